@@ -1,0 +1,53 @@
+# make demo, make test: everything else is a part of one of them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+KEEP ?=
+
+.PHONY: demo test lint fmt bench clean lock help
+
+help:
+	@echo "make demo         the whole way on real control planes, narrated (KEEP=1 leaves it running)"
+	@echo "make test         every check and test"
+	@echo "make lint         ruff, mypy --strict, import-linter"
+	@echo "make fmt          format the code"
+	@echo "make bench        measure; nothing here passes or fails on a time"
+	@echo "make lock         compute requirements.lock again from pyproject.toml"
+
+$(STAMP): requirements.lock pyproject.toml
+	@echo "installing into $(VENV) ..."
+	@$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "SeedQuota needs Python 3.11 or newer; set PYTHON=..."'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: $(STAMP)
+	@$(BIN)/python -m devcluster.demo $(if $(KEEP),--keep)
+
+test: lint
+	@$(BIN)/python -m devcluster build
+	@$(BIN)/python -m pytest -q
+
+lint: $(STAMP)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache > $(VENV)/lint-imports.log || { cat $(VENV)/lint-imports.log; exit 1; }
+
+fmt: $(STAMP)
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: $(STAMP)
+	@$(BIN)/python -m devcluster build
+	@$(BIN)/python -m tests.bench
+
+lock:
+	@$(PYTHON) -m venv $(VENV)/lock && $(VENV)/lock/bin/pip install --quiet uv
+	@$(VENV)/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	  --no-annotate --no-header --extra dev pyproject.toml --output-file requirements.lock
+
+clean:
+	rm -rf $(VENV)
