@@ -125,9 +125,8 @@ def _parse(text: str) -> tuple[int, Format]:
 
 def _to_nanos(mantissa: int, exponent: int) -> int:
     exponent += 9
-    if exponent >= 0:
-        return mantissa * 10**exponent
-    return -(-mantissa // 10**-exponent)
+    factor: int = 10 ** abs(exponent)
+    return mantissa * factor if exponent >= 0 else -(-mantissa // factor)
 
 
 def _render_exponent(nanos: int) -> str:
