@@ -1,0 +1,1 @@
+"""The seed's program: webhook, ledger, counting, machine sizes."""

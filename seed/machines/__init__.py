@@ -1,0 +1,1 @@
+"""The kinds of Machines that are counted, and what each costs."""

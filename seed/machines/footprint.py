@@ -1,0 +1,47 @@
+"""What a Machine costs: the one evaluator that admission, counting and preview use, so they cannot disagree."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import msgspec
+
+from seed.machines.machine_controller import SHARED_BYTES, SHARED_SPECS, Machine
+from seed.providers import PROVIDERS
+from seed.providers.size import Footprint, NotSized, Spec
+
+
+def footprint(machine: Machine) -> Footprint:
+    """The Machine's cpu, memory, storage, devices and `machines`. Raises NotSized.
+
+    Pure, and cached by the bytes of the provider spec: a million Machines use few distinct ones.
+    """
+    raw = bytes(machine.spec.provider_spec)
+    outcome = _cached(raw) if len(raw) <= SHARED_BYTES else _evaluate(raw)
+    if isinstance(outcome, NotSized):
+        raise NotSized(outcome.provider, outcome.reason)
+    return outcome
+
+
+@lru_cache(maxsize=SHARED_SPECS)
+def _cached(raw: bytes) -> Footprint | NotSized:
+    return _evaluate(raw)
+
+
+def _evaluate(raw: bytes) -> Footprint | NotSized:
+    try:
+        return _size(raw)
+    except NotSized as error:
+        return error.with_traceback(None)
+
+
+def _size(raw: bytes) -> Footprint:
+    config = Spec("", raw or b"{}", "spec.providerSpec").inner("value")
+    name = config.string("cloudProvider")
+    if not name:
+        raise config.missing("cloudProvider")
+    provider = PROVIDERS.get(name)
+    if provider is None:
+        shown = msgspec.json.encode(name[:63]).decode()
+        raise NotSized("", f"cloudProvider {shown} is not supported; supported: {', '.join(sorted(PROVIDERS))}")
+    return provider(config.within(name, "cloudProviderSpec"))

@@ -1,0 +1,41 @@
+"""machine-controller's Machine, `machines.cluster.k8s.io/v1alpha1`: the few fields that are read here."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import msgspec
+
+from common.kube.meta import Object
+
+GROUP = "cluster.k8s.io"
+VERSION = "v1alpha1"
+PLURAL = "machines"
+KIND = "Machine"
+
+SHARED_BYTES = 16 * 1024
+"""Provider specs up to this size are shared and their footprints cached. Real ones take 1 to 3 KiB."""
+
+SHARED_SPECS = 16_384
+
+
+@lru_cache(maxsize=SHARED_SPECS)
+def _shared(raw: bytes) -> msgspec.Raw:
+    return msgspec.Raw(raw)
+
+
+class MachineSpec(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """`provider_spec` is JSON as it came, `{"value": {"cloudProvider", "cloudProviderSpec", ...}}`, or empty."""
+
+    provider_spec: msgspec.Raw = msgspec.Raw(b"")
+
+    def __post_init__(self) -> None:
+        # A decoded Raw keeps the whole answer it came from alive, and all Machines of a MachineDeployment have the
+        # same spec: a copy is shared instead, so that a Machine in a store costs a pointer.
+        raw = bytes(self.provider_spec)
+        kept = _shared(raw) if len(raw) <= SHARED_BYTES else msgspec.Raw(raw)
+        msgspec.structs.force_setattr(self, "provider_spec", kept)
+
+
+class Machine(Object, kw_only=True, frozen=True):
+    spec: MachineSpec = MachineSpec()
