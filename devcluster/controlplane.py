@@ -1,0 +1,314 @@
+"""Kubernetes control planes on this machine: one etcd and any number of API servers on it, each with its own keys.
+
+There are no nodes: objects can be created, watched and admitted, but no pod ever runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import secrets
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import tempfile
+import time
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+import yaml
+
+from devcluster import binaries, certificates
+from devcluster.processes import ProcessGroup
+
+log = logging.getLogger(__name__)
+
+# Groups by user name. Only `admin` may do anything by itself: rights of the others are given by RBAC objects.
+USERS: Mapping[str, tuple[str, ...]] = {"admin": ("system:masters",), "seedquota-master": (), "seedquota-seed": ()}
+
+_START_TIMEOUT_SECONDS = 120.0
+_STOP_TIMEOUT_SECONDS = 20.0
+_POLL_SECONDS = 0.03
+_PROBE_TIMEOUT = aiohttp.ClientTimeout(total=5)
+_CONTROLLERS = ("namespace-controller", "garbage-collector-controller", "resourcequota-controller")
+
+
+class StartError(Exception):
+    """A server ended or did not become ready in time. The message has the end of its log."""
+
+
+class Server:
+    """A server process that can be taken down and brought back with the same address and data."""
+
+    def __init__(self, name: str, command: list[str], directory: Path, group: ProcessGroup) -> None:
+        self.name = name
+        self.log = directory / f"{name}.log"
+        self._command = command
+        self._group = group
+        self._process: subprocess.Popen[bytes] | None = None
+
+    async def start(self) -> None:
+        """Start it and wait until it is ready. Raises StartError."""
+        assert self._process is None, f"{self.name} runs already"
+        started = time.monotonic()
+        self._process = self._group.spawn(self._command, log=self.log)
+        while not await self._ready():
+            if (status := self._process.poll()) is not None:
+                self._process = None
+                raise StartError(f"{self.name} ended with status {status}; {self._end_of_log()}")
+            if time.monotonic() - started > _START_TIMEOUT_SECONDS:
+                await self.kill()
+                raise StartError(f"{self.name} not ready after {_START_TIMEOUT_SECONDS:.0f} s; {self._end_of_log()}")
+            await asyncio.sleep(_POLL_SECONDS)
+        log.info("server ready", extra={"server": self.name, "seconds": round(time.monotonic() - started, 2)})
+
+    async def stop(self) -> None:
+        """Let it end in good order; it is killed if that takes too long. Does nothing if it does not run."""
+        await self._end(signal.SIGTERM)
+
+    async def kill(self) -> None:
+        """End it at once, as a crash would. Does nothing if it does not run."""
+        await self._end(signal.SIGKILL)
+
+    def pause(self) -> None:
+        """Stop it from answering while its connections stay open, as a machine that hangs."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    async def _end(self, number: signal.Signals) -> None:
+        if self._process is None:
+            return
+        process, self._process = self._process, None
+        process.send_signal(number)
+        process.send_signal(signal.SIGCONT)  # a paused one would not see SIGTERM
+        deadline = time.monotonic() + _STOP_TIMEOUT_SECONDS
+        while process.poll() is None:
+            if time.monotonic() > deadline:
+                process.kill()
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def _ready(self) -> bool:
+        return True
+
+    def _end_of_log(self) -> str:
+        lines = self.log.read_text(errors="replace").splitlines()
+        return "\n".join([f"the end of {self.log}:", *lines[-20:]])
+
+
+class Etcd(Server):
+    """One member, reached by a socket in a directory that only its user may enter. Survives a kill, not a power cut."""
+
+    def __init__(self, executable: Path, directory: Path, group: ProcessGroup) -> None:
+        self._socket = directory / "etcd.sock"
+        self.url = f"unix://{self._socket}"
+        command = [
+            str(executable),
+            f"--data-dir={directory / 'etcd'}",
+            f"--listen-client-urls={self.url}",
+            f"--listen-peer-urls=unix://{directory / 'peer.sock'}",
+            "--advertise-client-urls=http://localhost:2379",  # asked for, never dialled
+            "--unsafe-no-fsync",
+            "--watch-progress-notify-interval=5s",
+            "--quota-backend-bytes=4294967296",
+            "--log-level=warn",
+        ]
+        super().__init__("etcd", command, directory, group)
+
+    async def _ready(self) -> bool:
+        return self._socket.is_socket()
+
+
+class ApiServer(Server):
+    """A kube-apiserver with its own objects, certificate authority, users and tokens."""
+
+    def __init__(
+        self,
+        name: str,
+        executable: Path,
+        directory: Path,
+        group: ProcessGroup,
+        *,
+        etcd: str,
+        users: Mapping[str, Collection[str]],
+    ) -> None:
+        # A port stays ours while this socket is bound to it: nobody else can take it while the server is down.
+        self._reserved = socket.socket()
+        self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        self._reserved.bind(("127.0.0.1", 0))
+        self.port: int = self._reserved.getsockname()[1]
+        self.url = f"https://127.0.0.1:{self.port}"
+        self.tokens = {user: secrets.token_urlsafe(32) for user in users}
+        serving = certificates.serving(name)
+        self.ca = serving.ca
+        self.ssl = ssl.create_default_context(cadata=self.ca)
+        keys = directory / name
+        keys.mkdir(mode=0o700, exist_ok=True)
+        self.service_account_key = keys / "service-account.key"
+        self.service_account_key.write_text(certificates.private_pem(certificates.private_key()))
+        (keys / "tls.crt").write_text(serving.certificate)
+        (keys / "tls.key").write_text(serving.key)
+        (keys / "ca.crt").write_text(serving.ca)
+        (keys / "tokens.csv").write_text(
+            "".join(f'{self.tokens[user]},{user},{user},"{",".join(groups)}"\n' for user, groups in users.items())
+        )
+        command = [
+            str(executable),
+            f"--etcd-servers={etcd}",
+            f"--etcd-prefix=/{name}",
+            "--bind-address=127.0.0.1",
+            f"--secure-port={self.port}",
+            "--permit-port-sharing",
+            "--external-hostname=127.0.0.1",
+            f"--tls-cert-file={keys / 'tls.crt'}",
+            f"--tls-private-key-file={keys / 'tls.key'}",
+            f"--token-auth-file={keys / 'tokens.csv'}",
+            "--authorization-mode=RBAC",
+            f"--service-account-issuer={self.url}",
+            f"--service-account-key-file={self.service_account_key}",
+            f"--service-account-signing-key-file={self.service_account_key}",
+            "--service-cluster-ip-range=10.0.0.0/24",
+            "--endpoint-reconciler-type=none",  # nobody reaches it through a Service, and stopping is quicker
+        ]
+        super().__init__(name, command, directory, group)
+
+    def kubeconfig(self, user: str = "admin") -> str:
+        """A kubeconfig file's text for one of the users; it holds the token. KeyError for an unknown user."""
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [
+                {
+                    "name": self.name,
+                    "cluster": {
+                        "server": self.url,
+                        "certificate-authority-data": base64.b64encode(self.ca.encode()).decode(),
+                    },
+                }
+            ],
+            "users": [{"name": user, "user": {"token": self.tokens[user]}}],
+            "contexts": [{"name": self.name, "context": {"cluster": self.name, "user": user}}],
+            "current-context": self.name,
+        }
+        return yaml.safe_dump(config, sort_keys=False)
+
+    def session(self, user: str = "admin") -> aiohttp.ClientSession:
+        """An HTTP session with the user's token: `await session.get("/api/v1/namespaces")`."""
+        return aiohttp.ClientSession(
+            self.url,
+            connector=aiohttp.TCPConnector(ssl=self.ssl),
+            headers={"Authorization": f"Bearer {self.tokens[user]}"},
+            timeout=aiohttp.ClientTimeout(total=60),
+        )
+
+    def close(self) -> None:
+        """Give the port back."""
+        self._reserved.close()
+
+    async def _ready(self) -> bool:
+        # The default namespace appears a moment after the server calls itself ready.
+        async with self.session() as session:
+            for path in ("/readyz", "/api/v1/namespaces/default"):
+                try:
+                    async with session.get(path, timeout=_PROBE_TIMEOUT) as answer:
+                        if answer.status != 200:
+                            return False
+                except (aiohttp.ClientError, TimeoutError):
+                    return False
+        return True
+
+
+class ControlPlane:
+    """Any number of API servers: `async with ControlPlane() as plane: await plane.start(["master", "seed-1"])`.
+
+    All of it is gone when the block ends, however it ends; so are the files, unless a `directory` is named for them.
+    Clusters that are started in a directory used before find their objects again, with new ports and tokens.
+    """
+
+    def __init__(self, directory: Path | None = None, *, users: Mapping[str, Collection[str]] = USERS) -> None:
+        self._named_directory = directory
+        self._users = users
+        self._servers: dict[str, ApiServer] = {}
+
+    async def __aenter__(self) -> Self:
+        self._binaries = await binaries.ensure(["etcd", "kube-apiserver"])
+        if self._named_directory is None:
+            self.directory = Path(tempfile.mkdtemp(prefix="seedquota-devcluster-"))
+        else:
+            self.directory = self._named_directory.absolute()
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._group = ProcessGroup(remove=self.directory if self._named_directory is None else None)
+        self.etcd = Etcd(self._binaries["etcd"], self.directory, self._group)
+        try:
+            await self.etcd.start()
+        except BaseException:
+            await self._close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._close()
+
+    async def start(self, names: Iterable[str], *, controllers: Collection[str] = ()) -> None:
+        """Start an API server for each name, all at once, and wait until all are ready. May be called again for more.
+
+        The clusters named in `controllers` also get a kube-controller-manager with those controllers that tidy up
+        (namespaces, garbage, core quotas). Raises StartError.
+        """
+        added = [self._add(name) for name in names]
+        managers = await binaries.ensure(["kube-controller-manager"]) if controllers else {}
+        starting = [asyncio.create_task(server.start()) for server in added]
+        try:
+            await asyncio.gather(*starting)
+        finally:
+            for task in starting:
+                task.cancel()
+            await asyncio.gather(*starting, return_exceptions=True)
+        for name in controllers:
+            await self._controller_manager(self.cluster(name), managers["kube-controller-manager"]).start()
+
+    def cluster(self, name: str) -> ApiServer:
+        """The API server that was started under this name. KeyError if none was."""
+        return self._servers[name]
+
+    def _add(self, name: str) -> ApiServer:
+        assert name not in self._servers, f"{name} was started already"
+        server = self._servers[name] = ApiServer(
+            name,
+            self._binaries["kube-apiserver"],
+            self.directory,
+            self._group,
+            etcd=self.etcd.url,
+            users=self._users,
+        )
+        return server
+
+    def _controller_manager(self, server: ApiServer, executable: Path) -> Server:
+        kubeconfig = self.directory / server.name / "controllers.kubeconfig"
+        kubeconfig.write_text(server.kubeconfig())
+        command = [
+            str(executable),
+            f"--kubeconfig={kubeconfig}",
+            f"--controllers={','.join(_CONTROLLERS)}",
+            "--leader-elect=false",
+            "--secure-port=0",
+        ]
+        return Server(f"{server.name}-controllers", command, self.directory, self._group)
+
+    async def _close(self) -> None:
+        await asyncio.to_thread(self._group.close)
+        for server in self._servers.values():
+            server.close()
+        if self._named_directory is None:
+            shutil.rmtree(self.directory, ignore_errors=True)
