@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-import msgspec
-
 from seed.machines.machine_controller import SHARED_BYTES, SHARED_SPECS, Machine
 from seed.providers import PROVIDERS
-from seed.providers.size import Footprint, NotSized, Spec
+from seed.providers.size import Footprint, NotSized, Spec, quoted
 
 
 def footprint(machine: Machine) -> Footprint:
@@ -42,6 +40,5 @@ def _size(raw: bytes) -> Footprint:
         raise config.missing("cloudProvider")
     provider = PROVIDERS.get(name)
     if provider is None:
-        shown = msgspec.json.encode(name[:63]).decode()
-        raise NotSized("", f"cloudProvider {shown} is not supported; supported: {', '.join(sorted(PROVIDERS))}")
+        raise NotSized("", f"cloudProvider {quoted(name)} is not supported; supported: {', '.join(sorted(PROVIDERS))}")
     return provider(config.within(name, "cloudProviderSpec"))

@@ -8,7 +8,7 @@ newVirtualMachine (an instancetype replaces both and the memory) and getDataVolu
 from __future__ import annotations
 
 from common.quantity import UNIT
-from seed.providers.size import Footprint, NotSized, Spec, footprint
+from seed.providers.size import Footprint, NotSized, Spec, footprint, quoted
 
 NAME = "kubevirt"
 
@@ -34,6 +34,6 @@ def size(spec: Spec) -> Footprint:
 def _asks_infra_cluster(machine: Spec, field: str, name: str) -> NotSized:
     return NotSized(
         machine.provider,
-        f'virtualMachine.{field} "{name[:63]}" stands in the infra cluster, which is not asked yet; '
+        f"virtualMachine.{field} {quoted(name)} stands in the infra cluster, which is not asked yet; "
         "set virtualMachine.template.cpus and memory instead",
     )

@@ -189,8 +189,7 @@ class Spec:
         folded = name.casefold()
         for key in self._fields:
             if key != name and key.casefold() == folded:
-                shown = _shown(msgspec.json.encode(key))
-                raise NotSized(self.provider, f"{self._named(name)} must be spelled exactly so, got {shown}")
+                raise NotSized(self.provider, f"{self._named(name)} must be spelled exactly so, got {quoted(key)}")
         raw = bytes(self._fields.get(name, b"null"))
         return None if raw == b"null" else raw
 
@@ -206,6 +205,11 @@ class Spec:
 
 Provider = Callable[[Spec], Footprint]
 """Reads the size out of a cloudProviderSpec; raises NotSized. Pure."""
+
+
+def quoted(text: str) -> str:
+    """A user's text for a message: in quotes, one line, ASCII, not long."""
+    return _shown(msgspec.json.encode(text))
 
 
 def _shown(raw: bytes) -> str:

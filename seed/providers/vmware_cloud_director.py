@@ -11,7 +11,7 @@ policy replaces cpus and memoryMB.
 from __future__ import annotations
 
 from common.quantity import UNIT
-from seed.providers.size import GIB, MIB, Footprint, NotSized, Spec, footprint, template_disk
+from seed.providers.size import GIB, MIB, Footprint, NotSized, Spec, footprint, quoted, template_disk
 
 NAME = "vmware-cloud-director"
 
@@ -21,7 +21,7 @@ def size(spec: Spec) -> Footprint:
     if policy:
         raise NotSized(
             NAME,
-            f'sizingPolicy "{policy[:63]}" stands in Cloud Director, which is not asked yet; '
+            f"sizingPolicy {quoted(policy)} stands in Cloud Director, which is not asked yet; "
             "leave it out and set cpus and memoryMB",
         )
     disk = spec.optional_integer("diskSizeGB", minimum=0)
