@@ -1,0 +1,50 @@
+"""The part of Kubernetes objects that is the same for every kind."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+def object_key(namespace: str, name: str) -> str:
+    """`namespace/name`, or `name` for a cluster-scoped object."""
+    return f"{namespace}/{name}" if namespace else name
+
+
+class OwnerReference(Struct, kw_only=True, frozen=True, rename="camel", omit_defaults=True):
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+    controller: bool | None = None
+    block_owner_deletion: bool | None = None
+
+
+class ObjectMeta(Struct, kw_only=True, frozen=True, rename="camel", omit_defaults=True):
+    """What we read of an object's metadata. Times are RFC 3339 text, as the API server sent them."""
+
+    name: str = ""
+    namespace: str = ""
+    generate_name: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    owner_references: list[OwnerReference] = []
+    finalizers: list[str] = []
+
+    @property
+    def key(self) -> str:
+        return object_key(self.namespace, self.name)
+
+
+class Object(Struct, kw_only=True, frozen=True, rename="camel", omit_defaults=True):
+    """Base of every typed object. Subclasses name only the fields that we read; others are ignored.
+
+    Objects are shared by caches, hence frozen: change one with `msgspec.structs.replace`.
+    Subclasses inherit `frozen`, `rename` and `omit_defaults`; they say `kw_only=True` for fields without a default.
+    """
+
+    metadata: ObjectMeta

@@ -1,0 +1,346 @@
+"""A local copy of a kind's objects that follows the API server: list, then watch, for as long as it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Generic, TypeVar
+
+from common.kube.client import ApiError, Broken, Cluster, Gone, Listing, Malformed, Resource, WatchEvent
+from common.kube.meta import Object
+
+LIST_TIMEOUT = 60.0  # seconds for one page
+WATCH_SECONDS = (240, 480)  # spread, so that watches do not all end at once
+FIRST_BACKOFF = 0.2  # seconds
+MAX_BACKOFF = 30.0
+SHORT_WATCH = 1.0  # seconds; a watch that ends sooner and brought nothing counts as a failure
+MAX_OBJECTS = 500_000
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=Object)
+
+IndexFunction = Callable[[T], Iterable[str]]
+
+
+class State(Enum):
+    STOPPED = "stopped"
+    LISTING = "listing"
+    WATCHING = "watching"
+    BACKOFF = "backoff"
+
+
+@dataclass(frozen=True, slots=True)
+class Change(Generic[T]):
+    """`old` is None for an object that was added, `new` is None for one that is gone. Both have the same uid."""
+
+    old: T | None
+    new: T | None
+
+
+class Store(Generic[T]):
+    """The objects by key (`namespace/name`, or `name`), and by the values of each index."""
+
+    def __init__(self, indexes: Mapping[str, IndexFunction[T]]) -> None:
+        self._functions = dict(indexes)
+        self._objects: dict[str, T] = {}
+        self._indexes: dict[str, dict[str, dict[str, T]]] = {name: {} for name in indexes}
+
+    def get(self, key: str) -> T | None:
+        return self._objects.get(key)
+
+    def by_index(self, name: str, value: str) -> list[T]:
+        """Raises KeyError for an index that does not exist."""
+        return list(self._indexes[name].get(value, {}).values())
+
+    def index_values(self, name: str) -> list[str]:
+        """The values under which an index has objects."""
+        return list(self._indexes[name])
+
+    def keys(self) -> list[str]:
+        return list(self._objects)
+
+    def values(self) -> list[T]:
+        return list(self._objects.values())
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._objects
+
+    def _replace(self, objects: dict[str, T]) -> None:
+        indexes: dict[str, dict[str, dict[str, T]]] = {name: {} for name in self._functions}
+        for key, obj in objects.items():
+            self._add_to(indexes, key, obj)
+        self._objects, self._indexes = objects, indexes
+
+    def _set(self, key: str, obj: T) -> None:
+        self._remove(key)
+        self._objects[key] = obj
+        self._add_to(self._indexes, key, obj)
+
+    def _remove(self, key: str) -> T | None:
+        old = self._objects.pop(key, None)
+        if old is not None:
+            for name, function in self._functions.items():
+                index = self._indexes[name]
+                for value in function(old):
+                    if (found := index.get(value)) is not None:
+                        found.pop(key, None)
+                        if not found:
+                            del index[value]
+        return old
+
+    def _add_to(self, indexes: dict[str, dict[str, dict[str, T]]], key: str, obj: T) -> None:
+        for name, function in self._functions.items():
+            for value in function(obj):
+                indexes[name].setdefault(value, {})[key] = obj
+
+
+class Reflector(Generic[T]):
+    """Keeps `store` equal to what the API server has, and calls `on_change` for every difference.
+
+    Lists are consistent, never from a cache that may lag. The store is replaced at once when a list is complete; then
+    come the changes that it brought, then `synced`. An object deleted and made again under its name is two changes.
+    A malformed object keeps its last good version in the store, is named in `malformed`, and stops no other.
+
+    `indexes` must be pure functions that do not raise. `on_change` runs on the event loop and must not block.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        resource: Resource[T],
+        *,
+        namespace: str | None = None,
+        label_selector: str = "",
+        field_selector: str = "",
+        indexes: Mapping[str, IndexFunction[T]] | None = None,
+        on_change: Callable[[Change[T]], None] | None = None,
+    ) -> None:
+        self.store: Store[T] = Store(indexes or {})
+        self.state = State.STOPPED
+        self.synced = asyncio.Event()
+        self.error: str | None = None  # why it does not follow the API server now
+        self.last_contact: float | None = None  # time.monotonic() of the last list, event or bookmark
+        self.malformed: dict[str, str] = {}  # error by key
+        self.lists_started = 0
+        self.lists_completed = 0  # the number, as counted by lists_started, of the latest list that completed
+        self._cluster = cluster
+        self._resource = resource
+        self._namespace = namespace
+        self._label_selector = label_selector
+        self._field_selector = field_selector
+        self._on_change = on_change
+        self._version = ""  # where the watch goes on; empty: a list is needed
+        self._list_done = asyncio.Event()
+        self._relist_asked = False
+        self._progress = False  # whether the present attempt brought anything, so that backoff begins anew
+        self._watching: asyncio.Task[None] | None = None
+        self._facts = {"cluster": cluster.name, "resource": resource.plural}
+
+    async def wait_synced(self, timeout: float) -> None:
+        """Until the first list is complete. Raises TimeoutError that says what is missing."""
+        await self.wait_listed(1, timeout)
+
+    def relist(self) -> int:
+        """Asks for a fresh list now. The number returned is for `wait_listed`."""
+        self._relist_asked = True
+        if self._watching is not None:
+            self._watching.cancel()
+        return self.lists_started + 1
+
+    async def wait_listed(self, number: int, timeout: float) -> None:
+        """Until a list that began after `relist()` returned `number` is complete. Raises TimeoutError."""
+        try:
+            async with asyncio.timeout(timeout):
+                while self.lists_completed < number:
+                    await self._list_done.wait()
+        except TimeoutError:
+            what = f"cluster {self._cluster.name}: {self._resource.plural} not listed within {timeout:g} s"
+            raise TimeoutError(f"{what}: {self.error or self.state.value}") from None
+
+    async def run(self) -> None:
+        """Follows the API server until cancelled."""
+        failures = 0
+        try:
+            while True:
+                self._progress = False
+                try:
+                    while not self._version or self._relist_asked:
+                        await self._list()
+                    await self._watch()
+                    problem = None if self._progress or self._relist_asked else "the watch ended at once"
+                    level = logging.WARNING
+                except Gone as error:
+                    self._version = ""
+                    problem, level = error.message, logging.INFO  # happens to everyone who was away for long
+                except ApiError as error:
+                    if isinstance(error, Malformed):
+                        self._version = ""
+                    problem, level = error.message, logging.WARNING
+                except Exception as error:  # the outermost edge: whatever it was, a fresh list is the way out
+                    log.exception("reflector failed", extra=self._facts)
+                    self._version = ""
+                    problem, level = f"{type(error).__name__}: {error}", logging.WARNING
+                failures = 1 if self._progress else failures + 1
+                if problem is None:
+                    failures = 0
+                else:
+                    await self._back_off(failures, problem, level)
+        finally:
+            self.state = State.STOPPED
+
+    async def _back_off(self, failures: int, problem: str, level: int) -> None:
+        if problem != self.error:
+            log.log(level, "not following the API server", extra={**self._facts, "error": problem})
+        self.state, self.error = State.BACKOFF, problem
+        longest = min(MAX_BACKOFF, FIRST_BACKOFF * 2 ** min(failures - 1, 20))
+        await asyncio.sleep(longest * random.uniform(0.5, 1.0))  # noqa: S311 (spread, not a secret)
+
+    async def _list(self) -> None:
+        self.state = State.LISTING
+        self.lists_started += 1
+        number = self.lists_started
+        self._relist_asked = False
+        self._version = ""
+        listing = await self._cluster.list(
+            self._resource,
+            self._namespace,
+            label_selector=self._label_selector,
+            field_selector=self._field_selector,
+            timeout=LIST_TIMEOUT,
+        )
+        self.last_contact = time.monotonic()
+        self._replace(listing)
+        self._version = listing.resource_version
+        self.lists_completed = number
+        self.synced.set()
+        done, self._list_done = self._list_done, asyncio.Event()
+        done.set()
+
+    def _replace(self, listing: Listing[T]) -> None:
+        if len(listing.items) > MAX_OBJECTS:
+            raise Malformed(200, "Malformed", f"more than {MAX_OBJECTS} {self._resource.plural}")
+        before = {obj.metadata.key: obj for obj in self.store.values()}
+        after = {obj.metadata.key: obj for obj in listing.items}
+        self._forget_malformed(listing.broken)
+        for broken in listing.broken:
+            last_good = before.get(broken.key)
+            if last_good is not None and last_good.metadata.uid == broken.uid:
+                after[broken.key] = last_good
+        self.store._replace(after)
+        for broken in listing.broken:
+            self._note_malformed(broken)
+        for key, old in before.items():
+            if key not in after:
+                self._tell(old, None)
+        for key, new in after.items():
+            found = before.get(key)
+            if found is None or found.metadata.resource_version != new.metadata.resource_version:
+                self._tell(found, new)
+
+    async def _watch(self) -> None:
+        """Returns when the watch ended normally, or when a fresh list was asked for."""
+        self._watching = asyncio.create_task(self._follow())
+        try:
+            await self._watching
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not self._relist_asked or (task is not None and task.cancelling()):
+                raise
+        finally:
+            self._watching = None
+
+    async def _follow(self) -> None:
+        opened = self._cluster.open_watch(
+            self._resource,
+            self._namespace,
+            resource_version=self._version,
+            label_selector=self._label_selector,
+            field_selector=self._field_selector,
+            timeout_seconds=random.randint(*WATCH_SECONDS),  # noqa: S311
+        )
+        # If it cannot be opened, the server may come back with older data, restored from a backup: then only a list
+        # tells what is there, since a watch from a version that does not exist yet just stays silent.
+        version, self._version = self._version, ""
+        async with opened as stream:
+            self._version = version
+            if self.error is not None:
+                log.info("following the API server again", extra=self._facts)
+            self.state, self.error = State.WATCHING, None
+            opened_at = self.last_contact = time.monotonic()
+            try:
+                while (events := await stream.read()) is not None:
+                    self.last_contact = time.monotonic()
+                    for event in events:
+                        self._apply(event)
+                        self._progress = True
+            finally:
+                if time.monotonic() - opened_at >= SHORT_WATCH:
+                    self._progress = True
+
+    def _apply(self, event: WatchEvent[T]) -> None:
+        if event.broken is not None:
+            self._apply_broken(event.type, event.broken)
+        elif event.object is not None:
+            key = event.object.metadata.key
+            if self.malformed:
+                self.malformed.pop(key, None)
+            if event.type == "DELETED":
+                self._drop(key)
+            else:
+                if len(self.store) >= MAX_OBJECTS and key not in self.store:
+                    raise Malformed(200, "Malformed", f"more than {MAX_OBJECTS} {self._resource.plural}")
+                old = self.store.get(key)
+                self.store._set(key, event.object)
+                self._tell(old, event.object)
+        if event.resource_version:
+            self._version = event.resource_version
+
+    def _apply_broken(self, event_type: str, broken: Broken) -> None:
+        if event_type == "DELETED":
+            self.malformed.pop(broken.key, None)
+            self._drop(broken.key)
+            return
+        last_good = self.store.get(broken.key)
+        if last_good is not None and last_good.metadata.uid != broken.uid:
+            self._drop(broken.key)
+        self._note_malformed(broken)
+
+    def _drop(self, key: str) -> None:
+        old = self.store._remove(key)
+        if old is not None:
+            self._tell(old, None)
+
+    def _note_malformed(self, broken: Broken) -> None:
+        if self.malformed.get(broken.key) != broken.error:
+            self.malformed[broken.key] = broken.error
+            facts = {**self._facts, "object": broken.key, "error": broken.error}
+            log.warning("malformed object", extra=facts)
+
+    def _forget_malformed(self, still: list[Broken]) -> None:
+        remaining = {broken.key for broken in still}
+        for key in [key for key in self.malformed if key not in remaining]:
+            del self.malformed[key]
+
+    def _tell(self, old: T | None, new: T | None) -> None:
+        if self._on_change is None:
+            return
+        if old is not None and new is not None and old.metadata.uid != new.metadata.uid:
+            changes = [Change(old, None), Change(None, new)]
+        else:
+            changes = [Change(old, new)]
+        for change in changes:
+            try:
+                self._on_change(change)
+            except Exception:  # the receiver's fault must not stop the copy
+                known = change.new or change.old
+                key = known.metadata.key if known is not None else ""
+                log.exception("change handler failed", extra={**self._facts, "object": key})
