@@ -1,0 +1,82 @@
+"""Structured logs: one line an event, its facts as fields of their own.
+
+    log.info("quota copied", extra={"quota": name, "seed": seed})
+
+Messages are constant, so that they can be counted; facts go into `extra`, though not under logging's own words (`name`,
+`args`, `module`, ...: KeyError). No secret is ever put into either.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import TextIO
+
+import msgspec
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_RESERVED = ("time", "level", "logger", "message", "exception", "stack")
+
+# What other people's code writes that must not be seen: aiohttp's access log has the paths that carry the webhook's
+# token, kubernetes_asyncio logs whole response bodies at DEBUG.
+_LEAST_LEVELS = {"aiohttp.access": logging.ERROR, "kubernetes_asyncio": logging.INFO}
+
+
+def setup(format: str, level: str, stream: TextIO | None = None) -> None:
+    """Makes the root logger write to the stream (standard error if none). Format: json or text."""
+    handler = logging.StreamHandler(sys.stderr if stream is None else stream)
+    handler.setFormatter(JSONFormatter() if format == "json" else TextFormatter())
+    root = logging.getLogger()
+    for old in root.handlers[:]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    for name, least in _LEAST_LEVELS.items():
+        logging.getLogger(name).setLevel(max(least, root.level))
+    logging.captureWarnings(capture=True)
+
+
+class JSONFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        for key, value in _facts(record).items():
+            line[f"{key}_" if key in _RESERVED else key] = value
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            line["stack"] = self.formatStack(record.stack_info)
+        return msgspec.json.encode(line, enc_hook=str).decode()
+
+
+class TextFormatter(logging.Formatter):
+    """Time, level, message and facts; the tracebacks below."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        facts = "".join(f" {key}={_word(value)}" for key, value in _facts(record).items())
+        message = record.getMessage().replace("\n", "\\n")
+        line = f"{_time(record)} {record.levelname:<7} {record.name}: {message}{facts}"
+        if record.exc_info:
+            line = f"{line}\n{self.formatException(record.exc_info)}"
+        if record.stack_info:
+            line = f"{line}\n{self.formatStack(record.stack_info)}"
+        return line
+
+
+def _facts(record: logging.LogRecord) -> dict[str, object]:
+    return {key: value for key, value in vars(record).items() if key not in _STANDARD}
+
+
+def _time(record: logging.LogRecord) -> str:
+    moment = datetime.fromtimestamp(record.created, UTC)
+    return moment.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
+
+
+def _word(value: object) -> str:
+    shown = str(value)
+    return shown if shown and shown.isprintable() and not set(shown) & set(' "=') else repr(shown)

@@ -1,0 +1,68 @@
+"""Metrics that both programs have: requests to Kubernetes, reconciles, which build this is."""
+
+from __future__ import annotations
+
+import platform
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+
+from prometheus_client import Counter, Gauge, Histogram
+
+_REQUESTS = Counter(
+    "seedquota_kubernetes_requests_total",
+    'Requests to Kubernetes API servers. Status "none": no answer came.',
+    ["verb", "resource", "status"],
+)
+_REQUEST_SECONDS = Histogram(
+    "seedquota_kubernetes_request_duration_seconds",
+    "Time that requests to Kubernetes API servers took, watches apart.",
+    ["verb"],
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
+)
+_RECONCILES = Counter("seedquota_reconciles_total", "Reconciles by result.", ["controller", "result"])
+_RECONCILE_SECONDS = Histogram(
+    "seedquota_reconcile_duration_seconds",
+    "Time that one reconcile took.",
+    ["controller"],
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
+)
+_QUEUE_DEPTH = Gauge("seedquota_queue_depth", "Keys that wait to be reconciled.", ["controller"])
+_BUILD_INFO = Gauge("seedquota_build_info", "Always 1; the labels say which build this is.", ["version", "python"])
+
+
+def build_version() -> str:
+    try:
+        return version("seedquota")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def announce_build() -> None:
+    _BUILD_INFO.labels(build_version(), platform.python_version()).set(1)
+
+
+def kubernetes_request(verb: str, plural: str, status: int, seconds: float) -> None:
+    """Fits `Cluster.on_request`. Status 0: no answer came."""
+    _request_counter(verb, plural, status).inc()
+    if verb != "watch":
+        _request_seconds(verb).observe(seconds)
+
+
+def reconciled(controller: str, seconds: float, *, failed: bool) -> None:
+    _RECONCILES.labels(controller, "failed" if failed else "done").inc()
+    _RECONCILE_SECONDS.labels(controller).observe(seconds)
+
+
+def queue_depth(controller: str, depth: int) -> None:
+    _QUEUE_DEPTH.labels(controller).set(depth)
+
+
+# Looking labels up takes a lock; on the admission path that is worth saving.
+@lru_cache(maxsize=1024)
+def _request_counter(verb: str, plural: str, status: int) -> Counter:
+    return _REQUESTS.labels(verb, plural, str(status) if status else "none")
+
+
+@lru_cache(maxsize=64)
+def _request_seconds(verb: str) -> Histogram:
+    return _REQUEST_SECONDS.labels(verb)
