@@ -25,7 +25,7 @@ T = TypeVar("T")
 _NO_DEVICES: ResourceList = MappingProxyType({})
 
 
-class NotSized(Exception):  # noqa: N818 - what happened, as the API calls it
+class NotSized(Exception):
     """The Machine's spec does not tell its size, and asking again will not help (422).
 
     `str()` is the text for the user: `cannot size machine: vsphere memoryMB is missing`.
@@ -37,7 +37,7 @@ class NotSized(Exception):  # noqa: N818 - what happened, as the API calls it
         self.reason = reason
 
 
-class ProviderUnavailable(Exception):  # noqa: N818 - what happened, as the API calls it
+class ProviderUnavailable(Exception):
     """The size must be asked of a cloud that does not answer now: asking again may help (503)."""
 
     def __init__(self, provider: str, reason: str) -> None:

@@ -1,0 +1,332 @@
+"""The account: what one quota may use on one seed, and what it does use. Pure: state in, state out.
+
+DESIGN sections 3 and 4 are the rules. An account holds two counters that only grow, `granted` (g) and `returned` (r);
+it admits only within g - r - used - reserved. Everything else here keeps that sentence true while the object that was
+admitted travels from "reserved" to "used":
+
+* `reserve` takes capacity for an object that is about to exist,
+* `count` (the leader alone, fenced by its epoch) replaces a source's use and drops what it saw as objects,
+* `release` drops reservations whose object provably never came to exist,
+* `give_back` raises r by what is free, `receive` raises g to what the master granted,
+* `fence` and `reopen` bracket every doubt about the counters (a lost ledger, another master).
+
+Amounts are resource lists: integers of billionths by resource name (`common.resources`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+import msgspec
+
+from common import resources
+from common.resources import ResourceList
+
+MAX_RESERVATIONS = 10_000  # one ledger object must stay well under etcd's 1.5 MiB
+
+
+class StaleEpochError(Exception):
+    """The writer's lease term is older than the one that the account has seen: another leader counts now."""
+
+
+class Reservation(msgspec.Struct, frozen=True, kw_only=True):
+    """Capacity for one admitted object that has not been counted yet.
+
+    `generation` is 0 for an object that was created; for one that was updated it is the metadata.generation which
+    the update produces: only an observed generation at least as high proves that the count includes the update.
+    """
+
+    source: str
+    object: str  # "namespace/name", to look for it by a consistent read
+    amount: ResourceList
+    generation: int = 0
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """What waiting requests need beyond what is free: the first in line, and all of them together."""
+
+    number: int = 0
+    first: ResourceList = {}
+    wanted: ResourceList = {}
+
+
+class Account(msgspec.Struct, frozen=True, kw_only=True):
+    """One quota on one seed. Fenced while `nonce` is not empty: then it admits and returns nothing.
+
+    `incarnation` names this life of the account, `master` the life of the master's ledger whose grants it accepts,
+    `sequence` counts the writes, `epoch` is the lease term of the leader that may count.
+    """
+
+    incarnation: str
+    master: str = ""
+    sequence: int = 0
+    epoch: int = 0
+    nonce: str = ""
+    granted: ResourceList = {}
+    returned: ResourceList = {}
+    used: Mapping[str, ResourceList] = {}
+    reserved: ResourceList = {}
+    reservations: Mapping[str, Reservation] = {}
+    ask: Ask = Ask()
+
+    @property
+    def fenced(self) -> bool:
+        return bool(self.nonce)
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True):
+    """The master's message to one seed about one quota.
+
+    `granted` and `returned` are the master's counters for the account life `account`; `nonce` repeats the account's
+    question. `recall` is the value that r should reach as far as there is idle capacity. `answered` is the number of
+    the last ask which this message, with the global use beside it, answers.
+    """
+
+    incarnation: str
+    account: str = ""
+    nonce: str = ""
+    granted: ResourceList = {}
+    returned: ResourceList = {}
+    recall: ResourceList = {}
+    answered: int = 0
+
+
+class Admitted(msgspec.Struct, frozen=True):
+    """The capacity is reserved. `fresh` is false for a repeat of what was reserved before."""
+
+    fresh: bool
+
+
+class Short(msgspec.Struct, frozen=True):
+    """This much is missing here; the master may have it."""
+
+    missing: ResourceList
+
+
+class Fenced(msgspec.Struct, frozen=True):
+    """The account's counters are in doubt: nothing can be decided now."""
+
+
+class Full(msgspec.Struct, frozen=True):
+    """The account holds MAX_RESERVATIONS already: wait until the leader has counted some."""
+
+
+Outcome = Admitted | Short | Fenced | Full
+
+
+def use(account: Account) -> dict[str, int]:
+    """Counted and reserved: what a decision sees."""
+    return resources.add(resources.total(account.used.values()), account.reserved)
+
+
+def held(account: Account) -> dict[str, int]:
+    return resources.subtract(account.granted, account.returned)
+
+
+def free(account: Account, limits: ResourceList) -> dict[str, int]:
+    """What may still be admitted of every limited resource; negative where use was not admitted here.
+
+    The limit itself bounds it too, so that a seed which has heard of a lowered limit obeys it at once.
+    """
+    used = use(account)
+    return {
+        name: min(account.granted.get(name, 0) - account.returned.get(name, 0), limit) - used.get(name, 0)
+        for name, limit in limits.items()
+    }
+
+
+class Reserving:
+    """Several claims on one account, decided in order against one snapshot, for one write (group commit)."""
+
+    def __init__(self, account: Account, limits: ResourceList) -> None:
+        self._before = account
+        self._free = free(account, limits)
+        self._reservations: dict[str, Reservation] | None = None
+        self._reserved = account.reserved
+        self.free = self._free
+
+    def claim(self, uid: str, reservation: Reservation) -> Outcome:
+        if self._before.fenced:
+            return Fenced()
+        current = self._reservations if self._reservations is not None else self._before.reservations
+        known = current.get(uid)
+        amount = reservation.amount
+        generation = reservation.generation
+        if known is not None:
+            # A repeat asks for no more than what is kept already; a further update comes on top (rule 4.6).
+            if generation > known.generation:
+                extra = amount
+            else:
+                extra = resources.at_least_zero(resources.subtract(amount, known.amount))
+            amount = resources.add(known.amount, extra)
+            generation = max(generation, known.generation)
+            if not any(extra.values()):
+                return Admitted(fresh=False)
+        else:
+            extra = amount
+            if len(current) >= MAX_RESERVATIONS:
+                return Full()
+        missing = resources.short(extra, self._free)
+        if missing:
+            return Short(missing)
+        if self._reservations is None:
+            self._reservations = dict(self._before.reservations)
+        self._reservations[uid] = Reservation(
+            source=reservation.source, object=reservation.object, amount=amount, generation=generation
+        )
+        self._reserved = resources.add(self._reserved, extra)
+        for name, need in extra.items():
+            if name in self._free:
+                self._free[name] -= need
+        return Admitted(fresh=known is None)
+
+    def account(self) -> Account:
+        """The account after all claims; the very same object when none changed it."""
+        if self._reservations is None:
+            return self._before
+        return msgspec.structs.replace(self._before, reservations=self._reservations, reserved=self._reserved)
+
+
+def reserve(account: Account, limits: ResourceList, uid: str, reservation: Reservation) -> tuple[Account, Outcome]:
+    reserving = Reserving(account, limits)
+    outcome = reserving.claim(uid, reservation)
+    return reserving.account(), outcome
+
+
+def _drop(account: Account, uids: Iterable[str]) -> Account:
+    dropped = [uid for uid in uids if uid in account.reservations]
+    if not dropped:
+        return account
+    kept = dict(account.reservations)
+    released = resources.total(kept.pop(uid).amount for uid in dropped)
+    reserved = {name: amount for name, amount in resources.subtract(account.reserved, released).items() if amount}
+    return msgspec.structs.replace(account, reservations=kept, reserved=reserved)
+
+
+def cancel(account: Account, uids: Iterable[str]) -> Account:
+    """Drop reservations whose request was never answered with yes (another quota refused it: rule 4.2)."""
+    return _drop(account, uids)
+
+
+def claim_epoch(account: Account, epoch: int) -> Account:
+    """A new leader's first write. Only lists that it takes afterwards may be counted (rule 4.4)."""
+    if epoch < account.epoch:
+        raise StaleEpochError(f"lease term {epoch} is older than {account.epoch}")
+    return account if epoch == account.epoch else msgspec.structs.replace(account, epoch=epoch)
+
+
+def _check_epoch(account: Account, epoch: int) -> None:
+    if epoch != account.epoch:
+        raise StaleEpochError(f"lease term {epoch} does not own this account; {account.epoch} does")
+
+
+def count(
+    account: Account,
+    epoch: int,
+    source: str,
+    used: ResourceList,
+    seen: Mapping[str, int],
+    gone: Collection[str] = (),
+) -> Account:
+    """Replace what `source` uses and drop, in the same write, the reservations that the count includes.
+
+    `seen` maps the uids of objects in the counted state to their generation; `gone` are uids that were seen and have
+    been deleted since. Both must come from the very state that `used` was summed from.
+    """
+    _check_epoch(account, epoch)
+    covered = [
+        uid
+        for uid, reservation in account.reservations.items()
+        if reservation.source == source and (uid in gone or seen.get(uid, -1) >= reservation.generation)
+    ]
+    after = _drop(account, covered)
+    present = {name: amount for name, amount in used.items() if amount}
+    if present == account.used.get(source, {}) and source in account.used:
+        return after
+    return msgspec.structs.replace(after, used={**after.used, source: present})
+
+
+def forget_source(account: Account, epoch: int, source: str) -> Account:
+    """The source does not exist any more: neither do its objects."""
+    _check_epoch(account, epoch)
+    after = _drop(account, [uid for uid, kept in account.reservations.items() if kept.source == source])
+    if source not in after.used:
+        return after
+    return msgspec.structs.replace(after, used={name: used for name, used in after.used.items() if name != source})
+
+
+def release(account: Account, epoch: int, uids: Iterable[str]) -> Account:
+    """Drop reservations on evidence that their objects do not exist and cannot come to exist (rule 4.5)."""
+    _check_epoch(account, epoch)
+    return _drop(account, uids)
+
+
+def ask(account: Account, first: ResourceList, wanted: ResourceList, answered: int) -> Account:
+    """Ask the master for more. An ask that was not answered yet (number above `answered`) stays part of it."""
+    before = account.ask
+    if before.number > answered:
+        first, wanted = before.first, resources.add(before.wanted, wanted)
+    return msgspec.structs.replace(account, ask=Ask(number=before.number + 1, first=first, wanted=wanted))
+
+
+def receive(account: Account, grant: Grant) -> Account:
+    """Keep the maximum of what was granted. Messages for another life of the account or of the master say nothing."""
+    if account.fenced or grant.account != account.incarnation or grant.incarnation != account.master:
+        return account
+    granted = resources.maximum(account.granted, grant.granted)
+    if granted == account.granted:
+        return account
+    return msgspec.structs.replace(account, granted=granted)
+
+
+def needs_fence(account: Account, grant: Grant) -> bool:
+    """Another life of the master's ledger speaks: its counters mean nothing until it answered a fresh nonce."""
+    return not account.fenced and bool(grant.incarnation) and grant.incarnation != account.master
+
+
+def fence(account: Account, nonce: str) -> Account:
+    assert nonce, "a fence needs a fresh nonce"
+    return msgspec.structs.replace(account, nonce=nonce)
+
+
+def answers(account: Account, grant: Grant) -> bool:
+    """True if the grant answers the nonce that this account is fenced with."""
+    return account.fenced and grant.nonce == account.nonce and grant.account == account.incarnation
+
+
+def reopen(account: Account, epoch: int, grant: Grant) -> Account:
+    """Lift the fence with the master's counters. The caller has recounted every source since the fence went up."""
+    _check_epoch(account, epoch)
+    assert answers(account, grant), "only the answer to its own nonce opens an account"
+    return msgspec.structs.replace(
+        account,
+        nonce="",
+        master=grant.incarnation,
+        granted=resources.maximum(account.granted, grant.granted),
+        returned=resources.maximum(account.returned, grant.returned),
+    )
+
+
+def give_back(account: Account, recall: ResourceList) -> Account:
+    """Raise r towards `recall`, by no more than what is free: what is used or reserved is never returned."""
+    if account.fenced:
+        return account
+    used = use(account)
+    returned = dict(account.returned)
+    for name, target in recall.items():
+        before = returned.get(name, 0)
+        idle = account.granted.get(name, 0) - before - used.get(name, 0)
+        if idle > 0 and target > before:
+            returned[name] = min(target, before + idle)
+    if returned == account.returned:
+        return account
+    return msgspec.structs.replace(account, returned=returned)
+
+
+def check(account: Account) -> None:
+    """The invariants that hold in every state; called by tests and the simulator, and once per load of a ledger."""
+    assert resources.total(r.amount for r in account.reservations.values()) == {
+        name: amount for name, amount in account.reserved.items() if amount
+    }, "reserved is the sum of the reservations"
+    for name, amount in account.returned.items():
+        assert 0 <= amount <= account.granted.get(name, 0), f"returned more {name} than was granted"

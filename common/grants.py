@@ -1,0 +1,128 @@
+"""The master's side of the escrow: what it handed to which seed. Pure (DESIGN section 3).
+
+Per quota and seed the master keeps G (`granted`) and R (`returned`), which only grow. It grants only while the sum of
+G - R over all seeds stays within the limit, and persists G before a seed can see it. So G >= g and r >= R always, and
+the sum of what seeds may admit is within the limit, however messages are delayed, lost, repeated or reordered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from common import resources
+from common.account import Account, Ask, Grant
+from common.resources import ResourceList
+
+
+class LedgerWentBackError(Exception):
+    """A seed shows more than this ledger ever granted: the ledger was restored from an older state."""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """A seed's message to the master about one account: a snapshot of the ledger entry `sequence`."""
+
+    incarnation: str
+    sequence: int = 0
+    master: str = ""
+    nonce: str = ""
+    granted: ResourceList = {}
+    returned: ResourceList = {}
+    used: ResourceList = {}  # counted, all sources
+    reserved: ResourceList = {}
+    ask: Ask = Ask()
+
+
+class Holding(msgspec.Struct, frozen=True, kw_only=True):
+    """What one seed holds of one quota, as the master knows it.
+
+    `account` is the life of the seed's account that R was learned from, `nonce` the last question answered.
+    `learned` is false until a master without memory has heard from this seed.
+    """
+
+    account: str = ""
+    granted: ResourceList = {}
+    returned: ResourceList = {}
+    nonce: str = ""
+    learned: bool = True
+
+
+class MasterLedger(msgspec.Struct, frozen=True, kw_only=True):
+    """The master's record of one quota."""
+
+    incarnation: str
+    learning: bool = False
+    seeds: Mapping[str, Holding] = {}
+
+
+def report(account: Account) -> Report:
+    """What a seed publishes of its account, after it was persisted."""
+    return Report(
+        incarnation=account.incarnation,
+        sequence=account.sequence,
+        master=account.master,
+        nonce=account.nonce,
+        granted=account.granted,
+        returned=account.returned,
+        used=resources.total(account.used.values()),
+        reserved=account.reserved,
+        ask=account.ask,
+    )
+
+
+def held(holding: Holding) -> dict[str, int]:
+    return resources.subtract(holding.granted, holding.returned)
+
+
+def absorb(holding: Holding, said: Report, ledger_incarnation: str) -> Holding:
+    """Take up what a seed reported. Raises LedgerWentBackError if the seed has more than was ever granted.
+
+    Only a fenced account (one that asks with a nonce) may start a new life or be learned from; counters that come
+    from any other life are ignored.
+    """
+    if said.nonce:
+        if not holding.learned:
+            # A master without memory: what an account that now waits behind its fence says is all there is.
+            return Holding(account=said.incarnation, granted=said.granted, returned=said.returned, nonce=said.nonce)
+        if said.incarnation != holding.account:
+            return msgspec.structs.replace(holding, account=said.incarnation, nonce=said.nonce)
+        holding = msgspec.structs.replace(holding, nonce=said.nonce)
+    elif not holding.learned or said.incarnation != holding.account:
+        return holding
+    if said.master == ledger_incarnation and any(
+        amount > holding.granted.get(name, 0) for name, amount in said.granted.items()
+    ):
+        raise LedgerWentBackError(
+            f"granted {resources.text(said.granted)} there, {resources.text(holding.granted)} here"
+        )
+    returned = resources.maximum(holding.returned, said.returned)
+    if returned == holding.returned:
+        return holding
+    return msgspec.structs.replace(holding, returned=returned)
+
+
+def raise_granted(holding: Holding, more: ResourceList) -> Holding:
+    assert all(amount >= 0 for amount in more.values()), "G only grows"
+    return msgspec.structs.replace(holding, granted=resources.add(holding.granted, more))
+
+
+def outstanding(ledger: MasterLedger) -> dict[str, int]:
+    """The sum of G - R: what seeds may be using at this moment."""
+    return resources.total(held(holding) for holding in ledger.seeds.values())
+
+
+def message(ledger: MasterLedger, seed: str, recall: ResourceList, answered: int) -> Grant:
+    """What the master shows to a seed, after it was persisted."""
+    holding = ledger.seeds[seed]
+    if not holding.learned:
+        return Grant(incarnation=ledger.incarnation)
+    return Grant(
+        incarnation=ledger.incarnation,
+        account=holding.account,
+        nonce=holding.nonce,
+        granted=holding.granted,
+        returned=holding.returned,
+        recall=resources.add(holding.returned, recall) if recall else {},
+        answered=answered,
+    )

@@ -1,0 +1,191 @@
+"""One admission request, from the object to the verdict (DESIGN section 4). Which API it came from is the caller's.
+
+Numbered as the rules are: the footprint, every quota that applies, a reservation in each of their accounts, all or
+none, and only then an answer. Whatever cannot be decided in time is 503, never a guess.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+import msgspec
+
+from common import account as accounts
+from common import resources
+from common.account import Admitted, Fenced, Full, Reservation, Short
+from common.resources import ResourceList
+from seed import verdict
+from seed.books import Book, Books
+from seed.catalog import Catalog, Quota
+from seed.ledger.encoding import MalformedLedgerError
+from seed.ledger.store import StoreUnavailableError
+from seed.ledger.writer import BusyError, NoAccountError
+from seed.shortage import Answer
+from seed.verdict import Refusal
+
+log = logging.getLogger(__name__)
+
+PAUSE = 0.05  # seconds before asking again when an answer brought nothing
+MARGIN = 0.4  # seconds of the API server's patience that are left for the answer to travel
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What one object asks of its project's quotas. `need` is what it costs beyond what it cost before."""
+
+    uid: str
+    project: str
+    need: ResourceList
+    reservation: Reservation
+    dry_run: bool
+    deadline: float  # on the event loop's clock
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    decision: str
+    refusal: Refusal | None = None
+    warnings: Sequence[str] = ()
+    waited: bool = False  # capacity had to be asked for
+
+
+class Admission:
+    def __init__(self, catalog: Catalog, books: Books) -> None:
+        self._catalog = catalog
+        self._books = books
+
+    async def decide(self, request: Request) -> Verdict:
+        decision = verdict.decision_id()
+        quotas = self._catalog.quotas_of_project(request.project)
+        if not quotas:
+            return Verdict(decision=decision)
+        if len(quotas) == 1:
+            attempts = [await self._reserve(quotas[0], request, decision)]
+        else:
+            attempts = await asyncio.gather(*(self._reserve(quota, request, decision) for quota in quotas))
+        refusals = [attempt.refusal for attempt in attempts if attempt.refusal is not None]
+        waited = any(attempt.waited for attempt in attempts)
+        if refusals:
+            await self._cancel(request, quotas, attempts)
+            # A final refusal says more than one that is worth a retry.
+            return Verdict(
+                decision=decision, refusal=min(refusals, key=lambda refusal: refusal.code == 503), waited=waited
+            )
+        warnings = [warning for attempt in attempts for warning in attempt.warnings]
+        return Verdict(decision=decision, warnings=warnings, waited=waited)
+
+    async def _cancel(self, request: Request, quotas: Sequence[Quota], attempts: Sequence[_Attempt]) -> None:
+        """Rule 4.2: one that denies releases what the others reserved. What fails here goes on evidence later."""
+        for quota, attempt in zip(quotas, attempts, strict=True):
+            book = self._books.get(quota)
+            if not attempt.fresh or book is None:
+                continue
+            try:
+                await book.writer.change(lambda account: (accounts.cancel(account, [request.uid]), None))
+            except (StoreUnavailableError, NoAccountError, MalformedLedgerError) as error:
+                log.info("reservation left to evidence", extra={"quota": quota.name, "error": str(error)})
+
+    async def _reserve(self, quota: Quota, request: Request, decision: str) -> _Attempt:
+        book = self._books.get(quota)
+        if book is None:
+            return _Attempt(
+                refusal=verdict.unavailable(quota.name, "this seed has not opened its account yet", decision)
+            )
+        try:
+            attempt = await self._claim(book, quota, request, decision)
+        except (BusyError, NoAccountError) as error:
+            attempt = _Attempt(refusal=verdict.unavailable(quota.name, str(error), decision))
+        except (StoreUnavailableError, MalformedLedgerError):
+            attempt = _Attempt(refusal=verdict.unavailable(quota.name, "the ledger does not answer", decision))
+        if attempt.refusal is None or quota.enforced:
+            return attempt
+        return self._warned(book, quota, request.need)
+
+    async def _claim(self, book: Book, quota: Quota, request: Request, decision: str) -> _Attempt:
+        clock = asyncio.get_running_loop().time
+        answer: Answer | None = None
+        while True:
+            if request.dry_run:
+                outcome = book.writer.preview(request.uid, request.reservation)
+            else:
+                outcome = await book.writer.claim(request.uid, request.reservation)
+            waited = answer is not None
+            match outcome:
+                case Admitted(fresh):
+                    return _Attempt(warnings=self._near(book, quota), fresh=fresh, waited=waited)
+                case Fenced():
+                    why = "its account is being rebuilt or waits for the master"
+                    return _Attempt(refusal=verdict.unavailable(quota.name, why, decision))
+                case Full():
+                    why = "too many machines are being created at once"
+                    return _Attempt(refusal=verdict.unavailable(quota.name, why, decision))
+                case Short():
+                    pass
+            quota = self._catalog.quota(quota.name) or quota
+            refusal = self._hopeless(book, quota, request.need, decision)
+            if refusal is not None:
+                return _Attempt(refusal=refusal, waited=waited)
+            if request.dry_run:
+                return _Attempt()  # it may fit: others hold idle capacity, which only a real request may fetch
+            left = request.deadline - clock()
+            if left <= 0 or not quota.enforced or (answer is not None and answer.out_of_reach):
+                return self._too_late(quota, decision)
+            if answer is not None:
+                await asyncio.sleep(min(PAUSE, left))
+            try:
+                answer = await book.shortage.wait(request.need, left)
+            except TimeoutError:
+                return self._too_late(quota, decision)
+
+    def _hopeless(self, book: Book, quota: Quota, need: ResourceList, decision: str) -> Refusal | None:
+        """A refusal that is certain by now: by the master's fresh answer, or by our own use alone."""
+        own = self._own(book)
+        answer = book.shortage.refuses(need)
+        if answer is not None:
+            used = resources.maximum(answer.used, own)
+            return verdict.exceeded(quota.name, need, used, quota.limits, answer.reserved, decision)
+        if verdict.over_limit(need, own, quota.limits):
+            used = resources.maximum(quota.global_usage, own)
+            return verdict.exceeded(quota.name, need, used, quota.limits, quota.global_reserved, decision)
+        return None
+
+    def _too_late(self, quota: Quota, decision: str) -> _Attempt:
+        quota = self._catalog.quota(quota.name) or quota
+        if quota.out_of_reach:
+            why = ", ".join(
+                f"{resources.text(held.idle)} is free but held by seed {held.seed}, "
+                f"unreachable for {verdict.age(held.seconds)}"
+                for held in quota.out_of_reach
+            )
+        elif quota.learning:
+            why = "the master is learning what each seed holds"
+        else:
+            why = "the master did not answer in time"
+        return _Attempt(refusal=verdict.unavailable(quota.name, why, decision), waited=True)
+
+    def _own(self, book: Book) -> dict[str, int]:
+        account = book.writer.account
+        return accounts.use(account) if account is not None else {}
+
+    def _near(self, book: Book, quota: Quota) -> Sequence[str]:
+        used = resources.maximum(quota.global_usage, self._own(book))
+        warning = verdict.near_limit(quota.name, used, quota.limits, quota.warn_at_percent)
+        return () if warning is None else (warning,)
+
+    def _warned(self, book: Book, quota: Quota, need: ResourceList) -> _Attempt:
+        """Enforcement `warn`: admitted without a reservation; counting will show it (rule 5)."""
+        used = resources.maximum(quota.global_usage, self._own(book))
+        over = verdict.over_limit(need, used, quota.limits)
+        if not over:
+            return _Attempt()
+        after = resources.add(used, resources.only(need, quota.limits))
+        return _Attempt(warnings=(verdict.over_allowed(quota.name, over, after, quota.limits),))
+
+
+class _Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """One quota's part of a decision. `fresh`: this very request made the reservation."""
+
+    refusal: Refusal | None = None
+    warnings: Sequence[str] = ()
+    fresh: bool = False
+    waited: bool = False

@@ -1,0 +1,91 @@
+"""One book per quota in this process: the writer of its account, and those who wait for more capacity."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from common.account import Account
+from seed.catalog import Catalog, Quota
+from seed.ledger.store import Key, Store
+from seed.ledger.writer import AccountWriter
+from seed.shortage import Shortage
+
+log = logging.getLogger(__name__)
+
+
+class Book:
+    def __init__(self, writer: AccountWriter, shortage: Shortage, task: asyncio.Task[None]) -> None:
+        self.writer = writer
+        self.shortage = shortage
+        self.task = task
+
+    @property
+    def key(self) -> Key:
+        return self.writer.key
+
+
+class Books:
+    """Opens a book when a quota arrives and closes it when it goes. `on_account(name, account)` tells of news."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        store: Store,
+        *,
+        on_write: Callable[[float, int], None] = lambda _seconds, _claims: None,
+        on_conflict: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._catalog = catalog
+        self._store = store
+        self._on_write = on_write
+        self._on_conflict = on_conflict
+        self._books: dict[str, Book] = {}
+        self._listeners: list[Callable[[str, Account], None]] = []
+        catalog.on_quota(self._quota_changed)
+
+    def get(self, quota: Quota) -> Book | None:
+        book = self._books.get(quota.name)
+        return book if book is not None and book.key == quota.key else None
+
+    def on_account(self, listener: Callable[[str, Account], None]) -> None:
+        self._listeners.append(listener)
+
+    async def close(self) -> None:
+        books, self._books = list(self._books.values()), {}
+        for book in books:
+            book.task.cancel()
+        await asyncio.gather(*(book.task for book in books), return_exceptions=True)
+
+    def _quota_changed(self, name: str) -> None:
+        quota = self._catalog.quota(name)
+        book = self._books.get(name)
+        if book is not None and (quota is None or book.key != quota.key):
+            del self._books[name]
+            book.task.cancel()
+            book = None
+        if quota is None:
+            return
+        if book is None:
+            book = self._books[name] = self._open(quota.key)
+        book.shortage.heard()
+
+    def _open(self, key: Key) -> Book:
+        def present() -> Quota | None:
+            quota = self._catalog.quota(key.name)
+            return quota if quota is not None and quota.key == key else None
+
+        def on_account(account: Account) -> None:
+            for listener in self._listeners:
+                listener(key.name, account)
+
+        writer = AccountWriter(
+            self._store,
+            key,
+            lambda: quota.terms if (quota := present()) is not None else None,
+            on_account=on_account,
+            on_write=self._on_write,
+            on_conflict=self._on_conflict,
+        )
+        return Book(writer, Shortage(writer, present), asyncio.create_task(writer.run(), name=f"ledger {key.name}"))

@@ -1,0 +1,185 @@
+"""What this seed knows of quotas, projects and user clusters: watch caches, read by name of what they limit."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from common import resources
+from common.account import Grant
+from common.api import (
+    PROJECTS,
+    RESOURCE_QUOTAS,
+    UID_LABEL,
+    USER_CLUSTERS,
+    Project,
+    ResourceQuota,
+    UserCluster,
+    grant_from_wire,
+    report_from_wire,
+)
+from common.grants import Report
+from common.kube.client import Cluster
+from common.kube.reflector import Change, Reflector
+from common.quantity import QuantityError
+from common.resources import ResourceList
+from seed.ledger.store import Key
+from seed.ledger.writer import Terms
+
+log = logging.getLogger(__name__)
+
+BY_SUBJECT = "subject"
+BY_UID = "uid"
+
+
+class OutOfReach(msgspec.Struct, frozen=True):
+    """Capacity that is free but held by a seed that the master cannot reach."""
+
+    seed: str
+    idle: ResourceList
+    seconds: int
+
+
+class Quota(msgspec.Struct, frozen=True, kw_only=True):
+    """A quota's copy on this seed, parsed once per change."""
+
+    key: Key
+    kind: str
+    subject: str
+    limits: ResourceList
+    enforced: bool
+    warn_at_percent: int
+    grant: Grant
+    global_usage: ResourceList
+    global_reserved: ResourceList
+    out_of_reach: Sequence[OutOfReach]
+    learning: bool
+    published: Report | None
+
+    @property
+    def name(self) -> str:
+        return self.key.name
+
+    @property
+    def terms(self) -> Terms:
+        return Terms(limits=self.limits, grant=self.grant)
+
+
+def parse_quota(copy: ResourceQuota) -> Quota | None:
+    """None for an object that the master did not send. Raises QuantityError."""
+    uid = copy.metadata.labels.get(UID_LABEL)
+    if not uid:
+        return None
+    grant = copy.status.grant
+    return Quota(
+        key=Key(uid=uid, name=copy.metadata.name),
+        kind=copy.spec.subject.kind,
+        subject=copy.spec.subject.name,
+        limits=resources.parse(copy.spec.quota),
+        enforced=copy.spec.enforcement == "deny",
+        warn_at_percent=copy.spec.warn_at_percent,
+        grant=grant_from_wire(grant),
+        global_usage=resources.parse(copy.status.global_usage),
+        global_reserved=resources.parse(copy.status.reserved),
+        out_of_reach=[OutOfReach(idle.seed, resources.parse(idle.idle), idle.seconds) for idle in grant.unavailable],
+        learning=grant.learning,
+        published=report_from_wire(copy.status.account),
+    )
+
+
+class Catalog:
+    """Every replica keeps one. `on_quota(name)` and `on_user_cluster(key)` tell what changed."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._quotas: dict[str, Quota] = {}
+        self._by_subject: dict[tuple[str, str], dict[str, Quota]] = {}
+        self._quota_listeners: list[Callable[[str], None]] = []
+        self._cluster_listeners: list[Callable[[str], None]] = []
+        self.quotas = Reflector(cluster, RESOURCE_QUOTAS, on_change=self._quota_changed)
+        self.projects = Reflector(cluster, PROJECTS, on_change=self._project_changed)
+        self.user_clusters = Reflector(
+            cluster,
+            USER_CLUSTERS,
+            indexes={BY_UID: lambda uc: [uc.metadata.uid], "project": lambda uc: [uc.spec.project]},
+            on_change=self._cluster_changed,
+        )
+
+    @property
+    def reflectors(self) -> tuple[Reflector[ResourceQuota], Reflector[Project], Reflector[UserCluster]]:
+        return self.quotas, self.projects, self.user_clusters
+
+    @property
+    def synced(self) -> bool:
+        return all(reflector.synced.is_set() for reflector in self.reflectors)
+
+    def quota(self, name: str) -> Quota | None:
+        return self._quotas.get(name)
+
+    def all_quotas(self) -> Iterable[Quota]:
+        return self._quotas.values()
+
+    def quotas_of_project(self, project: str) -> list[Quota]:
+        """Every quota that limits the project's machines: its own and its organization's."""
+        found = list(self._by_subject.get(("project", project), {}).values())
+        known = self.projects.store.get(project)
+        if known is not None and known.spec.organization:
+            found.extend(self._by_subject.get(("organization", known.spec.organization), {}).values())
+        return found
+
+    def sources_of(self, quota: Quota) -> list[UserCluster]:
+        """The user clusters whose machines the quota counts."""
+        if quota.kind == "project":
+            return self.user_clusters.store.by_index("project", quota.subject)
+        if quota.kind == "organization":
+            return [
+                cluster
+                for project in self.projects.store.values()
+                if project.spec.organization == quota.subject
+                for cluster in self.user_clusters.store.by_index("project", project.metadata.name)
+            ]
+        return []
+
+    def user_cluster_by_uid(self, uid: str) -> UserCluster | None:
+        found = self.user_clusters.store.by_index(BY_UID, uid)
+        return found[0] if found else None
+
+    def on_quota(self, listener: Callable[[str], None]) -> None:
+        self._quota_listeners.append(listener)
+
+    def on_user_cluster(self, listener: Callable[[str], None]) -> None:
+        self._cluster_listeners.append(listener)
+
+    def _quota_changed(self, change: Change[ResourceQuota]) -> None:
+        copy = change.new if change.new is not None else change.old
+        assert copy is not None, "a change has an object before or after"
+        name = copy.metadata.name
+        try:
+            quota = parse_quota(change.new) if change.new is not None else None
+        except QuantityError as error:
+            # The schema refuses these; should one come through, the last good copy stays in force.
+            log.error("quota cannot be read", extra={"quota": name, "error": str(error)})
+            return
+        before = self._quotas.pop(name, None)
+        if before is not None:
+            self._by_subject[before.kind, before.subject].pop(name)
+        if quota is not None:
+            self._quotas[name] = quota
+            self._by_subject.setdefault((quota.kind, quota.subject), {})[name] = quota
+        for listener in self._quota_listeners:
+            listener(name)
+
+    def _project_changed(self, change: Change[Project]) -> None:
+        """A project that joins an organization is counted by its quotas from now on."""
+        for project in (change.old, change.new):
+            if project is not None and project.spec.organization:
+                for name in self._by_subject.get(("organization", project.spec.organization), {}):
+                    for listener in self._quota_listeners:
+                        listener(name)
+
+    def _cluster_changed(self, change: Change[UserCluster]) -> None:
+        cluster = change.new if change.new is not None else change.old
+        assert cluster is not None, "a change has an object before or after"
+        for listener in self._cluster_listeners:
+            listener(cluster.metadata.key)

@@ -1,0 +1,138 @@
+"""Accounts as QuotaLedger objects in the seed's API server: nothing to install. The version is the resourceVersion."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import msgspec
+
+from common.account import Account
+from common.api import GROUP, VERSION
+from common.kube.client import AlreadyExists, ApiError, Cluster, Conflict, NotFound, Resource
+from common.kube.meta import Object
+from common.kube.reflector import Change, Reflector
+from seed.ledger.encoding import Encoder, LedgerHead, MalformedLedgerError, decode
+from seed.ledger.store import ConflictError, Key, Stored, StoreUnavailableError
+
+log = logging.getLogger(__name__)
+
+WRITE_TIMEOUT = 2.0  # seconds; a webhook call has three
+
+
+class LedgerObject(Object, frozen=True, kw_only=True):
+    """As read: the account stays bytes until somebody needs it."""
+
+    account: msgspec.Raw = msgspec.Raw(b"null")
+
+
+LEDGERS = Resource(GROUP, VERSION, "quotaledgers", "QuotaLedger", True, LedgerObject)
+
+
+class _Written(msgspec.Struct):
+    metadata: _Version
+
+
+class _Version(msgspec.Struct, rename="camel"):
+    resource_version: str
+
+
+_written = msgspec.json.Decoder(_Written)
+_object = msgspec.json.Decoder(LedgerObject)
+_head = msgspec.json.Decoder(LedgerHead | None)
+
+
+class ApiServerStore:
+    """One compare-and-set is one PUT. `run` watches for what other replicas write."""
+
+    def __init__(self, cluster: Cluster, namespace: str) -> None:
+        self._cluster = cluster
+        self._namespace = namespace
+        self._encoders: dict[str, Encoder] = {}
+        self._subscribers: dict[str, list[Callable[[Stored | None], None]]] = {}
+        self._sequences: dict[str, tuple[str, int]] = {}
+        self.reflector = Reflector(cluster, LEDGERS, namespace=namespace, on_change=self._changed)
+
+    async def run(self) -> None:
+        await self.reflector.run()
+
+    async def load(self, key: Key) -> Stored | None:
+        try:
+            body = await self._cluster.request("GET", self._path(key.uid), None, timeout=WRITE_TIMEOUT)
+        except NotFound:
+            return None
+        except ApiError as error:
+            raise StoreUnavailableError(f"{key.name}: reading the ledger: {error}") from error
+        found = _object.decode(body)
+        stored = Stored(decode(found.account), found.metadata.resource_version)
+        self._note(key.uid, stored.account)
+        return stored
+
+    async def save(self, key: Key, account: Account, version: str | None) -> str:
+        encoder = self._encoders.get(key.uid)
+        if encoder is None:
+            encoder = self._encoders[key.uid] = Encoder(key, self._namespace)
+        body = encoder.encode(account, version)
+        method, path = ("POST", self._path("")) if version is None else ("PUT", self._path(key.uid))
+        try:
+            answer = await self._cluster.request(method, path, body, timeout=WRITE_TIMEOUT)
+        except (Conflict, AlreadyExists, NotFound) as error:
+            raise ConflictError(f"{key.name}: {error}") from error
+        except ApiError as error:
+            raise StoreUnavailableError(f"{key.name}: writing the ledger: {error}") from error
+        self._note(key.uid, account)
+        return _written.decode(answer).metadata.resource_version
+
+    async def delete(self, key: Key) -> None:
+        self._encoders.pop(key.uid, None)
+        self._sequences.pop(key.uid, None)
+        try:
+            await self._cluster.delete(LEDGERS, key.uid, self._namespace)
+        except NotFound:
+            return
+        except ApiError as error:
+            raise StoreUnavailableError(f"{key.name}: deleting the ledger: {error}") from error
+
+    def subscribe(self, uid: str, on_change: Callable[[Stored | None], None]) -> Callable[[], None]:
+        listeners = self._subscribers.setdefault(uid, [])
+        listeners.append(on_change)
+
+        def stop() -> None:
+            listeners.remove(on_change)
+            if not listeners:
+                self._subscribers.pop(uid, None)
+
+        return stop
+
+    def _path(self, name: str) -> str:
+        return LEDGERS.path(self._namespace, name)
+
+    def _note(self, uid: str, account: Account) -> None:
+        self._sequences[uid] = (account.incarnation, account.sequence)
+
+    def _changed(self, change: Change[LedgerObject]) -> None:
+        present = change.new if change.new is not None else change.old
+        assert present is not None, "a change has an object before or after"
+        uid = present.metadata.name
+        listeners = self._subscribers.get(uid)
+        if not listeners:
+            return
+        if change.new is None:
+            stored = None
+            self._sequences.pop(uid, None)
+        else:
+            try:
+                head = _head.decode(present.account) or LedgerHead()
+                if self._is_known(uid, head):
+                    return  # the echo of our own write: thousands of reservations need not be read again
+                stored = Stored(decode(present.account), present.metadata.resource_version)
+            except (MalformedLedgerError, msgspec.DecodeError) as error:
+                log.warning("ledger is malformed", extra={"ledger": uid, "error": str(error)})
+                return
+            self._note(uid, stored.account)
+        for on_change in list(listeners):
+            on_change(stored)
+
+    def _is_known(self, uid: str, head: LedgerHead) -> bool:
+        incarnation, sequence = self._sequences.get(uid, ("", 0))
+        return head.incarnation == incarnation and head.sequence <= sequence

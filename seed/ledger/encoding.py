@@ -1,0 +1,176 @@
+"""An account as a QuotaLedger object and back.
+
+Reservations are one line of text each, "GENERATION SOURCE OBJECT AMOUNTS": there may be thousands, each write carries
+them all, and the API server walks every nested field of an object many times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from common import account as accounts
+from common import resources
+from common.account import Account, Reservation
+from common.api import (
+    API_VERSION,
+    BACKUP_LABEL,
+    MANAGED_BY_LABEL,
+    Quantities,
+    QuotaRef,
+    Wire,
+    WireAsk,
+    ask_from_wire,
+    ask_to_wire,
+    wire_quantities,
+)
+from seed.ledger.store import Key
+
+
+class MalformedLedgerError(ValueError):
+    """The ledger object does not hold an account: it was edited by hand, or written by a newer version."""
+
+
+class WireAccount(Wire):
+    incarnation: str
+    sequence: int = 0
+    master: str = ""
+    epoch: int = 0
+    state: str = ""
+    nonce: str = ""
+    granted: Quantities = {}
+    returned: Quantities = {}
+    used: dict[str, Quantities] = {}
+    reserved: Quantities = {}
+    reservations: dict[str, str] = {}
+    ask: WireAsk = msgspec.field(default_factory=WireAsk)
+
+
+class LedgerSummary(Wire):
+    held: str
+    used: str
+    reserved: str
+    state: str
+    epoch: int
+
+
+class LedgerMeta(Wire):
+    name: str
+    namespace: str
+    labels: dict[str, str]
+    resource_version: str = ""
+
+
+class Ledger(msgspec.Struct, kw_only=True, rename="camel"):
+    api_version: str = API_VERSION
+    kind: str = "QuotaLedger"
+    metadata: LedgerMeta
+    quota: QuotaRef
+    summary: LedgerSummary
+    account: WireAccount
+
+
+class LedgerHead(msgspec.Struct, kw_only=True, rename="camel"):
+    """Enough of an account to see whether it is news."""
+
+    incarnation: str = ""
+    sequence: int = 0
+
+
+def reservation_text(reservation: Reservation) -> str:
+    amounts = resources.text(reservation.amount)
+    return f"{reservation.generation} {reservation.source} {reservation.object} {amounts}"
+
+
+def parse_reservation(text: str) -> Reservation:
+    try:
+        generation, source, name, amounts = text.split(" ")
+        listed = dict(part.split("=", 1) for part in amounts.split(",") if part)
+        return Reservation(source=source, object=name, amount=resources.parse(listed), generation=int(generation))
+    except ValueError as error:
+        raise MalformedLedgerError(f"reservation {text[:80]!r}: {error}") from None
+
+
+class Encoder:
+    """Renders one account again and again; a reservation is rendered once."""
+
+    def __init__(self, key: Key, namespace: str) -> None:
+        self._quota = QuotaRef(name=key.name, uid=key.uid)
+        self._namespace = namespace
+        self._rendered: dict[str, tuple[Reservation, str]] = {}
+        self._json = msgspec.json.Encoder()
+
+    def encode(self, account: Account, version: str | None) -> bytes:
+        before = self._rendered
+        self._rendered = {
+            uid: rendered
+            if (rendered := before.get(uid)) is not None and rendered[0] is reservation
+            else (reservation, reservation_text(reservation))
+            for uid, reservation in account.reservations.items()
+        }
+        return self._json.encode(self._object(account, version))
+
+    def _object(self, account: Account, version: str | None) -> Ledger:
+        state = "Fenced" if account.fenced else "Open"
+        names = account.granted
+        return Ledger(
+            metadata=LedgerMeta(
+                name=self._quota.uid,
+                namespace=self._namespace,
+                labels={MANAGED_BY_LABEL: "seedquota", BACKUP_LABEL: "true"},
+                resource_version=version or "",
+            ),
+            quota=self._quota,
+            summary=LedgerSummary(
+                held=resources.text(accounts.held(account)),
+                used=resources.text(resources.only(resources.total(account.used.values()), names)),
+                reserved=resources.text(resources.only(account.reserved, names)),
+                state=state,
+                epoch=account.epoch,
+            ),
+            account=WireAccount(
+                incarnation=account.incarnation,
+                sequence=account.sequence,
+                master=account.master,
+                epoch=account.epoch,
+                state=state,
+                nonce=account.nonce,
+                granted=wire_quantities(account.granted),
+                returned=wire_quantities(account.returned),
+                used={source: wire_quantities(used) for source, used in account.used.items()},
+                reserved=wire_quantities(account.reserved),
+                reservations={uid: text for uid, (_, text) in self._rendered.items()},
+                ask=ask_to_wire(account.ask),
+            ),
+        )
+
+
+_accounts = msgspec.json.Decoder(WireAccount | None)
+
+
+def decode(raw: bytes | memoryview) -> Account:
+    """The account in a ledger object's `account` field. Raises MalformedLedgerError."""
+    try:
+        wire = _accounts.decode(raw)
+        if wire is None:
+            raise MalformedLedgerError("there is no account in it")
+        return Account(
+            incarnation=wire.incarnation,
+            sequence=wire.sequence,
+            master=wire.master,
+            epoch=wire.epoch,
+            nonce=wire.nonce,
+            granted=resources.parse(wire.granted),
+            returned=resources.parse(wire.returned),
+            used={source: resources.parse(used) for source, used in wire.used.items()},
+            reserved=resources.parse(wire.reserved),
+            reservations=_reservations(wire.reservations),
+            ask=ask_from_wire(wire.ask),
+        )
+    except (msgspec.DecodeError, ValueError) as error:
+        raise MalformedLedgerError(str(error)) from None
+
+
+def _reservations(texts: Mapping[str, str]) -> dict[str, Reservation]:
+    return {uid: parse_reservation(text) for uid, text in texts.items()}

@@ -1,0 +1,41 @@
+"""Accounts in memory: for the simulation and for tests. The conformance suite runs against it as against the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from common.account import Account
+from seed.ledger.store import ConflictError, Key, Stored
+
+
+class MemoryStore:
+    def __init__(self) -> None:
+        self._stored: dict[str, Stored] = {}
+        self._written = 0
+        self._subscribers: dict[str, list[Callable[[Stored | None], None]]] = {}
+
+    async def load(self, key: Key) -> Stored | None:
+        return self._stored.get(key.uid)
+
+    async def save(self, key: Key, account: Account, version: str | None) -> str:
+        present = self._stored.get(key.uid)
+        if (present.version if present else None) != version:
+            raise ConflictError(f"{key.name}: written since version {version}")
+        self._written += 1
+        stored = Stored(account, str(self._written))
+        self._stored[key.uid] = stored
+        self._tell(key.uid, stored)
+        return stored.version
+
+    async def delete(self, key: Key) -> None:
+        if self._stored.pop(key.uid, None) is not None:
+            self._tell(key.uid, None)
+
+    def subscribe(self, uid: str, on_change: Callable[[Stored | None], None]) -> Callable[[], None]:
+        listeners = self._subscribers.setdefault(uid, [])
+        listeners.append(on_change)
+        return lambda: listeners.remove(on_change)
+
+    def _tell(self, uid: str, stored: Stored | None) -> None:
+        for on_change in list(self._subscribers.get(uid, ())):
+            on_change(stored)

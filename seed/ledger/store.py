@@ -1,0 +1,48 @@
+"""Where a seed keeps its accounts, durably: one compare-and-set per change (DESIGN section 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from common.account import Account
+
+
+class Key(msgspec.Struct, frozen=True):
+    """An account belongs to the uid of the master's quota; the name is for people."""
+
+    uid: str
+    name: str
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """An account as it was read or written, with the version that the next write must name."""
+
+    account: Account
+    version: str
+
+
+class ConflictError(Exception):
+    """Somebody else wrote since: read again and decide again."""
+
+
+class StoreUnavailableError(Exception):
+    """The outcome is unknown: the write may have happened. Read before the next decision."""
+
+
+class Store(Protocol):
+    """Every method raises StoreUnavailableError when the store does not answer in time."""
+
+    async def load(self, key: Key) -> Stored | None:
+        """The present state, read consistently; None where there is no such account."""
+
+    async def save(self, key: Key, account: Account, version: str | None) -> str:
+        """Write if nobody wrote since `version` (None: if there is no such account). Raises ConflictError."""
+
+    async def delete(self, key: Key) -> None:
+        """Forget the account. Deleting what is not there is no error."""
+
+    def subscribe(self, uid: str, on_change: Callable[[Stored | None], None]) -> Callable[[], None]:
+        """Tell of writes by others (and maybe of our own) as they are seen. Returns how to stop."""

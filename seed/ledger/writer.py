@@ -1,0 +1,245 @@
+"""Group commit: one writer per account takes all that waits, decides in order, and writes once (rule 4.1).
+
+While a write is under way the next ones queue up, so the busier an account is, the more one write carries. Nobody is
+answered before the write is durable. On a conflict everything is read and decided again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import msgspec
+
+from common import account as accounts
+from common.account import Account, Fenced, Grant, Outcome, Reservation, Reserving
+from common.resources import ResourceList
+from seed.ledger.encoding import MalformedLedgerError
+from seed.ledger.store import ConflictError, Key, Store, Stored, StoreUnavailableError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+MAX_WAITING = 4096  # beyond that a claim is refused at once: it would only time out
+MAX_BATCH = 512
+MAX_CONFLICTS = 16
+
+
+class BusyError(Exception):
+    """More requests wait for this account than can be served in time."""
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """What the quota's copy says at this moment: the limits, and what the master granted."""
+
+    limits: ResourceList
+    grant: Grant
+
+
+class _Claim:
+    __slots__ = ("future", "reservation", "uid")
+
+    def __init__(self, uid: str, reservation: Reservation, future: asyncio.Future[Outcome]) -> None:
+        self.uid = uid
+        self.reservation = reservation
+        self.future = future
+
+
+class _Change(Generic[T]):
+    """A pure function of the account; its result is delivered once the changed account is durable."""
+
+    __slots__ = ("apply", "future")
+
+    def __init__(self, apply: Callable[[Account], tuple[Account, T]], future: asyncio.Future[T]) -> None:
+        self.apply = apply
+        self.future = future
+
+
+class AccountWriter:
+    """One account in one process. `run` serves until cancelled; what waits then is told that the store is away."""
+
+    def __init__(
+        self,
+        store: Store,
+        key: Key,
+        terms: Callable[[], Terms | None],
+        *,
+        on_account: Callable[[Account], None] = lambda _account: None,
+        on_write: Callable[[float, int], None] = lambda _seconds, _claims: None,
+        on_conflict: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.key = key
+        self._store = store
+        self._terms = terms
+        self._on_account = on_account
+        self._on_write = on_write
+        self._on_conflict = on_conflict
+        self._waiting: deque[_Claim | _Change[object]] = deque()
+        self._wake = asyncio.Event()
+        self._known: Stored | None = None
+        self._loaded = False
+        self._unsubscribe = store.subscribe(key.uid, self._observe)
+
+    @property
+    def account(self) -> Account | None:
+        """The last account known to be durable; None before the first load and where there is none."""
+        return self._known.account if self._known else None
+
+    def claim(self, uid: str, reservation: Reservation) -> asyncio.Future[Outcome]:
+        """Reserve. The future raises BusyError or StoreUnavailableError when it cannot be decided now."""
+        if len(self._waiting) >= MAX_WAITING:
+            raise BusyError(f"{len(self._waiting)} requests wait already")
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._enqueue(_Claim(uid, reservation, future))
+        return future
+
+    def change(self, apply: Callable[[Account], tuple[Account, T]]) -> asyncio.Future[T]:
+        """Apply a pure function to the account and write if it changed it. The future raises what `apply` raises."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._enqueue(_Change(apply, future))
+        return future
+
+    def create(self, account: Account) -> asyncio.Future[Account]:
+        """Make the account where there is none; the future's account is the one that is there afterwards."""
+        return self.change(_Creation(account))
+
+    def preview(self, uid: str, reservation: Reservation) -> Outcome:
+        """Decide as `claim` would at this moment, and write nothing (dry run)."""
+        account, terms = self.account, self._terms()
+        if account is None or terms is None:
+            return Fenced()
+        return Reserving(accounts.receive(account, terms.grant), terms.limits).claim(uid, reservation)
+
+    def _enqueue(self, entry: _Claim | _Change[T]) -> None:
+        self._waiting.append(entry)  # type: ignore[arg-type]  # deque of one shape: the future carries the result type
+        self._wake.set()
+
+    def _observe(self, stored: Stored | None) -> None:
+        known = self._known
+        if stored is None:
+            self._known, self._loaded = None, False
+        elif known is None or _newer(stored.account, known.account):
+            self._known, self._loaded = stored, True
+            self._on_account(stored.account)
+
+    async def run(self) -> None:
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                while self._waiting:
+                    batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_BATCH))]
+                    await self._serve(batch)
+        finally:
+            self._unsubscribe()
+            gone = StoreUnavailableError(f"{self.key.name}: the ledger's writer was stopped")
+            for entry in self._waiting:
+                _fail(entry, gone)
+            self._waiting.clear()
+
+    async def _serve(self, batch: list[_Claim | _Change[object]]) -> None:
+        try:
+            for _ in range(MAX_CONFLICTS):
+                try:
+                    await self._commit(batch)
+                except ConflictError:
+                    self._loaded = False
+                    self._on_conflict()
+                else:
+                    return
+            raise StoreUnavailableError(f"{self.key.name}: {MAX_CONFLICTS} conflicting writes in a row")
+        except (StoreUnavailableError, MalformedLedgerError) as error:
+            self._loaded = False
+            log.warning("ledger not written", extra={"quota": self.key.name, "error": str(error)})
+            for entry in batch:
+                _fail(entry, error)
+        except asyncio.CancelledError:
+            gone = StoreUnavailableError(f"{self.key.name}: the ledger's writer was stopped")
+            for entry in batch:
+                _fail(entry, gone)
+            raise
+
+    async def _commit(self, batch: list[_Claim | _Change[object]]) -> None:
+        if not self._loaded:
+            self._known = await self._store.load(self.key)
+            self._loaded = True
+        before = self._known
+        outcomes, after = self._decide(batch, before.account if before else None)
+        if after is not None and (before is None or after is not before.account):
+            after = msgspec.structs.replace(after, sequence=after.sequence + 1)
+            started = time.monotonic()
+            version = await self._store.save(self.key, after, before.version if before else None)
+            self._on_write(time.monotonic() - started, len(batch))
+            self._known = Stored(after, version)
+            self._on_account(after)
+        for entry, outcome in zip(batch, outcomes, strict=True):
+            if entry.future.done():
+                continue
+            if isinstance(outcome, Exception):
+                entry.future.set_exception(outcome)
+            else:
+                entry.future.set_result(outcome)  # type: ignore[arg-type]
+
+    def _decide(
+        self, batch: list[_Claim | _Change[object]], account: Account | None
+    ) -> tuple[list[object], Account | None]:
+        terms = self._terms()
+        if account is not None and terms is not None and any(isinstance(entry, _Claim) for entry in batch):
+            account = accounts.receive(account, terms.grant)
+        outcomes: list[object] = []
+        reserving: Reserving | None = None
+        for entry in batch:
+            if isinstance(entry, _Claim):
+                if account is None or terms is None:
+                    outcomes.append(Fenced())
+                    continue
+                if reserving is None:
+                    reserving = Reserving(account, terms.limits)
+                outcomes.append(reserving.claim(entry.uid, entry.reservation))
+                continue
+            if reserving is not None:
+                account, reserving = reserving.account(), None
+            account, outcome = self._change(entry, account)
+            outcomes.append(outcome)
+        return outcomes, reserving.account() if reserving is not None else account
+
+    def _change(self, entry: _Change[object], account: Account | None) -> tuple[Account | None, object]:
+        if isinstance(entry.apply, _Creation):
+            return entry.apply.where_missing(account)
+        if account is None:
+            return None, NoAccountError(f"{self.key.name} has no account")
+        try:
+            return entry.apply(account)
+        except accounts.StaleEpochError as error:
+            return account, error
+
+
+class NoAccountError(Exception):
+    """The ledger holds no account of this quota (yet, or any more)."""
+
+
+class _Creation:
+    def __init__(self, account: Account) -> None:
+        self._account = account
+
+    def __call__(self, account: Account) -> tuple[Account, Account]:
+        return account, account
+
+    def where_missing(self, present: Account | None) -> tuple[Account, Account]:
+        account = present if present is not None else self._account
+        return account, account
+
+
+def _newer(account: Account, known: Account) -> bool:
+    """Another life is always news: which one counts, the store decided. Within one, the sequence tells."""
+    return account.incarnation != known.incarnation or account.sequence > known.sequence
+
+
+def _fail(entry: _Claim | _Change[object], error: Exception) -> None:
+    if not entry.future.done():
+        entry.future.set_exception(error)

@@ -1,0 +1,129 @@
+"""What a request is told: verdicts, their HTTP codes and their texts (API.md section 2). Pure.
+
+The grammar is core's quota plugin's, since controllers match 403 and "exceeded quota" to back off; numbers always add
+up: used + requested > limited. Whoever could be admitted a moment later gets 503 with a retry, which kubectl and
+client-go follow by themselves; a true refusal never does.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+
+import msgspec
+
+from common import resources
+from common.resources import ResourceList
+
+RETRY_SECONDS = 1
+_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32, as ULIDs are written
+
+
+class Cause(msgspec.Struct, frozen=True):
+    """For programs: status.details.causes."""
+
+    reason: str
+    message: str
+    field: str = ""
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """Why not. `code` 403 is final until something is deleted, 503 is worth a retry, 422 never succeeds."""
+
+    code: int
+    reason: str
+    message: str
+    causes: Sequence[Cause] = ()
+    retry_seconds: int = 0
+
+
+def decision_id() -> str:
+    """Eight characters to find one decision by; random, since nothing orders decisions of several replicas."""
+    number = secrets.randbits(40)
+    return "".join(_ALPHABET[number >> shift & 31] for shift in range(35, -1, -5))
+
+
+def exceeded(
+    quota: str, need: ResourceList, used: ResourceList, limits: ResourceList, being_created: ResourceList, decision: str
+) -> Refusal:
+    """Every resource that fails is named. `being_created` is the part of `used` that no object shows yet."""
+    over = over_limit(need, used, limits)
+    assert over, "never say exceeded when it is not"
+    failing = {
+        "requested": resources.only(need, over),
+        "used": {name: used.get(name, 0) for name in over},
+        "limited": resources.only(limits, over),
+    }
+    parts = [f"{word}: {resources.text(amounts)}" for word, amounts in failing.items()]
+    message = f"exceeded quota: {quota}, {', '.join(parts)}; short by {resources.text(over)}"
+    creating = {name: amount for name, amount in resources.only(being_created, over).items() if amount > 0}
+    if creating:
+        message += f"; {resources.text(creating)} of used is machines being created"
+    message += f"; retrying helps only after something is deleted; decision {decision}"
+    causes = [
+        Cause(
+            reason="QuotaExceeded",
+            message=", ".join(
+                f"{word} {resources.text({name: amounts.get(name, 0)})}" for word, amounts in failing.items()
+            ),
+            field=name,
+        )
+        for name in sorted(over)
+    ]
+    return Refusal(code=403, reason="Forbidden", message=message, causes=causes)
+
+
+def over_limit(need: ResourceList, used: ResourceList, limits: ResourceList) -> dict[str, int]:
+    """By how much used + needed is past the limit, for the resources where it is."""
+    return resources.short(need, {name: limit - used.get(name, 0) for name, limit in limits.items()})
+
+
+def unavailable(quota: str, why: str, decision: str) -> Refusal:
+    return Refusal(
+        code=503,
+        reason="ServiceUnavailable",
+        message=f"quota {quota} cannot decide: {why}; decision {decision}",
+        causes=[Cause(reason="QuotaUnavailable", message=why)],
+        retry_seconds=RETRY_SECONDS,
+    )
+
+
+def not_sized(text: str, decision: str) -> Refusal:
+    return Refusal(
+        code=422,
+        reason="Invalid",
+        message=f"{text}; decision {decision}",
+        causes=[Cause(reason="MachineNotSized", message=text, field="spec.providerSpec")],
+    )
+
+
+def age(seconds: int) -> str:
+    """As kubectl shows ages: 40s, 7m, 3h, 2d."""
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= 2 * size or (unit != "d" and seconds >= size):
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
+
+
+def near_limit(quota: str, used: ResourceList, limits: ResourceList, warn_at_percent: int) -> str | None:
+    """A warning for an admitted request that leaves little room; the fullest resource is named."""
+    fullest = max(
+        ((used.get(name, 0) * 100 // limit, name) for name, limit in limits.items() if limit > 0), default=(0, "")
+    )
+    percent, name = fullest
+    if percent < warn_at_percent:
+        return None
+    amounts = f"{_amount(name, used.get(name, 0))}/{_amount(name, limits[name])}"
+    return f"seedquota/{quota}: {name} {amounts} ({percent}%) after this"
+
+
+def over_allowed(quota: str, over: ResourceList, used: ResourceList, limits: ResourceList) -> str:
+    """A warning where the quota only warns: what a refusal would have said."""
+    name = min(over)
+    amounts = f"{_amount(name, used.get(name, 0))}/{_amount(name, limits[name])}"
+    excess = resources.text({name: over[name]})
+    return f"seedquota/{quota}: over by {excess} ({amounts}); allowed because enforcement is warn"
+
+
+def _amount(name: str, nanos: int) -> str:
+    return resources.render({name: nanos})[name]

@@ -1,0 +1,233 @@
+"""The validating webhook for Machines: AdmissionReview in, AdmissionReview out, over TLS.
+
+The path names the user cluster and carries a token that only its own webhook configuration knows, so one tenant's
+API server cannot speak for another's cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from urllib.parse import parse_qs
+
+import msgspec
+from aiohttp import web
+
+from common import resources
+from common.account import Reservation
+from seed import verdict
+from seed.admission import MARGIN, Admission, Request, Verdict
+from seed.catalog import Catalog
+from seed.machines.footprint import footprint
+from seed.machines.machine_controller import Machine
+from seed.providers.size import NotSized
+from seed.verdict import Refusal
+
+log = logging.getLogger(__name__)
+
+MAX_BODY = 8 * 2**20  # two objects of at most 3 MiB each, as the API server bounds them
+DEFAULT_TIMEOUT = 3.0  # seconds, when the API server does not say
+LONGEST_TIMEOUT = 30.0
+
+
+class _User(msgspec.Struct):
+    username: str = ""
+
+
+class _AdmissionRequest(msgspec.Struct, rename="camel", kw_only=True):
+    uid: str
+    operation: str
+    name: str = ""
+    namespace: str = ""
+    user_info: _User = msgspec.field(default_factory=_User)
+    object: Machine | None = None
+    old_object: Machine | None = None
+    dry_run: bool = False
+
+
+class _Review(msgspec.Struct):
+    request: _AdmissionRequest
+
+
+class _Cause(msgspec.Struct, omit_defaults=True):
+    reason: str
+    message: str
+    field: str = ""
+
+
+class _Details(msgspec.Struct, rename="camel", omit_defaults=True):
+    causes: list[_Cause] = []
+    retry_after_seconds: int = 0
+
+
+class _Status(msgspec.Struct, omit_defaults=True):
+    code: int
+    reason: str
+    message: str
+    details: _Details
+    status: str = "Failure"
+
+
+class _Response(msgspec.Struct, omit_defaults=True):
+    uid: str
+    allowed: bool
+    status: _Status | None = None
+    warnings: list[str] = []
+
+
+class _Answer(msgspec.Struct, rename="camel"):
+    response: _Response
+    api_version: str = "admission.k8s.io/v1"
+    kind: str = "AdmissionReview"
+
+
+_review = msgspec.json.Decoder(_Review)
+_encode = msgspec.json.Encoder().encode
+_JSON = {"Content-Type": "application/json"}
+
+
+class MachineWebhook:
+    """Handles `POST /machines/<user cluster uid>/<token>`."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        admission: Admission,
+        verify: Callable[[str, str], bool],
+        on_decision: Callable[[str, str, str, float], None] = lambda _decision, _reason, _path, _seconds: None,
+    ) -> None:
+        self._catalog = catalog
+        self._admission = admission
+        self._verify = verify
+        self._on_decision = on_decision
+        self._verified: dict[str, str] = {}  # path -> user cluster uid; as many as there are user clusters
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        started = time.monotonic()
+        cluster_uid = self._cluster_of(request.path)
+        if request.method != "POST" or cluster_uid is None:
+            return web.Response(status=404, text="not found\n")
+        try:
+            review = _review.decode(await request.read()).request
+        except web.HTTPRequestEntityTooLarge:
+            return web.Response(status=413, text="the review is too large\n")
+        except msgspec.MsgspecError as error:
+            return web.Response(status=400, text=f"not an AdmissionReview of a Machine: {error}\n")
+        found = await self._decide(cluster_uid, review, asyncio.get_running_loop().time() + _patience(request))
+        seconds = time.monotonic() - started
+        self._tell(review, found, seconds)
+        return web.Response(body=_encode(_Answer(_respond(review.uid, found))), headers=_JSON)
+
+    def _cluster_of(self, path: str) -> str | None:
+        known = self._verified.get(path)
+        if known is None:
+            parts = path.split("/")
+            if len(parts) != 4 or parts[1] != "machines":
+                return None
+            uid, token = parts[2], parts[3]
+            if self._catalog.user_cluster_by_uid(uid) is None or not self._verify(uid, token):
+                return None
+            known = self._verified[path] = uid
+        return known
+
+    async def _decide(self, cluster_uid: str, review: _AdmissionRequest, deadline: float) -> Verdict:
+        machine, old = review.object, review.old_object
+        if machine is None or review.operation not in {"CREATE", "UPDATE"}:
+            return Verdict(decision="")
+        cluster = self._catalog.user_cluster_by_uid(cluster_uid)
+        if cluster is None:
+            decision = verdict.decision_id()
+            why = "its user cluster is not known to this seed any more"
+            return Verdict(decision=decision, refusal=verdict.unavailable("of the project", why, decision))
+        if review.operation == "UPDATE" and old is not None and old.spec.provider_spec == machine.spec.provider_spec:
+            return Verdict(decision="")  # costs nothing; a Machine that cannot be sized must still lose its finalizer
+        quotas = self._catalog.quotas_of_project(cluster.spec.project)
+        try:
+            size = footprint(machine)
+            for quota in quotas:
+                if quota.enforced:
+                    size.require(quota.limits)
+        except NotSized as error:
+            decision = verdict.decision_id()
+            return Verdict(decision=decision, refusal=verdict.not_sized(str(error), decision))
+        need = size.resources
+        generation = 0
+        if old is not None:
+            need = resources.at_least_zero(resources.subtract(need, _known_size(old)))
+            generation = machine.metadata.generation
+            if not any(need.values()):
+                return Verdict(decision="")
+        name = machine.metadata.name or review.name or machine.metadata.generate_name
+        return await self._admission.decide(
+            Request(
+                uid=machine.metadata.uid,
+                project=cluster.spec.project,
+                need=need,
+                reservation=Reservation(
+                    source=cluster.metadata.key,
+                    object=f"{machine.metadata.namespace or review.namespace}/{name}",
+                    amount=need,
+                    generation=generation,
+                ),
+                dry_run=review.dry_run,
+                deadline=deadline,
+            )
+        )
+
+    def _tell(self, review: _AdmissionRequest, found: Verdict, seconds: float) -> None:
+        refusal = found.refusal
+        if refusal is None:
+            self._on_decision("allowed", "", "recall" if found.waited else "local", seconds)
+            return
+        reason = refusal.causes[0].reason if refusal.causes else refusal.reason
+        path = "unavailable" if refusal.code == 503 else "recall" if found.waited else "local"
+        self._on_decision("denied", reason, path, seconds)
+        log.info(
+            "machine refused",
+            extra={
+                "decision": found.decision,
+                "machine": f"{review.namespace}/{review.name}",
+                "user": review.user_info.username,
+                "reason": reason,
+                "text": refusal.message,
+                "duration_ms": round(seconds * 1000, 1),
+            },
+        )
+
+
+def _patience(request: web.BaseRequest) -> float:
+    """Seconds until the answer must be on its way; the API server puts its own timeout into the query."""
+    text = parse_qs(request.query_string).get("timeout", [""])[0]
+    try:
+        seconds = float(text.removesuffix("s"))
+    except ValueError:
+        seconds = DEFAULT_TIMEOUT
+    if not 0 < seconds <= LONGEST_TIMEOUT:
+        seconds = DEFAULT_TIMEOUT
+    return max(seconds - MARGIN, seconds / 2)
+
+
+def _known_size(machine: Machine) -> resources.ResourceList:
+    try:
+        return footprint(machine).resources
+    except NotSized:
+        return {}
+
+
+def _respond(uid: str, found: Verdict) -> _Response:
+    refusal = found.refusal
+    if refusal is None:
+        return _Response(uid=uid, allowed=True, warnings=list(found.warnings))
+    return _Response(uid=uid, allowed=False, status=_status(refusal))
+
+
+def _status(refusal: Refusal) -> _Status:
+    causes = [_Cause(cause.reason, cause.message, cause.field) for cause in refusal.causes]
+    return _Status(
+        code=refusal.code,
+        reason=refusal.reason,
+        message=refusal.message,
+        details=_Details(causes=causes, retry_after_seconds=refusal.retry_seconds),
+    )
