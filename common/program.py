@@ -52,11 +52,12 @@ def run(name: str, options: CommonOptions, main: Main) -> int:
 
 async def _run(name: str, options: CommonOptions, main: Main) -> int:
     program = Program()
+    signals = _Signals(program.health)
     facts = {"program": name, "version": metrics.build_version()}
     try:
         async with program.health.serve(options.health_address):
             log.info("started", extra={**facts, "health_port": program.health.port})
-            status = await _until_stopped(program, options, main)
+            status = await _until_stopped(program, options, main, signals)
     except OSError:
         log.exception("health address cannot be served", extra={"address": str(options.health_address)})
         return FAILED
@@ -64,54 +65,51 @@ async def _run(name: str, options: CommonOptions, main: Main) -> int:
     return status
 
 
-async def _until_stopped(program: Program, options: CommonOptions, main: Main) -> int:
-    working = asyncio.ensure_future(main(program))
-    asked, insisted = asyncio.Event(), asyncio.Event()
-    loop = asyncio.get_running_loop()
+class _Signals:
+    """Listens from its making until the loop closes."""
 
-    def on_signal(received: signal.Signals) -> None:
-        if asked.is_set():
-            insisted.set()
+    def __init__(self, health: Health) -> None:
+        self.asked = asyncio.Event()
+        self.insisted = asyncio.Event()
+        self._health = health
+        loop = asyncio.get_running_loop()
+        for received in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(received, self._receive, received)
+
+    def _receive(self, received: signal.Signals) -> None:
+        if self.asked.is_set():
+            self.insisted.set()
             return
-        program.health.stopping = True
-        asked.set()
+        self._health.stopping = True
+        self.asked.set()
         log.info("stopping", extra={"signal": received.name})
 
-    signals = (signal.SIGTERM, signal.SIGINT)
-    for received in signals:
-        loop.add_signal_handler(received, on_signal, received)
-    ending = asyncio.create_task(_end(program, options, working, asked, insisted), name="program end")
+
+async def _until_stopped(program: Program, options: CommonOptions, main: Main, signals: _Signals) -> int:
+    working = asyncio.ensure_future(main(program))
+    ending = asyncio.create_task(_end(program, options, signals), name="program end")
     try:
         await asyncio.wait([working, ending], return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            working.cancel()
-            await asyncio.wait([working], timeout=CUT_OFF_SECONDS)
-            return FAILED
-        return _status(working)
+        if working.done():
+            return _status(working)
+        log.warning("open work is cut off", extra={"why": ending.result()})
+        working.cancel()
+        await asyncio.wait([working], timeout=CUT_OFF_SECONDS)
+        return FAILED
     finally:
         ending.cancel()
         await asyncio.wait([ending])
-        for received in signals:
-            loop.remove_signal_handler(received)
 
 
-async def _end(
-    program: Program,
-    options: CommonOptions,
-    working: asyncio.Future[None],
-    asked: asyncio.Event,
-    insisted: asyncio.Event,
-) -> None:
-    """Returns when main must be cut off."""
-    await asked.wait()
-    if await _within(insisted, options.drain_delay):
-        log.warning("cut off by a second signal")
-        return
+async def _end(program: Program, options: CommonOptions, signals: _Signals) -> str:
+    """Leads main to its end. Returns, with the reason, when main must be cut off."""
+    await signals.asked.wait()
+    if await _within(signals.insisted, options.drain_delay):
+        return "second signal"
     program.stop.set()
-    if await _within(insisted, options.stop_timeout):
-        log.warning("cut off by a second signal")
-    elif not working.done():
-        log.error("cut off: open work did not end in time", extra={"stop_timeout": options.stop_timeout})
+    if await _within(signals.insisted, options.stop_timeout):
+        return "second signal"
+    return "did not end within the stop timeout"
 
 
 async def _within(event: asyncio.Event, seconds: float) -> bool:

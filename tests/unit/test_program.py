@@ -98,7 +98,7 @@ def test_open_work_is_cut_off_after_the_stop_timeout() -> None:
     with example("await asyncio.sleep(60)", stop_timeout=0.2) as running:
         running.until("started")
         running.signal(signal.SIGTERM)
-        running.until("cut off: open work did not end in time")
+        assert running.until("open work is cut off")["why"] == "did not end within the stop timeout"
         assert running.end() == 1
 
 
@@ -114,6 +114,7 @@ def test_a_second_signal_cuts_it_off_but_lets_it_clean_up() -> None:
         running.signal(signal.SIGTERM)
         running.until("stopping")
         running.signal(signal.SIGTERM)
+        assert running.until("open work is cut off")["why"] == "second signal"
         running.until("cleaned up")
         assert running.end() == 1
 
