@@ -1,0 +1,428 @@
+"""The schemas as a real API server reads them: what it takes, what it refuses, and in which words."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from common.quantity import QuantityError, parse
+
+pytestmark = pytest.mark.integration
+
+API_VERSION = "seedquota.io/v1alpha1"
+NOW = "2026-11-20T10:00:03Z"
+GOLDEN = Path(__file__).parents[1] / "unit" / "data" / "quantity_golden.tsv"
+CHARTS = Path(__file__).parents[2] / "charts"
+
+
+def ready(type: str = "Ready", status: str = "True", reason: str = "AllReported") -> dict:
+    return {"type": type, "status": status, "reason": reason, "message": "", "lastTransitionTime": NOW}
+
+
+def resource(kind: str, name: str, spec: dict, **metadata: str) -> dict:
+    return {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name, **metadata}, "spec": spec}
+
+
+def project_quota(**spec: object) -> dict:
+    """A quota on project alpha, with some fields of its spec replaced (None removes one)."""
+    merged = {"subject": {"kind": "project", "name": "alpha"}, "quota": {"cpu": "64"}, **spec}
+    given = {name: value for name, value in merged.items() if value is not None}
+    return resource("ResourceQuota", "project-alpha", given)
+
+
+def seed(**spec: object) -> dict:
+    return resource("Seed", "eu-1", {"kubeconfigSecretRef": {"name": "eu-1"}, **spec})
+
+
+def project(name: str, spec: dict) -> dict:
+    return resource("Project", name, spec)
+
+
+def cluster(name: str, spec: dict) -> dict:
+    return resource("UserCluster", name, spec, namespace="alpha")
+
+
+def named(body: dict, name: str) -> dict:
+    return {**body, "metadata": {**body["metadata"], "name": name}}
+
+
+EXAMPLES = list(yaml.safe_load_all((Path(__file__).parent / "data" / "examples.yaml").read_text()))
+
+
+def contains(whole: object, part: object) -> bool:
+    if isinstance(part, dict):
+        return isinstance(whole, dict) and all(name in whole and contains(whole[name], part[name]) for name in part)
+    if isinstance(part, list):
+        return isinstance(whole, list) and len(whole) == len(part) and all(map(contains, whole, part))
+    return whole == part
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: f"{example['kind']}-{example['metadata']['name']}")
+async def test_examples_are_taken_and_kept_whole(api, example) -> None:
+    example = named(example, f"kept-{example['metadata']['name']}")
+    stored = await api.store(example)
+    assert contains(stored.body, example), stored.body
+    assert stored.warnings == []
+    listed = await api.call("GET", api.path(example, named=False))
+    assert example["metadata"]["name"] in [item["metadata"]["name"] for item in listed.body["items"]]
+
+
+async def test_what_is_left_out_gets_its_default(api) -> None:
+    assert (await api.create(project_quota())).body["spec"] == {
+        **project_quota()["spec"],
+        "enforcement": "deny",
+        "warnAtPercent": 90,
+    }
+    assert (await api.create(seed())).body["spec"] == {
+        "kubeconfigSecretRef": {"name": "eu-1", "key": "kubeconfig"},
+        "state": "Active",
+    }
+
+
+NOT_A_QUANTITY = "is not a quantity; write a number with an optional suffix, such as 4, 500m, 16Gi, 64G or 2e3"
+KNOWN = (
+    "known are cpu, memory, storage, machines, clusters, servers, gpus, and names with a slash such as nvidia.com/gpu"
+)
+NEGATIVE = "a limit cannot be negative; 0 allows none, and a resource that is not named is unlimited"
+NEEDS_SELECTOR = "kind namespaces needs a selector, and only kind namespaces has one"
+NEEDS_NAME = "kinds project and organization need a name; kind namespaces has a selector instead of a name"
+CONFIRM = 'set confirmLost: "its machines are gone"'
+NAME = "lower case letters, digits, '-' and '.', with a letter or digit at both ends"
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "message"),
+    [
+        (project_quota(quota={"cpu": "64x"}), "spec.quota[cpu]", f"64x {NOT_A_QUANTITY}"),
+        (project_quota(quota={"memory": "16 Gi"}), "spec.quota[memory]", f"16 Gi {NOT_A_QUANTITY}"),
+        (project_quota(quota={"memory": "Gi"}), "spec.quota[memory]", f"Gi {NOT_A_QUANTITY}"),
+        (project_quota(quota={"cpu": ""}), "spec.quota[cpu]", NOT_A_QUANTITY),
+        (project_quota(quota={"cpu": "1e999999999"}), "spec.quota[cpu]", f"1e999999999 {NOT_A_QUANTITY}"),
+        (project_quota(quota={"cpu": 1.5}), "spec.quota.cpu", "must be of type integer,string"),
+        (project_quota(quota={"cpu": True}), "spec.quota.cpu", "must be of type integer,string"),
+        (project_quota(quota={"cpu": "9" * 33}), "spec.quota.cpu", "may not be more than 32"),
+        (project_quota(quota={"cpu": -5}), "spec.quota[cpu]", f"-5: {NEGATIVE}"),
+        (project_quota(quota={"memory": "-5Gi"}), "spec.quota[memory]", f"-5Gi: {NEGATIVE}"),
+        (
+            project_quota(quota={"memory": "512m"}),
+            "spec",
+            "memory: only cpu is counted in thousandths (m); for memory did you mean M or Mi?",
+        ),
+        (project_quota(quota={"cpus": "64"}), "spec", f"quota names an unknown resource: cpus; {KNOWN}"),
+        (project_quota(quota={"pods": "64"}), "spec", "quota names an unknown resource: pods; known are"),
+        (project_quota(quota={}), "spec.quota", "should have at least 1 properties"),
+        (project_quota(quota=None, quotas={"cpu": "64"}), "spec.quota", "Required value"),
+        (project_quota(subject=None), "spec.subject", "Required value"),
+        (
+            project_quota(subject={"kind": "team", "name": "a"}),
+            "spec.subject.kind",
+            'supported values: "project", "organization", "namespaces"',
+        ),
+        (project_quota(subject={"name": "a"}), "spec.subject.kind", "Required value"),
+        (project_quota(subject={"kind": "project"}), "spec.subject", NEEDS_NAME),
+        (
+            project_quota(subject={"kind": "organization", "name": "a", "selector": {"matchLabels": {"a": "b"}}}),
+            "spec.subject",
+            NEEDS_SELECTOR,
+        ),
+        (project_quota(subject={"kind": "namespaces"}), "spec.subject", NEEDS_SELECTOR),
+        (
+            project_quota(subject={"kind": "namespaces", "selector": {}}),
+            "spec.subject.selector",
+            "an empty selector would pick every namespace; give matchLabels or matchExpressions",
+        ),
+        (
+            project_quota(
+                subject={"kind": "namespaces", "selector": {"matchExpressions": [{"key": "a", "operator": "In"}]}}
+            ),
+            "spec.subject.selector.matchExpressions[0]",
+            "operators In and NotIn need values; Exists and DoesNotExist take none",
+        ),
+        (project_quota(subject={"kind": "project", "name": "Alpha"}), "spec.subject.name", NAME),
+        (project_quota(enforcement="block"), "spec.enforcement", 'supported values: "deny", "warn"'),
+        (project_quota(warnAtPercent=0), "spec.warnAtPercent", "greater than or equal to 1"),
+        (project_quota(warnAtPercent=101), "spec.warnAtPercent", "less than or equal to 100"),
+        (seed(state="Lost"), "spec", CONFIRM),
+        (seed(state="Lost", confirmLost="yes"), "spec", CONFIRM),
+        (seed(state="Paused"), "spec.state", 'supported values: "Active", "Draining", "Lost"'),
+        (seed(kubeconfigSecretRef={}), "spec.kubeconfigSecretRef.name", "Required value"),
+        (named(seed(), "e" * 64), "metadata.name", "a seed's name has at most 63 characters"),
+        (
+            project("a", {"organization": "Acme Inc"}),
+            "spec.organization",
+            "must be the metadata.name of an Organization",
+        ),
+        (project("a" * 64, {}), "metadata.name", "a project's name has at most 63 characters"),
+        (resource("Organization", "a.b", {}), "metadata.name", "at most 59 characters and no dots"),
+        (cluster("a", {}), "spec.project", "Required value"),
+        (cluster("a", {"project": "-a"}), "spec.project", NAME),
+    ],
+)
+async def test_a_mistake_is_refused_with_a_message_that_says_what_to_do(api, body, field, message) -> None:
+    answer = await api.create(body)
+    assert answer.status == 422
+    assert message in answer.causes[field]
+
+
+LOST = seed(state="Lost", confirmLost="its machines are gone")
+IMMUTABLE_SUBJECT = "the subject cannot be changed; create another quota for the other subject, then delete this one"
+IMMUTABLE_ORGANIZATION = "a project's organization cannot be changed, set or removed later"
+NO_WAY_BACK = "a lost seed never comes back; delete this Seed and add the cluster again under a new name"
+
+
+@pytest.mark.parametrize(
+    ("before", "patch", "field", "message"),
+    [
+        (named(project_quota(), "s1"), {"subject": {"name": "beta"}}, "spec.subject", IMMUTABLE_SUBJECT),
+        (named(project_quota(), "s2"), {"subject": {"kind": "organization"}}, "spec.subject", IMMUTABLE_SUBJECT),
+        (
+            named(project_quota(), "s3"),
+            {"subject": {"kind": "namespaces", "name": None, "selector": {"matchLabels": {"a": "b"}}}},
+            "spec.subject",
+            IMMUTABLE_SUBJECT,
+        ),
+        (
+            cluster("p1", {"project": "alpha"}),
+            {"project": "beta"},
+            "spec.project",
+            "a cluster's project cannot be changed",
+        ),
+        (
+            project("o1", {"organization": "acme"}),
+            {"organization": "other"},
+            "spec.organization",
+            IMMUTABLE_ORGANIZATION,
+        ),
+        (project("o2", {"organization": "acme"}), {"organization": None}, "spec.organization", IMMUTABLE_ORGANIZATION),
+        (project("o3", {"organization": "acme"}), None, "spec.organization", IMMUTABLE_ORGANIZATION),
+        (project("o4", {}), {"organization": "acme"}, "spec.organization", IMMUTABLE_ORGANIZATION),
+        (named(LOST, "l1"), {"state": "Active", "confirmLost": None}, "spec", NO_WAY_BACK),
+        (named(LOST, "l2"), {"state": None}, "spec", NO_WAY_BACK),
+        (named(LOST, "l3"), {"confirmLost": None}, "spec", CONFIRM),
+    ],
+)
+async def test_what_may_not_change_stays_as_it_is(api, before, patch, field, message) -> None:
+    await api.store(before)
+    answer = await api.patch(before, {"spec": patch})
+    assert answer.status == 422
+    assert message in answer.causes[field]
+
+
+@pytest.mark.parametrize(
+    ("before", "patch"),
+    [
+        (named(project_quota(), "c1"), {"quota": {"cpu": "0", "memory": "1Gi"}, "enforcement": "warn"}),
+        (
+            named(
+                project_quota(
+                    subject={"kind": "namespaces", "selector": {"matchLabels": {"a": "b"}}}, quota={"pods": 1}
+                ),
+                "c2",
+            ),
+            {"subject": {"selector": {"matchLabels": {"a": "c"}}}},
+        ),
+        (project("c3", {"organization": "acme"}), {"displayName": "Other"}),
+        (cluster("c4", {"project": "alpha"}), {"kubeconfigSecretRef": {"name": "rotated"}}),
+        (named(seed(), "c5"), {"state": "Lost", "confirmLost": "its machines are gone"}),
+        (named(seed(state="Draining"), "c6"), {"state": "Active"}),
+    ],
+)
+async def test_what_may_change_can_be_changed(api, before, patch) -> None:
+    await api.store(before)
+    assert (await api.patch(before, {"spec": patch})).status == 200
+
+
+async def test_a_limit_the_api_server_takes_is_one_we_can_read_and_the_other_way_round(api) -> None:
+    rows = GOLDEN.read_text(encoding="utf-8").splitlines()
+    texts = [text for text in (json.loads(row.split("\t")[0]) for row in rows) if len(text) <= 32 and text[:1] != "-"]
+    for start in range(0, len(texts), 64):
+        limits = {f"example.com/{i}.cpu": text for i, text in enumerate(texts[start : start + 64])}
+        answer = await api.create(project_quota(quota=limits))
+        refused = set(answer.causes) if answer.status == 422 else set()
+        assert refused == {f"spec.quota[{name}]" for name, text in limits.items() if not readable(text)}
+
+
+def readable(text: str) -> bool:
+    try:
+        return parse(text) < parse("1e30")
+    except QuantityError:
+        return False
+
+
+async def columns(api, example: dict) -> list[dict[str, object]]:
+    """What `kubectl get -o wide` prints for the object and, before its status was written, for a new one."""
+    bare = {part: example[part] for part in ("apiVersion", "kind", "metadata", "spec") if part in example}
+    new, used = named(bare, f"new-{example['kind'].lower()}"), named(example, f"used-{example['kind'].lower()}")
+    printed = []
+    for body in (new, used):
+        await api.store(copy.deepcopy(body))
+        table = await api.call(
+            "GET", api.path(body), accept="application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
+        )
+        assert table.body["kind"] == "Table"
+        names = [column["name"] for column in table.body["columnDefinitions"]]
+        printed.append(dict(zip(names, table.body["rows"][0]["cells"], strict=True)))
+    wide = {column["name"]: column["priority"] for column in table.body["columnDefinitions"]}
+    return [*printed, wide]
+
+
+def age(cell: object) -> bool:
+    return isinstance(cell, str) and re.fullmatch(r"<invalid>|(\d+[smhdy])+", cell) is not None
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected", "wide"),
+    [
+        (
+            "ResourceQuota",
+            {
+                "Subject": "project/alpha",
+                "Usage": "cpu 60/64, memory 232Gi/256Gi, storage 1Ti/4Ti",
+                "Peak": "cpu 93%",
+                "Ready": "True",
+                "Current": "False",
+                "Age": age,
+                "Enforcement": "deny",
+                "Seeds": "2/2",
+            },
+            ["Enforcement", "Seeds"],
+        ),
+        ("Organization", {"Display": "Acme", "Projects": 3, "Usage": "clusters 3/5", "Ready": "True"}, []),
+        (
+            "Project",
+            {"Organization": "acme", "Quota": "project-alpha", "Usage": "cpu 60/64", "Clusters": 2, "Ready": "True"},
+            [],
+        ),
+        (
+            "Seed",
+            {"State": "Active", "Ready": "False", "Clusters": 210, "Fenced": 0, "Version": "0.1.0", "Last-Seen": age},
+            [],
+        ),
+        (
+            "UserCluster",
+            {
+                "Project": "alpha",
+                "Machines": 12,
+                "Usage": "cpu 24, memory 96Gi",
+                "Ready": "True",
+                "Enforced": "Unknown",
+                "Counted": age,
+            },
+            [],
+        ),
+        (
+            "QuotaLedger",
+            {
+                "Quota": "project-alpha",
+                "Held": "cpu=44",
+                "Used": "cpu=40",
+                "Reserved": "cpu=2",
+                "State": "Open",
+                "Epoch": 3,
+            },
+            [],
+        ),
+    ],
+)
+async def test_kubectl_get_prints_the_promised_columns(api, kind, expected, wide) -> None:
+    example = next(example for example in EXAMPLES if example["kind"] == kind)
+    new, used, priorities = await columns(api, example)
+    assert list(used) == ["Name", *expected] == list(new)
+    for name, value in expected.items():
+        assert value(used[name]) if callable(value) else used[name] == value, (name, used[name])
+    assert [name for name, priority in priorities.items() if priority > 0] == wide
+
+
+async def test_master_and_seed_own_their_own_fields_of_a_copy_and_cheaply(api) -> None:
+    body = named(project_quota(), "owned")
+    await api.store(body)
+    example = next(example for example in EXAMPLES if example["metadata"]["name"] == "example-on-a-seed")
+    parts = {
+        "master": {
+            "grant": example["status"]["grant"],
+            "globalUsage": {"cpu": "60"},
+            "conditions": [ready("Exceeded")],
+        },
+        "seed": {
+            "account": example["status"]["account"],
+            "localUsage": {"cpu": "42"},
+            "conditions": [ready("Enforced")],
+        },
+    }
+    for manager, status in [*parts.items(), ("master", {"grant": {"incarnation": "m-2"}})]:
+        answer = await api.call(
+            "PATCH",
+            f"{api.path(body)}/status?fieldManager={manager}",
+            {key: body[key] for key in ("apiVersion", "kind", "metadata")} | {"status": status},
+            content_type="application/apply-patch+yaml",
+        )
+        assert answer.status == 200, answer.body
+    status = answer.body["status"]
+    assert status == {**parts["seed"], "grant": {"incarnation": "m-2"}}
+    owned = {entry["manager"]: entry["fieldsV1"].get("f:status") for entry in answer.body["metadata"]["managedFields"]}
+    assert owned["master"] == {"f:grant": {}}
+    assert owned["seed"]["f:account"] == {}
+
+
+async def test_every_kind_has_its_short_names_and_one_category(api) -> None:
+    answer = await api.call("GET", f"/apis/{API_VERSION}")
+    kinds = {entry["kind"]: entry for entry in answer.body["resources"] if "/" not in entry["name"]}
+    assert {kind: entry["shortNames"] for kind, entry in kinds.items()} == {
+        "ResourceQuota": ["seedquota", "seedquotas", "sq"],
+        "Organization": ["sqo"],
+        "Project": ["sqp"],
+        "Seed": ["sqseed"],
+        "UserCluster": ["uc"],
+        "QuotaLedger": ["sql"],
+    }
+    assert all(entry["categories"] == ["seedquota-all"] for entry in kinds.values())
+    subresources = {entry["name"] for entry in answer.body["resources"] if "/" in entry["name"]}
+    assert subresources == {
+        f"{entry['name']}/status" for kind, entry in kinds.items() if kind != "QuotaLedger"
+    }  # a ledger is written whole, in one write
+
+
+def schemas(schema: dict, path: str) -> Iterator[tuple[str, dict]]:
+    yield path, schema
+    for name, child in schema.get("properties", {}).items():
+        yield from schemas(child, f"{path}.{name}")
+    for keyword in ("items", "additionalProperties"):
+        if keyword in schema:
+            yield from schemas(schema[keyword], f"{path}[]")
+
+
+def test_kubectl_explain_has_something_to_say_about_every_field(definitions) -> None:
+    silent = [
+        path
+        for kind, definition in definitions.items()
+        for path, schema in schemas(definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"], kind)
+        if "description" not in schema and not path.endswith("[]") and ".metadata" not in path
+    ]
+    assert silent == []
+
+
+def texts(node: object) -> Iterator[str]:
+    """Everything in a manifest that people read."""
+    if isinstance(node, list):
+        for child in node:
+            yield from texts(child)
+    elif isinstance(node, dict):
+        for name, child in node.items():
+            if name in {"description", "message", "messageExpression"} and isinstance(child, str):
+                yield child
+            else:
+                yield from texts(child)
+
+
+def test_no_text_calls_a_quota_by_the_name_that_means_the_core_kind_to_kubectl() -> None:
+    found = [
+        text for path in sorted(CHARTS.rglob("*.yaml")) for text in texts(list(yaml.safe_load_all(path.read_text())))
+    ]
+    assert len(found) > 100
+    assert [text for text in found if "resourcequota" in text] == []
