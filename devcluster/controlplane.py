@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
+import os
 import secrets
 import shutil
 import signal
@@ -35,6 +36,7 @@ USERS: Mapping[str, tuple[str, ...]] = {"admin": ("system:masters",), "seedquota
 _START_TIMEOUT_SECONDS = 120.0
 _STOP_TIMEOUT_SECONDS = 20.0
 _POLL_SECONDS = 0.03
+_SOCKET_PATH_AT_MOST = 100
 _PROBE_TIMEOUT = aiohttp.ClientTimeout(total=5)
 _CONTROLLERS = ("namespace-controller", "garbage-collector-controller", "resourcequota-controller")
 
@@ -110,6 +112,8 @@ class Etcd(Server):
 
     def __init__(self, executable: Path, directory: Path, group: ProcessGroup) -> None:
         self._socket = directory / "etcd.sock"
+        if len(os.fsencode(self._socket)) > _SOCKET_PATH_AT_MOST:
+            raise StartError(f"{directory} is too long a path for a socket in it; choose a shorter one")
         self.url = f"unix://{self._socket}"
         command = [
             str(executable),
@@ -125,7 +129,12 @@ class Etcd(Server):
         super().__init__("etcd", command, directory, group)
 
     async def _ready(self) -> bool:
-        return self._socket.is_socket()
+        try:
+            _, writer = await asyncio.open_unix_connection(self._socket)
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+        writer.close()
+        return True
 
 
 class ApiServer(Server):
@@ -247,8 +256,8 @@ class ControlPlane:
             self.directory = self._named_directory.absolute()
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._group = ProcessGroup(remove=self.directory if self._named_directory is None else None)
-        self.etcd = Etcd(self._binaries["etcd"], self.directory, self._group)
         try:
+            self.etcd = Etcd(self._binaries["etcd"], self.directory, self._group)
             await self.etcd.start()
         except BaseException:
             await self._close()
