@@ -3,7 +3,6 @@
 kubernetes_asyncio authenticates, aiohttp carries, msgspec decodes into narrow structs. Nothing is retried here: who
 asks knows whether asking again is right.
 """
-# ruff: noqa: N818 (errors are named as Kubernetes names its reasons)
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ _PLUGIN_ERRORS = (
 )
 
 
-class InvalidKubeconfig(ValueError):  # noqa: N818
+class InvalidKubeconfig(ValueError):
     """A kubeconfig that cannot or must not be used. The message says what is wrong and holds no credential."""
 
 

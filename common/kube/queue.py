@@ -1,0 +1,140 @@
+"""A queue of keys to work on: each key at most once in it, and at most one worker on a key."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+
+
+class QueueFull(Exception):
+    """The queue knows as many keys as it may."""
+
+
+class QueueClosed(Exception):
+    """The queue has been shut down."""
+
+
+class WorkQueue(Generic[K]):
+    """Keys come out in the order they became ready.
+
+    A key added while it is being worked on comes again when that is done. A key added now does not come again later
+    for an earlier `add_after`: whoever works on it sees everything, and may ask for another time. After `shutdown` what
+    is added is dropped.
+    """
+
+    def __init__(self, *, max_keys: int = 100_000, first_backoff: float = 0.05, max_backoff: float = 60.0) -> None:
+        """`max_keys` bounds waiting, delayed and worked-on keys together. Backoffs are in seconds."""
+        self._max_keys = max_keys
+        self._first_backoff = first_backoff
+        self._max_backoff = max_backoff
+        self._ready: deque[K] = deque()
+        self._known: set[K] = set()  # waiting, delayed or worked on
+        self._waiting: set[K] = set()  # in _ready, or to be put there by done()
+        self._working: set[K] = set()
+        self._delayed: dict[K, asyncio.TimerHandle] = {}
+        self._failures: dict[K, int] = {}
+        self._wake = asyncio.Event()
+        self._closed = False
+
+    def __len__(self) -> int:
+        """How many keys are ready and not yet worked on."""
+        return len(self._ready)
+
+    @property
+    def known(self) -> int:
+        return len(self._known)
+
+    def add(self, key: K) -> None:
+        """Raises QueueFull."""
+        if self._closed or key in self._waiting:
+            return
+        self._admit(key)
+        if (timer := self._delayed.pop(key, None)) is not None:
+            timer.cancel()
+        self._waiting.add(key)
+        if key not in self._working:
+            self._ready.append(key)
+            self._wake.set()
+
+    def add_after(self, key: K, seconds: float) -> None:
+        """The earliest of several times counts. Raises QueueFull."""
+        if seconds <= 0:
+            self.add(key)
+            return
+        if self._closed or key in self._waiting:
+            return
+        self._admit(key)
+        loop = asyncio.get_running_loop()
+        when = loop.time() + seconds
+        if (timer := self._delayed.get(key)) is not None:
+            if timer.when() <= when:
+                return
+            timer.cancel()
+        self._delayed[key] = loop.call_at(when, self._due, key)
+
+    def retry(self, key: K, at_least: float = 0.0) -> float:
+        """Comes again after a time that doubles with each failure. Returns that time in seconds. Raises QueueFull."""
+        failures = self._failures.get(key, 0)
+        longest = min(self._max_backoff, self._first_backoff * 2.0 ** min(failures, 30))
+        seconds = max(at_least, longest * random.uniform(0.5, 1.0))  # noqa: S311 (spread, not a secret)
+        self.add_after(key, seconds)
+        if not self._closed:
+            self._failures[key] = failures + 1
+        return seconds
+
+    def forget(self, key: K) -> None:
+        """It went well: the next failure counts as the first."""
+        self._failures.pop(key, None)
+
+    def failures(self, key: K) -> int:
+        return self._failures.get(key, 0)
+
+    async def get(self) -> K:
+        """The next key; call `done` with it afterwards. Raises QueueClosed."""
+        while True:
+            if self._closed:
+                raise QueueClosed
+            if self._ready:
+                key = self._ready.popleft()
+                self._waiting.discard(key)
+                self._working.add(key)
+                return key
+            self._wake.clear()
+            await self._wake.wait()
+
+    def done(self, key: K) -> None:
+        """Ends the work on a key that `get` returned. Raises KeyError for another."""
+        self._working.remove(key)
+        if key in self._waiting:
+            self._ready.append(key)
+            self._wake.set()
+        elif key not in self._delayed:
+            self._known.discard(key)
+            self._failures.pop(key, None)  # a failed key is delayed; this one will not come back by itself
+
+    def shutdown(self) -> None:
+        """Ends every `get`. Work under way may still call `done`."""
+        self._closed = True
+        for timer in self._delayed.values():
+            timer.cancel()
+        self._delayed.clear()
+        self._ready.clear()
+        self._waiting.clear()
+        self._known = set(self._working)
+        self._failures.clear()
+        self._wake.set()
+
+    def _admit(self, key: K) -> None:
+        if key not in self._known:
+            if len(self._known) >= self._max_keys:
+                raise QueueFull(f"the queue knows {self._max_keys} keys already")
+            self._known.add(key)
+
+    def _due(self, key: K) -> None:
+        self._delayed.pop(key, None)
+        self.add(key)
