@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 
@@ -48,13 +49,15 @@ def kubernetes_request(verb: str, plural: str, status: int, seconds: float) -> N
         _request_seconds(verb).observe(seconds)
 
 
-def reconciled(controller: str, seconds: float, *, failed: bool) -> None:
-    _RECONCILES.labels(controller, "failed" if failed else "done").inc()
+def reconciled(controller: str, result: str, seconds: float) -> None:
+    """Fits `Controller.on_reconcile`."""
+    _RECONCILES.labels(controller, result).inc()
     _RECONCILE_SECONDS.labels(controller).observe(seconds)
 
 
-def queue_depth(controller: str, depth: int) -> None:
-    _QUEUE_DEPTH.labels(controller).set(depth)
+def watch_queue(controller: str, depth: Callable[[], int]) -> None:
+    """`depth` is asked whenever metrics are read."""
+    _QUEUE_DEPTH.labels(controller).set_function(depth)
 
 
 # Looking labels up takes a lock; on the admission path that is worth saving.
