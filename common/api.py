@@ -39,7 +39,9 @@ class SecretRef(Wire):
     key: str = "kubeconfig"
 
 
-class Condition(Wire):
+class Condition(msgspec.Struct, kw_only=True, rename="camel"):
+    """Every field is written, also an empty message: the API server wants them all."""
+
     type: str
     status: Literal["True", "False", "Unknown"]
     reason: str = ""

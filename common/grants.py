@@ -81,14 +81,10 @@ def absorb(holding: Holding, said: Report, ledger_incarnation: str) -> Holding:
     Only a fenced account (one that asks with a nonce) may start a new life or be learned from; counters that come
     from any other life are ignored.
     """
-    if said.nonce:
-        if not holding.learned:
-            # A master without memory: what an account that now waits behind its fence says is all there is.
-            return Holding(account=said.incarnation, granted=said.granted, returned=said.returned, nonce=said.nonce)
-        if said.incarnation != holding.account:
-            return msgspec.structs.replace(holding, account=said.incarnation, nonce=said.nonce)
-        holding = msgspec.structs.replace(holding, nonce=said.nonce)
-    elif not holding.learned or said.incarnation != holding.account:
+    if said.nonce and not holding.learned:
+        # A master without memory: what an account that now waits behind its fence says is all there is.
+        return Holding(account=said.incarnation, granted=said.granted, returned=said.returned, nonce=said.nonce)
+    if not holding.learned or (not said.nonce and said.incarnation != holding.account):
         return holding
     if said.master == ledger_incarnation and any(
         amount > holding.granted.get(name, 0) for name, amount in said.granted.items()
@@ -96,6 +92,10 @@ def absorb(holding: Holding, said: Report, ledger_incarnation: str) -> Holding:
         raise LedgerWentBackError(
             f"granted {resources.text(said.granted)} there, {resources.text(holding.granted)} here"
         )
+    if said.nonce and (said.nonce != holding.nonce or said.incarnation != holding.account):
+        # An account that opens keeps the larger of its own g and our G: ours must be as large.
+        granted = resources.maximum(holding.granted, said.granted)
+        holding = msgspec.structs.replace(holding, account=said.incarnation, nonce=said.nonce, granted=granted)
     returned = resources.maximum(holding.returned, said.returned)
     if returned == holding.returned:
         return holding
@@ -116,7 +116,9 @@ def message(ledger: MasterLedger, seed: str, recall: ResourceList, answered: int
     """What the master shows to a seed, after it was persisted."""
     holding = ledger.seeds[seed]
     if not holding.learned:
-        return Grant(incarnation=ledger.incarnation)
+        # No account has this name as its master, so each that is open fences itself and asks with a fresh nonce: also
+        # one that still holds grants of this very ledger, on a cluster added again under another name.
+        return Grant(incarnation=f"{ledger.incarnation}?")
     return Grant(
         incarnation=ledger.incarnation,
         account=holding.account,

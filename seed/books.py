@@ -49,8 +49,10 @@ class Books:
         book = self._books.get(quota.name)
         return book if book is not None and book.key == quota.key else None
 
-    def on_account(self, listener: Callable[[str, Account], None]) -> None:
+    def on_account(self, listener: Callable[[str, Account], None]) -> Callable[[], None]:
+        """Returns how to stop listening."""
         self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
 
     async def close(self) -> None:
         books, self._books = list(self._books.values()), {}

@@ -46,6 +46,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     """A quota's copy on this seed, parsed once per change."""
 
     key: Key
+    copy_uid: str  # of the object on this seed: what we publish must not land on its successor
     kind: str
     subject: str
     limits: ResourceList
@@ -75,6 +76,7 @@ def parse_quota(copy: ResourceQuota) -> Quota | None:
     grant = copy.status.grant
     return Quota(
         key=Key(uid=uid, name=copy.metadata.name),
+        copy_uid=copy.metadata.uid,
         kind=copy.spec.subject.kind,
         subject=copy.spec.subject.name,
         limits=resources.parse(copy.spec.quota),
@@ -145,11 +147,14 @@ class Catalog:
         found = self.user_clusters.store.by_index(BY_UID, uid)
         return found[0] if found else None
 
-    def on_quota(self, listener: Callable[[str], None]) -> None:
+    def on_quota(self, listener: Callable[[str], None]) -> Callable[[], None]:
+        """Returns how to stop listening."""
         self._quota_listeners.append(listener)
+        return lambda: self._quota_listeners.remove(listener)
 
-    def on_user_cluster(self, listener: Callable[[str], None]) -> None:
+    def on_user_cluster(self, listener: Callable[[str], None]) -> Callable[[], None]:
         self._cluster_listeners.append(listener)
+        return lambda: self._cluster_listeners.remove(listener)
 
     def _quota_changed(self, change: Change[ResourceQuota]) -> None:
         copy = change.new if change.new is not None else change.old
@@ -167,7 +172,7 @@ class Catalog:
         if quota is not None:
             self._quotas[name] = quota
             self._by_subject.setdefault((quota.kind, quota.subject), {})[name] = quota
-        for listener in self._quota_listeners:
+        for listener in tuple(self._quota_listeners):
             listener(name)
 
     def _project_changed(self, change: Change[Project]) -> None:
@@ -175,11 +180,11 @@ class Catalog:
         for project in (change.old, change.new):
             if project is not None and project.spec.organization:
                 for name in self._by_subject.get(("organization", project.spec.organization), {}):
-                    for listener in self._quota_listeners:
+                    for listener in tuple(self._quota_listeners):
                         listener(name)
 
     def _cluster_changed(self, change: Change[UserCluster]) -> None:
         cluster = change.new if change.new is not None else change.old
         assert cluster is not None, "a change has an object before or after"
-        for listener in self._cluster_listeners:
+        for listener in tuple(self._cluster_listeners):
             listener(cluster.metadata.key)

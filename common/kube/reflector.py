@@ -128,6 +128,7 @@ class Reflector(Generic[T]):
         self.state = State.STOPPED
         self.synced = asyncio.Event()
         self.error: str | None = None  # why it does not follow the API server now
+        self.error_status = 0  # the HTTP status behind `error`; 0 when there was no answer
         self.last_contact: float | None = None  # time.monotonic() of the last list, event or bookmark
         self.malformed: dict[str, str] = {}  # error by key
         self.lists_started = 0
@@ -171,7 +172,7 @@ class Reflector(Generic[T]):
         failures = 0
         try:
             while True:
-                self._progress = False
+                self._progress, status = False, 0
                 try:
                     while not self._version or self._relist_asked:
                         await self._list()
@@ -180,10 +181,12 @@ class Reflector(Generic[T]):
                     level = logging.WARNING
                 except Gone as error:
                     self._version = ""
+                    status = error.status
                     problem, level = error.message, logging.INFO  # happens to everyone who was away for long
                 except ApiError as error:
                     if isinstance(error, Malformed):
                         self._version = ""
+                    status = error.status
                     problem, level = error.message, logging.WARNING
                 except Exception as error:  # the outermost edge: whatever it was, a fresh list is the way out
                     log.exception("reflector failed", extra=self._facts)
@@ -193,6 +196,7 @@ class Reflector(Generic[T]):
                 if problem is None:
                     failures = 0
                 else:
+                    self.error_status = status
                     await self._back_off(failures, problem, level)
         finally:
             self.state = State.STOPPED

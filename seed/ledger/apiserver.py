@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from common.account import Account
-from common.api import GROUP, VERSION
+from common.api import GROUP, VERSION, QuotaRef
 from common.kube.client import AlreadyExists, ApiError, Cluster, Conflict, NotFound, Resource
 from common.kube.meta import Object
 from common.kube.reflector import Change, Reflector
@@ -23,6 +23,7 @@ WRITE_TIMEOUT = 2.0  # seconds; a webhook call has three
 class LedgerObject(Object, frozen=True, kw_only=True):
     """As read: the account stays bytes until somebody needs it."""
 
+    quota: QuotaRef
     account: msgspec.Raw = msgspec.Raw(b"null")
 
 
@@ -92,6 +93,13 @@ class ApiServerStore:
             return
         except ApiError as error:
             raise StoreUnavailableError(f"{key.name}: deleting the ledger: {error}") from error
+
+    async def keys(self) -> list[Key]:
+        try:
+            listing = await self._cluster.list(LEDGERS, self._namespace)
+        except ApiError as error:
+            raise StoreUnavailableError(f"listing ledgers: {error}") from error
+        return [Key(uid=ledger.metadata.name, name=ledger.quota.name) for ledger in listing.items]
 
     def subscribe(self, uid: str, on_change: Callable[[Stored | None], None]) -> Callable[[], None]:
         listeners = self._subscribers.setdefault(uid, [])

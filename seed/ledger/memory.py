@@ -13,6 +13,7 @@ class MemoryStore:
         self._stored: dict[str, Stored] = {}
         self._written = 0
         self._subscribers: dict[str, list[Callable[[Stored | None], None]]] = {}
+        self._keys: dict[str, Key] = {}
 
     async def load(self, key: Key) -> Stored | None:
         return self._stored.get(key.uid)
@@ -24,12 +25,16 @@ class MemoryStore:
         self._written += 1
         stored = Stored(account, str(self._written))
         self._stored[key.uid] = stored
+        self._keys[key.uid] = key
         self._tell(key.uid, stored)
         return stored.version
 
     async def delete(self, key: Key) -> None:
         if self._stored.pop(key.uid, None) is not None:
             self._tell(key.uid, None)
+
+    async def keys(self) -> list[Key]:
+        return [self._keys[uid] for uid in self._stored]
 
     def subscribe(self, uid: str, on_change: Callable[[Stored | None], None]) -> Callable[[], None]:
         listeners = self._subscribers.setdefault(uid, [])

@@ -44,5 +44,8 @@ class Store(Protocol):
     async def delete(self, key: Key) -> None:
         """Forget the account. Deleting what is not there is no error."""
 
+    async def keys(self) -> list[Key]:
+        """Every account there is."""
+
     def subscribe(self, uid: str, on_change: Callable[[Stored | None], None]) -> Callable[[], None]:
         """Tell of writes by others (and maybe of our own) as they are seen. Returns how to stop."""

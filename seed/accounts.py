@@ -1,0 +1,318 @@
+"""What the seed's leader does to accounts: one small reconciliation per quota (DESIGN section 4, rules 4 and 5).
+
+1. No account: make one, fenced with a fresh nonce.
+2. Another leader's epoch in it: write ours, and list the sources anew before anything is counted.
+3. Another life of the master's ledger speaks: fence.
+4. Fenced and answered: recount every source, then open.
+5. Recalled: give back what is idle.
+6. Publish to the master what changed.
+
+Counting runs beside it: what a source sums up is written together with dropping the reservations it covers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping
+
+import msgspec
+
+from common import account as accounts
+from common import resources
+from common.account import Account
+from common.api import RESOURCE_QUOTAS, SEED_MANAGER, UID_LABEL, StaleSource, report_to_wire, wire_quantities
+from common.grants import Report, report
+from common.kube.client import ApiError, Cluster, Conflict, NotFound
+from common.kube.controller import Controller, ReconcileHook
+from seed.books import Book, Books
+from seed.catalog import Catalog, Quota
+from seed.ledger.encoding import MalformedLedgerError
+from seed.ledger.store import Key, Store, StoreUnavailableError
+from seed.ledger.writer import NoAccountError
+from seed.source import ListToken, Source
+
+log = logging.getLogger(__name__)
+
+USE_INTERVAL = 0.05  # seconds between two publications of changed use
+QUIET_INTERVAL = 1.0  # ... of a change that moves no total
+WAIT_FOR_SOURCES = 0.5  # ... before looking again whether every source was listed; their news come sooner
+STALE_STEP = 60  # the published age of a stale source grows in steps of so many seconds
+
+
+class Published(msgspec.Struct, frozen=True):
+    """What the master was told last, and when (monotonic)."""
+
+    report: Report
+    stale: tuple[StaleSource, ...]
+    at: float
+
+
+class Accounts:
+    """Runs while this replica holds the lease, with the lease's term as the epoch of every write."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        catalog: Catalog,
+        books: Books,
+        store: Store,
+        sources: Mapping[str, Source],
+        *,
+        term: int,
+        raise_term: Callable[[int], Awaitable[int]],
+        in_flight_window: float,
+        on_reconcile: ReconcileHook | None = None,
+    ) -> None:
+        self.term = term
+        self._raise_term = raise_term
+        self._cluster = cluster
+        self._catalog = catalog
+        self._books = books
+        self._store = store
+        self._sources = sources
+        self._window = in_flight_window
+        self._controller: Controller[str] = Controller(
+            "accounts", self._reconcile, workers=8, timeout=30, on_reconcile=on_reconcile
+        )
+        self._keys: dict[str, Key] = {}
+        self._demands: dict[tuple[str, str], ListToken] = {}  # (quota uid, source): the list that counts must follow
+        self._lost_since: dict[str, float] = {}  # quota uid -> when a lost ledger was noticed
+        self._relisted: set[str] = set()  # quota uids whose lost ledger has waited and had its sources listed anew
+        self._published: dict[str, Published] = {}
+        self._waiting: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        stop_quota = self._catalog.on_quota(self._controller.queue.add)
+        stop_account = self._books.on_account(lambda name, _account: self._controller.queue.add(name))
+        try:
+            for key in await self._store.keys():
+                self._keys[key.name] = key  # also of quotas that went while nobody led
+                self._controller.queue.add(key.name)
+            for quota in self._catalog.all_quotas():
+                self._controller.queue.add(quota.name)
+            await self._controller.run()
+        finally:
+            stop_quota()
+            stop_account()
+            for task in self._waiting:
+                task.cancel()
+
+    def look_again(self, project: str) -> None:
+        """Something about the project's sources changed."""
+        for quota in self._catalog.quotas_of_project(project):
+            self._controller.queue.add(quota.name)
+
+    def may_count(self, quota: Quota, source: Source) -> bool:
+        """Rule 4.4: only a list that began after our epoch was written may be counted."""
+        if not source.counted:
+            return False
+        demand = self._demands.get((quota.key.uid, source.key))
+        return demand is None or source.listed_since(demand)
+
+    def counted(self, account: Account, source: Source) -> Account:
+        """The account with what the source's watch cache holds at this very moment."""
+        tally = source.tally
+        reservations = account.reservations
+        return accounts.count(
+            account,
+            self.term,
+            source.key,
+            tally.used,
+            seen=tally.seen(reservations),
+            gone=tally.gone(reservations),
+        )
+
+    async def _reconcile(self, name: str) -> float | None:
+        quota = self._catalog.quota(name)
+        await self._forget(name, quota)
+        book = self._books.get(quota) if quota is not None else None
+        if quota is None or book is None:
+            return None
+        try:
+            again = await self._tend(quota, book)
+            publish_again = await self._publish(quota, book)
+        except (StoreUnavailableError, MalformedLedgerError, NoAccountError) as error:
+            log.info("account not reconciled", extra={"quota": name, "error": str(error)})
+            return 1.0
+        later = [seconds for seconds in (again, publish_again) if seconds is not None]
+        return min(later, default=None)
+
+    async def _forget(self, name: str, quota: Quota | None) -> None:
+        """The quota is gone, or another one bears its name: its account belongs to nothing any more."""
+        key = self._keys.get(name)
+        if key is not None and (quota is None or quota.key != key):
+            if await self._exists(key):
+                return  # our watch cache lags
+            await self._store.delete(key)
+            del self._keys[name]
+            self._published.pop(key.uid, None)
+            self._lost_since.pop(key.uid, None)
+            self._demands = {demand: token for demand, token in self._demands.items() if demand[0] != key.uid}
+            log.info("account deleted with its quota", extra={"quota": name})
+        if quota is not None:
+            self._keys[name] = quota.key
+
+    async def _exists(self, key: Key) -> bool:
+        try:
+            copy = await self._cluster.get(RESOURCE_QUOTAS, key.name)
+        except NotFound:
+            return False
+        return copy.metadata.labels.get(UID_LABEL) == key.uid
+
+    async def _tend(self, quota: Quota, book: Book) -> float | None:
+        writer = book.writer
+        account = writer.account
+        if account is None:
+            account = await writer.create(
+                Account(incarnation=secrets.token_hex(8), nonce=secrets.token_hex(8), epoch=self.term)
+            )
+        if account.epoch != self.term:
+            await self._claim(quota, book)
+            account = writer.account or account
+        if accounts.needs_fence(account, quota.grant):
+            nonce = secrets.token_hex(8)
+            await writer.change(
+                lambda present: (
+                    accounts.fence(present, nonce) if accounts.needs_fence(present, quota.grant) else present,
+                    None,
+                )
+            )
+            log.info("account fenced: the master's ledger began anew", extra={"quota": quota.name})
+        elif accounts.answers(account, quota.grant):
+            return await self._open(quota, book, account)
+        elif accounts.give_back(account, quota.grant.recall) is not account:
+            await writer.change(lambda present: (accounts.give_back(present, quota.grant.recall), None))
+        return None
+
+    async def _claim(self, quota: Quota, book: Book) -> None:
+        account = book.writer.account
+        if account is not None and account.epoch > self.term:
+            # The lease object began anew below the epoch that the account has seen.
+            self.term = await self._raise_term(account.epoch)
+            for other in self._catalog.all_quotas():
+                self._controller.queue.add(other.name)
+        term = self.term
+        await book.writer.change(lambda present: (accounts.claim_epoch(present, term), None))
+        for source in self._sources_of(quota):
+            self._demand(quota, source)
+        log.info("account taken over", extra={"quota": quota.name, "epoch": term})
+
+    def _demand(self, quota: Quota, source: Source) -> None:
+        """Whatever is counted from now on must come from a list that begins after this moment."""
+        token = source.demand_list()
+        self._demands[quota.key.uid, source.key] = token
+
+        async def wait() -> None:
+            await source.listed(token)
+            self._controller.queue.add(quota.name)
+
+        task = asyncio.create_task(wait(), name=f"list of {source.key} for {quota.name}")
+        self._waiting.add(task)
+        task.add_done_callback(self._waiting.discard)
+
+    async def _open(self, quota: Quota, book: Book, account: Account) -> float | None:
+        """Step 4. An account whose ledger was lost also waits until nothing it admitted can still be on its way."""
+        grant = quota.grant
+        lost = not account.granted and any(resources.subtract(grant.granted, grant.returned).values())
+        sources = self._sources_of(quota)
+        if lost:
+            left = self._wait_after_loss(quota)
+            if left > 0:
+                return left
+            if quota.key.uid not in self._relisted:
+                self._relisted.add(quota.key.uid)
+                for source in sources:
+                    self._demand(quota, source)
+        ready = [source for source in sources if self.may_count(quota, source)]
+        if len(ready) < len(self._catalog.sources_of(quota)):
+            unreachable = sum(1 for source in sources if source.problem is not None and source not in ready)
+            if lost or len(ready) + unreachable < len(self._catalog.sources_of(quota)):
+                return WAIT_FOR_SOURCES
+
+        def opened(present: Account) -> tuple[Account, bool]:
+            if not accounts.answers(present, grant):
+                return present, False
+            for source in ready:
+                present = self.counted(present, source)
+            return accounts.reopen(present, self.term, grant), True
+
+        if await book.writer.change(opened):
+            self._lost_since.pop(quota.key.uid, None)
+            self._relisted.discard(quota.key.uid)
+            log.info("account opened", extra={"quota": quota.name, "held": resources.text(grant.granted)})
+        return None
+
+    def _wait_after_loss(self, quota: Quota) -> float:
+        now = time.monotonic()
+        if quota.key.uid not in self._lost_since:
+            log.warning("ledger was lost: recounting", extra={"quota": quota.name, "seconds": self._window})
+        return self._lost_since.setdefault(quota.key.uid, now) + self._window - now
+
+    def _sources_of(self, quota: Quota) -> list[Source]:
+        found = (self._sources.get(cluster.metadata.key) for cluster in self._catalog.sources_of(quota))
+        return [source for source in found if source is not None]
+
+    async def _publish(self, quota: Quota, book: Book) -> float | None:
+        account = book.writer.account
+        if account is None:
+            return None
+        said = report(account)
+        stale = self._stale(quota)
+        now = time.monotonic()
+        before = self._published.get(quota.key.uid)
+        if before is None and quota.published is not None:
+            before = Published(quota.published, (), now)
+        wait = publish_in(before, said, stale, now)
+        if wait is None:
+            return float(STALE_STEP) if stale else None
+        if wait > 0:
+            return wait
+        status = {
+            "account": msgspec.structs.replace(report_to_wire(said), stale=list(stale)),
+            "localUsage": wire_quantities(resources.only(accounts.use(account), quota.limits)),
+        }
+        body = {"metadata": {"name": quota.name, "uid": quota.copy_uid}, "status": status}
+        try:
+            await self._cluster.apply(RESOURCE_QUOTAS, body, manager=SEED_MANAGER, subresource="status")
+        except (NotFound, Conflict):
+            return 0.2  # the copy went or was made anew: the catalog will say
+        except ApiError as error:
+            log.warning("account not published", extra={"quota": quota.name, "error": str(error)})
+            return 1.0
+        self._published[quota.key.uid] = Published(said, stale, now)
+        return None
+
+    def _stale(self, quota: Quota) -> tuple[StaleSource, ...]:
+        now = time.monotonic()
+        return tuple(
+            StaleSource(source=source.key, seconds=int(now - source.lost_at) // STALE_STEP * STALE_STEP)
+            for source in self._sources_of(quota)
+            if source.problem is not None and source.lost_at is not None
+        )
+
+
+def publish_in(before: Published | None, said: Report, stale: tuple[StaleSource, ...], now: float) -> float | None:
+    """In how many seconds the master must hear of this; None when it knows already. Pure.
+
+    What somebody waits for goes at once; changed use at most every USE_INTERVAL; the rest when it is quiet.
+    """
+    if before is None:
+        return 0.0
+    known = before.report
+    if msgspec.structs.replace(said, sequence=0) == msgspec.structs.replace(known, sequence=0):
+        return None if stale == before.stale else 0.0
+    urgent = (
+        said.incarnation != known.incarnation
+        or said.master != known.master
+        or said.nonce != known.nonce
+        or said.returned != known.returned
+        or said.ask != known.ask
+        or [source.source for source in stale] != [source.source for source in before.stale]
+    )
+    if urgent:
+        return 0.0
+    use_changed = resources.add(said.used, said.reserved) != resources.add(known.used, known.reserved)
+    return max(0.0, before.at + (USE_INTERVAL if use_changed else QUIET_INTERVAL) - now)

@@ -1,0 +1,158 @@
+"""When what is written to accounts about sources: counts, and reservations that go on evidence (rules 4.4 and 4.5)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+
+from common import account as accounts
+from common.account import Account, Reservation, StaleEpochError
+from common.api import USER_CLUSTERS
+from common.kube.client import ApiError, Cluster, NotFound
+from seed.accounts import Accounts
+from seed.books import Book, Books
+from seed.catalog import Catalog, Quota
+from seed.ledger.encoding import MalformedLedgerError
+from seed.ledger.store import StoreUnavailableError
+from seed.ledger.writer import NoAccountError
+from seed.source import Source
+
+log = logging.getLogger(__name__)
+
+FREED_DELAY = 0.02  # seconds from a deletion to its count: somebody may wait for the capacity
+COUNT_DELAY = 0.25  # ... from a creation: it only moves use from reserved to counted
+CHECK_INTERVAL = 5.0  # ... between two looks for reservations without an object
+MAX_CHECKS = 64  # consistent reads a look, so that a storm of failed creations does not become one of reads
+RETRY_DELAY = 1.0
+
+
+class Counting:
+    """Runs while this replica leads."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        catalog: Catalog,
+        books: Books,
+        leader: Accounts,
+        sources: Mapping[str, Source],
+        *,
+        in_flight_window: float,
+    ) -> None:
+        self._cluster = cluster
+        self._catalog = catalog
+        self._books = books
+        self._accounts = leader
+        self._sources = sources
+        self._window = in_flight_window
+        self._due: dict[str, float] = {}
+        self._wake = asyncio.Event()
+        self._first_seen: dict[tuple[str, str], float] = {}
+
+    def changed(self, source: Source, freed: bool) -> None:
+        """The source's sum changed. `freed`: something became free."""
+        due = time.monotonic() + (FREED_DELAY if freed else COUNT_DELAY)
+        if due < self._due.get(source.key, float("inf")):
+            self._due[source.key] = due
+            self._wake.set()
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._count_when_due(), name="counting")
+            group.create_task(self._check(), name="evidence")
+
+    async def _count_when_due(self) -> None:
+        while True:
+            self._wake.clear()
+            now = time.monotonic()
+            ready = [key for key, due in self._due.items() if due <= now]
+            for key in ready:
+                del self._due[key]
+            await asyncio.gather(*(self._count(key) for key in ready))
+            wait = min(self._due.values(), default=now + 60) - time.monotonic()
+            try:
+                await asyncio.wait_for(self._wake.wait(), max(wait, 0))
+            except TimeoutError:
+                continue
+
+    async def _count(self, key: str) -> None:
+        source = self._sources.get(key)
+        if source is None:
+            return
+        for quota in self._catalog.quotas_of_project(source.project):
+            book = self._books.get(quota)
+            if book is None or not self._accounts.may_count(quota, source):
+                continue  # the accounts controller counts once the list that it demanded is there
+            if not await self._write(book, quota, lambda account: (self._accounts.counted(account, source), None)):
+                self._due.setdefault(key, time.monotonic() + RETRY_DELAY)
+
+    async def _write(self, book: Book, quota: Quota, change: Callable[[Account], tuple[Account, None]]) -> bool:
+        try:
+            await book.writer.change(change)
+        except StaleEpochError:
+            return True  # the accounts controller claims it first, and then has it counted
+        except NoAccountError:
+            return True
+        except (StoreUnavailableError, MalformedLedgerError) as error:
+            log.info("count not written", extra={"quota": quota.name, "error": str(error)})
+            return False
+        return True
+
+    async def _check(self) -> None:
+        while True:
+            await asyncio.sleep(min(CHECK_INTERVAL, self._window))
+            alive: set[tuple[str, str]] = set()
+            for quota in list(self._catalog.all_quotas()):
+                book = self._books.get(quota)
+                account = book.writer.account if book is not None else None
+                if book is None or account is None or account.epoch != self._accounts.term:
+                    continue
+                await self._forget_sources(book, quota, account)
+                await self._release(book, quota, account)
+                alive.update((quota.key.uid, uid) for uid in account.reservations)
+            self._first_seen = {known: at for known, at in self._first_seen.items() if known in alive}
+
+    async def _forget_sources(self, book: Book, quota: Quota, account: Account) -> None:
+        """A user cluster that a consistent read does not find has no Machines to count any more."""
+        named = {*account.used, *(reservation.source for reservation in account.reservations.values())}
+        present = {cluster.metadata.key for cluster in self._catalog.sources_of(quota)}
+        for key in named - present:
+            namespace, _, name = key.partition("/")
+            try:
+                found = await self._cluster.get(USER_CLUSTERS, name, namespace)
+                belongs = quota in self._catalog.quotas_of_project(found.spec.project)
+            except NotFound:
+                belongs = False
+            except ApiError:
+                continue
+            if not belongs:
+                await self._write(book, quota, _forgetting(self._accounts.term, key))
+                log.info("source forgotten", extra={"quota": quota.name, "cluster": key})
+
+    async def _release(self, book: Book, quota: Quota, account: Account) -> None:
+        now = time.monotonic()
+        overdue: list[tuple[str, Reservation, Source]] = []
+        for uid, reservation in account.reservations.items():
+            first = self._first_seen.setdefault((quota.key.uid, uid), now)
+            source = self._sources.get(reservation.source)
+            if now - first > self._window and source is not None:
+                overdue.append((uid, reservation, source))
+        absent: list[str] = []
+        for uid, reservation, source in overdue[:MAX_CHECKS]:
+            try:
+                if not await source.exists(reservation.object, uid, reservation.generation):
+                    absent.append(uid)
+                else:
+                    self.changed(source, freed=True)
+            except ApiError:
+                continue  # nothing is known, so nothing is released
+        if absent:
+            term = self._accounts.term
+            await self._write(book, quota, lambda present: (accounts.release(present, term, absent), None))
+            log.info("reservations released on evidence", extra={"quota": quota.name, "count": len(absent)})
+
+
+def _forgetting(term: int, source: str) -> Callable[[Account], tuple[Account, None]]:
+    return lambda account: (accounts.forget_source(account, term, source), None)

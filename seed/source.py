@@ -1,0 +1,353 @@
+"""A source: one API server whose Machines are counted. The leader keeps one for each UserCluster.
+
+It follows the user cluster's Machines through a watch cache and keeps their sum up to date change by change, so that
+a count costs nothing when it is asked for. What cannot be reached keeps its last sum and says since when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+import msgspec
+
+from common import resources
+from common.account import Reservation
+from common.api import UserCluster
+from common.kube.client import Cluster, NotFound, RequestHook, Resource
+from common.kube.kubeconfig import InvalidKubeconfig
+from common.kube.meta import Object
+from common.kube.reflector import Change, Reflector
+from common.quantity import UNIT
+from common.resources import ResourceList
+from seed.machines.footprint import footprint
+from seed.machines.machine_controller import GROUP, KIND, PLURAL, VERSION, Machine
+from seed.providers.size import NotSized
+
+log = logging.getLogger(__name__)
+
+MACHINES = Resource(GROUP, VERSION, PLURAL, KIND, True, Machine)
+MAX_REMEMBERED = 20_000  # deleted Machines whose reservation may still turn up
+MAX_UNSIZED_NAMED = 5
+
+
+class Secret(Object, frozen=True, kw_only=True):
+    data: dict[str, str] = {}
+
+
+SECRETS = Resource("", "v1", "secrets", "Secret", True, Secret)
+
+
+class Counted(msgspec.Struct, frozen=True):
+    """One Machine as it stands in the sum."""
+
+    size: ResourceList
+    generation: int
+    unsized: str = ""
+    unknown: tuple[str, ...] = ()
+
+
+class Tally:
+    """The sum over a source's Machines, kept up to date change by change. Pure but for being mutable."""
+
+    def __init__(self, before: Tally | None = None) -> None:
+        """`before` is asked for the last known size of what cannot be sized now."""
+        self.used: dict[str, int] = {}
+        self._last_known: Mapping[str, Counted] = before._machines if before is not None else {}
+        self._machines: dict[str, Counted] = {}
+        self._names: dict[str, str] = {}  # uid -> namespace/name of what is not sized, for people
+        self._deleted: OrderedDict[str, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._machines)
+
+    def apply(self, change: Change[Machine]) -> bool:
+        """True if something became free."""
+        before: Counted | None = None
+        if change.old is not None:
+            before = self._machines.pop(change.old.metadata.uid, None)
+            self._names.pop(change.old.metadata.uid, None)
+        after: ResourceList = {}
+        if change.new is not None:
+            uid = change.new.metadata.uid
+            counted = self._size(change.new, before or self._last_known.get(uid))
+            self._machines[uid] = counted
+            if counted.unsized or counted.unknown:
+                self._names[uid] = change.new.metadata.key
+            after = counted.size
+        elif change.old is not None:
+            self._deleted[change.old.metadata.uid] = None
+            if len(self._deleted) > MAX_REMEMBERED:
+                self._deleted.popitem(last=False)
+        gone = before.size if before is not None else {}
+        self.used = {
+            name: amount for name, amount in resources.add(resources.subtract(self.used, gone), after).items() if amount
+        }
+        return any(after.get(name, 0) < amount for name, amount in gone.items())
+
+    def _size(self, machine: Machine, before: Counted | None) -> Counted:
+        try:
+            size = footprint(machine)
+        except NotSized as error:
+            # Counted at its last known size (DESIGN section 5); as a machine it counts whatever its size.
+            known = before.size if before is not None else {"machines": UNIT}
+            return Counted(known, machine.metadata.generation, str(error))
+        return Counted(size.resources, machine.metadata.generation, "", tuple(size.unknown))
+
+    def seen(self, reservations: Mapping[str, Reservation]) -> dict[str, int]:
+        """Which of the reserved objects stand in the sum, and at which generation."""
+        machines = self._machines
+        return {uid: machines[uid].generation for uid in reservations if uid in machines}
+
+    def gone(self, reservations: Mapping[str, Reservation]) -> set[str]:
+        """Which of the reserved objects have been seen and deleted since."""
+        return {uid for uid in reservations if uid in self._deleted}
+
+    def unsized(self) -> list[str]:
+        """Texts for people: which Machines are not sized and why, a few of them."""
+        found = []
+        for uid, name in self._names.items():
+            counted = self._machines[uid]
+            if counted.unsized:
+                found.append(f"{name}: {counted.unsized}")
+            if len(found) == MAX_UNSIZED_NAMED:
+                break
+        return found
+
+    def unsized_count(self) -> int:
+        return sum(1 for uid in self._names if self._machines[uid].unsized)
+
+
+class ListToken(msgspec.Struct, frozen=True):
+    """A demand for a list that begins after this moment."""
+
+    reflector: Reflector[Machine] | None
+    number: int
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """Why a source cannot be followed: a condition's reason and message."""
+
+    reason: str
+    message: str
+
+
+class Source:
+    """Follows one UserCluster's Machines until `stop()`. `on_change(source, freed)` tells of a new sum."""
+
+    def __init__(
+        self,
+        seed: Cluster,
+        user_cluster: UserCluster,
+        *,
+        on_change: Callable[[Source, bool], None],
+        on_request: RequestHook | None = None,
+        connected: Callable[[Source, Cluster], asyncio.Task[None] | None] = lambda _source, _cluster: None,
+    ) -> None:
+        self.key = user_cluster.metadata.key
+        self.uid = user_cluster.metadata.uid
+        self.project = user_cluster.spec.project
+        self.user_cluster = user_cluster
+        self.tally = Tally()
+        self.problem: Problem | None = None
+        self.lost_at: float | None = None  # monotonic: since when the count is kept, not followed
+        self.cluster: Cluster | None = None
+        self._seed = seed
+        self._on_change = on_change
+        self._on_request = on_request
+        self._connected = connected
+        self._reflector: Reflector[Machine] | None = None
+        self._kubeconfig = ""
+        self._changed_secret = asyncio.Event()
+        self._task = asyncio.create_task(self._run(), name=f"source {self.key}")
+
+    @property
+    def on_seed(self) -> bool:
+        """The seed itself holds this cluster's Machines, in the UserCluster's namespace."""
+        return self.user_cluster.spec.kubeconfig_secret_ref is None
+
+    @property
+    def counted(self) -> bool:
+        """True once a complete list stands behind the sum, however old it is."""
+        return self._reflector is not None and self._reflector.synced.is_set()
+
+    @property
+    def current(self) -> bool:
+        reflector = self._reflector
+        return reflector is not None and reflector.synced.is_set() and reflector.error is None
+
+    def demand_list(self) -> ListToken:
+        if self._reflector is None:
+            return ListToken(None, 0)
+        number = self._reflector.relist()
+        return ListToken(self._reflector, number)
+
+    def listed_since(self, token: ListToken) -> bool:
+        """True once a list that began after the demand is complete."""
+        if self._reflector is None or not self._reflector.synced.is_set():
+            return False
+        return self._reflector is not token.reflector or self._reflector.lists_completed >= token.number
+
+    async def listed(self, token: ListToken) -> None:
+        """Until `listed_since(token)` is true."""
+        while not self.listed_since(token):
+            reflector = self._reflector
+            if reflector is not None and reflector is token.reflector:
+                with suppress(TimeoutError):
+                    await reflector.wait_listed(token.number, 5)
+            else:
+                await asyncio.sleep(0.2)
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+
+    async def exists(self, namespaced_name: str, uid: str, generation: int) -> bool:
+        """A consistent read (rule 4.5). Raises ApiError when it cannot be told."""
+        if self.cluster is None:
+            raise NotFound(0, "NotConnected", f"source {self.key} is not connected")
+        namespace, name = namespaced_name.split("/", 1)
+        try:
+            machine = await self.cluster.get(MACHINES, name, namespace)
+        except NotFound:
+            return False
+        return machine.metadata.uid == uid and machine.metadata.generation >= generation
+
+    async def _run(self) -> None:
+        if self.on_seed:
+            await self._follow(self._seed, self.key.split("/", 1)[0])
+            return
+        reference = self.user_cluster.spec.kubeconfig_secret_ref
+        assert reference is not None, "a source off the seed has a secret"
+        secret = Reflector(
+            self._seed,
+            SECRETS,
+            namespace=self.user_cluster.metadata.namespace,
+            field_selector=f"metadata.name={reference.name}",
+            on_change=lambda _change: self._changed_secret.set(),
+        )
+        watching = asyncio.create_task(secret.run(), name=f"secret of {self.key}")
+        try:
+            with suppress(TimeoutError):
+                await secret.wait_synced(10)
+            following: asyncio.Task[None] | None = None
+            while True:
+                self._changed_secret.clear()
+                kubeconfig = self._read(secret, reference.name, reference.key)
+                if kubeconfig is not None and kubeconfig != self._kubeconfig:
+                    await _end(following)
+                    self._kubeconfig = kubeconfig
+                    following = asyncio.create_task(self._connect(kubeconfig), name=f"connection to {self.key}")
+                try:
+                    await self._changed_secret.wait()
+                except asyncio.CancelledError:
+                    await _end(following)
+                    raise
+        finally:
+            await _end(watching)
+
+    def _read(self, secrets: Reflector[Secret], name: str, key: str) -> str | None:
+        """The kubeconfig's text, or None with the problem noted. A source that works keeps on working meanwhile."""
+        namespace = self.user_cluster.metadata.namespace
+        secret = secrets.store.get(f"{namespace}/{name}")
+        if secret is None:
+            problem = f"secret {namespace}/{name} does not exist: create it with the key {key}"
+        elif key not in secret.data:
+            problem = f"secret {namespace}/{name} has no key {key}"
+        else:
+            try:
+                return base64.b64decode(secret.data[key], validate=True).decode()
+            except (binascii.Error, UnicodeDecodeError):
+                problem = f"secret {namespace}/{name}: the key {key} is not text"
+        self._unusable(problem)
+        return None
+
+    def _unusable(self, message: str) -> None:
+        self._fail(Problem("InvalidKubeconfig", message))
+
+    def _fail(self, problem: Problem) -> None:
+        if self.lost_at is None:
+            self.lost_at = time.monotonic()
+        if problem != self.problem:
+            self.problem = problem
+            log.info("source is not followed", extra={"cluster": self.key, "reason": problem.reason})
+            self._on_change(self, False)
+
+    async def _connect(self, kubeconfig: str) -> None:
+        reference = self.user_cluster.spec.kubeconfig_secret_ref
+        assert reference is not None, "a source off the seed has a secret"
+        try:
+            cluster = await Cluster.from_kubeconfig(kubeconfig, name=self.key, on_request=self._on_request)
+        except InvalidKubeconfig as error:
+            namespace = self.user_cluster.metadata.namespace
+            self._unusable(f"secret {namespace}/{reference.name}, key {reference.key}: {error}")
+            return
+        try:
+            await self._follow(cluster, None)
+        finally:
+            await cluster.close()
+
+    async def _follow(self, cluster: Cluster, namespace: str | None) -> None:
+        self.cluster = cluster
+        tally = Tally(self.tally)
+
+        def heard(change: Change[Machine]) -> None:
+            freed = tally.apply(change)
+            if self.tally is tally:
+                self._on_change(self, freed)
+
+        reflector = Reflector(cluster, MACHINES, namespace=namespace, on_change=heard)
+        running = asyncio.create_task(reflector.run(), name=f"machines of {self.key}")
+        beside = self._connected(self, cluster)
+        try:
+            await self._first_list(reflector)
+            # Only now does the new connection's state replace the old one's: never a moment without a count.
+            self.tally, self._reflector = tally, reflector
+            self._on_change(self, True)
+            while True:
+                self._judge(reflector)
+                await asyncio.sleep(1)
+        finally:
+            self.cluster = None
+            await _end(running)
+            await _end(beside)
+
+    async def _first_list(self, reflector: Reflector[Machine]) -> None:
+        while not reflector.synced.is_set():
+            with suppress(TimeoutError):
+                await reflector.wait_synced(1)
+            self._judge(reflector)
+
+    def _judge(self, reflector: Reflector[Machine]) -> None:
+        if reflector.error is None:
+            if reflector.synced.is_set() and (self.problem is not None or self.lost_at is not None):
+                self.problem, self.lost_at = None, None
+                log.info("source is followed", extra={"cluster": self.key})
+                self._on_change(self, False)
+            return
+        self._fail(Problem(_reason(reflector.error_status), reflector.error))
+
+
+def _reason(status: int) -> str:
+    match status:
+        case 401 | 403:
+            return "Unauthorized"
+        case 404:
+            return "MachineAPIMissing"
+        case _:
+            return "Unreachable"
+
+
+async def _end(task: asyncio.Task[None] | None) -> None:
+    if task is None:
+        return
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
