@@ -38,7 +38,12 @@ _STOP_TIMEOUT_SECONDS = 20.0
 _POLL_SECONDS = 0.03
 _SOCKET_PATH_AT_MOST = 100
 _PROBE_TIMEOUT = aiohttp.ClientTimeout(total=5)
-_CONTROLLERS = ("namespace-controller", "garbage-collector-controller", "resourcequota-controller")
+_CONTROLLERS = (
+    "namespace-controller",
+    "garbage-collector-controller",
+    "clusterrole-aggregation-controller",
+    "resourcequota-controller",
+)
 
 
 class StartError(Exception):
@@ -272,8 +277,8 @@ class ControlPlane:
     async def start(self, names: Iterable[str], *, controllers: Collection[str] = ()) -> None:
         """Start an API server for each name, all at once, and wait until all are ready. May be called again for more.
 
-        The clusters named in `controllers` also get a kube-controller-manager with those controllers that tidy up
-        (namespaces, garbage, core quotas). Raises StartError.
+        The clusters named in `controllers` also get a kube-controller-manager with the few controllers that
+        matter without nodes: deletion of namespaces, garbage, aggregated roles (such as view) and core quotas. Raises StartError.
         """
         added = [self._add(name) for name in names]
         managers = await binaries.ensure(["kube-controller-manager"]) if controllers else {}
