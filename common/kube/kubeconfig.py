@@ -22,7 +22,7 @@ from kubernetes_asyncio.config.incluster_config import (
     InClusterConfigLoader,
 )
 
-MAX_KUBECONFIG = 1024 * 1024  # characters; a Secret holds at most 1 MiB
+MAX_KUBECONFIG = 256 * 1024  # characters; PyYAML reads about 100 KiB in a second
 EXEC_TIMEOUT = 30.0  # seconds for an exec plugin or an identity provider
 
 # Whoever may write a Secret must not thereby read our files, run our programs or switch verification off.

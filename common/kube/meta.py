@@ -44,8 +44,7 @@ class Object(Struct, kw_only=True, frozen=True, rename="camel", omit_defaults=Tr
     """Base of every typed object. Subclasses name only the fields that we read; others are ignored.
 
     Objects are shared by caches, hence frozen: change one with `msgspec.structs.replace`.
-    Subclasses inherit `rename` and `omit_defaults`; they say `frozen=True` (type checkers ask for it), and `kw_only=True`
-    for fields without a default.
+    Subclasses inherit `rename` and `omit_defaults`, and say `frozen=True` again because type checkers ask for it.
     """
 
     metadata: ObjectMeta
