@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+
+from common.api import SecretRef, UserCluster, UserClusterSpec
+from common.kube.meta import ObjectMeta
+from seed.webhook_configuration import Webhook, WebhookConfiguration, desired, lost, name_for
+from seed.webhook_token import token
+
+UID = "6f9619ff-8b86-d011-b42d-00c04fc964ff"
+
+
+def user_cluster(*, own_source: bool = False) -> UserCluster:
+    return UserCluster(
+        metadata=ObjectMeta(name="c1", namespace="alpha", uid=UID),
+        spec=UserClusterSpec(project="alpha", kubeconfig_secret_ref=None if own_source else SecretRef(name="c1")),
+    )
+
+
+def wanted(**changes: object) -> Webhook:
+    arguments: dict[str, object] = {"base_url": "https://seed.example.com:8443", "token": "t0", "ca_bundle": b"CA\n"}
+    build: Callable[..., WebhookConfiguration] = desired
+    (webhook,) = build(user_cluster(), **{**arguments, **changes}).webhooks
+    return webhook
+
+
+def test_what_is_wanted_in_a_user_cluster() -> None:
+    assert name_for(user_cluster()) == "seedquota-machines"
+    assert wanted() == {
+        "name": "machines.seedquota.io",
+        "clientConfig": {"url": f"https://seed.example.com:8443/machines/{UID}/t0", "caBundle": "Q0EK"},
+        "rules": [
+            {
+                "apiGroups": ["cluster.k8s.io"],
+                "apiVersions": ["v1alpha1"],
+                "operations": ["CREATE", "UPDATE"],
+                "resources": ["machines"],
+                "scope": "Namespaced",
+            }
+        ],
+        "failurePolicy": "Fail",
+        "matchPolicy": "Equivalent",
+        "namespaceSelector": {},
+        "objectSelector": {},
+        "sideEffects": "NoneOnDryRun",
+        "timeoutSeconds": 3,
+        "admissionReviewVersions": ["v1"],
+        "matchConditions": [
+            {"name": "break-glass", "expression": "!('seedquota:break-glass' in request.userInfo.groups)"}
+        ],
+    }
+
+
+def test_a_seed_that_is_its_own_source_is_asked_about_that_namespace_only() -> None:
+    configuration = desired(user_cluster(own_source=True), base_url="https://a", token="t", ca_bundle=b"")
+    assert configuration.metadata.name == "seedquota-machines.alpha.c1"
+    assert configuration.metadata.labels == {"app.kubernetes.io/managed-by": "seedquota"}
+    assert configuration.webhooks[0]["namespaceSelector"] == {"matchLabels": {"kubernetes.io/metadata.name": "alpha"}}
+
+
+def test_a_group_name_cannot_change_the_expression() -> None:
+    expression = "!('a\\' in [\\'a\\'] || \\'b\\\\' in request.userInfo.groups)"
+    assert wanted(break_glass_group="a' in ['a'] || 'b\\")["matchConditions"] == [
+        {"name": "break-glass", "expression": expression}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "fields"),
+    [
+        ({}, []),
+        ({"newField": "a later default"}, []),
+        ({"matchConditions": []}, []),
+        ({"failurePolicy": "Ignore"}, ["failurePolicy"]),
+        ({"namespaceSelector": {"matchLabels": {"a": "b"}}}, ["namespaceSelector"]),
+        ({"objectSelector": {"matchExpressions": []}}, ["objectSelector"]),
+        ({"rules": []}, ["rules"]),
+        ({"timeoutSeconds": 1}, ["timeoutSeconds"]),
+        ({"clientConfig": {"url": "https://elsewhere"}}, ["clientConfig"]),
+    ],
+)
+def test_what_was_lost_is_named_and_what_an_api_server_adds_is_not(change: Webhook, fields: list[str]) -> None:
+    have = {**copy.deepcopy(wanted()), **change}
+    assert lost([wanted()], [have]) == fields
+
+
+def test_a_webhook_too_many_or_too_few_is_a_loss() -> None:
+    assert lost([wanted()], []) == ["webhooks"]
+    assert lost([wanted()], [wanted(), wanted()]) == ["webhooks"]
+
+
+def test_a_token_is_32_hex_digits_and_another_for_each_cluster_and_key() -> None:
+    assert token(b"k" * 32, UID) == "a88494c2df8f65261a7940049115a97f"  # openssl dgst -sha256 -hmac
+    assert len({token(b"k" * 32, UID), token(b"k" * 32, UID + "0"), token(b"l" * 32, UID)}) == 3
