@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
@@ -108,13 +109,20 @@ class Catalog:
             on_change=self._cluster_changed,
         )
 
-    @property
-    def reflectors(self) -> tuple[Reflector[ResourceQuota], Reflector[Project], Reflector[UserCluster]]:
-        return self.quotas, self.projects, self.user_clusters
+    def not_ready(self) -> str | None:
+        """Fits a check of /readyz. A cache that was complete and lags still serves."""
+        for reflector in (self.quotas, self.projects, self.user_clusters):
+            if not reflector.synced.is_set():
+                return reflector.error or "not listed yet"
+        return None
 
-    @property
-    def synced(self) -> bool:
-        return all(reflector.synced.is_set() for reflector in self.reflectors)
+    async def run(self) -> None:
+        """Until cancelled."""
+        await asyncio.gather(self.quotas.run(), self.projects.run(), self.user_clusters.run())
+
+    async def wait_synced(self) -> None:
+        for reflector in (self.quotas, self.projects, self.user_clusters):
+            await reflector.synced.wait()
 
     def quota(self, name: str) -> Quota | None:
         return self._quotas.get(name)

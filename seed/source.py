@@ -7,8 +7,6 @@ a count costs nothing when it is asked for. What cannot be reached keeps its las
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import logging
 import time
 from collections import OrderedDict
@@ -22,12 +20,12 @@ from common.account import Reservation
 from common.api import UserCluster
 from common.kube.client import Cluster, NotFound, RequestHook, Resource
 from common.kube.kubeconfig import InvalidKubeconfig
-from common.kube.meta import Object
 from common.kube.reflector import Change, Reflector
 from common.quantity import UNIT
 from common.resources import ResourceList
 from seed.machines.footprint import footprint
 from seed.machines.machine_controller import GROUP, KIND, PLURAL, VERSION, Machine
+from seed.own_secret import SECRETS, Secret
 from seed.providers.size import NotSized
 
 log = logging.getLogger(__name__)
@@ -35,13 +33,6 @@ log = logging.getLogger(__name__)
 MACHINES = Resource(GROUP, VERSION, PLURAL, KIND, True, Machine)
 MAX_REMEMBERED = 20_000  # deleted Machines whose reservation may still turn up
 MAX_UNSIZED_NAMED = 5
-
-
-class Secret(Object, frozen=True, kw_only=True):
-    data: dict[str, str] = {}
-
-
-SECRETS = Resource("", "v1", "secrets", "Secret", True, Secret)
 
 
 class Counted(msgspec.Struct, frozen=True):
@@ -139,7 +130,10 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Source:
-    """Follows one UserCluster's Machines until `stop()`. `on_change(source, freed)` tells of a new sum."""
+    """Follows one UserCluster's Machines until `stop()`.
+
+    `on_change(source, freed)` tells of a new sum, `on_state(source)` that it is followed now, or not any more.
+    """
 
     def __init__(
         self,
@@ -147,6 +141,7 @@ class Source:
         user_cluster: UserCluster,
         *,
         on_change: Callable[[Source, bool], None],
+        on_state: Callable[[Source], None],
         on_request: RequestHook | None = None,
         connected: Callable[[Source, Cluster], asyncio.Task[None] | None] = lambda _source, _cluster: None,
     ) -> None:
@@ -160,6 +155,7 @@ class Source:
         self.cluster: Cluster | None = None
         self._seed = seed
         self._on_change = on_change
+        self._on_state = on_state
         self._on_request = on_request
         self._connected = connected
         self._reflector: Reflector[Machine] | None = None
@@ -263,8 +259,8 @@ class Source:
             problem = f"secret {namespace}/{name} has no key {key}"
         else:
             try:
-                return base64.b64decode(secret.data[key], validate=True).decode()
-            except (binascii.Error, UnicodeDecodeError):
+                return secret.data[key].decode()
+            except UnicodeDecodeError:
                 problem = f"secret {namespace}/{name}: the key {key} is not text"
         self._unusable(problem)
         return None
@@ -278,7 +274,7 @@ class Source:
         if problem != self.problem:
             self.problem = problem
             log.info("source is not followed", extra={"cluster": self.key, "reason": problem.reason})
-            self._on_change(self, False)
+            self._on_state(self)
 
     async def _connect(self, kubeconfig: str) -> None:
         reference = self.user_cluster.spec.kubeconfig_secret_ref
@@ -311,6 +307,7 @@ class Source:
             # Only now does the new connection's state replace the old one's: never a moment without a count.
             self.tally, self._reflector = tally, reflector
             self._on_change(self, True)
+            self._on_state(self)
             while True:
                 self._judge(reflector)
                 await asyncio.sleep(1)
@@ -330,7 +327,7 @@ class Source:
             if reflector.synced.is_set() and (self.problem is not None or self.lost_at is not None):
                 self.problem, self.lost_at = None, None
                 log.info("source is followed", extra={"cluster": self.key})
-                self._on_change(self, False)
+                self._on_state(self)
             return
         self._fail(Problem(_reason(reflector.error_status), reflector.error))
 

@@ -1,0 +1,198 @@
+"""`seedquota-seed`: the agent on each seed. Every replica answers admission; the one that leads counts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import sys
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from aiohttp import web
+from prometheus_client import REGISTRY
+
+from common import metrics, program
+from common.api import UserCluster
+from common.kube.client import Cluster
+from common.kube.kubeconfig import InvalidKubeconfig
+from common.kube.lease import Lease
+from common.options import Address, CommonOptions, Flag, UsageError, address, duration, https_url, integer, parse, text
+from common.program import Program
+from seed import observed
+from seed.admission import Admission
+from seed.books import Books
+from seed.catalog import Catalog
+from seed.certificates import Certificates
+from seed.leader import Leader
+from seed.ledger.apiserver import ApiServerStore
+from seed.webhook import MachineWebhook
+from seed.webhook_configuration import WebhookConfiguration, desired
+from seed.webhook_token import WebhookKey
+
+log = logging.getLogger(__name__)
+
+LEASE_NAME = "seedquota-seed"
+WEBHOOK_ADDRESS = Address("", 9443)
+START_TIMEOUT = 60.0  # seconds for the API server to answer at start; then the program ends and is started again
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedOptions(CommonOptions):
+    seed_name: Annotated[str, Flag(text, "the name that this seed has on the master")]
+    webhook_url: Annotated[
+        str, Flag(https_url, "where the API servers of user clusters reach the webhook: https://host[:port]")
+    ]
+    webhook_address: Annotated[Address, Flag(address, "where the webhook listens, TLS")] = WEBHOOK_ADDRESS
+    webhook_timeout: Annotated[
+        int, Flag(integer(1, 30), "seconds that an API server waits for the webhook's answer")
+    ] = 3
+    break_glass_group: Annotated[
+        str, Flag(text, "members of this group are let past the webhook by the API server itself")
+    ] = "seedquota:break-glass"
+    identity: Annotated[
+        str | None, Flag(text, "unique name of this replica in the lease; not set: the host's name, the pod's in a pod")
+    ] = None
+    in_flight_window: Annotated[
+        float, Flag(duration, "how long an admitted request may take to persist: the API servers' --request-timeout")
+    ] = 65.0
+    lease_duration: Annotated[
+        int, Flag(integer(3, 300), "seconds after which another replica takes over from a leader that fell silent")
+    ] = 15
+
+
+async def connect(options: CommonOptions, name: str) -> Cluster:
+    try:
+        if options.kubeconfig is None:
+            return await Cluster.in_cluster(name=name, on_request=metrics.kubernetes_request)
+        return await Cluster.from_kubeconfig_file(
+            options.kubeconfig, name=name, context=options.context, on_request=metrics.kubernetes_request
+        )
+    except InvalidKubeconfig as error:
+        raise UsageError(f"--kubeconfig: {error}") from error
+
+
+async def serve(running: Program, options: SeedOptions) -> None:
+    cluster = await connect(options, options.seed_name)
+    catalog = Catalog(cluster)
+    store = ApiServerStore(cluster, options.namespace)
+    books = Books(catalog, store, on_write=observed.ledger_write, on_conflict=observed.ledger_conflict)
+
+    def configuration_changed() -> None:
+        leader.configuration_changed()
+
+    key = WebhookKey(cluster, options.namespace, on_change=configuration_changed)
+    host = urlsplit(options.webhook_url).hostname
+    assert host is not None, "https_url has checked it"
+    certificates = Certificates(cluster, options.namespace, [host], on_bundle=lambda: leader.configuration_changed())
+
+    def wanted(user_cluster: UserCluster) -> WebhookConfiguration:
+        return desired(
+            user_cluster,
+            base_url=options.webhook_url,
+            token=key.token(user_cluster.metadata.uid),
+            ca_bundle=certificates.ca_bundle,
+            timeout_seconds=options.webhook_timeout,
+            break_glass_group=options.break_glass_group,
+        )
+
+    lease = Lease(
+        cluster,
+        options.namespace,
+        LEASE_NAME,
+        options.identity or socket.gethostname(),
+        duration=options.lease_duration,
+        renew_deadline=options.lease_duration * 2 / 3,
+        retry=min(2.0, options.lease_duration / 6),
+    )
+    leader = Leader(
+        cluster,
+        catalog,
+        books,
+        store,
+        lease,
+        wanted,
+        in_flight_window=options.in_flight_window,
+        on_request=metrics.kubernetes_request,
+    )
+    webhook = MachineWebhook(catalog, Admission(catalog, books), key.verify, observed.decision)
+    REGISTRY.register(observed.AccountsCollector(catalog, books))
+    running.health.add("certificate", certificates.not_ready)
+    running.health.add("webhook key", key.not_ready)
+    running.health.add("caches", catalog.not_ready)
+    running.health.add("ledger", lambda: store.reflector.error)
+
+    followers = [
+        asyncio.create_task(certificates.run(), name="certificates"),
+        asyncio.create_task(key.run(), name="webhook key"),
+        asyncio.create_task(store.run(), name="ledgers"),
+        asyncio.create_task(catalog.run(), name="catalog"),
+    ]
+    server = web.ServerRunner(webhook.server(), shutdown_timeout=options.stop_timeout)
+    try:
+        await within_start(
+            followers, key.wait_ready(START_TIMEOUT), certificates.wait_ready(START_TIMEOUT), catalog.wait_synced()
+        )
+        await server.setup()
+        site = web.TCPSite(
+            server,
+            options.webhook_address.host or None,
+            options.webhook_address.port,
+            ssl_context=certificates.ssl_context,
+            backlog=1024,
+        )
+        await site.start()
+        log.info("webhook serves", extra={"address": str(options.webhook_address), "seed": options.seed_name})
+        leading = asyncio.create_task(leader.run(), name="leader")
+        followers.append(leading)
+        await until_stopped(running, followers)
+        leading.cancel()  # the lease is released while the webhook still answers
+        await asyncio.gather(leading, return_exceptions=True)
+    finally:
+        await server.cleanup()
+        for task in followers:
+            task.cancel()
+        await asyncio.gather(*followers, return_exceptions=True)
+        await books.close()
+        await cluster.close()
+
+
+async def until_stopped(running: Program, followers: list[asyncio.Task[None]]) -> None:
+    """Raises what ended one of the followers: none of them ends by itself."""
+
+    async def stop() -> None:
+        await running.stop.wait()
+
+    stopping = asyncio.create_task(stop(), name="stop")
+    done, _ = await asyncio.wait([stopping, *followers], return_when=asyncio.FIRST_COMPLETED)
+    if stopping in done:
+        return
+    stopping.cancel()
+    for task in done:
+        await task
+
+
+async def within_start(followers: list[asyncio.Task[None]], *needed: Coroutine[object, object, None]) -> None:
+    """All that is needed before the first request can be answered, or the error that prevents it."""
+    preparing = asyncio.gather(*needed)
+    try:
+        async with asyncio.timeout(START_TIMEOUT):
+            await asyncio.wait([preparing, *followers], return_when=asyncio.FIRST_COMPLETED)
+            for task in followers:
+                if task.done():
+                    await task
+            await preparing
+    finally:
+        preparing.cancel()
+        await asyncio.gather(preparing, return_exceptions=True)
+
+
+def main() -> None:
+    options = parse(SeedOptions, "seedquota-seed", __doc__ or "")
+    sys.exit(program.run("seedquota-seed", options, lambda running: serve(running, options)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""The seed's metrics (API.md section 6). Exact integers become floats here and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from common import account as accounts
+from common.quantity import UNIT
+from seed.books import Books
+from seed.catalog import Catalog
+
+_REQUESTS = Counter(
+    "seedquota_admission_requests_total", "Admission requests answered.", ["consumer", "decision", "reason"]
+)
+_SECONDS = Histogram(
+    "seedquota_admission_duration_seconds",
+    "Time to answer an admission request: from what is held here, after asking the master, or not at all.",
+    ["path"],
+    buckets=(0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5),
+)
+_WRITES = Histogram(
+    "seedquota_ledger_write_duration_seconds",
+    "Time of one durable ledger write, which may carry many decisions.",
+    buckets=(0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5),
+)
+_WRITTEN = Counter("seedquota_ledger_changes_total", "Claims and counts that ledger writes carried.")
+_CONFLICTS = Counter("seedquota_ledger_conflicts_total", "Ledger writes that another writer was faster than.")
+_allowed = {path: (_REQUESTS.labels("Machine", "allowed", ""), _SECONDS.labels(path)) for path in ("local", "recall")}
+
+
+def decision(decided: str, reason: str, path: str, seconds: float) -> None:
+    known = _allowed.get(path) if decided == "allowed" else None
+    counter, histogram = known or (_REQUESTS.labels("Machine", decided, reason), _SECONDS.labels(path))
+    counter.inc()
+    histogram.observe(seconds)
+
+
+def ledger_write(seconds: float, changes: int) -> None:
+    _WRITES.observe(seconds)
+    _WRITTEN.inc(changes)
+
+
+def ledger_conflict() -> None:
+    _CONFLICTS.inc()
+
+
+class AccountsCollector(Collector):
+    """Reads the accounts when Prometheus asks, so that the hot path does not pay for it."""
+
+    def __init__(self, catalog: Catalog, books: Books) -> None:
+        self._catalog = catalog
+        self._books = books
+
+    def collect(self) -> Iterator[Metric]:
+        labels = ["quota", "resource"]
+        used = GaugeMetricFamily("seedquota_seed_used", "Counted and reserved; cores, bytes.", labels=labels)
+        held = GaugeMetricFamily("seedquota_seed_held", "Granted to this seed and not returned.", labels=labels)
+        idle = GaugeMetricFamily("seedquota_seed_idle", "Held here and neither used nor reserved.", labels=labels)
+        fenced = 0
+        for quota in self._catalog.all_quotas():
+            book = self._books.get(quota)
+            account = book.writer.account if book is not None else None
+            if account is None:
+                continue
+            fenced += account.fenced
+            holding, using = accounts.held(account), accounts.use(account)
+            for resource in quota.limits:
+                has, uses = holding.get(resource, 0), using.get(resource, 0)
+                for family, amount in ((used, uses), (held, has), (idle, has - uses)):
+                    family.add_metric([quota.name, resource], amount / UNIT)
+        yield from (used, held, idle)
+        yield GaugeMetricFamily(
+            "seedquota_accounts_fenced", "Accounts that admit nothing until they were rebuilt.", value=fenced
+        )

@@ -1,0 +1,194 @@
+"""What the seed's leader does for each UserCluster: follow its Machines, keep its webhook in place, say how it is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import msgspec
+
+from common import conditions, resources
+from common.api import SEED_MANAGER, USER_CLUSTERS, Condition, UserCluster, wire_quantities
+from common.kube.client import Cluster, NotFound, RequestHook
+from common.kube.controller import Controller, ReconcileHook
+from seed.catalog import Catalog
+from seed.source import Source
+from seed.webhook_configuration import ConfigurationKeeper, WebhookConfiguration
+
+log = logging.getLogger(__name__)
+
+STATUS_DELAY = 0.5  # seconds: a storm of Machines becomes two writes a second
+LOOK_AGAIN = 5.0  # ... while something is wrong, so that its end is seen
+
+
+class UserClusters:
+    """Runs while this replica leads. `on_change` and `on_state` are told what `Source` tells."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        catalog: Catalog,
+        desired: Callable[[UserCluster], WebhookConfiguration],
+        *,
+        on_change: Callable[[Source, bool], None],
+        on_state: Callable[[Source], None],
+        on_request: RequestHook | None = None,
+        on_reconcile: ReconcileHook | None = None,
+    ) -> None:
+        self.sources: dict[str, Source] = {}
+        self._keepers: dict[str, ConfigurationKeeper] = {}
+        self._cluster = cluster
+        self._catalog = catalog
+        self._desired = desired
+        self._on_change = on_change
+        self._on_state = on_state
+        self._on_request = on_request
+        self._controller: Controller[str] = Controller(
+            "userclusters", self._reconcile, workers=4, timeout=30, on_reconcile=on_reconcile
+        )
+
+    async def run(self) -> None:
+        stop = self._catalog.on_user_cluster(self._controller.queue.add)
+        try:
+            for cluster in self._catalog.user_clusters.store.values():
+                self._controller.queue.add(cluster.metadata.key)
+            await self._controller.run()
+        finally:
+            stop()
+            sources = list(self.sources.values())
+            self.sources.clear()
+            await asyncio.gather(*(source.stop() for source in sources))
+
+    def configuration_changed(self) -> None:
+        """The CA bundle is another: every user cluster must hear of it."""
+        for keeper in self._keepers.values():
+            keeper.changed()
+
+    async def _reconcile(self, key: str) -> float | None:
+        cluster = self._catalog.user_clusters.store.get(key)
+        source = self.sources.get(key)
+        if source is not None and (cluster is None or not _same_source(source.user_cluster, cluster)):
+            del self.sources[key]
+            self._keepers.pop(key, None)
+            await source.stop()
+            source = None
+        if cluster is None:
+            return None
+        if source is None:
+            self.sources[key] = source = Source(
+                self._cluster,
+                cluster,
+                on_change=self._changed,
+                on_state=self._state_changed,
+                on_request=self._on_request,
+                connected=self._keep_webhook,
+            )
+            return STATUS_DELAY
+        return await self._report(cluster, source)
+
+    def _changed(self, source: Source, freed: bool) -> None:
+        self._controller.queue.add_after(source.key, STATUS_DELAY)
+        self._on_change(source, freed)
+
+    def _state_changed(self, source: Source) -> None:
+        self._controller.queue.add(source.key)
+        self._on_state(source)
+
+    def _keep_webhook(self, source: Source, cluster: Cluster) -> asyncio.Task[None]:
+        keeper = ConfigurationKeeper(cluster, lambda: self._desired(source.user_cluster))
+        self._keepers[source.key] = keeper
+        return asyncio.create_task(keeper.run(), name=f"webhook configuration of {source.key}")
+
+    async def _report(self, cluster: UserCluster, source: Source) -> float | None:
+        keeper = self._keepers.get(source.key)
+        before = cluster.status
+        usage = wire_quantities(source.tally.used) if source.counted else before.resource_usage
+        machines = len(source.tally) if source.counted else before.machines
+        counted = (machines, usage) != (before.machines, before.resource_usage) or not before.last_count_time
+        wanted = judge(cluster, source, keeper)
+        now = conditions.now()
+        found = conditions.transition(before.conditions, wanted, now)
+        status = {
+            "observedGeneration": cluster.metadata.generation,
+            "machines": machines,
+            "resourceUsage": usage,
+            "lastCountTime": now if counted and source.counted else before.last_count_time,
+            "summary": {"usage": _summary(source.tally.used) if source.counted else ""},
+            "conditions": found,
+        }
+        if not status["lastCountTime"]:
+            del status["lastCountTime"]
+        settled = all(condition.status == "True" for condition in wanted)
+        if counted or found != before.conditions:
+            body = {
+                "metadata": {
+                    "name": cluster.metadata.name,
+                    "namespace": cluster.metadata.namespace,
+                    "uid": cluster.metadata.uid,
+                },
+                "status": status,
+            }
+            try:
+                await self._cluster.apply(USER_CLUSTERS, body, manager=SEED_MANAGER, subresource="status")
+            except NotFound:
+                return None
+        return None if settled else LOOK_AGAIN
+
+
+def _same_source(known: UserCluster, present: UserCluster) -> bool:
+    return (
+        known.metadata.uid == present.metadata.uid
+        and known.spec.kubeconfig_secret_ref == present.spec.kubeconfig_secret_ref
+    )
+
+
+def _summary(used: resources.ResourceList) -> str:
+    """What fits a column: `cpu 24, memory 96Gi`."""
+    return ", ".join(
+        f"{name} {amount}" for name, amount in sorted(resources.render(used).items()) if name != "machines"
+    )
+
+
+def judge(cluster: UserCluster, source: Source, keeper: ConfigurationKeeper | None) -> list[Condition]:
+    """The UserCluster's conditions (API.md section 1), Ready first."""
+    if source.problem is not None:
+        followed = ("False", source.problem.reason, source.problem.message)
+    elif source.current:
+        followed = ("True", "Counted", "")
+    else:
+        followed = ("Unknown", "Connecting", "its Machines are being listed")
+    if keeper is not None and keeper.in_place:
+        enforced = ("True", "WebhookConfigured", "")
+    elif keeper is not None and keeper.error is not None:
+        enforced = ("False", "WebhookMissing", keeper.error)
+    elif source.problem is not None:
+        enforced = ("Unknown", source.problem.reason, "whether the webhook is in place cannot be seen")
+    else:
+        enforced = ("Unknown", "Connecting", "the webhook is being configured")
+    unsized = source.tally.unsized()
+    if unsized:
+        count = source.tally.unsized_count()
+        sized = ("False", "NotSized", f"{count} machines: {'; '.join(unsized)}")
+    else:
+        sized = ("True", "AllSized", "")
+    parts = {"UsageCurrent": followed, "Enforced": enforced, "MachinesSized": sized}
+    failing = [(name, part) for name, part in parts.items() if part[0] != "True" and name != "MachinesSized"]
+    if failing:
+        name, (status, reason, message) = failing[0]
+        ready = (status, reason, f"{name}: {message}" if message else name)
+    else:
+        ready = ("True", "Enforced", "")
+    return [
+        msgspec.convert(
+            {
+                "type": name,
+                "status": status,
+                "reason": reason,
+                "message": message,
+                "observedGeneration": cluster.metadata.generation,
+            },
+            Condition,
+        )
+        for name, (status, reason, message) in {"Ready": ready, **parts}.items()
+    ]
