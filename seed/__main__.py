@@ -86,7 +86,7 @@ async def serve(running: Program, options: SeedOptions) -> None:
     key = WebhookKey(cluster, options.namespace, on_change=configuration_changed)
     host = urlsplit(options.webhook_url).hostname
     assert host is not None, "https_url has checked it"
-    certificates = Certificates(cluster, options.namespace, [host], on_bundle=lambda: leader.configuration_changed())
+    certificates = Certificates(cluster, options.namespace, [host], on_bundle=configuration_changed)
 
     def wanted(user_cluster: UserCluster) -> WebhookConfiguration:
         return desired(
@@ -176,14 +176,16 @@ async def until_stopped(running: Program, followers: list[asyncio.Task[None]]) -
 
 async def within_start(followers: list[asyncio.Task[None]], *needed: Coroutine[object, object, None]) -> None:
     """All that is needed before the first request can be answered, or the error that prevents it."""
-    preparing = asyncio.gather(*needed)
+
+    async def prepare() -> None:
+        await asyncio.gather(*needed)
+
+    preparing = asyncio.create_task(prepare(), name="preparing")
     try:
         async with asyncio.timeout(START_TIMEOUT):
-            await asyncio.wait([preparing, *followers], return_when=asyncio.FIRST_COMPLETED)
-            for task in followers:
-                if task.done():
-                    await task
-            await preparing
+            done, _ = await asyncio.wait([preparing, *followers], return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            await task
     finally:
         preparing.cancel()
         await asyncio.gather(preparing, return_exceptions=True)
