@@ -1,0 +1,98 @@
+"""What the master's own cluster has: watch caches, kept whether this replica leads or not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from common.api import SEEDS, Seed
+from common.kube.client import Cluster
+from common.kube.meta import Object
+from common.kube.reflector import Change, Reflector
+from master.objects import MASTER_QUOTAS, ORGANIZATIONS, PROJECTS, SECRETS, MasterQuota, Named, Secret
+
+T = TypeVar("T", bound=Object)
+
+BY_ORGANIZATION = "organization"
+BY_SUBJECT = "subject"
+
+
+def subject_of(quota: MasterQuota) -> tuple[str, str]:
+    """Kind and name; the name is empty for namespaces."""
+    subject = quota.spec.get("subject")
+    if not isinstance(subject, dict):
+        return "", ""
+    return str(subject.get("kind", "")), str(subject.get("name", ""))
+
+
+def organization_of(project: Named) -> str:
+    return str(project.spec.get("organization", ""))
+
+
+class Caches:
+    """`listen(listener)`: called with the plural, the name and the change of every object, on the event loop."""
+
+    def __init__(self, cluster: Cluster, namespace: str) -> None:
+        self._listeners: list[Callable[[str, Change[Object]], None]] = []
+        self.seeds: Reflector[Seed] = Reflector(cluster, SEEDS, on_change=self._tells("seeds"))
+        self.quotas: Reflector[MasterQuota] = Reflector(
+            cluster,
+            MASTER_QUOTAS,
+            indexes={BY_SUBJECT: lambda quota: ["/".join(subject_of(quota))]},
+            on_change=self._tells("resourcequotas"),
+        )
+        self.projects: Reflector[Named] = Reflector(
+            cluster,
+            PROJECTS,
+            indexes={BY_ORGANIZATION: lambda project: [organization_of(project)]},
+            on_change=self._tells("projects"),
+        )
+        self.organizations: Reflector[Named] = Reflector(cluster, ORGANIZATIONS, on_change=self._tells("organizations"))
+        self.secrets: Reflector[Secret] = Reflector(
+            cluster, SECRETS, namespace=namespace, on_change=self._tells("secrets")
+        )
+        self._all: dict[str, Reflector[Any]] = {
+            "seeds": self.seeds,
+            "resourcequotas": self.quotas,
+            "projects": self.projects,
+            "organizations": self.organizations,
+            "secrets": self.secrets,
+        }
+
+    def listen(self, listener: Callable[[str, Change[Object]], None]) -> Callable[[], None]:
+        """Returns what ends it."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for plural, reflector in self._all.items():
+                group.create_task(reflector.run(), name=f"watch {plural}")
+
+    async def synced(self) -> None:
+        """Waits until every cache has had its first list."""
+        for reflector in self._all.values():
+            await reflector.synced.wait()
+
+    def not_synced(self) -> str | None:
+        """A readiness check."""
+        missing = [
+            f"{plural}: {reflector.error or 'first list not complete'}"
+            for plural, reflector in self._all.items()
+            if not reflector.synced.is_set()
+        ]
+        return "; ".join(missing) or None
+
+    def _tells(self, plural: str) -> Callable[[Change[T]], None]:
+        def tell(change: Change[T]) -> None:
+            for listener in list(self._listeners):
+                listener(plural, Change[Object](change.old, change.new))
+
+        return tell
+
+
+def changed_name(change: Change[T]) -> str:
+    known = change.new if change.new is not None else change.old
+    assert known is not None, "a change has an object before or after"
+    return known.metadata.name

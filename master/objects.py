@@ -1,0 +1,100 @@
+"""The objects as the master reads them: specs whole, for a copy must not lose what this version does not know."""
+
+from __future__ import annotations
+
+import msgspec
+
+from common.api import GROUP, VERSION, Condition, Quantities, ResourceQuotaStatus, Wire
+from common.kube.client import Resource
+from common.kube.meta import Object
+
+
+class Named(Object, frozen=True):
+    """A Project or Organization, on the master or a seed."""
+
+    spec: dict[str, object] = {}
+    status: dict[str, object] = {}
+
+
+class SeedUsage(Wire):
+    """One seed's line in a quota's status. `granted` is what it holds now."""
+
+    name: str
+    state: str = ""
+    local_usage: Quantities = {}
+    granted: Quantities = {}
+    last_report_time: str = ""
+
+
+class Summary(Wire):
+    subject: str = ""
+    usage: str = ""
+    peak: str = ""
+    seeds: str = ""
+
+
+class QuotaStatus(Wire):
+    """The status of a quota on the master."""
+
+    observed_generation: int = 0
+    hard: Quantities = {}
+    global_usage: Quantities = {}
+    reserved: Quantities = {}
+    summary: Summary = msgspec.field(default_factory=Summary)
+    seeds: list[SeedUsage] = []
+    seeds_omitted: int = 0
+    conditions: list[Condition] = []
+
+
+class MasterQuota(Object, frozen=True):
+    """A quota on the master. `spec` is a `common.api.ResourceQuotaSpec`, whole."""
+
+    spec: dict[str, object] = {}
+    status: QuotaStatus = msgspec.field(default_factory=QuotaStatus)
+
+
+class QuotaCopy(Object, frozen=True):
+    """A quota's copy on a seed."""
+
+    spec: dict[str, object] = {}
+    status: ResourceQuotaStatus = msgspec.field(default_factory=ResourceQuotaStatus)
+
+
+class Secret(Object, frozen=True):
+    """`data` is in base64."""
+
+    data: dict[str, str] = {}
+
+
+MASTER_QUOTAS = Resource(GROUP, VERSION, "resourcequotas", "ResourceQuota", False, MasterQuota)
+QUOTA_COPIES = Resource(GROUP, VERSION, "resourcequotas", "ResourceQuota", False, QuotaCopy)
+PROJECTS = Resource(GROUP, VERSION, "projects", "Project", False, Named)
+ORGANIZATIONS = Resource(GROUP, VERSION, "organizations", "Organization", False, Named)
+SECRETS = Resource("", "v1", "secrets", "Secret", True, Secret)
+
+
+def conditions_body(conditions: list[Condition]) -> list[dict[str, object]]:
+    """The schema wants every field of a condition, also the empty ones."""
+    return [
+        {
+            "type": condition.type,
+            "status": condition.status,
+            "reason": condition.reason,
+            "message": condition.message,
+            "observedGeneration": condition.observed_generation,
+            "lastTransitionTime": condition.last_transition_time,
+        }
+        for condition in conditions
+    ]
+
+
+def with_transitions(conditions: list[Condition], before: list[Condition], now: str) -> list[Condition]:
+    """The conditions with lastTransitionTime: kept while the status is what it was, else `now` (RFC 3339)."""
+    known = {condition.type: condition for condition in before}
+    result = []
+    for condition in conditions:
+        old = known.get(condition.type)
+        kept = old is not None and old.status == condition.status and old.last_transition_time
+        time = old.last_transition_time if old is not None and kept else now
+        result.append(msgspec.structs.replace(condition, last_transition_time=time))
+    return result

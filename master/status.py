@@ -1,0 +1,331 @@
+"""What users read of a quota and of a seed. Pure: a view in, the status out (API.md section 1 lays down the words)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from common import quantity, resources
+from common.api import Condition, ResourceQuotaSpec, StaleSource, Subject, wire_quantities
+from common.resources import ResourceList
+from master.objects import QuotaStatus, SeedUsage, Summary, with_transitions
+
+MAX_SEEDS = 32  # lines in a status; 1,000 of them would rewrite 300 KB at every count
+STALE_AFTER = 10.0  # seconds without contact from which a seed's count is called stale
+NAMED = 3  # seeds that a message names
+
+_FIRST = ("cpu", "memory", "storage", "machines", "clusters")
+_TROUBLE = {"Stale": 0, "Learning": 1, "Fenced": 2}
+_LOST_LAST = 9
+
+
+class SeedView(msgspec.Struct, frozen=True, kw_only=True):
+    """One seed as one quota sees it. `silent` is in seconds since the last contact, None: never since this start.
+
+    `synced`: whether the seed has the quota as it is now; None: it cannot be asked.
+    """
+
+    name: str
+    connected: bool = True
+    lost: bool = False
+    gone: bool = False  # its Seed object was deleted, what it holds was not freed
+    silent: float | None = 0.0
+    last_report_time: str = ""
+    synced: bool | None = True
+    reported: bool = True
+    fenced: bool = False
+    learned: bool = True
+    held: ResourceList = {}
+    use: ResourceList = {}
+    reserved: ResourceList = {}
+    stale_sources: Sequence[StaleSource] = ()
+
+    @property
+    def stale(self) -> bool:
+        return not self.connected and (self.silent is None or self.silent >= STALE_AFTER)
+
+    @property
+    def state(self) -> str:
+        if self.lost:
+            return "Lost"
+        if self.stale:
+            return "Stale"
+        if not self.learned:
+            return "Learning"
+        return "Fenced" if self.fenced or not self.reported else "Current"
+
+
+class QuotaView(msgspec.Struct, frozen=True, kw_only=True):
+    generation: int
+    spec: ResourceQuotaSpec
+    limits: ResourceList
+    subject_exists: bool
+    learning: bool
+    seeds: Sequence[SeedView]
+
+
+def quota_status(view: QuotaView, before: QuotaStatus, now: str) -> QuotaStatus:
+    """`now` is RFC 3339, for lastTransitionTime."""
+    present = [seed for seed in view.seeds if not seed.lost]
+    names = view.limits.keys()
+    use = dict.fromkeys(names, 0) | resources.total(resources.only(seed.use, names) for seed in present)
+    reserved = resources.total(resources.only(seed.reserved, names) for seed in present)
+    lines = seed_lines(view.seeds, view.limits)
+    conditions = [
+        _ready(view),
+        _enforced(present),
+        _usage_current(present),
+        _near_limit(use, view.limits, view.spec.warn_at_percent),
+        _exceeded(use, view.limits, before),
+    ]
+    conditions = [msgspec.structs.replace(each, observed_generation=view.generation) for each in conditions]
+    return QuotaStatus(
+        observed_generation=view.generation,
+        hard=wire_quantities(view.limits),
+        global_usage=wire_quantities(use),
+        reserved=wire_quantities(_nonzero(reserved)),
+        summary=summary(view.spec.subject, use, view.limits, present),
+        seeds=lines[:MAX_SEEDS],
+        seeds_omitted=max(len(lines) - MAX_SEEDS, 0),
+        conditions=with_transitions(conditions, before.conditions, now),
+    )
+
+
+def same(a: QuotaStatus, b: QuotaStatus) -> bool:
+    """Equal but for the times of reports of seeds that are current: these alone are no reason to write."""
+    return _without_times(a) == _without_times(b)
+
+
+def summary(subject: Subject, use: ResourceList, limits: ResourceList, seeds: Sequence[SeedView]) -> Summary:
+    current = sum(seed.state == "Current" for seed in seeds)
+    return Summary(
+        subject=f"{subject.kind}/{subject.name}" if subject.name else subject.kind,
+        usage=usage_text(use, limits),
+        peak=peak_text(use, limits),
+        seeds=f"{current}/{len(seeds)}",
+    )
+
+
+def usage_text(use: ResourceList, limits: ResourceList) -> str:
+    used, limited = resources.render(resources.only(use, limits)), resources.render(limits)
+    return ", ".join(f"{name} {used.get(name, '0')}/{limited[name]}" for name in _in_order(limits))
+
+
+def peak_text(use: ResourceList, limits: ResourceList) -> str:
+    """The resource nearest to its limit. Percent are rounded down: 100% is full."""
+    peak, most = "", -1
+    for name in _in_order(limits):
+        used, limit = use.get(name, 0), limits[name]
+        if limit == 0 and used > 0:
+            return f"{name} over 0"
+        percent = used * 100 // limit if limit else -1
+        if percent > most:
+            peak, most = f"{name} {percent}%", percent
+    return peak
+
+
+def seed_lines(seeds: Sequence[SeedView], limits: ResourceList) -> list[SeedUsage]:
+    """Those in trouble first, then the largest."""
+
+    def rank(seed: SeedView) -> tuple[int, int, str]:
+        trouble = _LOST_LAST if seed.lost else _TROUBLE.get(seed.state, len(_TROUBLE))
+        share = max((seed.use.get(name, 0) * 10_000 // limit for name, limit in limits.items() if limit), default=0)
+        return trouble, -share, seed.name
+
+    return [
+        SeedUsage(
+            name=seed.name,
+            state=seed.state,
+            local_usage=wire_quantities(_nonzero(resources.only(seed.use, limits))),
+            granted=wire_quantities(_nonzero(resources.only(seed.held, limits))),
+            last_report_time=seed.last_report_time,
+        )
+        for seed in sorted(seeds, key=rank)
+    ]
+
+
+def age(seconds: float) -> str:
+    """Coarser the longer it is, so that a text with an age in it seldom changes."""
+    minutes = int(seconds // 60)
+    if minutes < 1:
+        return "less than 1m"
+    if minutes < 10:
+        return f"{minutes}m"
+    if minutes < 60:
+        return f"{minutes // 5 * 5}m"
+    hours = minutes // 60
+    return f"{hours}h" if hours < 48 else f"{hours // 24}d"
+
+
+class SeedHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """A seed apart from any quota. `connected` is False with a reason and a message."""
+
+    generation: int
+    connected: bool
+    reason: str = "Connected"
+    message: str = ""
+    synced: bool | None = None
+    outstanding: int = 0
+    failing: Sequence[str] = ()
+    fenced: Sequence[str] = ()  # quotas whose account is fenced
+    learning: Sequence[str] = ()  # quotas that wait for this seed's answer
+
+
+def seed_conditions(view: SeedHealth, before: list[Condition], now: str) -> list[Condition]:
+    connected = _condition("Connected", view.connected, view.reason, view.message)
+    if view.synced is None:
+        synced = _condition("Synced", None, "NotConnected", "the seed cannot be asked what it has")
+    elif view.synced:
+        synced = _condition("Synced", True, "AllCopies", "the seed has all projects and quotas")
+    else:
+        why = f": {view.failing[0]}" if view.failing else ""
+        synced = _condition("Synced", False, "CopiesOutstanding", f"{view.outstanding} objects not yet in sync{why}")
+    if not view.connected:
+        accounts = _condition("AccountsOpen", None, "NotConnected", "the seed cannot be asked")
+    elif view.learning:
+        accounts = _condition("AccountsOpen", False, "Learning", f"waiting for its answer about {_some(view.learning)}")
+    elif view.fenced:
+        accounts = _condition("AccountsOpen", False, "Fenced", f"{_some(view.fenced)} admit nothing until recounted")
+    else:
+        accounts = _condition("AccountsOpen", True, "AllOpen", "every account admits")
+    parts = (connected, synced, accounts)
+    failed = next((part for part in parts if part.status != "True"), None)
+    if failed is None:
+        ready = _condition("Ready", True, "Ready", "connected, in sync, all accounts open")
+    else:
+        ready = _condition("Ready", False, failed.reason, failed.message)
+    conditions = [msgspec.structs.replace(each, observed_generation=view.generation) for each in (ready, *parts)]
+    return with_transitions(conditions, before, now)
+
+
+def _ready(view: QuotaView) -> Condition:
+    subject = view.spec.subject
+    if not view.subject_exists:
+        kind = subject.kind.capitalize()
+        return _condition(
+            "Ready",
+            False,
+            "SubjectNotFound",
+            f"there is no {kind} {subject.name}: create it, or make a quota for one that exists; until then this quota "
+            f"is on all seeds and limits whatever names {subject.kind} {subject.name}",
+        )
+    if view.learning:
+        missing = [seed.name for seed in view.seeds if not seed.learned and not seed.lost and not seed.gone]
+        return _condition(
+            "Ready",
+            None,
+            "Learning",
+            f"what was handed out is being learned again from the seeds; waiting for {_some(missing)}; "
+            "nothing is granted meanwhile",
+        )
+    if view.spec.enforcement == "warn":
+        return _condition("Ready", True, "WarnOnly", "what exceeds the limit is admitted with a warning")
+    return _condition("Ready", True, "Enforced", "")
+
+
+def _enforced(seeds: Sequence[SeedView]) -> Condition:
+    without = [seed.name for seed in seeds if seed.synced is False and not seed.gone]
+    if without:
+        return _condition("Enforced", False, "SeedNotSynced", f"{_some(without)} do not have the present quota yet")
+    unknown = [seed.name for seed in seeds if seed.synced is None and not seed.gone]
+    if unknown:
+        return _condition("Enforced", None, "SeedNotSynced", f"{_some(unknown)} cannot be asked what they have")
+    fenced = [seed.name for seed in seeds if seed.connected and (seed.fenced or not seed.reported)]
+    if fenced:
+        return _condition(
+            "Enforced", False, "AccountFenced", f"{_some(fenced)} admit nothing until everything there is recounted"
+        )
+    return _condition("Enforced", True, "AllSeeds", "")
+
+
+def _usage_current(seeds: Sequence[SeedView]) -> Condition:
+    gone = [seed for seed in seeds if seed.gone]
+    if gone:
+        return _condition(
+            "UsageCurrent",
+            False,
+            "SeedUnreachable",
+            f"{_some([seed.name for seed in gone])}: the Seed was deleted, its last count and what it holds are kept; "
+            "make it again with state Lost to free them",
+        )
+    stale = [seed for seed in seeds if seed.stale]
+    if stale:
+        said = "; ".join(
+            f"{seed.name} last reported {age(seed.silent)} ago"
+            if seed.silent is not None
+            else f"{seed.name} has not been reached since the master started"
+            for seed in stale[:NAMED]
+        )
+        more = f" and {len(stale) - NAMED} more" if len(stale) > NAMED else ""
+        whose = "its last count is" if len(stale) == 1 else "their last counts are"
+        return _condition("UsageCurrent", False, "SeedUnreachable", f"{said}{more}; {whose} kept")
+    sources = [(seed.name, source) for seed in seeds for source in seed.stale_sources]
+    if sources:
+        said = "; ".join(
+            f"{source.source} on {seed} last counted {age(source.seconds)} ago" for seed, source in sources[:NAMED]
+        )
+        more = f" and {len(sources) - NAMED} more" if len(sources) > NAMED else ""
+        return _condition("UsageCurrent", False, "SourceUnreachable", f"{said}{more}; the last count is kept")
+    return _condition("UsageCurrent", True, "AllReported", "")
+
+
+def _near_limit(use: ResourceList, limits: ResourceList, warn_at_percent: int) -> Condition:
+    full = [name for name, limit in limits.items() if use.get(name, 0) >= limit and (limit or use.get(name, 0))]
+    if full:
+        return _condition("NearLimit", True, "Full", f"{_texts(full, use, limits)}")
+    near = [name for name, limit in limits.items() if limit and use.get(name, 0) * 100 >= limit * warn_at_percent]
+    if near:
+        return _condition("NearLimit", True, "AboveWarnPercent", f"{_texts(near, use, limits)}")
+    return _condition("NearLimit", False, "BelowWarnPercent", f"all below {warn_at_percent}% of the limit")
+
+
+def _exceeded(use: ResourceList, limits: ResourceList, before: QuotaStatus) -> Condition:
+    over = [name for name, limit in limits.items() if use.get(name, 0) > limit]
+    if not over:
+        return _condition("Exceeded", False, "WithinLimit", "")
+    known = next((condition for condition in before.conditions if condition.type == "Exceeded"), None)
+    lowered = any(name in before.hard and quantity.parse(before.hard[name]) > limits[name] for name in over)
+    if lowered:
+        reason = "LimitLowered"
+    elif known is not None and known.status == "True":
+        reason = known.reason
+    else:
+        reason = "UsageNotAdmitted"
+    why = "the limit was lowered" if reason == "LimitLowered" else "this use was not admitted here"
+    return _condition(
+        "Exceeded",
+        True,
+        reason,
+        f"{_texts(over, use, limits)}: {why}; nothing is removed, and nothing more is admitted until use has fallen",
+    )
+
+
+def _condition(kind: str, status: bool | None, reason: str, message: str) -> Condition:
+    words: dict[bool | None, Literal["True", "False", "Unknown"]] = {True: "True", False: "False", None: "Unknown"}
+    return Condition(type=kind, status=words[status], reason=reason, message=message)
+
+
+def _texts(names: Sequence[str], use: ResourceList, limits: ResourceList) -> str:
+    return usage_text(use, resources.only(limits, names))
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(sorted(names)[:NAMED]) + more
+
+
+def _nonzero(amounts: ResourceList) -> dict[str, int]:
+    return {name: amount for name, amount in amounts.items() if amount}
+
+
+def _in_order(names: ResourceList) -> list[str]:
+    return [name for name in _FIRST if name in names] + sorted(name for name in names if name not in _FIRST)
+
+
+def _without_times(status: QuotaStatus) -> QuotaStatus:
+    seeds = [
+        msgspec.structs.replace(seed, last_report_time="") if seed.state != "Stale" else seed for seed in status.seeds
+    ]
+    return msgspec.structs.replace(status, seeds=seeds)

@@ -1,0 +1,145 @@
+"""The status of Projects and Organizations: a few words for the columns of kubectl get, written seldom."""
+
+from __future__ import annotations
+
+import msgspec
+
+from common.api import MASTER_MANAGER, Condition
+from common.kube.client import Cluster, NotFound
+from common.kube.controller import Controller, ReconcileHook
+from common.kube.meta import Object
+from common.kube.reflector import Change
+from master.caches import BY_ORGANIZATION, BY_SUBJECT, Caches, changed_name, organization_of, subject_of
+from master.objects import ORGANIZATIONS, PROJECTS, MasterQuota, Named, conditions_body, with_transitions
+from master.quotas import wall_clock
+from master.seeds import Seeds
+
+SETTLE = 1.0  # seconds to wait for more of the same
+USAGE_EVERY = 5.0  # seconds in which a changed use is repeated here
+WORKERS = 8
+TIMEOUT = 15.0
+
+Key = tuple[str, str]  # plural and name
+
+
+class Tenants:
+    """`run` works until cancelled; the caches are synced."""
+
+    def __init__(
+        self, cluster: Cluster, caches: Caches, seeds: Seeds, *, on_reconcile: ReconcileHook | None = None
+    ) -> None:
+        self._cluster = cluster
+        self._caches = caches
+        self._seeds = seeds
+        self._controller: Controller[Key] = Controller(
+            "tenant-status", self._show, workers=WORKERS, timeout=TIMEOUT, on_reconcile=on_reconcile
+        )
+
+    async def run(self) -> None:
+        ends = self._caches.listen(self._changed)
+        try:
+            self.review_all()
+            await self._controller.run()
+        finally:
+            ends()
+
+    def review_all(self) -> None:
+        for name in self._caches.projects.store.keys():  # noqa: SIM118
+            self._controller.queue.add_after(("projects", name), SETTLE)
+        for name in self._caches.organizations.store.keys():  # noqa: SIM118
+            self._controller.queue.add_after(("organizations", name), SETTLE)
+
+    def settled(self, plural: str, name: str) -> None:
+        """A copy on a seed is in sync."""
+        if plural == "projects":
+            self._controller.queue.add_after((plural, name), SETTLE)
+
+    def _changed(self, plural: str, change: Change[Object]) -> None:
+        queue = self._controller.queue
+        name = changed_name(change)
+        if plural == "resourcequotas":
+            for quota in (change.old, change.new):
+                if isinstance(quota, MasterQuota):
+                    kind, subject = subject_of(quota)
+                    if kind in ("project", "organization"):
+                        queue.add_after((f"{kind}s", subject), USAGE_EVERY)
+        elif plural == "projects":
+            queue.add_after((plural, name), SETTLE)
+            for project in (change.old, change.new):
+                if isinstance(project, Named) and organization_of(project):
+                    queue.add_after(("organizations", organization_of(project)), SETTLE)
+        elif plural == "organizations":
+            queue.add_after((plural, name), SETTLE)
+            if change.old is None or change.new is None:
+                for project in self._caches.projects.store.by_index(BY_ORGANIZATION, name):
+                    queue.add_after(("projects", project.metadata.name), SETTLE)
+
+    async def _show(self, key: Key) -> float | None:
+        plural, name = key
+        cache, resource = (
+            (self._caches.projects, PROJECTS) if plural == "projects" else (self._caches.organizations, ORGANIZATIONS)
+        )
+        there = cache.store.get(name)
+        if there is None:
+            return None
+        status = self._project(there) if plural == "projects" else self._organization(there)
+        if all(there.status.get(field) == value for field, value in status.items()):
+            return None
+        try:
+            await self._cluster.apply(
+                resource,
+                {"metadata": {"name": name, "uid": there.metadata.uid}, "status": status},
+                MASTER_MANAGER,
+                "status",
+            )
+        except NotFound:
+            return None
+        return None
+
+    def _project(self, project: Named) -> dict[str, object]:
+        name, organization = project.metadata.name, organization_of(project)
+        without = [
+            link.name
+            for link in self._seeds.present()
+            if link.sync is None or not link.connected or not link.sync.in_sync("projects", name)
+        ]
+        if organization and organization not in self._caches.organizations.store:
+            ready = _ready(False, "OrganizationNotFound", f"there is no Organization {organization}: create it")
+        elif without:
+            some = ", ".join(sorted(without)[:3]) + (f" and {len(without) - 3} more" if len(without) > 3 else "")
+            ready = _ready(False, "SeedNotSynced", f"not known to be on {some}")
+        else:
+            ready = _ready(True, "AllSeeds", "the project is on all seeds")
+        before = msgspec.convert(project.status.get("conditions", []), list[Condition])
+        ready = msgspec.structs.replace(ready, observed_generation=project.metadata.generation)
+        status: dict[str, object] = {
+            "observedGeneration": project.metadata.generation,
+            "conditions": conditions_body(with_transitions([ready], before, wall_clock())),
+        }
+        quotas = self._quotas("project", name)
+        if quotas:
+            status["summary"] = {
+                "quota": ", ".join(quota.metadata.name for quota in quotas)[:2048],
+                "usage": quotas[0].status.summary.usage,
+            }
+        return status
+
+    def _organization(self, organization: Named) -> dict[str, object]:
+        name = organization.metadata.name
+        status: dict[str, object] = {
+            "observedGeneration": organization.metadata.generation,
+            "projects": len(self._caches.projects.store.by_index(BY_ORGANIZATION, name)),
+        }
+        quotas = self._quotas("organization", name)
+        if quotas:
+            status["summary"] = {"usage": quotas[0].status.summary.usage}
+        return status
+
+    def _quotas(self, kind: str, name: str) -> list[MasterQuota]:
+        return sorted(
+            self._caches.quotas.store.by_index(BY_SUBJECT, f"{kind}/{name}"), key=lambda quota: quota.metadata.name
+        )
+
+
+def _ready(ready: bool, reason: str, message: str) -> Condition:
+    return Condition(type="Ready", status="True" if ready else "False", reason=reason, message=message)
