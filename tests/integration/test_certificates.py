@@ -1,0 +1,287 @@
+"""The webhook's certificates and key on a real API server, with the rights of charts/rbac, under real TLS clients."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import aiohttp
+import pytest
+import pytest_asyncio
+from aiohttp import web
+
+from common.kube.client import Cluster
+from devcluster import manifests
+from devcluster.controlplane import ApiServer, ControlPlane
+from seed import certificates, webhook_token
+from seed.certificates import Certificates, Policy
+from seed.own_secret import SECRETS
+from seed.webhook_token import WebhookKey
+
+pytestmark = pytest.mark.integration
+
+RBAC = Path(__file__).parents[2] / "charts" / "rbac" / "seed.yaml"
+NAMES = ("127.0.0.1", "localhost")
+
+
+def bindings(namespace: str) -> list[manifests.Manifest]:
+    group = "rbac.authorization.k8s.io"
+    subjects = [{"apiGroup": group, "kind": "User", "name": "seedquota-seed"}]
+    return [
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": "RoleBinding",
+            "metadata": {"name": "seedquota-seed", "namespace": namespace},
+            "subjects": subjects,
+            "roleRef": {"apiGroup": group, "kind": "Role", "name": "seedquota-seed"},
+        },
+    ]
+
+
+@pytest_asyncio.fixture(scope="module")
+async def server(control_plane: ControlPlane) -> AsyncIterator[ApiServer]:
+    await control_plane.start(["certificates"])
+    server = control_plane.cluster("certificates")
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "seedquota"}}
+    await manifests.apply(server, [namespace, *manifests.load(RBAC), *bindings("seedquota")])
+    yield server
+    await server.stop()
+
+
+@pytest_asyncio.fixture
+async def admin(server: ApiServer) -> AsyncIterator[Cluster]:
+    cluster = await Cluster.from_kubeconfig(server.kubeconfig(), name="seed")
+    yield cluster
+    for secret in (await cluster.list(SECRETS, "seedquota")).items:
+        await cluster.delete(SECRETS, secret.metadata.name, "seedquota")
+    await cluster.close()
+
+
+@pytest_asyncio.fixture
+async def seed(server: ApiServer) -> AsyncIterator[Cluster]:
+    cluster = await Cluster.from_kubeconfig(server.kubeconfig("seedquota-seed"), name="seed")
+    yield cluster
+    await cluster.close()
+
+
+@asynccontextmanager
+async def running(*parts: Certificates | WebhookKey) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(part.run()) for part in parts]
+    try:
+        await asyncio.gather(*(part.wait_ready(10) for part in parts))
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def webhook(context: ssl.SSLContext) -> AsyncIterator[str]:
+    async def answer(_request: web.Request) -> web.Response:
+        await asyncio.sleep(0.005)
+        return web.Response(text="ok")
+
+    app = web.Application()
+    app.router.add_post("/", answer)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
+    await site.start()
+    try:
+        yield f"https://127.0.0.1:{runner.addresses[0][1]}/"
+    finally:
+        await runner.cleanup()
+
+
+class Callers:
+    """Clients that call without pause, each request on a connection of its own, trusting what `bundle` says then.
+
+    `lag`: how long a changed bundle takes to reach them, as it does to reach webhook configurations.
+    """
+
+    def __init__(self, url: str, bundle: Callable[[], bytes], lag: float = 0.0) -> None:
+        self.calls = 0
+        self.failures: list[str] = []
+        self._url = url
+        self._bundle = bundle
+        self._lag = lag
+        self._trusted = bundle()
+
+    async def run(self, clients: int) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._learn())
+            group.create_task(self._call(keep_alive=True))
+            for _ in range(clients):
+                group.create_task(self._call(keep_alive=False))
+
+    async def _learn(self) -> None:
+        while True:
+            await asyncio.sleep(0.02)
+            if (bundle := self._bundle()) != self._trusted:
+                await asyncio.sleep(self._lag)
+                self._trusted = bundle
+
+    async def _call(self, *, keep_alive: bool) -> None:
+        async with AsyncExitStack() as stack:
+            trusted, session = b"", None
+            while True:
+                if session is None or (trusted != self._trusted and not keep_alive):
+                    trusted = self._trusted
+                    context = ssl.create_default_context(cadata=trusted.decode())
+                    connector = aiohttp.TCPConnector(ssl=context, force_close=not keep_alive)
+                    session = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
+                try:
+                    async with session.post(self._url, timeout=aiohttp.ClientTimeout(total=5)) as answer:
+                        assert answer.status == 200
+                        await answer.text()
+                except (aiohttp.ClientError, OSError) as error:
+                    self.failures.append(f"{type(error).__name__}: {error}")
+                self.calls += 1
+
+
+@asynccontextmanager
+async def calling(callers: Callers, clients: int = 4) -> AsyncIterator[None]:
+    task = asyncio.create_task(callers.run(clients))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_serving_and_then_the_ca_rotate_under_load_without_one_failed_request(
+    seed: Cluster, admin: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    policy = Policy(
+        ca_validity=timedelta(seconds=9), serving_validity=timedelta(seconds=4), overlap=timedelta(seconds=2)
+    )
+    bundles: list[bytes] = []
+    served = Certificates(seed, "seedquota", NAMES, policy=policy, recheck_seconds=0.2)
+    other_replica = Certificates(
+        admin,
+        "seedquota",
+        NAMES,
+        policy=policy,
+        recheck_seconds=0.2,
+        on_bundle=lambda: bundles.append(other_replica.ca_bundle),
+    )
+    async with running(served, other_replica), webhook(served.ssl_context) as url:
+        first = served.ca_bundle
+        callers = Callers(url, lambda: other_replica.ca_bundle, lag=1.0)
+        async with calling(callers):
+            await until(lambda: first not in served.ca_bundle, 20)
+            await asyncio.sleep(0.3)
+            assert served.ca_bundle == other_replica.ca_bundle
+        assert callers.failures == []
+        assert callers.calls > 200
+        loaded = caplog.messages.count("webhook certificate loaded")
+        assert loaded >= 6, "by both replicas: the first, a renewed one, and one of the next CA"
+        assert all(record.levelno == logging.INFO for record in caplog.records)
+        assert bundles[1].startswith(first), "the next CA is introduced beside the first"
+        assert bundles[1].endswith(bundles[2]), "then the first is dropped"
+
+
+async def test_two_replicas_that_start_at_once_end_with_the_same_certificate(seed: Cluster, admin: Cluster) -> None:
+    first, second = (Certificates(cluster, "seedquota", NAMES) for cluster in (seed, admin))
+    async with running(first, second):
+        await until(lambda: first.ca_bundle == second.ca_bundle)
+        async with webhook(first.ssl_context) as one, webhook(second.ssl_context) as two:
+            context = ssl.create_default_context(cadata=first.ca_bundle.decode())
+            async with aiohttp.ClientSession() as session:
+                for url in (one, two, one.replace("127.0.0.1", "localhost")):
+                    async with session.post(url, ssl=context) as answer:
+                        assert answer.status == 200
+        assert first.not_ready() is None
+
+
+@pytest.mark.parametrize("key", ["ca.crt", "tls.key"])
+async def test_an_unusable_secret_is_replaced_and_says_so_and_serving_goes_on(
+    seed: Cluster, admin: Cluster, caplog: pytest.LogCaptureFixture, key: str
+) -> None:
+    served = Certificates(seed, "seedquota", NAMES)
+    async with running(served), webhook(served.ssl_context) as url:
+        before = await admin.get(SECRETS, certificates.SECRET_NAME, "seedquota")
+        garbage = base64.b64encode(b"garbage").decode()
+        with caplog.at_level(logging.INFO):
+            await admin.merge_patch(SECRETS, certificates.SECRET_NAME, {"data": {key: garbage}}, "seedquota")
+            await until(lambda: "webhook certificate loaded" in caplog.messages)
+        (warning,) = (record for record in caplog.records if record.levelno >= logging.WARNING)
+        assert warning.message == "secret written"
+        assert key in vars(warning)["why"]
+        after = await admin.get(SECRETS, certificates.SECRET_NAME, "seedquota")
+        assert after.data[key] not in (b"garbage", before.data[key])
+        assert certificates.read(after.data).problems == ()
+        context = ssl.create_default_context(cadata=served.ca_bundle.decode())
+        async with aiohttp.ClientSession() as session, session.post(url, ssl=context) as answer:
+            assert answer.status == 200
+
+
+async def test_a_secret_that_cannot_be_written_is_an_error_that_says_why(server: ApiServer) -> None:
+    async with AsyncExitStack() as stack:
+        stranger = await Cluster.from_kubeconfig(server.kubeconfig("seedquota-master"), name="seed")
+        stack.push_async_callback(stranger.close)
+        served = Certificates(stranger, "seedquota", NAMES)
+        task = asyncio.create_task(served.run())
+        try:
+            with pytest.raises(TimeoutError, match=r"seedquota/seedquota-webhook-tls: .*forbidden"):
+                await served.wait_ready(1.0)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_all_replicas_make_the_same_tokens_also_after_the_secret_was_deleted(
+    seed: Cluster, admin: Cluster
+) -> None:
+    first, second = WebhookKey(seed, "seedquota"), WebhookKey(admin, "seedquota")
+    assert not first.verify("uid", "")
+    async with running(first, second):
+        token = first.token("uid")
+        assert second.verify("uid", token)
+        assert not second.verify("another", token)
+        assert not second.verify("uid", token.upper())
+        assert not second.verify("uid", "\N{SNOWMAN}")
+        await admin.delete(SECRETS, webhook_token.SECRET_NAME, "seedquota")
+        async with asyncio.timeout(5):
+            while not (await admin.list(SECRETS, "seedquota")).items:
+                await asyncio.sleep(0.02)
+        third = WebhookKey(admin, "seedquota")
+        async with running(third):
+            assert third.token("uid") == token
+
+
+async def test_a_new_key_is_taken_over_while_old_tokens_stay_good(seed: Cluster, admin: Cluster) -> None:
+    changes: list[str] = []
+    key = WebhookKey(seed, "seedquota", on_change=lambda: changes.append(key.token("uid")))
+    async with running(key):
+        old = key.token("uid")
+        fresh = base64.b64encode(b"n" * 32).decode()
+        await admin.merge_patch(SECRETS, webhook_token.SECRET_NAME, {"data": {"key": fresh}}, "seedquota")
+        await until(lambda: len(changes) == 2)
+        assert changes[1] == webhook_token.token(b"n" * 32, "uid") != old
+        assert key.verify("uid", changes[1])
+        assert key.verify("uid", old)
+
+
+async def test_an_unusable_key_is_put_back(seed: Cluster, admin: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    key = WebhookKey(seed, "seedquota")
+    async with running(key):
+        before = (await admin.get(SECRETS, webhook_token.SECRET_NAME, "seedquota")).data
+        await admin.merge_patch(SECRETS, webhook_token.SECRET_NAME, {"data": {"key": "c2hvcnQ="}}, "seedquota")
+        await until(lambda: "secret written" in caplog.messages)
+        assert (await admin.get(SECRETS, webhook_token.SECRET_NAME, "seedquota")).data == before
+    assert caplog.records[-1].levelno == logging.WARNING
