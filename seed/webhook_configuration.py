@@ -155,6 +155,7 @@ class ConfigurationKeeper:
         self._facts = {"cluster": cluster.name, "configuration": self._name}
         self._refused: str | None = None
         self._accepted: _Accepted | None = None
+        self._was_right: list[Webhook] | None = None  # what was wanted when it was last there
         self._writes: deque[float] = deque(maxlen=MAX_WRITES)
         self._wake = asyncio.Event()
         self._reflector = Reflector(
@@ -214,7 +215,7 @@ class ConfigurationKeeper:
             self._note(want.webhooks, have.webhooks)
             return
         self.in_place = False
-        drifted = self._accepted is not None and self._accepted.want == want.webhooks
+        drifted = self._was_right == want.webhooks
         await self._pace()
         number = self._reflector.lists_completed
         written = await self._write(want, have)
@@ -241,6 +242,7 @@ class ConfigurationKeeper:
         )
 
     def _note(self, want: list[Webhook], have: list[Webhook]) -> None:
+        self._was_right = want
         missing = lost(want, have)
         self.in_place = not missing
         self.break_glass = all(webhook.get(MATCH_CONDITIONS) for webhook in have)

@@ -1,7 +1,9 @@
 """Who is calling: each cluster's webhook URL ends in a token that only this seed can make.
 
 A tenant can read his own configuration, hence his own URL. The token is an HMAC over his UserCluster's uid, so he
-cannot make another's and speak for another cluster. It is a secret: no log, event or message may hold it.
+cannot make another's and speak for another cluster. No log, event or message of ours may hold it; but an API server
+that cannot reach us shows the URL to whoever creates a Machine there. So it proves which cluster calls, no more: all
+that it gives away is that cluster's own reservations, and those fall to a recount.
 """
 
 from __future__ import annotations

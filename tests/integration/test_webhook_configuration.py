@@ -1,0 +1,427 @@
+"""The webhook configuration on a real API server, kept with the rights that charts/rbac gives."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+import pytest_asyncio
+from msgspec import structs
+
+from common.api import SecretRef, UserCluster, UserClusterSpec
+from common.kube.client import JSON, Cluster, Invalid, NotFound
+from common.kube.meta import ObjectMeta
+from devcluster import manifests
+from devcluster.controlplane import ApiServer, ControlPlane
+from seed import webhook_configuration
+from seed.certificates import Policy, make_ca
+from seed.webhook_configuration import (
+    NAME,
+    WEBHOOK_CONFIGURATIONS,
+    ConfigurationKeeper,
+    Webhook,
+    WebhookConfiguration,
+    desired,
+)
+
+pytestmark = pytest.mark.integration
+
+RBAC = Path(__file__).parents[2] / "charts" / "rbac" / "user-cluster.yaml"
+TOKEN = "c0ffee00c0ffee00c0ffee00c0ffee00"
+NOWHERE = "https://127.0.0.1:1"  # nobody answers: all of our pods are dead
+MACHINES = "/apis/cluster.k8s.io/v1alpha1/namespaces/{}/machines"
+
+CA = make_ca(datetime.now(UTC), Policy()).certificate_pem()  # an API server takes nothing else
+
+BINDING = {
+    "apiVersion": "rbac.authorization.k8s.io/v1",
+    "kind": "ClusterRoleBinding",
+    "metadata": {"name": "seedquota-user-cluster"},
+    "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "seedquota-seed"}],
+    "roleRef": {
+        "apiGroup": "rbac.authorization.k8s.io",
+        "kind": "ClusterRole",
+        "name": "seedquota-user-cluster",
+    },
+}
+
+
+def user_cluster(name: str = "c1", *, own_source: bool = False) -> UserCluster:
+    return UserCluster(
+        metadata=ObjectMeta(name=name, namespace="alpha", uid="6f9619ff"),
+        spec=UserClusterSpec(project="alpha", kubeconfig_secret_ref=None if own_source else SecretRef(name="c1")),
+    )
+
+
+def wanted(**changes: object) -> WebhookConfiguration:
+    configuration = desired(user_cluster(), base_url=NOWHERE, token=TOKEN, ca_bundle=CA)
+    return structs.replace(configuration, webhooks=[{**configuration.webhooks[0], **changes}])
+
+
+@pytest_asyncio.fixture(scope="module")
+async def server(control_plane: ControlPlane) -> AsyncIterator[ApiServer]:
+    await control_plane.start(["webhook-configuration"])
+    server = control_plane.cluster("webhook-configuration")
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "alpha"}}
+    await manifests.apply(server, [namespace, *manifests.load(RBAC, manifests.MACHINE_CRDS), BINDING])
+    yield server
+    await server.stop()
+
+
+@pytest_asyncio.fixture
+async def admin(server: ApiServer) -> AsyncIterator[Cluster]:
+    cluster = await Cluster.from_kubeconfig(server.kubeconfig(), name="c1")
+    yield cluster
+    for configuration in (await cluster.list(WEBHOOK_CONFIGURATIONS)).items:
+        await cluster.delete(WEBHOOK_CONFIGURATIONS, configuration.metadata.name)
+    await cluster.close()
+
+
+class Counting:
+    """The seed's connection to the cluster, and what it wrote there."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.writes: list[str] = []
+        cluster.on_request = self._count
+
+    def _count(self, verb: str, _plural: str, status: int, _seconds: float) -> None:
+        if verb not in ("get", "list", "watch") and 200 <= status < 300:
+            self.writes.append(verb)
+
+
+@pytest_asyncio.fixture
+async def seed(server: ApiServer, admin: Cluster) -> AsyncIterator[Counting]:  # admin tidies up afterwards
+    cluster = await Cluster.from_kubeconfig(server.kubeconfig("seedquota-seed"), name="c1")
+    yield Counting(cluster)
+    await cluster.close()
+
+
+async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def keeping(
+    cluster: Cluster, want: Callable[[], WebhookConfiguration] = wanted, *, in_place: bool = True
+) -> AsyncIterator[ConfigurationKeeper]:
+    keeper = ConfigurationKeeper(cluster, want)
+    task = asyncio.create_task(keeper.run())
+    try:
+        if in_place:
+            await until(lambda: keeper.in_place)
+        yield keeper
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def found(admin: Cluster) -> list[Webhook] | None:
+    with suppress(NotFound):
+        return (await admin.get(WEBHOOK_CONFIGURATIONS, NAME)).webhooks
+    return None
+
+
+async def settle() -> None:
+    """Long enough for a loop of writes to show itself: one round takes a few milliseconds."""
+    await asyncio.sleep(0.4)
+
+
+async def test_it_is_created_and_then_left_alone(seed: Counting, admin: Cluster) -> None:
+    async with keeping(seed.cluster) as keeper:
+        assert keeper.error is None
+        assert keeper.break_glass
+        configuration = await admin.get(WEBHOOK_CONFIGURATIONS, NAME)
+        assert configuration.webhooks == wanted().webhooks, "every default is written out: comparing is exact"
+        assert configuration.metadata.labels == {"app.kubernetes.io/managed-by": "seedquota"}
+        await admin.merge_patch(WEBHOOK_CONFIGURATIONS, NAME, {"metadata": {"annotations": {"by": "tenant"}}})
+        await settle()
+        assert seed.writes == ["create"]
+
+
+async def test_a_program_that_starts_again_writes_nothing(seed: Counting) -> None:
+    async with keeping(seed.cluster):
+        pass
+    async with keeping(seed.cluster) as keeper:
+        await settle()
+        assert keeper.in_place
+    assert seed.writes == ["create"]
+
+
+async def test_drift_is_told_from_the_start_also_after_a_restart(
+    seed: Counting, admin: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with keeping(seed.cluster):
+        pass
+    async with keeping(seed.cluster):
+        await admin.delete(WEBHOOK_CONFIGURATIONS, NAME)
+        await until(lambda: "webhook configuration put back" in caplog.messages)
+
+
+async def test_it_is_back_within_a_second_of_its_deletion(
+    seed: Counting, admin: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with keeping(seed.cluster):
+        await admin.delete(WEBHOOK_CONFIGURATIONS, NAME)
+        deleted = time.monotonic()
+        while await found(admin) is None:
+            await asyncio.sleep(0.005)
+        assert time.monotonic() - deleted < 1.0
+        await until(lambda: "webhook configuration put back" in caplog.messages)
+        assert vars(caplog.records[-1])["why"] == "missing"
+        await settle()
+    assert seed.writes == ["create", "create"]
+
+
+DRIFTS: dict[str, Mapping[str, object]] = {
+    "url": {"clientConfig": {"url": "https://127.0.0.1:2/elsewhere"}},
+    "ca": {"clientConfig": {"caBundle": None}},
+    "ignored failures": {"failurePolicy": "Ignore"},
+    "namespaces left out": {"namespaceSelector": {"matchLabels": {"a": "b"}}},
+    "objects left out": {"objectSelector": {"matchLabels": {"a": "b"}}},
+    "timeout": {"timeoutSeconds": 30},
+    "another rule": {
+        "rules": [
+            {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"], "scope": "*"}
+        ]
+    },
+    "another way in": {"matchConditions": [{"name": "never", "expression": "false"}]},
+}
+
+
+@pytest.mark.parametrize("drift", DRIFTS)
+async def test_what_a_tenant_changes_is_put_right_with_one_write(
+    seed: Counting, admin: Cluster, caplog: pytest.LogCaptureFixture, drift: str
+) -> None:
+    async with keeping(seed.cluster) as keeper:
+        (webhook,) = (await admin.get(WEBHOOK_CONFIGURATIONS, NAME)).webhooks
+        changed = {**webhook, **DRIFTS[drift]}
+        if isinstance(client := DRIFTS[drift].get("clientConfig"), dict):
+            changed["clientConfig"] = {**wanted_client(), **client}
+        await admin.merge_patch(WEBHOOK_CONFIGURATIONS, NAME, {"webhooks": [changed]})
+        await until(lambda: len(seed.writes) == 2)
+        await settle()
+        assert await found(admin) == wanted().webhooks
+        assert keeper.in_place
+    assert seed.writes == ["create", "update"]
+    assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == [
+        "webhook configuration put back"
+    ]
+
+
+def wanted_client() -> dict[str, object]:
+    client = wanted().webhooks[0]["clientConfig"]
+    assert isinstance(client, dict)
+    return client
+
+
+async def test_a_webhook_that_was_added_and_a_label_that_was_removed_are_put_right(
+    seed: Counting, admin: Cluster
+) -> None:
+    async with keeping(seed.cluster):
+        (webhook,) = wanted().webhooks
+        other = {**webhook, "name": "other.example.com"}
+        patch = {"metadata": {"labels": None}, "webhooks": [other, webhook]}
+        await admin.merge_patch(WEBHOOK_CONFIGURATIONS, NAME, patch)
+        await until(lambda: len(seed.writes) == 2)
+        await settle()
+        configuration = await admin.get(WEBHOOK_CONFIGURATIONS, NAME)
+        assert configuration.webhooks == [webhook]
+        assert configuration.metadata.labels == wanted().metadata.labels
+    assert seed.writes == ["create", "update"]
+
+
+async def test_another_desire_is_carried_out_with_one_write_and_is_no_drift(
+    seed: Counting, admin: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    timeout = 3
+    async with keeping(seed.cluster, lambda: wanted(timeoutSeconds=timeout)) as keeper:
+        timeout = 5
+        keeper.changed()
+        await until(lambda: len(seed.writes) == 2)
+        await settle()
+        assert await found(admin) == wanted(timeoutSeconds=5).webhooks
+    assert seed.writes == ["create", "update"]
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+async def test_defaults_that_an_api_server_adds_start_no_loop(seed: Counting) -> None:
+    def less() -> WebhookConfiguration:
+        (webhook,) = wanted().webhooks
+        left_out = ("timeoutSeconds", "matchPolicy", "objectSelector")
+        return structs.replace(
+            wanted(), webhooks=[{key: value for key, value in webhook.items() if key not in left_out}]
+        )
+
+    async with keeping(seed.cluster, less) as keeper:
+        await settle()
+        assert keeper.in_place
+        assert seed.writes == ["create"]
+        await keeper.remove()
+        await until(lambda: len(seed.writes) == 3)
+        await settle()
+        assert keeper.in_place
+    assert seed.writes == ["create", "delete", "create"]
+
+
+async def test_who_fights_over_it_gets_answers_at_a_bounded_rate_and_loses(
+    seed: Counting, admin: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhook_configuration, "PACE_SECONDS", 1.5)
+    async with keeping(seed.cluster) as keeper:
+        stop = time.monotonic() + 2.0
+        while time.monotonic() < stop:
+            with suppress(NotFound):
+                await admin.delete(WEBHOOK_CONFIGURATIONS, NAME)
+        assert len(seed.writes) <= 2 * webhook_configuration.MAX_WRITES
+        await until(lambda: keeper.in_place)
+        await settle()
+        assert await found(admin) == wanted().webhooks
+
+
+class DropsMatchConditions(Cluster):
+    """Kubernetes before 1.28: fields it does not know are dropped."""
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        content_type: str = JSON,
+        timeout: float | None = None,
+        *,
+        verb: str = "",
+        plural: str = "",
+        max_body: int = 1 << 24,
+    ) -> bytes:
+        if body is not None and method in ("POST", "PUT"):
+            self.look_at(body)
+            configuration = msgspec.json.decode(body)
+            for webhook in configuration["webhooks"]:
+                webhook.pop("matchConditions", None)
+            body = msgspec.json.encode(configuration)
+        return await super().request(
+            method, path, body, content_type, timeout, verb=verb, plural=plural, max_body=max_body
+        )
+
+    def look_at(self, body: bytes) -> None:
+        pass
+
+
+class RefusesMatchConditions(DropsMatchConditions):
+    def look_at(self, body: bytes) -> None:
+        if b"matchConditions" in body:
+            raise Invalid(422, "Invalid", "webhooks[0].matchConditions: not allowed")
+
+
+@pytest.mark.parametrize("old", [DropsMatchConditions, RefusesMatchConditions])
+async def test_an_old_api_server_gets_it_without_the_way_in_and_without_a_loop(
+    server: ApiServer, admin: Cluster, old: type[DropsMatchConditions]
+) -> None:
+    counting = Counting(await old.from_kubeconfig(server.kubeconfig("seedquota-seed"), name="c1"))
+    try:
+        async with keeping(counting.cluster) as keeper:
+            await settle()
+            assert keeper.error is None
+            assert not keeper.break_glass
+            assert counting.writes == ["create"]
+            await admin.delete(WEBHOOK_CONFIGURATIONS, NAME)
+            await until(lambda: len(counting.writes) == 2)
+            await settle()
+            assert keeper.in_place
+            assert counting.writes == ["create", "create"]
+        async with keeping(counting.cluster):
+            await settle()
+        assert len(counting.writes) <= 3
+    finally:
+        await counting.cluster.close()
+
+
+async def test_what_the_api_server_refuses_is_an_error_without_the_token(
+    seed: Counting, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    url = f"https://127.0.0.1:1/%zz/machines/6f9619ff/{TOKEN}"
+    async with keeping(seed.cluster, lambda: wanted(clientConfig={"url": url}), in_place=False) as keeper:
+        await until(lambda: keeper.error is not None)
+        await settle()
+        assert keeper.error is not None
+        assert "clientConfig.url" in keeper.error
+        assert "***" in keeper.error
+        assert not keeper.in_place
+    logged = [str(vars(record)) for record in caplog.records]
+    assert logged
+    assert not [line for line in logged if TOKEN in line]
+
+
+async def test_missing_rights_are_an_error_that_says_so(server: ApiServer) -> None:
+    stranger = await Cluster.from_kubeconfig(server.kubeconfig("seedquota-master"), name="c1")
+    try:
+        async with keeping(stranger, in_place=False) as keeper:
+            await until(lambda: keeper.error is not None)
+            assert "forbidden" in str(keeper.error)
+            assert not keeper.in_place
+    finally:
+        await stranger.close()
+
+
+async def test_removing_is_final_and_may_be_repeated(seed: Counting, admin: Cluster) -> None:
+    async with keeping(seed.cluster) as keeper:
+        pass
+    await keeper.remove()
+    await keeper.remove()
+    assert await found(admin) is None
+    assert not keeper.in_place
+
+
+async def create_machine(server: ApiServer, name: str, namespace: str, *groups: str) -> tuple[int, str]:
+    body = {
+        "apiVersion": "cluster.k8s.io/v1alpha1",
+        "kind": "Machine",
+        "metadata": {"name": name},
+        "spec": {"providerSpec": {"value": {}}},
+    }
+    headers = [("Impersonate-User", "someone"), *(("Impersonate-Group", group) for group in groups)]
+    async with (
+        server.session() as session,
+        session.post(MACHINES.format(namespace), json=body, headers=headers, params={"dryRun": "All"}) as answer,
+    ):
+        return answer.status, await answer.text()
+
+
+async def eventually(server: ApiServer, status: int, name: str, namespace: str, *groups: str) -> str:
+    """An API server learns of a new configuration a moment after it was written."""
+    async with asyncio.timeout(5):
+        while True:
+            got, text = await create_machine(server, name, namespace, *groups)
+            if got == status:
+                return text
+            await asyncio.sleep(0.02)
+
+
+async def test_without_us_nothing_is_created_but_the_way_in_works(seed: Counting, server: ApiServer) -> None:
+    async with keeping(seed.cluster):
+        text = await eventually(server, 500, "m1", "alpha", "system:masters")
+        assert 'failed calling webhook \\"machines.seedquota.io\\"' in text
+        await eventually(server, 201, "m1", "alpha", "system:masters", "seedquota:break-glass")
+
+
+async def test_a_seed_as_its_own_source_is_asked_only_about_the_namespace_of_the_user_cluster(
+    admin: Cluster, server: ApiServer
+) -> None:
+    own = desired(user_cluster(own_source=True), base_url=NOWHERE, token=TOKEN, ca_bundle=CA)
+    second = desired(user_cluster("c2", own_source=True), base_url=NOWHERE, token=TOKEN, ca_bundle=CA)
+    async with keeping(admin, lambda: own), keeping(admin, lambda: second):
+        await eventually(server, 500, "m1", "alpha", "system:masters")
+        await eventually(server, 201, "m1", "default", "system:masters")
+        names = {found.metadata.name for found in (await admin.list(WEBHOOK_CONFIGURATIONS)).items}
+        assert names == {"seedquota-machines.alpha.c1", "seedquota-machines.alpha.c2"}
