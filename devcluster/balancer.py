@@ -1,0 +1,68 @@
+"""Spreads TCP connections over several ports, as a Service does over the replicas of a program."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+
+_CHUNK = 64 * 1024
+
+
+class Balancer:
+    """Listens from its making; `port` is where. A backend that refuses the connection is passed over."""
+
+    def __init__(self, backends: Sequence[int]) -> None:
+        self._backends = list(backends)
+        self._next = 0
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._socket.getsockname()[1]
+        self._connections: set[asyncio.Task[None]] = set()
+        self._serving = asyncio.create_task(asyncio.start_server(self._accept, sock=self._socket))
+
+    async def close(self) -> None:
+        server = await self._serving
+        server.close()
+        for connection in self._connections:
+            connection.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        try:
+            for _ in self._backends:
+                self._next = (self._next + 1) % len(self._backends)
+                try:
+                    backend = await asyncio.open_connection("127.0.0.1", self._backends[self._next])
+                except OSError:
+                    continue
+                await _join((reader, writer), backend)
+                return
+        finally:
+            self._connections.discard(task)
+            writer.close()
+
+
+_Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def _join(client: _Pair, backend: _Pair) -> None:
+    """Until either side ends the connection: that of the other ends with it."""
+    directions = [asyncio.create_task(_copy(client[0], backend[1])), asyncio.create_task(_copy(backend[0], client[1]))]
+    try:
+        await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for direction in directions:
+            direction.cancel()
+        await asyncio.gather(*directions, return_exceptions=True)
+        backend[1].close()
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(ConnectionError):
+        while chunk := await reader.read(_CHUNK):
+            writer.write(chunk)
+            await writer.drain()

@@ -1,0 +1,335 @@
+"""SeedQuota installed on real control planes: a master, seeds with a user cluster each, and the programs as processes.
+
+Nothing here has more rights than in production: the programs act as users whose rights are `charts/rbac` alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import random
+import socket
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+
+from devcluster.balancer import Balancer
+from devcluster.controlplane import ApiServer, ControlPlane, Server
+from devcluster.manifests import MACHINE_CRDS, Manifest, apply, load
+from devcluster.processes import ProcessGroup
+
+CHARTS = Path(__file__).parent.parent / "charts"
+NAMESPACE = "seedquota"
+API = "seedquota.io/v1alpha1"
+GROUP_PATH = f"/apis/{API}"
+MASTER = "master"
+MASTER_USER = "seedquota-master"
+SEED_USER = "seedquota-seed"
+
+IN_FLIGHT_WINDOW = 12.0  # seconds; longer than the API servers' request timeout below
+_LEASE_SECONDS = 5  # what a killed agent is missed for before its successor leads
+_READY_SECONDS = 60.0
+_POLL_SECONDS = 0.05
+_PORTS = range(20_000, 32_000)  # no system hands these out for outgoing connections
+
+
+class NotReadyError(Exception):
+    """What should come about did not within its time. The message says what is missing."""
+
+
+class Program(Server):
+    """One process of seedquota-master or seedquota-seed. `start`, `stop`, `kill`, `pause` and `resume` it at will."""
+
+    def __init__(self, name: str, arguments: Sequence[str], directory: Path, group: ProcessGroup) -> None:
+        self.health = f"http://127.0.0.1:{free_port()}"
+        address = self.health.removeprefix("http://")
+        super().__init__(name, [sys.executable, "-m", *arguments, f"--health-address={address}"], directory, group)
+
+    async def _ready(self) -> bool:
+        try:
+            async with aiohttp.ClientSession() as session, session.get(f"{self.health}/readyz") as answer:
+                return answer.status == 200
+        except aiohttp.ClientError:
+            return False
+
+
+class Installation:
+    """`async with Installation(directory) as installed:` and all of it runs; it is gone when the block ends.
+
+    `seeds` names the seeds, `user_clusters` the user cluster of each, `programs` every process by name:
+    seedquota-master, seedquota-seed-1, and with two replicas also seedquota-seed-1-b. Logs are in `directory`.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        seeds: int = 2,
+        replicas: int = 1,
+        project: str = "alpha",
+        in_flight_window: float = IN_FLIGHT_WINDOW,
+        progress: Callable[[str], None] = lambda _line: None,
+    ) -> None:
+        self.directory = directory
+        self.project = project
+        self.seeds = [f"seed-{number}" for number in range(1, seeds + 1)]
+        self.user_clusters = {seed: seed.replace("seed", "user") for seed in self.seeds}
+        self.programs: dict[str, Program] = {}
+        self._replicas = replicas
+        self._window = in_flight_window
+        self._progress = progress
+        self._plane = ControlPlane(directory)
+        self._balancers: list[Balancer] = []
+
+    async def __aenter__(self) -> Self:
+        await self._plane.__aenter__()
+        self._group = ProcessGroup()
+        try:
+            await self._install()
+        except BaseException:
+            await self._close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._close()
+
+    @property
+    def master(self) -> ApiServer:
+        return self._plane.cluster(MASTER)
+
+    def cluster(self, name: str) -> ApiServer:
+        return self._plane.cluster(name)
+
+    def clusters(self) -> list[ApiServer]:
+        return [self._plane.cluster(name) for name in (MASTER, *self.seeds, *self.user_clusters.values())]
+
+    async def kill_replicas(self, seed: str) -> list[Program]:
+        """SIGKILL to every replica of the seed's agent. Returns them, to be started again."""
+        killed = [program for name, program in self.programs.items() if name.startswith(f"seedquota-{seed}")]
+        await asyncio.gather(*(program.kill() for program in killed))
+        return killed
+
+    async def enforced(self, quota: str, seconds: float = _READY_SECONDS) -> None:
+        """Waits until the quota is in force on every seed and every user cluster asks for each Machine."""
+        await self._holds(self.master, f"resourcequotas/{quota}", "Enforced", seconds)
+        await asyncio.gather(*(self._webhook_answers(name, seconds) for name in self.user_clusters.values()))
+
+    async def _install(self) -> None:
+        names = [MASTER, *self.seeds, *self.user_clusters.values()]
+        self._progress(f"starting {len(names)} API servers")
+        await self._plane.start(names)
+        self._progress("installing SeedQuota")
+        crds = load(CHARTS / "crds")
+        # What runs waits for what it reads: the programs start beside the rest, and /readyz tells.
+        await asyncio.gather(
+            self._install_master(crds),
+            *(self._install_seed(seed, crds) for seed in self.seeds),
+            *(self._install_user_cluster(name) for name in self.user_clusters.values()),
+        )
+        await asyncio.gather(*(program.start() for program in self._all_programs()))
+        await self._connected()
+
+    async def _install_master(self, crds: Iterable[Manifest]) -> None:
+        seeds = [
+            manifest
+            for seed in self.seeds
+            for manifest in (
+                secret(seed, NAMESPACE, self._plane.cluster(seed).kubeconfig(MASTER_USER)),
+                {
+                    "apiVersion": API,
+                    "kind": "Seed",
+                    "metadata": {"name": seed},
+                    "spec": {"kubeconfigSecretRef": {"name": seed}},
+                },
+            )
+        ]
+        project = {"apiVersion": API, "kind": "Project", "metadata": {"name": self.project}, "spec": {}}
+        await apply(self.master, [*crds, namespace(NAMESPACE), *rights("master", MASTER_USER), *seeds, project])
+
+    async def _install_seed(self, seed: str, crds: Iterable[Manifest]) -> None:
+        user_cluster = self.user_clusters[seed]
+        source = [
+            secret(user_cluster, self.project, self._plane.cluster(user_cluster).kubeconfig(SEED_USER)),
+            {
+                "apiVersion": API,
+                "kind": "UserCluster",
+                "metadata": {"name": user_cluster, "namespace": self.project},
+                "spec": {"project": self.project, "kubeconfigSecretRef": {"name": user_cluster}},
+            },
+        ]
+        await apply(
+            self._plane.cluster(seed),
+            [
+                *crds,
+                namespace(NAMESPACE),
+                namespace(self.project),
+                *rights("seed", SEED_USER),
+                *rights("master-on-seed", MASTER_USER),
+                *source,
+            ],
+        )
+
+    async def _install_user_cluster(self, name: str) -> None:
+        await apply(self._plane.cluster(name), [*load(MACHINE_CRDS), *rights("user-cluster", SEED_USER)])
+
+    def _all_programs(self) -> list[Program]:
+        common = (
+            "--log-format=json",
+            "--drain-delay=0s",
+            f"--namespace={NAMESPACE}",
+        )
+        kubeconfig = self._kubeconfig(MASTER, MASTER_USER)
+        self._add("seedquota-master", ["master", kubeconfig, *common, "--identity=seedquota-master"])
+        for seed in self.seeds:
+            ports = [free_port() for _ in range(self._replicas)]
+            url = f"https://127.0.0.1:{ports[0]}"
+            if self._replicas > 1:
+                balancer = Balancer(ports)
+                self._balancers.append(balancer)
+                url = f"https://127.0.0.1:{balancer.port}"
+            for suffix, port in zip(("", "-b", "-c"), ports, strict=False):
+                name = f"seedquota-{seed}{suffix}"
+                arguments = [
+                    "seed",
+                    self._kubeconfig(seed, SEED_USER),
+                    *common,
+                    f"--seed-name={seed}",
+                    f"--identity={name}",
+                    f"--lease-duration={_LEASE_SECONDS}",
+                    f"--webhook-address=127.0.0.1:{port}",
+                    f"--webhook-url={url}",
+                    f"--in-flight-window={self._window:g}s",
+                ]
+                self._add(name, arguments)
+        return list(self.programs.values())
+
+    def _add(self, name: str, arguments: Sequence[str]) -> None:
+        self.programs[name] = Program(name, arguments, self.directory, self._group)
+
+    def _kubeconfig(self, cluster: str, user: str) -> str:
+        path = self.directory / cluster / f"{user}.kubeconfig"
+        path.write_text(self._plane.cluster(cluster).kubeconfig(user))
+        return f"--kubeconfig={path}"
+
+    async def _connected(self) -> None:
+        """Waits until the master has every seed and every user cluster is counted."""
+        clusters = f"namespaces/{self.project}/userclusters"
+        await asyncio.gather(
+            *(self._holds(self.master, f"seeds/{seed}", "Connected") for seed in self.seeds),
+            *(
+                self._holds(self._plane.cluster(seed), f"{clusters}/{name}", "Ready")
+                for seed, name in self.user_clusters.items()
+            ),
+        )
+
+    async def _holds(self, server: ApiServer, path: str, kind: str, seconds: float = _READY_SECONDS) -> None:
+        async with server.session() as session:
+            missing = partial(_condition, session, f"{GROUP_PATH}/{path}", kind)
+            await self._until(f"{path} on {server.name} is {kind}", missing, seconds)
+
+    async def _webhook_answers(self, name: str, seconds: float) -> None:
+        """A Machine that cannot be sized is refused as soon as the API server asks and somebody answers."""
+        probe = {
+            "apiVersion": "cluster.k8s.io/v1alpha1",
+            "kind": "Machine",
+            "metadata": {"generateName": "probe-"},
+            "spec": {"providerSpec": {"value": {"cloudProvider": "no-such-cloud"}}},
+        }
+        path = "/apis/cluster.k8s.io/v1alpha1/namespaces/kube-system/machines?dryRun=All"
+
+        async def missing() -> str:
+            async with session.post(path, json=probe) as answer:
+                return "" if answer.status == 422 else f"{answer.status}: {(await answer.text())[:300]}"
+
+        async with self._plane.cluster(name).session() as session:
+            await self._until(f"the webhook answers {name}", missing, seconds)
+
+    async def _until(self, what: str, missing: Callable[[], Awaitable[str]], seconds: float = _READY_SECONDS) -> None:
+        deadline = time.monotonic() + seconds
+        while why := await missing():
+            if time.monotonic() > deadline:
+                raise NotReadyError(f"after {seconds:g} s not yet: {what} ({why}); logs are in {self.directory}")
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def _close(self) -> None:
+        for balancer in self._balancers:
+            await balancer.close()
+        await asyncio.to_thread(self._group.close)
+        await self._plane.__aexit__(None, None, None)
+
+
+async def _condition(session: aiohttp.ClientSession, path: str, kind: str) -> str:
+    """Why the object's condition is not True; empty if it is."""
+    async with session.get(path) as answer:
+        body = await answer.json()
+    if answer.status != 200:
+        return str(body.get("message"))
+    conditions = body.get("status", {}).get("conditions", ())
+    for condition in conditions:
+        if condition["type"] == kind:
+            return "" if condition["status"] == "True" else f"{condition['reason']}: {condition['message']}"
+    return f"no condition {kind} yet"
+
+
+def namespace(name: str) -> Manifest:
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+
+
+def secret(name: str, in_namespace: str, kubeconfig: str) -> Manifest:
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name, "namespace": in_namespace},
+        "data": {"kubeconfig": base64.b64encode(kubeconfig.encode()).decode()},
+    }
+
+
+def quota(name: str, project: str, limits: Mapping[str, str]) -> Manifest:
+    return {
+        "apiVersion": API,
+        "kind": "ResourceQuota",
+        "metadata": {"name": name},
+        "spec": {"subject": {"kind": "project", "name": project}, "quota": dict(limits)},
+    }
+
+
+def rights(file: str, user: str) -> list[Manifest]:
+    """The roles in a file of `charts/rbac`, and a binding of each to the user."""
+    group = "rbac.authorization.k8s.io"
+    manifests: list[Manifest] = []
+    for role in load(CHARTS / "rbac" / f"{file}.yaml"):
+        if role["kind"] not in ("Role", "ClusterRole"):
+            continue
+        metadata = role["metadata"]
+        assert isinstance(metadata, dict), "a role has metadata"
+        binding = {
+            "apiVersion": f"{group}/v1",
+            "kind": f"{role['kind']}Binding",
+            "metadata": {**metadata, "name": f"{metadata['name']}-{user}"},
+            "roleRef": {"apiGroup": group, "kind": role["kind"], "name": metadata["name"]},
+            "subjects": [{"apiGroup": group, "kind": "User", "name": user}],
+        }
+        manifests += [role, binding]
+    return manifests
+
+
+def free_port() -> int:
+    """A port that nobody listens on and that no outgoing connection will take while its owner restarts."""
+    while True:
+        port = random.choice(_PORTS)  # noqa: S311 (no secret)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
