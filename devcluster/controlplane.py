@@ -278,7 +278,8 @@ class ControlPlane:
         """Start an API server for each name, all at once, and wait until all are ready. May be called again for more.
 
         The clusters named in `controllers` also get a kube-controller-manager with the few controllers that
-        matter without nodes: deletion of namespaces, garbage, aggregated roles (such as view) and core quotas. Raises StartError.
+        matter without nodes: deletion of namespaces, garbage, aggregated roles (such as view) and core quotas.
+        Raises StartError.
         """
         added = [self._add(name) for name in names]
         managers = await binaries.ensure(["kube-controller-manager"]) if controllers else {}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import stat
 import time
 from pathlib import Path
@@ -35,13 +36,12 @@ def environ(tmp_path: Path) -> dict[str, str]:
     }
 
 
-def test_versions_are_those_the_go_modules_pin() -> None:
-    assert {name: binaries.version(program) for name, program in PROGRAMS.items()} == {
-        "etcd": "v3.6.16",
-        "kube-apiserver": "v1.34.4",
-        "kube-controller-manager": "v1.34.4",
-        "kubectl": "v1.34.4",
-    }
+def test_the_parts_of_kubernetes_are_pinned_to_its_own_version() -> None:
+    module = (Path(binaries.__file__).with_name("gomodules") / "kubernetes" / "go.mod").read_text()
+    parts = re.findall(r"^\t(k8s\.io/\S+) => (\S+) (v\S+)$", module, re.MULTILINE)
+    assert len(parts) > 20
+    expected = binaries.version(APISERVER).replace("v1.", "v0.")
+    assert {(path, version) for _, path, version in parts} == {(name, expected) for name, _, _ in parts}
 
 
 def test_assets_come_before_path_and_path_before_the_cache(environ: dict[str, str], tmp_path: Path) -> None:

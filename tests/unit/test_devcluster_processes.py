@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from devcluster.processes import ProcessGroup
@@ -28,12 +29,13 @@ def gone(pid: int) -> bool:
     except ProcessLookupError:
         return True
     # Where nothing reaps orphans, as in some containers, a dead one remains as a zombie.
-    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    return state.stdout.strip() in ("", "Z", "Z+")
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return False  # no /proc here, or it ended just now: the next look tells
 
 
-def until(condition: object, seconds: float = 10) -> None:
-    assert callable(condition)
+def until(condition: Callable[[], bool], seconds: float = 10) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
