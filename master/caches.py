@@ -86,8 +86,9 @@ class Caches:
 
     def _tells(self, plural: str) -> Callable[[Change[T]], None]:
         def tell(change: Change[T]) -> None:
+            untyped: Change[Object] = Change(change.old, change.new)
             for listener in list(self._listeners):
-                listener(plural, Change[Object](change.old, change.new))
+                listener(plural, untyped)
 
         return tell
 

@@ -31,7 +31,7 @@ class SeedCaches:
 
     def __init__(self, cluster: Cluster, on_change: Callable[[str, Change[Object]], None]) -> None:
         def tells(plural: str) -> Callable[[Change[QuotaCopy] | Change[Named]], None]:
-            return lambda change: on_change(plural, Change[Object](change.old, change.new))
+            return lambda change: on_change(plural, Change(change.old, change.new))
 
         self.quotas: Reflector[QuotaCopy] = Reflector(cluster, QUOTA_COPIES, on_change=tells("resourcequotas"))
         self.projects: Reflector[Named] = Reflector(cluster, PROJECTS, on_change=tells("projects"))

@@ -1,0 +1,541 @@
+"""seedquota-master on real API servers; the seeds' programs are played by the test through the same API."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from common import account as accounts
+from common import grants, resources
+from common.account import Account
+from common.api import (
+    LEDGER_ANNOTATION,
+    MASTER_LEDGERS,
+    RESOURCE_QUOTAS,
+    SEED_MANAGER,
+    SEEDS,
+    UID_LABEL,
+    grant_from_wire,
+    ledger_from_wire,
+    report_to_wire,
+)
+from common.kube.client import Cluster, NotFound
+from devcluster import manifests
+from devcluster.controlplane import ApiServer, ControlPlane
+from devcluster.install import rights
+from master.__main__ import Master
+from master.objects import MASTER_QUOTAS, PROJECTS, QUOTA_COPIES, SECRETS, MasterQuota, QuotaCopy
+
+pytestmark = pytest.mark.integration
+
+CHARTS = Path(__file__).parents[2] / "charts"
+NAMESPACE = "seedquota"
+USER = "seedquota-master"
+EPOCH = 1
+
+
+class World:
+    """The servers, an admin's client for each, and the master's program while it runs."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self.plane = plane
+        self.admin: dict[str, Cluster] = {}
+        self.requests: list[tuple[str, str]] = []
+        self._running: list[tuple[asyncio.Task[None], Cluster]] = []
+
+    def server(self, name: str) -> ApiServer:
+        return self.plane.cluster(f"mp-{name}")
+
+    @property
+    def master(self) -> Cluster:
+        return self.admin["master"]
+
+    async def add_server(self, name: str) -> None:
+        await self.plane.start([f"mp-{name}"])
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+        file = "master" if name == "master" else "master-on-seed"
+        crds = manifests.load(CHARTS / "crds")
+        await manifests.apply(self.server(name), [*crds, namespace, *rights(file, USER)])
+        self.admin[name] = await Cluster.from_kubeconfig(self.server(name).kubeconfig(), name=name)
+
+    async def add_secret(self, name: str, kubeconfig: str) -> None:
+        data = {"kubeconfig": base64.b64encode(kubeconfig.encode()).decode()}
+        await self.master.apply(
+            SECRETS, {"metadata": {"name": name, "namespace": NAMESPACE}, "data": data}, manager="test"
+        )
+
+    async def add_seed(self, name: str, *, server: str | None = None, state: str = "Active") -> None:
+        if server is not None:
+            await self.add_secret(name, self.server(server).kubeconfig(USER))
+        spec: dict[str, object] = {"kubeconfigSecretRef": {"name": name}, "state": state}
+        if state == "Lost":
+            spec["confirmLost"] = "its machines are gone"
+        await self.master.apply(SEEDS, {"metadata": {"name": name}, "spec": spec}, manager="test")
+
+    async def start_master(self) -> Master:
+        cluster = await Cluster.from_kubeconfig(
+            self.server("master").kubeconfig(USER),
+            name="master",
+            on_request=lambda verb, plural, _status, _seconds: self.requests.append((verb, plural)),
+        )
+        master = Master(cluster, NAMESPACE, secrets.token_hex(4))
+        self._running.append((asyncio.create_task(master.run()), cluster))
+        return master
+
+    async def stop_master(self) -> None:
+        running, self._running = self._running, []
+        for task, cluster in running:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await cluster.close()
+
+    async def quota(self, name: str) -> MasterQuota:
+        return await self.master.get(MASTER_QUOTAS, name)
+
+    async def copy(self, seed: str, name: str) -> QuotaCopy:
+        return await self.admin[seed].get(QUOTA_COPIES, name)
+
+    async def ledger(self, name: str) -> grants.MasterLedger:
+        found = await self.master.get(MASTER_LEDGERS, (await self.quota(name)).metadata.uid, NAMESPACE)
+        assert found.grants is not None
+        return ledger_from_wire(found.grants)
+
+    async def apply_quota(self, name: str, project: str = "", **limits: str) -> MasterQuota:
+        spec = {"subject": {"kind": "project", "name": project or name}, "quota": limits}
+        return await self.master.apply(MASTER_QUOTAS, {"metadata": {"name": name}, "spec": spec}, manager="test")
+
+    async def clean(self) -> None:
+        await self.stop_master()
+        for seed in (await self.master.list(SEEDS)).items:
+            await self.master.delete(SEEDS, seed.metadata.name)
+        for cluster in self.admin.values():
+            for resource in (MASTER_QUOTAS, PROJECTS):
+                for found in (await cluster.list(resource)).items:
+                    await cluster.delete(resource, found.metadata.name)
+            for ledger in (await cluster.list(MASTER_LEDGERS, NAMESPACE)).items:
+                await cluster.delete(MASTER_LEDGERS, ledger.metadata.name, NAMESPACE)
+        for secret in (await self.master.list(SECRETS, NAMESPACE)).items:
+            await self.master.delete(SECRETS, secret.metadata.name, NAMESPACE)
+
+
+@pytest_asyncio.fixture(scope="module")
+async def servers(control_plane: ControlPlane) -> AsyncIterator[World]:
+    world = World(control_plane)
+    await asyncio.gather(*(world.add_server(name) for name in ("master", "eu-1", "us-1")))
+    yield world
+    for cluster in world.admin.values():
+        await cluster.close()
+    for name in ("master", "eu-1", "us-1"):
+        await world.server(name).stop()
+
+
+@pytest_asyncio.fixture
+async def world(servers: World) -> AsyncIterator[World]:
+    yield servers
+    await servers.clean()
+
+
+async def until(condition: Callable[[], Awaitable[object]], timeout: float = 10.0) -> None:
+    """Until the condition holds; its last value or error is in the failure."""
+    last: object = None
+    try:
+        async with asyncio.timeout(timeout):
+            while True:
+                try:
+                    last = await condition()
+                except NotFound as error:
+                    last = error
+                else:
+                    if last:
+                        return
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        raise AssertionError(f"not within {timeout} s; last: {last!r}") from None
+
+
+def condition(status: object, kind: str) -> tuple[str, str, str]:
+    conditions = msgspec.to_builtins(status).get("conditions", [])
+    for found in conditions:
+        if found["type"] == kind:
+            return found["status"], found["reason"], found.get("message", "")
+    return "", "", ""
+
+
+class FakeSeed:
+    """A seed's leader: keeps an account by the pure functions, reads the copy, publishes reports, gives back."""
+
+    def __init__(self, world: World, seed: str, quota: str) -> None:
+        self.cluster = world.admin[seed]
+        self.quota = quota
+        self.account = accounts.fence(Account(incarnation=secrets.token_hex(4), epoch=EPOCH), secrets.token_hex(4))
+        self.obeys = True
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def publish(self) -> None:
+        self.account = msgspec.structs.replace(self.account, sequence=self.account.sequence + 1)
+        status = {"account": report_to_wire(grants.report(self.account))}
+        with contextlib.suppress(NotFound):
+            await self.cluster.apply(
+                RESOURCE_QUOTAS, {"metadata": {"name": self.quota}, "status": status}, SEED_MANAGER, "status"
+            )
+
+    async def use(self, **amounts: str) -> None:
+        self.account = accounts.count(self.account, EPOCH, "c1", resources.parse(amounts), {})
+        await self.publish()
+
+    async def ask(self, **amounts: str) -> int:
+        need = resources.parse(amounts)
+        self.account = accounts.ask(self.account, need, need, self.account.ask.number)
+        await self.publish()
+        return self.account.ask.number
+
+    async def _run(self) -> None:
+        await self.publish()
+        while True:
+            await asyncio.sleep(0.02)
+            try:
+                copy = await self.cluster.get(QUOTA_COPIES, self.quota)
+            except NotFound:
+                continue
+            grant = grant_from_wire(copy.status.grant)
+            before = self.account
+            if not copy.status.account.incarnation:
+                await self.publish()
+            if accounts.answers(before, grant):
+                self.account = accounts.reopen(before, EPOCH, grant)
+            elif accounts.needs_fence(before, grant):
+                self.account = accounts.fence(before, secrets.token_hex(4))
+            else:
+                self.account = accounts.receive(before, grant)
+                if self.obeys:
+                    self.account = accounts.give_back(self.account, grant.recall)
+            if self.account != before:
+                await self.publish()
+
+
+@contextlib.asynccontextmanager
+async def fake_seeds(world: World, quota: str, *names: str) -> AsyncIterator[list[FakeSeed]]:
+    seeds = [FakeSeed(world, name, quota) for name in names]
+    try:
+        await until(lambda: _true(all(not seed.account.fenced for seed in seeds)))
+        yield seeds
+    finally:
+        for seed in seeds:
+            await seed.stop()
+
+
+async def _true(value: object) -> object:
+    return value
+
+
+def held(seed: FakeSeed) -> dict[str, str]:
+    return resources.render({name: amount for name, amount in accounts.held(seed.account).items() if amount})
+
+
+async def test_quota_and_project_are_copied_to_every_seed_and_follow_every_change(world: World) -> None:
+    await world.start_master()
+    for seed in ("eu-1", "us-1"):
+        await world.add_seed(seed, server=seed)
+    await world.master.create(PROJECTS, {"metadata": {"name": "alpha"}, "spec": {"displayName": "Alpha"}})
+    quota = await world.apply_quota("alpha", cpu="64", memory="256Gi")
+
+    async def copied() -> bool:
+        copies = [await world.copy(seed, "alpha") for seed in ("eu-1", "us-1")]
+        projects = [await world.admin[seed].get(PROJECTS, "alpha") for seed in ("eu-1", "us-1")]
+        return all(
+            copy.spec == quota.spec
+            and copy.metadata.labels[UID_LABEL] == quota.metadata.uid
+            and copy.status.hard == {"cpu": "64", "memory": "256Gi"}
+            for copy in copies
+        ) and all(project.spec == {"displayName": "Alpha"} for project in projects)
+
+    await until(copied)
+    await world.apply_quota("alpha", cpu="32")
+
+    async def updated() -> bool:
+        copies = [await world.copy(seed, "alpha") for seed in ("eu-1", "us-1")]
+        return all(copy.spec["quota"] == {"cpu": "32"} and copy.status.hard == {"cpu": "32"} for copy in copies)
+
+    await until(updated)
+
+    # Drift: the spec, the label and our part of the status are put right; a deleted copy is made again.
+    us = world.admin["us-1"]
+    await us.merge_patch(QUOTA_COPIES, "alpha", {"spec": {"quota": {"cpu": "999"}}})
+    await us.merge_patch(QUOTA_COPIES, "alpha", {"metadata": {"labels": {UID_LABEL: None}}})
+    await us.merge_patch(
+        QUOTA_COPIES, "alpha", {"status": {"hard": None, "globalUsage": {"cpu": "5"}}}, subresource="status"
+    )
+    await world.admin["eu-1"].delete(QUOTA_COPIES, "alpha")
+    await until(updated)
+
+    async def drift_gone() -> bool:
+        copy = await world.copy("us-1", "alpha")
+        return copy.metadata.labels.get(UID_LABEL) == quota.metadata.uid and copy.status.global_usage == {"cpu": "0"}
+
+    await until(drift_gone)
+
+    # What somebody else made on a seed is not ours to delete.
+    await us.create(PROJECTS, {"metadata": {"name": "foreign"}, "spec": {}})
+    await world.master.delete(MASTER_QUOTAS, "alpha")
+    await world.master.delete(PROJECTS, "alpha")
+
+    async def gone() -> bool:
+        counts = [len((await world.admin[seed].list(QUOTA_COPIES)).items) for seed in ("eu-1", "us-1")]
+        ledgers = (await world.master.list(MASTER_LEDGERS, NAMESPACE)).items
+        return counts == [0, 0] and not ledgers
+
+    await until(gone)
+    await until(lambda: _names(us, ["foreign"]))
+
+
+async def _names(cluster: Cluster, names: list[str]) -> bool:
+    return [found.metadata.name for found in (await cluster.list(PROJECTS)).items] == names
+
+
+async def test_quota_made_again_under_its_name_gets_new_copies(world: World) -> None:
+    await world.start_master()
+    await world.add_seed("eu-1", server="eu-1")
+    first = await world.apply_quota("alpha", cpu="64")
+    await until(lambda: world.copy("eu-1", "alpha"))
+    copy = await world.copy("eu-1", "alpha")
+    await world.stop_master()
+    await world.master.delete(MASTER_QUOTAS, "alpha")
+    second = await world.apply_quota("alpha", "beta", cpu="8")
+    assert second.metadata.uid != first.metadata.uid
+    await world.start_master()
+
+    async def new() -> bool:
+        now = await world.copy("eu-1", "alpha")
+        return now.metadata.uid != copy.metadata.uid and now.metadata.labels[UID_LABEL] == second.metadata.uid
+
+    await until(new)
+    assert (await world.copy("eu-1", "alpha")).spec == second.spec
+
+
+async def test_broken_seeds_are_named_and_delay_no_other(world: World) -> None:
+    await world.start_master()
+    secret = "apiVersion: v1\nkind: Config\nusers: [{name: u, user: {token: hunter2}}]\n"
+    await world.add_secret("broken", secret)
+    await world.add_seed("broken")
+    await world.add_seed("late")
+    await world.add_secret(
+        "down", world.server("us-1").kubeconfig(USER).replace(world.server("us-1").url, "https://127.0.0.1:9")
+    )
+    await world.add_seed("down")
+    await world.add_secret("stranger", world.server("us-1").kubeconfig("seedquota-seed"))
+    await world.add_seed("stranger")
+    await world.add_seed("eu-1", server="eu-1")
+    await world.apply_quota("alpha", cpu="64")
+    await until(lambda: world.copy("eu-1", "alpha"), timeout=3)
+
+    async def connected(seed: str) -> tuple[str, str, str]:
+        return condition((await world.master.get(SEEDS, seed)).status, "Connected")
+
+    async def told() -> bool:
+        return [(await connected(seed))[1] for seed in ("broken", "late", "down", "stranger", "eu-1")] == [
+            "InvalidKubeconfig",
+            "InvalidKubeconfig",
+            "Unreachable",
+            "Unauthorized",
+            "Connected",
+        ]
+
+    await until(told)
+    assert "secret seedquota/broken" in (await connected("broken"))[2]
+    assert "hunter2" not in (await connected("broken"))[2]
+    assert (await connected("late"))[2] == "secret seedquota/late does not exist"
+
+    # A Secret that comes later, and one that is put right, are picked up at once.
+    await world.add_secret("late", world.server("us-1").kubeconfig(USER))
+    await until(lambda: world.copy("us-1", "alpha"), timeout=3)
+    status = await world.quota("alpha")
+    assert condition(status.status, "Ready")[:2] == ("False", "SubjectNotFound")
+
+
+async def test_ask_is_granted_recalled_from_others_and_answered_when_full(world: World) -> None:
+    await world.start_master()
+    for seed in ("eu-1", "us-1"):
+        await world.add_seed(seed, server=seed)
+    await world.master.create(PROJECTS, {"metadata": {"name": "alpha"}, "spec": {}})
+    await world.apply_quota("alpha", cpu="10")
+    await until(lambda: world.copy("us-1", "alpha"))
+    async with fake_seeds(world, "alpha", "eu-1", "us-1") as (eu, us):
+        # Granted from the pool, with something to spare.
+        await eu.ask(cpu="2")
+        await until(lambda: _true(accounts.held(eu.account).get("cpu", 0) >= resources.parse({"cpu": "2"})["cpu"]))
+        await eu.use(cpu="2")
+
+        # More than the pool has: what the other holds idle is recalled, and comes here.
+        number = await us.ask(cpu="8")
+        await until(lambda: _true(held(us) == {"cpu": "8"}))
+        assert held(eu) == {"cpu": "2"}
+        assert (await world.copy("us-1", "alpha")).status.grant.answered == number
+        await us.use(cpu="8")
+
+        async def summed() -> bool:
+            return (await world.quota("alpha")).status.global_usage == {"cpu": "10"}
+
+        await until(summed)
+        status = (await world.quota("alpha")).status
+        assert status.summary.usage == "cpu 10/10"
+        assert status.summary.peak == "cpu 100%"
+        assert condition(status, "NearLimit")[:2] == ("True", "Full")
+        assert condition(status, "Ready")[:2] == ("True", "Enforced")
+
+        # Full: answered at once, with the numbers to refuse by.
+        number = await eu.ask(cpu="1")
+
+        async def refused() -> bool:
+            grant = (await world.copy("eu-1", "alpha")).status
+            return grant.grant.answered == number and grant.global_usage == {"cpu": "10"}
+
+        await until(refused, timeout=2)
+        assert held(eu) == {"cpu": "2"}
+
+        # Something was deleted elsewhere: whoever was refused hears it soon.
+        await us.use(cpu="4")
+
+        async def heard() -> bool:
+            return (await world.copy("eu-1", "alpha")).status.global_usage == {"cpu": "6"}
+
+        await until(heard, timeout=1)
+
+        # Use that nobody admitted is covered and called by its name.
+        await eu.use(cpu="9")
+
+        async def over() -> bool:
+            status = (await world.quota("alpha")).status
+            return condition(status, "Exceeded")[:2] == ("True", "UsageNotAdmitted")
+
+        await until(over)
+        await until(lambda: _true(held(eu) == {"cpu": "9"}))
+
+
+async def test_seed_that_does_not_return_is_reported_as_out_of_reach(world: World) -> None:
+    await world.start_master()
+    for seed in ("eu-1", "us-1"):
+        await world.add_seed(seed, server=seed)
+    await world.apply_quota("alpha", cpu="10")
+    await until(lambda: world.copy("us-1", "alpha"))
+    async with fake_seeds(world, "alpha", "eu-1", "us-1") as (eu, us):
+        eu.obeys = False
+        await eu.ask(cpu="6")
+        await until(lambda: _true(held(eu) == {"cpu": "6"}))
+        number = await us.ask(cpu="6")
+
+        async def answered() -> bool:
+            grant = (await world.copy("us-1", "alpha")).status.grant
+            return grant.answered == number and [idle.seed for idle in grant.unavailable] == ["eu-1"]
+
+        await until(answered, timeout=3)
+        assert held(us) == {}
+        eu.obeys = True
+        await until(lambda: _true(held(eu) != {"cpu": "6"}) if eu.account.returned else us.ask(cpu="6"), timeout=5)
+
+
+async def test_restarted_master_keeps_what_it_granted(world: World) -> None:
+    await world.start_master()
+    for seed in ("eu-1", "us-1"):
+        await world.add_seed(seed, server=seed)
+    await world.apply_quota("alpha", cpu="10")
+    await until(lambda: world.copy("us-1", "alpha"))
+    async with fake_seeds(world, "alpha", "eu-1", "us-1") as (eu, us):
+        await eu.ask(cpu="6")
+        await until(lambda: _true(held(eu)))
+        await eu.use(cpu="6")
+        await world.stop_master()
+        before = await world.ledger("alpha")
+        await world.start_master()
+        await us.ask(cpu="4")
+        await until(lambda: _true(held(us) == {"cpu": "4"}))
+        after = await world.ledger("alpha")
+        assert after.incarnation == before.incarnation
+        assert resources.render(grants.outstanding(after))["cpu"] == "10"
+
+        # Without its ledger the master learns again from the seeds what they hold.
+        await world.stop_master()
+        await world.master.delete(MASTER_LEDGERS, (await world.quota("alpha")).metadata.uid, NAMESPACE)
+        await world.start_master()
+
+        async def learned() -> bool:
+            ledger = await world.ledger("alpha")
+            return not ledger.learning and resources.render(grants.outstanding(ledger)) == {"cpu": "10"}
+
+        await until(learned)
+        learnt = await world.ledger("alpha")
+        assert learnt.incarnation != before.incarnation
+        await until(lambda: _true(eu.account.master == us.account.master == learnt.incarnation))
+        assert (await world.quota("alpha")).metadata.annotations[LEDGER_ANNOTATION] == learnt.incarnation
+
+
+async def test_lost_seed_frees_what_it_held(world: World) -> None:
+    await world.start_master()
+    for seed in ("eu-1", "us-1"):
+        await world.add_seed(seed, server=seed)
+    await world.apply_quota("alpha", cpu="10")
+    await until(lambda: world.copy("us-1", "alpha"))
+    async with fake_seeds(world, "alpha", "eu-1", "us-1") as (eu, us):
+        await eu.ask(cpu="8")
+        await until(lambda: _true(held(eu)))
+        await eu.use(cpu="8")
+        await world.server("eu-1").stop()
+        await eu.stop()
+
+        async def kept() -> bool:
+            status = (await world.quota("alpha")).status
+            return condition(status, "UsageCurrent")[:2] == ("False", "SeedUnreachable") and (
+                status.global_usage == {"cpu": "8"}
+            )
+
+        await until(kept, timeout=30)
+        message = condition((await world.quota("alpha")).status, "UsageCurrent")[2]
+        assert message == "eu-1 last reported less than 1m ago; its last count is kept"
+        await world.stop_master()
+        await world.start_master()
+        number = await us.ask(cpu="4")
+
+        async def refused() -> bool:
+            return (await world.copy("us-1", "alpha")).status.grant.answered == number
+
+        await until(refused)
+        assert held(us) == {}
+        await world.add_seed("eu-1", state="Lost")
+        await until(lambda: _asks_until(us, "4"))
+        await world.server("eu-1").start()
+
+
+async def _asks_until(seed: FakeSeed, cpu: str) -> bool:
+    if held(seed).get("cpu") == cpu:
+        return True
+    await seed.ask(cpu=cpu)
+    await asyncio.sleep(0.3)
+    return False
+
+
+async def test_nothing_is_written_while_nothing_changes(world: World) -> None:
+    await world.start_master()
+    await world.add_seed("eu-1", server="eu-1")
+    await world.apply_quota("alpha", cpu="10")
+    await until(lambda: world.copy("eu-1", "alpha"))
+    async with fake_seeds(world, "alpha", "eu-1"):
+        await asyncio.sleep(4)
+        before = (await world.quota("alpha")).metadata.resource_version
+        copy = (await world.copy("eu-1", "alpha")).metadata.resource_version
+        world.requests.clear()
+        await asyncio.sleep(3)
+        assert (await world.quota("alpha")).metadata.resource_version == before
+        assert (await world.copy("eu-1", "alpha")).metadata.resource_version == copy
+        writes = [(verb, plural) for verb, plural in world.requests if verb not in ("get", "list", "watch")]
+        assert [plural for _, plural in writes if plural != "leases"] == []
