@@ -22,7 +22,7 @@ import msgspec
 from common import resources
 from common.resources import ResourceList
 
-MAX_RESERVATIONS = 10_000  # one ledger object must stay well under etcd's 1.5 MiB
+MAX_RESERVATIONS = 5_000  # one ledger object must stay well under etcd's 1.5 MiB, also with long names
 
 
 class StaleEpochError(Exception):
@@ -34,12 +34,14 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
 
     `generation` is 0 for an object that was created; for one that was updated it is the metadata.generation which
     the update produces: only an observed generation at least as high proves that the count includes the update.
+    `claims` counts the requests that rely on it: evidence about the earlier ones says nothing of a later one.
     """
 
     source: str
     object: str  # "namespace/name", to look for it by a consistent read
     amount: ResourceList
     generation: int = 0
+    claims: int = 1
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,9 +94,10 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Admitted(msgspec.Struct, frozen=True):
-    """The capacity is reserved. `fresh` is false for a repeat of what was reserved before."""
+    """The capacity is reserved: `before` is what the account held for this object, None unless it is a repeat."""
 
-    fresh: bool
+    before: Reservation | None
+    after: Reservation
 
 
 class Short(msgspec.Struct, frozen=True):
@@ -150,35 +153,30 @@ class Reserving:
             return Fenced()
         current = self._reservations if self._reservations is not None else self._before.reservations
         known = current.get(uid)
-        amount = reservation.amount
-        generation = reservation.generation
+        after, extra = reservation, reservation.amount
         if known is not None:
             # A repeat asks for no more than what is kept already; a further update comes on top (rule 4.6).
-            if generation > known.generation:
-                extra = amount
-            else:
-                extra = resources.at_least_zero(resources.subtract(amount, known.amount))
-            amount = resources.add(known.amount, extra)
-            generation = max(generation, known.generation)
-            if not any(extra.values()):
-                return Admitted(fresh=False)
-        else:
-            extra = amount
-            if len(current) >= MAX_RESERVATIONS:
-                return Full()
+            if reservation.generation <= known.generation:
+                extra = resources.at_least_zero(resources.subtract(extra, known.amount))
+            after = msgspec.structs.replace(
+                reservation,
+                amount=resources.add(known.amount, extra),
+                generation=max(reservation.generation, known.generation),
+                claims=known.claims + 1,
+            )
+        elif len(current) >= MAX_RESERVATIONS:
+            return Full()
         missing = resources.short(extra, self._free)
         if missing:
             return Short(missing)
         if self._reservations is None:
             self._reservations = dict(self._before.reservations)
-        self._reservations[uid] = Reservation(
-            source=reservation.source, object=reservation.object, amount=amount, generation=generation
-        )
+        self._reservations[uid] = after
         self._reserved = resources.add(self._reserved, extra)
         for name, need in extra.items():
             if name in self._free:
                 self._free[name] -= need
-        return Admitted(fresh=known is None)
+        return Admitted(known, after)
 
     def account(self) -> Account:
         """The account after all claims; the very same object when none changed it."""
@@ -199,13 +197,28 @@ def _drop(account: Account, uids: Iterable[str]) -> Account:
         return account
     kept = dict(account.reservations)
     released = resources.total(kept.pop(uid).amount for uid in dropped)
-    reserved = {name: amount for name, amount in resources.subtract(account.reserved, released).items() if amount}
-    return msgspec.structs.replace(account, reservations=kept, reserved=reserved)
+    return msgspec.structs.replace(account, reservations=kept, reserved=_less(account.reserved, released))
 
 
-def cancel(account: Account, uids: Iterable[str]) -> Account:
-    """Drop reservations whose request was never answered with yes (another quota refused it: rule 4.2)."""
-    return _drop(account, uids)
+def _less(reserved: ResourceList, released: ResourceList) -> dict[str, int]:
+    return {name: amount for name, amount in resources.subtract(reserved, released).items() if amount}
+
+
+def cancel(account: Account, uid: str, admitted: Admitted) -> Account:
+    """Undo one admission whose request is not answered with yes (another quota refused it: rule 4.2).
+
+    A repeat that came since relies on the reservation: then it stays.
+    """
+    before, after = admitted.before, admitted.after
+    if account.reservations.get(uid) != after:
+        return account
+    if before is None:
+        return _drop(account, [uid])
+    return msgspec.structs.replace(
+        account,
+        reservations={**account.reservations, uid: before},
+        reserved=_less(account.reserved, resources.subtract(after.amount, before.amount)),
+    )
 
 
 def claim_epoch(account: Account, epoch: int) -> Account:
@@ -255,10 +268,13 @@ def forget_source(account: Account, epoch: int, source: str) -> Account:
     return msgspec.structs.replace(after, used={name: used for name, used in after.used.items() if name != source})
 
 
-def release(account: Account, epoch: int, uids: Iterable[str]) -> Account:
-    """Drop reservations on evidence that their objects do not exist and cannot come to exist (rule 4.5)."""
+def release(account: Account, epoch: int, absent: Mapping[str, Reservation]) -> Account:
+    """Drop reservations on evidence that their objects do not exist and cannot come to exist (rule 4.5).
+
+    The evidence is about the reservations as they were: one that another request has claimed since stays.
+    """
     _check_epoch(account, epoch)
-    return _drop(account, uids)
+    return _drop(account, [uid for uid, known in absent.items() if account.reservations.get(uid) == known])
 
 
 def ask(account: Account, first: ResourceList, wanted: ResourceList, answered: int) -> Account:
@@ -287,6 +303,23 @@ def needs_fence(account: Account, grant: Grant) -> bool:
 def fence(account: Account, nonce: str) -> Account:
     assert nonce, "a fence needs a fresh nonce"
     return msgspec.structs.replace(account, nonce=nonce)
+
+
+def went_back(account: Account, grant: Grant) -> bool:
+    """The master has seen more returned than the account knows of: the ledger was restored from an older state."""
+    return (
+        not account.fenced
+        and grant.account == account.incarnation
+        and grant.incarnation == account.master
+        and any(amount > account.returned.get(name, 0) for name, amount in grant.returned.items())
+    )
+
+
+def rebuild(account: Account, incarnation: str, nonce: str) -> Account:
+    """A new life after the ledger went backwards, fenced: its counters are lost, what it counted is a start."""
+    return msgspec.structs.replace(
+        account, incarnation=incarnation, nonce=nonce, master="", granted={}, returned={}, ask=Ask()
+    )
 
 
 def answers(account: Account, grant: Grant) -> bool:
@@ -323,10 +356,16 @@ def give_back(account: Account, recall: ResourceList) -> Account:
     return msgspec.structs.replace(account, returned=returned)
 
 
+def obey(account: Account, grant: Grant) -> Account:
+    """Give back what the message recalls. What it grants counts as received: that may be what is wanted back."""
+    received = receive(account, grant)
+    after = give_back(received, grant.recall)
+    return account if after is received else after
+
+
 def check(account: Account) -> None:
     """The invariants that hold in every state; called by tests and the simulator, and once per load of a ledger."""
-    assert resources.total(r.amount for r in account.reservations.values()) == {
-        name: amount for name, amount in account.reserved.items() if amount
-    }, "reserved is the sum of the reservations"
+    reserved = resources.total(reservation.amount for reservation in account.reservations.values())
+    assert _less(reserved, {}) == _less(account.reserved, {}), "reserved is the sum of the reservations"
     for name, amount in account.returned.items():
         assert 0 <= amount <= account.granted.get(name, 0), f"returned more {name} than was granted"

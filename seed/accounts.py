@@ -181,10 +181,19 @@ class Accounts:
                 )
             )
             log.info("account fenced: the master's ledger began anew", extra={"quota": quota.name})
+        elif accounts.went_back(account, quota.grant):
+            life, nonce = secrets.token_hex(8), secrets.token_hex(8)
+            await writer.change(
+                lambda present: (
+                    accounts.rebuild(present, life, nonce) if accounts.went_back(present, quota.grant) else present,
+                    None,
+                )
+            )
+            log.warning("ledger went backwards: account fenced", extra={"quota": quota.name})
         elif accounts.answers(account, quota.grant):
             return await self._open(quota, book, account)
-        elif accounts.give_back(account, quota.grant.recall) is not account:
-            await writer.change(lambda present: (accounts.give_back(present, quota.grant.recall), None))
+        elif accounts.obey(account, quota.grant) is not account:
+            await writer.change(lambda present: (accounts.obey(present, quota.grant), None))
         return None
 
     async def _claim(self, quota: Quota, book: Book) -> None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from common import account as accounts
 from common import resources
-from common.account import Admitted, Fenced, Full, Reservation, Short
+from common.account import Account, Admitted, Fenced, Full, Reservation, Short
 from common.resources import ResourceList
 from seed import verdict
 from seed.books import Book, Books
@@ -76,14 +76,21 @@ class Admission:
 
     async def _cancel(self, request: Request, quotas: Sequence[Quota], attempts: Sequence[_Attempt]) -> None:
         """Rule 4.2: one that denies releases what the others reserved. What fails here goes on evidence later."""
+        undone: dict[asyncio.Future[None], Quota] = {}
         for quota, attempt in zip(quotas, attempts, strict=True):
             book = self._books.get(quota)
-            if not attempt.fresh or book is None:
-                continue
-            try:
-                await book.writer.change(lambda account: (accounts.cancel(account, [request.uid]), None))
-            except (StoreUnavailableError, NoAccountError, MalformedLedgerError) as error:
-                log.info("reservation left to evidence", extra={"quota": quota.name, "error": str(error)})
+            if attempt.admitted is not None and book is not None:
+                undone[book.writer.change(_cancelling(request.uid, attempt.admitted))] = quota
+        if not undone:
+            return
+        left = request.deadline - asyncio.get_running_loop().time()
+        done, late = await asyncio.wait(undone, timeout=max(left, 0))
+        for future in late:
+            future.add_done_callback(lambda ended: None if ended.cancelled() else ended.exception())
+        for future in done:
+            error = future.exception()
+            if error is not None:
+                log.info("reservation left to evidence", extra={"quota": undone[future].name, "error": str(error)})
 
     async def _reserve(self, quota: Quota, request: Request, decision: str) -> _Attempt:
         book = self._books.get(quota)
@@ -95,7 +102,7 @@ class Admission:
             attempt = await self._claim(book, quota, request, decision)
         except (BusyError, NoAccountError) as error:
             attempt = _Attempt(refusal=verdict.unavailable(quota.name, str(error), decision))
-        except (StoreUnavailableError, MalformedLedgerError):
+        except (TimeoutError, StoreUnavailableError, MalformedLedgerError):
             attempt = _Attempt(refusal=verdict.unavailable(quota.name, "the ledger does not answer", decision))
         if attempt.refusal is None or quota.enforced:
             return attempt
@@ -105,14 +112,16 @@ class Admission:
         clock = asyncio.get_running_loop().time
         answer: Answer | None = None
         while True:
+            waited = answer is not None
             if request.dry_run:
                 outcome = book.writer.preview(request.uid, request.reservation)
             else:
-                outcome = await book.writer.claim(request.uid, request.reservation)
-            waited = answer is not None
+                async with asyncio.timeout_at(request.deadline):
+                    outcome = await book.writer.claim(request.uid, request.reservation)
             match outcome:
-                case Admitted(fresh):
-                    return _Attempt(warnings=self._near(book, quota), fresh=fresh, waited=waited)
+                case Admitted():
+                    admitted = None if request.dry_run else outcome
+                    return _Attempt(warnings=self._near(book, quota, request), admitted=admitted, waited=waited)
                 case Fenced():
                     why = "its account is being rebuilt or waits for the master"
                     return _Attempt(refusal=verdict.unavailable(quota.name, why, decision))
@@ -133,7 +142,7 @@ class Admission:
             if answer is not None:
                 await asyncio.sleep(min(PAUSE, left))
             try:
-                answer = await book.shortage.wait(request.need, left)
+                answer = await book.shortage.wait(request.need, request.deadline - clock())
             except TimeoutError:
                 return self._too_late(quota, decision)
 
@@ -167,9 +176,17 @@ class Admission:
         account = book.writer.account
         return accounts.use(account) if account is not None else {}
 
-    def _near(self, book: Book, quota: Quota) -> Sequence[str]:
-        used = resources.maximum(quota.global_usage, self._own(book))
-        warning = verdict.near_limit(quota.name, used, quota.limits, quota.warn_at_percent)
+    def _near(self, book: Book, quota: Quota, request: Request) -> Sequence[str]:
+        need = resources.only(request.need, quota.limits)
+        own = self._own(book)
+        after = resources.maximum(
+            # What the master knew did not include this one; what was admitted never exceeds the limit.
+            resources.minimum(
+                resources.add(quota.global_usage, need), resources.maximum(quota.limits, quota.global_usage)
+            ),
+            resources.add(own, need) if request.dry_run else own,
+        )
+        warning = verdict.near_limit(quota.name, after, quota.limits, quota.warn_at_percent)
         return () if warning is None else (warning,)
 
     def _warned(self, book: Book, quota: Quota, need: ResourceList) -> _Attempt:
@@ -183,9 +200,13 @@ class Admission:
 
 
 class _Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One quota's part of a decision. `fresh`: this very request made the reservation."""
+    """One quota's part of a decision, with what this very request reserved."""
 
     refusal: Refusal | None = None
     warnings: Sequence[str] = ()
-    fresh: bool = False
+    admitted: Admitted | None = None
     waited: bool = False
+
+
+def _cancelling(uid: str, admitted: Admitted) -> Callable[[Account], tuple[Account, None]]:
+    return lambda account: (accounts.cancel(account, uid, admitted), None)

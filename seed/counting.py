@@ -49,7 +49,7 @@ class Counting:
         self._window = in_flight_window
         self._due: dict[str, float] = {}
         self._wake = asyncio.Event()
-        self._first_seen: dict[tuple[str, str], float] = {}
+        self._first_seen: dict[tuple[str, str], tuple[Reservation, float]] = {}
 
     def changed(self, source: Source, freed: bool) -> None:
         """The source's sum changed. `freed`: something became free."""
@@ -83,16 +83,26 @@ class Counting:
             return
         for quota in self._catalog.quotas_of_project(source.project):
             book = self._books.get(quota)
-            if book is None or not self._accounts.may_count(quota, source):
-                continue  # the accounts controller counts once the list that it demanded is there
-            if not await self._write(book, quota, lambda account: (self._accounts.counted(account, source), None)):
+            if book is None or not source.counted:
+                continue  # a source tells when its first list is complete
+            # The list that the accounts controller demanded may bring no change: then nobody else would count it.
+            done = self._accounts.may_count(quota, source) and await self._write(
+                book, quota, lambda account: (self._counted(account, source), None)
+            )
+            if not done:
                 self._due.setdefault(key, time.monotonic() + RETRY_DELAY)
+
+    def _counted(self, account: Account, source: Source) -> Account:
+        """An account that was never open is counted when it opens: use in it looks like a life that was lost."""
+        if account.fenced and not account.granted:
+            return account
+        return self._accounts.counted(account, source)
 
     async def _write(self, book: Book, quota: Quota, change: Callable[[Account], tuple[Account, None]]) -> bool:
         try:
             await book.writer.change(change)
         except StaleEpochError:
-            return True  # the accounts controller claims it first, and then has it counted
+            return False  # the accounts controller claims it first
         except NoAccountError:
             return True
         except (StoreUnavailableError, MalformedLedgerError) as error:
@@ -112,7 +122,7 @@ class Counting:
                 await self._forget_sources(book, quota, account)
                 await self._release(book, quota, account)
                 alive.update((quota.key.uid, uid) for uid in account.reservations)
-            self._first_seen = {known: at for known, at in self._first_seen.items() if known in alive}
+            self._first_seen = {known: seen for known, seen in self._first_seen.items() if known in alive}
 
     async def _forget_sources(self, book: Book, quota: Quota, account: Account) -> None:
         """A user cluster that a consistent read does not find has no Machines to count any more."""
@@ -122,35 +132,49 @@ class Counting:
             namespace, _, name = key.partition("/")
             try:
                 found = await self._cluster.get(USER_CLUSTERS, name, namespace)
-                belongs = quota in self._catalog.quotas_of_project(found.spec.project)
+                belongs = any(other.key == quota.key for other in self._catalog.quotas_of_project(found.spec.project))
             except NotFound:
                 belongs = False
             except ApiError:
                 continue
-            if not belongs:
-                await self._write(book, quota, _forgetting(self._accounts.term, key))
+            if not belongs and await self._write(book, quota, _forgetting(self._accounts.term, key)):
                 log.info("source forgotten", extra={"quota": quota.name, "cluster": key})
 
     async def _release(self, book: Book, quota: Quota, account: Account) -> None:
         now = time.monotonic()
-        overdue: list[tuple[str, Reservation, Source]] = []
+        absent: dict[str, Reservation] = {}
+        recount: set[Source] = set()
+        silent: set[str] = set()
+        checks = 0
         for uid, reservation in account.reservations.items():
-            first = self._first_seen.setdefault((quota.key.uid, uid), now)
+            known, first = self._first_seen.get((quota.key.uid, uid), (None, now))
+            if known != reservation:  # another request relies on it since: its time begins now
+                known, first = self._first_seen[quota.key.uid, uid] = (reservation, now)
             source = self._sources.get(reservation.source)
-            if now - first > self._window and source is not None:
-                overdue.append((uid, reservation, source))
-        absent: list[str] = []
-        for uid, reservation, source in overdue[:MAX_CHECKS]:
+            if now - first <= self._window or source is None or source.key in silent or checks == MAX_CHECKS:
+                continue
+            checks += 1
             try:
-                if not await source.exists(reservation.object, uid, reservation.generation):
-                    absent.append(uid)
-                else:
-                    self.changed(source, freed=True)
+                generation = await source.generation(reservation.object, uid)
             except ApiError:
-                continue  # nothing is known, so nothing is released
-        if absent:
-            term = self._accounts.term
-            await self._write(book, quota, lambda present: (accounts.release(present, term, absent), None))
+                silent.add(source.key)  # nothing is known, so nothing is released
+                continue
+            if generation is None:
+                absent[uid] = reservation
+            elif generation < reservation.generation and self._accounts.may_count(quota, source):
+                # The update never happened. What the object cost before it is counted in the same write.
+                if source.tally.seen([uid]):
+                    absent[uid] = reservation
+                    recount.add(source)
+            else:
+                self.changed(source, freed=True)
+
+        def released(present: Account) -> tuple[Account, None]:
+            for source in recount:
+                present = self._accounts.counted(present, source)
+            return accounts.release(present, self._accounts.term, absent), None
+
+        if absent and await self._write(book, quota, released):
             log.info("reservations released on evidence", extra={"quota": quota.name, "count": len(absent)})
 
 

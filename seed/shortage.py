@@ -19,6 +19,7 @@ from common.account import Account
 from common.resources import ResourceList
 from seed import verdict
 from seed.catalog import OutOfReach, Quota
+from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.store import StoreUnavailableError
 from seed.ledger.writer import AccountWriter, NoAccountError
 
@@ -63,7 +64,8 @@ class Shortage:
         return answer if verdict.over_limit(need, answer.used, quota.limits) else None
 
     async def wait(self, need: ResourceList, timeout: float) -> Answer:
-        """The master's answer to an ask that includes `need`. Raises TimeoutError, StoreUnavailableError."""
+        """The master's answer to an ask that includes `need`. Raises TimeoutError,
+        StoreUnavailableError, MalformedLedgerError, NoAccountError."""
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._needs.append(need)
         self._waiters.append(future)
@@ -118,7 +120,7 @@ class Shortage:
 
                 self._number = await self._writer.change(ask)
                 self._asked = [future for _, future in live]
-        except (StoreUnavailableError, NoAccountError) as error:
+        except (StoreUnavailableError, MalformedLedgerError, NoAccountError) as error:
             for _, future in live:
                 if not future.done():
                     future.set_exception(error)

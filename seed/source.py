@@ -10,15 +10,14 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 import msgspec
 
 from common import resources
-from common.account import Reservation
 from common.api import UserCluster
-from common.kube.client import Cluster, NotFound, RequestHook, Resource
+from common.kube.client import Cluster, Malformed, RequestHook, Resource, Unavailable
 from common.kube.kubeconfig import InvalidKubeconfig
 from common.kube.reflector import Change, Reflector
 from common.quantity import UNIT
@@ -91,12 +90,12 @@ class Tally:
             return Counted(known, machine.metadata.generation, str(error))
         return Counted(size.resources, machine.metadata.generation, "", tuple(size.unknown))
 
-    def seen(self, reservations: Mapping[str, Reservation]) -> dict[str, int]:
+    def seen(self, reservations: Iterable[str]) -> dict[str, int]:
         """Which of the reserved objects stand in the sum, and at which generation."""
         machines = self._machines
         return {uid: machines[uid].generation for uid in reservations if uid in machines}
 
-    def gone(self, reservations: Mapping[str, Reservation]) -> set[str]:
+    def gone(self, reservations: Iterable[str]) -> set[str]:
         """Which of the reserved objects have been seen and deleted since."""
         return {uid for uid in reservations if uid in self._deleted}
 
@@ -116,9 +115,9 @@ class Tally:
 
 
 class ListToken(msgspec.Struct, frozen=True):
-    """A demand for a list that begins after this moment."""
+    """A demand for a list that begins after this moment: that list of that connection, or any of a later one."""
 
-    reflector: Reflector[Machine] | None
+    connection: int
     number: int
 
 
@@ -158,7 +157,9 @@ class Source:
         self._on_state = on_state
         self._on_request = on_request
         self._connected = connected
-        self._reflector: Reflector[Machine] | None = None
+        self._reflector: Reflector[Machine] | None = None  # whose complete list stands behind the tally
+        self._following: Reflector[Machine] | None = None  # the latest connection's
+        self._connections = 0
         self._kubeconfig = ""
         self._changed_secret = asyncio.Event()
         self._task = asyncio.create_task(self._run(), name=f"source {self.key}")
@@ -179,42 +180,42 @@ class Source:
         return reflector is not None and reflector.synced.is_set() and reflector.error is None
 
     def demand_list(self) -> ListToken:
-        if self._reflector is None:
-            return ListToken(None, 0)
-        number = self._reflector.relist()
-        return ListToken(self._reflector, number)
+        following = self._following
+        return ListToken(self._connections, following.relist() if following is not None else 0)
 
     def listed_since(self, token: ListToken) -> bool:
         """True once a list that began after the demand is complete."""
-        if self._reflector is None or not self._reflector.synced.is_set():
+        if not self.counted or self._reflector is None:
             return False
-        return self._reflector is not token.reflector or self._reflector.lists_completed >= token.number
+        if self._reflector is not self._following:
+            return False  # a new connection was made, and what is counted is still the old one's
+        return self._connections > token.connection or self._reflector.lists_completed >= token.number
 
     async def listed(self, token: ListToken) -> None:
         """Until `listed_since(token)` is true."""
         while not self.listed_since(token):
-            reflector = self._reflector
-            if reflector is not None and reflector is token.reflector:
+            following = self._following
+            if following is not None and self._connections == token.connection:
                 with suppress(TimeoutError):
-                    await reflector.wait_listed(token.number, 5)
-            else:
-                await asyncio.sleep(0.2)
+                    await following.wait_listed(token.number, 5)
+            await asyncio.sleep(0.2 if following is None or following.error else 0.02)
 
     async def stop(self) -> None:
-        self._task.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._task
+        await _end(self._task)
 
-    async def exists(self, namespaced_name: str, uid: str, generation: int) -> bool:
-        """A consistent read (rule 4.5). Raises ApiError when it cannot be told."""
-        if self.cluster is None:
-            raise NotFound(0, "NotConnected", f"source {self.key} is not connected")
+    async def generation(self, namespaced_name: str, uid: str) -> int | None:
+        """The object's generation by a consistent read, None if it does not exist (rule 4.5). Raises ApiError.
+
+        It is a list: an API that is not served answers a read of one object as if only the object were missing.
+        """
+        cluster = self.cluster
+        if cluster is None:
+            raise Unavailable(0, "Unavailable", f"source {self.key} is not connected")
         namespace, name = namespaced_name.split("/", 1)
-        try:
-            machine = await self.cluster.get(MACHINES, name, namespace)
-        except NotFound:
-            return False
-        return machine.metadata.uid == uid and machine.metadata.generation >= generation
+        listing = await cluster.list(MACHINES, namespace, field_selector=f"metadata.name={name}")
+        if any(broken.uid == uid for broken in listing.broken):
+            raise Malformed(200, "Malformed", f"source {self.key}: {namespaced_name} cannot be read")
+        return next((found.metadata.generation for found in listing.items if found.metadata.uid == uid), None)
 
     async def _run(self) -> None:
         if self.on_seed:
@@ -300,6 +301,8 @@ class Source:
                 self._on_change(self, freed)
 
         reflector = Reflector(cluster, MACHINES, namespace=namespace, on_change=heard)
+        self._connections += 1
+        self._following = reflector
         running = asyncio.create_task(reflector.run(), name=f"machines of {self.key}")
         beside = self._connected(self, cluster)
         try:
@@ -343,8 +346,10 @@ def _reason(status: int) -> str:
 
 
 async def _end(task: asyncio.Task[None] | None) -> None:
+    """Cancel it and wait for its end. Unlike awaiting the task, this hears when we are cancelled ourselves."""
     if task is None:
         return
     task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
+    await asyncio.wait([task])
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("task failed", extra={"task": task.get_name(), "error": repr(error)})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Callable
 from urllib.parse import parse_qs
@@ -21,6 +22,7 @@ from aiohttp.web_protocol import RequestHandler
 
 from common import resources
 from common.account import Reservation
+from common.quantity import UNIT
 from seed import verdict
 from seed.admission import MARGIN, Admission, Request, Verdict
 from seed.catalog import Catalog
@@ -87,6 +89,9 @@ class _Answer(msgspec.Struct, rename="camel"):
     kind: str = "AdmissionReview"
 
 
+_UID = re.compile("[0-9A-Za-z-]{1,64}")
+_KEY = re.compile("[0-9a-z-]{1,63}/[0-9a-z.-]{1,253}")
+
 _review = msgspec.json.Decoder(_Review)
 _encode = msgspec.json.Encoder().encode
 _JSON = {"Content-Type": "application/json"}
@@ -120,8 +125,10 @@ class MachineWebhook:
             review = _review.decode(await request.read()).request
         except web.HTTPRequestEntityTooLarge:
             return web.Response(status=413, text="the review is too large\n")
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             return web.Response(status=400, text=f"not an AdmissionReview of a Machine: {error}\n")
+        if not _named(review):
+            return web.Response(status=400, text="the Machine has no proper name, namespace and uid\n")
         found = await self._decide(cluster_uid, review, asyncio.get_running_loop().time() + _patience(request))
         seconds = time.monotonic() - started
         self._tell(review, found, seconds)
@@ -156,11 +163,11 @@ class MachineWebhook:
         need = size.resources
         generation = 0
         if old is not None:
-            need = resources.at_least_zero(resources.subtract(need, _known_size(old)))
+            more = resources.subtract(need, _known_size(old))
+            need = {resource: amount for resource, amount in more.items() if amount > 0}
             generation = machine.metadata.generation
-            if not any(need.values()):
+            if not need:
                 return Verdict(decision="")
-        name = machine.metadata.name or review.name or machine.metadata.generate_name
         return await self._admission.decide(
             Request(
                 uid=machine.metadata.uid,
@@ -168,7 +175,7 @@ class MachineWebhook:
                 need=need,
                 reservation=Reservation(
                     source=cluster.metadata.key,
-                    object=f"{machine.metadata.namespace or review.namespace}/{name}",
+                    object=machine.metadata.key,
                     amount=need,
                     generation=generation,
                 ),
@@ -189,13 +196,21 @@ class MachineWebhook:
             "machine refused",
             extra={
                 "decision": found.decision,
-                "machine": f"{review.namespace}/{review.name}",
+                "machine": review.object.metadata.key if review.object is not None else review.name,
                 "user": review.user_info.username,
                 "reason": reason,
                 "text": refusal.message,
                 "duration_ms": round(seconds * 1000, 1),
             },
         )
+
+
+def _named(review: _AdmissionRequest) -> bool:
+    """As every API server names what it sends. A tenant knows his own URL, and others' accounts hold what he sends."""
+    if review.object is None:
+        return True
+    metadata = review.object.metadata
+    return bool(_UID.fullmatch(metadata.uid) and _KEY.fullmatch(metadata.key))
 
 
 def _request(
@@ -226,7 +241,7 @@ def _known_size(machine: Machine) -> resources.ResourceList:
     try:
         return footprint(machine).resources
     except NotSized:
-        return {}
+        return {"machines": UNIT}  # as it is counted, at the least
 
 
 def _respond(uid: str, found: Verdict) -> _Response:

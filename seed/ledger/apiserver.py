@@ -51,7 +51,7 @@ class ApiServerStore:
         self._namespace = namespace
         self._encoders: dict[str, Encoder] = {}
         self._subscribers: dict[str, list[Callable[[Stored | None], None]]] = {}
-        self._sequences: dict[str, tuple[str, int]] = {}
+        self._last: dict[str, Stored] = {}
         self.reflector = Reflector(cluster, LEDGERS, namespace=namespace, on_change=self._changed)
 
     async def run(self) -> None:
@@ -64,9 +64,14 @@ class ApiServerStore:
             return None
         except ApiError as error:
             raise StoreUnavailableError(f"{key.name}: reading the ledger: {error}") from error
-        found = _object.decode(body)
-        stored = Stored(decode(found.account), found.metadata.resource_version)
-        self._note(key.uid, stored.account)
+        try:
+            found = _object.decode(body)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise MalformedLedgerError(f"{key.name}: {error}") from None
+        last = self._last.get(key.uid)
+        if last is not None and last.version == found.metadata.resource_version:
+            return last
+        stored = self._last[key.uid] = Stored(decode(found.account), found.metadata.resource_version)
         return stored
 
     async def save(self, key: Key, account: Account, version: str | None) -> str:
@@ -74,19 +79,23 @@ class ApiServerStore:
         if encoder is None:
             encoder = self._encoders[key.uid] = Encoder(key, self._namespace)
         body = encoder.encode(account, version)
-        method, path = ("POST", self._path("")) if version is None else ("PUT", self._path(key.uid))
+        method, path = ("POST", self._path(None)) if version is None else ("PUT", self._path(key.uid))
         try:
             answer = await self._cluster.request(method, path, body, timeout=WRITE_TIMEOUT)
         except (Conflict, AlreadyExists, NotFound) as error:
             raise ConflictError(f"{key.name}: {error}") from error
         except ApiError as error:
             raise StoreUnavailableError(f"{key.name}: writing the ledger: {error}") from error
-        self._note(key.uid, account)
-        return _written.decode(answer).metadata.resource_version
+        try:
+            written = _written.decode(answer).metadata.resource_version
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise StoreUnavailableError(f"{key.name}: the answer to a write cannot be read: {error}") from None
+        self._last[key.uid] = Stored(account, written)
+        return written
 
     async def delete(self, key: Key) -> None:
         self._encoders.pop(key.uid, None)
-        self._sequences.pop(key.uid, None)
+        self._last.pop(key.uid, None)
         try:
             await self._cluster.delete(LEDGERS, key.uid, self._namespace)
         except NotFound:
@@ -112,11 +121,8 @@ class ApiServerStore:
 
         return stop
 
-    def _path(self, name: str) -> str:
+    def _path(self, name: str | None) -> str:
         return LEDGERS.path(self._namespace, name)
-
-    def _note(self, uid: str, account: Account) -> None:
-        self._sequences[uid] = (account.incarnation, account.sequence)
 
     def _changed(self, change: Change[LedgerObject]) -> None:
         present = change.new if change.new is not None else change.old
@@ -127,20 +133,22 @@ class ApiServerStore:
             return
         if change.new is None:
             stored = None
-            self._sequences.pop(uid, None)
+            self._last.pop(uid, None)
         else:
             try:
                 head = _head.decode(present.account) or LedgerHead()
                 if self._is_known(uid, head):
                     return  # the echo of our own write: thousands of reservations need not be read again
                 stored = Stored(decode(present.account), present.metadata.resource_version)
-            except (MalformedLedgerError, msgspec.DecodeError) as error:
+            except (MalformedLedgerError, msgspec.MsgspecError) as error:
                 log.warning("ledger is malformed", extra={"ledger": uid, "error": str(error)})
                 return
-            self._note(uid, stored.account)
+            self._last[uid] = stored
         for on_change in list(listeners):
             on_change(stored)
 
     def _is_known(self, uid: str, head: LedgerHead) -> bool:
-        incarnation, sequence = self._sequences.get(uid, ("", 0))
-        return head.incarnation == incarnation and head.sequence <= sequence
+        last = self._last.get(uid)
+        return (
+            last is not None and head.incarnation == last.account.incarnation and head.sequence <= last.account.sequence
+        )

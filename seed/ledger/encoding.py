@@ -1,12 +1,15 @@
 """An account as a QuotaLedger object and back.
 
-Reservations are one line of text each, "GENERATION SOURCE OBJECT AMOUNTS": there may be thousands, each write carries
-them all, and the API server walks every nested field of an object many times.
+Reservations are one line of text each, "GENERATION.CLAIMS SOURCE OBJECT AMOUNTS" (".CLAIMS" only above 1): there may
+be thousands, each write carries them all, and the API server walks every nested field of an object many times. Names
+come from tenants: whatever would break the line is percent-encoded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
+from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -78,16 +81,31 @@ class LedgerHead(msgspec.Struct, kw_only=True, rename="camel"):
     sequence: int = 0
 
 
+@lru_cache(maxsize=1024)
+def _quoted(name: str) -> str:
+    return quote(name, safe="/")
+
+
 def reservation_text(reservation: Reservation) -> str:
-    amounts = resources.text(reservation.amount)
-    return f"{reservation.generation} {reservation.source} {reservation.object} {amounts}"
+    amounts = resources.text({_quoted(name): amount for name, amount in reservation.amount.items()})
+    number = (
+        f"{reservation.generation}" if reservation.claims == 1 else f"{reservation.generation}.{reservation.claims}"
+    )
+    return f"{number} {_quoted(reservation.source)} {quote(reservation.object, safe='/')} {amounts}"
 
 
 def parse_reservation(text: str) -> Reservation:
     try:
-        generation, source, name, amounts = text.split(" ")
+        number, source, name, amounts = text.split(" ")
+        generation, _, claims = number.partition(".")
         listed = dict(part.split("=", 1) for part in amounts.split(",") if part)
-        return Reservation(source=source, object=name, amount=resources.parse(listed), generation=int(generation))
+        return Reservation(
+            source=unquote(source),
+            object=unquote(name),
+            amount={unquote(resource): amount for resource, amount in resources.parse(listed).items()},
+            generation=int(generation),
+            claims=int(claims or 1),
+        )
     except ValueError as error:
         raise MalformedLedgerError(f"reservation {text[:80]!r}: {error}") from None
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from common import account as accounts
-from common.account import Account, Fenced, Grant, Outcome, Reservation, Reserving
+from common.account import Account, Fenced, Full, Grant, Outcome, Reservation, Reserving, Short
 from common.resources import ResourceList
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.store import ConflictError, Key, Store, Stored, StoreUnavailableError
@@ -83,6 +84,8 @@ class AccountWriter:
         self._wake = asyncio.Event()
         self._known: Stored | None = None
         self._loaded = False
+        self._stopped = False
+        self._highest = ("", 0)  # incarnation and sequence of the latest account known
         self._unsubscribe = store.subscribe(key.uid, self._observe)
 
     @property
@@ -91,7 +94,10 @@ class AccountWriter:
         return self._known.account if self._known else None
 
     def claim(self, uid: str, reservation: Reservation) -> asyncio.Future[Outcome]:
-        """Reserve. The future raises BusyError or StoreUnavailableError when it cannot be decided now."""
+        """Reserve. Raises BusyError; the future raises StoreUnavailableError or MalformedLedgerError.
+
+        Whoever stops waiting cancels the future: what was not decided by then is not reserved.
+        """
         if len(self._waiting) >= MAX_WAITING:
             raise BusyError(f"{len(self._waiting)} requests wait already")
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
@@ -115,8 +121,11 @@ class AccountWriter:
             return Fenced()
         return Reserving(accounts.receive(account, terms.grant), terms.limits).claim(uid, reservation)
 
-    def _enqueue(self, entry: _Claim | _Change[T]) -> None:
-        self._waiting.append(entry)  # type: ignore[arg-type]  # deque of one shape: the future carries the result type
+    def _enqueue(self, entry: _Claim | _Change[Any]) -> None:
+        if self._stopped:
+            _fail(entry, self._gone())
+            return
+        self._waiting.append(entry)
         self._wake.set()
 
     def _observe(self, stored: Stored | None) -> None:
@@ -125,6 +134,7 @@ class AccountWriter:
             self._known, self._loaded = None, False
         elif known is None or _newer(stored.account, known.account):
             self._known, self._loaded = stored, True
+            self._highest = (stored.account.incarnation, stored.account.sequence)
             self._on_account(stored.account)
 
     async def run(self) -> None:
@@ -136,17 +146,20 @@ class AccountWriter:
                     batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_BATCH))]
                     await self._serve(batch)
         finally:
+            self._stopped = True
             self._unsubscribe()
-            gone = StoreUnavailableError(f"{self.key.name}: the ledger's writer was stopped")
             for entry in self._waiting:
-                _fail(entry, gone)
+                _fail(entry, self._gone())
             self._waiting.clear()
+
+    def _gone(self) -> StoreUnavailableError:
+        return StoreUnavailableError(f"{self.key.name}: the ledger's writer was stopped")
 
     async def _serve(self, batch: list[_Claim | _Change[object]]) -> None:
         try:
             for _ in range(MAX_CONFLICTS):
                 try:
-                    await self._commit(batch)
+                    await self._commit([entry for entry in batch if not entry.future.done()])
                 except ConflictError:
                     self._loaded = False
                     self._on_conflict()
@@ -154,29 +167,38 @@ class AccountWriter:
                     return
             raise StoreUnavailableError(f"{self.key.name}: {MAX_CONFLICTS} conflicting writes in a row")
         except (StoreUnavailableError, MalformedLedgerError) as error:
-            self._loaded = False
             log.warning("ledger not written", extra={"quota": self.key.name, "error": str(error)})
-            for entry in batch:
-                _fail(entry, error)
+            self._fail_all(batch, error)
         except asyncio.CancelledError:
-            gone = StoreUnavailableError(f"{self.key.name}: the ledger's writer was stopped")
-            for entry in batch:
-                _fail(entry, gone)
+            self._fail_all(batch, self._gone())
             raise
+        except Exception as error:  # whatever it was, the next batch must be served
+            log.exception("ledger's writer failed", extra={"quota": self.key.name})
+            self._fail_all(batch, StoreUnavailableError(f"{self.key.name}: {type(error).__name__}: {error}"))
 
-    async def _commit(self, batch: list[_Claim | _Change[object]]) -> None:
+    def _fail_all(self, batch: list[_Claim | _Change[object]], error: Exception) -> None:
+        self._loaded = False
+        for entry in batch:
+            _fail(entry, error)
+
+    async def _commit(self, batch: list[_Claim | _Change[object]], *, read: bool = False) -> None:
         if not self._loaded:
-            self._known = await self._store.load(self.key)
-            self._loaded = True
+            await self._load()
+            read = True
         before = self._known
-        outcomes, after = self._decide(batch, before.account if before else None)
+        outcomes, after = self._decide(batch, self._sound(before.account) if before else None)
         if after is not None and (before is None or after is not before.account):
             after = msgspec.structs.replace(after, sequence=after.sequence + 1)
             started = time.monotonic()
             version = await self._store.save(self.key, after, before.version if before else None)
             self._on_write(time.monotonic() - started, len(batch))
-            self._known = Stored(after, version)
-            self._on_account(after)
+            self._written(before, Stored(after, version))
+        elif not read and any(isinstance(outcome, Short | Fenced | Full) for outcome in outcomes):
+            # No write proved that the account is as it was known, and others write too: nobody is denied from memory.
+            await self._load()
+            if self._known is not before:
+                await self._commit(batch, read=True)
+                return
         for entry, outcome in zip(batch, outcomes, strict=True):
             if entry.future.done():
                 continue
@@ -184,6 +206,31 @@ class AccountWriter:
                 entry.future.set_exception(outcome)
             else:
                 entry.future.set_result(outcome)  # type: ignore[arg-type]
+
+    async def _load(self) -> None:
+        known, stored = self._known, await self._store.load(self.key)
+        self._loaded = True
+        if stored is None or known is None or stored.version != known.version:
+            self._known = stored
+            if stored is not None:
+                self._on_account(stored.account)
+
+    def _sound(self, account: Account) -> Account:
+        """The account; in a new life, fenced, if the store went back to an older state of it (a restored backup)."""
+        incarnation, sequence = self._highest
+        if account.incarnation != incarnation or account.sequence >= sequence:
+            self._highest = (account.incarnation, account.sequence)
+            return account
+        log.warning("ledger went backwards", extra={"quota": self.key.name, "sequence": sequence})
+        return accounts.rebuild(account, secrets.token_hex(8), secrets.token_hex(8))
+
+    def _written(self, before: Stored | None, stored: Stored) -> None:
+        """Our write is known now, unless something later has been heard of meanwhile."""
+        heard = self._known
+        self._highest = (stored.account.incarnation, stored.account.sequence)
+        if heard is before or (heard is not None and not _newer(heard.account, stored.account)):
+            self._known = stored
+            self._on_account(stored.account)
 
     def _decide(
         self, batch: list[_Claim | _Change[object]], account: Account | None
@@ -215,7 +262,7 @@ class AccountWriter:
             return None, NoAccountError(f"{self.key.name} has no account")
         try:
             return entry.apply(account)
-        except accounts.StaleEpochError as error:
+        except Exception as error:  # noqa: BLE001 (the caller's: he gets it, the others in the batch do not)
             return account, error
 
 
