@@ -106,6 +106,8 @@ class Store(Generic[T]):
 class Reflector(Generic[T]):
     """Keeps `store` equal to what the API server has, and calls `on_change` for every difference.
 
+    A watch that ends in good order goes on where it ended; after anything else comes a new list.
+
     Lists are consistent, never from a cache that may lag. The store is replaced at once when a list is complete; then
     come the changes that it brought, then `synced`. An object deleted and made again under its name is two changes.
     A malformed object keeps its last good version in the store, is named in `malformed`, and stops no other.
@@ -179,25 +181,22 @@ class Reflector(Generic[T]):
                     await self._watch()
                     problem = None if self._progress or self._relist_asked else "the watch ended at once"
                     level = logging.WARNING
-                except Gone as error:
-                    self._version = ""
-                    status = error.status
-                    problem, level = error.message, logging.INFO  # happens to everyone who was away for long
                 except ApiError as error:
-                    if isinstance(error, Malformed):
-                        self._version = ""
-                    status = error.status
-                    problem, level = error.message, logging.WARNING
+                    status, problem = error.status, error.message
+                    # that it was away for too long happens to everyone
+                    level = logging.INFO if isinstance(error, Gone) else logging.WARNING
                 except Exception as error:  # the outermost edge: whatever it was, a fresh list is the way out
                     log.exception("reflector failed", extra=self._facts)
-                    self._version = ""
                     problem, level = f"{type(error).__name__}: {error}", logging.WARNING
                 failures = 1 if self._progress else failures + 1
                 if problem is None:
                     failures = 0
-                else:
-                    self.error_status = status
-                    await self._back_off(failures, problem, level)
+                    continue
+                # The server may have come back with older data, restored from a backup: then only a list tells what
+                # is there. A watch from a version that does not exist yet just stays silent.
+                self._version = ""
+                self.error_status = status
+                await self._back_off(failures, problem, level)
         finally:
             self.state = State.STOPPED
 
@@ -271,11 +270,7 @@ class Reflector(Generic[T]):
             field_selector=self._field_selector,
             timeout_seconds=random.randint(*WATCH_SECONDS),  # noqa: S311
         )
-        # If it cannot be opened, the server may come back with older data, restored from a backup: then only a list
-        # tells what is there, since a watch from a version that does not exist yet just stays silent.
-        version, self._version = self._version, ""
         async with opened as stream:
-            self._version = version
             if self.error is not None:
                 log.info("following the API server again", extra=self._facts)
             self.state, self.error = State.WATCHING, None
