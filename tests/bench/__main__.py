@@ -1,0 +1,155 @@
+"""`make bench`: what the admission path does, in ratios to a bare echo in the same run. Nothing passes or fails here."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import uvloop
+
+from devcluster import manifests
+from devcluster.controlplane import ApiServer, ControlPlane
+from tests.bench import server
+from tests.bench.load import Result, Task, in_process
+
+CRDS = Path(__file__).parents[2] / "charts" / "crds"
+CLIENTS = (1, 8, 32, 128)
+
+REVIEW = {
+    "apiVersion": "admission.k8s.io/v1",
+    "kind": "AdmissionReview",
+    "request": {
+        "uid": "705ab4f5-6393-11e8-b7cc-42010a800002",
+        "kind": {"group": "cluster.k8s.io", "version": "v1alpha1", "kind": "Machine"},
+        "resource": {"group": "cluster.k8s.io", "version": "v1alpha1", "resource": "machines"},
+        "name": "pool-a-x7k2p",
+        "namespace": "kube-system",
+        "operation": "CREATE",
+        "userInfo": {"username": "system:serviceaccount:kube-system:machine-controller", "groups": ["system:masters"]},
+        "object": {
+            "apiVersion": "cluster.k8s.io/v1alpha1",
+            "kind": "Machine",
+            "metadata": {
+                "name": "pool-a-x7k2p",
+                "generateName": "pool-a-",
+                "namespace": "kube-system",
+                "uid": "00000000-0000-0000-0000-000000000000",
+                "generation": 1,
+                "creationTimestamp": "2026-11-20T10:00:03Z",
+                "labels": {"machine": "md-pool-a", "x-kubernetes.io/cluster": "c1"},
+                "ownerReferences": [
+                    {
+                        "apiVersion": "cluster.k8s.io/v1alpha1",
+                        "kind": "MachineSet",
+                        "name": "pool-a",
+                        "uid": "b7cc4201-0a80-0002-705a-b4f5639311e8",
+                        "controller": True,
+                    }
+                ],
+            },
+            "spec": {
+                "providerSpec": {
+                    "value": {
+                        "cloudProvider": "vsphere",
+                        "cloudProviderSpec": {
+                            "cpus": 4,
+                            "memoryMB": 8192,
+                            "diskSizeGB": 50,
+                            "templateVMName": "ubuntu-22.04",
+                            "datacenter": "dc-1",
+                            "cluster": "cl-1",
+                            "datastore": "datastore1",
+                            "folder": "/dc-1/vm/c1",
+                            "networks": ["net-1"],
+                            "allowInsecure": False,
+                        },
+                        "operatingSystem": "ubuntu",
+                        "operatingSystemSpec": {"distUpgradeOnBoot": False},
+                        "sshPublicKeys": ["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"],
+                    }
+                },
+                "versions": {"kubelet": "1.34.4"},
+            },
+        },
+        "oldObject": None,
+        "dryRun": False,
+    },
+}
+
+
+@asynccontextmanager
+async def serving(kind: str, api: ApiServer) -> AsyncIterator[dict[str, object]]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "tests.bench.server",
+        kind,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        limit=1 << 20,
+    )
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write(json.dumps({"kubeconfig": api.kubeconfig("admin")}).encode() + b"\n")
+    line = await process.stdout.readline()
+    if not line:
+        raise RuntimeError(f"the {kind} server did not start")
+    try:
+        yield json.loads(line)
+    finally:
+        process.stdin.close()
+        await process.wait()
+
+
+async def measure(kind: str, api: ApiServer, clients: int, seconds: float) -> Result:
+    async with serving(kind, api) as found:
+        task = Task(
+            host="127.0.0.1",
+            port=int(str(found["port"])),
+            path=str(found["path"]),
+            ca=str(found["ca"]),
+            body=json.dumps(REVIEW),
+            clients=clients,
+            seconds=1.0,
+        )
+        await in_process(task)  # warm: connections, caches, the API server's own
+        task.seconds = seconds
+        return await in_process(task)
+
+
+async def admissions(seconds: float) -> None:
+    async with ControlPlane() as plane:
+        await plane.start(["bench"])
+        api = plane.cluster("bench")
+        await manifests.apply(api, [*manifests.load(CRDS), *server.OBJECTS])
+        await asyncio.sleep(2.5)  # an API server holds back creations of a type younger than 2 s
+        print("admissions on one quota, one replica, each durable in the API server before its answer")
+        print(f"{'clients':>8} {'admitted/s':>11} {'p50 ms':>8} {'p99 ms':>8} {'echo/s':>9} {'echo p50':>9} {'ratio':>6}")
+        for clients in CLIENTS:
+            ours = await measure("admission", api, clients, seconds)
+            bare = await measure("echo", api, clients, seconds)
+            print(
+                f"{clients:>8} {ours.rate:>11.0f} {ours.p50_ms:>8.2f} {ours.p99_ms:>8.2f}"
+                f" {bare.rate:>9.0f} {bare.p50_ms:>9.2f} {ours.rate / bare.rate:>6.2f}",
+                flush=True,
+            )
+            if ours.failed or ours.denied:
+                print(f"         {ours.denied} denied, {ours.failed} failed: this figure is not one of admissions alone")
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=5.0, help="for each measurement [default 5]")
+    options = parser.parse_args()
+    logging.basicConfig(level=logging.WARNING)
+    await admissions(options.seconds)
+
+
+if __name__ == "__main__":
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())

@@ -1,0 +1,139 @@
+"""A load generator that leaves the machine to what is measured: HTTP/1.1 over TLS on bare asyncio protocols.
+
+Each client keeps one connection and one request under way, as an API server's webhook client does. It runs in a process
+of its own: `python -m tests.bench.load` reads one JSON line (the task) and writes one (the result).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import ssl
+import sys
+import time
+import uuid
+from dataclasses import asdict, dataclass
+
+import uvloop
+
+UID = b"00000000-0000-0000-0000-000000000000"  # in the template: replaced by a fresh one for every request
+
+
+@dataclass
+class Task:
+    host: str
+    port: int
+    path: str
+    ca: str
+    body: str
+    clients: int
+    seconds: float
+
+
+@dataclass
+class Result:
+    requests: int
+    seconds: float
+    allowed: int
+    denied: int
+    failed: int
+    p50_ms: float
+    p99_ms: float
+
+    @property
+    def rate(self) -> float:
+        return self.requests / self.seconds
+
+
+class _Client(asyncio.Protocol):
+    def __init__(self, head: bytes, body: bytes, latencies: list[float], counts: dict[str, int], end: float) -> None:
+        self._head = head
+        self._parts = body.split(UID)
+        self._latencies = latencies
+        self._counts = counts
+        self._end = end
+        self._received = b""
+        self._sent = 0.0
+        self._random = random.Random(uuid.uuid4().int)
+        self.done = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        self._send()
+
+    def _send(self) -> None:
+        uid = b"%08x-0000-4000-8000-%012x" % (self._random.getrandbits(32), self._random.getrandbits(48))
+        self._sent = time.perf_counter()
+        self._transport.write(self._head + uid.join(self._parts))  # type: ignore[attr-defined]
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        head, separator, body = self._received.partition(b"\r\n\r\n")
+        if not separator:
+            return
+        length = int(head.lower().split(b"content-length: ", 1)[1].split(b"\r\n", 1)[0])
+        if len(body) < length:
+            return
+        now = time.perf_counter()
+        self._latencies.append(now - self._sent)
+        outcome = "allowed" if b'"allowed":true' in body else "denied" if b'"code":403' in body else "failed"
+        self._counts[outcome] += 1
+        self._received = b""
+        if now < self._end:
+            self._send()
+        else:
+            self._transport.close()
+            if not self.done.done():
+                self.done.set_result(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.done.done():
+            self.done.set_exception(exc or ConnectionError("the server closed the connection"))
+
+
+async def run(task: Task) -> Result:
+    context = ssl.create_default_context(cadata=task.ca)
+    body = task.body.encode()
+    head = (
+        f"POST {task.path}?timeout=3s HTTP/1.1\r\nHost: {task.host}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    ).encode()
+    latencies: list[float] = []
+    counts = {"allowed": 0, "denied": 0, "failed": 0}
+    loop = asyncio.get_running_loop()
+    started = time.perf_counter()
+    end = started + task.seconds
+    connections = [
+        loop.create_connection(
+            lambda: _Client(head, body, latencies, counts, end), task.host, task.port, ssl=context
+        )
+        for _ in range(task.clients)
+    ]
+    clients = [protocol for _, protocol in await asyncio.gather(*connections)]
+    await asyncio.gather(*(client.done for client in clients))
+    seconds = time.perf_counter() - started
+    latencies.sort()
+    return Result(
+        requests=len(latencies),
+        seconds=seconds,
+        p50_ms=latencies[len(latencies) // 2] * 1000,
+        p99_ms=latencies[len(latencies) * 99 // 100] * 1000,
+        **counts,
+    )
+
+
+async def in_process(task: Task) -> Result:
+    """Runs the task in a process of its own."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.bench.load", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    answer, _ = await process.communicate(json.dumps(asdict(task)).encode())
+    if process.returncode != 0:
+        raise RuntimeError(f"the load generator ended with status {process.returncode}")
+    return Result(**json.loads(answer))
+
+
+if __name__ == "__main__":
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        print(json.dumps(asdict(runner.run(run(Task(**json.loads(sys.stdin.read())))))))
