@@ -96,7 +96,11 @@ class UserClusters:
         self._on_state(source)
 
     def _keep_webhook(self, source: Source, cluster: Cluster) -> asyncio.Task[None]:
-        keeper = ConfigurationKeeper(cluster, lambda: self._desired(source.user_cluster))
+        keeper = ConfigurationKeeper(
+            cluster,
+            lambda: self._desired(source.user_cluster),
+            on_state=lambda: self._controller.queue.add(source.key),
+        )
         self._keepers[source.key] = keeper
         return asyncio.create_task(keeper.run(), name=f"webhook configuration of {source.key}")
 

@@ -146,11 +146,19 @@ class ConfigurationKeeper:
     token. `break_glass`: whether the API server evaluates the way in.
     """
 
-    def __init__(self, cluster: Cluster, desired: Callable[[], WebhookConfiguration]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        desired: Callable[[], WebhookConfiguration],
+        *,
+        on_state: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_state` tells that `in_place` or `error` may have changed; it must not block."""
         self.in_place = False
         self.break_glass = False
         self._cluster = cluster
         self._desired = desired
+        self._on_state = on_state
         self._name = desired().metadata.name
         self._facts = {"cluster": cluster.name, "configuration": self._name}
         self._refused: str | None = None
@@ -193,6 +201,7 @@ class ConfigurationKeeper:
         failures = 0
         while True:
             self._wake.clear()
+            before = self.in_place, self._refused
             pause: float | None = None
             try:
                 await self._step()
@@ -203,6 +212,8 @@ class ConfigurationKeeper:
                 pause = min(RETRY_SECONDS[0] * 2.0 ** min(failures, 20), RETRY_SECONDS[1])
                 failures += 1
                 self._failed(error.message)
+            if before != (self.in_place, self._refused):
+                self._on_state()
             try:
                 await asyncio.wait_for(self._wake.wait(), pause)
             except TimeoutError:
