@@ -13,8 +13,8 @@ import msgspec
 from common import resources
 from common.account import Ask, Grant
 from common.grants import Holding, MasterLedger, Report
-from common.kube.client import Resource
 from common.kube.meta import Object
+from common.kube.resource import Resource
 
 GROUP = "seedquota.io"
 VERSION = "v1alpha1"

@@ -38,7 +38,7 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     """What one seed holds of one quota, as the master knows it.
 
     `account` is the life of the seed's account that R was learned from, `nonce` the last question answered.
-    `learned` is false until a master without memory has heard from this seed.
+    `learned` is false until a master without memory knows what this seed holds.
     """
 
     account: str = ""
@@ -71,6 +71,19 @@ def report(account: Account) -> Report:
     )
 
 
+def supersedes(said: Report, known: Report | None) -> bool:
+    """Whether a report may replace the one known: within one life of an account, late ones say nothing.
+
+    A fence with another nonce always does: a ledger that was restored from a backup has counted on from an older state.
+    """
+    return (
+        known is None
+        or said.incarnation != known.incarnation
+        or said.sequence >= known.sequence
+        or said.nonce not in ("", known.nonce)
+    )
+
+
 def held(holding: Holding) -> dict[str, int]:
     return resources.subtract(holding.granted, holding.returned)
 
@@ -78,13 +91,12 @@ def held(holding: Holding) -> dict[str, int]:
 def absorb(holding: Holding, said: Report, ledger_incarnation: str) -> Holding:
     """Take up what a seed reported. Raises LedgerWentBackError if the seed has more than was ever granted.
 
-    Only a fenced account (one that asks with a nonce) may start a new life or be learned from; counters that come
-    from any other life are ignored.
+    Only a fenced account (one that asks with a nonce) may start a new life; counters that come from any other life are
+    ignored.
     """
-    if said.nonce and not holding.learned:
-        # A master without memory: what an account that now waits behind its fence says is all there is.
-        return Holding(account=said.incarnation, granted=said.granted, returned=said.returned, nonce=said.nonce)
-    if not holding.learned or (not said.nonce and said.incarnation != holding.account):
+    if not holding.learned:
+        return _learn(holding, said, ledger_incarnation)
+    if not said.nonce and said.incarnation != holding.account:
         return holding
     if said.master == ledger_incarnation and any(
         amount > holding.granted.get(name, 0) for name, amount in said.granted.items()
@@ -102,6 +114,30 @@ def absorb(holding: Holding, said: Report, ledger_incarnation: str) -> Holding:
     return msgspec.structs.replace(holding, returned=returned)
 
 
+def _learn(holding: Holding, said: Report, ledger_incarnation: str) -> Holding:
+    """A master without memory hands an account its own counters back, and knows them once it has opened with them.
+
+    What a fenced account says is not enough: an answer of the former master may still be on its way to the same
+    nonce. Once the account is open under this master, nothing but this master's grants adds to what it has.
+    """
+    if said.nonce:
+        return Holding(
+            account=said.incarnation,
+            granted=said.granted,
+            returned=said.returned,
+            nonce=said.nonce,
+            learned=False,
+        )
+    if not holding.nonce or said.incarnation != holding.account or said.master != ledger_incarnation:
+        return holding
+    return msgspec.structs.replace(
+        holding,
+        granted=resources.maximum(holding.granted, said.granted),
+        returned=resources.maximum(holding.returned, said.returned),
+        learned=True,
+    )
+
+
 def raise_granted(holding: Holding, more: ResourceList) -> Holding:
     assert all(amount >= 0 for amount in more.values()), "G only grows"
     return msgspec.structs.replace(holding, granted=resources.add(holding.granted, more))
@@ -115,7 +151,7 @@ def outstanding(ledger: MasterLedger) -> dict[str, int]:
 def message(ledger: MasterLedger, seed: str, recall: ResourceList, answered: int) -> Grant:
     """What the master shows to a seed, after it was persisted."""
     holding = ledger.seeds[seed]
-    if not holding.learned:
+    if not holding.learned and not holding.nonce:
         # No account has this name as its master, so each that is open fences itself and asks with a fresh nonce: also
         # one that still holds grants of this very ledger, on a cluster added again under another name.
         return Grant(incarnation=f"{ledger.incarnation}?")

@@ -23,7 +23,8 @@ from common.api import (
     ledger_to_wire,
 )
 from common.grants import Holding, MasterLedger, outstanding
-from common.kube.client import AlreadyExists, Cluster, Conflict, NotFound
+from common.kube.client import Cluster
+from common.kube.errors import AlreadyExists, Conflict, NotFound
 from common.quantity import QuantityError
 from master.objects import MASTER_QUOTAS, MasterQuota
 

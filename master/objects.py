@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from common.api import GROUP, VERSION, Condition, Quantities, ResourceQuotaStatus, Wire
-from common.kube.client import Resource
 from common.kube.meta import Object
+from common.kube.resource import Resource
 
 
 class Named(Object, frozen=True):

@@ -13,8 +13,9 @@ from collections.abc import Callable
 import msgspec
 
 from common.api import MASTER_MANAGER, Quantities, Wire, WireGrant
-from common.kube.client import Cluster, Conflict, NotFound
+from common.kube.client import Cluster
 from common.kube.controller import Controller, ReconcileHook
+from common.kube.errors import Conflict, NotFound
 from common.kube.queue import WorkQueue
 from common.kube.reflector import Store
 from master.objects import QUOTA_COPIES, QuotaCopy, Summary

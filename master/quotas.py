@@ -31,8 +31,9 @@ from common.api import (
     wire_quantities,
 )
 from common.grants import Holding, LedgerWentBackError, MasterLedger, Report
-from common.kube.client import Cluster, Conflict, NotFound
+from common.kube.client import Cluster
 from common.kube.controller import Controller, ReconcileHook
+from common.kube.errors import Conflict, NotFound
 from common.kube.meta import Object
 from common.kube.reflector import Change
 from common.quantity import QuantityError
@@ -81,8 +82,10 @@ class SeedAccount:
         wire, grant = copy.status.account, copy.status.grant
         if wire == self.wire or not wire.incarnation:
             return False
-        self.report = report_from_wire(wire)
-        self.wire = wire
+        said = report_from_wire(wire)
+        if said is None or not grants.supersedes(said, self.report):
+            return False
+        self.report, self.wire = said, wire
         if self.answered_life != wire.incarnation and grant.account == wire.incarnation:
             # What was answered before this master began stays answered.
             self.answered_life, self.answered = wire.incarnation, grant.answered

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 
 from common.api import MASTER_MANAGER, SEEDS, Condition, Seed
-from common.kube.client import Cluster, NotFound
+from common.kube.client import Cluster
 from common.kube.controller import Controller, ReconcileHook
+from common.kube.errors import NotFound
 from master.caches import Caches
 from master.objects import conditions_body
 from master.quotas import Quotas, wall_clock

@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 
 from common.api import ORGANIZATIONS, SecretRef, Seed
-from common.kube.client import ApiError, Cluster, Forbidden, RequestHook, Unauthorized
+from common.kube.client import Cluster, RequestHook
 from common.kube.controller import ReconcileHook
+from common.kube.errors import ApiError, Forbidden, Unauthorized
 from common.kube.kubeconfig import InvalidKubeconfig
 from common.kube.meta import Object
 from common.kube.reflector import Change, Store

@@ -9,11 +9,13 @@ from typing import Any
 from msgspec.structs import replace
 
 from common.api import MANAGED_BY_LABEL, MASTER_MANAGER, UID_LABEL
-from common.kube.client import AlreadyExists, ApiError, Cluster, Conflict, NotFound, Resource
+from common.kube.client import Cluster
 from common.kube.controller import Controller, ReconcileHook
+from common.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
 from common.kube.meta import Object
 from common.kube.queue import WorkQueue
 from common.kube.reflector import Change, Reflector
+from common.kube.resource import Resource
 from master.caches import Caches
 from master.objects import ORGANIZATIONS, PROJECTS, QUOTA_COPIES, MasterQuota, Named, QuotaCopy
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from common.api import MASTER_MANAGER, Condition
-from common.kube.client import Cluster, NotFound
+from common.kube.client import Cluster
 from common.kube.controller import Controller, ReconcileHook
+from common.kube.errors import NotFound
 from common.kube.meta import Object
 from common.kube.reflector import Change
 from master.caches import BY_ORGANIZATION, BY_SUBJECT, Caches, changed_name, organization_of, subject_of

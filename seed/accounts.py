@@ -25,8 +25,9 @@ from common import resources
 from common.account import Account
 from common.api import RESOURCE_QUOTAS, SEED_MANAGER, UID_LABEL, StaleSource, report_to_wire, wire_quantities
 from common.grants import Report, report
-from common.kube.client import ApiError, Cluster, Conflict, NotFound
+from common.kube.client import Cluster
 from common.kube.controller import Controller, ReconcileHook
+from common.kube.errors import ApiError, Conflict, NotFound
 from seed.books import Book, Books
 from seed.catalog import Catalog, Quota
 from seed.ledger.encoding import MalformedLedgerError

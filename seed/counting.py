@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from common import account as accounts
 from common.account import Account, Reservation, StaleEpochError
 from common.api import USER_CLUSTERS
-from common.kube.client import ApiError, Cluster, NotFound
+from common.kube.client import Cluster
+from common.kube.errors import ApiError, NotFound
 from seed.accounts import Accounts
 from seed.books import Book, Books
 from seed.catalog import Catalog, Quota

@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 from common import metrics
 from common.api import UserCluster
-from common.kube.client import ApiError, Cluster, RequestHook
+from common.kube.client import Cluster, RequestHook
+from common.kube.errors import ApiError
 from common.kube.lease import Lease, LeaseLost
 from seed.accounts import Accounts
 from seed.books import Books

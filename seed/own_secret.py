@@ -9,9 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from common.api import MANAGED_BY_LABEL
-from common.kube.client import AlreadyExists, ApiError, Cluster, Conflict, Resource
+from common.kube.client import Cluster
+from common.kube.errors import AlreadyExists, ApiError, Conflict
 from common.kube.meta import Object, object_key
 from common.kube.reflector import Change, Reflector
+from common.kube.resource import Resource
 
 log = logging.getLogger(__name__)
 

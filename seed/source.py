@@ -17,9 +17,11 @@ import msgspec
 
 from common import resources
 from common.api import UserCluster
-from common.kube.client import Cluster, Malformed, RequestHook, Resource, Unavailable
+from common.kube.client import Cluster, RequestHook
+from common.kube.errors import Malformed, Unavailable
 from common.kube.kubeconfig import InvalidKubeconfig
 from common.kube.reflector import Change, Reflector
+from common.kube.resource import Resource
 from common.quantity import UNIT
 from common.resources import ResourceList
 from seed.machines.footprint import footprint

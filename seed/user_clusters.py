@@ -10,8 +10,9 @@ import msgspec
 
 from common import conditions, resources
 from common.api import SEED_MANAGER, USER_CLUSTERS, Condition, UserCluster, wire_quantities
-from common.kube.client import Cluster, NotFound, RequestHook
+from common.kube.client import Cluster, RequestHook
 from common.kube.controller import Controller, ReconcileHook
+from common.kube.errors import NotFound
 from seed.catalog import Catalog
 from seed.source import Source
 from seed.webhook_configuration import ConfigurationKeeper, WebhookConfiguration

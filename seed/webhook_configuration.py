@@ -18,9 +18,11 @@ from dataclasses import dataclass
 from msgspec import structs
 
 from common.api import MANAGED_BY_LABEL, UserCluster
-from common.kube.client import AlreadyExists, ApiError, Cluster, Conflict, NotFound, Resource
+from common.kube.client import Cluster
+from common.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
 from common.kube.meta import Object, ObjectMeta
 from common.kube.reflector import Change, Reflector
+from common.kube.resource import Resource
 
 log = logging.getLogger(__name__)
 

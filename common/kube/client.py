@@ -13,11 +13,9 @@ from asyncio import Lock
 from asyncio import timeout as timeout_after
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Generic, TypeVar
-from urllib.parse import quote, urlencode
+from typing import Generic, TypeVar
+from urllib.parse import urlencode
 
 import aiohttp
 import msgspec
@@ -25,8 +23,23 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from common.kube import kubeconfig
+from common.kube.errors import (
+    AlreadyExists,
+    ApiError,
+    Cause,
+    Conflict,
+    Forbidden,
+    Gone,
+    Invalid,
+    Malformed,
+    NotFound,
+    TooManyRequests,
+    Unauthorized,
+    Unavailable,
+)
 from common.kube.kubeconfig import Access, InvalidKubeconfig
-from common.kube.meta import Object, ObjectMeta
+from common.kube.meta import Object
+from common.kube.resource import Broken, Listing, Resource, WatchEvent, any_event, describe_broken, read_page
 
 MAX_BODY = 16 * 1024 * 1024  # bytes of one object or one watch event; etcd holds at most 1.5 MiB by default
 MAX_PAGE = 128 * 1024 * 1024  # bytes of one page of a list
@@ -42,76 +55,6 @@ MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 
 T = TypeVar("T", bound=Object)
-
-
-class Cause(msgspec.Struct, frozen=True):
-    """One field that the API server found wrong."""
-
-    reason: str = ""
-    message: str = ""
-    field: str = ""
-
-
-class ApiError(Exception):
-    """The API server refused, or could not answer.
-
-    `status` is the HTTP status (0: no answer), `reason` Kubernetes' word for it, `retry_after` seconds or None.
-    """
-
-    def __init__(
-        self,
-        status: int,
-        reason: str,
-        message: str,
-        retry_after: float | None = None,
-        causes: tuple[Cause, ...] = (),
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.reason = reason
-        self.message = message
-        self.retry_after = retry_after
-        self.causes = causes
-
-
-class NotFound(ApiError):
-    pass
-
-
-class Conflict(ApiError):
-    """The object has changed. After a broken connection it may be our own write that changed it."""
-
-
-class AlreadyExists(ApiError):
-    pass
-
-
-class Gone(ApiError):
-    """The resource version or continue token is too old: list again."""
-
-
-class Forbidden(ApiError):
-    pass
-
-
-class Unauthorized(ApiError):
-    pass
-
-
-class Invalid(ApiError):
-    """The API server found the object wrong; see `causes`."""
-
-
-class TooManyRequests(ApiError):
-    pass
-
-
-class Unavailable(ApiError):
-    """No answer, or the answer that none can be given now. A write may have happened all the same."""
-
-
-class Malformed(ApiError):
-    """An answer that does not fit the type it is read as, or is too large."""
 
 
 _BY_REASON: dict[str, type[ApiError]] = {
@@ -158,165 +101,6 @@ _decode_status = msgspec.json.Decoder(_Status).decode
 _encoder = msgspec.json.Encoder()
 
 
-class _ListMeta(msgspec.Struct, rename="camel"):
-    resource_version: str = ""
-    continue_: str = msgspec.field(default="", name="continue")
-
-
-U = TypeVar("U")
-
-
-class _Page(msgspec.Struct, Generic[U]):
-    metadata: _ListMeta
-    items: list[U] | None = None
-
-
-class _Event(msgspec.Struct, Generic[U]):
-    type: str
-    object: U
-
-
-class _MetaOnly(msgspec.Struct):
-    metadata: ObjectMeta
-
-
-class _AnyPage(_Page[msgspec.Raw]):
-    pass
-
-
-class _AnyEvent(_Event[msgspec.Raw]):
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class Broken:
-    """An object that does not fit its type. `uid` and `key` are empty where not even its metadata could be read."""
-
-    key: str
-    uid: str
-    resource_version: str
-    error: str
-
-
-@dataclass(frozen=True, slots=True)
-class Listing(Generic[T]):
-    """A consistent list: everything as it was at `resource_version`, without the objects in `broken`."""
-
-    items: list[T]
-    resource_version: str
-    broken: list[Broken] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class WatchEvent(Generic[T]):
-    """`type` is ADDED, MODIFIED, DELETED or BOOKMARK.
-
-    `object` is None for a bookmark and for a malformed object; the latter is described by `broken`.
-    """
-
-    type: str
-    resource_version: str
-    object: T | None = None
-    broken: Broken | None = None
-
-
-@dataclass(frozen=True)
-class Resource(Generic[T]):
-    """A kind of object, where it is served, and the struct it is read as."""
-
-    group: str
-    version: str
-    plural: str
-    kind: str
-    namespaced: bool
-    type: type[T]
-
-    @property
-    def api_version(self) -> str:
-        return f"{self.group}/{self.version}" if self.group else self.version
-
-    def path(self, namespace: str | None = None, name: str | None = None, subresource: str = "") -> str:
-        """The URL path. No namespace means all namespaces. Raises ValueError for names that would change the path."""
-        root = f"/apis/{self.api_version}" if self.group else f"/api/{self.version}"
-        return _path(root, self.plural, namespace or "", name, subresource)
-
-    @cached_property
-    def _object(self) -> msgspec.json.Decoder[T]:
-        return msgspec.json.Decoder(self.type)
-
-    @cached_property
-    def _page(self) -> msgspec.json.Decoder[_Page[T]]:
-        page: Any = _Page
-        return msgspec.json.Decoder(page[self.type])
-
-    @cached_property
-    def _event(self) -> msgspec.json.Decoder[_Event[T]]:
-        event: Any = _Event
-        return msgspec.json.Decoder(event[self.type])
-
-    @cached_property
-    def _type_meta(self) -> bytes:
-        """Opens an encoded object: our structs do not carry apiVersion and kind."""
-        return _encoder.encode({"apiVersion": self.api_version, "kind": self.kind})[:-1]
-
-    def encode(self, body: Mapping[str, object] | Object) -> bytes:
-        """The object as JSON with apiVersion and kind."""
-        if isinstance(body, Mapping):
-            return _encoder.encode({"apiVersion": self.api_version, "kind": self.kind, **body})
-        return self._type_meta + b"," + _encoder.encode(body)[1:]
-
-    def decode(self, content: bytes | msgspec.Raw) -> T:
-        """Raises Malformed."""
-        try:
-            return self._object.decode(content)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise Malformed(200, "Malformed", f"{self.kind} cannot be read: {error}") from None
-
-
-@lru_cache(maxsize=16384)
-def _path(root: str, plural: str, namespace: str, name: str | None, subresource: str) -> str:
-    for part in (namespace, name):
-        if part in (".", "..") or (part and ("/" in part or "%" in part)):
-            raise ValueError(f"{part!r} cannot be the name of an object")
-    if name == "":
-        raise ValueError("an object's name is empty")
-    path = f"{root}/namespaces/{quote(namespace)}" if namespace else root
-    path += f"/{plural}"
-    if name is not None:
-        path += f"/{quote(name)}"
-    return f"{path}/{subresource}" if subresource else path
-
-
-_any_page = msgspec.json.Decoder(_AnyPage)
-_any_event = msgspec.json.Decoder(_AnyEvent)
-_meta_only = msgspec.json.Decoder(_MetaOnly)
-
-
-def _read_page(resource: Resource[T], content: bytes, items: list[T], broken: list[Broken]) -> _ListMeta:
-    """Adds what the page holds to `items` and `broken`. Raises msgspec.MsgspecError if it is no list at all."""
-    try:
-        page = resource._page.decode(content)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        loose = _any_page.decode(content)
-    else:
-        items.extend(page.items or ())
-        return page.metadata
-    for raw in loose.items or ():
-        try:
-            items.append(resource._object.decode(raw))
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            broken.append(_broken(raw, error))
-    return loose.metadata
-
-
-def _broken(raw: msgspec.Raw, error: Exception) -> Broken:
-    try:
-        meta = _meta_only.decode(raw).metadata
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        meta = ObjectMeta()
-    return Broken(meta.key, meta.uid, meta.resource_version, str(error))
-
-
 class WatchStream(Generic[T]):
     """An open watch."""
 
@@ -360,7 +144,7 @@ class WatchStream(Generic[T]):
 
     def _decode(self, line: bytes) -> WatchEvent[T]:
         try:
-            event = self._resource._event.decode(line)
+            event = self._resource.event_decoder.decode(line)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             return self._decode_loosely(line, error)
         if event.type in ("ADDED", "MODIFIED", "DELETED"):
@@ -370,12 +154,12 @@ class WatchStream(Generic[T]):
     def _decode_loosely(self, line: bytes, error: Exception) -> WatchEvent[T]:
         """Bookmarks and errors have other fields than objects; the rest here is malformed."""
         try:
-            event = _any_event.decode(line)
+            event = any_event.decode(line)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             raise Malformed(200, "Malformed", f"{self._what}: stream is not a watch: {error}") from None
         if event.type == "ERROR":
             raise _api_error(500, bytes(event.object), self._what)
-        broken = _broken(event.object, error)
+        broken = describe_broken(event.object, error)
         if event.type == "BOOKMARK":
             return WatchEvent("BOOKMARK", broken.resource_version)
         if event.type not in ("ADDED", "MODIFIED", "DELETED"):
@@ -495,7 +279,7 @@ class Cluster:
                 max_body=MAX_PAGE,
             )
             try:
-                meta = _read_page(resource, content, items, broken)
+                meta = read_page(resource, content, items, broken)
             except msgspec.MsgspecError as error:
                 what = f"cluster {self.name}: list {resource.plural}"
                 raise Malformed(200, "Malformed", f"{what}: answer is not a list: {error}") from None

@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
-from common.kube.client import ApiError, Conflict
+from common.kube.errors import ApiError, Conflict
 from common.kube.queue import QueueClosed, WorkQueue
 
 log = logging.getLogger(__name__)

@@ -19,8 +19,10 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from common.kube.client import AlreadyExists, ApiError, Cluster, Conflict, NotFound, Resource
+from common.kube.client import Cluster
+from common.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
 from common.kube.meta import Object, ObjectMeta
+from common.kube.resource import Resource
 
 RELEASE_TIMEOUT = 5.0  # seconds
 MICRO_TIME = "%Y-%m-%dT%H:%M:%S.%fZ"

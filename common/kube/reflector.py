@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, TypeVar
 
-from common.kube.client import ApiError, Broken, Cluster, Gone, Listing, Malformed, Resource, WatchEvent
+from common.kube.client import Cluster
+from common.kube.errors import ApiError, Gone, Malformed
 from common.kube.meta import Object
+from common.kube.resource import Broken, Listing, Resource, WatchEvent
 
 LIST_TIMEOUT = 60.0  # seconds for one page
 WATCH_SECONDS = (240, 480)  # spread, so that watches do not all end at once

@@ -9,9 +9,11 @@ import msgspec
 
 from common.account import Account
 from common.api import GROUP, VERSION, QuotaRef
-from common.kube.client import AlreadyExists, ApiError, Cluster, Conflict, NotFound, Resource
+from common.kube.client import Cluster
+from common.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
 from common.kube.meta import Object
 from common.kube.reflector import Change, Reflector
+from common.kube.resource import Resource
 from seed.ledger.encoding import Encoder, LedgerHead, MalformedLedgerError, decode
 from seed.ledger.store import ConflictError, Key, Stored, StoreUnavailableError
 

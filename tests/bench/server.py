@@ -52,7 +52,7 @@ async def admission(facts: dict[str, str], ready: Callable[[int, bytes, str], Aw
     assert book is not None
     await book.writer.create(
         Account(
-            incarnation="bench", master="bench", epoch=1, granted={name: 10**9 * 10**9 * 10**6 for name in quota.limits}
+            incarnation="bench", master="bench", epoch=1, granted=dict.fromkeys(quota.limits, 10 ** 9 * 10 ** 9 * 10 ** 6)
         )
     )
     counted: dict[str, int] = {}

@@ -12,21 +12,12 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from common.kube.client import (
-    AlreadyExists,
-    Cluster,
-    Conflict,
-    Forbidden,
-    Gone,
-    Invalid,
-    NotFound,
-    Resource,
-    Unauthorized,
-    Unavailable,
-)
+from common.kube.client import Cluster
+from common.kube.errors import AlreadyExists, Conflict, Forbidden, Gone, Invalid, NotFound, Unauthorized, Unavailable
 from common.kube.lease import LEASES, Lease
 from common.kube.meta import Object
 from common.kube.reflector import Reflector, State
+from common.kube.resource import Resource
 from devcluster.controlplane import ControlPlane
 from tests.unit.fake_api_server import eventually
 

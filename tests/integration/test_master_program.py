@@ -27,7 +27,8 @@ from common.api import (
     ledger_from_wire,
     report_to_wire,
 )
-from common.kube.client import Cluster, NotFound
+from common.kube.client import Cluster
+from common.kube.errors import NotFound
 from devcluster import manifests
 from devcluster.controlplane import ApiServer, ControlPlane
 from devcluster.install import rights

@@ -16,7 +16,8 @@ import pytest_asyncio
 from msgspec import structs
 
 from common.api import SecretRef, UserCluster, UserClusterSpec
-from common.kube.client import JSON, Cluster, Invalid, NotFound
+from common.kube.client import JSON, Cluster
+from common.kube.errors import Invalid, NotFound
 from common.kube.meta import ObjectMeta
 from devcluster import manifests
 from devcluster.controlplane import ApiServer, ControlPlane

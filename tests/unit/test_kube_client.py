@@ -8,22 +8,22 @@ import pytest
 from aiohttp import web
 
 from common.kube import client, kubeconfig
-from common.kube.client import (
+from common.kube.client import Cluster
+from common.kube.errors import (
     AlreadyExists,
     ApiError,
-    Cluster,
     Conflict,
     Gone,
     Invalid,
     Malformed,
     NotFound,
-    Resource,
     TooManyRequests,
     Unauthorized,
     Unavailable,
 )
 from common.kube.kubeconfig import Access
 from common.kube.meta import Object, ObjectMeta
+from common.kube.resource import Resource
 from tests.unit.fake_api_server import fake_api_server, status
 
 

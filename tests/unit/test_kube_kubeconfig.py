@@ -18,7 +18,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from common.kube import kubeconfig
-from common.kube.client import Cluster, Unavailable
+from common.kube.client import Cluster
+from common.kube.errors import Unavailable
 from common.kube.kubeconfig import InvalidKubeconfig
 
 SECRET = "s3cr3t-t0ken"

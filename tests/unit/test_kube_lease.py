@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from common.kube import lease as module
-from common.kube.client import NotFound
+from common.kube.errors import NotFound
 from common.kube.lease import LEASES, Lease, LeaseLost, Term
 from tests.unit.fake_api_server import eventually, fake_api_server, status
 

@@ -8,8 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from common.kube.client import Conflict, TooManyRequests, Unavailable
 from common.kube.controller import Controller
+from common.kube.errors import Conflict, TooManyRequests, Unavailable
 from common.kube.queue import QueueClosed, QueueFull, WorkQueue
 from tests.unit.fake_api_server import eventually
 

@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from common.kube import reflector as module
-from common.kube.client import Resource
 from common.kube.meta import Object
 from common.kube.reflector import Reflector, State
+from common.kube.resource import Resource
 from tests.unit.fake_api_server import eventually, fake_api_server, status
 
 
