@@ -1,0 +1,271 @@
+from __future__ import annotations
+
+import pytest
+
+from common import account as accounts
+from common.account import (
+    MAX_RESERVATIONS,
+    Account,
+    Admitted,
+    Ask,
+    Fenced,
+    Full,
+    Grant,
+    Reservation,
+    Reserving,
+    Short,
+    StaleEpochError,
+)
+
+LIMITS = {"cpu": 100, "memory": 100}
+
+
+def account(**changes: object) -> Account:
+    return Account(**{"incarnation": "life", "master": "m", "epoch": 1, "granted": {"cpu": 10}, **changes})
+
+
+def reservation(cpu: int = 1, *, source: str = "ns/c1", generation: int = 0, name: str = "ns/m") -> Reservation:
+    return Reservation(source=source, object=name, amount={"cpu": cpu}, generation=generation)
+
+
+def reserved(before: Account, uid: str, wanted: Reservation) -> Account:
+    after, outcome = accounts.reserve(before, LIMITS, uid, wanted)
+    assert isinstance(outcome, Admitted), outcome
+    accounts.check(after)
+    return after
+
+
+def grant(**changes: object) -> Grant:
+    return Grant(**{"incarnation": "m", "account": "life", **changes})
+
+
+def test_what_is_held_can_be_reserved_to_the_last_unit_and_no_further() -> None:
+    full = reserved(account(), "a", reservation(10))
+    after, outcome = accounts.reserve(full, {"cpu": 100}, "b", reservation(1))
+    assert outcome == Short({"cpu": 1})
+    assert after is full
+
+
+def test_use_of_every_source_and_what_is_reserved_count() -> None:
+    busy = reserved(account(used={"ns/c1": {"cpu": 3}, "ns/c2": {"cpu": 2}}), "a", reservation(4))
+    assert accounts.use(busy) == {"cpu": 9}
+    assert accounts.free(busy, {"cpu": 100, "storage": 5}) == {"cpu": 1, "storage": 0}
+
+
+def test_what_was_returned_is_not_free() -> None:
+    assert accounts.free(account(returned={"cpu": 4}), {"cpu": 100}) == {"cpu": 6}
+
+
+def test_a_lowered_limit_is_obeyed_before_the_master_recalls() -> None:
+    _, outcome = accounts.reserve(account(), {"cpu": 5}, "a", reservation(6))
+    assert outcome == Short({"cpu": 1})
+
+
+def test_a_resource_without_a_limit_is_unlimited_and_every_one_that_is_short_is_named() -> None:
+    wanted = Reservation(source="s/s", object="n/m", amount={"cpu": 12, "memory": 3, "machines": 1})
+    _, outcome = accounts.reserve(account(), LIMITS, "a", wanted)
+    assert outcome == Short({"cpu": 2, "memory": 3})
+
+
+def test_a_fenced_account_decides_nothing() -> None:
+    fenced = accounts.fence(account(), "n")
+    assert accounts.reserve(fenced, LIMITS, "a", reservation()) == (fenced, Fenced())
+
+
+def test_claims_of_one_batch_are_decided_in_order_against_each_other() -> None:
+    reserving = Reserving(account(), {"cpu": 100})
+    outcomes = [reserving.claim(uid, reservation(cpu)) for uid, cpu in [("a", 6), ("b", 5), ("c", 4), ("d", 1)]]
+    assert [type(outcome) for outcome in outcomes] == [Admitted, Short, Admitted, Short]
+    after = reserving.account()
+    assert set(after.reservations) == {"a", "c"}
+    accounts.check(after)
+
+
+def test_a_batch_that_changed_nothing_gives_back_the_same_account() -> None:
+    before = account()
+    reserving = Reserving(before, {"cpu": 100})
+    reserving.claim("a", reservation(11))
+    assert reserving.account() is before
+
+
+def test_a_repeat_takes_nothing_more_but_is_remembered() -> None:
+    once = reserved(account(), "a", reservation(10))
+    twice, outcome = accounts.reserve(once, {"cpu": 100}, "a", reservation(10))
+    assert isinstance(outcome, Admitted)
+    assert outcome.before == once.reservations["a"]
+    assert accounts.use(twice) == {"cpu": 10}
+    assert twice.reservations["a"].claims == 2
+
+
+def test_a_repeat_that_needs_more_reserves_the_difference() -> None:
+    after = reserved(reserved(account(), "a", reservation(4)), "a", reservation(6))
+    assert accounts.use(after) == {"cpu": 6}
+
+
+def test_an_update_comes_on_top_of_a_creation_that_is_not_counted_yet() -> None:
+    after = reserved(reserved(account(), "a", reservation(4)), "a", reservation(3, generation=2))
+    assert accounts.use(after) == {"cpu": 7}
+    counted = accounts.count(after, 1, "ns/c1", {"cpu": 4}, {"a": 1})
+    assert accounts.use(counted) == {"cpu": 11}, "until the update is seen, both are held"
+    counted = accounts.count(counted, 1, "ns/c1", {"cpu": 7}, {"a": 2})
+    assert accounts.use(counted) == {"cpu": 7}
+
+
+def test_an_account_refuses_more_reservations_than_fit_into_one_object() -> None:
+    many = {f"{number}": reservation(0) for number in range(MAX_RESERVATIONS)}
+    full = account(reservations=many)
+    assert accounts.reserve(full, LIMITS, "new", reservation()) == (full, Full())
+    reserved(full, "7", reservation(1))
+
+
+def test_a_count_replaces_one_source_and_drops_what_it_covers() -> None:
+    before = account(used={"ns/c1": {"cpu": 1}, "ns/c2": {"cpu": 1}})
+    for uid, wanted in [("a", reservation(2)), ("b", reservation(1)), ("o", reservation(1, source="ns/c2"))]:
+        before = reserved(before, uid, wanted)
+    after = accounts.count(before, 1, "ns/c1", {"cpu": 3}, {"a": 1, "o": 1})
+    assert after.used == {"ns/c1": {"cpu": 3}, "ns/c2": {"cpu": 1}}
+    assert set(after.reservations) == {"b", "o"}, "another source's objects are not this one's to drop"
+    assert accounts.count(after, 1, "ns/c1", {"cpu": 3}, {}) is after
+
+
+def test_what_was_seen_and_deleted_since_is_dropped_too() -> None:
+    before = reserved(account(), "a", reservation(2, generation=3))
+    assert not accounts.count(before, 1, "ns/c1", {}, {}, gone={"a"}).reservations
+
+
+def test_only_the_leader_of_the_present_term_counts_releases_and_forgets() -> None:
+    before = reserved(account(epoch=4), "a", reservation())
+    for write in (
+        lambda: accounts.count(before, 3, "ns/c1", {}, {}),
+        lambda: accounts.release(before, 3, before.reservations),
+        lambda: accounts.forget_source(before, 3, "ns/c1"),
+        lambda: accounts.claim_epoch(before, 3),
+    ):
+        with pytest.raises(StaleEpochError, match="lease term 3"):
+            write()
+    assert accounts.claim_epoch(before, 4) is before
+    assert accounts.claim_epoch(before, 5).epoch == 5
+
+
+def test_a_source_is_forgotten_with_its_reservations() -> None:
+    before = reserved(account(used={"ns/c1": {"cpu": 3}}), "a", reservation())
+    before = reserved(before, "b", reservation(source="ns/c2"))
+    after = accounts.forget_source(before, 1, "ns/c1")
+    assert accounts.use(after) == {"cpu": 1}
+    accounts.check(after)
+
+
+def test_evidence_releases_what_it_is_about() -> None:
+    before = reserved(account(), "a", reservation())
+    after = accounts.release(before, 1, {"a": before.reservations["a"], "unknown": reservation()})
+    assert after.reservations == {} == after.reserved
+
+
+@pytest.mark.parametrize("later", [reservation(), reservation(1, generation=2)], ids=["repeat", "update"])
+def test_evidence_about_one_request_does_not_release_what_a_later_one_relies_on(later: Reservation) -> None:
+    examined = reserved(account(), "a", reservation())
+    claimed_since = reserved(examined, "a", later)
+    assert accounts.release(claimed_since, 1, examined.reservations) is claimed_since
+
+
+def test_a_cancelled_creation_leaves_nothing() -> None:
+    after, outcome = accounts.reserve(account(), {"cpu": 100}, "a", reservation(3))
+    assert isinstance(outcome, Admitted)
+    assert accounts.cancel(after, "a", outcome) == account()
+
+
+def test_a_cancelled_update_leaves_the_creation_reserved() -> None:
+    created = reserved(account(), "a", reservation(4))
+    updated, outcome = accounts.reserve(created, {"cpu": 100}, "a", reservation(3, generation=2))
+    assert isinstance(outcome, Admitted)
+    assert accounts.cancel(updated, "a", outcome) == created
+
+
+def test_a_cancel_leaves_what_a_repeat_relies_on() -> None:
+    once, outcome = accounts.reserve(account(), {"cpu": 100}, "a", reservation(3))
+    assert isinstance(outcome, Admitted)
+    twice = reserved(once, "a", reservation(3))
+    assert accounts.cancel(twice, "a", outcome) is twice
+
+
+def test_the_maximum_of_what_was_granted_is_kept_whatever_the_order() -> None:
+    later = accounts.receive(account(), grant(granted={"cpu": 30}))
+    assert later.granted == {"cpu": 30}
+    assert accounts.receive(later, grant(granted={"cpu": 20, "memory": 0})).granted == {"cpu": 30, "memory": 0}
+    assert accounts.receive(later, grant(granted={"cpu": 30})) is later
+
+
+@pytest.mark.parametrize("wrong", [{"account": "other"}, {"incarnation": "other"}])
+def test_a_grant_for_another_life_says_nothing(wrong: dict[str, str]) -> None:
+    before = account()
+    foreign = grant(granted={"cpu": 99}, recall={"cpu": 5}, **wrong)
+    assert accounts.receive(before, foreign) is before
+
+
+def test_only_idle_capacity_is_given_back_up_to_what_is_recalled() -> None:
+    before = reserved(account(used={"ns/c1": {"cpu": 3}}), "a", reservation(2))
+    assert accounts.give_back(before, {"cpu": 2}).returned == {"cpu": 2}
+    all_idle = accounts.give_back(before, {"cpu": 9})
+    assert all_idle.returned == {"cpu": 5}
+    accounts.check(all_idle)
+    assert accounts.give_back(all_idle, {"cpu": 9}) is all_idle
+    assert accounts.give_back(all_idle, {"cpu": 4}) is all_idle
+
+
+def test_nothing_is_given_back_while_fenced_or_in_use() -> None:
+    fenced = accounts.fence(account(), "n")
+    assert accounts.give_back(fenced, {"cpu": 5}) is fenced
+    over = account(used={"ns/c1": {"cpu": 12}})
+    assert accounts.give_back(over, {"cpu": 5}) is over
+
+
+def test_capacity_that_was_granted_but_never_received_can_be_recalled() -> None:
+    after = accounts.obey(account(), grant(granted={"cpu": 30}, recall={"cpu": 20}))
+    assert (after.granted, after.returned) == ({"cpu": 30}, {"cpu": 20})
+    unchanged = account()
+    assert accounts.obey(unchanged, grant(granted={"cpu": 30})) is unchanged, "a grant alone is worth no write"
+
+
+def test_another_life_of_the_master_fences_and_only_the_answer_to_the_nonce_opens() -> None:
+    before = account(returned={"cpu": 1})
+    assert not accounts.needs_fence(before, grant())
+    assert not accounts.needs_fence(before, Grant(incarnation=""))
+    news = grant(incarnation="m2", granted={"cpu": 8}, returned={"cpu": 3})
+    assert accounts.needs_fence(before, news)
+    fenced = accounts.fence(before, "n1")
+    assert not accounts.answers(fenced, news)
+    answer = grant(incarnation="m2", nonce="n1", granted={"cpu": 8}, returned={"cpu": 3})
+    assert accounts.answers(fenced, answer)
+    with pytest.raises(StaleEpochError):
+        accounts.reopen(fenced, 2, answer)
+    after = accounts.reopen(fenced, 1, answer)
+    assert not after.fenced
+    assert (after.master, after.granted, after.returned) == ("m2", {"cpu": 10}, {"cpu": 3})
+
+
+def test_a_ledger_that_went_backwards_is_noticed_and_begins_a_new_life() -> None:
+    restored = reserved(account(returned={"cpu": 1}, used={"ns/c1": {"cpu": 2}}), "a", reservation())
+    assert not accounts.went_back(restored, grant(returned={"cpu": 1}))
+    assert not accounts.went_back(restored, grant(account="other", returned={"cpu": 9}))
+    assert accounts.went_back(restored, grant(returned={"cpu": 2}))
+    after = accounts.rebuild(restored, "life 2", "n")
+    assert after.fenced
+    assert accounts.held(after) == {}
+    assert (after.epoch, accounts.use(after)) == (1, {"cpu": 3})
+    accounts.check(after)
+
+
+def test_an_unanswered_ask_stays_part_of_the_next_one() -> None:
+    first = accounts.ask(account(), {"cpu": 2}, {"cpu": 4}, answered=0)
+    second = accounts.ask(first, {"cpu": 1}, {"cpu": 1}, answered=0)
+    assert second.ask == Ask(number=2, first={"cpu": 2}, wanted={"cpu": 5})
+    third = accounts.ask(second, {"cpu": 1}, {"cpu": 1}, answered=2)
+    assert third.ask == Ask(number=3, first={"cpu": 1}, wanted={"cpu": 1})
+
+
+def test_the_check_finds_sums_that_do_not_add_up() -> None:
+    accounts.check(account(reserved={"cpu": 0}, reservations={"a": reservation(0)}))
+    with pytest.raises(AssertionError, match="sum of the reservations"):
+        accounts.check(account(reserved={"cpu": 1}))
+    with pytest.raises(AssertionError, match="returned more cpu"):
+        accounts.check(account(returned={"cpu": 11}))

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from common.account import MAX_RESERVATIONS, Account, Ask, Reservation
+from common.quantity import UNIT
+from seed.ledger.encoding import Encoder, MalformedLedgerError, decode, parse_reservation, reservation_text
+from seed.ledger.store import Key
+
+KEY = Key(uid="6d2b4f0e-55a3-4f3e-9a42-9b1f3a2c7d10", name="project-alpha")
+GIB = 2**30 * UNIT
+ETCD_LIMIT = 1.5 * 2**20
+
+ACCOUNT = Account(
+    incarnation="life",
+    master="m1",
+    sequence=7,
+    epoch=3,
+    granted={"cpu": 64 * UNIT, "memory": 256 * GIB},
+    returned={"cpu": 2 * UNIT},
+    used={"alpha/c1": {"cpu": 24 * UNIT, "memory": 96 * GIB, "machines": 12 * UNIT}, "alpha/c2": {}},
+    reserved={"cpu": 3 * UNIT + UNIT // 2},
+    reservations={
+        "u1": Reservation(source="alpha/c1", object="kube-system/m-1", amount={"cpu": 3 * UNIT}),
+        "u2": Reservation(source="alpha/c2", object="ns/m-2", amount={"cpu": UNIT // 2}, generation=4, claims=3),
+    },
+    ask=Ask(number=5, first={"cpu": 8 * UNIT}, wanted={"cpu": 16 * UNIT}),
+)
+
+
+def encoded(account: Account, version: str | None = "41") -> dict[str, dict]:
+    return json.loads(Encoder(KEY, "seedquota").encode(account, version))
+
+
+def test_an_account_survives_being_written() -> None:
+    assert decode(json.dumps(encoded(ACCOUNT)["account"]).encode()) == ACCOUNT
+
+
+def test_the_object_is_named_by_the_quotas_uid_and_kept_out_of_backups() -> None:
+    found = encoded(ACCOUNT)
+    assert (found["apiVersion"], found["kind"]) == ("seedquota.io/v1alpha1", "QuotaLedger")
+    assert found["metadata"]["name"] == KEY.uid
+    assert found["metadata"]["namespace"] == "seedquota"
+    assert found["metadata"]["resourceVersion"] == "41"
+    assert found["metadata"]["labels"]["velero.io/exclude-from-backup"] == "true"
+    assert found["quota"] == {"name": "project-alpha", "uid": KEY.uid}
+    assert "resourceVersion" not in encoded(ACCOUNT, None)["metadata"]
+
+
+def test_people_read_a_summary_of_what_the_quota_limits() -> None:
+    assert encoded(ACCOUNT)["summary"] == {
+        "held": "cpu=62,memory=256Gi",
+        "used": "cpu=24,memory=96Gi",
+        "reserved": "cpu=3500m",
+        "state": "Open",
+        "epoch": 3,
+    }
+
+
+def test_a_fenced_account_says_so() -> None:
+    found = encoded(Account(incarnation="life", nonce="n"))
+    assert found["summary"]["state"] == found["account"]["state"] == "Fenced"
+
+
+def test_a_reservation_is_one_line() -> None:
+    assert [reservation_text(kept) for kept in ACCOUNT.reservations.values()] == [
+        "0 alpha/c1 kube-system/m-1 cpu=3",
+        "4.3 alpha/c2 ns/m-2 cpu=500m",
+    ]
+
+
+@pytest.mark.parametrize("name", ["a b", "a,b=1", "a=b", "a\nb", "%20", "a.b", "ä/€", ""])
+def test_names_that_would_break_the_line_do_not(name: str) -> None:
+    kept = Reservation(source=name, object=f"{name}/m", amount={name: UNIT, f"{name}/gpu": 2 * UNIT})
+    assert parse_reservation(reservation_text(kept)) == kept
+
+
+def test_an_encoder_follows_reservations_that_change_under_the_same_uid() -> None:
+    encoder = Encoder(KEY, "seedquota")
+    first = Account(incarnation="l", reservations={"u": Reservation(source="s", object="n/m", amount={"cpu": UNIT})})
+    more = Account(incarnation="l", reservations={"u": Reservation(source="s", object="n/m", amount={"cpu": 2 * UNIT})})
+    for account in (first, first, more, Account(incarnation="l"), first):
+        assert decode(json.dumps(json.loads(encoder.encode(account, "1"))["account"]).encode()) == account
+
+
+def test_a_full_account_of_long_names_fits_into_etcd() -> None:
+    amount = {"cpu": 8 * UNIT, "machines": UNIT, "memory": 16 * GIB, "storage": 100 * GIB, "nvidia.com/gpu": UNIT}
+    reservations = {
+        f"6d2b4f0e-55a3-4f3e-9a42-{number:012}": Reservation(
+            source=f"{'n' * 40}/{'c' * 20}", object=f"kube-system/{'m' * 63}", amount=amount
+        )
+        for number in range(MAX_RESERVATIONS)
+    }
+    full = Encoder(KEY, "seedquota").encode(Account(incarnation="l", reservations=reservations), "1")
+    assert len(full) < ETCD_LIMIT
+
+
+@pytest.mark.parametrize(
+    ("raw", "why"),
+    [
+        (b"null", "no account"),
+        (b"{}", "incarnation"),
+        (b'{"incarnation": "l", "granted": {"cpu": "lots"}}', "lots"),
+        (b'{"incarnation": "l", "reservations": {"u": "0 s o"}}', "reservation '0 s o'"),
+        (b'{"incarnation": "l", "reservations": {"u": "x s o cpu=1"}}', "reservation 'x s o cpu=1'"),
+        (b'{"incarnation": "l", "reservations": {"u": "0 s o cpu"}}', "reservation '0 s o cpu'"),
+        (b'{"incarnation": "l", "reservations": {"u": "0 s o cpu=many"}}', "many"),
+        (b'{"incarnation": "l", "sequence": "7"}', "int"),
+        (b"[1,", "array"),
+        (b'{"incarnation": "\xff"}', "utf-8"),
+    ],
+)
+def test_a_ledger_edited_by_hand_is_an_error_that_says_what_is_wrong(raw: bytes, why: str) -> None:
+    with pytest.raises(MalformedLedgerError, match=why):
+        decode(raw)
