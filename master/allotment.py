@@ -58,82 +58,103 @@ class Allotment(msgspec.Struct, frozen=True, kw_only=True):
 
 def allot(limits: ResourceList, seats: Sequence[Seat], *, learning: bool = False) -> Allotment:
     """Decide for one quota. A learning master grants nothing and answers nothing; it still covers what is used."""
-    names = limits.keys()
-    grants: dict[str, ResourceList] = {}
-    recalls: dict[str, ResourceList] = {}
-    answered: dict[str, int] = {}
-    unavailable: dict[str, Sequence[Idle]] = {}
+    table = _Table(limits, seats)
+    table.cover()
+    if not learning:
+        asking = [seat for seat in seats if seat.asking and not seat.draining]
+        # The one that uses least comes first (max-min).
+        asking.sort(key=lambda seat: (share(seat.use, limits), seat.seed))
+        for place, seat in enumerate(asking):
+            table.serve(seat, asking[:place], len(asking))
+        table.call_home()
+    return Allotment(grants=table.grants, recalls=table.recalls, answered=table.answered, unavailable=table.unavailable)
 
-    # 1. Cover use that nobody admitted.
-    hold: dict[str, dict[str, int]] = {}
-    for seat in seats:
-        held = resources.only(seat.held, names)
-        lacking = positive(resources.subtract(resources.only(seat.use, names), held))
-        if lacking:
-            grants[seat.seed] = lacking
-        hold[seat.seed] = resources.add(held, lacking)
-    if learning:
-        return Allotment(grants=grants, recalls={}, answered={}, unavailable={})
 
-    pool = resources.subtract(limits, resources.total(hold.values()))
-    use = resources.total(resources.only(seat.use, names) for seat in seats)
-    idle = {seat.seed: positive(resources.subtract(hold[seat.seed], seat.use)) for seat in seats}
+class _Table:
+    """One decision in the making: what the pool and each seat still have, and what was decided so far."""
 
-    # 2. Who asks, in order: the one that uses least first (max-min), so that nobody starves.
-    asking = [seat for seat in seats if seat.asking and not seat.draining]
-    asking.sort(key=lambda seat: (share(seat.use, limits), seat.seed))
-    for place, seat in enumerate(asking):
-        first = resources.only(seat.ask.first, names)
-        wanted = resources.only(seat.ask.wanted, names)
-        if positive(resources.subtract(resources.add(use, first), limits)):
-            answered[seat.seed] = seat.ask.number  # 4. no room anywhere: the seed refuses, with these very numbers
-            continue
-        need = positive(resources.subtract(first, idle[seat.seed]))
-        if not positive(resources.subtract(need, pool)):
-            everything = positive(resources.subtract(wanted, idle[seat.seed]))
-            give = resources.maximum(need, everything if fits(everything, pool) else whole(first, need, pool, wanted))
-            give = resources.add(give, spare(first, wanted, resources.subtract(pool, give), len(asking)))
-            pool = resources.subtract(pool, give)
-            grants[seat.seed] = resources.add(grants.get(seat.seed, {}), give)
-            answered[seat.seed] = seat.ask.number
-            continue
+    def __init__(self, limits: ResourceList, seats: Sequence[Seat]) -> None:
+        self.grants: dict[str, ResourceList] = {}
+        self.recalls: dict[str, ResourceList] = {}
+        self.answered: dict[str, int] = {}
+        self.unavailable: dict[str, Sequence[Idle]] = {}
+        self._limits = limits
+        self._seats = seats
+        self._room = resources.subtract(limits, resources.total(self._limited(seat.use) for seat in seats))
+        self._pool = resources.subtract(limits, resources.total(self._limited(seat.held) for seat in seats))
+        self._idle = {
+            seat.seed: positive(resources.subtract(self._limited(seat.held), self._limited(seat.use))) for seat in seats
+        }
 
-        # 3. Recall from those who do not ask, then from those after this one in line.
-        before = {other.seed for other in asking[:place]}
-        others = [other for other in seats if other.seed != seat.seed and other.seed not in before]
-        others.sort(key=lambda other: (other.asking, other.seed))
-        lacking = positive(resources.subtract(need, pool))
-        more = positive(resources.subtract(positive(resources.subtract(wanted, idle[seat.seed])), pool))
-        aim = resources.maximum(lacking, more)
-        for other in others:
-            if not other.reachable:
-                continue
-            take = positive(resources.minimum(idle[other.seed], aim))
-            if take:
-                recalls[other.seed] = resources.add(recalls.get(other.seed, {}), take)
-                idle[other.seed] = positive(resources.subtract(idle[other.seed], take))
-                aim = positive(resources.subtract(aim, take))
-                lacking = positive(resources.subtract(lacking, take))
-        if lacking:
-            out_of_reach = [
-                Idle(seed=other.seed, idle=resources.only(idle[other.seed], lacking))
-                for other in others
-                if not other.reachable and resources.only(idle[other.seed], lacking)
-            ]
-            if out_of_reach:
-                answered[seat.seed] = seat.ask.number
-                unavailable[seat.seed] = out_of_reach
+    def _limited(self, amounts: ResourceList) -> dict[str, int]:
+        return resources.only(amounts, self._limits)
+
+    def cover(self) -> None:
+        """Step 1."""
+        for seat in self._seats:
+            lacking = positive(resources.subtract(self._limited(seat.use), self._limited(seat.held)))
+            if lacking:
+                self._grant(seat, lacking)
+
+    def serve(self, seat: Seat, before: Sequence[Seat], askers: int) -> None:
+        first, wanted = self._limited(seat.ask.first), self._limited(seat.ask.wanted)
+        if resources.short(first, self._room):
+            self.answered[seat.seed] = seat.ask.number  # step 4: no room anywhere
+            return
+        idle = self._idle[seat.seed]
+        need = positive(resources.subtract(first, idle))
+        everything = positive(resources.subtract(wanted, idle))
+        if fits(need, self._pool):
+            give = everything if fits(everything, self._pool) else whole(first, need, self._pool, wanted)
+            give = resources.maximum(need, give)
+            more = spare(first, wanted, resources.subtract(self._pool, give), askers)
+            self._grant(seat, resources.add(give, more))
+            self.answered[seat.seed] = seat.ask.number
+            return
+        self._recall(seat, need, everything, before)
         # What the pool has waits for this ask: nobody later in line may take it away.
-        pool = resources.subtract(pool, resources.minimum(need, resources.at_least_zero(pool)))
+        kept = resources.minimum(need, resources.at_least_zero(resources.only(self._pool, need)))
+        self._pool = resources.subtract(self._pool, kept)
 
-    # A limit below what is handed out, and a seed that drains, call idle capacity home.
-    excess = positive(resources.at_least_zero({name: -amount for name, amount in pool.items()}))
-    for seat in sorted(seats, key=lambda seat: (seat.asking, seat.seed)):
-        home = idle[seat.seed] if seat.draining else positive(resources.minimum(idle[seat.seed], excess))
-        if home and seat.reachable:
-            recalls[seat.seed] = resources.add(recalls.get(seat.seed, {}), home)
-            excess = positive(resources.subtract(excess, home))
-    return Allotment(grants=grants, recalls=recalls, answered=answered, unavailable=unavailable)
+    def _grant(self, seat: Seat, amounts: ResourceList) -> None:
+        self.grants[seat.seed] = resources.add(self.grants.get(seat.seed, {}), amounts)
+        self._pool = resources.subtract(self._pool, amounts)
+
+    def _recall(self, seat: Seat, need: ResourceList, everything: ResourceList, before: Sequence[Seat]) -> None:
+        """Step 3: from those who do not ask, then from those behind this one in line."""
+        first_in_line = {other.seed for other in before}
+        others = [other for other in self._seats if other.seed != seat.seed and other.seed not in first_in_line]
+        others.sort(key=lambda other: (other.asking, other.seed))
+        lacking = positive(resources.subtract(need, self._pool))
+        aim = resources.maximum(lacking, positive(resources.subtract(everything, self._pool)))
+        for other in others:
+            if other.reachable:
+                taken = self._take(other, aim)
+                aim = positive(resources.subtract(aim, taken))
+                lacking = positive(resources.subtract(lacking, taken))
+        held_away = [
+            Idle(seed=other.seed, idle=idle)
+            for other in others
+            if not other.reachable and (idle := resources.only(self._idle[other.seed], lacking))
+        ]
+        if lacking and held_away:
+            self.answered[seat.seed] = seat.ask.number
+            self.unavailable[seat.seed] = held_away
+
+    def _take(self, seat: Seat, amounts: ResourceList) -> dict[str, int]:
+        taken = positive(resources.minimum(self._idle[seat.seed], amounts))
+        if taken:
+            self.recalls[seat.seed] = resources.add(self.recalls.get(seat.seed, {}), taken)
+            self._idle[seat.seed] = positive(resources.subtract(self._idle[seat.seed], taken))
+        return taken
+
+    def call_home(self) -> None:
+        """A limit below what is handed out, and a seed that drains, call idle capacity back."""
+        excess = positive({name: -amount for name, amount in self._pool.items()})
+        for seat in sorted(self._seats, key=lambda seat: (seat.asking, seat.seed)):
+            if seat.reachable:
+                taken = self._take(seat, self._idle[seat.seed] if seat.draining else excess)
+                excess = positive(resources.subtract(excess, taken))
 
 
 def positive(amounts: ResourceList) -> dict[str, int]:

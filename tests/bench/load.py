@@ -105,9 +105,7 @@ async def run(task: Task) -> Result:
     started = time.perf_counter()
     end = started + task.seconds
     connections = [
-        loop.create_connection(
-            lambda: _Client(head, body, latencies, counts, end), task.host, task.port, ssl=context
-        )
+        loop.create_connection(lambda: _Client(head, body, latencies, counts, end), task.host, task.port, ssl=context)
         for _ in range(task.clients)
     ]
     clients = [protocol for _, protocol in await asyncio.gather(*connections)]

@@ -50,11 +50,8 @@ async def admission(facts: dict[str, str], ready: Callable[[int, bytes, str], Aw
     quota = next(iter(catalog.all_quotas()))
     book = books.get(quota)
     assert book is not None
-    await book.writer.create(
-        Account(
-            incarnation="bench", master="bench", epoch=1, granted=dict.fromkeys(quota.limits, 10 ** 9 * 10 ** 9 * 10 ** 6)
-        )
-    )
+    plenty = dict.fromkeys(quota.limits, 10**24)
+    await book.writer.create(Account(incarnation="bench", master="bench", epoch=1, granted=plenty))
     counted: dict[str, int] = {}
 
     def count(account: Account) -> tuple[Account, None]:
