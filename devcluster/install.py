@@ -64,6 +64,7 @@ class Installation:
 
     `seeds` names the seeds, `user_clusters` the user cluster of each, `programs` every process by name:
     seedquota-master, seedquota-seed-1, and with two replicas also seedquota-seed-1-b. Logs are in `directory`.
+    `in_flight_window` is in seconds.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class Installation:
         self.user_clusters = {seed: seed.replace("seed", "user") for seed in self.seeds}
         self.programs: dict[str, Program] = {}
         self._replicas = replicas
-        self._window = in_flight_window
+        self.in_flight_window = in_flight_window
         self._progress = progress
         self._plane = ControlPlane(directory)
         self._balancers: list[Balancer] = []
@@ -207,7 +208,7 @@ class Installation:
                     f"--lease-duration={_LEASE_SECONDS}",
                     f"--webhook-address=127.0.0.1:{port}",
                     f"--webhook-url={url}",
-                    f"--in-flight-window={self._window:g}s",
+                    f"--in-flight-window={self.in_flight_window:g}s",
                 ]
                 self._add(name, arguments)
         return list(self.programs.values())

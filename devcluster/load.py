@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from types import TracebackType
 from typing import Self
@@ -270,10 +270,6 @@ async def survey(tenants: Sequence[Tenant]) -> dict[str, dict[str, dict[str, int
     """The Machines of each user cluster with their sizes."""
     found = await asyncio.gather(*(tenant.machines() for tenant in tenants))
     return {tenant.name: machines for tenant, machines in zip(tenants, found, strict=True)}
-
-
-def used(machines: Mapping[str, Mapping[str, ResourceList]]) -> dict[str, int]:
-    return resources.total(size for sizes in machines.values() for size in sizes.values())
 
 
 def parse_refusal(message: str) -> Refusal | None:

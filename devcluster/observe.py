@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -18,11 +19,12 @@ from common import resources
 from common.api import Condition, Quantities, Wire
 from common.resources import ResourceList
 from devcluster.controlplane import ApiServer
-from devcluster.load import Size, Tenant, survey, used
+from devcluster.load import Attempt, Size, Tenant, survey
 
 _QUOTAS = "/apis/seedquota.io/v1alpha1/resourcequotas"
 _POLL_SECONDS = 0.3
 _RECONNECT_SECONDS = 0.2
+_SHOWN_SECONDS = 10.0
 _REQUESTS = re.compile(r"^apiserver_request_total\{(?P<labels>[^}]*)\} (?P<count>\S+)$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 _WRITES = frozenset({"POST", "PUT", "PATCH", "APPLY", "DELETE", "DELETECOLLECTION"})
@@ -152,6 +154,7 @@ class Overshoot:
 
     def __init__(self, tenants: Sequence[Tenant], smallest: Size) -> None:
         self.used: dict[str, int] = {}
+        self.used_in: dict[str, dict[str, int]] = {}  # by user cluster, as is the next
         self.machines: dict[str, int] = {}
         self.worst: dict[str, int] = {}
         self._tenants = tenants
@@ -170,7 +173,8 @@ class Overshoot:
 
     async def look(self) -> None:
         found = await survey(self._tenants)
-        self.used = used(found)
+        self.used_in = {name: resources.total(machines.values()) for name, machines in found.items()}
+        self.used = resources.total(self.used_in.values())
         self.machines = {name: len(machines) for name, machines in found.items()}
         mine = resources.only(self.used, self._limit)
         over = resources.subtract(mine, self._allowed)
@@ -190,19 +194,21 @@ class Overshoot:
             await asyncio.sleep(_POLL_SECONDS)
 
 
-async def latencies(tenant: Tenant, quota: QuotaWatch, size: Size, count: int) -> list[float]:
+async def latencies(tenant: Tenant, quota: QuotaWatch, size: Size, count: int) -> tuple[list[float], list[Attempt]]:
     """Seconds from sending a Machine, one at a time, until the master's globalUsage has it. Raises TimeoutError."""
-    seconds = []
+    seconds: list[float] = []
+    attempts: list[Attempt] = []
     for _ in range(count):
         target = resources.add(quota.view.used, resources.only(size.amounts, quota.view.limit))
-        begun = time.monotonic()
-        seen = asyncio.create_task(
-            quota.until(lambda view, target=target: not resources.short(target, view.used), 10)  # type: ignore[misc]
-        )
-        await tenant.create(size)
-        await seen
-        seconds.append(time.monotonic() - begun)
-    return seconds
+        shown = asyncio.create_task(quota.until(partial(_has, target), _SHOWN_SECONDS))
+        attempts.append(await tenant.create(size))
+        await shown
+        seconds.append(time.monotonic() - attempts[-1].asked)
+    return seconds, attempts
+
+
+def _has(target: ResourceList, view: QuotaView) -> bool:
+    return not resources.short(target, view.used)
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
