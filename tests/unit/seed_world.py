@@ -1,0 +1,133 @@
+"""A seed without Kubernetes: a catalog filled by hand, accounts in memory, and the master's part played by the test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import cast
+
+import msgspec
+
+from common import resources
+from common.account import Account
+from common.api import UID_LABEL, Project, ResourceQuota, UserCluster, WireGrant
+from common.kube.client import Cluster
+from common.kube.reflector import Change
+from seed.admission import Admission
+from seed.books import Book, Books
+from seed.catalog import Catalog
+from seed.ledger.memory import MemoryStore
+
+PROJECT = "alpha"
+ORGANIZATION = "acme"
+CLUSTER_UID = "c1-uid"
+
+
+def amounts(text: str) -> dict[str, str]:
+    """`cpu=8,memory=16Gi` as quantities by name."""
+    return dict(part.split("=") for part in text.split(",") if part)
+
+
+def nanos(text: str) -> dict[str, int]:
+    return resources.parse(amounts(text))
+
+
+class SeedWorld:
+    def __init__(self, store: MemoryStore) -> None:
+        self.store = store
+        self.catalog = Catalog(cast(Cluster, SimpleNamespace(name="seed")))
+        self.books = Books(self.catalog, store)
+        self.admission = Admission(self.catalog, self.books)
+        self.copies: dict[str, ResourceQuota] = {}
+        project = {"metadata": {"name": PROJECT, "uid": "alpha-uid"}, "spec": {"organization": ORGANIZATION}}
+        self.catalog.projects.store._set(PROJECT, msgspec.convert(project, Project))
+        cluster = {"metadata": {"name": "c1", "namespace": PROJECT, "uid": CLUSTER_UID}, "spec": {"project": PROJECT}}
+        self.catalog.user_clusters.store._set(f"{PROJECT}/c1", msgspec.convert(cluster, UserCluster))
+
+    async def quota(
+        self,
+        name: str = "project-alpha",
+        *,
+        limits: str,
+        granted: str = "",
+        used: str = "",
+        kind: str = "project",
+        enforcement: str = "deny",
+        **spec: object,
+    ) -> Book:
+        """A quota whose account is open with what it was granted, and uses what is `used`."""
+        subject = PROJECT if kind == "project" else ORGANIZATION
+        body = {
+            "metadata": {"name": name, "uid": f"{name}-copy", "labels": {UID_LABEL: f"{name}-uid"}},
+            "spec": {"subject": {"kind": kind, "name": subject}, "quota": amounts(limits), "enforcement": enforcement},
+        }
+        body["spec"].update(spec)
+        self._put(msgspec.convert(body, ResourceQuota))
+        book = self.book(name)
+        await book.writer.create(
+            Account(
+                incarnation="life",
+                master="m",
+                epoch=1,
+                granted=nanos(granted),
+                used={f"{PROJECT}/c1": nanos(used)} if used else {},
+            )
+        )
+        self.tell(name, granted=amounts(granted))
+        return book
+
+    def book(self, name: str = "project-alpha") -> Book:
+        quota = self.catalog.quota(name)
+        assert quota is not None
+        book = self.books.get(quota)
+        assert book is not None
+        return book
+
+    def account(self, name: str = "project-alpha") -> Account:
+        account = self.book(name).writer.account
+        assert account is not None
+        return account
+
+    def tell(
+        self, name: str = "project-alpha", *, usage: str | None = None, reserved: str | None = None, **grant: object
+    ) -> None:
+        """The master writes the status of the seed's copy."""
+        copy = self.copies[name]
+        status = copy.status
+        changed = {**msgspec.structs.asdict(status.grant), "incarnation": "m", "account": "life", **grant}
+        status = msgspec.structs.replace(
+            status,
+            grant=msgspec.convert(changed, WireGrant, from_attributes=True),
+            global_usage=status.global_usage if usage is None else amounts(usage),
+            reserved=status.reserved if reserved is None else amounts(reserved),
+        )
+        self._put(msgspec.structs.replace(copy, status=status))
+
+    def limit(self, name: str, limits: Mapping[str, str]) -> None:
+        copy = self.copies[name]
+        self._put(msgspec.structs.replace(copy, spec=msgspec.structs.replace(copy.spec, quota=dict(limits))))
+
+    def remove(self, name: str) -> None:
+        self.catalog._quota_changed(Change(self.copies.pop(name), None))
+
+    def _put(self, copy: ResourceQuota) -> None:
+        before = self.copies.get(copy.metadata.name)
+        self.copies[copy.metadata.name] = copy
+        self.catalog._quota_changed(Change(before, copy))
+
+    async def asked(self, name: str = "project-alpha", number: int = 1) -> None:
+        """Until the seed has asked the master so many times."""
+        async with asyncio.timeout(5):
+            while self.account(name).ask.number < number:
+                await asyncio.sleep(0.001)
+
+
+@asynccontextmanager
+async def seed_world(store: MemoryStore | None = None) -> AsyncIterator[SeedWorld]:
+    world = SeedWorld(store or MemoryStore())
+    try:
+        yield world
+    finally:
+        await world.books.close()
