@@ -114,7 +114,8 @@ async def _end(program: Program, options: CommonOptions, signals: _Signals) -> s
 
 async def _within(event: asyncio.Event, seconds: float) -> bool:
     try:
-        await asyncio.wait_for(event.wait(), seconds)
+        async with asyncio.timeout(seconds):
+            await event.wait()
     except TimeoutError:
         return False
     return True

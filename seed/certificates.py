@@ -389,7 +389,8 @@ class Certificates:
     async def wait_ready(self, timeout: float) -> None:
         """Until there is something to serve with. Raises TimeoutError, which says what is missing."""
         try:
-            await asyncio.wait_for(self._ready.wait(), timeout)
+            async with asyncio.timeout(timeout):
+                await self._ready.wait()
         except TimeoutError:
             raise TimeoutError(f"Secret {self._secret.name}: {self.not_ready()}") from None
 

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from common.api import MANAGED_BY_LABEL
@@ -90,10 +91,10 @@ class OwnSecret:
                 if self._refused != error.message:
                     self._refused = error.message
                     log.warning("secret cannot be put right", extra={"secret": self.name, "error": error.message})
-            try:
-                await asyncio.wait_for(self._wake.wait(), pause)
-            except TimeoutError:
-                continue  # time alone may have made something due
+            # not wait_for, which before Python 3.12 can lose a cancellation that comes with the wake-up
+            with suppress(TimeoutError):  # time alone may have made something due
+                async with asyncio.timeout(pause):
+                    await self._wake.wait()
 
     async def _step(self) -> None:
         secret = self._reflector.store.get(self.name)

@@ -216,10 +216,10 @@ class ConfigurationKeeper:
                 self._failed(error.message)
             if before != (self.in_place, self._refused):
                 self._on_state()
-            try:
-                await asyncio.wait_for(self._wake.wait(), pause)
-            except TimeoutError:
-                continue
+            # not wait_for, which before Python 3.12 can lose a cancellation that comes with the wake-up
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._wake.wait()
 
     async def _step(self) -> None:
         want = self._desired()

@@ -49,7 +49,8 @@ class WebhookKey:
     async def wait_ready(self, timeout: float) -> None:
         """Until there is a key. Raises TimeoutError, which says what is missing."""
         try:
-            await asyncio.wait_for(self._ready.wait(), timeout)
+            async with asyncio.timeout(timeout):
+                await self._ready.wait()
         except TimeoutError:
             raise TimeoutError(f"Secret {self._secret.name}: {self.not_ready()}") from None
 

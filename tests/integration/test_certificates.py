@@ -277,6 +277,27 @@ async def test_a_new_key_is_taken_over_while_old_tokens_stay_good(seed: Cluster,
         assert key.verify("uid", old)
 
 
+@pytest.mark.parametrize("steps", range(4))
+async def test_it_can_be_ended_at_the_very_moment_that_it_wakes_up(seed: Cluster, admin: Cluster, steps: int) -> None:
+    def cancel(after: int) -> None:
+        if after:
+            asyncio.get_running_loop().call_soon(cancel, after - 1)
+        else:
+            task.cancel()
+
+    ends: list[Callable[[], None]] = []
+    key = WebhookKey(seed, "seedquota", on_change=lambda: ends.pop()() if ends else None)
+    task = asyncio.create_task(key.run())
+    await key.wait_ready(10)
+    await asyncio.sleep(0.1)
+    ends.append(lambda: cancel(steps))
+    fresh = base64.b64encode(b"n" * 32).decode()
+    await admin.merge_patch(SECRETS, webhook_token.SECRET_NAME, {"data": {"key": fresh}}, "seedquota")
+    ended, _ = await asyncio.wait([task], timeout=2)
+    task.cancel()
+    assert ended
+
+
 async def test_an_unusable_key_is_put_back(seed: Cluster, admin: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     key = WebhookKey(seed, "seedquota")
     async with running(key):
