@@ -1,0 +1,307 @@
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from common import account as accounts
+from common.account import Reservation
+from common.api import WireIdle
+from seed.admission import Request, Verdict
+from seed.ledger.memory import MemoryStore
+from seed.ledger.store import Key, StoreUnavailableError
+from tests.unit.seed_world import PROJECT, nanos, seed_world
+
+
+def request(
+    uid: str = "u", need: str = "cpu=8", *, within: float = 5.0, dry_run: bool = False, generation: int = 0
+) -> Request:
+    kept = Reservation(source="alpha/c1", object=f"ns/{uid}", amount=nanos(need), generation=generation)
+    return Request(
+        uid=uid,
+        project=PROJECT,
+        need=nanos(need),
+        reservation=kept,
+        dry_run=dry_run,
+        deadline=asyncio.get_running_loop().time() + within,
+    )
+
+
+def message(found: Verdict) -> str:
+    assert found.refusal is not None
+    return found.refusal.message.rpartition("; decision ")[0]
+
+
+async def test_what_fits_is_reserved_in_every_quota_that_applies() -> None:
+    async with seed_world() as world:
+        await world.quota("project-alpha", limits="cpu=64", granted="cpu=16")
+        await world.quota("org-acme", limits="cpu=128", granted="cpu=16", kind="organization")
+        found = await world.admission.decide(request())
+        assert found.refusal is None
+        for name in ("project-alpha", "org-acme"):
+            assert accounts.use(world.account(name)) == nanos("cpu=8")
+
+
+async def test_without_a_quota_everything_is_admitted() -> None:
+    async with seed_world() as world:
+        assert (await world.admission.decide(request())).refusal is None
+
+
+@pytest.mark.parametrize("tight", ["project-alpha", "org-acme"])
+async def test_the_quota_that_denies_releases_what_the_other_reserved(tight: str) -> None:
+    async with seed_world() as world:
+        limits = dict.fromkeys(("project-alpha", "org-acme"), "cpu=64") | {tight: "cpu=4"}
+        await world.quota("project-alpha", limits=limits["project-alpha"], granted="cpu=64")
+        await world.quota("org-acme", limits=limits["org-acme"], granted="cpu=64", kind="organization")
+        found = await world.admission.decide(request())
+        assert message(found) == (
+            f"exceeded quota: {tight}, requested: cpu=8, used: cpu=0, limited: cpu=4; short by cpu=4; "
+            "retrying helps only after something is deleted"
+        )
+        for name in ("project-alpha", "org-acme"):
+            assert world.account(name).reservations == {} == world.account(name).reserved
+
+
+async def test_a_denied_update_leaves_the_creation_that_is_not_counted_yet() -> None:
+    async with seed_world() as world:
+        await world.quota("project-alpha", limits="cpu=64", granted="cpu=64")
+        await world.quota("org-acme", limits="cpu=10", granted="cpu=10", kind="organization")
+        assert (await world.admission.decide(request("u", "cpu=8"))).refusal is None
+        found = await world.admission.decide(request("u", "cpu=4", generation=2))
+        assert found.refusal is not None
+        for name in ("project-alpha", "org-acme"):
+            assert accounts.use(world.account(name)) == nanos("cpu=8")
+
+
+async def test_a_final_refusal_says_more_than_one_that_is_worth_a_retry() -> None:
+    async with seed_world() as world:
+        await world.quota("org-acme", limits="cpu=64", granted="cpu=64", kind="organization")
+        await world.book("org-acme").writer.change(lambda account: (accounts.fence(account, "n"), None))
+        await world.quota("project-alpha", limits="cpu=4", granted="cpu=4")
+        found = await world.admission.decide(request())
+        assert found.refusal is not None
+        assert found.refusal.code == 403
+
+
+async def test_a_fenced_account_cannot_decide() -> None:
+    async with seed_world() as world:
+        book = await world.quota(limits="cpu=64", granted="cpu=64")
+        await book.writer.change(lambda account: (accounts.fence(account, "n"), None))
+        found = await world.admission.decide(request())
+        assert found.refusal is not None
+        assert (found.refusal.code, found.refusal.retry_seconds) == (503, 1)
+        assert message(found) == (
+            "quota project-alpha cannot decide: its account is being rebuilt or waits for the master"
+        )
+
+
+async def test_a_dry_run_decides_and_writes_nothing() -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=50")
+        sequence = world.account().sequence
+        assert (await world.admission.decide(request(need="cpu=14", dry_run=True))).refusal is None
+        denied = await world.admission.decide(request(need="cpu=15", dry_run=True))
+        assert message(denied).startswith("exceeded quota: project-alpha, requested: cpu=15, used: cpu=50")
+        assert world.account().sequence == sequence
+
+
+async def test_a_dry_run_is_let_through_where_only_the_master_could_tell() -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=64", granted="cpu=4")
+        assert (await world.admission.decide(request(dry_run=True))).refusal is None
+        assert world.account().ask.number == 0
+
+
+async def test_a_repeat_reserves_once() -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=64", granted="cpu=8")
+        found = await asyncio.gather(*(world.admission.decide(request()) for _ in range(5)))
+        assert [verdict.refusal for verdict in found] == [None] * 5
+        assert accounts.use(world.account()) == nanos("cpu=8")
+
+
+async def test_what_another_seed_holds_idle_is_fetched_within_the_call() -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=64", granted="cpu=4")
+        deciding = asyncio.create_task(world.admission.decide(request()))
+        await world.asked(number=1)
+        assert not deciding.done()
+        world.tell(granted={"cpu": "8"}, answered=1, usage="cpu=20")
+        found = await deciding
+        assert found.refusal is None
+        assert found.waited
+        assert accounts.use(world.account()) == nanos("cpu=8")
+
+
+async def test_the_masters_answer_refuses_with_its_numbers() -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=64", granted="cpu=4")
+        deciding = asyncio.create_task(world.admission.decide(request()))
+        await world.asked(number=1)
+        world.tell(answered=1, usage="cpu=60", reserved="cpu=2")
+        assert message(await deciding) == (
+            "exceeded quota: project-alpha, requested: cpu=8, used: cpu=60, limited: cpu=64; short by cpu=4; "
+            "cpu=2 of used is machines being created; retrying helps only after something is deleted"
+        )
+
+
+async def test_a_storm_of_hopeless_requests_asks_the_master_once() -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=64", granted="cpu=4")
+        first = asyncio.create_task(world.admission.decide(request()))
+        await world.asked(number=1)
+        world.tell(answered=1, usage="cpu=60")
+        await first
+        found = await asyncio.gather(*(world.admission.decide(request(f"u{number}")) for number in range(50)))
+        assert {verdict.refusal.code for verdict in found if verdict.refusal is not None} == {403}
+        assert world.account().ask.number == 1
+
+
+async def test_our_own_use_alone_can_refuse_without_the_master() -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=60")
+        started = time.monotonic()
+        found = await world.admission.decide(request())
+        assert message(found).startswith("exceeded quota: project-alpha, requested: cpu=8, used: cpu=60")
+        assert world.account().ask.number == 0
+        assert time.monotonic() - started < 1
+
+
+async def test_an_answer_that_brought_nothing_is_asked_again_until_it_does() -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=64", granted="cpu=4")
+        deciding = asyncio.create_task(world.admission.decide(request()))
+        for number in (1, 2):
+            await world.asked(number=number)
+            world.tell(answered=number, usage="cpu=4")
+        await world.asked(number=3)
+        world.tell(answered=3, granted={"cpu": "8"}, usage="cpu=4")
+        assert (await deciding).refusal is None
+
+
+async def test_a_master_that_is_silent_until_the_deadline_is_no_denial() -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=64", granted="cpu=4")
+        started = time.monotonic()
+        found = await world.admission.decide(request(within=0.1))
+        assert 0.1 <= time.monotonic() - started < 1
+        assert found.refusal is not None
+        assert (found.refusal.code, found.refusal.retry_seconds) == (503, 1)
+        assert message(found) == "quota project-alpha cannot decide: the master did not answer in time"
+        assert world.account().reservations == {}
+
+
+async def test_capacity_out_of_reach_is_named_with_its_seed() -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=64", granted="cpu=4")
+        deciding = asyncio.create_task(world.admission.decide(request()))
+        await world.asked(number=1)
+        world.tell(answered=1, usage="cpu=4", unavailable=[WireIdle(seed="us-1", idle={"cpu": "12"}, seconds=420)])
+        assert message(await deciding) == (
+            "quota project-alpha cannot decide: cpu=12 is free but held by seed us-1, unreachable for 7m"
+        )
+
+
+async def test_a_learning_master_is_named() -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=64", granted="cpu=4")
+        world.tell(learning=True)
+        found = await world.admission.decide(request(within=0.05))
+        assert message(found) == "quota project-alpha cannot decide: the master is learning what each seed holds"
+
+
+class Slow(MemoryStore):
+    """From `hangs` on, nothing is written any more; `broken`: it says so."""
+
+    hangs = False
+    broken = False
+
+    async def save(self, key: Key, *args: object) -> str:
+        if self.broken:
+            raise StoreUnavailableError("the ledger is away")
+        if self.hangs and key.name == "project-alpha":
+            await asyncio.Event().wait()
+        return await super().save(key, *args)  # type: ignore[arg-type]
+
+
+async def test_a_ledger_that_is_away_cannot_decide() -> None:
+    store = Slow()
+    async with seed_world(store) as world:
+        await world.quota(limits="cpu=64", granted="cpu=64")
+        store.broken = True
+        found = await world.admission.decide(request())
+        assert message(found) == "quota project-alpha cannot decide: the ledger does not answer"
+
+
+async def test_a_ledger_that_hangs_is_answered_for_by_the_deadline() -> None:
+    store = Slow()
+    async with seed_world(store) as world:
+        await world.quota("project-alpha", limits="cpu=64", granted="cpu=64")
+        await world.quota("org-acme", limits="cpu=64", granted="cpu=64", kind="organization")
+        store.hangs = True
+        started = time.monotonic()
+        found = await world.admission.decide(request(within=0.1))
+        assert time.monotonic() - started < 1
+        assert message(found) == "quota project-alpha cannot decide: the ledger does not answer"
+        await asyncio.sleep(0.01)
+        assert world.account("org-acme").reservations == {}
+
+
+async def test_a_quota_that_goes_while_a_request_waits_does_not_leave_it_hanging() -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=64", granted="cpu=4")
+        deciding = asyncio.create_task(world.admission.decide(request(within=0.3)))
+        await world.asked(number=1)
+        world.remove("project-alpha")
+        async with asyncio.timeout(2):
+            found = await deciding
+        assert found.refusal is not None
+        assert found.refusal.code == 503
+
+
+async def test_enforcement_warn_admits_what_does_not_fit_and_says_so() -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=60", enforcement="warn")
+        found = await world.admission.decide(request())
+        assert found.refusal is None
+        assert found.warnings == (
+            ["seedquota/project-alpha: over by cpu=4 (68/64); allowed because enforcement is warn"]
+        )
+        assert world.account().reservations == {}
+
+
+async def test_enforcement_warn_never_waits_and_never_asks() -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=64", granted="", enforcement="warn")
+        started = time.monotonic()
+        assert (await world.admission.decide(request())).refusal is None
+        assert time.monotonic() - started < 1
+        assert world.account().ask.number == 0
+
+
+async def test_near_the_limit_an_admitted_request_is_warned() -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=20")
+        world.tell(usage="cpu=54")
+        assert (await world.admission.decide(request(need="cpu=8"))).warnings == [
+            "seedquota/project-alpha: cpu 62/64 (96%) after this"
+        ]
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+async def test_a_dry_run_is_warned_of_the_same(dry_run: bool) -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=54")
+        assert (await world.admission.decide(request(need="cpu=8", dry_run=dry_run))).warnings == [
+            "seedquota/project-alpha: cpu 62/64 (96%) after this"
+        ]
+
+
+async def test_many_at_once_fill_the_quota_exactly() -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=64", granted="cpu=64")
+        found = await asyncio.gather(*(world.admission.decide(request(f"u{number}")) for number in range(20)))
+        assert sum(verdict.refusal is None for verdict in found) == 8
+        assert accounts.use(world.account()) == nanos("cpu=64")
+        accounts.check(world.account())
