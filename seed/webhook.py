@@ -68,7 +68,7 @@ class _Details(msgspec.Struct, rename="camel", omit_defaults=True):
     retry_after_seconds: int = 0
 
 
-class _Status(msgspec.Struct, omit_defaults=True):
+class _Status(msgspec.Struct):
     code: int
     reason: str
     message: str
