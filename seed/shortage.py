@@ -61,6 +61,8 @@ class Shortage:
             return None
         if any(amount < answer.own.get(name, 0) for name, amount in self._own().items()):
             return None  # something was deleted here since: the master will know more
+        if not verdict.over_limit(need, quota.global_usage, quota.limits):
+            return None  # ... or elsewhere: the master knows already
         return answer if verdict.over_limit(need, answer.used, quota.limits) else None
 
     async def wait(self, need: ResourceList, timeout: float) -> Answer:
