@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 # Groups by user name. Only `admin` may do anything by itself: rights of the others are given by RBAC objects.
 USERS: Mapping[str, tuple[str, ...]] = {"admin": ("system:masters",), "seedquota-master": (), "seedquota-seed": ()}
 
+REQUEST_TIMEOUT_SECONDS = 10  # for all requests but watches; Kubernetes' own default is 60
+
 _START_TIMEOUT_SECONDS = 120.0
 _STOP_TIMEOUT_SECONDS = 20.0
 _POLL_SECONDS = 0.03
@@ -191,6 +193,7 @@ class ApiServer(Server):
             f"--service-account-key-file={self.service_account_key}",
             f"--service-account-signing-key-file={self.service_account_key}",
             "--service-cluster-ip-range=10.0.0.0/24",
+            f"--request-timeout={REQUEST_TIMEOUT_SECONDS}s",
             "--endpoint-reconciler-type=none",  # nobody reaches it through a Service, and stopping is quicker
         ]
         super().__init__(name, command, directory, group)

@@ -20,7 +20,7 @@ from typing import Self
 import aiohttp
 
 from devcluster.balancer import Balancer
-from devcluster.controlplane import ApiServer, ControlPlane, Server
+from devcluster.controlplane import REQUEST_TIMEOUT_SECONDS, ApiServer, ControlPlane, Server
 from devcluster.manifests import MACHINE_CRDS, Manifest, apply, load
 from devcluster.processes import ProcessGroup
 
@@ -32,7 +32,7 @@ MASTER = "master"
 MASTER_USER = "seedquota-master"
 SEED_USER = "seedquota-seed"
 
-IN_FLIGHT_WINDOW = 12.0  # seconds; longer than the API servers' request timeout below
+IN_FLIGHT_WINDOW = REQUEST_TIMEOUT_SECONDS + 2.0  # by then an admitted Machine is stored or never will be
 _LEASE_SECONDS = 5  # what a killed agent is missed for before its successor leads
 _READY_SECONDS = 60.0
 _POLL_SECONDS = 0.05

@@ -19,7 +19,7 @@ from common import resources
 from common.api import Condition, Quantities, Wire
 from common.resources import ResourceList
 from devcluster.controlplane import ApiServer
-from devcluster.load import Attempt, Size, Tenant, survey
+from devcluster.load import Attempt, Outcome, Size, Tenant, survey
 
 _QUOTAS = "/apis/seedquota.io/v1alpha1/resourcequotas"
 _POLL_SECONDS = 0.3
@@ -195,13 +195,19 @@ class Overshoot:
 
 
 async def latencies(tenant: Tenant, quota: QuotaWatch, size: Size, count: int) -> tuple[list[float], list[Attempt]]:
-    """Seconds from sending a Machine, one at a time, until the master's globalUsage has it. Raises TimeoutError."""
+    """Seconds from sending a Machine, one at a time, until the master's globalUsage has it. Raises TimeoutError.
+
+    Ends early at one that is not admitted: then there are fewer times than attempts.
+    """
     seconds: list[float] = []
     attempts: list[Attempt] = []
     for _ in range(count):
         target = resources.add(quota.view.used, resources.only(size.amounts, quota.view.limit))
         shown = asyncio.create_task(quota.until(partial(_has, target), _SHOWN_SECONDS))
         attempts.append(await tenant.create(size))
+        if attempts[-1].outcome is not Outcome.ADMITTED:
+            shown.cancel()
+            break
         await shown
         seconds.append(time.monotonic() - attempts[-1].asked)
     return seconds, attempts
