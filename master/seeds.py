@@ -111,6 +111,7 @@ class SeedLink:
     async def stop(self) -> None:
         task, self._task = self._task, None
         if task is not None:
+            self.phase, self.problem = Phase.CONNECTING, "stopped"
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 

@@ -29,10 +29,11 @@ from common.api import (
 )
 from common.kube.client import Cluster
 from common.kube.errors import NotFound
+from common.kube.lease import LEASES
 from devcluster import manifests
 from devcluster.controlplane import ApiServer, ControlPlane
 from devcluster.install import rights
-from master.__main__ import Master
+from master.__main__ import LEASE, Master
 from master.objects import MASTER_QUOTAS, PROJECTS, QUOTA_COPIES, SECRETS, MasterQuota, QuotaCopy
 
 pytestmark = pytest.mark.integration
@@ -363,6 +364,56 @@ async def test_broken_seeds_are_named_and_delay_no_other(world: World) -> None:
     await until(lambda: world.copy("us-1", "alpha"), timeout=3)
     status = await world.quota("alpha")
     assert condition(status.status, "Ready")[:2] == ("False", "SubjectNotFound")
+
+    # So is another Secret under a connection that works.
+    await world.add_secret("eu-1", world.server("eu-1").kubeconfig("seedquota-seed"))
+    await until(lambda: _reason(world, "eu-1", "Unauthorized"), timeout=5)
+    await world.add_secret("eu-1", world.server("eu-1").kubeconfig(USER))
+    await until(lambda: _reason(world, "eu-1", "Connected"), timeout=5)
+
+
+async def _reason(world: World, seed: str, reason: str) -> bool:
+    return condition((await world.master.get(SEEDS, seed)).status, "Connected")[1] == reason
+
+
+async def test_hung_seed_delays_no_other_and_its_idle_capacity_is_out_of_reach(world: World) -> None:
+    await world.start_master()
+    for seed in ("eu-1", "us-1"):
+        await world.add_seed(seed, server=seed)
+    await world.apply_quota("alpha", cpu="10")
+    await until(lambda: world.copy("us-1", "alpha"))
+    async with fake_seeds(world, "alpha", "eu-1", "us-1") as (eu, us):
+        await us.ask(cpu="5")
+        await until(lambda: _true(held(us)))
+        await us.stop()
+        world.server("us-1").pause()
+        try:
+            await eu.ask(cpu="1")
+            await until(lambda: _true(held(eu)), timeout=1)
+            number = await eu.ask(cpu="9")
+
+            async def told() -> bool:
+                grant = (await world.copy("eu-1", "alpha")).status.grant
+                return grant.answered == number and [idle.seed for idle in grant.unavailable] == ["us-1"]
+
+            await until(told, timeout=3)
+            await until(lambda: _reason(world, "us-1", "Unreachable"), timeout=20)
+        finally:
+            world.server("us-1").resume()
+        await until(lambda: _reason(world, "us-1", "Connected"), timeout=20)
+
+
+async def test_one_of_two_masters_leads_and_one_that_loses_the_lease_stops_at_once(world: World) -> None:
+    masters = [await world.start_master() for _ in range(2)]
+    await world.add_seed("eu-1", server="eu-1")
+    await until(lambda: _reason(world, "eu-1", "Connected"))
+    (leader,) = [master for master in masters if master.leading is not None]
+    lease = await world.master.get(LEASES, LEASE, NAMESPACE)
+    stolen = msgspec.structs.replace(lease.spec, holder_identity="thief")
+    await world.master.replace(LEASES, msgspec.structs.replace(lease, spec=stolen))
+    await until(lambda: _true(leader.leading is None), timeout=5)
+    await world.master.delete(LEASES, LEASE, NAMESPACE)
+    await until(lambda: _true(any(master.leading for master in masters)))
 
 
 async def test_ask_is_granted_recalled_from_others_and_answered_when_full(world: World) -> None:
