@@ -40,12 +40,14 @@ log = logging.getLogger(__name__)
 USE_INTERVAL = 0.05  # seconds between two publications of changed use
 QUIET_INTERVAL = 1.0  # ... of a change that moves no total
 WAIT_FOR_SOURCES = 0.5  # ... before looking again whether every source was listed; their news come sooner
+LEDGER_KEPT = 10.0  # ... for which a ledger waits for its quota's copy: what somebody deletes here, the master puts back
 STALE_STEP = 60  # the published age of a stale source grows in steps of so many seconds
 
 
 class Published(msgspec.Struct, frozen=True):
-    """What the master was told last, and when (monotonic)."""
+    """What the master was told last, through which copy, and when (monotonic)."""
 
+    copy_uid: str
     report: Report
     stale: tuple[StaleSource, ...]
     at: float
@@ -79,6 +81,7 @@ class Accounts:
             "accounts", self._reconcile, workers=8, timeout=30, on_reconcile=on_reconcile
         )
         self._keys: dict[str, Key] = {}
+        self._without_copy: dict[str, float] = {}  # quota name -> since when (monotonic) its copy is missed
         self._demands: dict[tuple[str, str], ListToken] = {}  # (quota uid, source): the list that counts must follow
         self._lost_since: dict[str, float] = {}  # quota uid -> when a lost ledger was noticed
         self._relisted: set[str] = set()  # quota uids whose lost ledger has waited and had its sources listed anew
@@ -128,10 +131,10 @@ class Accounts:
 
     async def _reconcile(self, name: str) -> float | None:
         quota = self._catalog.quota(name)
-        await self._forget(name, quota)
+        wait = await self._forget(name, quota)
         book = self._books.get(quota) if quota is not None else None
         if quota is None or book is None:
-            return None
+            return wait
         try:
             again = await self._tend(quota, book)
             publish_again = await self._publish(quota, book)
@@ -141,20 +144,32 @@ class Accounts:
         later = [seconds for seconds in (again, publish_again) if seconds is not None]
         return min(later, default=None)
 
-    async def _forget(self, name: str, quota: Quota | None) -> None:
-        """The quota is gone, or another one bears its name: its account belongs to nothing any more."""
+    async def _forget(self, name: str, quota: Quota | None) -> float | None:
+        """Drops the account that belongs to nothing any more: its quota is gone, or another one bears its name.
+
+        Returns in how many seconds to look again, if a copy is missing.
+        """
         key = self._keys.get(name)
+        if quota is not None:
+            self._without_copy.pop(name, None)
         if key is not None and (quota is None or quota.key != key):
+            if quota is None:
+                now = time.monotonic()
+                left = self._without_copy.setdefault(name, now) + LEDGER_KEPT - now
+                if left > 0:
+                    return left
             if await self._exists(key):
-                return  # our watch cache lags
+                return None  # our watch cache lags
             await self._store.delete(key)
             del self._keys[name]
+            self._without_copy.pop(name, None)
             self._published.pop(key.uid, None)
             self._lost_since.pop(key.uid, None)
             self._demands = {demand: token for demand, token in self._demands.items() if demand[0] != key.uid}
             log.info("account deleted with its quota", extra={"quota": name})
         if quota is not None:
             self._keys[name] = quota.key
+        return None
 
     async def _exists(self, key: Key) -> bool:
         try:
@@ -273,8 +288,10 @@ class Accounts:
         stale = self._stale(quota)
         now = time.monotonic()
         before = self._published.get(quota.key.uid)
+        if before is not None and before.copy_uid != quota.copy_uid:
+            before = None  # the copy was made anew, without what we said
         if before is None and quota.published is not None:
-            before = Published(quota.published, (), now)
+            before = Published(quota.copy_uid, quota.published, (), now)
         wait = publish_in(before, said, stale, now)
         if wait is None:
             return float(STALE_STEP) if stale else None
@@ -292,7 +309,7 @@ class Accounts:
         except ApiError as error:
             log.warning("account not published", extra={"quota": quota.name, "error": str(error)})
             return 1.0
-        self._published[quota.key.uid] = Published(said, stale, now)
+        self._published[quota.key.uid] = Published(quota.copy_uid, said, stale, now)
         return None
 
     def _stale(self, quota: Quota) -> tuple[StaleSource, ...]:

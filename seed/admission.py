@@ -135,7 +135,7 @@ class Admission:
             if refusal is not None:
                 return _Attempt(refusal=refusal, waited=waited)
             if request.dry_run:
-                return _Attempt()  # it may fit: others hold idle capacity, which only a real request may fetch
+                return self._foreseen(book, quota, request.need, decision)
             left = request.deadline - clock()
             if left <= 0 or not quota.enforced or (answer is not None and answer.out_of_reach):
                 return self._too_late(quota, decision)
@@ -148,7 +148,7 @@ class Admission:
 
     def _hopeless(self, book: Book, quota: Quota, need: ResourceList, decision: str) -> Refusal | None:
         """A refusal that is certain by now: by the master's fresh answer, or by our own use alone."""
-        own = self._own(book)
+        own = book.use
         answer = book.shortage.refuses(need)
         if answer is not None:
             used = resources.maximum(answer.used, own)
@@ -157,6 +157,14 @@ class Admission:
             used = resources.maximum(quota.global_usage, own)
             return verdict.exceeded(quota.name, need, used, quota.limits, quota.global_reserved, decision)
         return None
+
+    def _foreseen(self, book: Book, quota: Quota, need: ResourceList, decision: str) -> _Attempt:
+        """A dry run asks nobody: what the master showed last decides whether what others hold idle would do."""
+        used = resources.maximum(quota.global_usage, book.use)
+        if verdict.over_limit(need, used, quota.limits):
+            refusal = verdict.exceeded(quota.name, need, used, quota.limits, quota.global_reserved, decision)
+            return _Attempt(refusal=refusal)
+        return _Attempt()
 
     def _too_late(self, quota: Quota, decision: str) -> _Attempt:
         quota = self._catalog.quota(quota.name) or quota
@@ -172,26 +180,23 @@ class Admission:
             why = "the master did not answer in time"
         return _Attempt(refusal=verdict.unavailable(quota.name, why, decision), waited=True)
 
-    def _own(self, book: Book) -> dict[str, int]:
-        account = book.writer.account
-        return accounts.use(account) if account is not None else {}
-
     def _near(self, book: Book, quota: Quota, request: Request) -> Sequence[str]:
-        need = resources.only(request.need, quota.limits)
-        own = self._own(book)
-        after = resources.maximum(
+        after: dict[str, int] = {}
+        near = False
+        for name, limit in quota.limits.items():
+            need, known, own = request.need.get(name, 0), quota.global_usage.get(name, 0), book.use.get(name, 0)
             # What the master knew did not include this one; what was admitted never exceeds the limit.
-            resources.minimum(
-                resources.add(quota.global_usage, need), resources.maximum(quota.limits, quota.global_usage)
-            ),
-            resources.add(own, need) if request.dry_run else own,
-        )
+            elsewhere = min(known + need, max(limit, known))
+            after[name] = max(elsewhere, own + need if request.dry_run else own)
+            near = near or after[name] * 100 >= limit * quota.warn_at_percent
+        if not near:
+            return ()
         warning = verdict.near_limit(quota.name, after, quota.limits, quota.warn_at_percent)
         return () if warning is None else (warning,)
 
     def _warned(self, book: Book, quota: Quota, need: ResourceList) -> _Attempt:
         """Enforcement `warn`: admitted without a reservation; counting will show it (rule 5)."""
-        used = resources.maximum(quota.global_usage, self._own(book))
+        used = resources.maximum(quota.global_usage, book.use)
         over = verdict.over_limit(need, used, quota.limits)
         if not over:
             return _Attempt()

@@ -6,7 +6,9 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from common import account as accounts
 from common.account import Account
+from common.resources import ResourceList
 from seed.catalog import Catalog, Quota
 from seed.ledger.store import Key, Store
 from seed.ledger.writer import AccountWriter
@@ -20,10 +22,21 @@ class Book:
         self.writer = writer
         self.shortage = shortage
         self.task = task
+        self._use: tuple[Account | None, ResourceList] = (None, {})
 
     @property
     def key(self) -> Key:
         return self.writer.key
+
+    @property
+    def use(self) -> ResourceList:
+        """Counted and reserved here, as far as it is durable. Summed once for each write, not for each request."""
+        account = self.writer.account
+        if account is None:
+            return {}
+        if account is not self._use[0]:
+            self._use = (account, accounts.use(account))
+        return self._use[1]
 
 
 class Books:

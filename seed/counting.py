@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from common import account as accounts
 from common.account import Account, Reservation, StaleEpochError
@@ -16,7 +17,7 @@ from seed.accounts import Accounts
 from seed.books import Book, Books
 from seed.catalog import Catalog, Quota
 from seed.ledger.encoding import MalformedLedgerError
-from seed.ledger.store import StoreUnavailableError
+from seed.ledger.store import Key, StoreUnavailableError
 from seed.ledger.writer import NoAccountError
 from seed.source import Source
 
@@ -49,6 +50,7 @@ class Counting:
         self._sources = sources
         self._window = in_flight_window
         self._due: dict[str, float] = {}
+        self._known: dict[str, Key] = {}  # quotas by name
         self._wake = asyncio.Event()
         self._first_seen: dict[tuple[str, str], tuple[Reservation, float]] = {}
 
@@ -60,9 +62,25 @@ class Counting:
             self._wake.set()
 
     async def run(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._count_when_due(), name="counting")
-            group.create_task(self._check(), name="evidence")
+        stop = self._catalog.on_quota(self._quota_changed)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._count_when_due(), name="counting")
+                group.create_task(self._check(), name="evidence")
+        finally:
+            stop()
+
+    def _quota_changed(self, name: str) -> None:
+        """A quota that comes, or comes back, has not been told what its sources did before."""
+        quota = self._catalog.quota(name)
+        if quota is None:
+            self._known.pop(name, None)
+        elif self._known.get(name) != quota.key:
+            self._known[name] = quota.key
+            for cluster in self._catalog.sources_of(quota):
+                source = self._sources.get(cluster.metadata.key)
+                if source is not None:
+                    self.changed(source, freed=True)
 
     async def _count_when_due(self) -> None:
         while True:
@@ -73,10 +91,9 @@ class Counting:
                 del self._due[key]
             await asyncio.gather(*(self._count(key) for key in ready))
             wait = min(self._due.values(), default=now + 60) - time.monotonic()
-            try:
-                await asyncio.wait_for(self._wake.wait(), max(wait, 0))
-            except TimeoutError:
-                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(wait, 0)):
+                    await self._wake.wait()
 
     async def _count(self, key: str) -> None:
         source = self._sources.get(key)

@@ -7,7 +7,7 @@ client-go follow by themselves; a true refusal never does.
 
 from __future__ import annotations
 
-import secrets
+import random
 from collections.abc import Sequence
 
 import msgspec
@@ -39,7 +39,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 def decision_id() -> str:
     """Eight characters to find one decision by; random, since nothing orders decisions of several replicas."""
-    number = secrets.randbits(40)
+    number = random.getrandbits(40)
     return "".join(_ALPHABET[number >> shift & 31] for shift in range(35, -1, -5))
 
 

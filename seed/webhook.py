@@ -11,6 +11,7 @@ import logging
 import re
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from urllib.parse import parse_qs
 
 import msgspec
@@ -129,7 +130,9 @@ class MachineWebhook:
             return web.Response(status=400, text=f"not an AdmissionReview of a Machine: {error}\n")
         if not _named(review):
             return web.Response(status=400, text="the Machine has no proper name, namespace and uid\n")
-        found = await self._decide(cluster_uid, review, asyncio.get_running_loop().time() + _patience(request))
+        found = await self._decide(
+            cluster_uid, review, asyncio.get_running_loop().time() + _patience(request.query_string)
+        )
         seconds = time.monotonic() - started
         self._tell(review, found, seconds)
         return web.Response(body=_encode(_Answer(_respond(review.uid, found))), headers=_JSON)
@@ -225,9 +228,10 @@ def _request(
     return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=MAX_BODY)
 
 
-def _patience(request: web.BaseRequest) -> float:
+@lru_cache(maxsize=64)
+def _patience(query: str) -> float:
     """Seconds until the answer must be on its way; the API server puts its own timeout into the query."""
-    text = parse_qs(request.query_string).get("timeout", [""])[0]
+    text = parse_qs(query).get("timeout", [""])[0]
     try:
         seconds = float(text.removesuffix("s"))
     except ValueError:

@@ -54,6 +54,7 @@ class ApiServerStore:
         self._encoders: dict[str, Encoder] = {}
         self._subscribers: dict[str, list[Callable[[Stored | None], None]]] = {}
         self._last: dict[str, Stored] = {}
+        self._saving: dict[str, Change[LedgerObject] | None] = {}  # what the watch brought while a write is under way
         self.reflector = Reflector(cluster, LEDGERS, namespace=namespace, on_change=self._changed)
 
     async def run(self) -> None:
@@ -81,6 +82,17 @@ class ApiServerStore:
         if encoder is None:
             encoder = self._encoders[key.uid] = Encoder(key, self._namespace)
         body = encoder.encode(account, version)
+        self._saving[key.uid] = None
+        try:
+            version = await self._write(key, body, version)
+            self._last[key.uid] = Stored(account, version)
+        finally:
+            heard = self._saving.pop(key.uid)
+            if heard is not None:
+                self._changed(heard)  # mostly the echo of this very write
+        return version
+
+    async def _write(self, key: Key, body: bytes, version: str | None) -> str:
         method, path = ("POST", self._path(None)) if version is None else ("PUT", self._path(key.uid))
         try:
             answer = await self._cluster.request(method, path, body, timeout=WRITE_TIMEOUT)
@@ -89,11 +101,9 @@ class ApiServerStore:
         except ApiError as error:
             raise StoreUnavailableError(f"{key.name}: writing the ledger: {error}") from error
         try:
-            written = _written.decode(answer).metadata.resource_version
+            return _written.decode(answer).metadata.resource_version
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise StoreUnavailableError(f"{key.name}: the answer to a write cannot be read: {error}") from None
-        self._last[key.uid] = Stored(account, written)
-        return written
 
     async def delete(self, key: Key) -> None:
         self._encoders.pop(key.uid, None)
@@ -130,6 +140,9 @@ class ApiServerStore:
         present = change.new if change.new is not None else change.old
         assert present is not None, "a change has an object before or after"
         uid = present.metadata.name
+        if uid in self._saving:
+            self._saving[uid] = change
+            return
         listeners = self._subscribers.get(uid)
         if not listeners:
             return

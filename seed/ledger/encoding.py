@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from types import MappingProxyType
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -28,6 +29,7 @@ from common.api import (
     ask_to_wire,
     wire_quantities,
 )
+from common.resources import ResourceList
 from seed.ledger.store import Key
 
 
@@ -86,8 +88,20 @@ def _quoted(name: str) -> str:
     return quote(name, safe="/")
 
 
+@lru_cache(maxsize=4096)
+def _amounts_text(amounts: tuple[tuple[str, int], ...]) -> str:
+    """Machines come in few sizes."""
+    return resources.text({_quoted(name): amount for name, amount in amounts})
+
+
+@lru_cache(maxsize=4096)
+def _parse_amounts(text: str) -> ResourceList:
+    listed = dict(part.split("=", 1) for part in text.split(",") if part)
+    return MappingProxyType({unquote(name): amount for name, amount in resources.parse(listed).items()})
+
+
 def reservation_text(reservation: Reservation) -> str:
-    amounts = resources.text({_quoted(name): amount for name, amount in reservation.amount.items()})
+    amounts = _amounts_text(tuple(reservation.amount.items()))
     number = (
         f"{reservation.generation}" if reservation.claims == 1 else f"{reservation.generation}.{reservation.claims}"
     )
@@ -98,11 +112,10 @@ def parse_reservation(text: str) -> Reservation:
     try:
         number, source, name, amounts = text.split(" ")
         generation, _, claims = number.partition(".")
-        listed = dict(part.split("=", 1) for part in amounts.split(",") if part)
         return Reservation(
             source=unquote(source),
             object=unquote(name),
-            amount={unquote(resource): amount for resource, amount in resources.parse(listed).items()},
+            amount=_parse_amounts(amounts),
             generation=int(generation),
             claims=int(claims or 1),
         )
