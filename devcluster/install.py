@@ -119,6 +119,11 @@ class Installation:
         await asyncio.gather(*(program.kill() for program in killed))
         return killed
 
+    def complaints(self) -> list[str]:
+        """Every line above INFO in the programs' logs, and every line that is no log line."""
+        lines = (line for program in self.programs.values() for line in program.log.read_text().splitlines())
+        return [line for line in lines if '"level":"info"' not in line]
+
     async def enforced(self, quota: str, seconds: float = _READY_SECONDS) -> None:
         """Waits until the quota is in force on every seed and every user cluster asks for each Machine."""
         await self._holds(self.master, f"resourcequotas/{quota}", "Enforced", seconds)

@@ -50,7 +50,10 @@ class Outcome(Enum):
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One Machine that a client wanted. Times are monotonic seconds; `sent` is that of the last try."""
+    """One Machine that a client wanted. Times are monotonic seconds; `sent` is that of the last try.
+
+    `lost` is how many tries got no answer from the webhook, so that nobody can say what they left behind.
+    """
 
     cluster: str
     name: str
@@ -60,6 +63,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     answered: float
     outcome: Outcome
     tries: int
+    lost: int
     status: int
     message: str = ""
 
@@ -144,10 +148,12 @@ class Tenant:
         name = f"machine-{next(_numbers)}"
         body = msgspec.json.encode(machine(name, size))
         asked = time.monotonic()
+        lost = 0
         for tries in range(1, _TRIES + 1):
             sent = time.monotonic()
             status, message, pause = await self._post(body)
             outcome = _outcome(status, message, tries)
+            lost += outcome is Outcome.UNAVAILABLE and "denied the request" not in message
             if outcome is not Outcome.UNAVAILABLE or tries == _TRIES:
                 break
             await asyncio.sleep(pause)
@@ -160,6 +166,7 @@ class Tenant:
             answered=time.monotonic(),
             outcome=outcome,
             tries=tries,
+            lost=lost,
             status=status,
             message=message,
         )
@@ -284,20 +291,14 @@ def _amounts(text: str) -> dict[str, int]:
     return resources.parse(dict(pair.split("=", 1) for pair in text.split(",")))
 
 
-def unjustified(
-    attempts: Sequence[Attempt], limits: ResourceList, before: ResourceList, *, orphans: bool = False
-) -> list[tuple[Attempt, str]]:
+def unjustified(attempts: Sequence[Attempt], limits: ResourceList, before: ResourceList) -> list[tuple[Attempt, str]]:
     """Refusals that were wrong, and why.
 
     Right is a refusal whose numbers add up and are about the Machine asked for, and where the Machine would not have
-    fitted beside `before` and everything that may have been admitted by the moment of the answer. With `orphans`
-    every try that nobody answered counts too: its capacity is kept until it is sure that no Machine comes of it.
+    fitted beside `before` and everything that may have been admitted by the moment of the answer. A try without an
+    answer counts as admitted: its capacity is kept until it is sure that no Machine comes of it.
     """
-    possible = [
-        (attempt.asked, _most(attempt, orphans))
-        for attempt in attempts
-        if attempt.outcome is Outcome.ADMITTED or orphans
-    ]
+    possible = [(attempt.asked, _most(attempt)) for attempt in attempts]
     wrong = []
     for attempt in attempts:
         if attempt.outcome is not Outcome.REFUSED:
@@ -311,14 +312,13 @@ def unjustified(
             wrong.append((attempt, "it is about another size"))
             continue
         others = resources.total(amounts for begun, amounts in possible if begun < attempt.answered)
-        room = resources.subtract(resources.subtract(limits, before), resources.only(others, limits))
-        if not resources.short(asked, resources.only(room, limits)):
-            wrong.append((attempt, f"{resources.text(resources.only(room, limits))} was free"))
+        room = resources.only(resources.subtract(resources.subtract(limits, before), others), limits)
+        if not resources.short(asked, room):
+            wrong.append((attempt, f"{resources.text(room)} was free"))
     return wrong
 
 
-def _most(attempt: Attempt, orphans: bool) -> dict[str, int]:
+def _most(attempt: Attempt) -> dict[str, int]:
     """What an attempt may have taken, at most."""
-    taken = int(attempt.outcome is Outcome.ADMITTED)
-    lost = attempt.tries - 1 if orphans else 0
-    return {name: amount * (taken + lost) for name, amount in attempt.size.amounts.items()}
+    times = (attempt.outcome is Outcome.ADMITTED) + attempt.lost
+    return {name: amount * times for name, amount in attempt.size.amounts.items()}

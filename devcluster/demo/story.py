@@ -287,7 +287,7 @@ class Story:
         self._screen.say(
             f"{back}, with the ledger as it was. {len(repeated)} of {len(attempts)} attempts had to be repeated."
         )
-        self._judge(attempts, orphans=True)
+        self._judge(attempts)
         self._screen.say(
             "Requests whose answer died with the agent may have left capacity reserved. It comes back once it is sure "
             "that no Machine will appear."
@@ -321,8 +321,8 @@ class Story:
             self._wrong.append(f"{lost} Machines got no decision: {example.status} {example.message}")
         return attempts
 
-    def _judge(self, attempts: Sequence[Attempt], *, orphans: bool = False) -> None:
-        wrong = unjustified(attempts, self._limits, self._before, orphans=orphans)
+    def _judge(self, attempts: Sequence[Attempt]) -> None:
+        wrong = unjustified(attempts, self._limits, self._before)
         refused = outcomes(attempts)[Outcome.REFUSED]
         self._screen.say(
             f"Of {refused} refusals {refused - len(wrong)} were right: the Machine did not fit at that moment."
