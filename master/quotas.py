@@ -52,6 +52,7 @@ WORKERS = 64
 TIMEOUT = 30.0  # seconds for one decision
 POLL_ASK = 0.2  # seconds until another look while an ask waits
 RECALL_PATIENCE = 1.0  # seconds after which a seed that does not react to a recall counts as out of reach
+JUST_GRANTED = 0.1  # seconds that a seed has to use what it asked for before another's ask takes it back
 ROUND = 1.0  # seconds between mere changes of the global use on one seed ...
 ROUND_PER_SEED = 0.25  # ... and this much longer for every seed
 PROMPT = 0.2  # seconds until a seed that was refused hears that use has fallen
@@ -75,6 +76,7 @@ class SeedAccount:
         self.unavailable: list[WireIdle] = []
         self.refused_at = float("-inf")
         self.recalled: tuple[float, int] | None = None  # since when (monotonic), at which sequence
+        self.granted: tuple[float, int] | None = None  # likewise
         self.last_report_time = ""
 
     def hear(self, copy: QuotaCopy) -> bool:
@@ -109,6 +111,15 @@ class SeedAccount:
             and self.report is not None
             and self.recalled[1] == self.report.sequence
             and now - self.recalled[0] > RECALL_PATIENCE
+        )
+
+    def just_granted(self, now: float) -> bool:
+        """Its report does not show yet what it does with what it got."""
+        return (
+            self.granted is not None
+            and self.report is not None
+            and self.granted[1] == self.report.sequence
+            and now - self.granted[0] < JUST_GRANTED
         )
 
     def note_recall(self, now: float, recalled: bool) -> None:
@@ -269,7 +280,7 @@ class Quotas:
         now = time.monotonic()
         learning = ledger.learning or not self._seeds.settled
         seats = self._seats(state, ledger, now)
-        allotment = allot(state.limits, seats, learning=learning)
+        allotment = _patient(allot(state.limits, seats, learning=learning), state, now)
         ledger = _granted(ledger, allotment)
         view = self._view(state, ledger, seats, now)
         self._answer(state, allotment, now)
@@ -400,7 +411,9 @@ class Quotas:
                 )
                 for idle in list(allotment.unavailable.get(seed, ()))[:32]
             ]
-            if seed not in allotment.grants and not account.unavailable:
+            if seed in allotment.grants:
+                account.granted = (now, account.report.sequence)
+            elif not account.unavailable:
                 account.refused_at = now
 
     def _silent(self, state: QuotaState, seed: str, now: float) -> int:
@@ -415,7 +428,8 @@ class Quotas:
         if not learning and any(
             seat.asking and not seat.draining and seat.seed not in allotment.answered for seat in seats
         ):
-            return POLL_ASK
+            hasty = any(account.just_granted(time.monotonic()) for account in state.seeds.values())
+            return JUST_GRANTED if hasty else POLL_ASK
         away = [seed.silent for seed in state.view.seeds if not seed.connected] if state.view is not None else []
         if not away:
             return None
@@ -561,6 +575,14 @@ class Quotas:
         for uid in await self._ledgers.uids():
             if uid not in there:
                 await self._ledgers.delete(uid)
+
+
+def _patient(allotment: Allotment, state: QuotaState, now: float) -> Allotment:
+    """Without recalls from seeds that were granted something this very moment, or two that ask would only swap."""
+    recalls = {
+        seed: amounts for seed, amounts in allotment.recalls.items() if not state.account(seed).just_granted(now)
+    }
+    return msgspec.structs.replace(allotment, recalls=recalls)
 
 
 def _granted(ledger: MasterLedger, allotment: Allotment) -> MasterLedger:
