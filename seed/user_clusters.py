@@ -12,7 +12,7 @@ from common import conditions, resources
 from common.api import SEED_MANAGER, USER_CLUSTERS, Condition, UserCluster, wire_quantities
 from common.kube.client import Cluster, RequestHook
 from common.kube.controller import Controller, ReconcileHook
-from common.kube.errors import NotFound
+from common.kube.errors import ApiError, NotFound
 from seed.catalog import Catalog
 from seed.source import Source
 from seed.webhook_configuration import ConfigurationKeeper, WebhookConfiguration
@@ -39,6 +39,7 @@ class UserClusters:
     ) -> None:
         self.sources: dict[str, Source] = {}
         self._keepers: dict[str, ConfigurationKeeper] = {}
+        self._keeping: dict[str, asyncio.Task[None]] = {}
         self._cluster = cluster
         self._catalog = catalog
         self._desired = desired
@@ -71,7 +72,7 @@ class UserClusters:
         source = self.sources.get(key)
         if source is not None and (cluster is None or not _same_source(source.user_cluster, cluster)):
             del self.sources[key]
-            self._keepers.pop(key, None)
+            await self._stop_keeping(key, remove=cluster is None)
             await source.stop()
             source = None
         if cluster is None:
@@ -96,6 +97,20 @@ class UserClusters:
         self._controller.queue.add(source.key)
         self._on_state(source)
 
+    async def _stop_keeping(self, key: str, *, remove: bool) -> None:
+        """A user cluster that is none of ours any more must not go on asking us about its Machines."""
+        keeper, task = self._keepers.pop(key, None), self._keeping.pop(key, None)
+        if keeper is None or task is None:
+            return
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        if not remove:
+            return
+        try:
+            await keeper.remove()
+        except ApiError as error:
+            log.warning("webhook configuration left behind", extra={"cluster": key, "error": str(error)})
+
     def _keep_webhook(self, source: Source, cluster: Cluster) -> asyncio.Task[None]:
         keeper = ConfigurationKeeper(
             cluster,
@@ -103,7 +118,9 @@ class UserClusters:
             on_state=lambda: self._controller.queue.add(source.key),
         )
         self._keepers[source.key] = keeper
-        return asyncio.create_task(keeper.run(), name=f"webhook configuration of {source.key}")
+        task = asyncio.create_task(keeper.run(), name=f"webhook configuration of {source.key}")
+        self._keeping[source.key] = task
+        return task
 
     async def _report(self, cluster: UserCluster, source: Source) -> float | None:
         keeper = self._keepers.get(source.key)

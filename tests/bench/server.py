@@ -20,6 +20,7 @@ from common import resources
 from common.account import Account
 from common.api import UID_LABEL
 from common.kube.client import Cluster
+from seed import observed
 from seed.admission import Admission
 from seed.books import Books
 from seed.catalog import Catalog
@@ -46,7 +47,9 @@ async def admission(facts: dict[str, str], ready: Callable[[int, bytes, str], Aw
     tasks = [asyncio.create_task(run) for run in (catalog.run(), store.run(), certificates.run())]
     await catalog.wait_synced()
     await certificates.wait_ready(20)
-    webhook = MachineWebhook(catalog, Admission(catalog, books), lambda _uid, token: token == "bench")
+    webhook = MachineWebhook(
+        catalog, Admission(catalog, books), lambda _uid, token: token == "bench", observed.decision
+    )
     quota = next(iter(catalog.all_quotas()))
     book = books.get(quota)
     assert book is not None
