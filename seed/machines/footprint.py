@@ -6,11 +6,13 @@ from functools import lru_cache
 
 from seed.machines.machine_controller import SHARED_BYTES, SHARED_SPECS, Machine
 from seed.providers import PROVIDERS
-from seed.providers.size import Footprint, NotSized, Spec, quoted
+from seed.providers.flavour import Lookup
+from seed.providers.size import Footprint, NotSized
+from seed.providers.spec import Spec, quoted
 
 
-def footprint(machine: Machine) -> Footprint:
-    """The Machine's cpu, memory, storage, devices and `machines`. Raises NotSized.
+def evaluate(machine: Machine) -> Footprint | Lookup:
+    """The Machine's cpu, memory, storage, devices and `machines`, or what its cloud must be asked. Raises NotSized.
 
     Pure, and cached by the bytes of the provider spec: a million Machines use few distinct ones.
     """
@@ -21,19 +23,27 @@ def footprint(machine: Machine) -> Footprint:
     return outcome
 
 
+def footprint(machine: Machine) -> Footprint:
+    """The same, where no cloud is asked. Raises NotSized."""
+    found = evaluate(machine)
+    if isinstance(found, Lookup):
+        raise NotSized(found.provider, f"{quoted(found.flavour)} must be asked of the cloud")
+    return found
+
+
 @lru_cache(maxsize=SHARED_SPECS)
-def _cached(raw: bytes) -> Footprint | NotSized:
+def _cached(raw: bytes) -> Footprint | Lookup | NotSized:
     return _evaluate(raw)
 
 
-def _evaluate(raw: bytes) -> Footprint | NotSized:
+def _evaluate(raw: bytes) -> Footprint | Lookup | NotSized:
     try:
         return _size(raw)
     except NotSized as error:
         return error.with_traceback(None)
 
 
-def _size(raw: bytes) -> Footprint:
+def _size(raw: bytes) -> Footprint | Lookup:
     config = Spec("", raw or b"{}", "spec.providerSpec").inner("value")
     name = config.string("cloudProvider")
     if not name:

@@ -6,8 +6,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from seed.providers import anexia, fake, kubevirt, nutanix, vmware_cloud_director, vsphere
-from seed.providers.size import Provider
+from seed.providers.flavour import Cloud
+from seed.providers.spec import Provider
 
 PROVIDERS: Mapping[str, Provider] = MappingProxyType(
     {provider.NAME: provider.size for provider in (anexia, fake, kubevirt, nutanix, vmware_cloud_director, vsphere)}
 )
+"""What reads the size from the Machine, or what must be asked to know it."""
+
+CLOUDS: Mapping[str, Cloud] = MappingProxyType({})
+"""What asks, for those of them that return a Lookup."""

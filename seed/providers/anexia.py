@@ -9,7 +9,8 @@ Anexia's vSphere, which counts in MiB and GiB.
 from __future__ import annotations
 
 from common.quantity import UNIT
-from seed.providers.size import GIB, MIB, Footprint, NotSized, Spec, footprint
+from seed.providers.size import GIB, MIB, Footprint, NotSized, footprint
+from seed.providers.spec import Spec
 
 NAME = "anexia"
 

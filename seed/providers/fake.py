@@ -7,7 +7,8 @@
 
 from __future__ import annotations
 
-from seed.providers.size import Footprint, Spec, footprint, template_disk
+from seed.providers.size import Footprint, footprint, template_disk
+from seed.providers.spec import Spec
 
 NAME = "fake"
 

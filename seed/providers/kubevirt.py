@@ -8,7 +8,8 @@ newVirtualMachine (an instancetype replaces both and the memory) and getDataVolu
 from __future__ import annotations
 
 from common.quantity import UNIT
-from seed.providers.size import Footprint, NotSized, Spec, footprint, quoted
+from seed.providers.size import Footprint, NotSized, footprint
+from seed.providers.spec import Spec, quoted
 
 NAME = "kubevirt"
 

@@ -11,7 +11,8 @@ policy replaces cpus and memoryMB.
 from __future__ import annotations
 
 from common.quantity import UNIT
-from seed.providers.size import GIB, MIB, Footprint, NotSized, Spec, footprint, quoted, template_disk
+from seed.providers.size import GIB, MIB, Footprint, NotSized, footprint, template_disk
+from seed.providers.spec import Spec, quoted
 
 NAME = "vmware-cloud-director"
 

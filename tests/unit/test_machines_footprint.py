@@ -12,7 +12,8 @@ from seed.machines import footprint as evaluator
 from seed.machines.footprint import footprint
 from seed.machines.machine_controller import SHARED_BYTES, Machine, MachineSpec
 from seed.providers import PROVIDERS
-from seed.providers.size import NotSized, Spec
+from seed.providers.size import NotSized
+from seed.providers.spec import Spec
 
 FAKE = {"cloudProvider": "fake", "cloudProviderSpec": {"cpu": "1", "memory": "1Gi", "storage": "1Gi"}}
 

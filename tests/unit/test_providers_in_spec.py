@@ -7,7 +7,8 @@ import pytest
 
 from common import resources
 from seed.providers import PROVIDERS
-from seed.providers.size import Footprint, NotSized, Spec
+from seed.providers.size import Footprint, NotSized
+from seed.providers.spec import Spec
 
 SECRET: dict[str, object] = {"secretKeyRef": {"namespace": "kube-system", "name": "credentials", "key": "value"}}
 CONFIG_MAP: dict[str, object] = {"configMapKeyRef": {"namespace": "kube-system", "name": "sizes", "key": "cpus"}}

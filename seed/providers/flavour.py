@@ -1,0 +1,241 @@
+"""Sizes that only a cloud knows: what a provider asks, where, with which credentials, and what it is answered.
+
+Pure: a provider is handed whatever does I/O for it, see `Query`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from common.kube.meta import Object
+from common.kube.resource import Resource
+from common.resources import ResourceList
+from seed.providers.size import Footprint, NotSized, footprint
+
+T = TypeVar("T")
+ObjectT = TypeVar("ObjectT", bound=Object)
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Flavour:
+    """What a machine type brings, in nanos: `cpu` (cores), `memory` (bytes), `devices` by qualified name.
+
+    `storage` is its root disk in bytes: None where the type has none, a text where it has one of unknown size (why).
+    """
+
+    cpu: int
+    memory: int
+    storage: int | str | None = None
+    devices: ResourceList = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A key of a Secret or ConfigMap in the user cluster."""
+
+    kind: str
+    namespace: str
+    name: str
+    key: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name} key {self.key}"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Where one text of a provider's configuration stands, as machine-controller looks for it.
+
+    First the reference, then the value in the Machine, then the environment: the Secret that the UserCluster names on
+    the seed, whose keys are the variables' names, and after it the seed program's own environment. `file`: the
+    variable names a file, whose content it is. `repr` shows no value.
+    """
+
+    value: str = field(default="", repr=False)
+    reference: Reference | None = None
+    variable: str = ""
+    file: bool = False
+
+
+class Settings:
+    """The texts themselves. They may be secrets: `repr` and errors show names only."""
+
+    def __init__(self, provider: str, values: Mapping[str, str], missing: Mapping[str, str] = _NOTHING) -> None:
+        """`missing` says for a name that has no value where one could be set."""
+        self.provider = provider
+        self._values = {name: value for name, value in values.items() if value}
+        self._missing = missing
+
+    def __getitem__(self, name: str) -> str:
+        """Raises NotSized, which names what is missing."""
+        try:
+            return self._values[name]
+        except KeyError:
+            raise NotSized(self.provider, f"{name} is missing{self._missing.get(name, '')}") from None
+
+    def get(self, name: str) -> str:
+        """Empty when it is not set."""
+        return self._values.get(name, "")
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
+    def __repr__(self) -> str:
+        return f"Settings({self.provider}: {', '.join(sorted(self._values))})"
+
+    def items(self) -> tuple[tuple[str, str], ...]:
+        return tuple(sorted(self._values.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """A Machine whose size must be asked of its cloud: what its spec tells without asking.
+
+    `where`: the settings that decide which cloud is asked, no secrets; `endpoint` is the one of them that is a host, if
+    the Machine can name any. `credentials`: all else that asking takes.
+    `root`: the size of the root disk in nanos, None for the flavour's own, a text when it is unknown (why).
+    `disks`: further disks, in nanos. `devices`: what the Machine adds to the flavour.
+    """
+
+    provider: str
+    flavour: str
+    where: Mapping[str, Setting]
+    credentials: Mapping[str, Setting]
+    endpoint: str = ""
+    root: int | str | None = None
+    disks: int = 0
+    devices: ResourceList = field(default_factory=dict)
+
+    def complete(self, flavour: Flavour) -> Footprint:
+        """The Machine's cost, now that its flavour is known."""
+        root = flavour.storage if self.root is None else self.root
+        storage = root if isinstance(root, str) else (root or 0) + self.disks
+        devices = {**flavour.devices}
+        for name, amount in self.devices.items():
+            devices[name] = devices.get(name, 0) + amount
+        return footprint(self.provider, cpu=flavour.cpu, memory=flavour.memory, storage=storage, devices=devices)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One cloud, as far as the sizes of its machine types go. It is part of cache keys and metrics: no secrets.
+
+    `account` only where two accounts may see different sizes by one name. `str` is for messages: `aws eu-central-1`.
+    """
+
+    provider: str
+    endpoint: str
+    region: str = ""
+    account: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.provider} {self.region or self.endpoint}"
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """What one question told: every flavour that was learned, perhaps many more than asked for.
+
+    A flavour that was asked for and is not among them does not exist. `names`: others that exist, for suggestions.
+    """
+
+    flavours: Mapping[str, Flavour]
+    names: tuple[str, ...] = ()
+
+
+class CloudError(Exception):
+    """The cloud did not answer as it should: asking again may help. `str()` goes to users and holds no secret.
+
+    `refused`: it does not take these credentials, so it is not the cloud that fails. `retry_after` in seconds.
+    """
+
+    def __init__(self, reason: str, *, refused: bool = False, retry_after: float | None = None) -> None:
+        super().__init__(reason)
+        self.refused = refused
+        self.retry_after = retry_after
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An HTTP answer. `headers` by lower-case name."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def json(self, shape: type[T]) -> T:
+        """Raises CloudError when it is anything else."""
+        try:
+            return msgspec.json.decode(self.body, type=shape)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise CloudError("answers what cannot be read") from error
+
+
+class Http(Protocol):
+    """Requests of one fetch, bounded together in time. HTTPS only, except to 169.254.169.254; follows no redirect."""
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] = _NOTHING,
+        query: Mapping[str, str] = _NOTHING,
+        body: bytes = b"",
+        ca: str = "",
+        timeout: float = 10.0,
+    ) -> Answer:
+        """The answer with a status of 2xx, 400 or 404, or another 4xx that the provider must read for itself.
+
+        Connections that fail, timeouts, 5xx and 429 are tried again, then raise CloudError; 401 and 403 raise
+        CloudError(refused). `ca`: PEM of the only authorities to trust instead of the usual ones.
+        """
+
+    async def kubernetes(
+        self, kubeconfig: str, resource: Resource[ObjectT], name: str, namespace: str | None = None
+    ) -> ObjectT | None:
+        """An object of another cluster; None if there is none. Raises CloudError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What signing in gave, for `lifetime` seconds: a token, or temporary keys, by names of the provider's choice."""
+
+    values: Mapping[str, str] = field(repr=False)
+    lifetime: float
+
+
+SignIn = Callable[[], Awaitable[Session]]
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One question to one cloud, and what there is to ask it with."""
+
+    place: Place
+    flavour: str
+    where: Settings
+    credentials: Settings
+    http: Http
+    sign_in: Callable[[SignIn], Awaitable[Mapping[str, str]]]
+    """Hands out the session of these credentials, and makes one when there is none or it was refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cloud:
+    """What a provider adds to its `size` when that returns a Lookup.
+
+    `place`: pure; raises NotSized for a setting that is missing or malformed. `fetch`: asks; raises CloudError, and
+    NotSized for credentials that are missing. `lists`: one answer holds all flavours of the place.
+    """
+
+    place: Callable[[Settings], Place]
+    fetch: Callable[[Query], Awaitable[Catalogue]]
+    lists: bool
