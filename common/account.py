@@ -34,13 +34,15 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
 
     `generation` is 0 for an object that was created; for one that was updated it is the metadata.generation which
     the update produces: only an observed generation at least as high proves that the count includes the update.
-    `claims` counts the requests that rely on it: evidence about the earlier ones says nothing of a later one.
+    `earlier` is the part of `amount` that the generations before need, while they are not counted either. `claims`
+    counts the requests that rely on it: evidence about the earlier ones says nothing of a later one.
     """
 
     source: str
     object: str  # "namespace/name", to look for it by a consistent read
     amount: ResourceList
     generation: int = 0
+    earlier: ResourceList = {}
     claims: int = 1
 
 
@@ -155,15 +157,7 @@ class Reserving:
         known = current.get(uid)
         after, extra = reservation, reservation.amount
         if known is not None:
-            # A repeat asks for no more than what is kept already; a further update comes on top (rule 4.6).
-            if reservation.generation <= known.generation:
-                extra = resources.at_least_zero(resources.subtract(extra, known.amount))
-            after = msgspec.structs.replace(
-                reservation,
-                amount=resources.add(known.amount, extra),
-                generation=max(reservation.generation, known.generation),
-                claims=known.claims + 1,
-            )
+            after, extra = _on_top(known, reservation)
         elif len(current) >= MAX_RESERVATIONS:
             return Full()
         missing = resources.short(extra, self._free)
@@ -189,6 +183,28 @@ def reserve(account: Account, limits: ResourceList, uid: str, reservation: Reser
     reserving = Reserving(account, limits)
     outcome = reserving.claim(uid, reservation)
     return reserving.account(), outcome
+
+
+def _on_top(known: Reservation, wanted: Reservation) -> tuple[Reservation, ResourceList]:
+    """One more claim for the same object, and what it costs beyond what is kept for it already.
+
+    An update comes on top of what the generations before it need (rule 4.6). Of requests for the same generation only
+    one can happen, so the largest covers them all; a repeat costs nothing.
+    """
+    earlier, generation = known.earlier, known.generation
+    if wanted.generation > generation:
+        extra, earlier, generation = wanted.amount, known.amount, wanted.generation
+    else:
+        covered = known.amount if wanted.generation < generation else resources.subtract(known.amount, earlier)
+        extra = resources.at_least_zero(resources.subtract(wanted.amount, covered))
+    after = msgspec.structs.replace(
+        known,
+        amount=resources.add(known.amount, extra),
+        generation=generation,
+        earlier=earlier,
+        claims=known.claims + 1,
+    )
+    return after, extra
 
 
 def _drop(account: Account, uids: Iterable[str]) -> Account:

@@ -1,8 +1,8 @@
 """An account as a QuotaLedger object and back.
 
-Reservations are one line of text each, "GENERATION.CLAIMS SOURCE OBJECT AMOUNTS" (".CLAIMS" only above 1): there may
-be thousands, each write carries them all, and the API server walks every nested field of an object many times. Names
-come from tenants: whatever would break the line is percent-encoded.
+Reservations are one line of text each, "GENERATION.CLAIMS SOURCE OBJECT AMOUNT;EARLIER" (".CLAIMS" only above 1,
+";EARLIER" only if there is any): there may be thousands, each write carries them all, and the API server walks every
+nested field of an object many times. Names come from tenants: whatever would break the line is percent-encoded.
 """
 
 from __future__ import annotations
@@ -101,22 +101,26 @@ def _parse_amounts(text: str) -> ResourceList:
 
 
 def reservation_text(reservation: Reservation) -> str:
-    amounts = _amounts_text(tuple(reservation.amount.items()))
     number = (
         f"{reservation.generation}" if reservation.claims == 1 else f"{reservation.generation}.{reservation.claims}"
     )
-    return f"{number} {_quoted(reservation.source)} {quote(reservation.object, safe='/')} {amounts}"
+    amount = _amounts_text(tuple(reservation.amount.items()))
+    if reservation.earlier:
+        amount += f";{_amounts_text(tuple(reservation.earlier.items()))}"
+    return f"{number} {_quoted(reservation.source)} {quote(reservation.object, safe='/')} {amount}"
 
 
 def parse_reservation(text: str) -> Reservation:
     try:
         number, source, name, amounts = text.split(" ")
         generation, _, claims = number.partition(".")
+        amount, _, earlier = amounts.partition(";")
         return Reservation(
             source=unquote(source),
             object=unquote(name),
-            amount=_parse_amounts(amounts),
+            amount=_parse_amounts(amount),
             generation=int(generation),
+            earlier=_parse_amounts(earlier),
             claims=int(claims or 1),
         )
     except ValueError as error:

@@ -18,6 +18,7 @@ reservations = st.builds(
     object=names,
     amount=lists,
     generation=st.integers(0, 2**53),
+    earlier=lists,
     claims=st.integers(1, 10**6),
 )
 small = st.integers(0, 2**53)

@@ -111,6 +111,15 @@ def test_an_update_comes_on_top_of_a_creation_that_is_not_counted_yet() -> None:
     assert accounts.use(counted) == {"cpu": 7}
 
 
+def test_of_competing_updates_of_what_is_not_counted_yet_the_largest_is_covered() -> None:
+    after = reserved(account(), "a", reservation(1))
+    for cpu in (1, 2, 1):
+        after = reserved(after, "a", reservation(cpu, generation=2))
+    assert accounts.use(after) == {"cpu": 3}
+    assert accounts.use(reserved(after, "a", reservation(4, generation=3))) == {"cpu": 7}
+    assert accounts.use(reserved(after, "a", reservation(1))) == {"cpu": 3}, "the creation once more"
+
+
 def test_an_account_refuses_more_reservations_than_fit_into_one_object() -> None:
     many = {f"{number}": reservation(0) for number in range(MAX_RESERVATIONS)}
     full = account(reservations=many)
