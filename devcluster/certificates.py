@@ -33,8 +33,8 @@ def private_pem(key: ec.EllipticCurvePrivateKey) -> str:
     return key.private_bytes(encoding, private_format, serialization.NoEncryption()).decode()
 
 
-def serving(name: str) -> Serving:
-    """A fresh authority named after `name`, and a certificate of it for 127.0.0.1 and localhost."""
+def serving(name: str, *hosts: str) -> Serving:
+    """A fresh authority named after `name`, and a certificate of it for 127.0.0.1, localhost and `hosts`."""
     ca_key, key = private_key(), private_key()
     ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{name}-ca")])
     ca = (
@@ -44,7 +44,7 @@ def serving(name: str) -> Serving:
         .add_extension(_usage(signs_certificates=True), critical=True)
         .sign(ca_key, hashes.SHA256())
     )
-    names = [*map(x509.DNSName, _DNS_NAMES), x509.IPAddress(ipaddress.IPv4Address("127.0.0.1"))]
+    names = [*map(x509.DNSName, (*_DNS_NAMES, *hosts)), x509.IPAddress(ipaddress.IPv4Address("127.0.0.1"))]
     leaf = (
         _builder(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), ca_name, key)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)

@@ -1,0 +1,211 @@
+"""Requests to clouds: bounded in time and size, tried again where that helps, over verified TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from functools import lru_cache
+from types import MappingProxyType
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+import aiohttp
+from aiohttp.abc import AbstractResolver
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt
+from tenacity.stop import stop_base
+from tenacity.wait import wait_exponential_jitter
+
+from common.kube.client import Cluster
+from common.kube.errors import ApiError, NotFound
+from common.kube.kubeconfig import InvalidKubeconfig
+from common.kube.meta import Object
+from common.kube.resource import Resource
+from seed.providers.flavour import Answer, CloudError
+
+ATTEMPTS = 4
+FIRST_PAUSE = 0.1  # seconds, then doubled, with jitter
+LONGEST_PAUSE = 5.0
+MAX_BODY = 32 * 2**20  # Azure's list of all SKUs takes some 10 MiB
+METADATA_HOST = "169.254.169.254"  # link-local: the only one to be asked without TLS
+CONNECT_SECONDS = 5.0
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+ObjectT = TypeVar("ObjectT", bound=Object)
+
+
+class Transport:
+    """The connections of one program; `within` makes what one fetch may use. `close()` it."""
+
+    def __init__(
+        self,
+        *,
+        ssl_context: ssl.SSLContext | None = None,
+        resolver: AbstractResolver | None = None,
+        plain_hosts: frozenset[str] = frozenset({METADATA_HOST}),
+    ) -> None:
+        """`ssl_context` decides whom to trust, instead of the system's authorities."""
+        self._plain_hosts = plain_hosts
+        connector = aiohttp.TCPConnector(
+            ssl=ssl_context if ssl_context is not None else True, resolver=resolver, limit=64, limit_per_host=8
+        )
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            trust_env=True,  # HTTPS_PROXY
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers={"User-Agent": "seedquota"},
+        )
+
+    def within(self, deadline: float) -> BoundedHttp:
+        """Requests that end by `deadline`, on the event loop's clock."""
+        return BoundedHttp(self._session, deadline, self._plain_hosts)
+
+    async def close(self) -> None:
+        await self._session.close()
+
+
+class BoundedHttp:
+    """Fits `seed.providers.flavour.Http`."""
+
+    def __init__(self, session: aiohttp.ClientSession, deadline: float, plain_hosts: frozenset[str]) -> None:
+        self._session = session
+        self._deadline = deadline
+        self._plain_hosts = plain_hosts
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] = _NOTHING,
+        query: Mapping[str, str] = _NOTHING,
+        body: bytes = b"",
+        ca: str = "",
+        timeout: float = 10.0,
+    ) -> Answer:
+        parts = urlsplit(url)
+        if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in self._plain_hosts):
+            raise CloudError("is to be asked without TLS, which is not done", refused=True)
+        context = _trusting(ca) if ca else None
+        async for attempt in AsyncRetrying(
+            retry=retry_if_exception(lambda error: isinstance(error, CloudError) and not error.refused),
+            wait=_pause,
+            stop=stop_after_attempt(ATTEMPTS) | _Late(self._deadline),
+            reraise=True,
+        ):
+            with attempt:
+                return await self._once(method, url, headers, query, body, context, timeout)
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _once(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        query: Mapping[str, str],
+        body: bytes,
+        context: ssl.SSLContext | None,
+        timeout: float,
+    ) -> Answer:
+        seconds = min(timeout, self._deadline - asyncio.get_running_loop().time())
+        if seconds <= 0:
+            raise CloudError("did not answer in time")
+        try:
+            async with self._session.request(
+                method,
+                url,
+                params=query or None,
+                headers=headers,
+                data=body or None,
+                ssl=context if context is not None else True,
+                allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_SECONDS),
+            ) as response:
+                answer = Answer(
+                    response.status,
+                    {name.lower(): value for name, value in response.headers.items()},
+                    await _read(response),
+                )
+        except TimeoutError:
+            raise CloudError(f"did not answer within {seconds:.1f} s") from None
+        except aiohttp.InvalidURL:
+            raise CloudError("has an address that is no URL", refused=True) from None
+        except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError):
+            raise CloudError("does not prove by its certificate who it is") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise CloudError(f"cannot be reached ({type(error).__name__})") from None
+        return _judged(answer)
+
+    async def kubernetes(
+        self, kubeconfig: str, resource: Resource[ObjectT], name: str, namespace: str | None = None
+    ) -> ObjectT | None:
+        seconds = self._deadline - asyncio.get_running_loop().time()
+        try:
+            cluster = await Cluster.from_kubeconfig(kubeconfig, name="infra", timeout=max(seconds, 0.1))
+        except InvalidKubeconfig as error:
+            raise CloudError(f"cannot be asked: kubeconfig: {error}", refused=True) from error
+        try:
+            async with asyncio.timeout(max(seconds, 0.1)):
+                return await cluster.get(resource, name, namespace)
+        except NotFound:
+            return None
+        except TimeoutError:
+            raise CloudError(f"did not answer within {seconds:.1f} s") from None
+        except ApiError as error:
+            if error.status in (401, 403):
+                raise CloudError(f"refuses these credentials ({error.status})", refused=True) from error
+            raise CloudError(f"answered {error.status}" if error.status else "cannot be reached") from error
+        finally:
+            await cluster.close()
+
+
+class _Late(stop_base):
+    def __init__(self, deadline: float) -> None:
+        self._deadline = deadline
+
+    def __call__(self, retry_state: RetryCallState) -> bool:
+        return asyncio.get_running_loop().time() + retry_state.upcoming_sleep >= self._deadline
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    body = bytearray()
+    async for chunk in response.content.iter_chunked(2**16):
+        body += chunk
+        if len(body) > MAX_BODY:
+            raise CloudError(f"answers more than {MAX_BODY // 2**20} MiB")
+    return bytes(body)
+
+
+def _judged(answer: Answer) -> Answer:
+    if answer.status in (401, 403):
+        raise CloudError(f"refuses these credentials ({answer.status})", refused=True)
+    if answer.status == 429:
+        raise CloudError("answers too many requests (429)", retry_after=_retry_after(answer))
+    if answer.status >= 500:
+        raise CloudError(f"answered {answer.status}", retry_after=_retry_after(answer))
+    if 300 <= answer.status < 400:
+        raise CloudError(f"answered {answer.status}: it moved elsewhere", refused=True)
+    return answer
+
+
+def _retry_after(answer: Answer) -> float | None:
+    """Seconds. The form with a date is not read: it needs clocks that agree."""
+    text = answer.headers.get("retry-after", "")
+    return float(text) if text.isdecimal() and len(text) < 7 else None
+
+
+_doubling = wait_exponential_jitter(initial=FIRST_PAUSE, max=LONGEST_PAUSE, jitter=FIRST_PAUSE)
+
+
+def _pause(state: RetryCallState) -> float:
+    error = state.outcome.exception() if state.outcome is not None else None
+    asked = error.retry_after if isinstance(error, CloudError) else None
+    return max(asked or 0.0, _doubling(state))
+
+
+@lru_cache(maxsize=64)
+def _trusting(ca: str) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cadata=ca)
+    except (ssl.SSLError, ValueError):
+        raise CloudError("cannot be asked: its CA bundle cannot be read", refused=True) from None
