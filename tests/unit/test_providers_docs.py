@@ -10,9 +10,11 @@ import pytest
 import yaml
 
 from common import resources
-from seed.machines.footprint import footprint
+from seed.machines.footprint import evaluate
 from seed.machines.machine_controller import Machine
 from seed.providers import PROVIDERS
+from seed.providers.flavour import Lookup
+from tests.unit.provider_flavours import FLAVOURS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "providers.md").read_text()
 EXAMPLES = re.findall(r"^### (\S+)\n.*?^```yaml\n# (\S+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
@@ -21,7 +23,9 @@ EXAMPLES = re.findall(r"^### (\S+)\n.*?^```yaml\n# (\S+)\n(.*?)^```$", PAGE, re.
 @pytest.mark.parametrize(("provider", "costs", "example"), EXAMPLES, ids=[example[0] for example in EXAMPLES])
 def test_the_example_of_each_provider_costs_what_the_page_says(provider: str, costs: str, example: str) -> None:
     machine = msgspec.json.decode(msgspec.json.encode(yaml.safe_load(example)), type=Machine)
-    size = footprint(machine)
+    size = evaluate(machine)
+    if isinstance(size, Lookup):
+        size = size.complete(FLAVOURS[provider])
     assert size.provider == provider
     assert resources.text(size.resources) == costs
     assert size.unknown == {}
