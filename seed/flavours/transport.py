@@ -82,6 +82,7 @@ class BoundedHttp:
         body: bytes = b"",
         ca: str = "",
         timeout: float = 10.0,
+        attempts: int = ATTEMPTS,
     ) -> Answer:
         parts = urlsplit(url)
         if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in self._plain_hosts):
@@ -90,7 +91,7 @@ class BoundedHttp:
         async for attempt in AsyncRetrying(
             retry=retry_if_exception(lambda error: isinstance(error, CloudError) and not error.refused),
             wait=_pause,
-            stop=stop_after_attempt(ATTEMPTS) | _Late(self._deadline),
+            stop=stop_after_attempt(attempts) | _Late(self._deadline),
             reraise=True,
         ):
             with attempt:
@@ -194,7 +195,7 @@ def _retry_after(answer: Answer) -> float | None:
     return float(text) if text.isdecimal() and len(text) < 7 else None
 
 
-_doubling = wait_exponential_jitter(initial=FIRST_PAUSE, max=LONGEST_PAUSE, jitter=FIRST_PAUSE)
+_doubling = wait_exponential_jitter(multiplier=FIRST_PAUSE, max=LONGEST_PAUSE, jitter=FIRST_PAUSE)
 
 
 def _pause(state: RetryCallState) -> float:
