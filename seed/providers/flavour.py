@@ -78,7 +78,11 @@ class Settings:
         try:
             return self._values[name]
         except KeyError:
-            raise NotSized(self.provider, f"{name} is missing{self._missing.get(name, '')}") from None
+            raise self.missing(name) from None
+
+    def missing(self, name: str) -> NotSized:
+        """Names where it could be set."""
+        return NotSized(self.provider, f"{name} is missing{self._missing.get(name, '')}")
 
     def get(self, name: str) -> str:
         """Empty when it is not set."""
@@ -191,11 +195,13 @@ class Http(Protocol):
         body: bytes = b"",
         ca: str = "",
         timeout: float = 10.0,
+        attempts: int = 4,
     ) -> Answer:
-        """The answer with a status of 2xx, 400 or 404, or another 4xx that the provider must read for itself.
+        """The answer with a status of 2xx, or a 4xx that the provider reads for itself.
 
-        Connections that fail, timeouts, 5xx and 429 are tried again, then raise CloudError; 401 and 403 raise
-        CloudError(refused). `ca`: PEM of the only authorities to trust instead of the usual ones.
+        Connections that fail, timeouts, 5xx and 429 are tried again, then raise CloudError; 401, 403 and redirects
+        raise CloudError(refused). `ca`: PEM of the only authorities to trust instead of the usual ones. `timeout` is
+        for each attempt.
         """
 
     async def kubernetes(

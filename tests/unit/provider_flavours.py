@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from common.quantity import UNIT
 from seed.providers.flavour import Flavour
+from seed.providers.size import GIB
 
-FLAVOURS: dict[str, Flavour] = {}
+FLAVOURS: dict[str, Flavour] = {
+    "aws": Flavour(cpu=2 * UNIT, memory=8 * GIB * UNIT),
+}
