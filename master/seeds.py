@@ -181,7 +181,7 @@ class SeedLink:
             try:
                 await cluster.request("GET", path, timeout=PROBE_TIMEOUT, verb="list", plural=ORGANIZATIONS.plural)
             except (Unauthorized, Forbidden) as error:
-                self._set(Phase.UNAUTHORIZED, error.message)
+                self._set(Phase.UNAUTHORIZED, f"{self._where()}: {error.message}")
             except ApiError as error:
                 self._set(Phase.UNREACHABLE, error.message)
             else:

@@ -40,9 +40,7 @@ log = logging.getLogger(__name__)
 USE_INTERVAL = 0.05  # seconds between two publications of changed use
 QUIET_INTERVAL = 1.0  # ... of a change that moves no total
 WAIT_FOR_SOURCES = 0.5  # ... before looking again whether every source was listed; their news come sooner
-LEDGER_KEPT = (
-    10.0  # ... for which a ledger waits for its quota's copy: what somebody deletes here, the master puts back
-)
+LEDGER_KEPT = 10.0  # ... for which a ledger waits for its copy: what is deleted here, the master puts back
 STALE_STEP = 60  # the published age of a stale source grows in steps of so many seconds
 
 

@@ -151,7 +151,8 @@ class Source:
         self.project = user_cluster.spec.project
         self.user_cluster = user_cluster
         self.tally = Tally()
-        self.problem: Problem | None = None
+        self._problem: Problem | None = None  # of the connection
+        self._secret_problem: Problem | None = None  # the connection made before it may still work
         self.lost_at: float | None = None  # monotonic: since when the count is kept, not followed
         self.cluster: Cluster | None = None
         self._seed = seed
@@ -180,6 +181,10 @@ class Source:
     def current(self) -> bool:
         reflector = self._reflector
         return reflector is not None and reflector.synced.is_set() and reflector.error is None
+
+    @property
+    def problem(self) -> Problem | None:
+        return self._secret_problem or self._problem
 
     def demand_list(self) -> ListToken:
         following = self._following
@@ -233,23 +238,24 @@ class Source:
             on_change=lambda _change: self._changed_secret.set(),
         )
         watching = asyncio.create_task(secret.run(), name=f"secret of {self.key}")
+        following: asyncio.Task[None] | None = None
         try:
             with suppress(TimeoutError):
                 await secret.wait_synced(10)
-            following: asyncio.Task[None] | None = None
             while True:
                 self._changed_secret.clear()
                 kubeconfig = self._read(secret, reference.name, reference.key)
                 if kubeconfig is not None and kubeconfig != self._kubeconfig:
-                    await _end(following)
-                    self._kubeconfig = kubeconfig
-                    following = asyncio.create_task(self._connect(kubeconfig), name=f"connection to {self.key}")
-                try:
-                    await self._changed_secret.wait()
-                except asyncio.CancelledError:
-                    await _end(following)
-                    raise
+                    cluster = await self._open(kubeconfig)
+                    if cluster is not None:
+                        await _end(following)
+                        self._kubeconfig = kubeconfig
+                        following = asyncio.create_task(self._connected_to(cluster), name=f"connection to {self.key}")
+                elif kubeconfig is not None:
+                    self._usable()
+                await self._changed_secret.wait()
         finally:
+            await _end(following)
             await _end(watching)
 
     def _read(self, secrets: Reflector[Secret], name: str, key: str) -> str | None:
@@ -268,26 +274,45 @@ class Source:
         self._unusable(problem)
         return None
 
+    def _usable(self) -> None:
+        if self._secret_problem is not None:
+            self._secret_problem = None
+            self._on_state(self)
+
     def _unusable(self, message: str) -> None:
-        self._fail(Problem("InvalidKubeconfig", message))
+        if self.current:
+            message = f"{message}; the connection made before is still used"
+        elif self.lost_at is None:
+            self.lost_at = time.monotonic()
+        problem = Problem("InvalidKubeconfig", message)
+        if problem != self._secret_problem:
+            self._secret_problem = problem
+            log.info("kubeconfig secret cannot be used", extra={"cluster": self.key, "error": message})
+            self._on_state(self)
 
     def _fail(self, problem: Problem) -> None:
         if self.lost_at is None:
             self.lost_at = time.monotonic()
-        if problem != self.problem:
-            self.problem = problem
+        if problem != self._problem:
+            self._problem = problem
             log.info("source is not followed", extra={"cluster": self.key, "reason": problem.reason})
             self._on_state(self)
 
-    async def _connect(self, kubeconfig: str) -> None:
+    def _where(self) -> str:
         reference = self.user_cluster.spec.kubeconfig_secret_ref
         assert reference is not None, "a source off the seed has a secret"
+        return f"secret {self.user_cluster.metadata.namespace}/{reference.name}, key {reference.key}"
+
+    async def _open(self, kubeconfig: str) -> Cluster | None:
         try:
             cluster = await Cluster.from_kubeconfig(kubeconfig, name=self.key, on_request=self._on_request)
         except InvalidKubeconfig as error:
-            namespace = self.user_cluster.metadata.namespace
-            self._unusable(f"secret {namespace}/{reference.name}, key {reference.key}: {error}")
-            return
+            self._unusable(f"{self._where()}: {error}")
+            return None
+        self._usable()
+        return cluster
+
+    async def _connected_to(self, cluster: Cluster) -> None:
         try:
             await self._follow(cluster, None)
         finally:
@@ -329,12 +354,15 @@ class Source:
 
     def _judge(self, reflector: Reflector[Machine]) -> None:
         if reflector.error is None:
-            if reflector.synced.is_set() and (self.problem is not None or self.lost_at is not None):
-                self.problem, self.lost_at = None, None
+            if reflector.synced.is_set() and (self._problem is not None or self.lost_at is not None):
+                self._problem, self.lost_at = None, None
                 log.info("source is followed", extra={"cluster": self.key})
                 self._on_state(self)
             return
-        self._fail(Problem(_reason(reflector.error_status), reflector.error))
+        reason, message = _reason(reflector.error_status), reflector.error
+        if reason == "Unauthorized" and not self.on_seed:
+            message = f"{self._where()}: {message}"
+        self._fail(Problem(reason, message))
 
 
 def _reason(status: int) -> str:

@@ -180,12 +180,13 @@ def judge(cluster: UserCluster, source: Source, keeper: ConfigurationKeeper | No
         followed = ("True", "Counted", "")
     else:
         followed = ("Unknown", "Connecting", "its Machines are being listed")
-    if keeper is not None and keeper.in_place:
+    unseen = source.problem if not source.current else None
+    if unseen is not None:
+        enforced = ("Unknown", unseen.reason, "whether the webhook is in place cannot be seen")
+    elif keeper is not None and keeper.in_place:
         enforced = ("True", "WebhookConfigured", "")
     elif keeper is not None and keeper.error is not None:
         enforced = ("False", "WebhookMissing", keeper.error)
-    elif source.problem is not None:
-        enforced = ("Unknown", source.problem.reason, "whether the webhook is in place cannot be seen")
     else:
         enforced = ("Unknown", "Connecting", "the webhook is being configured")
     unsized = source.tally.unsized()

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from devcluster.install import Installation
+from tests.integration.bad_days.site import WINDOW, Site
+
+
+@pytest_asyncio.fixture(scope="package")
+async def installation(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
+    """Two replicas of each seed's agent are installed, and one runs: most bad days are one replica's."""
+    directory = tmp_path_factory.mktemp("bad")
+    async with Installation(directory, replicas=2, in_flight_window=WINDOW) as installed:
+        site = Site(installed)
+        await site.stop(*(program for name, program in installed.programs.items() if name.endswith("-b")))
+        yield site
+        await site.left_nothing()
+        await site.close()
+
+
+@pytest_asyncio.fixture
+async def site(installation: Site) -> AsyncIterator[Site]:
+    """The installation, whole and empty. Whatever a test breaks, no program may fail in a way it does not expect."""
+    before = installation.positions()
+    yield installation
+    await installation.clean()
+    failures = [line for line in installation.said(before) if line["level"] not in ("debug", "info", "warning")]
+    assert failures == []

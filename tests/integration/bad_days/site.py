@@ -1,0 +1,338 @@
+"""What the bad days share: one installation, ways to break its parts, and ways to see what becomes of that."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import aiohttp
+
+from common import resources
+from devcluster import install, load, manifests
+from devcluster.install import API, GROUP_PATH, NAMESPACE, Installation
+from devcluster.load import Size, Tenant, machine
+from devcluster.observe import Overshoot, QuotaView, quota_on
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from devcluster.controlplane import ApiServer, Server
+
+T = TypeVar("T")
+Json = dict[str, Any]
+
+PROJECT = "alpha"
+QUOTA = "project-alpha"
+SMALL = Size("1", "1Gi", "1Gi")
+WINDOW = 5.0  # seconds, the agents' in-flight window
+MACHINES = "/apis/cluster.k8s.io/v1alpha1/namespaces/kube-system/machines"
+LEDGERS = f"{GROUP_PATH}/namespaces/{NAMESPACE}/quotaledgers"
+CLUSTERS = f"namespaces/{PROJECT}/userclusters"
+BREAK_GLASS = {"Impersonate-User": "ann", "Impersonate-Group": "seedquota:break-glass"}
+
+_POLL = 0.05
+_numbers = itertools.count(1)
+
+
+async def until(check: Callable[[], Awaitable[T]], seconds: float) -> T:
+    """What the check returns as soon as it does not fail; its last failure when the time is up."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return await check()
+        except (AssertionError, LookupError, aiohttp.ClientError, TimeoutError):
+            if time.monotonic() > deadline:
+                raise
+        await asyncio.sleep(_POLL)
+
+
+def cpus(count: int) -> dict[str, str]:
+    return {"cpu": str(count)}
+
+
+class Answer:
+    """An API server's answer to one request, which nobody repeats."""
+
+    def __init__(self, status: int, body: Json, warnings: list[str]) -> None:
+        self.status = status
+        self.body = body
+        self.warnings = warnings
+
+    @property
+    def message(self) -> str:
+        return str(self.body.get("message", ""))
+
+    @property
+    def causes(self) -> list[Json]:
+        return list(self.body.get("details", {}).get("causes", ()))
+
+    def __repr__(self) -> str:
+        return f"{self.status} {self.message}"
+
+
+class Site:
+    def __init__(self, installed: Installation) -> None:
+        self.installed = installed
+        self.down: set[Server] = set()
+        self._sessions = {server.name: server.session() for server in installed.clusters()}
+        self.one, self.two = self.tenants = [Tenant(installed.cluster(name)) for name in ("user-1", "user-2")]
+
+    async def close(self) -> None:
+        for session in (*self._sessions.values(), *self.tenants):
+            await session.__aexit__(None, None, None)
+
+    # Breaking and mending -------------------------------------------------------------------------------------
+
+    def server(self, name: str) -> ApiServer:
+        return self.installed.cluster(name)
+
+    def program(self, name: str) -> install.Program:
+        return self.installed.programs[f"seedquota-{name}"]
+
+    async def kill(self, *servers: Server) -> None:
+        self.down.update(servers)
+        await asyncio.gather(*(server.kill() for server in servers))
+
+    async def stop(self, *servers: Server) -> None:
+        self.down.update(servers)
+        await asyncio.gather(*(server.stop() for server in servers))
+
+    async def start(self, *servers: Server) -> None:
+        await asyncio.gather(*(server.start() for server in servers))
+        self.down.difference_update(servers)
+
+    # Asking ---------------------------------------------------------------------------------------------------
+
+    async def call(
+        self,
+        cluster: str,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        **parameters: str,
+    ) -> Answer:
+        """`path` is absolute, or below our API group."""
+        path = path if path.startswith("/") else f"{GROUP_PATH}/{path}"
+        sent = {"Content-Type": "application/merge-patch+json"} if method == "PATCH" else {}
+        sent.update(headers or {})
+        async with self._sessions[cluster].request(method, path, json=body, headers=sent, params=parameters) as answer:
+            return Answer(answer.status, await answer.json(), answer.headers.getall("Warning", []))
+
+    async def get(self, cluster: str, path: str) -> Json:
+        answer = await self.call(cluster, "GET", path)
+        assert answer.status == 200, f"{cluster} {path}: {answer}"
+        return answer.body
+
+    async def items(self, cluster: str, path: str) -> list[Json]:
+        return list((await self.get(cluster, path))["items"])
+
+    async def patch(self, cluster: str, path: str, patch: Json) -> Json:
+        answer = await self.call(cluster, "PATCH", path, patch)
+        assert answer.status == 200, answer
+        return answer.body
+
+    async def delete(self, cluster: str, path: str) -> None:
+        answer = await self.call(cluster, "DELETE", path)
+        assert answer.status in (200, 202, 404), answer
+
+    async def create(
+        self, cluster: str, size: Size = SMALL, *, headers: Mapping[str, str] | None = None, **parameters: str
+    ) -> Answer:
+        """One Machine, tried once."""
+        body = machine(f"single-{next(_numbers)}", size)
+        return await self.call(cluster, "POST", MACHINES, body, headers=headers, **parameters)
+
+    async def admitted(self, cluster: str, count: int = 1, size: Size = SMALL) -> list[str]:
+        """So many Machines, which must all be admitted. Their names."""
+        names = []
+        for _ in range(count):
+            answer = await self.create(cluster, size)
+            assert answer.status == 201, answer
+            names.append(str(answer.body["metadata"]["name"]))
+        return names
+
+    async def refused(self, cluster: str, size: Size = SMALL) -> Answer:
+        """A Machine that must be refused for good, with numbers that add up."""
+        answer = await self.create(cluster, size)
+        assert answer.status == 403, answer
+        refusal = load.parse_refusal(answer.message)
+        assert refusal is not None and refusal.adds_up, answer
+        return answer
+
+    # Our objects ----------------------------------------------------------------------------------------------
+
+    async def apply(self, cluster: str, *objects: manifests.Manifest) -> None:
+        await manifests.apply(self.server(cluster), objects)
+
+    async def quota(
+        self, quota: Mapping[str, str], name: str = QUOTA, *, kind: str = "project", subject: str = PROJECT
+    ) -> None:
+        """Applies a quota; returns when it is in force everywhere."""
+        await self.apply("master", quota_manifest(quota, name, kind=kind, subject=subject))
+        await self.installed.enforced(name, 20)
+
+    async def project(self, **spec: str) -> None:
+        """Makes the project again, since what it belongs to cannot change. Returns when every seed has the new one."""
+        await self.delete("master", f"projects/{PROJECT}")
+        await self.apply("master", named("Project", PROJECT, **spec))
+
+        async def everywhere() -> None:
+            for seed in self.installed.seeds:
+                assert (await self.get(seed, f"projects/{PROJECT}")).get("spec", {}) == spec
+
+        await until(everywhere, 10)
+
+    async def view(self, name: str = QUOTA, cluster: str = "master") -> QuotaView:
+        return await quota_on(self.server(cluster), name)
+
+    async def condition(self, cluster: str, path: str, kind: str) -> tuple[str, str, str]:
+        """Its status, reason and message; empty ones where there is none yet."""
+        status = (await self.get(cluster, path)).get("status", {})
+        for found in status.get("conditions", ()):
+            if found["type"] == kind:
+                return found["status"], found["reason"], found["message"]
+        return "", "", ""
+
+    async def comes(
+        self, cluster: str, path: str, kind: str, status: str, reason: str = "", *texts: str, seconds: float = 10
+    ) -> str:
+        """Waits for a condition with this status and reason, whose message has all the texts. The message."""
+
+        async def holds() -> str:
+            found = await self.condition(cluster, path, kind)
+            assert found[0] == status, f"{cluster} {path} {kind}: {found}"
+            assert reason in ("", found[1]), f"{cluster} {path} {kind}: {found}"
+            assert all(text in found[2] for text in texts), f"{cluster} {path} {kind}: {found}"
+            return found[2]
+
+        return await until(holds, seconds)
+
+    async def uses(self, used: Mapping[str, str], name: str = QUOTA, *, seconds: float = 10) -> QuotaView:
+        """Waits until the quota's globalUsage says so and nothing is reserved any more."""
+        wanted = resources.parse(used)
+
+        async def holds() -> QuotaView:
+            view = await self.view(name)
+            assert resources.only(view.used, wanted) == wanted, view.used
+            assert not view.reserved, view.reserved
+            return view
+
+        return await until(holds, seconds)
+
+    async def ledger(self, cluster: str, name: str = QUOTA) -> Json:
+        found = [ledger for ledger in await self.items(cluster, LEDGERS) if ledger["quota"]["name"] == name]
+        assert len(found) == 1, f"{len(found)} ledgers of {name} on {cluster}"
+        return found[0]
+
+    async def reserves_nothing(self, *seeds: str, name: str = QUOTA, seconds: float = 10) -> None:
+        """Waits until no account holds a reservation."""
+
+        async def holds() -> None:
+            for seed in seeds:
+                account = (await self.ledger(seed, name))["account"]
+                assert not account.get("reservations"), f"{seed}: {account['reservations']}"
+                assert not account.get("reserved"), f"{seed}: {account['reserved']}"
+
+        await until(holds, seconds)
+
+    async def settled(self, seconds: float = 30) -> None:
+        """Waits until every seed and every user cluster is as it should be."""
+
+        async def holds() -> None:
+            for path, cluster in (
+                *((f"seeds/{seed}", "master") for seed in self.installed.seeds),
+                *((f"{CLUSTERS}/{name}", seed) for seed, name in self.installed.user_clusters.items()),
+            ):
+                for found in (await self.get(cluster, path))["status"]["conditions"]:
+                    assert found["status"] == "True", f"{cluster} {path}: {found}"
+
+        await until(holds, seconds)
+
+    @asynccontextmanager
+    async def no_overshoot(self, limit: Mapping[str, str]) -> AsyncIterator[Overshoot]:
+        """Counts the Machines again and again while the block runs: there must never be too many."""
+        overshoot = Overshoot(self.tenants, SMALL)
+        await overshoot.limit(resources.parse(limit))
+        watching = asyncio.create_task(overshoot.watch())
+        try:
+            yield overshoot
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+        await overshoot.look()
+        assert overshoot.worst == {}
+
+    # Cleaning up, and what the programs said ------------------------------------------------------------------
+
+    def positions(self) -> dict[str, int]:
+        return {name: program.log.stat().st_size for name, program in self._logs()}
+
+    def said(self, since: Mapping[str, int]) -> list[Json]:
+        """What all programs logged since. Anything that is not one of their own lines has the level `raw`."""
+        lines: list[Json] = []
+        for name, program in self._logs():
+            with program.log.open("rb") as log:
+                log.seek(since.get(name, 0))
+                for line in log.read().decode(errors="replace").splitlines():
+                    try:
+                        lines.append({"program": name, **json.loads(line)})
+                    except ValueError:
+                        lines.append({"program": name, "level": "raw", "message": line})
+        return lines
+
+    def _logs(self) -> Iterable[tuple[str, install.Program]]:
+        return [(name, program) for name, program in self.installed.programs.items() if program.log.exists()]
+
+    async def clean(self) -> None:
+        """All that was broken works again, no quota and no Machine is left, and nothing of them."""
+        wanted_down = [self.program(f"{seed}-b") for seed in self.installed.seeds]
+        await self.start(*(server for server in self.down if server not in wanted_down))
+        await until(self._delete_everything, 20)
+        await self.settled()
+
+        async def holds() -> None:
+            assert await self.items("master", LEDGERS) == []
+            for cluster in self.installed.seeds:
+                assert await self.items(cluster, "resourcequotas") == [], cluster
+            for seed, name in self.installed.user_clusters.items():
+                assert (await self.get(seed, f"{CLUSTERS}/{name}"))["status"]["machines"] == 0
+
+        await until(holds, 20)
+
+    async def _delete_everything(self) -> None:
+        for quota in await self.items("master", "resourcequotas"):
+            await self.delete("master", f"resourcequotas/{quota['metadata']['name']}")
+        for tenant in self.tenants:
+            for found in await self.items(tenant.name, MACHINES):
+                await self.delete(tenant.name, f"{MACHINES}/{found['metadata']['name']}")
+
+    async def left_nothing(self) -> None:
+        """Waits until the seeds have dropped the ledgers of all quotas that are gone."""
+
+        async def holds() -> None:
+            for seed in self.installed.seeds:
+                assert await self.items(seed, LEDGERS) == [], seed
+
+        await until(holds, 20)
+
+
+def quota_manifest(
+    quota: Mapping[str, str], name: str = QUOTA, *, kind: str = "project", subject: str = PROJECT
+) -> manifests.Manifest:
+    return {
+        "apiVersion": API,
+        "kind": "ResourceQuota",
+        "metadata": {"name": name},
+        "spec": {"subject": {"kind": kind, "name": subject}, "quota": dict(quota)},
+    }
+
+
+def named(kind: str, name: str, **spec: object) -> manifests.Manifest:
+    return {"apiVersion": API, "kind": kind, "metadata": {"name": name}, "spec": spec}

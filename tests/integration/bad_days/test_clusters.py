@@ -1,0 +1,218 @@
+"""Bad days of clusters: seeds and user clusters that are down, cut off or unreadable."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+
+import pytest
+
+from devcluster.install import MASTER_USER, NAMESPACE, SEED_USER
+from devcluster.load import Outcome, fill
+from tests.integration.bad_days.site import (
+    API,
+    CLUSTERS,
+    PROJECT,
+    QUOTA,
+    SMALL,
+    Json,
+    Site,
+    cpus,
+    quota_manifest,
+    until,
+)
+
+pytestmark = pytest.mark.integration
+
+NOBODY_LISTENS = "https://127.0.0.1:1"
+
+
+async def test_a_seed_that_comes_later_delays_nobody_and_is_taken_up(site: Site) -> None:
+    await site.admitted("user-2", 2)  # before there is any quota
+    await site.kill(site.program("master"), site.program("seed-2"), site.server("seed-2"))
+    await site.start(site.program("master"))
+    await site.comes("master", "seeds/seed-2", "Connected", "False", "Unreachable")
+
+    await site.apply("master", quota_manifest(cpus(6)))
+    await site.comes("master", f"resourcequotas/{QUOTA}", "Enforced", "Unknown", "SeedNotSynced", "seed-2")
+    await site.comes("master", f"resourcequotas/{QUOTA}", "Ready", "True", "Enforced")
+    await until(lambda: site.get("seed-1", f"resourcequotas/{QUOTA}"), 5)
+    async with site.no_overshoot(cpus(6)):
+        attempts = await fill([site.one], SMALL, 3)
+        assert [attempt.outcome for attempt in attempts] == [Outcome.ADMITTED] * 3
+
+        await site.start(site.server("seed-2"), site.program("seed-2"))
+        await site.comes("master", "seeds/seed-2", "Connected", "True", seconds=15)
+        await site.uses(cpus(5), seconds=15)
+        await site.installed.enforced(QUOTA, 15)
+        await site.comes("master", f"resourcequotas/{QUOTA}", "UsageCurrent", "True", "AllReported")
+        await site.settled(15)
+        await site.admitted("user-2")
+        await site.refused("user-1")
+        await site.refused("user-2")
+
+
+async def test_the_use_of_a_lost_seed_stays_and_what_it_holds_idle_is_given_to_nobody(site: Site) -> None:
+    await site.quota(cpus(10))
+    names = await site.admitted("user-1", 4)
+    await site.admitted("user-2")
+    await site.uses(cpus(5))
+    for name in names[:2]:  # now it holds some that it does not use
+        await site.delete("user-1", f"/apis/cluster.k8s.io/v1alpha1/namespaces/kube-system/machines/{name}")
+    view = await site.uses(cpus(3))
+    held = {seed.name: int(seed.granted["cpu"]) for seed in view.seeds}
+    assert held["seed-1"] > 2, "the test needs idle capacity there"
+
+    await site.kill(site.server("seed-1"))
+    async with site.no_overshoot(cpus(10)):
+        attempts = [await site.create("user-2") for _ in range(11 - held["seed-1"])]
+        admitted = [attempt for attempt in attempts if attempt.status == 201]
+        assert len(admitted) == 10 - held["seed-1"] - 1, attempts
+        await site.comes("master", "seeds/seed-1", "Connected", "False", "Unreachable")
+
+        async def unavailable() -> None:
+            answer = await site.create("user-2")
+            assert answer.status == 503, answer
+            assert answer.body["details"]["retryAfterSeconds"] == 1, answer.body
+            assert f"quota {QUOTA} cannot decide: cpu={held['seed-1'] - 2} is free" in answer.message, answer
+            assert "held by seed seed-1, unreachable for " in answer.message, answer
+
+        await until(unavailable, 5)
+        answer = await site.create("user-1")
+        assert answer.status in (500, 503), answer  # its agent cannot write: it never guesses
+
+        path = f"resourcequotas/{QUOTA}"
+        await site.comes("master", path, "UsageCurrent", "False", "SeedUnreachable", "seed-1 last", "ago", seconds=20)
+        view = await site.view()
+        lines = {seed.name: seed for seed in view.seeds}
+        assert lines["seed-1"].state == "Stale"
+        assert lines["seed-1"].local_usage == cpus(2)
+        assert view.used["cpu"] == (2 + 1 + len(admitted)) * 10**9
+
+        await site.start(site.server("seed-1"))
+        await site.comes("master", path, "UsageCurrent", "True", "AllReported", seconds=15)
+        await site.installed.enforced(QUOTA, 15)
+        await site.settled(20)
+        attempts = await fill(site.tenants, SMALL, 20)
+        assert {attempt.outcome for attempt in attempts} == {Outcome.ADMITTED, Outcome.REFUSED}
+    await site.uses(cpus(10))
+
+
+async def test_the_count_of_an_unreachable_user_cluster_is_kept(site: Site) -> None:
+    await site.quota(cpus(4))
+    await site.admitted("user-1", 2)
+    await site.uses(cpus(2))
+    await site.kill(site.server("user-1"))
+    path = f"{CLUSTERS}/user-1"
+    await site.comes("seed-1", path, "UsageCurrent", "False", "Unreachable")
+    await site.comes("seed-1", path, "Ready", "False", "Unreachable")
+    await site.comes("seed-1", path, "Enforced", "Unknown", "Unreachable", seconds=0)
+    status = (await site.get("seed-1", path))["status"]
+    assert (status["machines"], status["resourceUsage"]["cpu"]) == (2, "2")
+    await site.comes(
+        "master", f"resourcequotas/{QUOTA}", "UsageCurrent", "False", "SourceUnreachable", "alpha/user-1 on seed-1"
+    )
+    await site.admitted("user-2", 2)
+    answer = await site.refused("user-2")
+    assert "used: cpu=4, limited: cpu=4" in answer.message
+    await site.uses(cpus(4))
+
+    await site.start(site.server("user-1"))
+    await site.comes("seed-1", path, "Ready", "True", seconds=35)
+    await site.comes("master", f"resourcequotas/{QUOTA}", "UsageCurrent", "True", "AllReported")
+    await site.refused("user-1")
+
+
+def kubeconfig_secret(name: str, namespace: str, data: dict[str, str]) -> Json:
+    encoded = {key: base64.b64encode(text.encode()).decode() for key, text in data.items()}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": namespace}, "data": encoded}
+
+
+async def put_secret(site: Site, cluster: str, name: str, namespace: str, data: dict[str, str] | None) -> None:
+    """None: deletes it."""
+    path = f"/api/v1/namespaces/{namespace}/secrets"
+    if data is None:
+        await site.delete(cluster, f"{path}/{name}")
+        return
+    secret = kubeconfig_secret(name, namespace, data)
+    answer = await site.call(cluster, "PUT", f"{path}/{name}", secret)
+    if answer.status == 404:
+        answer = await site.call(cluster, "POST", path, secret)
+    assert answer.status in (200, 201), answer
+
+
+BROKEN = {
+    "missing": (None, "InvalidKubeconfig", "does not exist"),
+    "no-such-key": ({"config": "x"}, "InvalidKubeconfig", "has no key kubeconfig"),
+    "garbage": ({"kubeconfig": "not: [a kubeconfig"}, "InvalidKubeconfig", "key kubeconfig"),
+    "wrong-token": ("wrong", "Unauthorized", "Unauthorized"),
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+async def test_a_broken_kubeconfig_is_named_stops_nobody_else_and_a_good_one_is_picked_up(site: Site, how: str) -> None:
+    data, reason, text = BROKEN[how]
+    await site.quota(cpus(4))
+    await site.admitted("user-1")
+    await site.admitted("user-2")
+    await site.uses(cpus(2))
+
+    def broken(cluster: str, user: str) -> dict[str, str] | None:
+        if data != "wrong":
+            return data
+        server = site.server(cluster)
+        return {"kubeconfig": server.kubeconfig(user).replace(server.tokens[user], "sesame")}
+
+    mended = {
+        "master": (("seed-2", NAMESPACE), {"kubeconfig": site.server("seed-2").kubeconfig(MASTER_USER)}),
+        "seed-1": (("user-1", PROJECT), {"kubeconfig": site.server("user-1").kubeconfig(SEED_USER)}),
+    }
+    try:
+        await put_secret(site, "master", "seed-2", NAMESPACE, broken("seed-2", MASTER_USER))
+        await put_secret(site, "seed-1", "user-1", PROJECT, broken("user-1", SEED_USER))
+        named = {"master": f"secret {NAMESPACE}/seed-2", "seed-1": f"secret {PROJECT}/user-1"}
+        for cluster, path, kinds in (
+            ("master", "seeds/seed-2", ("Connected", "Ready")),
+            ("seed-1", f"{CLUSTERS}/user-1", ("UsageCurrent", "Ready")),
+        ):
+            for kind in kinds:
+                message = await site.comes(cluster, path, kind, "False", reason, named[cluster], text)
+                assert "sesame" not in message
+        await asyncio.sleep(2)  # and stays named
+        await site.comes("seed-1", f"{CLUSTERS}/user-1", "Ready", "False", reason, seconds=0)
+        await site.comes("master", "seeds/seed-2", "Ready", "False", reason, seconds=0)
+        await site.admitted("user-1")  # a copy and an account are there: the seed goes on
+    finally:
+        for cluster, (place, good) in mended.items():
+            await put_secret(site, cluster, *place, good)
+    await site.comes("master", "seeds/seed-2", "Ready", "True", seconds=5)
+    await site.comes("seed-1", f"{CLUSTERS}/user-1", "Ready", "True", seconds=5)
+    await site.uses(cpus(3))
+    await site.admitted("user-2")
+    await site.refused("user-1")
+
+
+async def test_a_user_cluster_that_was_never_readable_keeps_no_quota_from_opening(site: Site) -> None:
+    unreachable = site.server("user-1").kubeconfig(SEED_USER).replace(site.server("user-1").url, NOBODY_LISTENS)
+    secrets = {"no-secret": None, "garbage": "]", "nobody": unreachable}
+    try:
+        for name, kubeconfig in secrets.items():
+            if kubeconfig is not None:
+                await site.apply("seed-1", kubeconfig_secret(name, PROJECT, {"kubeconfig": kubeconfig}))
+            spec = {"project": PROJECT, "kubeconfigSecretRef": {"name": name}}
+            metadata = {"name": name, "namespace": PROJECT}
+            cluster = {"apiVersion": API, "kind": "UserCluster", "metadata": metadata, "spec": spec}
+            await site.apply("seed-1", cluster)
+        await site.comes("seed-1", f"{CLUSTERS}/no-secret", "Ready", "False", "InvalidKubeconfig", "alpha/no-secret")
+        await site.comes("seed-1", f"{CLUSTERS}/garbage", "Ready", "False", "InvalidKubeconfig", "alpha/garbage")
+        await site.comes("seed-1", f"{CLUSTERS}/nobody", "Ready", "False", "Unreachable")
+        await site.quota(cpus(2))
+        await site.admitted("user-1")
+        await site.admitted("user-2")
+        await site.refused("user-1")
+        await site.comes("master", f"resourcequotas/{QUOTA}", "UsageCurrent", "False", "SourceUnreachable")
+    finally:
+        for name in secrets:
+            await site.delete("seed-1", f"{CLUSTERS}/{name}")
+            await site.delete("seed-1", f"/api/v1/namespaces/{PROJECT}/secrets/{name}")
+    await site.comes("master", f"resourcequotas/{QUOTA}", "UsageCurrent", "True", "AllReported")

@@ -1,0 +1,311 @@
+"""Bad days that users make: quotas that contradict, exceed, vanish or never made sense."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from common import resources
+from devcluster.load import Size
+from tests.integration.bad_days.site import (
+    API,
+    BREAK_GLASS,
+    CLUSTERS,
+    LEDGERS,
+    MACHINES,
+    QUOTA,
+    SMALL,
+    Site,
+    cpus,
+    named,
+    quota_manifest,
+    until,
+)
+
+pytestmark = pytest.mark.integration
+
+
+def unsizable(name: str) -> dict[str, object]:
+    value = {"cloudProvider": "fake", "cloudProviderSpec": {"cpu": "many", "memory": "1Gi"}}
+    return {
+        "apiVersion": "cluster.k8s.io/v1alpha1",
+        "kind": "Machine",
+        "metadata": {"name": name},
+        "spec": {"providerSpec": {"value": value}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ({"subject": {"kind": "project", "name": "alpha"}, "quota": {"cpu": "many"}}, "many"),
+        ({"subject": {"kind": "project", "name": "alpha"}, "quota": {"cpu": "-1"}}, "negative"),
+        ({"subject": {"kind": "team", "name": "alpha"}, "quota": {"cpu": "1"}}, 'Unsupported value: "team"'),
+        ({"subject": {"kind": "project", "name": "alpha"}, "quota": {"cpus": "1"}}, "cpus"),
+        ({"subject": {"kind": "project", "name": "alpha"}, "quota": {"memory": "64m"}}, "did you mean M or Mi"),
+    ],
+    ids=["malformed", "negative", "unknown-kind", "unknown-resource", "milli-memory"],
+)
+async def test_a_quota_that_makes_no_sense_is_refused_by_the_api_server(
+    site: Site, spec: dict[str, object], says: str
+) -> None:
+    body = {"apiVersion": API, "kind": "ResourceQuota", "metadata": {"name": "senseless"}, "spec": spec}
+    answer = await site.call("master", "POST", "resourcequotas", body)
+    assert answer.status == 422, answer
+    assert says in answer.message, answer.message
+
+
+async def test_a_quota_for_a_project_that_does_not_exist_says_so_and_is_ready_when_it_comes(site: Site) -> None:
+    await site.apply("master", quota_manifest(cpus(2), "early", subject="later"))
+    await site.comes(
+        "master", "resourcequotas/early", "Ready", "False", "SubjectNotFound", "no Project later", "create it"
+    )
+    await site.apply("master", named("Project", "later"))
+    try:
+        await site.comes("master", "resourcequotas/early", "Ready", "True", "Enforced", seconds=3)
+        await site.comes("master", "projects/later", "Ready", "True")
+    finally:
+        await site.delete("master", "projects/later")
+    await site.comes("master", "resourcequotas/early", "Ready", "False", "SubjectNotFound", seconds=3)
+
+
+async def test_the_most_restrictive_of_several_quotas_wins_and_nothing_stays_reserved_in_the_others(site: Site) -> None:
+    await site.apply("master", named("Organization", "acme"))
+    await site.project(organization="acme")
+    try:
+        await site.quota({"cpu": "10", "memory": "3Gi"}, "by-memory")
+        await site.quota(cpus(5), "by-cpu")
+        await site.quota(cpus(4), "by-organization", kind="organization", subject="acme")
+
+        answer = await site.refused("user-1", Size("1", "4Gi", "1Gi"))
+        assert "exceeded quota: by-memory, requested: memory=4Gi, used: memory=0, limited: memory=3Gi" in answer.message
+        answer = await site.refused("user-2", Size("5", "1Gi", "1Gi"))
+        assert "exceeded quota: by-organization, requested: cpu=5, used: cpu=0, limited: cpu=4" in answer.message
+        for seed in site.installed.seeds:
+            for name in ("by-memory", "by-cpu", "by-organization"):
+                account = (await site.ledger(seed, name))["account"]
+                assert not account.get("reservations"), (seed, name, account)
+                assert not account.get("reserved"), (seed, name, account)
+
+        await site.admitted("user-1", 2, Size("2", "1Gi", "1Gi"))
+        answer = await site.refused("user-2", SMALL)
+        assert "exceeded quota: by-organization" in answer.message
+        for name in ("by-memory", "by-cpu", "by-organization"):
+            await site.uses(cpus(4), name)
+            await site.reserves_nothing("seed-1", "seed-2", name=name)
+    finally:
+        await site.project()
+        await site.delete("master", "organizations/acme")
+
+
+async def test_a_limit_below_use_removes_nothing_refuses_everything_and_can_be_raised_again(site: Site) -> None:
+    await site.quota(cpus(6))
+    await site.admitted("user-1", 3)
+    await site.admitted("user-2", 3)
+    await site.uses(cpus(6))
+
+    await site.apply("master", quota_manifest(cpus(4)))
+    await site.comes(
+        "master", f"resourcequotas/{QUOTA}", "Exceeded", "True", "LimitLowered", "cpu 6/4", "nothing is removed"
+    )
+    await site.comes("master", f"resourcequotas/{QUOTA}", "Ready", "True")
+    for cluster in ("user-1", "user-2"):
+        answer = await site.refused(cluster)
+        assert "used: cpu=6, limited: cpu=4; short by cpu=3" in answer.message
+        assert len(await site.items(cluster, MACHINES)) == 3
+
+    await site.apply("master", quota_manifest(cpus(8)))
+    await site.comes("master", f"resourcequotas/{QUOTA}", "Exceeded", "False", "WithinLimit")
+    async with site.no_overshoot(cpus(8)):
+        await site.admitted("user-1")
+        await site.admitted("user-2")
+        await site.refused("user-1")
+        await site.refused("user-2")
+
+
+async def test_a_quota_made_again_under_its_name_is_another_quota(site: Site) -> None:
+    await site.quota(cpus(3))
+    await site.admitted("user-1", 3)
+    await site.refused("user-2")
+    old = (await site.get("master", f"resourcequotas/{QUOTA}"))["metadata"]["uid"]
+    await site.apply("master", named("Project", "beta"))
+
+    await site.delete("master", f"resourcequotas/{QUOTA}")
+    await site.apply("master", quota_manifest(cpus(1), subject="beta"))
+    new = (await site.get("master", f"resourcequotas/{QUOTA}"))["metadata"]["uid"]
+    assert new != old
+    await site.installed.enforced(QUOTA, 20)
+
+    async def replaced() -> None:
+        for cluster in ("master", *site.installed.seeds):
+            assert [ledger["metadata"]["name"] for ledger in await site.items(cluster, LEDGERS)] == [new], cluster
+        for seed in site.installed.seeds:
+            copy = await site.get(seed, f"resourcequotas/{QUOTA}")
+            assert copy["metadata"]["labels"]["seedquota.io/uid"] == new
+            assert copy["spec"]["subject"]["name"] == "beta"
+
+    await until(replaced, 10)
+    await site.admitted("user-1", 2)  # nothing limits alpha any more
+    await site.admitted("user-2", 2)
+    await site.uses(cpus(0))
+
+    await site.delete("master", f"resourcequotas/{QUOTA}")
+    await site.delete("master", "projects/beta")
+    await site.quota(cpus(8))
+    await site.uses(cpus(7))
+    await site.admitted("user-2")
+    await site.refused("user-1")
+
+
+async def test_a_dry_run_decides_and_writes_nothing(site: Site) -> None:
+    await site.quota(cpus(3))
+    await site.admitted("user-2", 2)
+    await site.uses(cpus(2))
+    await asyncio.sleep(3)  # until everything that follows the two Machines is written
+
+    async def versions() -> list[str]:
+        found = []
+        for cluster in ("master", *site.installed.seeds):
+            found += [item["metadata"]["resourceVersion"] for item in await site.items(cluster, LEDGERS)]
+            found += [item["metadata"]["resourceVersion"] for item in await site.items(cluster, "resourcequotas")]
+        return found
+
+    before = await versions()
+    for cluster in ("user-1", "user-2"):
+        answer = await site.create(cluster, dryRun="All")
+        assert answer.status == 201, answer
+        answer = await site.create(cluster, Size("2", "1Gi", "1Gi"), dryRun="All")
+        assert answer.status == 403, answer
+        assert "requested: cpu=2, used: cpu=2, limited: cpu=3" in answer.message
+    await asyncio.sleep(0.5)
+    assert await versions() == before
+    assert len(await site.items("user-1", MACHINES)) == 0
+
+
+async def test_a_machine_without_a_size_is_refused_and_an_existing_one_stops_nothing(site: Site) -> None:
+    await site.quota(cpus(3))
+    answer = await site.call("user-1", "POST", MACHINES, unsizable("sizeless"))
+    assert answer.status == 422, answer
+    assert "cannot size machine" in answer.message and "many" in answer.message, answer.message
+    assert [cause["reason"] for cause in answer.causes] == ["MachineNotSized"]
+
+    await site.apply("user-1", *may_make_machines("ann"))
+    answer = await site.call("user-1", "POST", MACHINES, unsizable("sizeless"), headers=BREAK_GLASS)
+    assert answer.status == 201, answer
+    await site.comes(
+        "seed-1", f"{CLUSTERS}/user-1", "MachinesSized", "False", "", "kube-system/sizeless", "many", seconds=5
+    )
+    assert (await site.condition("seed-1", f"{CLUSTERS}/user-1", "Ready"))[0] == "True"
+    await site.admitted("user-1", 2)
+    await site.admitted("user-2")
+    await site.refused("user-1")
+    await site.uses(cpus(3))
+    await site.delete("user-1", f"{MACHINES}/sizeless")
+    await site.comes("seed-1", f"{CLUSTERS}/user-1", "MachinesSized", "True", seconds=8)
+
+
+async def test_what_comes_in_by_break_glass_is_counted_and_shown(site: Site) -> None:
+    await site.quota(cpus(2))
+    await site.admitted("user-2", 2)
+    await site.apply("user-1", *may_make_machines("ann"))
+    answer = await site.create("user-1", headers=BREAK_GLASS)
+    assert answer.status == 201, answer
+    await site.uses(cpus(3))
+    await site.comes(
+        "master", f"resourcequotas/{QUOTA}", "Exceeded", "True", "UsageNotAdmitted", "cpu 3/2", "not admitted"
+    )
+    for cluster in ("user-1", "user-2"):
+        answer = await site.refused(cluster)
+        assert "used: cpu=3, limited: cpu=2; short by cpu=2" in answer.message
+    await site.delete("user-1", f"{MACHINES}/{(await site.items('user-1', MACHINES))[0]['metadata']['name']}")
+    await site.comes("master", f"resourcequotas/{QUOTA}", "Exceeded", "False", "WithinLimit")
+    await site.refused("user-1")
+
+
+async def test_what_somebody_changes_on_a_seed_is_put_right(site: Site) -> None:
+    await site.quota(cpus(4))
+    await site.admitted("user-1", 2)
+    await site.admitted("user-2", 1)
+    await site.uses(cpus(3))
+    path = f"resourcequotas/{QUOTA}"
+
+    async def restored() -> None:
+        copy = await site.get("seed-1", path)
+        assert copy["spec"]["quota"] == cpus(4)
+        assert copy["metadata"]["labels"].get("seedquota.io/uid")
+
+    async with site.no_overshoot(cpus(4)):
+        await site.patch("seed-1", path, {"spec": {"quota": cpus(100)}})
+        await until(restored, 2)
+        await site.patch("seed-1", path, {"metadata": {"labels": {"seedquota.io/uid": None}}})
+        await until(restored, 2)
+        await site.admitted("user-1")
+        await site.refused("user-1")
+        await site.refused("user-2")
+
+
+async def test_a_copy_that_somebody_deletes_comes_back_with_its_account(site: Site) -> None:
+    await site.quota(cpus(4))
+    await site.admitted("user-1", 2)
+    await site.uses(cpus(2))
+    before = await site.ledger("seed-1")
+    await site.delete("seed-1", f"resourcequotas/{QUOTA}")
+
+    async def restored() -> None:
+        copy = await site.get("seed-1", f"resourcequotas/{QUOTA}")
+        assert copy["spec"]["quota"] == cpus(4)
+        assert copy["status"]["hard"] == cpus(4)
+        assert copy["status"]["localUsage"] == cpus(2)
+
+    await until(restored, 2)
+    after = await site.ledger("seed-1")
+    assert after["account"]["incarnation"] == before["account"]["incarnation"]
+    async with site.no_overshoot(cpus(4)):
+        await site.admitted("user-1", 2)
+        await site.refused("user-1")
+        await site.refused("user-2")
+    view = await site.uses(cpus(4))
+    assert resources.render(view.limit) == cpus(4)
+
+
+async def test_a_webhook_configuration_that_a_tenant_removes_comes_back_at_once(site: Site) -> None:
+    await site.quota(cpus(1))
+    path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/seedquota-machines"
+    await site.delete("user-1", path)
+
+    async def restored() -> None:
+        webhook = (await site.get("user-1", path))["webhooks"][0]
+        assert webhook["failurePolicy"] == "Fail"
+
+    await until(restored, 2)
+    await site.patch("user-1", path, {"webhooks": []})
+    await until(lambda: _has_webhook(site, path), 2)
+    await site.admitted("user-1")
+
+    async def refused() -> None:
+        await site.refused("user-1")
+
+    await until(refused, 2)
+    await site.comes("seed-1", f"{CLUSTERS}/user-1", "Enforced", "True")
+
+
+async def _has_webhook(site: Site, path: str) -> None:
+    assert (await site.get("user-1", path))["webhooks"]
+
+
+def may_make_machines(user: str) -> list[dict[str, object]]:
+    group = "rbac.authorization.k8s.io"
+    role = {"apiGroups": ["cluster.k8s.io"], "resources": ["machines"], "verbs": ["create"]}
+    subject = {"apiGroup": group, "kind": "User", "name": user}
+    reference = {"apiGroup": group, "kind": "ClusterRole", "name": "machine-maker"}
+    return [
+        {"apiVersion": f"{group}/v1", "kind": "ClusterRole", "metadata": {"name": "machine-maker"}, "rules": [role]},
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": "machine-maker"},
+            "roleRef": reference,
+            "subjects": [subject],
+        },
+    ]
