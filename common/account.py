@@ -22,7 +22,7 @@ import msgspec
 from common import resources
 from common.resources import ResourceList
 
-MAX_RESERVATIONS = 5_000  # one ledger object must stay well under etcd's 1.5 MiB, also with long names
+MAX_RESERVATIONS = 4_000  # one ledger object must stay well under etcd's 1.5 MiB, also with long names
 
 
 class StaleEpochError(Exception):

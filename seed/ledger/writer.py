@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 MAX_WAITING = 4096  # beyond that a claim is refused at once: it would only time out
 MAX_BATCH = 512
-MAX_CONFLICTS = 16
+MAX_CONFLICTS = 100  # a replica that lost must read first, so under load it loses many times in a row
 
 
 class BusyError(Exception):

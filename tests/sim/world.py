@@ -7,7 +7,6 @@ product. Everything that happens is drawn from one seeded generator, so a schedu
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -23,6 +22,7 @@ SIZES: tuple[ResourceList, ...] = ({"cpu": 1, "memory": 2}, {"cpu": 2, "memory":
 SMALLEST = SIZES[0]
 WINDOW = 4  # ticks in which an admitted request persists, or never
 STEPS = 80
+REPEATED, LOST = 0.15, 0.3  # of the messages, 15 % come again later and 15 % never come
 MAX_IN_FLIGHT = 30  # messages of one direction; beyond that the oldest is lost
 
 
@@ -229,19 +229,20 @@ class World:
 
     def deliver(self) -> None:
         """Any message that is under way: it arrives, and may arrive again, or it is lost."""
-        choices: list[tuple[list, Callable]] = [
-            (queue, hear)
-            for queue, hear in ((self.to_master, self.hear_report), (self.to_seed, self.hear_grant))
-            if queue
-        ]
-        if not choices:
+        waiting = len(self.to_master) + len(self.to_seed)
+        if not waiting:
             return
-        queue, hear = self.random.choice(choices)
-        place = self.random.randrange(len(queue))
+        place = self.random.randrange(waiting)
         fate = self.random.random() if self.lossy else 1.0
-        name, body = queue[place] if fate < 0.15 else queue.pop(place)
-        if fate >= 0.3 or fate < 0.15:
-            hear(name, body)
+        if place < len(self.to_master):
+            name, said = self.to_master[place] if fate < REPEATED else self.to_master.pop(place)
+            if not REPEATED <= fate < LOST:
+                self.hear_report(name, said)
+        else:
+            place -= len(self.to_master)
+            name, message = self.to_seed[place] if fate < REPEATED else self.to_seed.pop(place)
+            if not REPEATED <= fate < LOST:
+                self.hear_grant(name, message)
 
     # One step ----------------------------------------------------------------------------------------------------
 

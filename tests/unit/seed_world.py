@@ -61,9 +61,13 @@ class SeedWorld:
         subject = PROJECT if kind == "project" else ORGANIZATION
         body = {
             "metadata": {"name": name, "uid": f"{name}-copy", "labels": {UID_LABEL: f"{name}-uid"}},
-            "spec": {"subject": {"kind": kind, "name": subject}, "quota": amounts(limits), "enforcement": enforcement},
+            "spec": {
+                "subject": {"kind": kind, "name": subject},
+                "quota": amounts(limits),
+                "enforcement": enforcement,
+                **spec,
+            },
         }
-        body["spec"].update(spec)
         self._put(msgspec.convert(body, ResourceQuota))
         book = self.book(name)
         await book.writer.create(

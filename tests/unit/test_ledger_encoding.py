@@ -11,7 +11,7 @@ from seed.ledger.store import Key
 
 KEY = Key(uid="6d2b4f0e-55a3-4f3e-9a42-9b1f3a2c7d10", name="project-alpha")
 GIB = 2**30 * UNIT
-ETCD_LIMIT = 1.5 * 2**20
+WELL_UNDER_ETCDS_LIMIT = 2**20  # which is 1.5 MiB
 
 ACCOUNT = Account(
     incarnation="life",
@@ -94,7 +94,7 @@ def test_a_full_account_of_long_names_fits_into_etcd() -> None:
         for number in range(MAX_RESERVATIONS)
     }
     full = Encoder(KEY, "seedquota").encode(Account(incarnation="l", reservations=reservations), "1")
-    assert len(full) < ETCD_LIMIT
+    assert len(full) < WELL_UNDER_ETCDS_LIMIT
 
 
 @pytest.mark.parametrize(

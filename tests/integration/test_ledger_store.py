@@ -1,0 +1,320 @@
+"""What every ledger store promises: the same tests for each, and for the API server's what only it can show."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import count
+from pathlib import Path
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from common import account as accounts
+from common.account import MAX_RESERVATIONS, Account, Admitted, Grant, Outcome, Reservation, Short
+from common.kube.client import Cluster
+from common.quantity import UNIT
+from devcluster.controlplane import ApiServer, ControlPlane
+from devcluster.manifests import apply, load
+from seed.ledger.apiserver import LEDGERS, ApiServerStore
+from seed.ledger.encoding import MalformedLedgerError
+from seed.ledger.memory import MemoryStore
+from seed.ledger.store import ConflictError, Key, Store, Stored, StoreUnavailableError
+from seed.ledger.writer import AccountWriter, Terms
+from tests.unit.fake_api_server import eventually
+
+pytestmark = pytest.mark.integration
+
+CRD = Path(__file__).parents[2] / "charts" / "crds" / "quotaledger.yaml"
+NAMESPACE = "seedquota"
+ACCOUNT = Account(incarnation="life", master="m", epoch=1, granted={"cpu": 1000 * UNIT})
+TERMS = Terms(limits={"cpu": 10_000 * UNIT}, grant=Grant(incarnation="m", account="life"))
+
+numbers = count()
+
+
+@pytest_asyncio.fixture(scope="module")
+async def api(control_plane: ControlPlane) -> ApiServer:
+    await control_plane.start(["ledger"])
+    server = control_plane.cluster("ledger")
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+    await apply(server, [*load(CRD), namespace])
+    # For two seconds after a type is new, an API server keeps those who create waiting for two seconds.
+    first = {
+        "apiVersion": LEDGERS.api_version,
+        "kind": LEDGERS.kind,
+        "metadata": {"name": "first"},
+        "quota": {"name": "first", "uid": "first"},
+    }
+    async with server.session() as session, session.post(LEDGERS.path(NAMESPACE), json=first) as answer:
+        assert answer.status == 201, await answer.text()
+    return server
+
+
+@asynccontextmanager
+async def api_server_store(api: ApiServer) -> AsyncIterator[ApiServerStore]:
+    cluster = await Cluster.from_kubeconfig(api.kubeconfig(), name="ledger")
+    store = ApiServerStore(cluster, NAMESPACE)
+    running = asyncio.create_task(store.run())
+    try:
+        await store.reflector.wait_synced(10)
+        yield store
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await cluster.close()
+
+
+@pytest_asyncio.fixture(params=["memory", "apiserver"])
+async def replicas(request: pytest.FixtureRequest, api: ApiServer) -> AsyncIterator[tuple[Store, Store]]:
+    """The same ledgers as two replicas reach them."""
+    if request.param == "memory":
+        store = MemoryStore()
+        yield store, store
+        return
+    async with api_server_store(api) as one, api_server_store(api) as two:
+        yield one, two
+
+
+@pytest.fixture
+def key() -> Key:
+    number = next(numbers)
+    return Key(uid=f"6d2b4f0e-{number:04}", name=f"project-{number}")
+
+
+@asynccontextmanager
+async def writing(store: Store, key: Key, terms: Terms = TERMS) -> AsyncIterator[AccountWriter]:
+    writer = AccountWriter(store, key, lambda: terms)
+    running = asyncio.create_task(writer.run())
+    try:
+        yield writer
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+def reservation(uid: str, cpu: int = 1) -> Reservation:
+    return Reservation(source="ns/c1", object=f"ns/{uid}", amount={"cpu": cpu * UNIT})
+
+
+async def claim(writer: AccountWriter, uid: str, cpu: int = 1) -> Outcome:
+    async with asyncio.timeout(30):
+        return await writer.claim(uid, reservation(uid, cpu))
+
+
+async def stored(store: Store, key: Key) -> Stored:
+    found = await store.load(key)
+    assert found is not None
+    return found
+
+
+async def test_what_is_written_is_read_by_every_replica(replicas: tuple[Store, Store], key: Key) -> None:
+    one, two = replicas
+    assert await one.load(key) is None
+    version = await one.save(key, ACCOUNT, None)
+    assert await two.load(key) == Stored(ACCOUNT, version)
+    after, _ = accounts.reserve(ACCOUNT, TERMS.limits, "u", reservation("u"))
+    version = await two.save(key, after, version)
+    assert await one.load(key) == Stored(after, version)
+
+
+async def test_only_who_knows_the_present_version_writes(replicas: tuple[Store, Store], key: Key) -> None:
+    one, two = replicas
+    first = await one.save(key, ACCOUNT, None)
+    with pytest.raises(ConflictError):
+        await two.save(key, ACCOUNT, None)
+    second = await two.save(key, msgspec.structs.replace(ACCOUNT, sequence=1), first)
+    with pytest.raises(ConflictError):
+        await one.save(key, ACCOUNT, first)
+    assert (await stored(one, key)).version == second
+    await one.delete(key)
+    with pytest.raises(ConflictError):
+        await two.save(key, ACCOUNT, second)
+    assert await two.load(key) is None
+
+
+async def test_deleting_what_is_not_there_is_no_error(replicas: tuple[Store, Store], key: Key) -> None:
+    one, two = replicas
+    await one.delete(key)
+    await one.save(key, ACCOUNT, None)
+    await two.delete(key)
+    await one.delete(key)
+    await one.save(key, ACCOUNT, None)
+    assert await two.load(key) is not None
+
+
+async def test_every_account_is_listed(replicas: tuple[Store, Store], key: Key) -> None:
+    one, two = replicas
+    other = Key(uid=f"{key.uid}-other", name="other")
+    for made in (key, other):
+        await one.save(made, ACCOUNT, None)
+    assert {key, other} <= set(await two.keys())
+    await one.delete(other)
+    found = await two.keys()
+    assert key in found
+    assert other not in found
+
+
+async def test_writes_by_others_are_told_until_one_stops_listening(replicas: tuple[Store, Store], key: Key) -> None:
+    one, two = replicas
+    heard: list[Stored | None] = []
+    stop = one.subscribe(key.uid, heard.append)
+    version = await two.save(key, ACCOUNT, None)
+    await eventually(lambda: heard and heard[-1] == Stored(ACCOUNT, version))
+    await two.delete(key)
+    await eventually(lambda: heard[-1] is None)
+    stop()
+    before = len(heard)
+    await two.save(key, ACCOUNT, None)
+    await asyncio.sleep(0.1)
+    assert len(heard) == before
+
+
+async def test_two_replicas_race_for_one_account_and_fill_it_exactly(replicas: tuple[Store, Store], key: Key) -> None:
+    one, two = replicas
+    await one.save(key, ACCOUNT, None)
+    async with writing(one, key) as first, writing(two, key) as second:
+
+        async def client(number: int) -> list[tuple[str, Outcome]]:
+            writer = (first, second)[number % 2]
+            found = []
+            for turn in range(20):
+                uid = f"u{number}-{turn}"
+                found.append((uid, await claim(writer, uid, 1 + number % 3)))
+            return found
+
+        outcomes = [outcome for found in await asyncio.gather(*map(client, range(32))) for outcome in found]
+        rest = [await claim(writer, f"rest-{number}") for number, writer in enumerate((first, second) * 3)]
+    account = (await stored(one, key)).account
+    accounts.check(account)
+    admitted = {uid for uid, outcome in outcomes if isinstance(outcome, Admitted)}
+    assert admitted | {uid for uid in account.reservations if uid.startswith("rest")} == set(account.reservations)
+    assert accounts.use(account) == {"cpu": 1000 * UNIT}
+    assert all(isinstance(outcome, Admitted | Short) for _, outcome in outcomes)
+    assert isinstance(rest[-1], Short)
+
+
+async def test_a_leader_in_one_replica_counts_while_the_other_admits(replicas: tuple[Store, Store], key: Key) -> None:
+    one, two = replicas
+    await one.save(key, ACCOUNT, None)
+    there: dict[str, int] = {}
+    async with writing(one, key) as leader, writing(two, key) as other:
+
+        async def count_all() -> None:
+            while True:
+                used, seen = {"cpu": sum(there.values()) * UNIT}, dict.fromkeys(there, 1)
+                await leader.change(
+                    lambda account, used=used, seen=seen: (accounts.count(account, 1, "ns/c1", used, seen), None)
+                )
+                await asyncio.sleep(0.002)
+
+        counting = asyncio.create_task(count_all())
+        for number in range(300):
+            assert isinstance(await claim(other, f"u{number}", 2), Admitted)
+            there[f"u{number}"] = 2
+        await eventually(lambda: leader.account is not None and not leader.account.reservations)
+        counting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await counting
+    account = (await stored(one, key)).account
+    assert account.used == {"ns/c1": {"cpu": 600 * UNIT}}
+    assert accounts.use(account) == {"cpu": 600 * UNIT}
+
+
+async def test_a_replica_that_hears_nothing_denies_nobody_who_would_fit(
+    replicas: tuple[Store, Store], key: Key
+) -> None:
+    one, two = replicas
+    await one.save(key, ACCOUNT, None)
+    async with writing(one, key) as writer:
+        writer._unsubscribe()
+        writer._unsubscribe = lambda: None
+        assert isinstance(await claim(writer, "a", 1000), Admitted)
+        before = await stored(two, key)
+        freed = accounts.count(before.account, 1, "ns/c1", {}, {}, gone={"a"})
+        await two.save(key, msgspec.structs.replace(freed, sequence=freed.sequence + 1), before.version)
+        assert isinstance(await claim(writer, "b", 1000), Admitted)
+
+
+# The API server's alone ------------------------------------------------------------------------------------------
+
+
+async def test_an_account_full_of_long_names_is_stored(api: ApiServer, key: Key) -> None:
+    async with api_server_store(api) as store:
+        amount = {"cpu": 8 * UNIT, "machines": UNIT, "memory": 2**34 * UNIT, "storage": 2**36 * UNIT}
+        full = msgspec.structs.replace(
+            ACCOUNT,
+            reservations={
+                f"6d2b4f0e-55a3-4f3e-9a42-{number:012}": Reservation(
+                    source=f"{'n' * 40}/{'c' * 20}", object=f"kube-system/{'m' * 63}", amount=amount
+                )
+                for number in range(MAX_RESERVATIONS)
+            },
+        )
+        await store.save(key, full, None)
+        assert (await stored(store, key)).account == full
+
+
+async def test_a_ledger_edited_by_hand_is_named_and_can_be_mended(api: ApiServer, key: Key) -> None:
+    async with api_server_store(api) as store, writing(store, key) as writer:
+        await store.save(key, ACCOUNT, None)
+        assert isinstance(await claim(writer, "a"), Admitted)
+        broken = {"metadata": {"name": key.uid}, "account": {"granted": {"cpu": "lots"}}}
+        await store._cluster.merge_patch(LEDGERS, key.uid, broken, NAMESPACE)
+        with pytest.raises(MalformedLedgerError, match="lots"):
+            await claim(writer, "b")
+        mended = {"account": {"granted": {"cpu": "1k"}}}
+        await store._cluster.merge_patch(LEDGERS, key.uid, mended, NAMESPACE)
+        assert isinstance(await claim(writer, "b"), Admitted)
+
+
+async def test_an_api_server_that_hangs_is_unavailable_within_the_webhooks_time(api: ApiServer, key: Key) -> None:
+    async with api_server_store(api) as store, writing(store, key) as writer:
+        await store.save(key, ACCOUNT, None)
+        assert isinstance(await claim(writer, "before"), Admitted)
+        api.pause()
+        try:
+            started = time.monotonic()
+            with pytest.raises(StoreUnavailableError, match="no answer within 2 s"):
+                await claim(writer, "meanwhile")
+            assert time.monotonic() - started < 2.5
+        finally:
+            api.resume()
+        assert isinstance(await claim(writer, "after", 998), Admitted)
+        account = (await stored(store, key)).account
+        accounts.check(account)
+        assert {"before", "after"} <= set(account.reservations) <= {"before", "meanwhile", "after"}
+
+
+async def test_killed_in_the_middle_of_a_storm_it_loses_no_admission_that_was_answered(
+    api: ApiServer, key: Key
+) -> None:
+    async with api_server_store(api) as store, writing(store, key) as writer:
+        await store.save(key, ACCOUNT, None)
+        admitted: set[str] = set()
+        unknown = 0
+
+        async def client(number: int) -> None:
+            nonlocal unknown
+            for turn in range(40):
+                try:
+                    if isinstance(await claim(writer, f"u{number}-{turn}"), Admitted):
+                        admitted.add(f"u{number}-{turn}")
+                except StoreUnavailableError:
+                    unknown += 1
+                    await asyncio.sleep(0.05)
+
+        clients = asyncio.gather(*map(client, range(16)))
+        await eventually(lambda: len(admitted) > 50)
+        await api.kill()
+        await api.start()
+        await clients
+        account = (await stored(store, key)).account
+        accounts.check(account)
+        assert admitted <= set(account.reservations)
+        assert accounts.use(account)["cpu"] <= 1000 * UNIT
+        assert unknown > 0, "it was not killed in the middle"
