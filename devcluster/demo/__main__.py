@@ -123,7 +123,7 @@ def _explain(installed: Installation, screen: Screen) -> None:
     sample.write_text(yaml.safe_dump(machine("one-more", size(4)), sort_keys=False))
     seed, cluster = next(iter(installed.user_clusters.items()))
     found = binaries.find(binaries.PROGRAMS["kubectl"])
-    kubectl = shlex.quote(str(found)) if found else "kubectl"
+    kubectl = "kubectl" if found is None or shutil.which("kubectl") else shlex.quote(str(found))
 
     def command(server: str, what: str) -> str:
         return f"{kubectl} --kubeconfig {shlex.quote(str(paths[server]))} {what}"
