@@ -156,9 +156,19 @@ class Seed(Object, frozen=True, kw_only=True):
     status: SeedStatus = msgspec.field(default_factory=SeedStatus)
 
 
+class CredentialsRef(Wire):
+    name: str
+
+
+class ProviderRef(Wire):
+    name: str
+    credentials_secret_ref: CredentialsRef | None = None
+
+
 class UserClusterSpec(Wire):
     project: str
     kubeconfig_secret_ref: SecretRef | None = None
+    provider: ProviderRef | None = None
 
 
 class UserClusterStatus(Wire):

@@ -1,0 +1,334 @@
+"""What clouds have said about their machine types: asked once, kept without limit of age, refreshed in the background.
+
+A size does not change, so an old one is served while its cloud is down. What is not known yet is waited for only as
+long as the caller can wait; the question itself goes on, and its answer serves the next caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import logging
+import random
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import msgspec
+
+from seed.flavours.breaker import Breaker
+from seed.flavours.sessions import Sessions
+from seed.flavours.transport import Transport
+from seed.providers.flavour import Catalogue, Cloud, CloudError, Flavour, Place, Query, Settings
+from seed.providers.size import NotSized, ProviderUnavailable
+from seed.providers.spec import quoted
+
+log = logging.getLogger(__name__)
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+FRESH_SECONDS = 24 * 3600.0  # with a fifth of jitter either way
+MISSING_SECONDS = 60.0  # for which a flavour that does not exist is not asked for again
+REFUSED_SECONDS = 5.0  # ... credentials that were refused
+FETCH_SECONDS = 30.0  # for one question, however long its asker waits
+MAX_PLACES = 1024
+MAX_FLAVOURS = 8192  # in one place; Azure lists about 1,000
+MAX_MISSING = 1024
+MAX_FLIGHTS = 256
+NEAREST = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A flavour and when it was learned: `as_of` for people (RFC 3339), the rest monotonic."""
+
+    flavour: Flavour
+    as_of: str
+    learned: float
+    fresh_until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One flavour that is asked for. `credentials` is called only when the cloud must be asked.
+
+    `asker` tells askers with other credentials apart, such as user clusters.
+    """
+
+    cloud: Cloud
+    place: Place
+    flavour: str
+    where: Settings
+    credentials: Callable[[], Awaitable[Settings]]
+    asker: Hashable
+
+
+@dataclass(slots=True)
+class _Shelf:
+    """What is known of one place."""
+
+    flavours: dict[str, Known] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
+    missing: OrderedDict[str, float] = field(default_factory=OrderedDict)  # name -> until when (monotonic)
+    listed_until: float = 0.0  # until then, what is not among the flavours does not exist (monotonic)
+
+    def lacks(self, name: str, now: float) -> bool:
+        """True if it was asked for lately and does not exist."""
+        return now < self.missing.get(name, 0.0) or (now < self.listed_until and name not in self.flavours)
+
+
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    """A question under way, and whose credentials it uses."""
+
+    task: asyncio.Task[None]
+    asker: Hashable
+
+
+class _Refused(msgspec.Struct, frozen=True):
+    until: float
+    reason: str
+
+
+class FlavourCache:
+    """Serves all user clusters of one replica. `close()` it.
+
+    `on_lookup(provider, result)`: hit, stale, missing, fetched, unavailable. `on_fetch(provider, result, seconds)`: ok,
+    refused, failed.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        on_lookup: Callable[[str, str], None] = lambda _provider, _result: None,
+        on_fetch: Callable[[str, str, float], None] = lambda _provider, _result, _seconds: None,
+        fetch_seconds: float = FETCH_SECONDS,
+        fresh_seconds: float = FRESH_SECONDS,
+    ) -> None:
+        self._transport = transport
+        self._on_lookup = on_lookup
+        self._on_fetch = on_fetch
+        self._fetch_seconds = fetch_seconds
+        self._fresh_seconds = fresh_seconds
+        self._sessions = Sessions()
+        self._shelves: OrderedDict[Place, _Shelf] = OrderedDict()
+        self._breakers: OrderedDict[tuple[str, str], Breaker] = OrderedDict()
+        self._refused: OrderedDict[tuple[Place, Hashable], _Refused] = OrderedDict()
+        self._flights: dict[tuple[Place, str], _Flight] = {}
+
+    def known(self, place: Place, flavour: str) -> Known | None:
+        shelf = self._shelves.get(place)
+        return shelf.flavours.get(flavour) if shelf is not None else None
+
+    async def find(self, question: Question, deadline: float) -> Known:
+        """By `deadline`, on the event loop's clock.
+
+        Raises NotSized where there is no such flavour, ProviderUnavailable with the cloud and why it cannot be known.
+        """
+        known = self.known(question.place, question.flavour)
+        try:
+            if known is None:
+                known = await self._ask(question, deadline)
+                self._on_lookup(question.place.provider, "fetched")
+                return known
+        except NotSized:
+            self._on_lookup(question.place.provider, "missing")
+            raise
+        except ProviderUnavailable:
+            self._on_lookup(question.place.provider, "unavailable")
+            raise
+        self._shelves.move_to_end(question.place)
+        fresh = time.monotonic() < known.fresh_until
+        if not fresh:
+            self._refresh(question)
+        self._on_lookup(question.place.provider, "hit" if fresh else "stale")
+        return known
+
+    def oldest(self) -> dict[str, float]:
+        """The age in seconds of the oldest flavour that is kept, by provider."""
+        now = time.monotonic()
+        found: dict[str, float] = {}
+        for place, shelf in self._shelves.items():
+            age = max((now - known.learned for known in shelf.flavours.values()), default=0.0)
+            found[place.provider] = max(found.get(place.provider, 0.0), age)
+        return found
+
+    async def close(self) -> None:
+        tasks = [flight.task for flight in self._flights.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _ask(self, question: Question, deadline: float) -> Known:
+        place = question.place
+        loop = asyncio.get_running_loop()
+        while True:
+            self._known_missing(question)
+            flight = self._flight(question)
+            await asyncio.wait({flight.task}, timeout=max(deadline - loop.time(), 0))
+            if not flight.task.done():
+                raise ProviderUnavailable(str(place), "has not answered yet")
+            known = self.known(place, question.flavour)
+            if known is not None:
+                return known
+            error = flight.task.exception() if not flight.task.cancelled() else asyncio.CancelledError()
+            if error is None:
+                self._known_missing(question)
+            elif flight.asker == question.asker or not _by_asker(error):
+                raise _for_caller(place, error)
+            # Otherwise somebody else's credentials were refused: ask with ours.
+
+    def _known_missing(self, question: Question) -> None:
+        """Raises NotSized for a flavour that was asked for lately and does not exist."""
+        shelf = self._shelves.get(question.place)
+        if shelf is None or not shelf.lacks(question.flavour, time.monotonic()):
+            return
+        nearest = difflib.get_close_matches(question.flavour, {*shelf.flavours, *shelf.names}, n=NEAREST)
+        suggestion = f"; nearest: {', '.join(nearest)}" if nearest else ""
+        raise NotSized(str(question.place), f"has no type {_plain(question.flavour)}{suggestion}")
+
+    def _flight(self, question: Question) -> _Flight:
+        """The one under way, or a new one. Raises ProviderUnavailable where asking would do no good."""
+        key = (question.place, "" if question.cloud.lists else question.flavour)
+        flight = self._flights.get(key)
+        if flight is not None:
+            return flight
+        now = time.monotonic()
+        refused = self._refused.get((question.place, question.asker))
+        if refused is not None and now < refused.until:
+            raise ProviderUnavailable(str(question.place), refused.reason)
+        if len(self._flights) >= MAX_FLIGHTS:
+            raise ProviderUnavailable(str(question.place), "must wait: too much is being asked")
+        reason = self._breaker(question.place).closed_because(now)
+        if reason is not None:
+            raise ProviderUnavailable(str(question.place), reason)
+        task = asyncio.create_task(self._fetch(question), name=f"fetch {question.place}")
+        self._flights[key] = flight = _Flight(task, question.asker)
+        task.add_done_callback(lambda _task: self._landed(key))
+        return flight
+
+    def _landed(self, key: tuple[Place, str]) -> None:
+        flight = self._flights.pop(key)
+        if not flight.task.cancelled():
+            flight.task.exception()  # it is told to whoever waits, and logged; nobody may wait
+
+    def _refresh(self, question: Question) -> None:
+        if self._shelves[question.place].lacks(question.flavour, time.monotonic()):
+            return  # the cloud has dropped it, and was asked just now
+        try:
+            self._flight(question)
+        except ProviderUnavailable:
+            return  # what is known serves on
+
+    async def _fetch(self, question: Question) -> None:
+        """Raises NotSized and CloudError. Their words go to users, so only ours are let through."""
+        place = question.place
+        started = time.monotonic()
+        result = "failed"
+        try:
+            catalogue = await self._answer(question)
+            result = "ok"
+        except CloudError as error:
+            if error.refused:
+                result = "refused"
+                self._breaker(place).succeeded()
+                _keep(self._refused, (place, question.asker), _Refused(started + REFUSED_SECONDS, str(error)))
+            else:
+                self._breaker(place).failed(time.monotonic(), str(error), error.retry_after)
+            log.warning("cloud not asked", extra={**_facts(question), "error": str(error), "refused": error.refused})
+            raise
+        except (NotSized, ProviderUnavailable):
+            result = "refused"
+            raise
+        except Exception as error:
+            log.exception("fetch failed", extra=_facts(question))
+            self._breaker(place).failed(time.monotonic(), "answers what cannot be read")
+            raise CloudError("answers what cannot be read") from error
+        finally:
+            self._on_fetch(place.provider, result, time.monotonic() - started)
+        self._breaker(place).succeeded()
+        self._learn(question, catalogue)
+
+    async def _answer(self, question: Question) -> Catalogue:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._fetch_seconds
+        try:
+            async with asyncio.timeout_at(deadline):
+                credentials = await question.credentials()
+                signing = self._sessions.of(question.place, credentials)
+                while True:
+                    query = Query(
+                        question.place,
+                        question.flavour,
+                        question.where,
+                        credentials,
+                        self._transport.within(deadline),
+                        signing.sign_in,
+                    )
+                    try:
+                        return await question.cloud.fetch(query)
+                    except CloudError as error:
+                        if not (error.refused and signing.forget_old()):
+                            raise
+        except TimeoutError:
+            raise CloudError(f"did not answer within {self._fetch_seconds:g} s") from None
+
+    def _learn(self, question: Question, catalogue: Catalogue) -> None:
+        now = time.monotonic()
+        as_of = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        shelf = self._shelves.get(question.place) or _Shelf()
+        _keep(self._shelves, question.place, shelf, MAX_PLACES)
+        jitter = random.uniform(0.8, 1.2)  # noqa: S311 (so that not all is asked again at once)
+        if question.cloud.lists:
+            shelf.listed_until = now + MISSING_SECONDS
+        if question.flavour not in catalogue.flavours:
+            _keep(shelf.missing, question.flavour, now + MISSING_SECONDS, MAX_MISSING)
+        if catalogue.names:
+            shelf.names = catalogue.names[:MAX_FLAVOURS]
+        for name, flavour in catalogue.flavours.items():
+            if name == question.flavour or name in shelf.flavours or len(shelf.flavours) < MAX_FLAVOURS:
+                shelf.flavours[name] = Known(flavour, as_of, now, now + self._fresh_seconds * jitter)
+                shelf.missing.pop(name, None)
+
+    def _breaker(self, place: Place) -> Breaker:
+        key = (place.provider, place.endpoint)
+        breaker = self._breakers.get(key)
+        if breaker is None:
+            breaker = Breaker()
+            _keep(self._breakers, key, breaker)
+        return breaker
+
+
+def _by_asker(error: BaseException) -> bool:
+    return isinstance(error, (NotSized, ProviderUnavailable)) or (isinstance(error, CloudError) and error.refused)
+
+
+def _for_caller(place: Place, error: BaseException) -> Exception:
+    if isinstance(error, NotSized):
+        return NotSized(error.provider, error.reason)
+    if isinstance(error, ProviderUnavailable):
+        return ProviderUnavailable(error.provider, error.reason)
+    return ProviderUnavailable(str(place), str(error) if isinstance(error, CloudError) else "was not asked to the end")
+
+
+def _plain(name: str) -> str:
+    """A flavour's name as it is, or in quotes where it is no plain word."""
+    return (
+        name if name.isascii() and name.replace("-", "").replace("_", "").replace(".", "").isalnum() else quoted(name)
+    )
+
+
+def _facts(question: Question) -> dict[str, str]:
+    return {"provider": question.place.provider, "place": str(question.place), "flavour": question.flavour}
+
+
+def _keep(kept: OrderedDict[K, V], key: K, value: V, most: int = MAX_PLACES) -> None:
+    """The least lately used goes."""
+    kept[key] = value
+    kept.move_to_end(key)
+    if len(kept) > most:
+        kept.popitem(last=False)
