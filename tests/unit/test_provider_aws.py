@@ -28,7 +28,7 @@ SECRET = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
 KEYS = {"accessKeyId": "AKIDEXAMPLE", "secretAccessKey": SECRET}
 
 
-def asked(instance_type: str = "m5.large", **more: object) -> Lookup:
+def asked(instance_type: object = "m5.large", **more: object) -> Lookup:
     spec = {"instanceType": instance_type, "region": REGION, "diskSize": 25, **KEYS, **more}
     return lookup(aws.size, "aws", spec)
 
