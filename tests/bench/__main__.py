@@ -8,19 +8,25 @@ import json
 import logging
 import os
 import sys
+import tempfile
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import uvloop
 
 from devcluster import manifests
 from devcluster.controlplane import ApiServer, ControlPlane
+from devcluster.install import Installation, quota
+from devcluster.load import Size, Tenant
+from devcluster.observe import QuotaWatch, latencies, percentile
+from devcluster.writes import count_writes, line
 from tests.bench import server
 from tests.bench.load import Result, Task, in_process
 
 CRDS = Path(__file__).parents[2] / "charts" / "crds"
 CLIENTS = (1, 8, 32, 128)
+SEEDS = (2, 4, 8)
 
 REVIEW = {
     "apiVersion": "admission.k8s.io/v1",
@@ -152,12 +158,47 @@ async def admissions(seconds: float) -> None:
                 print(f"         {ours.denied} denied, {ours.failed} failed: not a figure of admissions alone")
 
 
+async def writes() -> None:
+    print("API writes that a Machine costs, all clusters together, by number of seeds")
+    print("one at a time: nothing can be shared; 32 clients: what comes together is written together")
+    for seeds in SEEDS:
+        for machines, clients in ((20, 1), (400, 32)):
+            found = await count_writes(seeds, machines, clients)
+            print(f"  {clients:>2} clients, {line(found)}", flush=True)
+
+
+async def latency() -> None:
+    async with AsyncExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="seedquota-bench-")))
+        installed = await stack.enter_async_context(Installation(directory, seeds=2))
+        limits = {"cpu": "1000", "memory": "4000Gi", "storage": "40000Gi"}
+        await manifests.apply(installed.master, [quota("bench", installed.project, limits)])
+        await installed.enforced("bench")
+        watch = await stack.enter_async_context(QuotaWatch(installed.master, "bench"))
+        tenant = await stack.enter_async_context(Tenant(installed.cluster("user-1")))
+        seconds, _ = await latencies(tenant, watch, Size("1", "4Gi", "20Gi"), 50)
+        print(
+            "from sending a Machine, one at a time, to the master's globalUsage: "
+            f"p50 {percentile(seconds, 50) * 1000:.0f} ms, p99 {percentile(seconds, 99) * 1000:.0f} ms"
+        )
+
+
+MEASUREMENTS = ("admissions", "latency", "writes")
+
+
 async def main() -> None:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
+    parser.add_argument("only", nargs="*", choices=[[], *MEASUREMENTS], help="what to measure [default: all of it]")
     parser.add_argument("--seconds", type=float, default=5.0, help="for each measurement [default 5]")
     options = parser.parse_args()
     logging.basicConfig(level=logging.WARNING)
-    await admissions(options.seconds)
+    chosen = options.only or MEASUREMENTS
+    if "admissions" in chosen:
+        await admissions(options.seconds)
+    if "latency" in chosen:
+        await latency()
+    if "writes" in chosen:
+        await writes()
 
 
 if __name__ == "__main__":
