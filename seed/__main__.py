@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 
 LEASE_NAME = "seedquota-seed"
 WEBHOOK_ADDRESS = Address("", 9443)
+LINGER = 1.0  # seconds in which callers learn from answers that their connection ends, before it is closed on them
 START_TIMEOUT = 60.0  # seconds for the API server to answer at start; then the program ends and is started again
 
 
@@ -117,7 +118,9 @@ async def serve(running: Program, options: SeedOptions) -> None:
         in_flight_window=options.in_flight_window,
         on_request=metrics.kubernetes_request,
     )
-    webhook = MachineWebhook(catalog, Admission(catalog, books), key.verify, observed.decision)
+    webhook = MachineWebhook(
+        catalog, Admission(catalog, books), key.verify, observed.decision, lambda: running.health.stopping
+    )
     REGISTRY.register(observed.AccountsCollector(catalog, books))
     running.health.add("certificate", certificates.not_ready)
     running.health.add("webhook key", key.not_ready)
@@ -150,6 +153,8 @@ async def serve(running: Program, options: SeedOptions) -> None:
         await until_stopped(running, followers)
         leading.cancel()  # the lease is released while the webhook still answers
         await asyncio.gather(leading, return_exceptions=True)
+        await site.stop()
+        await asyncio.sleep(LINGER)
     finally:
         await server.cleanup()
         for task in followers:

@@ -107,11 +107,14 @@ class MachineWebhook:
         admission: Admission,
         verify: Callable[[str, str], bool],
         on_decision: Callable[[str, str, str, float], None] = lambda _decision, _reason, _path, _seconds: None,
+        stopping: Callable[[], bool] = lambda: False,
     ) -> None:
+        """While `stopping`, each answer ends its connection, so that callers find another replica."""
         self._catalog = catalog
         self._admission = admission
         self._verify = verify
         self._on_decision = on_decision
+        self._stopping = stopping
 
     def server(self) -> web.Server:
         """Without routes and middlewares: this is the hot path."""
@@ -135,7 +138,10 @@ class MachineWebhook:
         )
         seconds = time.monotonic() - started
         self._tell(review, found, seconds)
-        return web.Response(body=_encode(_Answer(_respond(review.uid, found))), headers=_JSON)
+        response = web.Response(body=_encode(_Answer(_respond(review.uid, found))), headers=_JSON)
+        if self._stopping():
+            response.force_close()
+        return response
 
     def _cluster_of(self, path: str) -> str | None:
         parts = path.split("/")
