@@ -28,6 +28,11 @@ def token(key: bytes, uid: str) -> str:
     return hmac.new(key, uid.encode(), hashlib.sha256).hexdigest()[:TOKEN_LENGTH]
 
 
+def seal(key: bytes, text: bytes) -> str:
+    """Of a stamp. What is hashed can never be a uid, so no token is a seal."""
+    return hmac.new(key, b"footprint\n" + text, hashlib.sha256).hexdigest()
+
+
 class WebhookKey:
     """The seed's key, in one Secret that the first replica makes. `run()` it.
 
@@ -66,6 +71,17 @@ class WebhookKey:
         current = bool(self._key) and hmac.compare_digest(token(self._key, uid), given)
         previous = bool(self._previous) and hmac.compare_digest(token(self._previous, uid), given)
         return current or previous
+
+    def seal(self, text: bytes) -> str:
+        """Not before it is ready."""
+        assert self._key, "not ready"
+        return seal(self._key, text)
+
+    def check_seal(self, text: bytes, given: str) -> bool:
+        """In constant time; also seals of the key before this one."""
+        if not given.isascii():
+            return False
+        return any(key and hmac.compare_digest(seal(key, text), given) for key in (self._key, self._previous))
 
     async def run(self) -> None:
         """Until cancelled."""

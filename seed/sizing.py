@@ -1,0 +1,108 @@
+"""What a Machine costs, by whatever tells it: its stamp, its own spec, or its cloud."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+
+import msgspec
+
+from common.api import UserCluster
+from seed import stamp
+from seed.flavours.cache import FlavourCache, Known, Question
+from seed.flavours.settings import SettingsReader
+from seed.machines.footprint import evaluate
+from seed.machines.machine_controller import Machine
+from seed.providers import CLOUDS
+from seed.providers.flavour import Lookup, Place
+from seed.providers.size import Footprint, ProviderUnavailable
+from seed.stamp import CheckSeal, Seal, State
+
+MAX_PLACES_KEPT = 16_384
+
+
+class Sized(msgspec.Struct, frozen=True):
+    """`flavour` and `as_of` are empty where the Machine's spec tells all."""
+
+    footprint: Footprint
+    flavour: str = ""
+    as_of: str = ""
+
+
+class Sizing:
+    def __init__(self, cache: FlavourCache, settings: SettingsReader, seal: Seal, check: CheckSeal) -> None:
+        self._cache = cache
+        self._settings = settings
+        self._seal = seal
+        self._check = check
+        self._places: OrderedDict[tuple[str, str], Place] = (
+            OrderedDict()
+        )  # by cluster uid and hash of the provider spec
+
+    def stamped(self, cluster_uid: str, machine: Machine) -> tuple[State, Footprint | None]:
+        state, found = stamp.read(machine, cluster_uid, self._check)
+        return state, found.cost() if found is not None else None
+
+    def make_stamp(self, cluster_uid: str, machine: Machine, sized: Sized) -> str:
+        return stamp.make(machine, cluster_uid, sized.footprint, sized.flavour, sized.as_of, self._seal)
+
+    def tampered(self, cluster_uid: str, machine: Machine, old: Machine | None) -> bool:
+        return stamp.tampered(machine, old, cluster_uid, self._check)
+
+    def counted(self, cluster_uid: str, machine: Machine) -> Footprint:
+        """As it stands in a count, at once: by its stamp, or by what is known. Raises NotSized, ProviderUnavailable."""
+        _, found = self.stamped(cluster_uid, machine)
+        return found if found is not None else self.known(cluster_uid, machine).footprint
+
+    def known(self, cluster_uid: str, machine: Machine) -> Sized:
+        """Without its stamp and without asking anybody. Raises NotSized, and ProviderUnavailable for what to ask."""
+        found = evaluate(machine)
+        if not isinstance(found, Lookup):
+            return Sized(found)
+        place = self._places.get((cluster_uid, stamp.spec_hash(machine)))
+        known = self._cache.known(place, found.flavour) if place is not None else None
+        if known is None:
+            raise ProviderUnavailable(found.provider, "is being asked")
+        return _complete(found, known)
+
+    async def admitted(self, cluster: UserCluster, machine: Machine, deadline: float) -> Footprint:
+        """As admission sees it: by its stamp, or like `size`."""
+        _, found = self.stamped(cluster.metadata.uid, machine)
+        return found if found is not None else (await self.size(cluster, machine, deadline)).footprint
+
+    async def size(self, cluster: UserCluster, machine: Machine, deadline: float) -> Sized:
+        """By asking, where that is needed, until `deadline` (event loop's clock).
+
+        Raises NotSized, and ProviderUnavailable for what cannot be known in time.
+        """
+        found = evaluate(machine)
+        if not isinstance(found, Lookup):
+            return Sized(found)
+        try:
+            async with asyncio.timeout_at(deadline):
+                where = await self._settings.where(cluster, found)
+        except TimeoutError:
+            raise ProviderUnavailable(found.provider, "has settings that cannot be read in time") from None
+        cloud = CLOUDS[found.provider]
+        place = cloud.place(where)
+        self._remember(cluster.metadata.uid, machine, place)
+        question = Question(
+            cloud=cloud,
+            place=place,
+            flavour=found.flavour,
+            where=where,
+            credentials=lambda: self._settings.credentials(cluster, found),
+            asker=cluster.metadata.uid,
+        )
+        return _complete(found, await self._cache.find(question, deadline))
+
+    def _remember(self, cluster_uid: str, machine: Machine, place: Place) -> None:
+        key = (cluster_uid, stamp.spec_hash(machine))
+        self._places[key] = place
+        self._places.move_to_end(key)
+        if len(self._places) > MAX_PLACES_KEPT:
+            self._places.popitem(last=False)
+
+
+def _complete(lookup: Lookup, known: Known) -> Sized:
+    return Sized(lookup.complete(known.flavour), lookup.flavour, known.as_of)
