@@ -83,6 +83,7 @@ class Accounts:
         self._keys: dict[str, Key] = {}
         self._without_copy: dict[str, float] = {}  # quota name -> since when (monotonic) its copy is missed
         self._demands: dict[tuple[str, str], ListToken] = {}  # (quota uid, source): the list that counts must follow
+        self._claimed: dict[str, int] = {}  # quota uid -> the term under which its sources' lists were demanded
         self._lost_since: dict[str, float] = {}  # quota uid -> when a lost ledger was noticed
         self._relisted: set[str] = set()  # quota uids whose lost ledger has waited and had its sources listed anew
         self._published: dict[str, Published] = {}
@@ -111,7 +112,7 @@ class Accounts:
 
     def may_count(self, quota: Quota, source: Source) -> bool:
         """Rule 4.4: only a list that began after our epoch was written may be counted."""
-        if not source.counted:
+        if not source.counted or self._claimed.get(quota.key.uid) != self.term:
             return False
         demand = self._demands.get((quota.key.uid, source.key))
         return demand is None or source.listed_since(demand)
@@ -164,6 +165,7 @@ class Accounts:
             del self._keys[name]
             self._without_copy.pop(name, None)
             self._published.pop(key.uid, None)
+            self._claimed.pop(key.uid, None)
             self._lost_since.pop(key.uid, None)
             self._demands = {demand: token for demand, token in self._demands.items() if demand[0] != key.uid}
             log.info("account deleted with its quota", extra={"quota": name})
@@ -182,10 +184,11 @@ class Accounts:
         writer = book.writer
         account = writer.account
         if account is None:
-            account = await writer.create(
-                Account(incarnation=secrets.token_hex(8), nonce=secrets.token_hex(8), epoch=self.term)
-            )
-        if account.epoch != self.term:
+            made = Account(incarnation=secrets.token_hex(8), nonce=secrets.token_hex(8), epoch=self.term)
+            account = await writer.create(made)
+            if account.incarnation == made.incarnation:
+                self._claimed[quota.key.uid] = made.epoch  # nobody counted before us
+        if account.epoch != self.term or self._claimed.get(quota.key.uid) != self.term:
             await self._claim(quota, book)
             account = writer.account or account
         if accounts.needs_fence(account, quota.grant):
@@ -223,6 +226,7 @@ class Accounts:
         await book.writer.change(lambda present: (accounts.claim_epoch(present, term), None))
         for source in self._sources_of(quota):
             self._demand(quota, source)
+        self._claimed[quota.key.uid] = term
         log.info("account taken over", extra={"quota": quota.name, "epoch": term})
 
     def _demand(self, quota: Quota, source: Source) -> None:

@@ -41,6 +41,7 @@ class SeedWorld:
         self.books = Books(self.catalog, store)
         self.admission = Admission(self.catalog, self.books)
         self.copies: dict[str, ResourceQuota] = {}
+        self.present: dict[str, object] = {}  # what a fresh read of the seed's API server finds, by key
         project = {"metadata": {"name": PROJECT, "uid": "alpha-uid"}, "spec": {"organization": ORGANIZATION}}
         self.catalog.projects.store._set(PROJECT, msgspec.convert(project, Project))
         cluster = {"metadata": {"name": "c1", "namespace": PROJECT, "uid": CLUSTER_UID}, "spec": {"project": PROJECT}}

@@ -1,0 +1,309 @@
+"""The leader's counting, with real accounts and tallies; sources and leases are played by the test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import cast
+
+import msgspec
+import pytest
+
+from common import account as accounts
+from common.account import Account, Reservation
+from common.kube.client import Cluster
+from common.kube.errors import NotFound, Unavailable
+from common.kube.reflector import Change
+from seed import counting as countings
+from seed.accounts import Accounts
+from seed.counting import Counting
+from seed.source import ListToken, Source, Tally
+from tests.unit.fake_api_server import eventually
+from tests.unit.seed_world import PROJECT, SeedWorld, nanos, seed_world
+from tests.unit.test_source_tally import machine
+
+KEY = f"{PROJECT}/c1"
+WINDOW = 0.05
+
+
+class FakeSource:
+    """Follows nothing: the test changes its tally and says what a consistent read finds."""
+
+    key = KEY
+    project = PROJECT
+    problem = None
+    lost_at = None
+
+    def __init__(self) -> None:
+        self.tally = Tally()
+        self.counted = True
+        self.lists = 0
+        self.generations: dict[str, int | None] = {}
+        self.reads = 0
+        self.unreachable = False
+
+    def demand_list(self) -> ListToken:
+        return ListToken(1, self.lists + 1)
+
+    def listed_since(self, token: ListToken) -> bool:
+        return self.lists >= token.number
+
+    async def listed(self, token: ListToken) -> None:
+        while not self.listed_since(token):
+            await asyncio.sleep(0.001)
+
+    async def generation(self, _name: str, uid: str) -> int | None:
+        self.reads += 1
+        if self.unreachable:
+            raise Unavailable(0, "Unavailable", "no answer")
+        return self.generations.get(uid)
+
+
+class FakeSeedCluster:
+    """The seed's API server, as far as these controllers ask it."""
+
+    name = "seed"
+
+    def __init__(self, world: SeedWorld) -> None:
+        self._world = world
+        self.before_answer: Callable[[], None] = lambda: None
+
+    async def apply(self, *_args: object, **_kwargs: object) -> None: ...
+
+    async def get(self, resource: object, name: str, namespace: str | None = None) -> object:
+        self.before_answer()
+        found = self._world.present.get(f"{namespace}/{name}" if namespace else name)
+        if found is None:
+            raise NotFound(404, "NotFound", name)
+        return found
+
+
+class Leading:
+    def __init__(self, world: SeedWorld, term: int = 1) -> None:
+        self.world = world
+        self.cluster = FakeSeedCluster(world)
+        self.source = FakeSource()
+        self.source.lists = 1
+        sources = cast(dict[str, Source], {KEY: self.source})
+        cluster = cast(Cluster, self.cluster)
+
+        async def raise_term(above: int) -> int:
+            return above + 1
+
+        self.accounts = Accounts(
+            cluster,
+            world.catalog,
+            world.books,
+            world.store,
+            sources,
+            term=term,
+            raise_term=raise_term,
+            in_flight_window=WINDOW,
+        )
+        self.counting = Counting(cluster, world.catalog, world.books, self.accounts, sources, in_flight_window=WINDOW)
+
+    def there(self, *names: str, cpu: str = "8", generation: int = 1) -> None:
+        for name in names:
+            self.source.tally.apply(Change(None, machine(name, cpu, generation=generation)))
+            self.source.generations[f"{name}-uid"] = generation
+
+    def changed(self) -> None:
+        self.counting.changed(cast(Source, self.source), freed=True)
+
+
+@asynccontextmanager
+async def leading(
+    monkeypatch: pytest.MonkeyPatch, term: int = 1, *, listed: bool = True, **quota: str
+) -> AsyncIterator[Leading]:
+    """`listed`: the lists that it demands when it takes over are complete already."""
+    monkeypatch.setattr(countings, "RETRY_DELAY", 0.01)
+    async with seed_world() as world:
+        await world.quota(limits="cpu=64", granted="cpu=64", **quota)
+        found = Leading(world, term)
+        tasks = [asyncio.create_task(found.accounts.run()), asyncio.create_task(found.counting.run())]
+        try:
+            if listed:
+                await eventually(lambda: found.accounts._claimed)
+                found.source.lists = 2
+            yield found
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        accounts.check(world.account())
+
+
+async def reserve(world: SeedWorld, name: str, cpu: str = "8", generation: int = 0) -> None:
+    kept = Reservation(source=KEY, object=f"ns/{name}", amount=nanos(f"cpu={cpu}"), generation=generation)
+    await world.book().writer.claim(f"{name}-uid", kept)
+
+
+def use(world: SeedWorld) -> int:
+    return accounts.use(world.account()).get("cpu", 0) // nanos("cpu=1")["cpu"]
+
+
+async def test_what_appears_moves_from_reserved_to_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with leading(monkeypatch) as leader:
+        await reserve(leader.world, "a")
+        leader.there("a")
+        leader.changed()
+        await eventually(lambda: not leader.world.account().reservations)
+        assert leader.world.account().used[KEY]["cpu"] == nanos("cpu=8")["cpu"]
+
+
+async def test_a_new_leader_counts_nothing_before_a_list_that_began_after_its_claim(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with leading(monkeypatch, term=2, listed=False, used="cpu=8") as leader:
+        leader.changed()
+        await eventually(lambda: leader.world.account().epoch == 2)
+        await asyncio.sleep(0.05)
+        assert use(leader.world) == 8, "its first list lacks what the old leader counted since"
+        leader.there("a", "b")
+        leader.source.lists = 2
+        await eventually(lambda: use(leader.world) == 16)
+
+
+async def test_a_count_that_waits_beside_the_claim_is_not_decided_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=8")
+        leader = Leading(world, term=2)
+        quota = world.catalog.quota("project-alpha")
+        assert quota is not None
+        assert not leader.accounts.may_count(quota, cast(Source, leader.source))
+        claiming = asyncio.create_task(leader.accounts._tend(quota, world.book()))
+        await leader.counting._count(KEY)
+        await claiming
+        assert world.account().epoch == 2
+        assert use(world) == 8
+        assert not leader.accounts.may_count(quota, cast(Source, leader.source))
+
+
+async def test_a_list_that_brought_no_change_is_counted_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with leading(monkeypatch, term=2, listed=False, used="cpu=8") as leader:
+        leader.changed()  # the first list is complete: without a Machine, which was deleted while nobody led
+        await eventually(lambda: leader.world.account().epoch == 2)
+        leader.source.lists = 2
+        await eventually(lambda: use(leader.world) == 0)
+
+
+async def test_a_term_above_ours_is_answered_with_a_higher_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with leading(monkeypatch, used="cpu=8") as leader:
+        await leader.world.book().writer.change(lambda account: (accounts.claim_epoch(account, 7), None))
+        await eventually(lambda: leader.accounts._claimed["project-alpha-uid"] == 8)
+        leader.changed()
+        await asyncio.sleep(0.05)
+        assert use(leader.world) == 8
+        leader.source.lists = 3
+        await eventually(lambda: use(leader.world) == 0)
+
+
+async def test_a_reservation_without_an_object_goes_on_evidence_after_the_window(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with leading(monkeypatch) as leader:
+        await reserve(leader.world, "a")
+        await asyncio.sleep(WINDOW)
+        assert leader.world.account().reservations
+        await eventually(lambda: not leader.world.account().reservations)
+        assert leader.source.reads > 0
+
+
+async def test_what_cannot_be_read_is_not_released_and_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(countings, "MAX_CHECKS", 2)
+    async with leading(monkeypatch) as leader:
+        leader.source.unreachable = True
+        for number in range(5):
+            await reserve(leader.world, f"m{number}", "1")
+        await asyncio.sleep(4 * WINDOW)
+        assert len(leader.world.account().reservations) == 5
+        assert 0 < leader.source.reads <= 4, "one read of a silent source is enough for one look"
+        leader.source.unreachable = False
+        await eventually(lambda: not leader.world.account().reservations)
+
+
+async def test_what_exists_but_is_not_seen_yet_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with leading(monkeypatch) as leader:
+        await reserve(leader.world, "a")
+        leader.source.generations["a-uid"] = 1
+        await asyncio.sleep(4 * WINDOW)
+        assert leader.source.reads > 0
+        assert use(leader.world) == 8
+
+
+async def test_another_request_for_the_same_object_starts_the_window_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with leading(monkeypatch, used="cpu=8") as leader:
+        leader.there("a")
+        for _ in range(8):  # each fails after admission, and is tried again
+            await reserve(leader.world, "a", "2", generation=2)
+            await asyncio.sleep(WINDOW * 0.7)
+            assert use(leader.world) == 10
+        await eventually(lambda: use(leader.world) == 8)
+
+
+async def test_an_update_that_never_happened_is_released_once_the_object_itself_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with leading(monkeypatch) as leader:
+        await reserve(leader.world, "a")
+        await reserve(leader.world, "a", "2", generation=2)
+        leader.source.generations["a-uid"] = 1  # created, and not updated; the watch has not brought it yet
+        await asyncio.sleep(4 * WINDOW)
+        assert use(leader.world) == 10
+        leader.there("a")
+        await eventually(lambda: not leader.world.account().reservations)
+        assert use(leader.world) == 8
+
+
+async def test_a_user_cluster_that_a_fresh_read_still_finds_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with leading(monkeypatch, used="cpu=8") as leader:
+        world = leader.world
+        world.present[KEY] = world.catalog.user_clusters.store.get(KEY)
+        # While it is read, the master shows a new global use: the quota is the same one all the while.
+        leader.cluster.before_answer = lambda: world.tell(usage=f"cpu={asyncio.get_running_loop().time()}"[:20])
+        world.catalog.user_clusters.store._remove(KEY)
+        await asyncio.sleep(4 * WINDOW)
+        assert use(world) == 8
+        del world.present[KEY]
+        await eventually(lambda: use(world) == 0)
+
+
+async def test_an_account_that_never_opened_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the master covers what it uses, and what it holds looks like a ledger that was lost."""
+    async with leading(monkeypatch) as leader:
+        fresh = Account(incarnation="fresh", nonce="n", epoch=1)
+        await leader.world.book().writer.change(
+            lambda account: (msgspec.structs.replace(fresh, sequence=account.sequence), None)
+        )
+        leader.there("a")
+        leader.changed()
+        await asyncio.sleep(0.05)
+        assert leader.world.account().used == {}
+
+
+async def test_a_ledger_that_went_backwards_waits_for_the_window_and_a_fresh_list(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with leading(monkeypatch) as leader:
+        world = leader.world
+        leader.there("a")
+        world.tell(granted={"cpu": "64"}, returned={"cpu": "10"})
+        await eventually(lambda: world.account().fenced)
+        reopened = world.account()
+        assert reopened.incarnation != "life"
+        world.tell(account=reopened.incarnation, nonce=reopened.nonce, granted={"cpu": "64"}, returned={"cpu": "10"})
+        await asyncio.sleep(4 * WINDOW)
+        assert world.account().fenced, "what was admitted and lost may be counted only by a new list"
+        leader.source.lists = 3
+        await eventually(lambda: not world.account().fenced)
+        assert accounts.held(world.account()) == nanos("cpu=54")
+        assert use(world) == 8
+
+
+async def test_what_is_recalled_and_idle_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with leading(monkeypatch, used="cpu=8") as leader:
+        leader.source.counted = False
+        leader.world.tell(granted={"cpu": "70"}, recall={"cpu": "65"})
+        await eventually(lambda: leader.world.account().returned == nanos("cpu=62"))
+        assert leader.world.account().granted == nanos("cpu=70")
