@@ -1,0 +1,172 @@
+"""Azure: the VM size from the list of resource SKUs of the location, OS disk and data disk (GiB) from the spec.
+
+Fields: k8c.io/machine-controller/sdk/cloudprovider/azure/types.go, RawConfig;
+pkg/cloudprovider/provider/azure/provider.go, getConfig, has their names in the environment, and getStorageProfile makes
+one OS disk of osDiskSize (the image's own size when 0) and, unless it is 0, one data disk of dataDiskSize. The local
+temporary disk comes with the size and is not counted.
+
+https://learn.microsoft.com/en-us/rest/api/compute/resource-skus/list,
+https://learn.microsoft.com/en-us/entra/identity-platform/v2-oauth2-client-creds-grant-flow
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import urlencode, urlsplit
+
+import msgspec
+
+from common import quantity
+from common.quantity import UNIT
+from seed.providers.flavour import Catalogue, Cloud, CloudError, Flavour, Lookup, Place, Query, Session, Settings
+from seed.providers.size import GIB, NotSized, template_disk
+from seed.providers.spec import Spec
+
+NAME = "azure"
+
+_LOGIN = "login.microsoftonline.com"
+_MANAGEMENT = "management.azure.com"
+_SKUS_VERSION = "2021-07-01"
+_LOCATION = re.compile(r"[a-z0-9]{2,40}")
+_SIZE = re.compile(r"[A-Za-z0-9_-]{1,80}")
+_TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,253}")
+_SUBSCRIPTION = re.compile(r"[0-9A-Fa-f-]{36}")
+_DECIMAL = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
+_WITH_GPU = re.compile(r"Standard_N[CDGV]")  # also those whose capabilities do not say so: they have a part of one
+_WITH_AMD_GPU = re.compile(r"Standard_(N.*_(MI[0-9]|V620)|NV[0-9]+as_v4)")
+LIST_SECONDS = 30.0  # for each attempt: the list takes seconds on good days
+EARLY = 300.0  # seconds before its end at which a token is not used any more
+MAX_PAGES = 100
+
+
+def size(spec: Spec) -> Lookup:
+    os_disk = spec.optional_integer("osDiskSize", minimum=0)
+    data_disk = spec.optional_integer("dataDiskSize", minimum=0)
+    return Lookup(
+        provider=NAME,
+        flavour=_vm_size(spec.text("vmSize")),
+        where={"location": spec.setting("location")},
+        credentials={
+            "subscriptionID": spec.setting("subscriptionID", "AZURE_SUBSCRIPTION_ID"),
+            "tenantID": spec.setting("tenantID", "AZURE_TENANT_ID"),
+            "clientID": spec.setting("clientID", "AZURE_CLIENT_ID"),
+            "clientSecret": spec.setting("clientSecret", "AZURE_CLIENT_SECRET"),
+        },
+        root=os_disk * GIB * UNIT if os_disk else template_disk("osDiskSize"),
+        disks=(data_disk or 0) * GIB * UNIT,
+    )
+
+
+def _vm_size(text: str) -> str:
+    if not _SIZE.fullmatch(text):
+        raise NotSized(NAME, "vmSize is no name of a VM size")
+    return text
+
+
+def place(where: Settings) -> Place:
+    location = where["location"].replace(" ", "").lower()  # "West Europe" is westeurope
+    if not _LOCATION.fullmatch(location):
+        raise NotSized(NAME, "location is no name of a location")
+    return Place(NAME, _MANAGEMENT, location)
+
+
+class _Capability(msgspec.Struct):
+    name: str
+    value: str
+
+
+class _Sku(msgspec.Struct, rename="camel"):
+    name: str = ""
+    resource_type: str = ""
+    capabilities: list[_Capability] | None = None
+
+
+class _Page(msgspec.Struct, rename="camel"):
+    value: list[_Sku]
+    next_link: str | None = None
+
+
+class _Token(msgspec.Struct):
+    access_token: str
+    expires_in: int
+
+
+async def fetch(query: Query) -> Catalogue:
+    token = (await query.sign_in(lambda: _sign_in(query)))["token"]
+    headers = {"Authorization": f"Bearer {token}"}
+    subscription = _checked(query.credentials, "subscriptionID", _SUBSCRIPTION)
+    path = f"/subscriptions/{subscription}/providers/Microsoft.Compute/skus"
+    only = urlencode({"api-version": _SKUS_VERSION, "$filter": f"location eq '{query.place.region}'"})
+    url = f"https://{_MANAGEMENT}{path}?{only}"
+    flavours: dict[str, Flavour] = {}
+    for _ in range(MAX_PAGES):
+        answer = await query.http.request("GET", url, headers=headers, timeout=LIST_SECONDS)
+        if answer.status != 200:
+            raise CloudError(f"answered {answer.status} to the list of sizes", refused=True)
+        page = answer.json(_Page)
+        flavours |= {sku.name: _flavour(sku) for sku in page.value if sku.resource_type == "virtualMachines"}
+        if not page.next_link:
+            return Catalogue(flavours)
+        url = _following(page.next_link)
+    raise CloudError("lists sizes without end")
+
+
+def _following(link: str) -> str:
+    """Only where the token belongs."""
+    try:
+        parts = urlsplit(link)
+    except ValueError as error:
+        raise CloudError("answers what cannot be read") from error
+    if parts.scheme != "https" or parts.netloc not in (_MANAGEMENT, f"{_MANAGEMENT}:443"):
+        raise CloudError("continues its list elsewhere")
+    return link
+
+
+def _flavour(sku: _Sku) -> Flavour:
+    told = {capability.name: capability.value for capability in sku.capabilities or ()}
+    # constrained sizes, such as Standard_M8-2ms, switch off some of their vCPUs
+    cpu = _amount(told.get("vCPUsAvailable") or told.get("vCPUs", ""))
+    gpus = -(-_amount(told.get("GPUs", "0")) // UNIT) * UNIT  # a part of a GPU is a device in the guest
+    if _WITH_GPU.match(sku.name):
+        gpus = max(gpus, UNIT)
+    device = "amd.com/gpu" if _WITH_AMD_GPU.match(sku.name) else "nvidia.com/gpu"
+    return Flavour(
+        cpu=cpu, memory=_amount(told.get("MemoryGB", "")) * GIB, storage=None, devices={device: gpus} if gpus else {}
+    )
+
+
+def _amount(text: str) -> int:
+    if not _DECIMAL.fullmatch(text):
+        raise CloudError("answers what cannot be read")
+    return quantity.parse(text)
+
+
+def _checked(credentials: Settings, name: str, shape: re.Pattern[str]) -> str:
+    """It becomes part of a URL."""
+    text = credentials[name]
+    if not shape.fullmatch(text):
+        raise NotSized(NAME, f"{name} is malformed")
+    return text
+
+
+async def _sign_in(query: Query) -> Session:
+    tenant = _checked(query.credentials, "tenantID", _TENANT)
+    form = {
+        "grant_type": "client_credentials",
+        "client_id": query.credentials["clientID"],
+        "client_secret": query.credentials["clientSecret"],
+        "scope": f"https://{_MANAGEMENT}/.default",
+    }
+    answer = await query.http.request(
+        "POST",
+        f"https://{_LOGIN}/{tenant}/oauth2/v2.0/token",
+        headers={"Content-Type": "application/x-www-form-urlencoded"},
+        body=urlencode(form).encode(),
+    )
+    if answer.status != 200:
+        raise CloudError(f"refuses these credentials ({answer.status})", refused=True)
+    token = answer.json(_Token)
+    return Session({"token": token.access_token}, token.expires_in - EARLY)
+
+
+CLOUD = Cloud(place=place, fetch=fetch, lists=True)
