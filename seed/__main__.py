@@ -26,8 +26,12 @@ from seed.admission import Admission
 from seed.books import Books
 from seed.catalog import Catalog
 from seed.certificates import Certificates
+from seed.flavours.cache import FlavourCache
+from seed.flavours.settings import SettingsReader
+from seed.flavours.transport import Transport
 from seed.leader import Leader
 from seed.ledger.apiserver import ApiServerStore
+from seed.sizing import Sizing
 from seed.webhook import MachineWebhook
 from seed.webhook_configuration import WebhookConfiguration, desired
 from seed.webhook_token import WebhookKey
@@ -89,6 +93,10 @@ async def serve(running: Program, options: SeedOptions) -> None:
     assert host is not None, "https_url has checked it"
     certificates = Certificates(cluster, options.namespace, [host], on_bundle=configuration_changed)
 
+    cache = FlavourCache(Transport(), on_lookup=observed.flavour_lookup, on_fetch=observed.provider_request)
+    settings = SettingsReader(cluster, on_request=metrics.kubernetes_request)
+    sizing = Sizing(cache, settings, key.seal, key.check_seal)
+
     def wanted(user_cluster: UserCluster) -> WebhookConfiguration:
         return desired(
             user_cluster,
@@ -119,9 +127,10 @@ async def serve(running: Program, options: SeedOptions) -> None:
         on_request=metrics.kubernetes_request,
     )
     webhook = MachineWebhook(
-        catalog, Admission(catalog, books), key.verify, observed.decision, lambda: running.health.stopping
+        catalog, Admission(catalog, books), sizing, key.verify, observed.decision, lambda: running.health.stopping
     )
     REGISTRY.register(observed.AccountsCollector(catalog, books))
+    REGISTRY.register(observed.FlavoursCollector(cache))
     running.health.add("certificate", certificates.not_ready)
     running.health.add("webhook key", key.not_ready)
     running.health.add("caches", catalog.not_ready)
@@ -161,6 +170,7 @@ async def serve(running: Program, options: SeedOptions) -> None:
             task.cancel()
         await asyncio.gather(*followers, return_exceptions=True)
         await books.close()
+        await sizing.close()
         await cluster.close()
 
 

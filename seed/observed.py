@@ -12,6 +12,7 @@ from common import account as accounts
 from common.quantity import UNIT
 from seed.books import Books
 from seed.catalog import Catalog
+from seed.flavours.cache import FlavourCache
 
 _REQUESTS = Counter(
     "seedquota_admission_requests_total", "Admission requests answered.", ["consumer", "decision", "reason"]
@@ -29,6 +30,20 @@ _WRITES = Histogram(
 )
 _WRITTEN = Counter("seedquota_ledger_changes_total", "Claims and counts that ledger writes carried.")
 _CONFLICTS = Counter("seedquota_ledger_conflicts_total", "Ledger writes that another writer was faster than.")
+_LOOKUPS = Counter(
+    "seedquota_provider_lookups_total",
+    "Sizes of machine types that were looked up: hit, stale, fetched, missing or unavailable.",
+    ["provider", "result"],
+)
+_FETCHES = Counter(
+    "seedquota_provider_requests_total", "Questions to clouds: ok, refused or failed.", ["provider", "result"]
+)
+_FETCH_SECONDS = Histogram(
+    "seedquota_provider_request_duration_seconds",
+    "Time that a cloud took to answer one question, with all its pages and tries.",
+    ["provider"],
+    buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
+)
 _allowed = {path: (_REQUESTS.labels("Machine", "allowed", ""), _SECONDS.labels(path)) for path in ("local", "recall")}
 
 
@@ -46,6 +61,30 @@ def ledger_write(seconds: float, changes: int) -> None:
 
 def ledger_conflict() -> None:
     _CONFLICTS.inc()
+
+
+def flavour_lookup(provider: str, result: str) -> None:
+    _LOOKUPS.labels(provider, result).inc()
+
+
+def provider_request(provider: str, result: str, seconds: float) -> None:
+    _FETCHES.labels(provider, result).inc()
+    _FETCH_SECONDS.labels(provider).observe(seconds)
+
+
+class FlavoursCollector(Collector):
+    """How old what is kept of clouds is, when Prometheus asks."""
+
+    def __init__(self, cache: FlavourCache) -> None:
+        self._cache = cache
+
+    def collect(self) -> Iterator[Metric]:
+        family = GaugeMetricFamily(
+            "seedquota_provider_oldest_flavour_seconds", "Age of the oldest size that is kept.", labels=["provider"]
+        )
+        for provider, seconds in self._cache.oldest().items():
+            family.add_metric([provider], seconds)
+        yield family
 
 
 class AccountsCollector(Collector):

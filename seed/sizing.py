@@ -96,6 +96,11 @@ class Sizing:
         )
         return _complete(found, await self._cache.find(question, deadline))
 
+    async def close(self) -> None:
+        """The cache and the settings with it."""
+        await self._cache.close()
+        await self._settings.close()
+
     def _remember(self, cluster_uid: str, machine: Machine, place: Place) -> None:
         key = (cluster_uid, stamp.spec_hash(machine))
         self._places[key] = place

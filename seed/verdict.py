@@ -97,6 +97,27 @@ def not_sized(text: str, decision: str) -> Refusal:
     )
 
 
+def not_sized_now(text: str, decision: str) -> Refusal:
+    """The cloud that knows the size does not say it now."""
+    return Refusal(
+        code=503,
+        reason="ServiceUnavailable",
+        message=f"{text}; decision {decision}",
+        causes=[Cause(reason="MachineNotSized", message=text, field="spec.providerSpec")],
+        retry_seconds=RETRY_SECONDS,
+    )
+
+
+def forged(decision: str) -> Refusal:
+    text = "annotation seedquota.io/footprint is written by SeedQuota only"
+    return Refusal(
+        code=403,
+        reason="Forbidden",
+        message=f"{text}; decision {decision}",
+        causes=[Cause(reason="FootprintForged", message=text, field="metadata.annotations[seedquota.io/footprint]")],
+    )
+
+
 def age(seconds: int) -> str:
     """As kubectl shows ages: 40s, 7m, 3h, 2d."""
     for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):

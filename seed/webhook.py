@@ -1,4 +1,4 @@
-"""The validating webhook for Machines: AdmissionReview in, AdmissionReview out, over TLS.
+"""The webhooks for Machines, the one that stamps and the one that admits: AdmissionReview in and out, over TLS.
 
 The path names the user cluster and carries a token that only its own webhook configuration knows, so one tenant's
 API server cannot speak for another's cluster.
@@ -7,6 +7,7 @@ API server cannot speak for another's cluster.
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
 import re
 import time
@@ -27,9 +28,11 @@ from common.quantity import UNIT
 from seed import verdict
 from seed.admission import MARGIN, Admission, Request, Verdict
 from seed.catalog import Catalog
-from seed.machines.footprint import footprint
 from seed.machines.machine_controller import Machine
-from seed.providers.size import NotSized
+from seed.providers.size import Footprint, NotSized, ProviderUnavailable
+from seed.sizing import Sizing
+from seed.stamp import ANNOTATION
+from seed.stamping import Stamping
 from seed.verdict import Refusal
 
 log = logging.getLogger(__name__)
@@ -37,6 +40,7 @@ log = logging.getLogger(__name__)
 MAX_BODY = 8 * 2**20  # two objects of at most 3 MiB each, as the API server bounds them
 DEFAULT_TIMEOUT = 3.0  # seconds, when the API server does not say
 LONGEST_TIMEOUT = 30.0
+RESERVING = 0.3  # seconds that are left for the ledger when a cloud had to be asked
 
 
 class _User(msgspec.Struct):
@@ -77,11 +81,13 @@ class _Status(msgspec.Struct):
     status: str = "Failure"
 
 
-class _Response(msgspec.Struct, omit_defaults=True):
+class _Response(msgspec.Struct, rename="camel", omit_defaults=True):
     uid: str
     allowed: bool
     status: _Status | None = None
     warnings: list[str] = []
+    patch_type: str = ""
+    patch: str = ""
 
 
 class _Answer(msgspec.Struct, rename="camel"):
@@ -99,12 +105,13 @@ _JSON = {"Content-Type": "application/json"}
 
 
 class MachineWebhook:
-    """Handles `POST /machines/<user cluster uid>/<token>`."""
+    """Handles `POST /machines/<user cluster uid>/<token>`, and `/stamp/...` alike."""
 
     def __init__(
         self,
         catalog: Catalog,
         admission: Admission,
+        sizing: Sizing,
         verify: Callable[[str, str], bool],
         on_decision: Callable[[str, str, str, float], None] = lambda _decision, _reason, _path, _seconds: None,
         stopping: Callable[[], bool] = lambda: False,
@@ -112,6 +119,8 @@ class MachineWebhook:
         """While `stopping`, each answer ends its connection, so that callers find another replica."""
         self._catalog = catalog
         self._admission = admission
+        self._sizing = sizing
+        self._stamping = Stamping(catalog, sizing)
         self._verify = verify
         self._on_decision = on_decision
         self._stopping = stopping
@@ -122,7 +131,7 @@ class MachineWebhook:
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         started = time.monotonic()
-        cluster_uid = self._cluster_of(request.path)
+        purpose, cluster_uid = self._caller(request.path)
         if request.method != "POST" or cluster_uid is None:
             return web.Response(status=404, text="not found\n")
         try:
@@ -133,21 +142,35 @@ class MachineWebhook:
             return web.Response(status=400, text=f"not an AdmissionReview of a Machine: {error}\n")
         if not _named(review):
             return web.Response(status=400, text="the Machine has no proper name, namespace and uid\n")
-        found = await self._decide(
-            cluster_uid, review, asyncio.get_running_loop().time() + _patience(request.query_string)
-        )
-        seconds = time.monotonic() - started
-        self._tell(review, found, seconds)
-        response = web.Response(body=_encode(_Answer(_respond(review.uid, found))), headers=_JSON)
+        deadline = asyncio.get_running_loop().time() + _patience(request.query_string)
+        if purpose == "stamp":
+            answer = await self._stamp(cluster_uid, review, deadline)
+        else:
+            found = await self._decide(cluster_uid, review, deadline)
+            self._tell(review, found, time.monotonic() - started)
+            answer = _respond(review.uid, found)
+        response = web.Response(body=_encode(_Answer(answer)), headers=_JSON)
         if self._stopping():
             response.force_close()
         return response
 
-    def _cluster_of(self, path: str) -> str | None:
+    def _caller(self, path: str) -> tuple[str, str | None]:
+        """What is asked, and for which user cluster; None for whoever cannot prove to be its API server."""
         parts = path.split("/")
-        if len(parts) != 4 or parts[1] != "machines" or not self._verify(parts[2], parts[3]):
-            return None
-        return parts[2]
+        if len(parts) != 4 or parts[1] not in {"machines", "stamp"} or not self._verify(parts[2], parts[3]):
+            return "", None
+        return parts[1], parts[2]
+
+    async def _stamp(self, cluster_uid: str, review: _AdmissionRequest, deadline: float) -> _Response:
+        stamp = None
+        if review.object is not None and review.operation in {"CREATE", "UPDATE"}:
+            stamp = await self._stamping.stamp(cluster_uid, review.object, review.old_object, deadline)
+        if review.object is None or stamp is None:
+            return _Response(uid=review.uid, allowed=True)
+        patch = [_annotate(review.object, stamp)]
+        return _Response(
+            uid=review.uid, allowed=True, patch_type="JSONPatch", patch=base64.b64encode(_encode(patch)).decode()
+        )
 
     async def _decide(self, cluster_uid: str, review: _AdmissionRequest, deadline: float) -> Verdict:
         machine, old = review.object, review.old_object
@@ -158,21 +181,29 @@ class MachineWebhook:
             decision = verdict.decision_id()
             why = "its user cluster is not known to this seed any more"
             return Verdict(decision=decision, refusal=verdict.unavailable("of the project", why, decision))
+        if self._sizing.tampered(cluster_uid, machine, old):
+            decision = verdict.decision_id()
+            return Verdict(decision=decision, refusal=verdict.forged(decision))
         if review.operation == "UPDATE" and old is not None and old.spec.provider_spec == machine.spec.provider_spec:
             return Verdict(decision="")  # costs nothing; a Machine that cannot be sized must still lose its finalizer
         quotas = self._catalog.quotas_of_project(cluster.spec.project)
+        enforced = [quota for quota in quotas if quota.enforced]
         try:
-            size = footprint(machine)
-            for quota in quotas:
-                if quota.enforced:
-                    size.require(quota.limits)
+            size = await self._sizing.admitted(cluster, machine, deadline - RESERVING)
+            for quota in enforced:
+                size.require(quota.limits)
         except NotSized as error:
             decision = verdict.decision_id()
             return Verdict(decision=decision, refusal=verdict.not_sized(str(error), decision))
+        except ProviderUnavailable as error:
+            if enforced:
+                decision = verdict.decision_id()
+                return Verdict(decision=decision, refusal=verdict.not_sized_now(str(error), decision))
+            size = Footprint(error.provider, {"machines": UNIT})  # nothing is to be kept: counted when it is known
         need = size.resources
         generation = 0
         if old is not None:
-            more = resources.subtract(need, _known_size(old))
+            more = resources.subtract(need, self._known_size(cluster_uid, old))
             need = {resource: amount for resource, amount in more.items() if amount > 0}
             generation = machine.metadata.generation
             if not need:
@@ -192,6 +223,12 @@ class MachineWebhook:
                 deadline=deadline,
             )
         )
+
+    def _known_size(self, cluster_uid: str, machine: Machine) -> resources.ResourceList:
+        try:
+            return self._sizing.counted(cluster_uid, machine).resources
+        except (NotSized, ProviderUnavailable):
+            return {"machines": UNIT}  # as it is counted, at the least
 
     def _tell(self, review: _AdmissionRequest, found: Verdict, seconds: float) -> None:
         refusal = found.refusal
@@ -247,11 +284,11 @@ def _patience(query: str) -> float:
     return max(seconds - MARGIN, seconds / 2)
 
 
-def _known_size(machine: Machine) -> resources.ResourceList:
-    try:
-        return footprint(machine).resources
-    except NotSized:
-        return {"machines": UNIT}  # as it is counted, at the least
+def _annotate(machine: Machine, stamp: str) -> dict[str, object]:
+    """An operation of RFC 6902."""
+    if machine.metadata.annotations:
+        return {"op": "add", "path": f"/metadata/annotations/{ANNOTATION.replace('/', '~1')}", "value": stamp}
+    return {"op": "add", "path": "/metadata/annotations", "value": {ANNOTATION: stamp}}
 
 
 def _respond(uid: str, found: Verdict) -> _Response:

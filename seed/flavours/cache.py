@@ -94,7 +94,7 @@ class _Refused(msgspec.Struct, frozen=True):
 
 
 class FlavourCache:
-    """Serves all user clusters of one replica. `close()` it.
+    """Serves all user clusters of one replica. `close()` it, and with it the transport.
 
     `on_lookup(provider, result)`: hit, stale, missing, fetched, unavailable. `on_fetch(provider, result, seconds)`: ok,
     refused, failed.
@@ -162,6 +162,7 @@ class FlavourCache:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._transport.close()
 
     async def _ask(self, question: Question, deadline: float) -> Known:
         place = question.place

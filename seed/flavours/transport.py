@@ -21,7 +21,7 @@ from common.kube.errors import ApiError, NotFound
 from common.kube.kubeconfig import InvalidKubeconfig
 from common.kube.meta import Object
 from common.kube.resource import Resource
-from seed.providers.flavour import Answer, CloudError
+from seed.providers.flavour import Answer, CloudError, Headers
 
 ATTEMPTS = 4
 FIRST_PAUSE = 0.1  # seconds, then doubled, with jitter
@@ -46,22 +46,32 @@ class Transport:
     ) -> None:
         """`ssl_context` decides whom to trust, instead of the system's authorities."""
         self._plain_hosts = plain_hosts
-        connector = aiohttp.TCPConnector(
-            ssl=ssl_context if ssl_context is not None else True, resolver=resolver, limit=64, limit_per_host=8
-        )
-        self._session = aiohttp.ClientSession(
-            connector=connector,
+        self._ssl_context = ssl_context
+        self._resolver = resolver
+        self._session: aiohttp.ClientSession | None = None
+
+    def within(self, deadline: float) -> BoundedHttp:
+        """Requests that end by `deadline`, on the event loop's clock."""
+        if self._session is None:
+            self._session = self._connected()
+        return BoundedHttp(self._session, deadline, self._plain_hosts)
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    def _connected(self) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                ssl=self._ssl_context if self._ssl_context is not None else True,
+                resolver=self._resolver,
+                limit=64,
+                limit_per_host=8,
+            ),
             trust_env=True,  # HTTPS_PROXY
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={"User-Agent": "seedquota"},
         )
-
-    def within(self, deadline: float) -> BoundedHttp:
-        """Requests that end by `deadline`, on the event loop's clock."""
-        return BoundedHttp(self._session, deadline, self._plain_hosts)
-
-    async def close(self) -> None:
-        await self._session.close()
 
 
 class BoundedHttp:
@@ -77,7 +87,7 @@ class BoundedHttp:
         method: str,
         url: str,
         *,
-        headers: Mapping[str, str] = _NOTHING,
+        headers: Headers = _NOTHING,
         query: Mapping[str, str] = _NOTHING,
         body: bytes = b"",
         ca: str = "",
@@ -95,7 +105,8 @@ class BoundedHttp:
             reraise=True,
         ):
             with attempt:
-                return await self._once(method, url, headers, query, body, context, timeout)
+                made = headers() if callable(headers) else headers
+                return await self._once(method, url, made, query, body, context, timeout)
         raise AssertionError("the last attempt returns or raises")
 
     async def _once(

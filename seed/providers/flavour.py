@@ -182,6 +182,10 @@ class Answer:
             raise CloudError("answers what cannot be read") from error
 
 
+Headers = Mapping[str, str] | Callable[[], Mapping[str, str]]
+"""Of a request; a function makes them anew for each attempt (a signature that serves only once)."""
+
+
 class Http(Protocol):
     """Requests of one fetch, bounded together in time. HTTPS only, except to 169.254.169.254; follows no redirect."""
 
@@ -190,7 +194,7 @@ class Http(Protocol):
         method: str,
         url: str,
         *,
-        headers: Mapping[str, str] = _NOTHING,
+        headers: Headers = _NOTHING,
         query: Mapping[str, str] = _NOTHING,
         body: bytes = b"",
         ca: str = "",

@@ -25,8 +25,13 @@ from seed.admission import Admission
 from seed.books import Books
 from seed.catalog import Catalog
 from seed.certificates import Certificates
+from seed.flavours.cache import FlavourCache
+from seed.flavours.settings import SettingsReader
+from seed.flavours.transport import Transport
 from seed.ledger.apiserver import ApiServerStore
+from seed.sizing import Sizing
 from seed.webhook import MachineWebhook
+from seed.webhook_token import WebhookKey
 
 NAMESPACE = "seedquota"
 COUNT_EVERY = 0.1  # seconds: as often as a busy leader counts
@@ -47,8 +52,10 @@ async def admission(facts: dict[str, str], ready: Callable[[int, bytes, str], Aw
     tasks = [asyncio.create_task(run) for run in (catalog.run(), store.run(), certificates.run())]
     await catalog.wait_synced()
     await certificates.wait_ready(20)
+    key = WebhookKey(cluster, NAMESPACE)
+    sizing = Sizing(FlavourCache(Transport()), SettingsReader(cluster), key.seal, key.check_seal)
     webhook = MachineWebhook(
-        catalog, Admission(catalog, books), lambda _uid, token: token == "bench", observed.decision
+        catalog, Admission(catalog, books), sizing, lambda _uid, token: token == "bench", observed.decision
     )
     quota = next(iter(catalog.all_quotas()))
     book = books.get(quota)

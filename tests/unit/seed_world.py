@@ -18,7 +18,12 @@ from common.kube.reflector import Change
 from seed.admission import Admission
 from seed.books import Book, Books
 from seed.catalog import Catalog
+from seed.flavours.cache import FlavourCache
+from seed.flavours.settings import SettingsReader
+from seed.flavours.transport import Transport
 from seed.ledger.memory import MemoryStore
+from seed.sizing import Sizing
+from seed.webhook_token import seal
 
 PROJECT = "alpha"
 ORGANIZATION = "acme"
@@ -32,6 +37,17 @@ def amounts(text: str) -> dict[str, str]:
 
 def nanos(text: str) -> dict[str, int]:
     return resources.parse(amounts(text))
+
+
+def sizing(cluster: object = None) -> Sizing:
+    """Of Machines whose spec tells their size; stamps are sealed with a key of its own."""
+    cache = FlavourCache(Transport())
+    settings = SettingsReader(cast(Cluster, cluster), environment={})
+
+    def sealed(text: bytes) -> str:
+        return seal(b"k" * 32, text)
+
+    return Sizing(cache, settings, sealed, lambda text, given: sealed(text) == given)
 
 
 class SeedWorld:

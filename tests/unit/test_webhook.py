@@ -16,7 +16,7 @@ from common import account as accounts
 from devcluster import certificates
 from seed.ledger.memory import MemoryStore
 from seed.webhook import MAX_BODY, MachineWebhook
-from tests.unit.seed_world import CLUSTER_UID, SeedWorld, nanos, seed_world
+from tests.unit.seed_world import CLUSTER_UID, SeedWorld, nanos, seed_world, sizing
 
 TOKEN = "token-of-c1"
 PATH = f"/machines/{CLUSTER_UID}/{TOKEN}"
@@ -92,6 +92,7 @@ async def serving(directory: Path, store: MemoryStore | None = None) -> AsyncIte
         webhook = MachineWebhook(
             world.catalog,
             world.admission,
+            sizing(),
             lambda uid, token: (uid, token) == (CLUSTER_UID, TOKEN) or token == "token-of-a-deleted-cluster",
             lambda decision, reason, path, _seconds: decisions.append((decision, reason, path)),
         )
