@@ -36,7 +36,7 @@ _WITH_GPU = re.compile(r"Standard_N[CDGV]")  # also those whose capabilities do 
 _WITH_AMD_GPU = re.compile(r"Standard_(N.*_(MI[0-9]|V620)|NV[0-9]+as_v4)")
 LIST_SECONDS = 30.0  # for each attempt: the list takes seconds on good days
 EARLY = 300.0  # seconds before its end at which a token is not used any more
-MAX_PAGES = 100
+MAX_PAGES = 20
 
 
 def size(spec: Spec) -> Lookup:
