@@ -30,7 +30,7 @@ from seed.flavours.cache import FlavourCache
 from seed.flavours.settings import SettingsReader
 from seed.flavours.transport import Transport
 from seed.leader import Leader
-from seed.ledger.apiserver import ApiServerStore
+from seed.ledger.chosen import ChosenStore, LedgerOptions
 from seed.sizing import Sizing
 from seed.webhook import MachineWebhook
 from seed.webhook_configuration import WebhookConfiguration, desired
@@ -45,7 +45,7 @@ START_TIMEOUT = 60.0  # seconds for the API server to answer at start; then the 
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeedOptions(CommonOptions):
+class SeedOptions(LedgerOptions):
     seed_name: Annotated[str, Flag(text, "the name that this seed has on the master")]
     webhook_url: Annotated[
         str, Flag(https_url, "where the API servers of user clusters reach the webhook: https://host[:port]")
@@ -82,7 +82,8 @@ async def connect(options: CommonOptions, name: str) -> Cluster:
 async def serve(running: Program, options: SeedOptions) -> None:
     cluster = await connect(options, options.seed_name)
     catalog = Catalog(cluster)
-    store = ApiServerStore(cluster, options.namespace)
+    chosen = ChosenStore(options, cluster, options.seed_name, lambda: leader.leads, options.lease_duration)
+    store = chosen.store
     books = Books(catalog, store, on_write=observed.ledger_write, on_conflict=observed.ledger_conflict)
 
     def configuration_changed() -> None:
@@ -123,6 +124,7 @@ async def serve(running: Program, options: SeedOptions) -> None:
         store,
         lease,
         wanted,
+        sizing,
         in_flight_window=options.in_flight_window,
         on_request=metrics.kubernetes_request,
     )
@@ -134,12 +136,12 @@ async def serve(running: Program, options: SeedOptions) -> None:
     running.health.add("certificate", certificates.not_ready)
     running.health.add("webhook key", key.not_ready)
     running.health.add("caches", catalog.not_ready)
-    running.health.add("ledger", lambda: store.reflector.error)
+    running.health.add("ledger", chosen.not_ready)
 
     followers = [
         asyncio.create_task(certificates.run(), name="certificates"),
         asyncio.create_task(key.run(), name="webhook key"),
-        asyncio.create_task(store.run(), name="ledgers"),
+        asyncio.create_task(chosen.run(), name="ledgers"),
         asyncio.create_task(catalog.run(), name="catalog"),
     ]
     server = web.ServerRunner(webhook.server(), shutdown_timeout=options.stop_timeout)

@@ -16,6 +16,7 @@ from seed.books import Books
 from seed.catalog import Catalog
 from seed.counting import Counting
 from seed.ledger.store import Store, StoreUnavailableError
+from seed.sizing import Sizing
 from seed.source import Source
 from seed.user_clusters import UserClusters
 from seed.webhook_configuration import WebhookConfiguration
@@ -34,6 +35,7 @@ class Leader:
         store: Store,
         lease: Lease,
         desired: Callable[[UserCluster], WebhookConfiguration],
+        sizing: Sizing,
         *,
         in_flight_window: float,
         on_request: RequestHook | None = None,
@@ -44,6 +46,7 @@ class Leader:
         self._store = store
         self._lease = lease
         self._desired = desired
+        self._sizing = sizing
         self._window = in_flight_window
         self._on_request = on_request
         self._user_clusters: UserClusters | None = None
@@ -94,6 +97,7 @@ class Leader:
             self._cluster,
             self._catalog,
             self._desired,
+            self._sizing,
             on_change=changed,
             on_state=state_changed,
             on_request=self._on_request,

@@ -27,30 +27,43 @@ from common.resources import ResourceList
 from seed.machines.footprint import footprint
 from seed.machines.machine_controller import GROUP, KIND, PLURAL, VERSION, Machine
 from seed.own_secret import SECRETS, Secret
-from seed.providers.size import NotSized
+from seed.providers.size import Footprint, NotSized, ProviderUnavailable
+from seed.sizing import Sizing
+from seed.stamp import spec_hash
 
 log = logging.getLogger(__name__)
 
 MACHINES = Resource(GROUP, VERSION, PLURAL, KIND, True, Machine)
 MAX_REMEMBERED = 20_000  # deleted Machines whose reservation may still turn up
 MAX_UNSIZED_NAMED = 5
+MAX_ASKED = 16  # sizes of one source that are asked for at a time
+ASK_SECONDS = 30.0
+FIRST_ASK_PAUSE = 2.0  # seconds before asking again for what could not be told; then doubled
+LONGEST_ASK_PAUSE = 60.0
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """One Machine as it stands in the sum."""
+    """One Machine as it stands in the sum. `waiting`: its cloud has not told its size yet."""
 
     size: ResourceList
     generation: int
     unsized: str = ""
     unknown: tuple[str, ...] = ()
+    waiting: bool = False
 
 
 class Tally:
     """The sum over a source's Machines, kept up to date change by change. Pure but for being mutable."""
 
-    def __init__(self, before: Tally | None = None) -> None:
-        """`before` is asked for the last known size of what cannot be sized now."""
+    def __init__(self, before: Tally | None = None, size: Callable[[Machine], Footprint] = footprint) -> None:
+        """`before` is asked for the last known size of what cannot be sized now.
+
+        `size` raises NotSized, and ProviderUnavailable for what a cloud has to be asked: see `waiting`.
+        """
         self.used: dict[str, int] = {}
+        self.waiting: dict[str, Machine] = {}  # by uid: look again with `apply(Change(machine, machine))`
+        self._footprint = size
+        self._guessed: set[str] = set()  # uids of the first list that stand in the sum without ever having been sized
         self._last_known: Mapping[str, Counted] = before._machines if before is not None else {}
         self._machines: dict[str, Counted] = {}
         self._names: dict[str, str] = {}  # uid -> namespace/name of what is not sized, for people
@@ -65,6 +78,7 @@ class Tally:
         if change.old is not None:
             before = self._machines.pop(change.old.metadata.uid, None)
             self._names.pop(change.old.metadata.uid, None)
+            self.waiting.pop(change.old.metadata.uid, None)
         after: ResourceList = {}
         if change.new is not None:
             uid = change.new.metadata.uid
@@ -72,6 +86,8 @@ class Tally:
             self._machines[uid] = counted
             if counted.unsized or counted.unknown:
                 self._names[uid] = change.new.metadata.key
+            if counted.waiting:
+                self.waiting[uid] = change.new
             after = counted.size
         elif change.old is not None:
             self._deleted[change.old.metadata.uid] = None
@@ -85,17 +101,34 @@ class Tally:
 
     def _size(self, machine: Machine, before: Counted | None) -> Counted:
         try:
-            size = footprint(machine)
-        except NotSized as error:
+            size = self._footprint(machine)
+        except (NotSized, ProviderUnavailable) as error:
             # Counted at its last known size (DESIGN section 5); as a machine it counts whatever its size.
             known = before.size if before is not None else {"machines": UNIT}
-            return Counted(known, machine.metadata.generation, str(error))
+            waiting = isinstance(error, ProviderUnavailable)
+            return Counted(known, machine.metadata.generation, str(error), waiting=waiting)
         return Counted(size.resources, machine.metadata.generation, "", tuple(size.unknown))
 
     def seen(self, reservations: Iterable[str]) -> dict[str, int]:
-        """Which of the reserved objects stand in the sum, and at which generation."""
+        """Which of the reserved objects stand in the sum, and at which generation.
+
+        One whose size is waited for does not: its reservation holds what it costs.
+        """
         machines = self._machines
-        return {uid: machines[uid].generation for uid in reservations if uid in machines}
+        return {uid: machines[uid].generation for uid in reservations if uid in machines and not machines[uid].waiting}
+
+    def listed(self) -> None:
+        """The first list is complete."""
+        self._guessed = {uid for uid in self.waiting if uid not in self._last_known or self._last_known[uid].waiting}
+
+    @property
+    def too_low(self) -> bool:
+        """True while the sum lacks Machines that were there before this tally and may have been counted by another."""
+        return any(uid in self.waiting for uid in self._guessed)
+
+    def explain(self, uid: str, reason: str) -> None:
+        """Why a Machine still waits, for people."""
+        self._machines[uid] = msgspec.structs.replace(self._machines[uid], unsized=reason)
 
     def gone(self, reservations: Iterable[str]) -> set[str]:
         """Which of the reserved objects have been seen and deleted since."""
@@ -143,6 +176,7 @@ class Source:
         *,
         on_change: Callable[[Source, bool], None],
         on_state: Callable[[Source], None],
+        sizing: Sizing,
         on_request: RequestHook | None = None,
         connected: Callable[[Source, Cluster], asyncio.Task[None] | None] = lambda _source, _cluster: None,
     ) -> None:
@@ -150,6 +184,7 @@ class Source:
         self.uid = user_cluster.metadata.uid
         self.project = user_cluster.spec.project
         self.user_cluster = user_cluster
+        self._sizing = sizing
         self.tally = Tally()
         self._problem: Problem | None = None  # of the connection
         self._secret_problem: Problem | None = None  # the connection made before it may still work
@@ -320,10 +355,14 @@ class Source:
 
     async def _follow(self, cluster: Cluster, namespace: str | None) -> None:
         self.cluster = cluster
-        tally = Tally(self.tally)
+        tally = Tally(self.tally, lambda machine: self._sizing.counted(self.uid, machine))
+
+        unsized = asyncio.Event()
 
         def heard(change: Change[Machine]) -> None:
             freed = tally.apply(change)
+            if tally.waiting:
+                unsized.set()
             if self.tally is tally:
                 self._on_change(self, freed)
 
@@ -331,9 +370,11 @@ class Source:
         self._connections += 1
         self._following = reflector
         running = asyncio.create_task(reflector.run(), name=f"machines of {self.key}")
+        asking = asyncio.create_task(self._ask_sizes(tally, unsized), name=f"sizes of {self.key}")
         beside = self._connected(self, cluster)
         try:
             await self._first_list(reflector)
+            tally.listed()
             # Only now does the new connection's state replace the old one's: never a moment without a count.
             self.tally, self._reflector = tally, reflector
             self._on_change(self, True)
@@ -344,7 +385,43 @@ class Source:
         finally:
             self.cluster = None
             await _end(running)
+            await _end(asking)
             await _end(beside)
+
+    async def _ask_sizes(self, tally: Tally, wake: asyncio.Event) -> None:
+        """Asks for what the tally waits for, each spec once, and counts it when the answer comes."""
+        pause = FIRST_ASK_PAUSE
+        while True:
+            await wake.wait()
+            wake.clear()
+            waiting = {spec_hash(machine): machine for machine in tally.waiting.values()}
+            limit = asyncio.Semaphore(MAX_ASKED)
+            await asyncio.gather(*(self._ask_size(tally, digest, one, limit) for digest, one in waiting.items()))
+            if not tally.waiting:
+                pause = FIRST_ASK_PAUSE
+                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await wake.wait()
+            wake.set()
+            pause = min(pause * 2, LONGEST_ASK_PAUSE)
+
+    async def _ask_size(self, tally: Tally, digest: str, machine: Machine, limit: asyncio.Semaphore) -> None:
+        reason = ""
+        async with limit:
+            try:
+                await self._sizing.size(self.user_cluster, machine, asyncio.get_running_loop().time() + ASK_SECONDS)
+            except (NotSized, ProviderUnavailable) as error:
+                reason = str(error)
+        freed = False
+        for uid, waiting in list(tally.waiting.items()):
+            if spec_hash(waiting) == digest:
+                if reason:
+                    tally.explain(uid, reason)
+                else:
+                    freed |= tally.apply(Change(waiting, waiting))
+        if self.tally is tally:
+            self._on_change(self, freed)
 
     async def _first_list(self, reflector: Reflector[Machine]) -> None:
         while not reflector.synced.is_set():

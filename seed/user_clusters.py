@@ -14,6 +14,7 @@ from common.kube.client import Cluster, RequestHook
 from common.kube.controller import Controller, ReconcileHook
 from common.kube.errors import ApiError, NotFound
 from seed.catalog import Catalog
+from seed.sizing import Sizing
 from seed.source import Source
 from seed.webhook_configuration import ConfigurationKeeper, WebhookConfiguration
 
@@ -31,6 +32,7 @@ class UserClusters:
         cluster: Cluster,
         catalog: Catalog,
         desired: Callable[[UserCluster], WebhookConfiguration],
+        sizing: Sizing,
         *,
         on_change: Callable[[Source, bool], None],
         on_state: Callable[[Source], None],
@@ -43,6 +45,7 @@ class UserClusters:
         self._cluster = cluster
         self._catalog = catalog
         self._desired = desired
+        self._sizing = sizing
         self._on_change = on_change
         self._on_state = on_state
         self._on_request = on_request
@@ -83,6 +86,7 @@ class UserClusters:
                 cluster,
                 on_change=self._changed,
                 on_state=self._state_changed,
+                sizing=self._sizing,
                 on_request=self._on_request,
                 connected=self._keep_webhook,
             )

@@ -13,7 +13,7 @@ from common.kube.errors import ApiError, Unavailable
 from seed.source import Source
 from tests.unit import fake_api_server as fakes
 from tests.unit.fake_api_server import FakeApiServer, eventually, fake_api_server, status
-from tests.unit.seed_world import nanos
+from tests.unit.seed_world import nanos, sizing
 
 
 def on_seed() -> UserCluster:
@@ -57,6 +57,7 @@ async def following(monkeypatch: pytest.MonkeyPatch, *, held: bool = False) -> A
             on_seed(),
             on_change=lambda _source, freed: found[0].changes.append(freed),
             on_state=lambda _source: None,
+            sizing=sizing(),
         )
         found.append(Following(api, source))
         try:
