@@ -1,0 +1,96 @@
+"""DigitalOcean: the Droplet size's own vCPUs, memory (MiB) and disk (GiB) from `GET /v2/sizes`.
+
+Fields: k8c.io/machine-controller/sdk/cloudprovider/digitalocean/types.go, RawConfig;
+pkg/cloudprovider/provider/digitalocean/provider.go, getConfig, has their names in the environment.
+Answers: https://docs.digitalocean.com/reference/api/reference/sizes/. `gpu_info` is there for GPU Droplets only. Their
+further `scratch` disk comes with the size and is not counted.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from common.quantity import UNIT
+from seed.providers.flavour import Catalogue, Cloud, CloudError, Flavour, Lookup, Place, Query, Settings
+from seed.providers.size import GIB, MIB
+from seed.providers.spec import LARGEST, Spec
+
+NAME = "digitalocean"
+
+_HOST = "api.digitalocean.com"
+_DEVICES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
+PER_PAGE = 200  # the most that is documented
+MAX_PAGES = 50
+
+_Whole = Annotated[int, msgspec.Meta(gt=0, le=LARGEST)]
+
+
+def size(spec: Spec) -> Lookup:
+    return Lookup(
+        provider=NAME,
+        flavour=spec.text("size"),
+        where={},
+        credentials={"token": spec.setting("token", "DO_TOKEN")},
+    )
+
+
+def place(where: Settings) -> Place:
+    """The same everywhere: a slug has one size, whatever the region."""
+    return Place(NAME, _HOST)
+
+
+class _Gpu(msgspec.Struct):
+    count: _Whole
+    model: str = ""
+
+
+class _Size(msgspec.Struct):
+    slug: str
+    memory: _Whole
+    vcpus: _Whole
+    disk: _Whole
+    gpu_info: _Gpu | None = None
+
+
+class _Pages(msgspec.Struct):
+    next: str | None = None
+
+
+class _Links(msgspec.Struct):
+    pages: _Pages | None = None
+
+
+class _Answer(msgspec.Struct):
+    sizes: list[_Size]
+    links: _Links | None = None
+
+
+async def fetch(query: Query) -> Catalogue:
+    headers = {"Authorization": f"Bearer {query.credentials['token']}"}
+    flavours: dict[str, Flavour] = {}
+    for page in range(1, MAX_PAGES + 1):
+        parameters = {"page": str(page), "per_page": str(PER_PAGE)}
+        answer = await query.http.request("GET", f"https://{_HOST}/v2/sizes", headers=headers, query=parameters)
+        if answer.status != 200:
+            raise CloudError(f"answered {answer.status}")
+        listed = answer.json(_Answer)
+        flavours |= {size.slug: _flavour(size) for size in listed.sizes}
+        if not (listed.links and listed.links.pages and listed.links.pages.next):
+            return Catalogue(flavours)
+    raise CloudError(f"answers more than {MAX_PAGES} pages")
+
+
+def _flavour(size: _Size) -> Flavour:
+    devices: dict[str, int] = {}
+    if size.gpu_info:
+        device = _DEVICES.get(size.gpu_info.model.partition("_")[0])  # nvidia_h100, amd_mi300x
+        if device:
+            devices[device] = size.gpu_info.count * UNIT
+    return Flavour(
+        cpu=size.vcpus * UNIT, memory=size.memory * MIB * UNIT, storage=size.disk * GIB * UNIT, devices=devices
+    )
+
+
+CLOUD = Cloud(place=place, fetch=fetch, lists=True)

@@ -1,0 +1,169 @@
+"""Equinix Metal: the plan's physical cores, memory and drives from `GET /metal/v1/plans`.
+
+Equinix ended the service on 30 June 2026; this follows its last API description (github.com/equinix/equinix-sdk-go,
+spec/services/metalv1). Fields: k8c.io/machine-controller/sdk/cloudprovider/equinixmetal/types.go, RawConfig;
+pkg/cloudprovider/provider/equinixmetal/provider.go, getConfig, has their names in the environment.
+
+A plan tells its CPUs as `{"count": 2, "type": "Intel Xeon Gold 5120 14-Core Processor @ 2.20GHz"}`: how many, and a
+text for people. Cores are those of the model, where the text does not tell them or tells those of all CPUs together.
+Memory is in GiB though called "GB"; drives are sold, and counted, in powers of 1000.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import msgspec
+
+from common.quantity import UNIT
+from seed.providers.decimals import nanos
+from seed.providers.flavour import Catalogue, Cloud, CloudError, Flavour, Lookup, Place, Query, Setting, Settings
+from seed.providers.size import NotSized
+from seed.providers.spec import Spec
+
+NAME = "equinixmetal"
+
+_HOST = "api.equinix.com"
+_CORES = {
+    "C2550": 4,
+    "C2750": 8,
+    "E3-1240": 4,
+    "E3-1578L": 4,
+    "E5-2620": 8,
+    "E5-2640": 8,
+    "E5-2650": 12,
+    "Gold 5120": 14,
+    "Gold 6126": 12,
+    "Gold 6314U": 32,
+    "Gold 6338": 32,
+    "Silver 4214": 12,
+    "E-2278G": 8,
+    "E-2378G": 8,
+    "D-1537": 8,
+    "7401P": 24,
+    "7402P": 24,
+    "7502P": 32,
+    "CN8890": 48,
+    "ThunderX": 48,
+    "eMAG": 32,
+    "Q80-30": 80,
+}
+_TOLD_CORES = re.compile(r"\b([1-9][0-9]{0,2})[ -]cores?\b", re.IGNORECASE)
+_AMOUNT = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([MGT])i?B", re.IGNORECASE)
+_NVIDIA = re.compile(r"nvidia|tesla|quadro", re.IGNORECASE)
+_AMD = re.compile(r"\bamd\b|radeon", re.IGNORECASE)
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=1024)]
+
+
+def size(spec: Spec) -> Lookup:
+    return Lookup(
+        provider=NAME,
+        flavour=spec.text("instanceType"),
+        where={},
+        credentials={
+            "token": spec.setting("token", "METAL_AUTH_TOKEN"),
+            "packetToken": Setting(variable="PACKET_API_KEY"),  # as it was called before, still read
+        },
+    )
+
+
+def place(where: Settings) -> Place:
+    """The same everywhere: a plan has one size, whatever the metro."""
+    return Place(NAME, _HOST)
+
+
+class _Cpu(msgspec.Struct):
+    count: _Count
+    type: str
+
+
+class _Memory(msgspec.Struct):
+    total: str
+
+
+class _Drive(msgspec.Struct):
+    count: _Count
+    size: str
+
+
+class _Gpu(msgspec.Struct):
+    count: _Count
+    type: str = ""
+
+
+class _Specs(msgspec.Struct):
+    cpus: list[_Cpu]
+    memory: _Memory
+    drives: list[_Drive] = []
+    gpu: list[_Gpu] = []
+
+
+class _Plan(msgspec.Struct):
+    slug: str | None = None
+    name: str | None = None
+    specs: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class _Answer(msgspec.Struct):
+    plans: list[_Plan]
+
+
+async def fetch(query: Query) -> Catalogue:
+    token = query.credentials.get("token") or query.credentials.get("packetToken") or query.credentials["token"]
+    answer = await query.http.request("GET", f"https://{_HOST}/metal/v1/plans", headers={"X-Auth-Token": token})
+    if answer.status != 200:
+        raise CloudError(f"answered {answer.status}")
+    flavours: dict[str, Flavour] = {}
+    unreadable: set[str] = set()
+    for plan in answer.json(_Answer).plans:
+        names = {name for name in (plan.slug, plan.name) if name}  # `baremetal_0` is `t1.small.x86`: both are taken
+        flavour = _flavour(bytes(plan.specs))
+        if flavour is None:
+            unreadable |= names
+        else:
+            flavours |= dict.fromkeys(names, flavour)
+    if query.flavour in unreadable:
+        raise NotSized(NAME, f"plan {query.flavour} does not say how large it is")
+    return Catalogue(flavours)
+
+
+def _flavour(raw: bytes) -> Flavour | None:
+    """None for what is no server (storage plans have no specs) or is told in words nobody foresaw."""
+    try:
+        specs = msgspec.json.decode(raw, type=_Specs)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    cores = [cpu.count * _cores(cpu.type) for cpu in specs.cpus]
+    if not cores or not all(cores):
+        return None
+    try:
+        memory = _amount(specs.memory.total, binary=True)
+        storage = sum(drive.count * _amount(drive.size, binary=False) for drive in specs.drives)
+    except CloudError:
+        return None
+    devices: dict[str, int] = {}
+    for gpu in specs.gpu:
+        device = "nvidia.com/gpu" if _NVIDIA.search(gpu.type) else "amd.com/gpu" if _AMD.search(gpu.type) else ""
+        if device and gpu.count:  # not the CPU's own: Intel HD Graphics P630
+            devices[device] = devices.get(device, 0) + gpu.count * UNIT
+    return Flavour(cpu=sum(cores) * UNIT, memory=memory, storage=storage, devices=devices)
+
+
+def _cores(text: str) -> int:
+    for model, cores in _CORES.items():
+        if model in text:
+            return cores
+    told = _TOLD_CORES.search(text)
+    return int(told[1]) if told else 0
+
+
+def _amount(text: str, *, binary: bool) -> int:
+    found = _AMOUNT.fullmatch(text)
+    if found is None:
+        raise CloudError("answers what cannot be read")
+    return nanos(f"{found[1]}{found[2].upper()}{'i' if binary else ''}")
+
+
+CLOUD = Cloud(place=place, fetch=fetch, lists=True)

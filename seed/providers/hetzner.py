@@ -1,0 +1,88 @@
+"""Hetzner Cloud: the server type's cores, memory (GiB, may be fractional) and local disk (GiB).
+
+Fields: k8c.io/machine-controller/sdk/cloudprovider/hetzner/types.go, RawConfig;
+pkg/cloudprovider/provider/hetzner/provider.go, getConfig, has their names in the environment. It attaches no volumes,
+and takes `serverType` for a name or, if it is a number, for an id.
+Answers: https://docs.hetzner.cloud/reference/cloud#server-types. Deprecated types stay listed: Machines of them exist.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Annotated
+
+import msgspec
+
+from common.quantity import UNIT
+from seed.providers.decimals import gibibytes
+from seed.providers.flavour import Catalogue, Cloud, CloudError, Flavour, Lookup, Place, Query, Settings
+from seed.providers.size import GIB
+from seed.providers.spec import LARGEST, Spec
+
+NAME = "hetzner"
+
+_HOST = "api.hetzner.cloud"
+PER_PAGE = 50  # the most that is documented
+MAX_PAGES = 50
+
+_Whole = Annotated[int, msgspec.Meta(gt=0, le=LARGEST)]
+
+
+def size(spec: Spec) -> Lookup:
+    return Lookup(
+        provider=NAME,
+        flavour=spec.text("serverType"),
+        where={},
+        credentials={"token": spec.setting("token", "HZ_TOKEN")},
+    )
+
+
+def place(where: Settings) -> Place:
+    """The same everywhere: a type has one size, whatever the location."""
+    return Place(NAME, _HOST)
+
+
+class _Type(msgspec.Struct):
+    id: int
+    name: str
+    cores: _Whole
+    memory: Decimal
+    disk: _Whole
+
+
+class _Pagination(msgspec.Struct):
+    next_page: int | None = None
+
+
+class _Meta(msgspec.Struct):
+    pagination: _Pagination
+
+
+class _Answer(msgspec.Struct):
+    server_types: list[_Type]
+    meta: _Meta
+
+
+async def fetch(query: Query) -> Catalogue:
+    headers = {"Authorization": f"Bearer {query.credentials['token']}"}
+    flavours: dict[str, Flavour] = {}
+    page: int | None = 1
+    for _ in range(MAX_PAGES):
+        parameters = {"page": str(page), "per_page": str(PER_PAGE)}
+        answer = await query.http.request("GET", f"https://{_HOST}/v1/server_types", headers=headers, query=parameters)
+        if answer.status != 200:
+            raise CloudError(f"answered {answer.status}")
+        listed = answer.json(_Answer)
+        for kind in listed.server_types:
+            flavours[kind.name] = flavours[str(kind.id)] = _flavour(kind)
+        page = listed.meta.pagination.next_page
+        if page is None:
+            return Catalogue(flavours)
+    raise CloudError(f"answers more than {MAX_PAGES} pages")
+
+
+def _flavour(kind: _Type) -> Flavour:
+    return Flavour(cpu=kind.cores * UNIT, memory=gibibytes(kind.memory), storage=kind.disk * GIB * UNIT)
+
+
+CLOUD = Cloud(place=place, fetch=fetch, lists=True)
