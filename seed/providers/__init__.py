@@ -5,17 +5,47 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from seed.providers import anexia, aws, azure, fake, gcp, kubevirt, nutanix, vmware_cloud_director, vsphere
+from seed.providers import (
+    alibaba,
+    anexia,
+    aws,
+    azure,
+    digitalocean,
+    equinixmetal,
+    fake,
+    gcp,
+    hetzner,
+    kubevirt,
+    nutanix,
+    vmware_cloud_director,
+    vsphere,
+)
 from seed.providers.flavour import Cloud
 from seed.providers.spec import Provider
 
 PROVIDERS: Mapping[str, Provider] = MappingProxyType(
     {
         provider.NAME: provider.size
-        for provider in (anexia, aws, azure, fake, gcp, kubevirt, nutanix, vmware_cloud_director, vsphere)
+        for provider in (
+            alibaba,
+            anexia,
+            aws,
+            azure,
+            digitalocean,
+            equinixmetal,
+            fake,
+            gcp,
+            hetzner,
+            kubevirt,
+            nutanix,
+            vmware_cloud_director,
+            vsphere,
+        )
     }
 )
 """What reads the size from the Machine, or what must be asked to know it."""
 
-CLOUDS: Mapping[str, Cloud] = MappingProxyType({cloud.NAME: cloud.CLOUD for cloud in (aws, azure, gcp)})
+CLOUDS: Mapping[str, Cloud] = MappingProxyType(
+    {cloud.NAME: cloud.CLOUD for cloud in (alibaba, aws, azure, digitalocean, equinixmetal, gcp, hetzner)}
+)
 """What asks, for those of them that return a Lookup."""
