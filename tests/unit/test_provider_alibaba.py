@@ -236,12 +236,14 @@ async def test_pages_without_end_are_given_up(cloud: FakeCloud) -> None:
     ],
 )
 async def test_bad_days_are_told_without_secrets(
-    cloud: FakeCloud, bad_day: Handler, message: str, refused: bool
+    cloud: FakeCloud, bad_day: Handler, message: str, refused: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("DEBUG")
     cloud.disturb = bad_day
     with pytest.raises(CloudError) as caught:
         await cloud.ask(alibaba.CLOUD, asked(), seconds=0.5 if bad_day is hang else 5)
     assert (str(caught.value), caught.value.refused) == (message, refused)
+    assert SECRET not in f"{caught.value!r} {caplog.text}"
 
 
 async def test_a_question_asked_again_is_signed_anew(cloud: FakeCloud) -> None:

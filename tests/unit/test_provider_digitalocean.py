@@ -140,12 +140,14 @@ async def test_one_page_without_links_is_all(cloud: FakeCloud) -> None:
 
 @pytest.mark.parametrize(("bad_day", "message", "refused"), BAD_DAYS)
 async def test_bad_days_are_told_without_secrets(
-    cloud: FakeCloud, bad_day: Handler, message: str, refused: bool
+    cloud: FakeCloud, bad_day: Handler, message: str, refused: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("DEBUG")
     cloud.disturb = bad_day
     with pytest.raises(CloudError) as caught:
         await cloud.ask(digitalocean.CLOUD, asked(), seconds=0.5 if bad_day is hang else 5)
     assert (str(caught.value), caught.value.refused) == (message, refused)
+    assert TOKEN not in f"{caught.value!r} {caplog.text}"
 
 
 async def test_a_size_of_nothing_is_not_believed(cloud: FakeCloud) -> None:

@@ -216,12 +216,14 @@ async def test_a_plan_that_does_not_tell_its_size_is_not_guessed(cloud: FakeClou
 
 @pytest.mark.parametrize(("bad_day", "message", "refused"), BAD_DAYS)
 async def test_bad_days_are_told_without_secrets(
-    cloud: FakeCloud, bad_day: Handler, message: str, refused: bool
+    cloud: FakeCloud, bad_day: Handler, message: str, refused: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("DEBUG")
     cloud.disturb = bad_day
     with pytest.raises(CloudError) as caught:
         await cloud.ask(equinixmetal.CLOUD, asked(), seconds=0.5 if bad_day is hang else 5)
     assert (str(caught.value), caught.value.refused) == (message, refused)
+    assert TOKEN not in f"{caught.value!r} {caplog.text}"
 
 
 async def test_a_throttled_question_waits_as_told_and_is_asked_again(cloud: FakeCloud) -> None:

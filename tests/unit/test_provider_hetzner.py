@@ -133,12 +133,14 @@ async def test_pages_without_end_are_given_up(cloud: FakeCloud, monkeypatch: pyt
 
 @pytest.mark.parametrize(("bad_day", "message", "refused"), BAD_DAYS)
 async def test_bad_days_are_told_without_secrets(
-    cloud: FakeCloud, bad_day: Handler, message: str, refused: bool
+    cloud: FakeCloud, bad_day: Handler, message: str, refused: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("DEBUG")
     cloud.disturb = bad_day
     with pytest.raises(CloudError) as caught:
         await cloud.ask(hetzner.CLOUD, asked(), seconds=0.5 if bad_day is hang else 5)
     assert (str(caught.value), caught.value.refused) == (message, refused)
+    assert TOKEN not in f"{caught.value!r} {caplog.text}"
 
 
 @pytest.mark.parametrize("memory", ["0", "-1.0", "1e999999999", "1e-400", '"NaN"', "null", "9007199254740993"])
