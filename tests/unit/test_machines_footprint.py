@@ -53,8 +53,7 @@ def test_a_machine_costs_what_its_provider_reads_and_one_machine() -> None:
         ({"cloudProvider": "fake", "cloudProviderSpec": []}, "fake cloudProviderSpec must be an object, got []"),
         (
             {"cloudProvider": "m5.large\n"},
-            'cloudProvider "m5.large\\n" is not supported; '
-            f"supported: {', '.join(sorted(PROVIDERS))}",
+            f'cloudProvider "m5.large\\n" is not supported; supported: {", ".join(sorted(PROVIDERS))}',
         ),
         (
             FAKE | {"CloudProvider": "vsphere"},
