@@ -16,7 +16,7 @@ from common.kube.errors import ApiError, NotFound
 from seed.catalog import Catalog
 from seed.sizing import Sizing
 from seed.source import Source
-from seed.webhook_configuration import ConfigurationKeeper, WebhookConfiguration
+from seed.webhook_configuration import STAMPING_CONFIGURATIONS, ConfigurationKeeper, WebhookConfiguration, stamping
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +41,7 @@ class UserClusters:
     ) -> None:
         self.sources: dict[str, Source] = {}
         self._keepers: dict[str, ConfigurationKeeper] = {}
+        self._stampers: dict[str, ConfigurationKeeper] = {}
         self._keeping: dict[str, asyncio.Task[None]] = {}
         self._cluster = cluster
         self._catalog = catalog
@@ -67,7 +68,7 @@ class UserClusters:
 
     def configuration_changed(self) -> None:
         """The CA bundle is another: every user cluster must hear of it."""
-        for keeper in self._keepers.values():
+        for keeper in (*self._keepers.values(), *self._stampers.values()):
             keeper.changed()
 
     async def _reconcile(self, key: str) -> float | None:
@@ -91,6 +92,7 @@ class UserClusters:
                 connected=self._keep_webhook,
             )
             return STATUS_DELAY
+        source.user_cluster = cluster  # where its credentials are may have changed
         return await self._report(cluster, source)
 
     def _changed(self, source: Source, freed: bool) -> None:
@@ -103,8 +105,9 @@ class UserClusters:
 
     async def _stop_keeping(self, key: str, *, remove: bool) -> None:
         """A user cluster that is none of ours any more must not go on asking us about its Machines."""
-        keeper, task = self._keepers.pop(key, None), self._keeping.pop(key, None)
-        if keeper is None or task is None:
+        keeper, stamper = self._keepers.pop(key, None), self._stampers.pop(key, None)
+        task = self._keeping.pop(key, None)
+        if keeper is None or stamper is None or task is None:
             return
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -112,6 +115,7 @@ class UserClusters:
             return
         try:
             await keeper.remove()
+            await stamper.remove()
         except ApiError as error:
             log.warning("webhook configuration left behind", extra={"cluster": key, "error": str(error)})
 
@@ -121,8 +125,18 @@ class UserClusters:
             lambda: self._desired(source.user_cluster),
             on_state=lambda: self._controller.queue.add(source.key),
         )
+        stamper = ConfigurationKeeper(
+            cluster, lambda: stamping(self._desired(source.user_cluster)), resource=STAMPING_CONFIGURATIONS
+        )
+
+        async def keep_both() -> None:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(keeper.run())
+                group.create_task(stamper.run())
+
         self._keepers[source.key] = keeper
-        task = asyncio.create_task(keeper.run(), name=f"webhook configuration of {source.key}")
+        self._stampers[source.key] = stamper
+        task = asyncio.create_task(keep_both(), name=f"webhook configurations of {source.key}")
         self._keeping[source.key] = task
         return task
 

@@ -1,4 +1,6 @@
-"""The ValidatingWebhookConfiguration that makes a cluster ask us about its Machines, and what keeps it there.
+"""The configurations that make a cluster ask us about its Machines, and what keeps them there.
+
+The validating one admits. The mutating one stamps; a Machine that it misses is sized all the same.
 
 A tenant who is admin of his cluster can delete or change it. It is put back at once, and what slipped in meanwhile is
 counted.
@@ -28,6 +30,7 @@ log = logging.getLogger(__name__)
 
 NAME = "seedquota-machines"
 WEBHOOK = "machines.seedquota.io"
+STAMPING_WEBHOOK = "stamp.machines.seedquota.io"
 LABELS = {MANAGED_BY_LABEL: "seedquota"}
 
 RETRY_SECONDS = (0.2, 10.0)  # first and longest pause after a refused write
@@ -47,6 +50,15 @@ WEBHOOK_CONFIGURATIONS = Resource(
     "v1",
     "validatingwebhookconfigurations",
     "ValidatingWebhookConfiguration",
+    False,
+    WebhookConfiguration,
+)
+
+STAMPING_CONFIGURATIONS = Resource(
+    "admissionregistration.k8s.io",
+    "v1",
+    "mutatingwebhookconfigurations",
+    "MutatingWebhookConfiguration",
     False,
     WebhookConfiguration,
 )
@@ -104,6 +116,23 @@ def desired(
     return WebhookConfiguration(metadata=ObjectMeta(name=name_for(cluster), labels=LABELS), webhooks=[webhook])
 
 
+def stamping(admitting: WebhookConfiguration) -> WebhookConfiguration:
+    """The mutating configuration that goes with it, of the same name: for the same Machines, in the same way."""
+    (webhook,) = admitting.webhooks
+    client = webhook["clientConfig"]
+    assert isinstance(client, dict)
+    url = str(client["url"]).replace("/machines/", "/stamp/")
+    changed: Webhook = {
+        **webhook,
+        "name": STAMPING_WEBHOOK,
+        "clientConfig": {**client, "url": url},
+        "failurePolicy": "Ignore",
+        "sideEffects": "None",
+        "reinvocationPolicy": "IfNeeded",  # a webhook after ours may change the spec
+    }
+    return structs.replace(admitting, webhooks=[changed])
+
+
 def _cel_string(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
@@ -153,6 +182,7 @@ class ConfigurationKeeper:
         cluster: Cluster,
         desired: Callable[[], WebhookConfiguration],
         *,
+        resource: Resource[WebhookConfiguration] = WEBHOOK_CONFIGURATIONS,
         on_state: Callable[[], None] = lambda: None,
     ) -> None:
         """`on_state` tells that `in_place` or `error` may have changed; it must not block."""
@@ -160,9 +190,10 @@ class ConfigurationKeeper:
         self.break_glass = False
         self._cluster = cluster
         self._desired = desired
+        self._resource = resource
         self._on_state = on_state
         self._name = desired().metadata.name
-        self._facts = {"cluster": cluster.name, "configuration": self._name}
+        self._facts = {"cluster": cluster.name, "kind": resource.kind, "configuration": self._name}
         self._refused: str | None = None
         self._accepted: _Accepted | None = None
         self._was_right: list[Webhook] | None = None  # what was wanted when it was last there
@@ -170,7 +201,7 @@ class ConfigurationKeeper:
         self._wake = asyncio.Event()
         self._reflector = Reflector(
             cluster,
-            WEBHOOK_CONFIGURATIONS,
+            resource,
             field_selector=f"metadata.name={self._name}",
             on_change=self._seen,
         )
@@ -192,7 +223,7 @@ class ConfigurationKeeper:
     async def remove(self) -> None:
         """Lets the cluster go. Not while `run` runs, which would put it back. Raises ApiError."""
         with suppress(NotFound):
-            await self._cluster.delete(WEBHOOK_CONFIGURATIONS, self._name)
+            await self._cluster.delete(self._resource, self._name)
         self.in_place = False
 
     def _seen(self, _change: Change[WebhookConfiguration]) -> None:
@@ -277,14 +308,14 @@ class ConfigurationKeeper:
     async def _put(self, want: WebhookConfiguration, have: WebhookConfiguration | None) -> WebhookConfiguration:
         self._writes.append(time.monotonic())
         if have is None:
-            return await self._cluster.create(WEBHOOK_CONFIGURATIONS, want)
+            return await self._cluster.create(self._resource, want)
         metadata = ObjectMeta(
             name=self._name,
             resource_version=have.metadata.resource_version,
             labels={**have.metadata.labels, **want.metadata.labels},
             annotations=have.metadata.annotations,
         )
-        return await self._cluster.replace(WEBHOOK_CONFIGURATIONS, structs.replace(want, metadata=metadata))
+        return await self._cluster.replace(self._resource, structs.replace(want, metadata=metadata))
 
     async def _pace(self) -> None:
         if len(self._writes) == MAX_WRITES:

@@ -7,7 +7,7 @@ import pytest
 
 from common.api import SecretRef, UserCluster, UserClusterSpec
 from common.kube.meta import ObjectMeta
-from seed.webhook_configuration import Webhook, WebhookConfiguration, desired, lost, name_for
+from seed.webhook_configuration import Webhook, WebhookConfiguration, desired, lost, name_for, stamping
 from seed.webhook_token import token
 
 UID = "6f9619ff-8b86-d011-b42d-00c04fc964ff"
@@ -95,3 +95,13 @@ def test_a_webhook_too_many_or_too_few_is_a_loss() -> None:
 def test_a_token_is_32_hex_digits_and_another_for_each_cluster_and_key() -> None:
     assert token(b"k" * 32, UID) == "a88494c2df8f65261a7940049115a97f"  # openssl dgst -sha256 -hmac
     assert len({token(b"k" * 32, UID), token(b"k" * 32, UID + "0"), token(b"l" * 32, UID)}) == 3
+
+
+def test_the_stamping_webhook_is_asked_about_the_same_machines_and_stops_none() -> None:
+    admitting = desired(user_cluster(), base_url="https://a", token="t", ca_bundle=b"")
+    (webhook,) = stamping(admitting).webhooks
+    assert webhook["clientConfig"] == {"url": f"https://a/stamp/{UID}/t", "caBundle": ""}
+    assert webhook["failurePolicy"] == "Ignore"
+    assert {key: webhook[key] for key in ("rules", "namespaceSelector", "matchConditions", "timeoutSeconds")} == {
+        key: admitting.webhooks[0][key] for key in ("rules", "namespaceSelector", "matchConditions", "timeoutSeconds")
+    }
