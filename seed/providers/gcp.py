@@ -1,4 +1,4 @@
-"""Google Cloud: the machine type from its zone's list, custom types from their name, disk and accelerators of the spec.
+"""Google Cloud: the size of the machine type in its zone, of custom types from their name; disk, GPUs of the spec.
 
 Fields: k8c.io/machine-controller/sdk/cloudprovider/gce/types.go, CloudProviderSpec;
 pkg/cloudprovider/provider/gce/config.go: the service account is a key file in JSON, in base64, in the environment
@@ -13,7 +13,7 @@ https://cloud.google.com/compute/docs/instances/creating-instance-with-custom-ma
 from __future__ import annotations
 
 import re
-from urllib.parse import urlencode
+from collections.abc import Mapping
 
 import msgspec
 
@@ -110,39 +110,41 @@ class _MachineType(msgspec.Struct, rename="camel"):
     accelerators: list[_Accelerator] = []
 
 
+class _Named(msgspec.Struct):
+    name: str
+
+
 class _Page(msgspec.Struct, rename="camel"):
-    items: list[_MachineType] = []
+    items: list[_Named] = []
     next_page_token: str = ""
 
 
 async def fetch(query: Query) -> Catalogue:
-    """The zone's list; and what it leaves out (custom types with GPUs) by its name."""
     token = (await query.sign_in(lambda: sign_in(query.http, query.credentials)))["token"]
     headers = {"Authorization": f"Bearer {token}"}
     project = project_of(query.credentials)
     url = f"https://{_HOST}/compute/v1/projects/{project}/zones/{query.place.region}/machineTypes"
-    flavours = await _list(query, url, headers)
-    if query.flavour and query.flavour not in flavours:
-        answer = await query.http.request("GET", f"{url}/{query.flavour}", headers=headers)
-        if answer.status == 200:
-            found = answer.json(_MachineType)
-            flavours[found.name] = _flavour(found)
-        elif answer.status not in (400, 404):  # 400: what the name says cannot be made
-            raise CloudError(f"answered {answer.status}", refused=True)
-    return Catalogue(flavours)
+    answer = await query.http.request("GET", f"{url}/{query.flavour}", headers=headers)
+    if answer.status == 200:
+        found = answer.json(_MachineType)
+        return Catalogue({found.name: _flavour(found)})
+    if answer.status in (400, 404):
+        return Catalogue({}, await _names(query, url, headers))
+    raise CloudError(f"answered {answer.status}", refused=True)
 
 
-async def _list(query: Query, url: str, headers: dict[str, str]) -> dict[str, Flavour]:
-    flavours: dict[str, Flavour] = {}
-    wanted = {"maxResults": str(PAGE), "fields": "items(name,guestCpus,memoryMb,accelerators),nextPageToken"}
+async def _names(query: Query, url: str, headers: Mapping[str, str]) -> tuple[str, ...]:
+    """All types of the zone: a 404 may also mean that there is no such zone or project."""
+    names: list[str] = []
+    wanted = {"maxResults": str(PAGE), "fields": "items(name),nextPageToken"}
     for _ in range(MAX_PAGES):
-        answer = await query.http.request("GET", f"{url}?{urlencode(wanted)}", headers=headers)
-        if answer.status != 200:  # not an empty list: that would hold for every project
+        answer = await query.http.request("GET", url, headers=headers, query=wanted)
+        if answer.status != 200:
             raise CloudError(f"does not know the zone or the project ({answer.status})", refused=True)
         page = answer.json(_Page)
-        flavours |= {machine_type.name: _flavour(machine_type) for machine_type in page.items}
+        names += (machine_type.name for machine_type in page.items)
         if not page.next_page_token:
-            return flavours
+            return tuple(names)
         wanted["pageToken"] = page.next_page_token
     raise CloudError("lists machine types without end")
 
@@ -166,4 +168,4 @@ def _counted(number: int) -> int:
     return number
 
 
-CLOUD = Cloud(place=place, fetch=fetch, lists=True)
+CLOUD = Cloud(place=place, fetch=fetch, lists=False)
