@@ -28,7 +28,6 @@ from common.grants import Report, report
 from common.kube.client import Cluster
 from common.kube.controller import Controller, ReconcileHook
 from common.kube.errors import ApiError, Conflict, NotFound
-from common.resources import ResourceList
 from seed.books import Book, Books
 from seed.catalog import Catalog, Quota
 from seed.ledger.encoding import MalformedLedgerError
@@ -122,14 +121,15 @@ class Accounts:
         """The account with what the source's watch cache holds at this very moment."""
         tally = source.tally
         reservations = account.reservations
-        used: ResourceList = tally.used
-        if tally.too_low:  # a cloud does not tell: what was counted before may still be there
-            used = resources.maximum(used, account.used.get(source.key, {}))
+        if tally.too_low:
+            # A cloud does not tell: what was counted before may still be there, beside what was reserved since.
+            used = resources.maximum(tally.used, account.used.get(source.key, {}))
+            return accounts.count(account, self.term, source.key, used, seen={})
         return accounts.count(
             account,
             self.term,
             source.key,
-            used,
+            tally.used,
             seen=tally.seen(reservations),
             gone=tally.gone(reservations),
         )

@@ -181,7 +181,7 @@ class Counting:
                 absent[uid] = reservation
             elif generation < reservation.generation and self._accounts.may_count(quota, source):
                 # The update never happened. What the object cost before it is counted in the same write.
-                if source.tally.seen([uid]):
+                if source.tally.seen([uid]) and not source.tally.too_low:
                     absent[uid] = reservation
                     recount.add(source)
             else:

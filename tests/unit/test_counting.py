@@ -19,6 +19,9 @@ from common.kube.reflector import Change
 from seed import counting as countings
 from seed.accounts import Accounts
 from seed.counting import Counting
+from seed.machines.footprint import footprint
+from seed.machines.machine_controller import Machine
+from seed.providers.size import Footprint, ProviderUnavailable
 from seed.source import ListToken, Source, Tally
 from tests.unit.fake_api_server import eventually
 from tests.unit.seed_world import PROJECT, SeedWorld, nanos, seed_world
@@ -275,6 +278,36 @@ async def test_a_user_cluster_that_a_fresh_read_still_finds_is_not_forgotten(mon
         assert use(world) == 8
         del world.present[KEY]
         await eventually(lambda: use(world) == 0)
+
+
+async def test_while_a_cloud_does_not_tell_what_was_counted_before_stays_beside_what_was_reserved_since(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with leading(monkeypatch, used="cpu=40") as leader:
+        await reserve(leader.world, "new")
+
+        def size(found: Machine) -> Footprint:
+            if found.metadata.name == "old" and asking:
+                raise ProviderUnavailable("aws", "is being asked")
+            return footprint(found)
+
+        asking = True
+        leader.source.tally = Tally(None, size)
+        leader.there("old", cpu="40")
+        leader.source.tally.listed()
+        leader.there("new")
+        leader.changed()
+        sequence = leader.world.account().sequence
+        await eventually(lambda: not leader.counting._due)
+        await asyncio.sleep(4 * WINDOW)
+        assert use(leader.world) == 48
+        asking = False
+        old = machine("old", "40")
+        leader.source.tally.apply(Change(old, old))
+        leader.changed()
+        await eventually(lambda: not leader.world.account().reservations)
+        assert leader.world.account().sequence > sequence
+        assert use(leader.world) == 48
 
 
 async def test_an_account_that_never_opened_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
