@@ -237,6 +237,11 @@ def cancel(account: Account, uid: str, admitted: Admitted) -> Account:
     )
 
 
+def withdraw(account: Account, uid: str, reservation: Reservation) -> Account:
+    """Undo a claim whose request was given up before it was decided; once another request relies on it, it stays."""
+    return _drop(account, [uid]) if account.reservations.get(uid) == reservation else account
+
+
 def claim_epoch(account: Account, epoch: int) -> Account:
     """A new leader's first write. Only lists that it takes afterwards may be counted (rule 4.4)."""
     if epoch < account.epoch:

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from common import account as accounts
-from common.account import Account, Fenced, Full, Grant, Outcome, Reservation, Reserving, Short
+from common.account import Account, Admitted, Fenced, Full, Grant, Outcome, Reservation, Reserving, Short
 from common.resources import ResourceList
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.store import ConflictError, Key, Store, Stored, StoreUnavailableError
@@ -180,6 +180,15 @@ class AccountWriter:
         self._loaded = False
         for entry in batch:
             _fail(entry, error)
+            self._withdraw(entry)
+
+    def _withdraw(self, entry: _Claim | _Change[object]) -> None:
+        """Nobody was told yes, but the claim is in the ledger, or may be: without this it would stay until evidence."""
+        if not isinstance(entry, _Claim) or self._stopped or len(self._waiting) >= MAX_WAITING:
+            return
+        uid, reservation = entry.uid, entry.reservation
+        withdrawn = self.change(lambda account: (accounts.withdraw(account, uid, reservation), None))
+        withdrawn.add_done_callback(lambda ended: None if ended.cancelled() else ended.exception())
 
     async def _commit(self, batch: list[_Claim | _Change[object]], *, read: bool = False) -> None:
         if not self._loaded:
@@ -201,6 +210,8 @@ class AccountWriter:
                 return
         for entry, outcome in zip(batch, outcomes, strict=True):
             if entry.future.done():
+                if isinstance(outcome, Admitted) and outcome.before is None:
+                    self._withdraw(entry)
                 continue
             if isinstance(outcome, Exception):
                 entry.future.set_exception(outcome)

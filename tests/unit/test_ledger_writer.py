@@ -192,18 +192,22 @@ async def test_endless_conflicts_end_as_unavailable() -> None:
 
 
 @pytest.mark.parametrize("written", [False, True], ids=["lost", "written"])
-async def test_after_an_unknown_outcome_the_account_is_read_before_the_next_decision(written: bool) -> None:
+async def test_after_an_unknown_outcome_the_account_is_read_and_the_claim_withdrawn_before_the_next_decision(
+    written: bool,
+) -> None:
     async with opened(account(10)) as ledger:
         ledger.store.silent = True
         lost = StoreUnavailableError("no answer")
         ledger.store.before, ledger.store.after = ([], [lost]) if written else ([lost], [])
         with pytest.raises(StoreUnavailableError, match="no answer"):
             await ledger.claim("a", 6)
-        loads = ledger.store.loads
+        assert ledger.store.loads == 1
+        assert set(ledger.store.account.reservations) == ({"a"} if written else set())
         outcome = await ledger.claim("b", 6)
-        assert ledger.store.loads == loads + 1
-        assert isinstance(outcome, Short if written else Admitted)
-        assert set(ledger.store.account.reservations) == ({"a"} if written else {"b"})
+        assert ledger.store.loads == 2
+        assert isinstance(outcome, Admitted)
+        assert set(ledger.store.account.reservations) == {"b"}
+        assert ledger.conflicts == 0
 
 
 async def test_a_repeat_after_an_unknown_outcome_reserves_once() -> None:
@@ -265,6 +269,41 @@ async def test_who_stopped_waiting_gets_no_reservation() -> None:
         ledger.store.open.set()
         await asyncio.gather(first, stays)
         assert set(ledger.store.account.reservations) == {"first", "stays"}
+
+
+async def test_who_stopped_waiting_during_the_write_keeps_no_reservation() -> None:
+    async with opened(account()) as ledger:
+        ledger.store.open.clear()
+        waiting = ledger.writer.claim("a", reservation(3))
+        await settle()
+        waiting.cancel()
+        ledger.store.open.set()
+        await ledger.claim("b", 1)
+        await settle()
+        assert ledger.store.account.reservations.keys() == {"b"}
+        assert ledger.store.account.reserved == {"cpu": 1}
+
+
+async def test_a_claim_whose_write_had_an_unknown_outcome_is_withdrawn_once_the_store_answers() -> None:
+    async with opened(account()) as ledger:
+        ledger.store.after = [StoreUnavailableError("no answer")]
+        with pytest.raises(StoreUnavailableError):
+            await ledger.claim("a", 3)
+        await settle()
+        assert not ledger.store.account.reservations
+
+
+async def test_a_claim_that_a_repeat_relies_on_is_not_withdrawn() -> None:
+    async with opened(account()) as ledger:
+        ledger.store.open.clear()
+        waiting = ledger.writer.claim("a", reservation(3))
+        await settle()
+        waiting.cancel()
+        repeat = ledger.writer.claim("a", reservation(3))
+        ledger.store.open.set()
+        assert isinstance(await repeat, Admitted)
+        await settle()
+        assert ledger.store.account.reservations.keys() == {"a"}
 
 
 async def test_a_grant_that_came_is_used_by_the_next_claim_and_written_with_it() -> None:
