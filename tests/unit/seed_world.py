@@ -39,10 +39,10 @@ def nanos(text: str) -> dict[str, int]:
     return resources.parse(amounts(text))
 
 
-def sizing(cluster: object = None) -> Sizing:
-    """Of Machines whose spec tells their size; stamps are sealed with a key of its own."""
-    cache = FlavourCache(Transport())
-    settings = SettingsReader(cast(Cluster, cluster), environment={})
+def sizing(transport: Transport | None = None) -> Sizing:
+    """Without a seed to read Secrets from; stamps are sealed with a key of its own."""
+    cache = FlavourCache(transport or Transport())
+    settings = SettingsReader(cast(Cluster, None), environment={})
 
     def sealed(text: bytes) -> str:
         return seal(b"k" * 32, text)

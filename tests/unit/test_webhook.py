@@ -15,6 +15,7 @@ from aiohttp import web
 from common import account as accounts
 from devcluster import certificates
 from seed.ledger.memory import MemoryStore
+from seed.sizing import Sizing
 from seed.webhook import MAX_BODY, MachineWebhook
 from tests.unit.seed_world import CLUSTER_UID, SeedWorld, nanos, seed_world, sizing
 
@@ -56,8 +57,11 @@ def review(new: dict | None, old: dict | None = None, *, operation: str | None =
 class Caller:
     """An API server: speaks TLS and HTTP, and checks the certificate."""
 
-    def __init__(self, world: SeedWorld, session: aiohttp.ClientSession, decisions: list[tuple[str, str, str]]) -> None:
+    def __init__(
+        self, world: SeedWorld, session: aiohttp.ClientSession, decisions: list[tuple[str, str, str]], sizes: Sizing
+    ) -> None:
         self.world = world
+        self.sizes = sizes
         self.decisions = decisions
         self._session = session
 
@@ -81,7 +85,10 @@ class Caller:
 
 
 @asynccontextmanager
-async def serving(directory: Path, store: MemoryStore | None = None) -> AsyncIterator[Caller]:
+async def serving(
+    directory: Path, store: MemoryStore | None = None, sizes: Sizing | None = None
+) -> AsyncIterator[Caller]:
+    sizes = sizes or sizing()
     made = certificates.serving("webhook")
     (directory / "tls.crt").write_text(made.certificate)
     (directory / "tls.key").write_text(made.key)
@@ -92,7 +99,7 @@ async def serving(directory: Path, store: MemoryStore | None = None) -> AsyncIte
         webhook = MachineWebhook(
             world.catalog,
             world.admission,
-            sizing(),
+            sizes,
             lambda uid, token: (uid, token) == (CLUSTER_UID, TOKEN) or token == "token-of-a-deleted-cluster",
             lambda decision, reason, path, _seconds: decisions.append((decision, reason, path)),
         )
@@ -105,7 +112,7 @@ async def serving(directory: Path, store: MemoryStore | None = None) -> AsyncIte
         async with aiohttp.ClientSession(
             f"https://127.0.0.1:{port}", connector=aiohttp.TCPConnector(ssl=trusting)
         ) as session:
-            yield Caller(world, session, decisions)
+            yield Caller(world, session, decisions, sizes)
         await runner.cleanup()
 
 
