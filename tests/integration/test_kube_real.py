@@ -229,24 +229,22 @@ async def test_a_cluster_restored_from_a_backup_is_seen_as_it_is_now():
 
 async def test_a_lease_goes_from_one_to_the_other(cluster, namespace):
     def candidate(identity):
-        return Lease(cluster, namespace, "leader", identity, duration=2, renew_deadline=1.5, retry=0.1)
+        return Lease(cluster, namespace, "leader", identity, duration=6, renew_deadline=4.5, retry=0.1)
 
     one, two = candidate("one"), candidate("two")
     first = await one.acquire()
     assert (first.number, first.created) == (1, True)
     waiting = asyncio.create_task(two.acquire())
-    await asyncio.sleep(2.5)
+    await asyncio.sleep(7)
     assert one.held and not waiting.done(), "renewals keep it"
     await one.release()
-    released = time.monotonic()
-    second = await asyncio.wait_for(waiting, 2)
-    assert (second.number, second.previous_holder, second.was_expired) == (2, "", False)
-    assert time.monotonic() - released < 0.5
+    second = await asyncio.wait_for(waiting, 20)
+    assert (second.number, second.previous_holder, second.was_expired) == (2, "", False), "handed over, not waited out"
     two._renewal.cancel()  # as if the process had died
     dead = time.monotonic()
-    third = await asyncio.wait_for(one.acquire(), 5)
+    third = await asyncio.wait_for(one.acquire(), 30)
     assert (third.number, third.previous_holder, third.was_expired) == (3, "two", True)
-    assert 1.7 <= time.monotonic() - dead <= 3
+    assert time.monotonic() - dead >= 5, "nobody takes it before it has expired"
     read = await cluster.get(LEASES, "leader", namespace)
     assert (read.spec.holder_identity, read.spec.lease_transitions) == ("one", 3)
     await one.release()

@@ -199,10 +199,11 @@ async def test_after_an_unknown_outcome_the_account_is_read_and_the_claim_withdr
         ledger.store.silent = True
         lost = StoreUnavailableError("no answer")
         ledger.store.before, ledger.store.after = ([], [lost]) if written else ([lost], [])
+        loads = ledger.store.loads
         with pytest.raises(StoreUnavailableError, match="no answer"):
             await ledger.claim("a", 6)
         outcome = await ledger.claim("b", 6)
-        assert ledger.store.loads == 2
+        assert ledger.store.loads == loads + 1
         assert isinstance(outcome, Admitted)
         assert set(ledger.store.account.reservations) == {"b"}
         assert ledger.conflicts == 0
