@@ -142,12 +142,9 @@ class Site:
         answer = await self.call(cluster, "DELETE", path)
         assert answer.status in (200, 202, 404), answer
 
-    async def create(
-        self, cluster: str, size: Size = SMALL, *, headers: Mapping[str, str] | None = None, **parameters: str
-    ) -> Answer:
+    async def create(self, cluster: str, size: Size = SMALL, **parameters: str) -> Answer:
         """One Machine, tried once."""
-        body = machine(f"single-{next(_numbers)}", size)
-        return await self.call(cluster, "POST", MACHINES, body, headers=headers, **parameters)
+        return await self.call(cluster, "POST", MACHINES, machine(f"single-{next(_numbers)}", size), **parameters)
 
     async def admitted(self, cluster: str, count: int = 1, size: Size = SMALL) -> list[str]:
         """So many Machines, which must all be admitted. Their names."""
