@@ -17,6 +17,7 @@ from seed.providers import (
     hetzner,
     kubevirt,
     nutanix,
+    openstack,
     vmware_cloud_director,
     vsphere,
 )
@@ -38,6 +39,7 @@ PROVIDERS: Mapping[str, Provider] = MappingProxyType(
             hetzner,
             kubevirt,
             nutanix,
+            openstack,
             vmware_cloud_director,
             vsphere,
         )
@@ -46,6 +48,6 @@ PROVIDERS: Mapping[str, Provider] = MappingProxyType(
 """What reads the size from the Machine, or what must be asked to know it."""
 
 CLOUDS: Mapping[str, Cloud] = MappingProxyType(
-    {cloud.NAME: cloud.CLOUD for cloud in (alibaba, aws, azure, digitalocean, equinixmetal, gcp, hetzner)}
+    {cloud.NAME: cloud.CLOUD for cloud in (alibaba, aws, azure, digitalocean, equinixmetal, gcp, hetzner, openstack)}
 )
 """What asks, for those of them that return a Lookup."""

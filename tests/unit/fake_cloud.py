@@ -25,10 +25,15 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class FakeCloud:
-    """`requests` holds all that came, as `GET host/path?query`. `disturb` answers instead of the handler while set."""
+    """`requests` holds all that came, as `GET host/path?query`. `disturb` answers instead of the handler while set.
 
-    def __init__(self, handler: Handler, transport: Callable[[], Transport]) -> None:
+    `ca` is the PEM of its authority, `port` where it is on 127.0.0.1.
+    """
+
+    def __init__(self, handler: Handler, transport: Callable[[], Transport], ca: str) -> None:
         self.handler = handler
+        self.ca = ca
+        self.port = 0
         self.requests: list[str] = []
         self.disturb: Handler | None = None
         self.transport = transport
@@ -113,7 +118,7 @@ async def fake_cloud(handler: Handler, *hosts: str) -> AsyncIterator[FakeCloud]:
         served.load_cert_chain(pem)
     trusting = ssl.create_default_context(cadata=made.ca)
 
-    cloud = FakeCloud(handler, lambda: Transport(ssl_context=trusting, resolver=_Here(port)))
+    cloud = FakeCloud(handler, lambda: Transport(ssl_context=trusting, resolver=_Here(cloud.port)), made.ca)
     application = web.Application(client_max_size=2**24)
     application.router.add_route("*", "/{path:.*}", cloud.handle)
     runner = web.AppRunner(application, shutdown_timeout=0.1, access_log=None)
@@ -121,7 +126,7 @@ async def fake_cloud(handler: Handler, *hosts: str) -> AsyncIterator[FakeCloud]:
     try:
         site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=served)
         await site.start()
-        port = int(runner.addresses[0][1])
+        cloud.port = int(runner.addresses[0][1])
         yield cloud
     finally:
         await runner.cleanup()

@@ -14,4 +14,5 @@ FLAVOURS: dict[str, Flavour] = {
     "equinixmetal": Flavour(cpu=24 * UNIT, memory=64 * GIB * UNIT, storage=1440 * 10**9 * UNIT),
     "gce": Flavour(cpu=4 * UNIT, memory=16 * GIB * UNIT, devices={"nvidia.com/gpu": UNIT}),
     "hetzner": Flavour(cpu=2 * UNIT, memory=4 * GIB * UNIT, storage=40 * GIB * UNIT),
+    "openstack": Flavour(cpu=2 * UNIT, memory=4 * GIB * UNIT, storage=40 * GIB * UNIT),
 }

@@ -1,0 +1,227 @@
+"""OpenStack: Nova's flavor by name or id; the root disk of the flavor, or rootDiskSizeGB (GiB) of the spec.
+
+Fields: k8c.io/machine-controller/sdk/cloudprovider/openstack/types.go, RawConfig;
+pkg/cloudprovider/provider/openstack/provider.go, getConfig, has their names in the environment. Create boots from a new
+volume of rootDiskSizeGB when that is set, and otherwise on the flavor's own disk. Ephemeral and swap disks of a flavor
+are not counted.
+
+https://docs.openstack.org/api-ref/compute/#flavors,
+https://docs.openstack.org/nova/latest/configuration/extra-specs.html
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from urllib.parse import quote, urlsplit
+
+import msgspec
+
+from common.quantity import UNIT
+from seed.providers.flavour import Catalogue, Cloud, CloudError, Flavour, Lookup, Place, Query, Setting, Settings
+from seed.providers.keystone import sign_in
+from seed.providers.size import GIB, MIB, NotSized
+from seed.providers.spec import LARGEST, Spec
+
+NAME = "openstack"
+
+_NAMED = re.compile(r"[^\x00-\x1f\x7f]{1,255}")  # what Nova takes: any printable text
+_REGION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}|")
+_HOST = re.compile(r"[A-Za-z0-9.-]{1,253}(:[0-9]{1,5})?")
+_PATH = re.compile(r"(/[A-Za-z0-9._~-]+)*")
+# extra_specs come with a flavor since this version (Rocky, 2018); before, each flavor is asked for its own
+_MICROVERSION = {"OpenStack-API-Version": "compute 2.61", "X-OpenStack-Nova-API-Version": "2.61"}
+_RESOURCE = re.compile(r"resources[A-Za-z0-9_-]*:(?P<class>[A-Z0-9_]+)")
+_NVIDIA = re.compile(
+    r"gpu|nvidia|tesla|quadro|rtx|pci_10de|"
+    r"(?<![a-z])(a10|a16|a30|a40|a100|a800|b[123]00|h20|h100|h200|k80|l4|l40s?|m10|m60|p4|p40|p100|t4|v100)(?![a-z0-9])",
+    re.IGNORECASE,
+)
+_AMD = re.compile(r"radeon|instinct|(?<![a-z])mi[0-9]{2,3}|pci_1002|amd.*gpu|gpu.*amd", re.IGNORECASE)
+MAX_PAGES = 100
+PAGE = 1000
+
+
+def size(spec: Spec) -> Lookup:
+    root = spec.optional_integer("rootDiskSizeGB")
+    flavor = spec.text("flavor")
+    if not _NAMED.fullmatch(flavor):
+        raise NotSized(NAME, "flavor is no name of a flavor")
+    whose = {  # both what is asked for and what it is asked with: two projects see different flavors
+        "applicationCredentialID": spec.setting("applicationCredentialID", "OS_APPLICATION_CREDENTIAL_ID"),
+        "domainName": spec.setting("domainName", "OS_DOMAIN_NAME"),
+        "projectID": spec.setting("projectID", "OS_PROJECT_ID"),
+        "projectName": spec.setting("projectName", "OS_PROJECT_NAME"),
+        "tenantID": spec.setting("tenantID", "OS_TENANT_ID"),
+        "tenantName": spec.setting("tenantName", "OS_TENANT_NAME"),
+    }
+    return Lookup(
+        provider=NAME,
+        flavour=flavor,
+        where={
+            "identityEndpoint": spec.setting("identityEndpoint", "OS_AUTH_URL"),
+            "region": spec.setting("region", "OS_REGION_NAME"),
+            "caFile": Setting(variable="OS_CACERT", file=True),
+            "ca": Setting(variable="OS_CACERT_DATA"),
+            **whose,
+        },
+        credentials={
+            "applicationCredentialSecret": spec.setting(
+                "applicationCredentialSecret", "OS_APPLICATION_CREDENTIAL_SECRET"
+            ),
+            "username": spec.setting("username", "OS_USER_NAME"),
+            "password": spec.setting("password", "OS_PASSWORD"),
+            **whose,
+        },
+        endpoint="identityEndpoint",
+        root=root * GIB * UNIT if root is not None else None,
+    )
+
+
+def place(where: Settings) -> Place:
+    region = where.get("region")
+    if not _REGION.fullmatch(region):
+        raise NotSized(NAME, "region is no name of a region")
+    return Place(NAME, _identity(where["identityEndpoint"]), region, _account(where))
+
+
+def _identity(endpoint: str) -> str:
+    """The URL of Keystone's version 3, whatever version or none it was written with."""
+    try:
+        parts = urlsplit(endpoint.strip())
+    except ValueError:
+        raise NotSized(NAME, "identityEndpoint is no https URL") from None
+    path = parts.path.rstrip("/")
+    plain = _HOST.fullmatch(parts.netloc) and _PATH.fullmatch(path) and not parts.query and not parts.fragment
+    if parts.scheme != "https" or not plain or ".." in path.split("/"):
+        raise NotSized(NAME, "identityEndpoint is no https URL")
+    return f"https://{parts.netloc.lower()}{re.sub(r'/v[0-9.]+$', '', path)}/v3"
+
+
+def _account(where: Settings) -> str:
+    """A short name for whoever asks. A hash: not everybody who sees it should see what projects are called."""
+    names = ["applicationCredentialID"]
+    if names[0] not in where:
+        names = ["domainName", "projectID", "tenantID", "projectName", "tenantName"]
+    text = msgspec.json.encode([where.get(name) for name in names])
+    return hashlib.sha256(text).hexdigest()[:16]
+
+
+class _Flavor(msgspec.Struct):
+    id: str
+    name: str
+    vcpus: int
+    ram: int  # MiB
+    disk: int  # GiB
+    extra_specs: dict[str, str] | None = None
+
+
+class _Link(msgspec.Struct):
+    rel: str
+
+
+class _Page(msgspec.Struct):
+    flavors: list[_Flavor]
+    flavors_links: list[_Link] = []
+
+
+class _ExtraSpecs(msgspec.Struct):
+    extra_specs: dict[str, str]
+
+
+async def fetch(query: Query) -> Catalogue:
+    values = await query.sign_in(lambda: sign_in(query))
+    nova = _Nova(query, values["compute"], values["token"])
+    found = await nova.flavors()
+    by_id = {flavor.id: _flavour(flavor) for flavor in found}
+    return Catalogue(by_id | {flavor.name: by_id[flavor.id] for flavor in found})
+
+
+class _Nova:
+    def __init__(self, query: Query, url: str, token: str) -> None:
+        self._http = query.http
+        self._ca = query.where.get("ca") or query.where.get("caFile")
+        self._url = url.rstrip("/")
+        self._headers = {"X-Auth-Token": token, "Accept": "application/json"}
+
+    async def flavors(self) -> list[_Flavor]:
+        flavors = await self._pages(self._headers | _MICROVERSION)
+        if flavors is not None:
+            return flavors
+        flavors = await self._pages(self._headers)
+        if flavors is None:
+            raise CloudError("does not list its flavors")
+        return [msgspec.structs.replace(flavor, extra_specs=await self._extra_specs(flavor)) for flavor in flavors]
+
+    async def _pages(self, headers: Mapping[str, str]) -> list[_Flavor] | None:
+        """None where the API is older than what the headers ask for."""
+        flavors: list[_Flavor] = []
+        wanted = {"limit": str(PAGE)}
+        for _ in range(MAX_PAGES):
+            answer = await self._http.request(
+                "GET", f"{self._url}/flavors/detail", headers=headers, query=wanted, ca=self._ca
+            )
+            if answer.status == 406:
+                return None
+            if answer.status != 200:
+                raise CloudError(f"answered {answer.status} to the list of flavors")
+            page = answer.json(_Page)
+            flavors += page.flavors
+            if not page.flavors or not any(link.rel == "next" for link in page.flavors_links):
+                return flavors
+            wanted["marker"] = page.flavors[-1].id  # not the link itself: behind proxies it often is http
+        raise CloudError("lists flavors without end")
+
+    async def _extra_specs(self, flavor: _Flavor) -> dict[str, str]:
+        url = f"{self._url}/flavors/{quote(flavor.id, safe='')}/os-extra_specs"
+        answer = await self._http.request("GET", url, headers=self._headers, ca=self._ca)
+        if answer.status == 404:  # deleted since it was listed
+            return {}
+        if answer.status != 200:
+            raise CloudError(f"answered {answer.status} to a flavor's extra specs")
+        return answer.json(_ExtraSpecs).extra_specs
+
+
+def _flavour(flavor: _Flavor) -> Flavour:
+    if not (0 < flavor.vcpus <= LARGEST and 0 < flavor.ram <= LARGEST and 0 <= flavor.disk <= LARGEST):
+        raise CloudError("answers what cannot be read")
+    devices: dict[str, int] = {}
+    for device, count in _gpus(flavor.extra_specs or {}):
+        devices[device] = devices.get(device, 0) + count * UNIT
+    disk = flavor.disk * GIB * UNIT
+    return Flavour(
+        cpu=flavor.vcpus * UNIT,
+        memory=flavor.ram * MIB * UNIT,
+        storage=disk or "rootDiskSizeGB is not set and the flavor's disk is 0: as big as the image, which is not known",
+        devices=devices,
+    )
+
+
+def _gpus(extra_specs: Mapping[str, str]) -> Iterator[tuple[str, int]]:
+    """What PCI aliases and resource classes are called is the operator's choice: told by their usual names."""
+    for alias in extra_specs.get("pci_passthrough:alias", "").split(","):
+        name, _, count = alias.strip().partition(":")
+        device = _device(name)
+        if device:
+            yield device, _count(count or "1")
+    for key, count in extra_specs.items():
+        resource = _RESOURCE.fullmatch(key)
+        device = _device(resource["class"].removeprefix("CUSTOM_")) if resource else ""
+        if device and count != "0":
+            yield device, _count(count)
+
+
+def _device(name: str) -> str:
+    if _AMD.search(name):
+        return "amd.com/gpu"
+    return "nvidia.com/gpu" if _NVIDIA.search(name) else ""
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 6):
+        raise CloudError("answers what cannot be read")
+    return int(text)
+
+
+CLOUD = Cloud(place=place, fetch=fetch, lists=True)
