@@ -21,7 +21,7 @@ from common.kube.kubeconfig import InvalidKubeconfig
 from common.kube.lease import Lease
 from common.options import Address, CommonOptions, Flag, UsageError, address, duration, https_url, integer, parse, text
 from common.program import Program
-from seed import observed
+from seed import observed, size_command
 from seed.admission import Admission
 from seed.books import Books
 from seed.catalog import Catalog
@@ -209,6 +209,8 @@ async def within_start(followers: list[asyncio.Task[None]], *needed: Coroutine[o
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["size"]:
+        sys.exit(size_command.main(sys.argv[2:]))
     options = parse(SeedOptions, "seedquota-seed", __doc__ or "")
     sys.exit(program.run("seedquota-seed", options, lambda running: serve(running, options)))
 

@@ -22,10 +22,11 @@ MAX_PLACES_KEPT = 16_384
 
 
 class Sized(msgspec.Struct, frozen=True):
-    """`flavour` and `as_of` are empty where the Machine's spec tells all."""
+    """`flavour`, where it is sold and when the cloud said how big it is; empty where the Machine's spec tells all."""
 
     footprint: Footprint
     flavour: str = ""
+    place: str = ""
     as_of: str = ""
 
 
@@ -61,9 +62,9 @@ class Sizing:
             return Sized(found)
         place = self._places.get((cluster_uid, stamp.spec_hash(machine)))
         known = self._cache.known(place, found.flavour) if place is not None else None
-        if known is None:
+        if place is None or known is None:
             raise ProviderUnavailable(found.provider, "is being asked")
-        return _complete(found, known)
+        return _complete(found, place, known)
 
     async def admitted(self, cluster: UserCluster, machine: Machine, deadline: float) -> Footprint:
         """As admission sees it: by its stamp, or like `size`."""
@@ -94,7 +95,7 @@ class Sizing:
             credentials=lambda: self._settings.credentials(cluster, found),
             asker=cluster.metadata.uid,
         )
-        return _complete(found, await self._cache.find(question, deadline))
+        return _complete(found, place, await self._cache.find(question, deadline))
 
     async def close(self) -> None:
         """The cache and the settings with it."""
@@ -109,5 +110,5 @@ class Sizing:
             self._places.popitem(last=False)
 
 
-def _complete(lookup: Lookup, known: Known) -> Sized:
-    return Sized(lookup.complete(known.flavour), lookup.flavour, known.as_of)
+def _complete(lookup: Lookup, place: Place, known: Known) -> Sized:
+    return Sized(lookup.complete(known.flavour), lookup.flavour, str(place), known.as_of)

@@ -55,11 +55,12 @@ class SettingsReader:
 
     def __init__(
         self,
-        seed: Cluster,
+        seed: Cluster | None,
         *,
         on_request: RequestHook | None = None,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
+        """Without a seed no Secret is read."""
         self._seed = seed
         self._on_request = on_request
         self._environment = environment
@@ -117,7 +118,7 @@ class SettingsReader:
     async def _environment_of(self, cluster: UserCluster, lookup: Lookup) -> tuple[Mapping[str, str], str]:
         """And how to call it."""
         declared = cluster.spec.provider
-        if declared is None or declared.credentials_secret_ref is None:
+        if self._seed is None or declared is None or declared.credentials_secret_ref is None:
             return self._environment, "seedquota-seed's environment"
         namespace, name = cluster.metadata.namespace, declared.credentials_secret_ref.name
         read = await self._object("seed", self._seed, "Secret", namespace, name, lookup.provider)
@@ -125,13 +126,15 @@ class SettingsReader:
 
     async def _referred(self, cluster: UserCluster, provider: str, reference: Reference) -> tuple[str, str]:
         """The text, or why there is none."""
+        if self._seed is None:
+            return "", f": it is in {reference}, of a user cluster that was not named"
         if cluster.spec.kubeconfig_secret_ref is None and reference.namespace != cluster.metadata.namespace:
             # The seed's Secrets of others: whoever may create a Machine here must not have us use them.
             return "", f": {reference} is not in the UserCluster's namespace"
         key = (cluster.metadata.uid, reference.kind, reference.namespace, reference.name)
         kept = self._kept.get(key)
         if kept is None or time.monotonic() >= kept.until:
-            connection = await self._connection(cluster, provider)
+            connection = await self._connection(cluster, self._seed, provider)
             kept = await self._object(key[0], connection, *key[1:], provider)
         if kept.problem:
             return "", f": {kept.problem}"
@@ -169,12 +172,12 @@ class SettingsReader:
             self._kept.popitem(last=False)
         return found
 
-    async def _connection(self, cluster: UserCluster, provider: str) -> Cluster:
+    async def _connection(self, cluster: UserCluster, seed: Cluster, provider: str) -> Cluster:
         reference = cluster.spec.kubeconfig_secret_ref
         if reference is None:
-            return self._seed
+            return seed
         namespace = cluster.metadata.namespace
-        read = await self._object("seed", self._seed, "Secret", namespace, reference.name, provider)
+        read = await self._object("seed", seed, "Secret", namespace, reference.name, provider)
         kubeconfig = read.data.get(reference.key, "")
         key = (cluster.metadata.uid, kubeconfig)
         connection = self._connections.get(key)
