@@ -21,7 +21,7 @@ from common.account import Ask
 from common.resources import ResourceList
 
 SPARE_SHARE = 2  # a seed that asks gets at most 1/(SPARE_SHARE * askers) of the pool beyond what it needs now
-SPARE_PER_WAITING = 4  # ... and at most this many more machines for each that waits
+SPARE_PER_WAITING = 16  # ... and at most this many more machines for each that waits
 
 
 class Seat(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,7 +24,8 @@ from seed.source import Source
 log = logging.getLogger(__name__)
 
 FREED_DELAY = 0.02  # seconds from a deletion to its count: somebody may wait for the capacity
-COUNT_DELAY = 0.25  # ... from a creation: it only moves use from reserved to counted
+COUNT_DELAY = 1.0  # ... from a creation: it only moves use from reserved to counted, and may ride on the next admission
+COUNT_AT_ONCE = 64  # changes that are not put off any longer: each write carries all reservations not counted yet
 CHECK_INTERVAL = 5.0  # ... between two looks for reservations without an object
 MAX_CHECKS = 64  # consistent reads a look, so that a storm of failed creations does not become one of reads
 RETRY_DELAY = 1.0
@@ -50,13 +51,17 @@ class Counting:
         self._sources = sources
         self._window = in_flight_window
         self._due: dict[str, float] = {}
+        self._changes: dict[str, int] = {}  # of each source since its last count
         self._known: dict[str, Key] = {}  # quotas by name
         self._wake = asyncio.Event()
         self._first_seen: dict[tuple[str, str], tuple[Reservation, float]] = {}
 
     def changed(self, source: Source, freed: bool) -> None:
         """The source's sum changed. `freed`: something became free."""
-        due = time.monotonic() + (FREED_DELAY if freed else COUNT_DELAY)
+        changes = self._changes.get(source.key, 0) + 1
+        self._changes[source.key] = changes
+        prompt = freed or changes >= COUNT_AT_ONCE
+        due = time.monotonic() + (FREED_DELAY if prompt else COUNT_DELAY)
         if due < self._due.get(source.key, float("inf")):
             self._due[source.key] = due
             self._wake.set()
@@ -89,6 +94,7 @@ class Counting:
             ready = [key for key, due in self._due.items() if due <= now]
             for key in ready:
                 del self._due[key]
+                self._changes.pop(key, None)
             await asyncio.gather(*(self._count(key) for key in ready))
             wait = min(self._due.values(), default=now + 60) - time.monotonic()
             with suppress(TimeoutError):

@@ -20,7 +20,7 @@ from seed.webhook_configuration import STAMPING_CONFIGURATIONS, ConfigurationKee
 
 log = logging.getLogger(__name__)
 
-STATUS_DELAY = 0.5  # seconds: a storm of Machines becomes two writes a second
+STATUS_DELAY = 1.0  # seconds: a storm of Machines becomes one write a second
 LOOK_AGAIN = 5.0  # ... while something is wrong, so that its end is seen
 
 

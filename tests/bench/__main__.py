@@ -160,11 +160,9 @@ async def admissions(seconds: float) -> None:
 
 async def writes() -> None:
     print("API writes that a Machine costs, all clusters together, by number of seeds")
-    print("one at a time: nothing can be shared; 32 clients: what comes together is written together")
+    print("alone nothing can be shared; in a storm what comes together is written together")
     for seeds in SEEDS:
-        for machines, clients in ((20, 1), (400, 32)):
-            found = await count_writes(seeds, machines, clients)
-            print(f"  {clients:>2} clients, {line(found)}", flush=True)
+        print(line(await count_writes(seeds)), flush=True)
 
 
 async def latency() -> None:
