@@ -1,0 +1,87 @@
+"""Redis servers for tests, and a tenure that a test sets by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from devcluster import redis as servers
+from devcluster.binaries import BuildError
+from devcluster.processes import ProcessGroup
+from devcluster.redis import Executable, RedisServer, Settings
+from seed.ledger.redis import RedisStore
+from seed.ledger.redis_primary import RedisAccess, redis_url
+from seed.ledger.tenure import Held
+
+SEED = "eu-1"
+
+
+class ByHand:
+    """What the marker says, without an API server: tests begin tenures when they like."""
+
+    def __init__(self) -> None:
+        self.now = Held("tenure-1", "")
+        self.elsewhere = 0
+
+    def held(self) -> Held:
+        return self.now
+
+    def look_again(self) -> None:
+        self.elsewhere += 1
+
+    async def begin(self, store: RedisStore, tenure: str) -> None:
+        """As the leader does: a tenure of the primary that answers `store` now."""
+        self.now = Held(tenure, await store.reign())
+        store.refresh()
+
+
+async def executable() -> Executable:
+    try:
+        return await servers.ensure()
+    except BuildError as error:
+        pytest.skip(f"needs redis-server 7: {error}")
+
+
+class Rack:
+    """Starts servers that are gone with the test."""
+
+    def __init__(self, executable: Executable, directory: Path, group: ProcessGroup) -> None:
+        self.executable = executable
+        self.directory = directory
+        self.group = group
+
+    async def server(self, name: str, settings: Settings | None = None) -> RedisServer:
+        server = RedisServer(name, self.executable, self.directory, self.group, settings or Settings())
+        await server.start()
+        return server
+
+    async def sentinel(self, primary: RedisServer) -> servers.Sentinel:
+        sentinel = servers.Sentinel("sentinel", self.executable, self.directory, self.group, primary)
+        await sentinel.start()
+        return sentinel
+
+
+@asynccontextmanager
+async def rack(directory: Path) -> AsyncIterator[Rack]:
+    found = await executable()
+    async with servers.redis_group() as group:
+        yield Rack(found, directory, group)
+
+
+@asynccontextmanager
+async def store_at(
+    url: str, tenure: ByHand, access: RedisAccess | None = None, *, running: bool = True
+) -> AsyncIterator[RedisStore]:
+    store = RedisStore(redis_url(url), access or RedisAccess(), SEED, held=tenure.held, on_elsewhere=tenure.look_again)
+    task = asyncio.create_task(store.run()) if running else None
+    try:
+        yield store
+    finally:
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        await store.close()
