@@ -17,7 +17,7 @@ from tenacity.stop import stop_base
 from tenacity.wait import wait_exponential_jitter
 
 from common.kube.client import Cluster
-from common.kube.errors import ApiError, NotFound
+from common.kube.errors import ApiError, Malformed, NotFound
 from common.kube.kubeconfig import InvalidKubeconfig
 from common.kube.meta import Object
 from common.kube.resource import Resource
@@ -163,6 +163,8 @@ class BoundedHttp:
             return None
         except TimeoutError:
             raise CloudError(f"did not answer within {seconds:.1f} s") from None
+        except Malformed as error:
+            raise CloudError("answers what cannot be read") from error
         except ApiError as error:
             if error.status in (401, 403):
                 raise CloudError(f"refuses these credentials ({error.status})", refused=True) from error

@@ -48,6 +48,9 @@ PROVIDERS: Mapping[str, Provider] = MappingProxyType(
 """What reads the size from the Machine, or what must be asked to know it."""
 
 CLOUDS: Mapping[str, Cloud] = MappingProxyType(
-    {cloud.NAME: cloud.CLOUD for cloud in (alibaba, aws, azure, digitalocean, equinixmetal, gcp, hetzner, openstack)}
+    {
+        cloud.NAME: cloud.CLOUD
+        for cloud in (alibaba, aws, azure, digitalocean, equinixmetal, gcp, hetzner, kubevirt, openstack)
+    }
 )
 """What asks, for those of them that return a Lookup."""

@@ -2,39 +2,73 @@
 
 Fields: k8c.io/machine-controller/sdk/cloudprovider/kubevirt/types.go, RawConfig. What becomes of them:
 pkg/cloudprovider/provider/kubevirt/provider.go, parseResources (`vcpus.cores`, when not 0, wins over `cpus`),
-newVirtualMachine (an instancetype replaces both and the memory) and getDataVolumeTemplates (one claim per disk).
+newVirtualMachine (an instancetype replaces both and the memory) and getDataVolumeTemplates (one claim per disk). A
+preference lays out the CPUs of an instancetype and changes no size.
 """
 
 from __future__ import annotations
 
+import re
+
 from common.quantity import UNIT
+from seed.providers.flavour import Cloud, Lookup, Setting
+from seed.providers.kubevirt_instancetypes import ENVIRONMENT_NAMESPACE, NAME, fetch, flavour_of, place
 from seed.providers.size import Footprint, NotSized, footprint
 from seed.providers.spec import Spec, quoted
 
-NAME = "kubevirt"
+_OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 
-def size(spec: Spec) -> Footprint:
+def size(spec: Spec) -> Footprint | Lookup:
     machine = spec.inner("virtualMachine")
-    if machine.has("instancetype"):
-        raise _asks_infra_cluster(machine, "instancetype", machine.inner("instancetype").string("name"))
     flavor = machine.inner("flavor").variable("name")
     if flavor:
-        raise _asks_infra_cluster(machine, "flavor", flavor)
+        raise NotSized(
+            NAME,
+            f"virtualMachine.flavor {quoted(flavor)} is an API that KubeVirt has given up; "
+            "set virtualMachine.instancetype, or virtualMachine.template.cpus and memory, instead",
+        )
     template = machine.inner("template")
+    if machine.has("instancetype"):
+        return Lookup(
+            provider=NAME,
+            flavour=_instancetype(machine.inner("instancetype")),
+            where={
+                "kubeconfig": spec.inner("auth").setting("kubeconfig", "KUBEVIRT_KUBECONFIG"),
+                "namespace": Setting(variable=ENVIRONMENT_NAMESPACE),
+            },
+            credentials={},
+            endpoint="kubeconfig",
+            root=_disks(template),
+        )
     cores = template.inner("vcpus").optional_integer("cores", minimum=0)
-    disks = [template.inner("primaryDisk"), *template.items("secondaryDisks")]
     return footprint(
         NAME,
         cpu=cores * UNIT if cores else template.quantity("cpus"),
         memory=template.quantity("memory"),
-        storage=sum(disk.quantity("size") for disk in disks),
+        storage=_disks(template),
     )
 
 
-def _asks_infra_cluster(machine: Spec, field: str, name: str) -> NotSized:
-    return NotSized(
-        machine.provider,
-        f"virtualMachine.{field} {quoted(name)} stands in the infra cluster, which is not asked yet; "
-        "set virtualMachine.template.cpus and memory instead",
-    )
+def _disks(template: Spec) -> int:
+    disks = [template.inner("primaryDisk"), *template.items("secondaryDisks")]
+    return sum(disk.quantity("size") for disk in disks)
+
+
+def _instancetype(matcher: Spec) -> str:
+    """`VirtualMachineClusterInstancetype/u1.medium`."""
+    for field in ("revisionName", "inferFromVolume"):
+        if matcher.string(field):
+            raise NotSized(
+                NAME, f"virtualMachine.instancetype.{field} names a size that is not asked for; set name alone"
+            )
+    name = matcher.string("name")
+    if not name:
+        raise matcher.missing("name")
+    flavour = flavour_of(matcher.string("kind"), name)
+    if flavour is None or not _OBJECT_NAME.fullmatch(name):
+        raise NotSized(NAME, f"virtualMachine.instancetype {quoted(name)} has a kind or a name that cannot exist")
+    return flavour
+
+
+CLOUD = Cloud(place=place, fetch=fetch, lists=False)

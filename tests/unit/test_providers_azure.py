@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from aiohttp import web
@@ -95,6 +96,14 @@ async def serve(request: web.Request) -> web.StreamResponse:
         return web.json_response({"value": listed[half:]})
     link = f"https://management.azure.com{request.path_qs}&$skiptoken=page2"
     return web.json_response({"value": listed[:half], "nextLink": link})
+
+
+@pytest.fixture(autouse=True)
+def nothing_secret_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    with caplog.at_level(logging.DEBUG):
+        yield
+    logged = " ".join(str(vars(record)) for record in caplog.get_records("call"))
+    assert not any(word in logged for word in (SECRET, TOKEN))
 
 
 @pytest.fixture

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from aiohttp import web
@@ -138,6 +139,14 @@ async def serve(request: web.Request) -> web.StreamResponse:
     if start + 12 < len(names):
         page["nextPageToken"] = str(start + 12)
     return web.json_response(page)
+
+
+@pytest.fixture(autouse=True)
+def nothing_secret_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    with caplog.at_level(logging.DEBUG):
+        yield
+    logged = " ".join(str(vars(record)) for record in caplog.get_records("call"))
+    assert not any(word in logged for word in (TOKEN, "PRIVATE KEY", PEM[40:100], encoded(ACCOUNT)[:60]))
 
 
 @pytest.fixture

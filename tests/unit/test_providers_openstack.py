@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from aiohttp import web
@@ -160,6 +161,14 @@ class Nova:
             ],
         }
         return web.json_response({"token": token}, status=201, headers={"X-Subject-Token": TOKEN})
+
+
+@pytest.fixture(autouse=True)
+def nothing_secret_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    with caplog.at_level(logging.DEBUG):
+        yield
+    logged = " ".join(str(vars(record)) for record in caplog.get_records("call"))
+    assert not any(word in logged for word in (PASSWORD, TOKEN, APPLICATION_SECRET))
 
 
 @pytest.fixture

@@ -1,0 +1,155 @@
+"""KubeVirt's instancetypes, namespaced and cluster-wide, read from the infra cluster by its kubeconfig.
+
+https://kubevirt.io/user-guide/user_workloads/instancetypes/
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from urllib.parse import urlsplit
+
+import yaml
+from msgspec import Struct
+
+from common import quantity
+from common.kube.meta import Object
+from common.kube.resource import Resource
+from common.quantity import UNIT
+from seed.providers.flavour import Catalogue, CloudError, Flavour, Place, Query, Settings
+from seed.providers.size import NotSized
+from seed.providers.spec import LARGEST
+
+NAME = "kubevirt"
+# Never of the Machine or its kubeconfig: whoever writes those must not choose among types of one name. Not
+# POD_NAMESPACE, as machine-controller has it, because that of this program is another.
+ENVIRONMENT_NAMESPACE = "KUBEVIRT_NAMESPACE"
+
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_DEVICE = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}/[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_GPUS = {"nvidia.com": "nvidia.com/gpu", "amd.com": "amd.com/gpu"}
+_LONGEST_KUBECONFIG = 32 * 1024  # characters: read on the event loop, and PyYAML reads about 100 KiB in a second
+
+
+class _Cpu(Struct):
+    guest: int
+
+
+class _Memory(Struct):
+    guest: str | int
+
+
+class _Device(Struct, rename="camel"):
+    device_name: str
+
+
+class _Spec(Struct, rename="camel"):
+    cpu: _Cpu
+    memory: _Memory
+    gpus: list[_Device] = []
+    host_devices: list[_Device] = []
+
+
+class Instancetype(Object, frozen=True, kw_only=True):
+    spec: _Spec
+
+
+_GROUP, _VERSION = "instancetype.kubevirt.io", "v1beta1"
+_NAMESPACED = Resource(
+    _GROUP, _VERSION, "virtualmachineinstancetypes", "VirtualMachineInstancetype", True, Instancetype
+)
+_CLUSTER_WIDE = Resource(
+    _GROUP, _VERSION, "virtualmachineclusterinstancetypes", "VirtualMachineClusterInstancetype", False, Instancetype
+)
+
+
+def flavour_of(kind: str, name: str) -> str | None:
+    """The flavour's name of an instancetype; None if there is no such kind. KubeVirt takes the plural as well."""
+    for resource in (_NAMESPACED, _CLUSTER_WIDE):
+        if kind.lower() in (resource.kind.lower(), resource.plural):
+            return f"{resource.kind}/{name}"
+    return None if kind else f"{_CLUSTER_WIDE.kind}/{name}"
+
+
+def place(where: Settings) -> Place:
+    server = _server(_text(where["kubeconfig"]))
+    if not server:
+        raise NotSized(NAME, "auth.kubeconfig is no kubeconfig with the https URL of a server")
+    namespace = where.get("namespace")
+    if namespace and not _NAMESPACE.fullmatch(namespace):
+        raise NotSized(NAME, f"{ENVIRONMENT_NAMESPACE} is no name of a namespace")
+    return Place(NAME, server, namespace)
+
+
+def _text(kubeconfig: str) -> str:
+    """machine-controller wants base64 in the Machine, and takes either elsewhere."""
+    try:
+        return base64.b64decode("".join(kubeconfig.split()), validate=True).decode()
+    except ValueError:
+        return kubeconfig
+
+
+@lru_cache(maxsize=256)
+def _server(kubeconfig: str) -> str:
+    """The server of the current context, as common.kube.kubeconfig finds it: empty if there is none.
+
+    It keys the cache, so it must be the server that is asked in the end.
+    """
+    if len(kubeconfig) > _LONGEST_KUBECONFIG:
+        return ""
+    try:
+        config: object = yaml.safe_load(kubeconfig)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return ""
+    chosen = config.get("current-context") if isinstance(config, Mapping) else None
+    cluster = _entry(config, "contexts", chosen, "context").get("cluster")
+    server = _entry(config, "clusters", cluster, "cluster").get("server")
+    try:
+        parts = urlsplit(server) if isinstance(server, str) else urlsplit("")
+        plain = parts.scheme == "https" and bool(parts.hostname) and "@" not in parts.netloc
+    except ValueError:
+        return ""
+    return str(server).rstrip("/") if plain and len(str(server)) <= 512 else ""
+
+
+def _entry(config: object, section: str, name: object, what: str) -> Mapping[object, object]:
+    entries = config.get(section) if isinstance(config, Mapping) else None
+    for entry in entries if isinstance(entries, list) else ():
+        if isinstance(entry, Mapping) and isinstance(name, str) and entry.get("name") == name:
+            found = entry.get(what)
+            return found if isinstance(found, Mapping) else {}
+    return {}
+
+
+async def fetch(query: Query) -> Catalogue:
+    kind, _, name = query.flavour.partition("/")
+    resource = _NAMESPACED if kind == _NAMESPACED.kind else _CLUSTER_WIDE
+    namespace = None
+    if resource.namespaced:
+        namespace = query.where["namespace"]
+    found = await query.http.kubernetes(_text(query.where["kubeconfig"]), resource, name, namespace)
+    return Catalogue({} if found is None else {query.flavour: _flavour(found.spec)})
+
+
+def _flavour(spec: _Spec) -> Flavour:
+    try:
+        memory = quantity.parse(spec.memory.guest)
+    except quantity.QuantityError as error:
+        raise CloudError("answers what cannot be read") from error
+    if not (0 < spec.cpu.guest <= LARGEST and 0 < memory <= LARGEST * UNIT):
+        raise CloudError("answers what cannot be read")
+    devices: dict[str, int] = {}
+    for device in spec.gpus:
+        vendor = device.device_name.partition("/")[0]
+        _add(devices, _GPUS.get(vendor, device.device_name))  # the guest sees a GPU, whatever its model
+    for device in spec.host_devices:
+        _add(devices, device.device_name)
+    return Flavour(cpu=spec.cpu.guest * UNIT, memory=memory, devices=devices)
+
+
+def _add(devices: dict[str, int], name: str) -> None:
+    if not _DEVICE.fullmatch(name):
+        raise CloudError("answers what cannot be read")
+    devices[name] = devices.get(name, 0) + UNIT
