@@ -100,6 +100,12 @@ async def test_a_machine_is_stamped_with_its_cost_and_how_it_was_found(seed: See
     assert found["asOf"].endswith("Z")
 
 
+async def test_a_machine_is_stamped_before_it_has_a_uid_and_a_name(seed: Seed) -> None:
+    nameless = aws(generateName="pool-")
+    del nameless["metadata"]["uid"], nameless["metadata"]["name"]
+    assert annotation(await seed.stamp(nameless))["footprint"]["cpu"] == "2"
+
+
 async def test_a_stamp_leaves_other_annotations_alone(seed: Seed) -> None:
     made = await seed.stamp(aws(annotations={"mine": "1"}))
     assert made["metadata"]["annotations"].keys() == {"mine", ANNOTATION}
