@@ -23,8 +23,10 @@ from devcluster.manifests import apply, load
 from seed.ledger.apiserver import LEDGERS, ApiServerStore
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.memory import MemoryStore
+from seed.ledger.redis import RedisStore
 from seed.ledger.store import ConflictError, Key, Store, Stored, StoreUnavailableError
 from seed.ledger.writer import AccountWriter, Terms
+from tests.integration.redis_servers import ByHand, rack, store_at
 from tests.unit.fake_api_server import eventually
 
 pytestmark = pytest.mark.integration
@@ -69,12 +71,28 @@ async def api_server_store(api: ApiServer) -> AsyncIterator[ApiServerStore]:
         await cluster.close()
 
 
-@pytest_asyncio.fixture(params=["memory", "apiserver"])
-async def replicas(request: pytest.FixtureRequest, api: ApiServer) -> AsyncIterator[tuple[Store, Store]]:
+@asynccontextmanager
+async def redis_stores(directory: Path) -> AsyncIterator[tuple[RedisStore, RedisStore]]:
+    tenure = ByHand()
+    async with rack(directory) as servers:
+        redis = await servers.server("redis")
+        async with store_at(redis.url, tenure) as one, store_at(redis.url, tenure) as two:
+            await tenure.begin(one, "tenure")
+            yield one, two
+
+
+@pytest_asyncio.fixture(params=["memory", "apiserver", "redis"])
+async def replicas(
+    request: pytest.FixtureRequest, api: ApiServer, tmp_path: Path
+) -> AsyncIterator[tuple[Store, Store]]:
     """The same ledgers as two replicas reach them."""
     if request.param == "memory":
         store = MemoryStore()
         yield store, store
+        return
+    if request.param == "redis":
+        async with redis_stores(tmp_path) as stores:
+            yield stores
         return
     async with api_server_store(api) as one, api_server_store(api) as two:
         yield one, two
