@@ -1,0 +1,198 @@
+"""Sizes from a cloud and their stamps, with real API servers and programs: a Machine of AWS, from kubectl's side."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from devcluster.install import API, Installation, quota
+from devcluster.manifests import apply
+from tests.unit.fake_cloud import FakeCloud, answering, fake_cloud
+from tests.unit.test_webhook_sizes import ec2
+
+pytestmark = pytest.mark.integration
+
+MACHINES = "/apis/cluster.k8s.io/v1alpha1/namespaces/kube-system/machines"
+USER_CLUSTER = f"/apis/{API}/namespaces/alpha/userclusters/user-1"
+STAMP = "seedquota.io/footprint"
+
+
+class Site:
+    def __init__(self, installed: Installation, cloud: FakeCloud) -> None:
+        self.installed = installed
+        self.cloud = cloud
+        self.user = installed.cluster("user-1").session()
+        self.seed = installed.cluster("seed-1").session()
+
+    async def create(
+        self, name: str, instance_type: str = "m5.large", annotations: dict[str, str] | None = None, dry_run: str = ""
+    ) -> tuple[int, dict]:
+        body = {
+            "apiVersion": "cluster.k8s.io/v1alpha1",
+            "kind": "Machine",
+            "metadata": {
+                "name": name,
+                "annotations": annotations or {},
+            },
+            "spec": {
+                "providerSpec": {
+                    "value": {
+                        "cloudProvider": "aws",
+                        "cloudProviderSpec": {
+                            "instanceType": instance_type,
+                            "region": "eu-central-1",
+                            "diskSize": 50,
+                            "tags": {"a<b>&": "é"},  # what encoders write in more ways than one
+                        },
+                    }
+                }
+            },
+        }
+        async with self.user.post(MACHINES, json=body, params={"dryRun": dry_run} if dry_run else {}) as answer:
+            return answer.status, await answer.json()
+
+    async def patch(self, name: str, patch: dict) -> tuple[int, dict]:
+        headers = {"Content-Type": "application/merge-patch+json"}
+        async with self.user.patch(f"{MACHINES}/{name}", json=patch, headers=headers) as answer:
+            return answer.status, await answer.json()
+
+    async def usage(self) -> tuple[int, dict]:
+        async with self.seed.get(USER_CLUSTER) as answer:
+            status = (await answer.json())["status"]
+        return status["machines"], status["resourceUsage"]
+
+    async def counts(self, machines: int, cpu: str | None, seconds: float = 15) -> None:
+        found: tuple[int, dict] = (0, {})
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            found = await self.usage()
+            if (found[0], found[1].get("cpu")) == (machines, cpu):
+                return
+            await asyncio.sleep(0.1)
+        raise AssertionError(found)
+
+
+@pytest_asyncio.fixture(scope="module")
+async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
+    directory: Path = tmp_path_factory.mktemp("sizes")
+    async with fake_cloud(ec2) as cloud:
+        (directory / "ca.pem").write_text(cloud.ca)
+        environment = pytest.MonkeyPatch()
+        environment.setenv("SSL_CERT_FILE", str(directory / "ca.pem"))
+        try:
+            async with Installation(directory, seeds=1) as installed, AsyncExitStack() as sessions:
+                made = Site(installed, cloud)
+                sessions.push_async_callback(made.user.close)
+                sessions.push_async_callback(made.seed.close)
+                data = {
+                    "AWS_ENDPOINT_URL_EC2": f"https://127.0.0.1:{cloud.port}/",
+                    "AWS_ACCESS_KEY_ID": "AKIDEXAMPLE",
+                    "AWS_SECRET_ACCESS_KEY": "s3cret-of-the-platform",
+                }
+                secret = {
+                    "apiVersion": "v1",
+                    "kind": "Secret",
+                    "metadata": {"name": "aws", "namespace": "alpha"},
+                    "data": {key: base64.b64encode(text.encode()).decode() for key, text in data.items()},
+                }
+                provider = {"spec": {"provider": {"name": "aws", "credentialsSecretRef": {"name": "aws"}}}}
+                await apply(installed.cluster("seed-1"), [secret])
+                headers = {"Content-Type": "application/merge-patch+json"}
+                async with made.seed.patch(USER_CLUSTER, json=provider, headers=headers) as answer:
+                    assert answer.status == 200, await answer.text()
+                await apply(installed.master, [quota("alpha", "alpha", {"cpu": "8"})])
+                await installed.enforced("alpha")
+                await _stamping(made)
+                yield made
+                for log in directory.glob("*.log"):
+                    assert "s3cret-of-the-platform" not in log.read_text()
+        finally:
+            environment.undo()
+
+
+async def _stamping(site: Site) -> None:
+    """Until the API server asks for stamps: it heeds a new configuration after a moment."""
+    async with asyncio.timeout(20):
+        while STAMP not in (await site.create("canary", dry_run="All"))[1]["metadata"].get("annotations", {}):
+            await asyncio.sleep(0.1)
+
+
+async def test_a_machine_is_stamped_counted_and_kept_through_an_outage_and_a_restart(site: Site) -> None:
+    status, made = await site.create("a")
+    assert status == 201, made
+    stamp = json.loads(made["metadata"]["annotations"][STAMP])
+    assert stamp["footprint"] == {"cpu": "2", "machines": "1", "memory": "8Gi", "storage": "50Gi"}
+    await site.counts(1, "2")
+
+    status, refusal = await site.create("b", "m5.larg")
+    assert (status, refusal["reason"]) == (422, "Invalid")
+    assert "cannot size machine: aws eu-central-1 has no type m5.larg; nearest: m5.large" in refusal["message"]
+
+    status, refusal = await site.create("c", annotations={STAMP: "{}"})
+    assert status == 403, refusal
+    assert "annotation seedquota.io/footprint is written by SeedQuota only" in refusal["message"]
+
+    site.cloud.disturb = answering(500)
+    status, again = await site.create("d")
+    assert status == 201, again  # known
+    started = time.monotonic()
+    async with site.user.get(f"{MACHINES}/a") as answer:
+        before = (await answer.json())["metadata"]["annotations"][STAMP]
+    status, refusal = await site.create("e", "c5.large")
+    assert status == 503, refusal
+    assert "cannot size machine now: aws eu-central-1 " in refusal["message"]
+    assert time.monotonic() - started < 10
+
+    status, patched = await site.patch("a", {"metadata": {"annotations": {STAMP: None}}})
+    assert status == 200, patched
+    assert patched["metadata"]["annotations"][STAMP] == before  # put back
+    status, refusal = await site.patch("a", {"metadata": {"annotations": {STAMP: before.replace('"2"', '"1"')}}})
+    assert status == 403, refusal
+    await site.counts(2, "4")
+
+    (program,) = await site.installed.kill_replicas("seed-1")
+    await program.start()
+    await asyncio.sleep(1)
+    await site.counts(2, "4")
+    status, made = await site.create("f")
+    assert status == 503, made  # the cache went with the program, and the cloud is still down
+    site.cloud.disturb = None
+
+
+async def test_a_machine_that_slipped_in_is_counted_by_asking_when_the_cloud_is_back(site: Site) -> None:
+    machines, usage = await site.usage()
+    site.cloud.disturb = answering(500)
+    async with site.user.post(
+        MACHINES,
+        json={
+            "apiVersion": "cluster.k8s.io/v1alpha1",
+            "kind": "Machine",
+            "metadata": {"name": "slipped"},
+            "spec": {
+                "providerSpec": {
+                    "value": {
+                        "cloudProvider": "aws",
+                        "cloudProviderSpec": {"instanceType": "m5.large", "region": "eu-central-1", "diskSize": 51},
+                    }
+                }
+            },
+        },
+        headers=[
+            ("Impersonate-User", "ann"),
+            ("Impersonate-Group", "system:masters"),
+            ("Impersonate-Group", "seedquota:break-glass"),
+        ],
+    ) as answer:
+        assert answer.status == 201, await answer.text()
+        assert STAMP not in (await answer.json())["metadata"].get("annotations", {})
+    await site.counts(machines + 1, usage["cpu"])
+    site.cloud.disturb = None
+    await site.counts(machines + 1, str(int(usage["cpu"]) + 2), seconds=70)
