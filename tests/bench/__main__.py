@@ -23,6 +23,7 @@ from devcluster.observe import QuotaWatch, latencies, percentile
 from devcluster.writes import count_writes, line
 from tests.bench import server
 from tests.bench.load import Result, Task, in_process
+from tests.bench.sizes import sizes
 
 CRDS = Path(__file__).parents[2] / "charts" / "crds"
 CLIENTS = (1, 8, 32, 128)
@@ -181,7 +182,7 @@ async def latency() -> None:
         )
 
 
-MEASUREMENTS = ("admissions", "latency", "writes")
+MEASUREMENTS = ("admissions", "latency", "writes", "sizes")
 
 
 async def main() -> None:
@@ -197,6 +198,8 @@ async def main() -> None:
         await latency()
     if "writes" in chosen:
         await writes()
+    if "sizes" in chosen:
+        await sizes()
 
 
 if __name__ == "__main__":
