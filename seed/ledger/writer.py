@@ -183,8 +183,14 @@ class AccountWriter:
             self._withdraw(entry)
 
     def _withdraw(self, entry: _Claim | _Change[object]) -> None:
-        """Nobody was told yes, but the claim is in the ledger, or may be: without this it would stay until evidence."""
+        """Nobody was told yes, but the claim is in the ledger, or may be: without this it would stay until evidence.
+
+        Only a creation's uid names one request. An update is tried again with an equal claim, perhaps through another
+        replica, and what that one was given must stay.
+        """
         if not isinstance(entry, _Claim) or self._stopped or len(self._waiting) >= MAX_WAITING:
+            return
+        if entry.reservation.generation:
             return
         uid, reservation = entry.uid, entry.reservation
         withdrawn = self.change(lambda account: (accounts.withdraw(account, uid, reservation), None))

@@ -448,3 +448,16 @@ async def test_every_account_that_became_durable_is_told() -> None:
         await ledger.claim("b")
         await ledger.store.by_another(lambda present: accounts.claim_epoch(present, 9))
         assert sorted(set(ledger.heard)) == [5, 6, 7, 8]
+
+
+async def test_an_update_that_was_given_up_takes_nothing_from_the_next_try_through_another_replica() -> None:
+    update = Reservation(source="ns/c1", object="ns/m", amount={"cpu": 2}, generation=2)
+    async with opened(account(10)) as ledger:
+        await ledger.claim("other")
+        ledger.store.before = [StoreUnavailableError("no answer")]
+        with pytest.raises(StoreUnavailableError):
+            await ledger.writer.claim("a", update)
+        await ledger.store.by_another(lambda present: accounts.reserve(present, {"cpu": 1000}, "a", update)[0])
+        await settle()
+        await ledger.claim("more")
+        assert "a" in ledger.store.account.reservations
