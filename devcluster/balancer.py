@@ -28,21 +28,23 @@ class Balancer:
             connection.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._serve(reader, writer))
         self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # A turn is one connection's: others come while it tries, and must not make it try one backend twice.
+        first, self._next = self._next, (self._next + 1) % len(self._backends)
         try:
-            for _ in self._backends:
-                self._next = (self._next + 1) % len(self._backends)
+            for port in (*self._backends[first:], *self._backends[:first]):
                 try:
-                    backend = await asyncio.open_connection("127.0.0.1", self._backends[self._next])
+                    backend = await asyncio.open_connection("127.0.0.1", port)
                 except OSError:
                     continue
                 await _join((reader, writer), backend)
                 return
         finally:
-            self._connections.discard(task)
             writer.close()
 
 

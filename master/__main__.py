@@ -118,6 +118,7 @@ async def connect(given: MasterOptions) -> Cluster:
 
 
 async def serve(running: Program, given: MasterOptions) -> None:
+    running.health.add("caches", lambda: "not connected yet")
     cluster = await connect(given)
     identity = given.identity or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
     master = Master(cluster, given.namespace, identity)

@@ -80,6 +80,7 @@ async def connect(options: CommonOptions, name: str) -> Cluster:
 
 
 async def serve(running: Program, options: SeedOptions) -> None:
+    running.health.add("webhook", lambda: "does not listen yet")
     cluster = await connect(options, options.seed_name)
     catalog = Catalog(cluster)
     chosen = ChosenStore(options, cluster, options.seed_name, lambda: leader.leads, options.lease_duration)
@@ -158,6 +159,7 @@ async def serve(running: Program, options: SeedOptions) -> None:
             backlog=1024,
         )
         await site.start()
+        running.health.add("webhook", lambda: None)
         log.info("webhook serves", extra={"address": str(options.webhook_address), "seed": options.seed_name})
         leading = asyncio.create_task(leader.run(), name="leader")
         followers.append(leading)
