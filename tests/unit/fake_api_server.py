@@ -110,7 +110,8 @@ class FakeApiServer:
             if meta.get("resourceVersion") != known["metadata"]["resourceVersion"]:
                 return status(409, "Conflict", "the object has been modified")
         fields = {k: v for k, v in body.items() if k not in ("metadata", "apiVersion", "kind")}
-        return web.json_response(await self.put(plural, namespace, meta["name"], **fields))
+        kept = {field: meta[field] for field in ("labels", "annotations") if field in meta}
+        return web.json_response(await self.put(plural, namespace, meta["name"], metadata=kept, **fields))
 
     async def list(self, request: web.Request, plural: str, namespace: str) -> web.Response:
         assert "resourceVersion" not in request.query
