@@ -295,6 +295,7 @@ async def test_an_api_server_that_hangs_is_unavailable_within_the_webhooks_time(
         await store.save(key, ACCOUNT, None)
         assert isinstance(await claim(writer, "before"), Admitted)
         api.pause()
+        await asyncio.sleep(0.1)  # until the signal has reached every thread
         try:
             started = time.monotonic()
             with pytest.raises(StoreUnavailableError, match="no answer within 2 s"):

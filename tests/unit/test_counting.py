@@ -161,7 +161,7 @@ async def test_a_new_leader_counts_nothing_before_a_list_that_began_after_its_cl
 ) -> None:
     async with leading(monkeypatch, term=2, listed=False, used="cpu=8") as leader:
         leader.changed()
-        await eventually(lambda: leader.world.account().epoch == 2)
+        await eventually(lambda: leader.accounts._claimed)
         await asyncio.sleep(0.05)
         assert use(leader.world) == 8, "its first list lacks what the old leader counted since"
         leader.there("a", "b")
@@ -187,7 +187,7 @@ async def test_a_count_that_waits_beside_the_claim_is_not_decided_with_it(monkey
 async def test_a_list_that_brought_no_change_is_counted_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     async with leading(monkeypatch, term=2, listed=False, used="cpu=8") as leader:
         leader.changed()  # the first list is complete: without a Machine, which was deleted while nobody led
-        await eventually(lambda: leader.world.account().epoch == 2)
+        await eventually(lambda: leader.accounts._claimed)
         leader.source.lists = 2
         await eventually(lambda: use(leader.world) == 0)
 
