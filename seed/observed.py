@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prometheus_client import Counter, Histogram
+from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -44,6 +44,10 @@ _FETCH_SECONDS = Histogram(
     ["provider"],
     buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
 )
+_UNSIZED = Gauge("seedquota_machines_unsized", "Machines that are counted without their size.", ["cluster"])
+_DRIFTED = Gauge(
+    "seedquota_machines_drifted", "Machines whose cloud tells another size by now than their stamp.", ["cluster"]
+)
 _allowed = {path: (_REQUESTS.labels("Machine", "allowed", ""), _SECONDS.labels(path)) for path in ("local", "recall")}
 
 
@@ -70,6 +74,17 @@ def flavour_lookup(provider: str, result: str) -> None:
 def provider_request(provider: str, result: str, seconds: float) -> None:
     _FETCHES.labels(provider, result).inc()
     _FETCH_SECONDS.labels(provider).observe(seconds)
+
+
+def machines(cluster: str, unsized: int, drifted: int) -> None:
+    _UNSIZED.labels(cluster).set(unsized)
+    _DRIFTED.labels(cluster).set(drifted)
+
+
+def no_machines(cluster: str) -> None:
+    """The user cluster is gone."""
+    for gauge in (_UNSIZED, _DRIFTED):
+        gauge.remove_by_labels({"cluster": cluster})
 
 
 class FlavoursCollector(Collector):

@@ -24,6 +24,7 @@ from common.kube.reflector import Change, Reflector
 from common.kube.resource import Resource
 from common.quantity import UNIT
 from common.resources import ResourceList
+from seed.drift import Drift, audit
 from seed.machines.footprint import footprint
 from seed.machines.machine_controller import GROUP, KIND, PLURAL, VERSION, Machine
 from seed.own_secret import SECRETS, Secret
@@ -40,6 +41,7 @@ MAX_ASKED = 16  # sizes of one source that are asked for at a time
 ASK_SECONDS = 30.0
 FIRST_ASK_PAUSE = 2.0  # seconds before asking again for what could not be told; then doubled
 LONGEST_ASK_PAUSE = 60.0
+AUDIT_SECONDS = 3600.0
 
 
 class Counted(msgspec.Struct, frozen=True):
@@ -145,6 +147,9 @@ class Tally:
                 break
         return found
 
+    def unsized_reason(self) -> str:
+        return "ProviderUnavailable" if self.waiting else "NotSized"
+
     def unsized_count(self) -> int:
         return sum(1 for uid in self._names if self._machines[uid].unsized)
 
@@ -184,6 +189,7 @@ class Source:
         self.uid = user_cluster.metadata.uid
         self.project = user_cluster.spec.project
         self.user_cluster = user_cluster
+        self.drift = Drift()
         self._sizing = sizing
         self.tally = Tally()
         self._problem: Problem | None = None  # of the connection
@@ -370,6 +376,7 @@ class Source:
         self._connections += 1
         self._following = reflector
         running = asyncio.create_task(reflector.run(), name=f"machines of {self.key}")
+        auditing: asyncio.Task[None] | None = None
         asking = asyncio.create_task(self._ask_sizes(tally, unsized), name=f"sizes of {self.key}")
         beside = self._connected(self, cluster)
         try:
@@ -379,6 +386,7 @@ class Source:
             self.tally, self._reflector = tally, reflector
             self._on_change(self, True)
             self._on_state(self)
+            auditing = asyncio.create_task(self._audit(reflector), name=f"stamps of {self.key}")
             while True:
                 self._judge(reflector)
                 await asyncio.sleep(1)
@@ -386,7 +394,16 @@ class Source:
             self.cluster = None
             await _end(running)
             await _end(asking)
+            await _end(auditing)
             await _end(beside)
+
+    async def _audit(self, machines: Reflector[Machine]) -> None:
+        while True:
+            found = await audit(self._sizing, self.user_cluster, list(machines.store.values()))
+            if found != self.drift:
+                self.drift = found
+                self._on_state(self)
+            await asyncio.sleep(AUDIT_SECONDS)
 
     async def _ask_sizes(self, tally: Tally, wake: asyncio.Event) -> None:
         """Asks for what the tally waits for, each spec once, and counts it when the answer comes."""

@@ -13,6 +13,7 @@ from common.api import SEED_MANAGER, USER_CLUSTERS, Condition, UserCluster, wire
 from common.kube.client import Cluster, RequestHook
 from common.kube.controller import Controller, ReconcileHook
 from common.kube.errors import ApiError, NotFound
+from seed import observed
 from seed.catalog import Catalog
 from seed.sizing import Sizing
 from seed.source import Source
@@ -80,6 +81,7 @@ class UserClusters:
             await source.stop()
             source = None
         if cluster is None:
+            observed.no_machines(key)
             return None
         if source is None:
             self.sources[key] = source = Source(
@@ -147,6 +149,7 @@ class UserClusters:
         machines = len(source.tally) if source.counted else before.machines
         counted = (machines, usage) != (before.machines, before.resource_usage) or not before.last_count_time
         wanted = judge(cluster, source, keeper)
+        observed.machines(source.key, source.tally.unsized_count(), source.drift.count)
         now = conditions.now()
         found = conditions.transition(before.conditions, wanted, now)
         status = {
@@ -190,6 +193,20 @@ def _summary(used: resources.ResourceList) -> str:
     )
 
 
+def _sized(source: Source) -> tuple[str, str, str]:
+    unsized = source.tally.unsized()
+    if not unsized:
+        return "True", "AllSized", ""
+    count = source.tally.unsized_count()
+    return "False", source.tally.unsized_reason(), f"{count} machines: {'; '.join(unsized)}"
+
+
+def _stamps(source: Source) -> tuple[str, str, str]:
+    if not source.drift.count:
+        return "True", "AsStamped", ""
+    return "False", "FlavorsChanged", f"{source.drift.count} machines: {'; '.join(source.drift.named)}"
+
+
 def judge(cluster: UserCluster, source: Source, keeper: ConfigurationKeeper | None) -> list[Condition]:
     """The UserCluster's conditions (API.md section 1), Ready first."""
     if source.problem is not None:
@@ -207,14 +224,13 @@ def judge(cluster: UserCluster, source: Source, keeper: ConfigurationKeeper | No
         enforced = ("False", "WebhookMissing", keeper.error)
     else:
         enforced = ("Unknown", "Connecting", "the webhook is being configured")
-    unsized = source.tally.unsized()
-    if unsized:
-        count = source.tally.unsized_count()
-        sized = ("False", "NotSized", f"{count} machines: {'; '.join(unsized)}")
-    else:
-        sized = ("True", "AllSized", "")
-    parts = {"UsageCurrent": followed, "Enforced": enforced, "MachinesSized": sized}
-    failing = [(name, part) for name, part in parts.items() if part[0] != "True" and name != "MachinesSized"]
+    parts = {
+        "UsageCurrent": followed,
+        "Enforced": enforced,
+        "MachinesSized": _sized(source),
+        "StampsCurrent": _stamps(source),
+    }
+    failing = [(name, parts[name]) for name in ("UsageCurrent", "Enforced") if parts[name][0] != "True"]
     if failing:
         name, (status, reason, message) = failing[0]
         ready = (status, reason, f"{name}: {message}" if message else name)
