@@ -17,10 +17,9 @@ import msgspec
 from common import resources
 from common.api import Quantities, wire_quantities
 from common.quantity import QuantityError
-from seed.machines.machine_controller import SHARED_BYTES, SHARED_SPECS, Machine
+from seed.machines.machine_controller import FOOTPRINT_ANNOTATION, SHARED_BYTES, SHARED_SPECS, Machine
 from seed.providers.size import Footprint
 
-ANNOTATION = "seedquota.io/footprint"
 MAX_LENGTH = 4096
 
 Seal = Callable[[bytes], str]
@@ -53,6 +52,10 @@ class State(Enum):
     FORGED = "forged"
 
 
+def text_of(machine: Machine) -> str | None:
+    return machine.metadata.annotations.get(FOOTPRINT_ANNOTATION)
+
+
 def make(machine: Machine, cluster_uid: str, cost: Footprint, flavour: str, as_of: str, seal: Seal) -> str:
     """The annotation's text."""
     stamp = Stamp(
@@ -69,7 +72,7 @@ def make(machine: Machine, cluster_uid: str, cost: Footprint, flavour: str, as_o
 
 def read(machine: Machine, cluster_uid: str, check: CheckSeal) -> tuple[State, Stamp | None]:
     """The stamp only where it is valid."""
-    text = machine.metadata.annotations.get(ANNOTATION)
+    text = text_of(machine)
     if text is None:
         return State.ABSENT, None
     stamp = _parse(text)
@@ -86,7 +89,9 @@ def tampered(machine: Machine, old: Machine | None, cluster_uid: str, check: Che
     A stamp that the Machine had before harms nobody: the key may be a new one since, or the cluster another. Taking
     the stamp away is no tampering: the Machine is sized anew.
     """
-    if old is not None and old.metadata.annotations.get(ANNOTATION) == machine.metadata.annotations.get(ANNOTATION):
+    if old is not None and old.metadata.annotations.get(FOOTPRINT_ANNOTATION) == machine.metadata.annotations.get(
+        FOOTPRINT_ANNOTATION
+    ):
         return False
     state, now = read(machine, cluster_uid, check)
     if state is State.FORGED:

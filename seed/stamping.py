@@ -6,7 +6,7 @@ from seed.catalog import Catalog
 from seed.machines.machine_controller import Machine
 from seed.providers.size import NotSized, ProviderUnavailable
 from seed.sizing import Sizing
-from seed.stamp import ANNOTATION, State, spec_hash
+from seed.stamp import State, spec_hash, text_of
 
 
 class Stamping:
@@ -25,8 +25,12 @@ class Stamping:
         state, _ = self._sizing.stamped(cluster_uid, machine)
         unchanged = old is not None and spec_hash(old) == spec_hash(machine)
         if unchanged and old is not None and self._sizing.stamped(cluster_uid, old)[0] is State.VALID:
-            before = old.metadata.annotations[ANNOTATION]
-            return None if state is State.FORGED or machine.metadata.annotations.get(ANNOTATION) == before else before
+            before = old.metadata.annotations[FOOTPRINT_ANNOTATION]
+            return (
+                None
+                if state is State.FORGED or machine.metadata.annotations.get(FOOTPRINT_ANNOTATION) == before
+                else before
+            )
         if state in (State.VALID, State.FORGED):
             return None
         try:

@@ -28,10 +28,9 @@ from common.quantity import UNIT
 from seed import verdict
 from seed.admission import MARGIN, Admission, Request, Verdict
 from seed.catalog import Catalog
-from seed.machines.machine_controller import Machine
+from seed.machines.machine_controller import FOOTPRINT_ANNOTATION, Machine
 from seed.providers.size import Footprint, NotSized, ProviderUnavailable
 from seed.sizing import Sizing
-from seed.stamp import ANNOTATION
 from seed.stamping import Stamping
 from seed.verdict import Refusal
 
@@ -287,8 +286,8 @@ def _patience(query: str) -> float:
 def _annotate(machine: Machine, stamp: str) -> dict[str, object]:
     """An operation of RFC 6902."""
     if machine.metadata.annotations:
-        return {"op": "add", "path": f"/metadata/annotations/{ANNOTATION.replace('/', '~1')}", "value": stamp}
-    return {"op": "add", "path": "/metadata/annotations", "value": {ANNOTATION: stamp}}
+        return {"op": "add", "path": f"/metadata/annotations/{FOOTPRINT_ANNOTATION.replace('/', '~1')}", "value": stamp}
+    return {"op": "add", "path": "/metadata/annotations", "value": {FOOTPRINT_ANNOTATION: stamp}}
 
 
 def _respond(uid: str, found: Verdict) -> _Response:

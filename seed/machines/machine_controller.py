@@ -18,6 +18,9 @@ SHARED_BYTES = 16 * 1024
 
 SHARED_SPECS = 16_384
 
+FOOTPRINT_ANNOTATION = "seedquota.io/footprint"
+"""What the Machine costs, see seed/stamp.py."""
+
 
 @lru_cache(maxsize=SHARED_SPECS)
 def _shared(raw: bytes) -> msgspec.Raw:
@@ -37,5 +40,16 @@ class MachineSpec(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
         msgspec.structs.force_setattr(self, "provider_spec", kept)
 
 
+@lru_cache(maxsize=SHARED_SPECS)
+def _shared_text(text: str) -> str:
+    return text
+
+
 class Machine(Object, kw_only=True, frozen=True):
     spec: MachineSpec = MachineSpec()
+
+    def __post_init__(self) -> None:
+        # Machines that are alike have the same stamp, too.
+        stamp = self.metadata.annotations.get(FOOTPRINT_ANNOTATION)
+        if stamp is not None and len(stamp) <= SHARED_BYTES:
+            self.metadata.annotations[FOOTPRINT_ANNOTATION] = _shared_text(stamp)

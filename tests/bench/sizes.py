@@ -15,10 +15,10 @@ from common.kube.client import Cluster
 from common.kube.reflector import Change
 from seed.flavours.cache import FlavourCache
 from seed.flavours.settings import SettingsReader
+from seed.machines.machine_controller import FOOTPRINT_ANNOTATION as ANNOTATION
 from seed.machines.machine_controller import Machine
 from seed.sizing import Sizing
 from seed.source import Tally
-from seed.stamp import ANNOTATION
 from seed.webhook_token import seal
 from tests.unit.fake_cloud import fake_cloud
 

@@ -4,8 +4,8 @@ from aiohttp import web
 
 from common.api import UserCluster
 from seed.drift import MAX_NAMED, audit, difference
+from seed.machines.machine_controller import FOOTPRINT_ANNOTATION as ANNOTATION
 from seed.machines.machine_controller import Machine
-from seed.stamp import ANNOTATION
 from tests.unit.fake_cloud import answering, fake_cloud, machine
 from tests.unit.seed_world import nanos, sizing
 from tests.unit.test_flavour_settings import cluster

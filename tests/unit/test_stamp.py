@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from common.quantity import UNIT
 from seed import stamp
+from seed.machines.machine_controller import FOOTPRINT_ANNOTATION as ANNOTATION
 from seed.machines.machine_controller import Machine
 from seed.providers.size import Footprint
-from seed.stamp import ANNOTATION, State
+from seed.stamp import State
 from seed.webhook_token import seal as sealed_with
 from seed.webhook_token import token
 

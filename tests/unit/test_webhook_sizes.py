@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from seed.stamp import ANNOTATION
+from seed.machines.machine_controller import FOOTPRINT_ANNOTATION as ANNOTATION
 from tests.unit.fake_cloud import FakeCloud, answering, fake_cloud, hang
 from tests.unit.seed_world import CLUSTER_UID, amounts, nanos, sizing
 from tests.unit.test_provider_aws import SECRET
