@@ -25,12 +25,8 @@ class Stamping:
         state, _ = self._sizing.stamped(cluster_uid, machine)
         unchanged = old is not None and spec_hash(old) == spec_hash(machine)
         if unchanged and old is not None and self._sizing.stamped(cluster_uid, old)[0] is State.VALID:
-            before = old.metadata.annotations[FOOTPRINT_ANNOTATION]
-            return (
-                None
-                if state is State.FORGED or machine.metadata.annotations.get(FOOTPRINT_ANNOTATION) == before
-                else before
-            )
+            before = text_of(old)
+            return None if state is State.FORGED or text_of(machine) == before else before
         if state in (State.VALID, State.FORGED):
             return None
         try:
