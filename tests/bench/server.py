@@ -34,7 +34,7 @@ from seed.webhook import MachineWebhook
 from seed.webhook_token import WebhookKey
 
 NAMESPACE = "seedquota"
-COUNT_EVERY = 0.1  # seconds: as often as a busy leader counts
+COUNT_EVERY = 0.02  # seconds: as soon as a busy leader counts (seed/counting.py, FREED_DELAY)
 SOURCE = "default/bench"
 
 
