@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from common import metrics
 from common.api import UserCluster
@@ -65,8 +65,8 @@ class Leader:
             try:
                 async with self._lease.hold() as term:
                     await self._lead(term.number)
-            except (ApiError, StoreUnavailableError, LeaseLost) as error:
-                log.warning("leading ended", extra={"error": str(error)})
+            except* (ApiError, StoreUnavailableError, LeaseLost) as errors:
+                log.warning("leading ended", extra={"error": "; ".join(str(error) for error in _each(errors))})
             await asyncio.sleep(PAUSE)
 
     async def _lead(self, term: int) -> None:
@@ -122,3 +122,11 @@ class Leader:
             group.create_task(accounts.run(), name="accounts")
             group.create_task(counting.run(), name="counting")
             group.create_task(user_clusters.run(), name="user clusters")
+
+
+def _each(errors: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for error in errors.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _each(error)
+        else:
+            yield error
