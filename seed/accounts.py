@@ -299,7 +299,7 @@ class Accounts:
         if before is not None and before.copy_uid != quota.copy_uid:
             before = None  # the copy was made anew, without what we said
         if before is None and quota.published is not None:
-            before = Published(quota.copy_uid, quota.published, (), now)
+            before = Published(quota.copy_uid, quota.published, tuple(quota.published_stale), now)
         wait = publish_in(before, said, stale, now)
         if wait is None:
             return float(STALE_STEP) if stale else None

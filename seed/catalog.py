@@ -17,6 +17,7 @@ from common.api import (
     USER_CLUSTERS,
     Project,
     ResourceQuota,
+    StaleSource,
     UserCluster,
     grant_from_wire,
     report_from_wire,
@@ -59,6 +60,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     out_of_reach: Sequence[OutOfReach]
     learning: bool
     published: Report | None
+    published_stale: Sequence[StaleSource] = ()
 
     @property
     def name(self) -> str:
@@ -89,6 +91,7 @@ def parse_quota(copy: ResourceQuota) -> Quota | None:
         out_of_reach=[OutOfReach(idle.seed, resources.parse(idle.idle), idle.seconds) for idle in grant.unavailable],
         learning=grant.learning,
         published=report_from_wire(copy.status.account),
+        published_stale=copy.status.account.stale,
     )
 
 
@@ -137,6 +140,10 @@ class Catalog:
         if known is not None and known.spec.organization:
             found.extend(self._by_subject.get(("organization", known.spec.organization), {}).values())
         return found
+
+    def may_belong(self, project: str) -> bool:
+        """True while it cannot be told whether an organization's quota limits the project: its copy is not here."""
+        return project not in self.projects.store and any(quota.kind == "organization" for quota in self.all_quotas())
 
     def sources_of(self, quota: Quota) -> list[UserCluster]:
         """The user clusters whose machines the quota counts."""

@@ -98,11 +98,7 @@ async def test_the_use_of_a_lost_seed_stays_and_what_it_holds_idle_is_given_to_n
     await site.uses(cpus(10))
 
 
-async def test_the_count_of_an_unreachable_user_cluster_is_kept(site: Site) -> None:
-    await site.quota(cpus(4))
-    await site.admitted("user-1", 2)
-    await site.uses(cpus(2))
-    await site.kill(site.server("user-1"))
+async def is_kept(site: Site) -> None:
     path = f"{CLUSTERS}/user-1"
     await site.comes("seed-1", path, "UsageCurrent", "False", "Unreachable")
     await site.comes("seed-1", path, "Ready", "False", "Unreachable")
@@ -112,13 +108,40 @@ async def test_the_count_of_an_unreachable_user_cluster_is_kept(site: Site) -> N
     await site.comes(
         "master", f"resourcequotas/{QUOTA}", "UsageCurrent", "False", "SourceUnreachable", "alpha/user-1 on seed-1"
     )
+
+
+async def test_the_count_of_an_unreachable_user_cluster_is_kept(site: Site) -> None:
+    await site.quota(cpus(4))
+    await site.admitted("user-1", 2)
+    await site.uses(cpus(2))
+    await site.kill(site.server("user-1"))
+    await is_kept(site)
     await site.admitted("user-2", 2)
     answer = await site.refused("user-2")
     assert "used: cpu=4, limited: cpu=4" in answer.message
     await site.uses(cpus(4))
 
     await site.start(site.server("user-1"))
-    await site.comes("seed-1", path, "Ready", "True", seconds=35)
+    await site.comes("seed-1", f"{CLUSTERS}/user-1", "Ready", "True", seconds=35)
+    await site.comes("master", f"resourcequotas/{QUOTA}", "UsageCurrent", "True", "AllReported")
+    await site.refused("user-1")
+
+
+async def test_an_agent_that_restarts_keeps_the_count_of_a_user_cluster_that_it_never_reached(site: Site) -> None:
+    await site.quota(cpus(4))
+    await site.admitted("user-1", 2)
+    await site.uses(cpus(2))
+    agent = site.program("seed-1")
+    await site.kill(site.server("user-1"), agent)
+    await site.start(agent)
+    await is_kept(site)
+    await site.admitted("user-2", 2)
+    await site.refused("user-2")
+    await site.uses(cpus(4))
+
+    await site.kill(agent)
+    await site.start(site.server("user-1"), agent)
+    await site.comes("seed-1", f"{CLUSTERS}/user-1", "Ready", "True", seconds=35)
     await site.comes("master", f"resourcequotas/{QUOTA}", "UsageCurrent", "True", "AllReported")
     await site.refused("user-1")
 
