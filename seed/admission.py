@@ -56,6 +56,9 @@ class Admission:
 
     async def decide(self, request: Request) -> Verdict:
         decision = verdict.decision_id()
+        if self._catalog.may_belong(request.project):
+            why = f"project {request.project} has not come from the master, and organizations have quotas"
+            return Verdict(decision=decision, refusal=verdict.unavailable("of its organization", why, decision))
         quotas = self._catalog.quotas_of_project(request.project)
         if not quotas:
             return Verdict(decision=decision)

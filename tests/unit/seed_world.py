@@ -63,6 +63,9 @@ class SeedWorld:
         cluster = {"metadata": {"name": "c1", "namespace": PROJECT, "uid": CLUSTER_UID}, "spec": {"project": PROJECT}}
         self.catalog.user_clusters.store._set(f"{PROJECT}/c1", msgspec.convert(cluster, UserCluster))
 
+    def forget_project(self) -> None:
+        self.catalog.projects.store._remove(PROJECT)
+
     async def quota(
         self,
         name: str = "project-alpha",

@@ -48,6 +48,15 @@ async def test_without_a_quota_everything_is_admitted() -> None:
         assert (await world.admission.decide(request())).refusal is None
 
 
+async def test_a_project_that_has_not_come_is_not_admitted_past_its_organizations_quota() -> None:
+    async with seed_world() as world:
+        await world.quota("org-acme", limits="cpu=4", granted="cpu=4", kind="organization")
+        world.forget_project()
+        found = await world.admission.decide(request(need="cpu=1"))
+        assert found.refusal is not None and found.refusal.code == 503
+        assert "project alpha has not come from the master" in found.refusal.message
+
+
 @pytest.mark.parametrize("tight", ["project-alpha", "org-acme"])
 async def test_the_quota_that_denies_releases_what_the_other_reserved(tight: str) -> None:
     async with seed_world() as world:

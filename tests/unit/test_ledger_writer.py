@@ -88,7 +88,7 @@ class Ledger:
             self.store,
             KEY,
             lambda: self.terms,
-            on_account=lambda account: self.heard.append(account.sequence),
+            on_account=lambda account: self.heard.append(account.sequence if account else None),
             on_write=lambda _seconds, claims: self.writes.append(claims),
             on_conflict=self._conflict,
         )
