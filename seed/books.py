@@ -40,7 +40,10 @@ class Book:
 
 
 class Books:
-    """Opens a book when a quota arrives and closes it when it goes. `on_account(name, account)` tells of news."""
+    """Opens a book when a quota arrives and closes it when it goes.
+
+    `on_account(name, account)` tells of news; the account is None where there is none (any more).
+    """
 
     def __init__(
         self,
@@ -55,14 +58,14 @@ class Books:
         self._on_write = on_write
         self._on_conflict = on_conflict
         self._books: dict[str, Book] = {}
-        self._listeners: list[Callable[[str, Account], None]] = []
+        self._listeners: list[Callable[[str, Account | None], None]] = []
         catalog.on_quota(self._quota_changed)
 
     def get(self, quota: Quota) -> Book | None:
         book = self._books.get(quota.name)
         return book if book is not None and book.key == quota.key else None
 
-    def on_account(self, listener: Callable[[str, Account], None]) -> Callable[[], None]:
+    def on_account(self, listener: Callable[[str, Account | None], None]) -> Callable[[], None]:
         """Returns how to stop listening."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
@@ -91,7 +94,7 @@ class Books:
             quota = self._catalog.quota(key.name)
             return quota if quota is not None and quota.key == key else None
 
-        def on_account(account: Account) -> None:
+        def on_account(account: Account | None) -> None:
             for listener in self._listeners:
                 listener(key.name, account)
 

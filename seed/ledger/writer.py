@@ -70,7 +70,7 @@ class AccountWriter:
         key: Key,
         terms: Callable[[], Terms | None],
         *,
-        on_account: Callable[[Account], None] = lambda _account: None,
+        on_account: Callable[[Account | None], None] = lambda _account: None,
         on_write: Callable[[float, int], None] = lambda _seconds, _claims: None,
         on_conflict: Callable[[], None] = lambda: None,
     ) -> None:
@@ -132,6 +132,7 @@ class AccountWriter:
         known = self._known
         if stored is None:
             self._known, self._loaded = None, False
+            self._on_account(None)
         elif known is None or _newer(stored.account, known.account):
             self._known, self._loaded = stored, True
             self._highest = (stored.account.incarnation, stored.account.sequence)
@@ -229,8 +230,7 @@ class AccountWriter:
         self._loaded = True
         if stored is None or known is None or stored.version != known.version:
             self._known = stored
-            if stored is not None:
-                self._on_account(stored.account)
+            self._on_account(stored.account if stored is not None else None)
 
     def _sound(self, account: Account) -> Account:
         """The account; in a new life, fenced, if the store went back to an older state of it (a restored backup)."""

@@ -81,7 +81,7 @@ class Ledger:
     def __init__(self, limits: dict[str, int] | None = None) -> None:
         self.store = ScriptedStore()
         self.terms: Terms | None = Terms(limits=limits or {"cpu": 1000}, grant=GRANT)
-        self.heard: list[int] = []
+        self.heard: list[int | None] = []
         self.writes: list[int] = []
         self.conflicts = 0
         self.writer = AccountWriter(
@@ -469,3 +469,13 @@ async def test_an_update_that_was_given_up_takes_nothing_from_the_next_try_throu
         reachable.set()
         await ledger.claim("more")
         assert set(ledger.store.account.reservations) == {"other", "a", "more"}
+
+
+async def test_an_account_that_is_gone_is_told_so_that_the_leader_makes_another() -> None:
+    async with opened(account()) as ledger:
+        assert isinstance(await ledger.claim("a"), Admitted)
+        await MemoryStore.delete(ledger.store, KEY)
+        assert ledger.heard[-1] is None
+        ledger.heard.clear()
+        assert isinstance(await ledger.claim("b"), Fenced)
+        assert ledger.heard == [None], "also to a replica that heard nothing and had to read"
