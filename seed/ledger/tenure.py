@@ -152,7 +152,7 @@ class Tenure:
             try:
                 await self._look()
             except (ApiError, TimeoutError) as error:
-                self._note(f"the ledger's tenure cannot be confirmed: {error or 'no answer in time'}", passes=False)
+                self._note(f"the ledger's tenure cannot be confirmed: {str(error) or 'no answer in time'}", passes=False)
             except StoreUnavailableError as error:
                 self._note(str(error), passes=False)
             with suppress(TimeoutError):

@@ -1,0 +1,188 @@
+"""Real programs with a real Redis for the ledger: it crashes in a storm, and the ledger moves to it and away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import pytest_asyncio
+
+from common import resources
+from devcluster.install import Installation
+from devcluster.load import Attempt, Outcome, Size, fill, storm, unjustified
+from devcluster.observe import Overshoot
+from devcluster.redis import RedisServer, Settings
+from seed.ledger.chosen import PASSWORD_VARIABLE
+from tests.integration.bad_days.site import NAMESPACE, SMALL, Json, Site, cpus, until
+from tests.integration.redis_servers import Rack, rack
+
+pytestmark = pytest.mark.integration
+
+LIMIT = cpus(60)
+MARKER = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/seedquota-ledger"
+BACK = 60.0  # seconds: notice, settle, nonce, in-flight window, recount
+PASSWORD = "of-the-ledger"
+
+
+class Place:
+    """The installation, the Redis, and which store the agents are started with."""
+
+    def __init__(self, site: Site, redis: RedisServer, configure: Callable[[str], None]) -> None:
+        self.site = site
+        self.redis = redis
+        self.configure = configure
+
+    async def marker(self) -> Json:
+        found = (await self.site.get("seed-1", MARKER))["metadata"]["annotations"]
+        return {name.removeprefix("seedquota.io/"): value for name, value in found.items()}
+
+    async def kept_in(self, store: str, *, not_in: Json | None = None) -> Json:
+        """Waits until the store is in force, in another tenure than `not_in`. The marker."""
+
+        async def holds() -> Json:
+            said = await self.marker()
+            assert (said["store"], said["state"]) == (store, "InForce"), said
+            assert not_in is None or said["tenure"] != not_in["tenure"]
+            return said
+
+        return await until(holds, BACK)
+
+    async def roll_to(self, store: str) -> None:
+        """Every replica of the seed is replaced, one after the other, by one with the other configuration."""
+        self.configure(store)
+        for name in ("seed-1-b", "seed-1"):
+            await self.site.stop(self.site.program(name))
+            await self.site.start(self.site.program(name))
+
+
+@pytest_asyncio.fixture(scope="module")
+async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rack]:
+    async with rack(tmp_path_factory.mktemp("redis")) as opened:
+        yield opened
+
+
+@pytest_asyncio.fixture(scope="module")
+async def place(servers: Rack, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place]:
+    redis = await servers.server("ledger", Settings(persistence="rdb", password=PASSWORD))
+    with pytest.MonkeyPatch.context() as environment:
+
+        def configure(store: str) -> None:
+            environment.setenv("SEEDQUOTA_LEDGER_STORE", store)
+
+        environment.setenv("SEEDQUOTA_REDIS_URL", redis.url)
+        environment.setenv(PASSWORD_VARIABLE, PASSWORD)
+        configure("redis")
+        async with Installation(tmp_path_factory.mktemp("place"), replicas=2) as installed:
+            site = Site(installed)
+            try:
+                yield Place(site, redis, configure)
+            finally:
+                await site.close()
+
+
+@asynccontextmanager
+async def in_a_storm(place: Place) -> AsyncIterator[list[Attempt]]:
+    """Clients create Machines in two user clusters while the block runs; the limit holds all the time and after."""
+    site = place.site
+    attempts: list[Attempt] = []
+    sizes = [Size(str(1 + number % 3), "1Gi", "1Gi") for number in range(60)]
+    async with site.no_overshoot(LIMIT) as overshoot:
+        storming = asyncio.create_task(storm(site.tenants, sizes, 12, attempts.append))
+        async with asyncio.timeout(BACK):
+            while len(attempts) < 12:
+                await asyncio.sleep(0.01)
+        yield attempts
+        await storming
+        assert [a.message for a in attempts if a.outcome is Outcome.FAILED] == []
+        assert unjustified(attempts, resources.parse(LIMIT), {}) == []
+        await can_be_filled(site, overshoot)
+
+
+async def can_be_filled(site: Site, overshoot: Overshoot) -> None:
+    async def filled() -> None:
+        await overshoot.look()
+        await fill(site.tenants, SMALL, overshoot.room() + 10)
+        await overshoot.look()
+        assert overshoot.room() == 0
+
+    await until(filled, BACK)
+    await site.uses(LIMIT, seconds=30)
+
+
+async def emptied(place: Place) -> None:
+    await place.site.clean()
+    await place.site.quota(LIMIT)
+
+
+async def test_a_crash_that_loses_the_ledger_overdraws_nothing(place: Place) -> None:
+    await place.site.quota(LIMIT)
+    before = await place.kept_in("redis")
+    assert await place.site.items("seed-1", f"namespaces/{NAMESPACE}/quotaledgers") == []
+    async with in_a_storm(place):
+        await place.redis.kill()
+        await place.redis.start()
+        after = await place.kept_in("redis", not_in=before)
+        assert after["reign"] != before["reign"]
+
+
+async def test_an_older_snapshot_overdraws_nothing(place: Place) -> None:
+    await emptied(place)
+    before = await place.kept_in("redis")
+    await place.redis.command("SAVE")
+    async with in_a_storm(place):
+        await place.redis.kill()
+        await place.redis.start()
+        assert await place.redis.command("DBSIZE") != b"0", "the snapshot was loaded"
+        await place.kept_in("redis", not_in=before)
+
+
+async def test_flushing_it_overdraws_nothing_and_heals(place: Place) -> None:
+    await emptied(place)
+    async with in_a_storm(place):
+        await place.redis.command("FLUSHALL")
+
+
+async def test_a_redis_that_hangs_is_refused_with_a_reason_in_time(place: Place) -> None:
+    await emptied(place)
+    await place.site.admitted("user-1", 1)
+    place.redis.pause()
+    try:
+        started = asyncio.get_running_loop().time()
+        answer = await place.site.create("user-1")
+        assert asyncio.get_running_loop().time() - started < 2.9
+        assert answer.status == 503, answer
+        assert "the ledger does not answer" in answer.message
+    finally:
+        place.redis.resume()
+
+    async def again() -> None:
+        await place.site.admitted("user-1", 1)
+
+    await until(again, BACK)
+
+
+@pytest.mark.parametrize("target", ["apiserver", "redis"])
+async def test_the_ledger_moves_while_machines_are_created(place: Place, target: str) -> None:
+    await emptied(place)
+    async with in_a_storm(place):
+        await place.roll_to(target)
+        await place.kept_in(target)
+
+
+async def test_a_replica_with_another_configuration_admits_nothing(place: Place) -> None:
+    await emptied(place)
+    await place.kept_in("redis")
+    odd = place.site.program("seed-1-b")
+    await place.site.stop(odd)
+    place.configure("apiserver")
+    await place.site.start(odd)
+    place.configure("redis")
+    await place.kept_in("redis")
+    answers = [await place.site.create("user-1") for _ in range(8)]
+    assert {answer.status for answer in answers} <= {201, 503}
+    ledgers = await place.site.items("seed-1", f"namespaces/{NAMESPACE}/quotaledgers")
+    assert [ledger for ledger in ledgers if ledger["account"].get("state") == "Open"] == []
+    await place.site.stop(odd)
+    await place.site.start(odd)
