@@ -152,7 +152,9 @@ class Tenure:
             try:
                 await self._look()
             except (ApiError, TimeoutError) as error:
-                self._note(f"the ledger's tenure cannot be confirmed: {str(error) or 'no answer in time'}", passes=False)
+                self._note(
+                    f"the ledger's tenure cannot be confirmed: {str(error) or 'no answer in time'}", passes=False
+                )
             except StoreUnavailableError as error:
                 self._note(str(error), passes=False)
             with suppress(TimeoutError):
@@ -185,8 +187,8 @@ class Tenure:
     def _confirm(self, sent: float) -> None:
         news = self._valid_until == 0.0
         self._valid_until = sent + self._duration * 2 / 3
+        self._turned.set()
         if news:
-            self._turned.set()
             for listener in self._listeners:
                 listener()
 
