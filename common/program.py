@@ -9,6 +9,7 @@ main has `stop_timeout` to end. A second signal cuts it off.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 from collections.abc import Awaitable, Callable
@@ -24,6 +25,9 @@ log = logging.getLogger(__name__)
 CLEAN = 0
 FAILED = 1
 USAGE = 2
+
+# Watch caches are many objects that live long; by default Python looks through young ones every 700 allocations.
+GC_THRESHOLDS = (20_000, 20, 50)
 
 CUT_OFF_SECONDS = 2.0  # what main has for its `finally` blocks once it is cancelled
 
@@ -42,6 +46,7 @@ Main = Callable[[Program], Awaitable[None]]
 def run(name: str, options: CommonOptions, main: Main) -> int:
     """Runs main until it returns or a signal asks for the end. Returns the exit status: 0 clean, 1 failed, 2 usage."""
     logs.setup(options.log_format, options.log_level)
+    gc.set_threshold(*GC_THRESHOLDS)
     metrics.announce_build()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -119,8 +119,7 @@ class Admission:
             if request.dry_run:
                 outcome = book.writer.preview(request.uid, request.reservation)
             else:
-                async with asyncio.timeout_at(request.deadline):
-                    outcome = await book.writer.claim(request.uid, request.reservation)
+                outcome = await book.writer.claim(request.uid, request.reservation, request.deadline)
             match outcome:
                 case Admitted():
                     admitted = None if request.dry_run else outcome

@@ -43,12 +43,15 @@ class Terms(msgspec.Struct, frozen=True):
 
 
 class _Claim:
-    __slots__ = ("future", "reservation", "uid")
+    __slots__ = ("deadline", "future", "reservation", "uid")
 
-    def __init__(self, uid: str, reservation: Reservation, future: asyncio.Future[Outcome]) -> None:
+    def __init__(
+        self, uid: str, reservation: Reservation, future: asyncio.Future[Outcome], deadline: float | None
+    ) -> None:
         self.uid = uid
         self.reservation = reservation
         self.future = future
+        self.deadline = deadline
 
 
 class _Change(Generic[T]):
@@ -81,6 +84,8 @@ class AccountWriter:
         self._on_write = on_write
         self._on_conflict = on_conflict
         self._waiting: deque[_Claim | _Change[object]] = deque()
+        self._serving: list[_Claim | _Change[object]] = []
+        self._expiry: asyncio.TimerHandle | None = None
         self._wake = asyncio.Event()
         self._known: Stored | None = None
         self._loaded = False
@@ -93,16 +98,36 @@ class AccountWriter:
         """The last account known to be durable; None before the first load and where there is none."""
         return self._known.account if self._known else None
 
-    def claim(self, uid: str, reservation: Reservation) -> asyncio.Future[Outcome]:
-        """Reserve. Raises BusyError; the future raises StoreUnavailableError or MalformedLedgerError.
+    def claim(self, uid: str, reservation: Reservation, deadline: float | None = None) -> asyncio.Future[Outcome]:
+        """Reserve. Raises BusyError; the future raises StoreUnavailableError, MalformedLedgerError, and TimeoutError
+        at the `deadline` (on the event loop's clock).
 
-        Whoever stops waiting cancels the future: what was not decided by then is not reserved.
+        What was not decided by then, or before its future was cancelled, is not reserved.
         """
         if len(self._waiting) >= MAX_WAITING:
             raise BusyError(f"{len(self._waiting)} requests wait already")
-        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._enqueue(_Claim(uid, reservation, future))
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Outcome] = loop.create_future()
+        self._enqueue(_Claim(uid, reservation, future, deadline))
+        if deadline is not None and self._expiry is None:
+            self._expiry = loop.call_at(deadline, self._expire)
         return future
+
+    def _expire(self) -> None:
+        """One timer for all: claims are decided in milliseconds, and a timer for each would cost a tenth of that."""
+        loop = asyncio.get_running_loop()
+        self._expiry = None
+        now = loop.time()
+        soonest = float("inf")
+        for entry in (*self._serving, *self._waiting):
+            if not isinstance(entry, _Claim) or entry.deadline is None or entry.future.done():
+                continue
+            if entry.deadline <= now:
+                entry.future.set_exception(TimeoutError("not decided in time"))
+            else:
+                soonest = min(soonest, entry.deadline)
+        if soonest < float("inf"):
+            self._expiry = loop.call_at(soonest, self._expire)
 
     def change(self, apply: Callable[[Account], tuple[Account, T]]) -> asyncio.Future[T]:
         """Apply a pure function to the account and write if it changed it. The future raises what `apply` raises."""
@@ -145,10 +170,14 @@ class AccountWriter:
                 self._wake.clear()
                 while self._waiting:
                     batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_BATCH))]
+                    self._serving = batch
                     await self._serve(batch)
+                    self._serving = []
         finally:
             self._stopped = True
             self._unsubscribe()
+            if self._expiry is not None:
+                self._expiry.cancel()
             for entry in self._waiting:
                 _fail(entry, self._gone())
             self._waiting.clear()

@@ -10,13 +10,14 @@ import asyncio
 import gc
 import json
 import sys
+import time
 from collections.abc import Awaitable, Callable
 
 import uvloop
 from aiohttp import web
 
 from common import account as accounts
-from common import resources
+from common import program, resources
 from common.account import Account
 from common.api import UID_LABEL
 from common.kube.client import Cluster
@@ -25,6 +26,7 @@ from seed.admission import Admission
 from seed.books import Books
 from seed.catalog import Catalog
 from seed.certificates import Certificates
+from seed.counting import COUNT_AT_ONCE, COUNT_DELAY, FREED_DELAY
 from seed.flavours.cache import FlavourCache
 from seed.flavours.settings import SettingsReader
 from seed.flavours.transport import Transport
@@ -34,15 +36,14 @@ from seed.webhook import MachineWebhook
 from seed.webhook_token import WebhookKey
 
 NAMESPACE = "seedquota"
-COUNT_EVERY = 0.02  # seconds: as soon as a busy leader counts (seed/counting.py, FREED_DELAY)
 SOURCE = "default/bench"
 
 
 async def admission(facts: dict[str, str], ready: Callable[[int, bytes, str], Awaitable[None]]) -> None:
     """The real path from the socket to the ledger in the real API server and back.
 
-    Machines do not exist here, so the counting that a leader does from its watch cache is played: every COUNT_EVERY
-    seconds all reservations of the ledger become use, in one write like any other.
+    Machines do not exist here, so the counting that a leader does from its watch cache is played: as often as it would,
+    all reservations of the ledger become use, in one write like any other.
     """
     cluster = await Cluster.from_kubeconfig(facts["kubeconfig"], name="bench")
     catalog = Catalog(cluster)
@@ -73,14 +74,18 @@ async def admission(facts: dict[str, str], ready: Callable[[int, bytes, str], Aw
 
     async def keep_counting() -> None:
         while True:
-            await asyncio.sleep(COUNT_EVERY)
+            due = time.monotonic() + COUNT_DELAY
+            while time.monotonic() < due:
+                await asyncio.sleep(FREED_DELAY)
+                account = book.writer.account
+                if account is not None and len(account.reservations) >= COUNT_AT_ONCE:
+                    break
             await book.writer.change(count)
 
     tasks.append(asyncio.create_task(keep_counting()))
     port = await _listen(webhook.server(), certificates.ssl_context)
     uid = catalog.user_clusters.store.values()[0].metadata.uid
-    gc.collect()
-    gc.freeze()
+    gc.set_threshold(*program.GC_THRESHOLDS)  # as the program has them
     await ready(port, certificates.ca_bundle, f"/machines/{uid}/bench")
     for task in tasks:
         task.cancel()

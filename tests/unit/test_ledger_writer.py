@@ -292,6 +292,23 @@ async def test_a_claim_whose_write_had_an_unknown_outcome_is_withdrawn_once_the_
         assert not ledger.store.account.reservations
 
 
+async def test_claims_end_at_their_deadlines_and_keep_nothing() -> None:
+    async with opened(account()) as ledger:
+        ledger.store.open.clear()
+        now = asyncio.get_running_loop().time()
+        in_the_write = ledger.writer.claim("a", reservation(3), now + 0.05)
+        await settle()
+        behind_it = ledger.writer.claim("b", reservation(3), now + 0.1)
+        patient = ledger.writer.claim("c", reservation(1), now + 60)
+        for claimed in (in_the_write, behind_it):
+            with pytest.raises(TimeoutError):
+                await claimed
+        ledger.store.open.set()
+        assert isinstance(await patient, Admitted)
+        await settle()
+        assert ledger.store.account.reservations.keys() == {"c"}
+
+
 async def test_a_claim_that_a_repeat_relies_on_is_not_withdrawn() -> None:
     async with opened(account()) as ledger:
         ledger.store.open.clear()
