@@ -62,6 +62,15 @@ class Admission:
         quotas = self._catalog.quotas_of_project(request.project)
         if not quotas:
             return Verdict(decision=decision)
+        for quota in quotas:
+            if quota.enforced and verdict.over_limit(request.need, {}, quota.limits):
+                # It never fits: nothing is reserved in the others meanwhile.
+                book = self._books.get(quota)
+                used = resources.maximum(quota.global_usage, book.use if book is not None else {})
+                refusal = verdict.exceeded(
+                    quota.name, request.need, used, quota.limits, quota.global_reserved, decision
+                )
+                return Verdict(decision=decision, refusal=refusal)
         if len(quotas) == 1:
             attempts = [await self._reserve(quotas[0], request, decision)]
         else:

@@ -43,6 +43,16 @@ async def test_what_fits_is_reserved_in_every_quota_that_applies() -> None:
             assert accounts.use(world.account(name)) == nanos("cpu=8")
 
 
+async def test_what_is_larger_than_one_limit_is_never_reserved_in_the_other() -> None:
+    async with seed_world() as world:
+        await world.quota("project-alpha", limits="cpu=64", granted="cpu=64")
+        await world.quota("org-acme", limits="cpu=4", granted="cpu=4", kind="organization")
+        written = world.account("project-alpha").sequence
+        found = await world.admission.decide(request(need="cpu=8"))
+        assert "exceeded quota: org-acme, requested: cpu=8, used: cpu=0, limited: cpu=4" in message(found)
+        assert world.account("project-alpha").sequence == written
+
+
 async def test_without_a_quota_everything_is_admitted() -> None:
     async with seed_world() as world:
         assert (await world.admission.decide(request())).refusal is None
