@@ -1,4 +1,4 @@
-"""What users read of a quota and of a seed. Pure: a view in, the status out (API.md section 1 lays down the words)."""
+"""What users read of a quota and of a seed. Pure: a view in, the status out."""
 
 from __future__ import annotations
 

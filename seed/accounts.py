@@ -1,4 +1,4 @@
-"""What the seed's leader does to accounts: one small reconciliation per quota (DESIGN section 4, rules 4 and 5).
+"""What the seed's leader does to accounts: one small reconciliation per quota (docs/protocol.md, rules 4.4 and 4.5).
 
 1. No account: make one, fenced with a fresh nonce.
 2. Another leader's epoch in it: write ours, and list the sources anew before anything is counted.

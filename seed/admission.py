@@ -1,4 +1,4 @@
-"""One admission request, from the object to the verdict (DESIGN section 4). Which API it came from is the caller's.
+"""One admission request, from the object to the verdict (docs/protocol.md section 4), whichever API it came from.
 
 Numbered as the rules are: the footprint, every quota that applies, a reservation in each of their accounts, all or
 none, and only then an answer. Whatever cannot be decided in time is 503, never a guess.

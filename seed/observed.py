@@ -1,4 +1,4 @@
-"""The seed's metrics (API.md section 6). Exact integers become floats here and nowhere else."""
+"""The seed's metrics. Exact integers become floats here and nowhere else."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class Tally:
         try:
             size = self._footprint(machine)
         except (NotSized, ProviderUnavailable) as error:
-            # Counted at its last known size (DESIGN section 5); as a machine it counts whatever its size.
+            # Counted at its last known size (docs/protocol.md section 5); as a machine it counts whatever its size.
             known = before.size if before is not None else {"machines": UNIT}
             waiting = isinstance(error, ProviderUnavailable)
             return Counted(known, machine.metadata.generation, str(error), waiting=waiting)

@@ -208,7 +208,7 @@ def _stamps(source: Source) -> tuple[str, str, str]:
 
 
 def judge(cluster: UserCluster, source: Source, keeper: ConfigurationKeeper | None) -> list[Condition]:
-    """The UserCluster's conditions (API.md section 1), Ready first."""
+    """The UserCluster's conditions, Ready first."""
     if source.problem is not None:
         followed = ("False", source.problem.reason, source.problem.message)
     elif source.current:

@@ -1,4 +1,4 @@
-"""What a request is told: verdicts, their HTTP codes and their texts (API.md section 2). Pure.
+"""What a request is told: verdicts, their HTTP codes and their texts (docs/protocol.md section 6). Pure.
 
 The grammar is core's quota plugin's, since controllers match 403 and "exceeded quota" to back off; numbers always add
 up: used + requested > limited. Whoever could be admitted a moment later gets 503 with a retry, which kubectl and
