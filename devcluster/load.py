@@ -20,7 +20,8 @@ from common.resources import ResourceList
 from devcluster.controlplane import ApiServer
 
 _PATH = "/apis/cluster.k8s.io/v1alpha1/namespaces/kube-system/machines"
-_TRIES = 11  # client-go repeats ten times what it is told to repeat
+_REPEATS = 10  # client-go repeats so often what it is told to repeat
+_ABSENCES = 60  # and whoever reconciles comes again while nobody is there to decide, at least so often
 _PAUSE = 1.0  # seconds before the next try when nobody says how long
 _REFUSAL = re.compile(
     r"exceeded quota: (?P<quota>[^,]+), requested: (?P<requested>\S+), "
@@ -149,12 +150,12 @@ class Tenant:
         body = msgspec.json.encode(machine(name, size))
         asked = time.monotonic()
         lost = 0
-        for tries in range(1, _TRIES + 1):
+        for tries in itertools.count(1):
             sent = time.monotonic()
             status, message, pause = await self._post(body)
             outcome = _outcome(status, message, tries)
             lost += outcome is Outcome.UNAVAILABLE and "denied the request" not in message
-            if outcome is not Outcome.UNAVAILABLE or tries == _TRIES:
+            if outcome is not Outcome.UNAVAILABLE or tries - lost > _REPEATS or lost == _ABSENCES:
                 break
             await asyncio.sleep(pause)
         return Attempt(
