@@ -28,7 +28,7 @@ demo: $(STAMP)
 
 test: lint
 	@$(BIN)/python -m devcluster build
-	@$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

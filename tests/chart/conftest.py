@@ -42,8 +42,12 @@ class Api:
         self, method: str, path: str, body: object = None, *, content_type: str = "application/json", accept: str = ""
     ) -> Answer:
         headers = {"Content-Type": content_type, "Accept": accept or "application/json"}
-        async with self._session.request(method, path, json=body, headers=headers) as answer:
-            return Answer(answer.status, await answer.json(), answer.headers.getall("Warning", []))
+        while True:
+            async with self._session.request(method, path, json=body, headers=headers) as answer:
+                found = Answer(answer.status, await answer.json(), answer.headers.getall("Warning", []))
+            if found.status != 429:  # what an API server says while the store of a new resource type warms up
+                return found
+            await asyncio.sleep(0.1)
 
     @staticmethod
     def path(body: Mapping[str, object], *, named: bool = True) -> str:

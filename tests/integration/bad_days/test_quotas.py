@@ -174,12 +174,13 @@ async def test_a_dry_run_decides_and_writes_nothing(site: Site) -> None:
     await site.uses(cpus(2))
     await asyncio.sleep(3)  # until everything that follows the two Machines is written
 
+    uid = (await site.get("master", f"resourcequotas/{QUOTA}"))["metadata"]["uid"]
+
     async def versions() -> list[str]:
-        found = []
-        for cluster in ("master", *site.installed.seeds):
-            found += [item["metadata"]["resourceVersion"] for item in await site.items(cluster, LEDGERS)]
-            found += [item["metadata"]["resourceVersion"] for item in await site.items(cluster, "resourcequotas")]
-        return found
+        paths = (f"{LEDGERS}/{uid}", f"resourcequotas/{QUOTA}")
+        clusters = ("master", *site.installed.seeds)
+        found = [await site.get(cluster, path) for cluster in clusters for path in paths]
+        return [str(item["metadata"]["resourceVersion"]) for item in found]
 
     before = await versions()
     for cluster in ("user-1", "user-2"):
