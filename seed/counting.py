@@ -24,7 +24,7 @@ from seed.source import Source
 log = logging.getLogger(__name__)
 
 FREED_DELAY = 0.02  # seconds from a deletion to its count: somebody may wait for the capacity
-COUNT_DELAY = 1.0  # ... from a creation: it only moves use from reserved to counted, and may ride on the next admission
+COUNT_DELAY = 0.25  # ... from a creation: it only moves use from reserved to counted, and may ride on an admission
 COUNT_AT_ONCE = 64  # changes that are not put off any longer: each write carries all reservations not counted yet
 CHECK_INTERVAL = 5.0  # ... between two looks for reservations without an object
 MAX_CHECKS = 64  # consistent reads a look, so that a storm of failed creations does not become one of reads
