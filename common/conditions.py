@@ -9,7 +9,7 @@ import msgspec
 
 from common.api import Condition
 
-MAX_MESSAGE = 1024  # characters; a message is for people, and the schema bounds it
+MAX_MESSAGE = 1024  # characters
 
 
 def now() -> str:
@@ -25,5 +25,9 @@ def transition(before: Iterable[Condition], after: Sequence[Condition], time: st
 
 def _transition(old: Condition | None, new: Condition, time: str) -> Condition:
     kept = old.last_transition_time if old is not None and old.status == new.status else ""
-    message = new.message if len(new.message) <= MAX_MESSAGE else new.message[: MAX_MESSAGE - 3] + "..."
-    return msgspec.structs.replace(new, last_transition_time=kept or time, message=message)
+    return msgspec.structs.replace(new, last_transition_time=kept or time)
+
+
+def short(message: str) -> str:
+    """For messages that hold what others wrote."""
+    return message if len(message) <= MAX_MESSAGE else message[: MAX_MESSAGE - 3] + "..."

@@ -71,30 +71,3 @@ QUOTA_COPIES = Resource(GROUP, VERSION, "resourcequotas", "ResourceQuota", False
 PROJECTS = Resource(GROUP, VERSION, "projects", "Project", False, Named)
 ORGANIZATIONS = Resource(GROUP, VERSION, "organizations", "Organization", False, Named)
 SECRETS = Resource("", "v1", "secrets", "Secret", True, Secret)
-
-
-def conditions_body(conditions: list[Condition]) -> list[dict[str, object]]:
-    """The schema wants every field of a condition, also the empty ones."""
-    return [
-        {
-            "type": condition.type,
-            "status": condition.status,
-            "reason": condition.reason,
-            "message": condition.message,
-            "observedGeneration": condition.observed_generation,
-            "lastTransitionTime": condition.last_transition_time,
-        }
-        for condition in conditions
-    ]
-
-
-def with_transitions(conditions: list[Condition], before: list[Condition], now: str) -> list[Condition]:
-    """The conditions with lastTransitionTime: kept while the status is what it was, else `now` (RFC 3339)."""
-    known = {condition.type: condition for condition in before}
-    result = []
-    for condition in conditions:
-        old = known.get(condition.type)
-        kept = old is not None and old.status == condition.status and old.last_transition_time
-        time = old.last_transition_time if old is not None and kept else now
-        result.append(msgspec.structs.replace(condition, last_transition_time=time))
-    return result

@@ -41,7 +41,7 @@ from common.resources import ResourceList
 from master.allotment import Allotment, Seat, allot
 from master.caches import BY_SUBJECT, Caches, changed_name, subject_of
 from master.ledger import Ledgers, Stored, forgotten
-from master.objects import MASTER_QUOTAS, MasterQuota, QuotaCopy, conditions_body
+from master.objects import MASTER_QUOTAS, MasterQuota, QuotaCopy
 from master.publisher import Shown
 from master.seeds import SeedLink, Seeds
 from master.status import STALE_AFTER, QuotaView, SeedView, quota_status, same, summary
@@ -558,7 +558,7 @@ class Quotas:
                 return wait
         body = {
             "metadata": {"name": name, "uid": state.uid},
-            "status": {**msgspec.to_builtins(status), "conditions": conditions_body(status.conditions)},
+            "status": {**msgspec.to_builtins(status), "conditions": status.conditions},
         }
         try:
             await self._cluster.apply(MASTER_QUOTAS, body, MASTER_MANAGER, "status")

@@ -9,7 +9,6 @@ from common.kube.client import Cluster
 from common.kube.controller import Controller, ReconcileHook
 from common.kube.errors import NotFound
 from master.caches import Caches
-from master.objects import conditions_body
 from master.quotas import Quotas, wall_clock
 from master.seeds import Phase, SeedLink, Seeds
 from master.status import SeedHealth, seed_conditions
@@ -79,7 +78,7 @@ class SeedStatuses:
         status: dict[str, object] = {
             "observedGeneration": seed.metadata.generation,
             "fencedAccounts": len(fenced),
-            "conditions": conditions_body(conditions),
+            "conditions": conditions,
         }
         if shown.last_seen_time:
             status["lastSeenTime"] = shown.last_seen_time

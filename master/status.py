@@ -9,8 +9,9 @@ import msgspec
 
 from common import quantity, resources
 from common.api import Condition, ResourceQuotaSpec, StaleSource, Subject, wire_quantities
+from common.conditions import transition
 from common.resources import ResourceList
-from master.objects import QuotaStatus, SeedUsage, Summary, with_transitions
+from master.objects import QuotaStatus, SeedUsage, Summary
 
 MAX_SEEDS = 32  # lines in a status; 1,000 of them would rewrite 300 KB at every count
 STALE_AFTER = 10.0  # seconds without contact from which a seed's count is called stale
@@ -89,7 +90,7 @@ def quota_status(view: QuotaView, before: QuotaStatus, now: str) -> QuotaStatus:
         summary=summary(view.spec.subject, use, view.limits, present),
         seeds=lines[:MAX_SEEDS],
         seeds_omitted=max(len(lines) - MAX_SEEDS, 0),
-        conditions=with_transitions(conditions, before.conditions, now),
+        conditions=transition(before.conditions, conditions, now),
     )
 
 
@@ -197,7 +198,7 @@ def seed_conditions(view: SeedHealth, before: list[Condition], now: str) -> list
     else:
         ready = _condition("Ready", False, failed.reason, failed.message)
     conditions = [msgspec.structs.replace(each, observed_generation=view.generation) for each in (ready, *parts)]
-    return with_transitions(conditions, before, now)
+    return transition(before, conditions, now)
 
 
 def _ready(view: QuotaView) -> Condition:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import msgspec
 
 from common.api import MASTER_MANAGER, Condition
+from common.conditions import transition
 from common.kube.client import Cluster
 from common.kube.controller import Controller, ReconcileHook
 from common.kube.errors import NotFound
 from common.kube.meta import Object
 from common.kube.reflector import Change
 from master.caches import BY_ORGANIZATION, BY_SUBJECT, Caches, changed_name, organization_of, subject_of
-from master.objects import ORGANIZATIONS, PROJECTS, MasterQuota, Named, conditions_body, with_transitions
+from master.objects import ORGANIZATIONS, PROJECTS, MasterQuota, Named
 from master.quotas import wall_clock
 from master.seeds import Seeds
 
@@ -115,7 +116,7 @@ class Tenants:
         ready = msgspec.structs.replace(ready, observed_generation=project.metadata.generation)
         status: dict[str, object] = {
             "observedGeneration": project.metadata.generation,
-            "conditions": conditions_body(with_transitions([ready], before, wall_clock())),
+            "conditions": transition(before, [ready], wall_clock()),
         }
         quotas = self._quotas("project", name)
         if quotas:

@@ -242,7 +242,7 @@ def judge(cluster: UserCluster, source: Source, keeper: ConfigurationKeeper | No
                 "type": name,
                 "status": status,
                 "reason": reason,
-                "message": message,
+                "message": conditions.short(message),
                 "observedGeneration": cluster.metadata.generation,
             },
             Condition,

@@ -5,7 +5,8 @@ import pytest
 
 from common import resources
 from common.api import Condition, ResourceQuotaSpec, StaleSource, Subject
-from master.objects import QuotaStatus, with_transitions
+from common.conditions import transition
+from master.objects import QuotaStatus
 from master.status import (
     MAX_SEEDS,
     QuotaView,
@@ -223,5 +224,5 @@ def test_conditions_of_a_seed():
 
 
 def test_transitions_start_now_for_a_condition_that_is_new():
-    made = with_transitions([Condition(type="Ready", status="True")], [], NOW)
+    made = transition([], [Condition(type="Ready", status="True")], NOW)
     assert made[0].last_transition_time == NOW
