@@ -58,7 +58,8 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     """One quota on one seed. Fenced while `nonce` is not empty: then it admits and returns nothing.
 
     `incarnation` names this life of the account, `master` the life of the master's ledger whose grants it accepts,
-    `sequence` counts the writes, `epoch` is the lease term of the leader that may count.
+    `sequence` counts the writes, `epoch` is the lease term of the leader that may count. `fenced_at` is the sequence
+    on which the last fence was put.
     """
 
     incarnation: str
@@ -66,6 +67,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     sequence: int = 0
     epoch: int = 0
     nonce: str = ""
+    fenced_at: int = 0
     granted: ResourceList = {}
     returned: ResourceList = {}
     used: Mapping[str, ResourceList] = {}
@@ -83,7 +85,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
 
     `granted` and `returned` are the master's counters for the account life `account`; `nonce` repeats the account's
     question. `recall` is the value that r should reach as far as there is idle capacity. `answered` is the number of
-    the last ask which this message, with the global use beside it, answers.
+    the last ask which this message, with the global use beside it, answers. `seen` is the last sequence that the
+    account had shown before it asked with `nonce`, as far as the master remembers.
     """
 
     incarnation: str
@@ -93,6 +96,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     returned: ResourceList = {}
     recall: ResourceList = {}
     answered: int = 0
+    seen: int = 0
 
 
 class Admitted(msgspec.Struct, frozen=True):
@@ -298,11 +302,15 @@ def release(account: Account, epoch: int, absent: Mapping[str, Reservation]) -> 
     return _drop(account, [uid for uid, known in absent.items() if account.reservations.get(uid) == known])
 
 
-def ask(account: Account, first: ResourceList, wanted: ResourceList, answered: int) -> Account:
-    """Ask the master for more. An ask that was not answered yet (number above `answered`) stays part of it."""
+def ask(account: Account, limits: ResourceList, first: ResourceList, wanted: ResourceList, answered: int) -> Account:
+    """Ask the master for more. An ask that was not answered yet (number above `answered`) stays part of it.
+
+    However long the master is away, nobody asks for more than there is.
+    """
     before = account.ask
     if before.number > answered:
         first, wanted = before.first, resources.add(before.wanted, wanted)
+    wanted = {name: min(amount, limits[name]) for name, amount in wanted.items() if name in limits}
     return msgspec.structs.replace(account, ask=Ask(number=before.number + 1, first=first, wanted=wanted))
 
 
@@ -323,29 +331,34 @@ def needs_fence(account: Account, grant: Grant) -> bool:
 
 def fence(account: Account, nonce: str) -> Account:
     assert nonce, "a fence needs a fresh nonce"
-    return msgspec.structs.replace(account, nonce=nonce)
+    return msgspec.structs.replace(account, nonce=nonce, fenced_at=account.sequence)
 
 
 def went_back(account: Account, grant: Grant) -> bool:
-    """The master has seen more returned than the account knows of: the ledger was restored from an older state."""
-    return (
-        not account.fenced
-        and grant.account == account.incarnation
-        and grant.incarnation == account.master
-        and any(amount > account.returned.get(name, 0) for name, amount in grant.returned.items())
+    """The master has seen more of the account than the ledger knows of: it was restored from an older state."""
+    if grant.account != account.incarnation:
+        return False
+    if account.fenced:
+        return grant.nonce == account.nonce and grant.seen > account.fenced_at
+    return grant.incarnation == account.master and any(
+        amount > account.returned.get(name, 0) for name, amount in grant.returned.items()
     )
 
 
 def rebuild(account: Account, incarnation: str, nonce: str) -> Account:
     """A new life after the ledger went backwards, fenced: its counters are lost, what it counted is a start."""
-    return msgspec.structs.replace(
-        account, incarnation=incarnation, nonce=nonce, master="", granted={}, returned={}, ask=Ask()
-    )
+    lost = msgspec.structs.replace(account, incarnation=incarnation, master="", granted={}, returned={}, ask=Ask())
+    return fence(lost, nonce)
 
 
 def answers(account: Account, grant: Grant) -> bool:
-    """True if the grant answers the nonce that this account is fenced with."""
-    return account.fenced and grant.nonce == account.nonce and grant.account == account.incarnation
+    """True if the grant answers the nonce that this account is fenced with, and its ledger did not go back."""
+    return (
+        account.fenced
+        and grant.nonce == account.nonce
+        and grant.account == account.incarnation
+        and not went_back(account, grant)
+    )
 
 
 def reopen(account: Account, epoch: int, grant: Grant) -> Account:

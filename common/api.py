@@ -104,6 +104,7 @@ class WireGrant(Wire):
     returned: Quantities = {}
     recall: Quantities = {}
     answered: int = 0
+    seen: int = 0
     learning: bool = False
     unavailable: list[WireIdle] = []
 
@@ -270,6 +271,7 @@ def grant_to_wire(grant: Grant, *, learning: bool = False, unavailable: list[Wir
         returned=wire_quantities(grant.returned),
         recall=wire_quantities(grant.recall),
         answered=grant.answered,
+        seen=grant.seen,
         learning=learning,
         unavailable=unavailable or [],
     )
@@ -284,6 +286,7 @@ def grant_from_wire(wire: WireGrant) -> Grant:
         returned=resources.parse(wire.returned),
         recall=resources.parse(wire.recall),
         answered=wire.answered,
+        seen=wire.seen,
     )
 
 

@@ -148,8 +148,27 @@ def outstanding(ledger: MasterLedger) -> dict[str, int]:
     return resources.total(held(holding) for holding in ledger.seeds.values())
 
 
-def message(ledger: MasterLedger, seed: str, recall: ResourceList, answered: int) -> Grant:
-    """What the master shows to a seed, after it was persisted."""
+def went_back(ledger: MasterLedger, known: MasterLedger) -> bool:
+    """Whether `ledger`, read now, is older than `known`, which was written before: it was restored from a backup."""
+    return ledger.incarnation == known.incarnation and any(
+        amount > (there.granted if (there := ledger.seeds.get(seed)) is not None else {}).get(name, 0)
+        for seed, holding in known.seeds.items()
+        for name, amount in holding.granted.items()
+    )
+
+
+def check_shown(holding: Holding, shown: Grant, ledger_incarnation: str) -> None:
+    """Raises LedgerWentBackError if a seed was shown more, by this master or one before it, than this ledger granted."""
+    if shown.incarnation == ledger_incarnation and any(
+        amount > holding.granted.get(name, 0) for name, amount in shown.granted.items()
+    ):
+        raise LedgerWentBackError(
+            f"granted {resources.text(shown.granted)} there, {resources.text(holding.granted)} here"
+        )
+
+
+def message(ledger: MasterLedger, seed: str, recall: ResourceList, answered: int, seen: int = 0) -> Grant:
+    """What the master shows to a seed, after it was persisted. `seen`: see Grant."""
     holding = ledger.seeds[seed]
     if not holding.learned and not holding.nonce:
         # No account has this name as its master, so each that is open fences itself and asks with a fresh nonce: also
@@ -163,4 +182,5 @@ def message(ledger: MasterLedger, seed: str, recall: ResourceList, answered: int
         returned=holding.returned,
         recall=resources.add(holding.returned, recall) if recall else {},
         answered=answered,
+        seen=seen,
     )

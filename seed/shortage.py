@@ -111,13 +111,14 @@ class Shortage:
         live = [(need, future) for need, future in zip(needs, waiters, strict=True) if not future.done()]
         quota = self._quota()
         answered = quota.grant.answered if quota is not None else 0
+        limits = quota.limits if quota is not None else {}
         try:
             if live:
                 wanted = resources.total(need for need, _ in live)
                 first = live[0][0]
 
                 def ask(account: Account) -> tuple[Account, int]:
-                    asking = accounts.ask(account, first, wanted, answered)
+                    asking = accounts.ask(account, limits, first, wanted, answered)
                     return asking, asking.ask.number
 
                 self._number = await self._writer.change(ask)

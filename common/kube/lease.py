@@ -26,6 +26,7 @@ from common.kube.resource import Resource
 
 RELEASE_TIMEOUT = 5.0  # seconds
 MICRO_TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
+WRITES_ANNOTATION = "seedquota.io/writes"  # grows with every write of the record: a restored backup shows an older one
 
 log = logging.getLogger(__name__)
 
@@ -57,12 +58,15 @@ class Term:
 
     `previous_holder` is empty if the lease was released, or `created` now. `was_expired`: the previous holder
     was silent for the whole duration. Neither, with our own identity as previous holder: a predecessor of this process.
+    `continuous`: from before the previous holder ended until now this process has watched the record, and it never went
+    back. If not, nobody who is alive knows whether the cluster was restored from a backup meanwhile: a cold start.
     """
 
     number: int
     previous_holder: str
     was_expired: bool
     created: bool
+    continuous: bool
 
 
 class Lease:
@@ -73,6 +77,9 @@ class Lease:
 
     `identity` must be unique among processes that run at the same time: a record with our identity is taken at once.
     All times are in seconds. `renew_deadline` is less than `duration`: that pays for clocks of unequal speed.
+
+    `trusted` is the first term that this process has seen alive, its own or another's; None while it has seen none, or
+    lost sight of the record for longer than the duration, or saw it go back to an older state.
     """
 
     def __init__(
@@ -93,6 +100,7 @@ class Lease:
             raise ValueError("a lease needs 0 < retry < renew_deadline < duration")
         self.lost = asyncio.Event()
         self.error: str | None = None  # why the last attempt failed
+        self.trusted: int | None = None
         self._cluster = cluster
         self._namespace = namespace
         self._name = name
@@ -103,6 +111,8 @@ class Lease:
         self._clock = clock
         self._observed: LeaseSpec | None = None  # another's record, and when we saw it change
         self._observed_at = 0.0
+        self._looked_at = float("-inf")  # when the record was read or written last, by whomever it was ...
+        self._writes = 0  # ... and its count of writes then
         self._record: LeaseObject | None = None  # ours, while held
         self._valid_until = 0.0
         self._renewal: asyncio.Task[None] | None = None
@@ -169,7 +179,7 @@ class Lease:
         spec = replace(record.spec, holder_identity="", lease_duration_seconds=1, acquire_time=now, renew_time=now)
         try:
             async with asyncio.timeout(RELEASE_TIMEOUT):
-                await self._cluster.replace(LEASES, replace(record, spec=spec))
+                await self._write(record, spec)
         except (ApiError, TimeoutError) as error:
             log.info("lease not released, it will expire", extra={**self._facts, "error": str(error)})
         else:
@@ -184,6 +194,7 @@ class Lease:
         spec = found.spec
         holder = spec.holder_identity or ""
         now = self._clock()
+        self._look(found, now)
         if spec != self._observed:
             self._observed, self._observed_at = spec, now
         longest = max(self._duration, spec.lease_duration_seconds or 0)
@@ -193,21 +204,49 @@ class Lease:
         number = (spec.lease_transitions or 0) + 1
         try:
             mine = self._spec(spec, number, _timestamp(spec.renew_time))
-            self._accept(await self._cluster.replace(LEASES, replace(found, spec=mine)), now)
+            self._accept(await self._write(found, mine), now)
         except Conflict:
             return None
-        return Term(number, holder, was_expired=expired and holder not in ("", self._identity), created=False)
+        return Term(
+            number,
+            holder,
+            was_expired=expired and holder not in ("", self._identity),
+            created=False,
+            continuous=self._take(number),
+        )
 
     async def _create(self) -> Term | None:
         sent = self._clock()
-        meta = ObjectMeta(namespace=self._namespace, name=self._name)
+        meta = ObjectMeta(namespace=self._namespace, name=self._name, annotations={WRITES_ANNOTATION: "1"})
         spec = self._spec(LeaseSpec(), 1, _timestamp(None))
         try:
             created = await self._cluster.create(LEASES, LeaseObject(metadata=meta, spec=spec))
         except AlreadyExists:
             return None
         self._accept(created, sent)
-        return Term(1, "", was_expired=False, created=True)
+        self.trusted = None
+        return Term(1, "", was_expired=False, created=True, continuous=self._take(1))
+
+    def _look(self, found: LeaseObject, now: float) -> None:
+        """Only a record that grows while we look at it proves that a holder lives and that nothing was restored."""
+        writes = _writes(found)
+        if writes < self._writes or now - self._looked_at > self._duration:
+            self.trusted = None
+        elif writes > self._writes and self.trusted is None:
+            self.trusted = found.spec.lease_transitions or 0
+        self._looked_at, self._writes = now, writes
+
+    def _take(self, number: int) -> bool:
+        """Whether the term that begins now is continuous."""
+        if self.trusted is not None:
+            return True
+        self.trusted = number
+        return False
+
+    async def _write(self, record: LeaseObject, spec: LeaseSpec) -> LeaseObject:
+        annotations = {**record.metadata.annotations, WRITES_ANNOTATION: str(_writes(record) + 1)}
+        metadata = replace(record.metadata, annotations=annotations)
+        return await self._cluster.replace(LEASES, replace(record, metadata=metadata, spec=spec))
 
     def _spec(self, previous: LeaseSpec, number: int, acquire_time: str | None) -> LeaseSpec:
         return replace(
@@ -222,6 +261,7 @@ class Lease:
     def _accept(self, record: LeaseObject, sent: float) -> None:
         self._record = record
         self._observed = None
+        self._looked_at, self._writes = sent, _writes(record)
         self._valid_until = sent + self._renew_deadline
 
     async def _renew_until_lost(self, lost: asyncio.Event) -> None:
@@ -262,7 +302,7 @@ class Lease:
             sent = self._clock()
             spec = self._spec(record.spec, number or term, record.spec.acquire_time)
             try:
-                self._accept(await self._cluster.replace(LEASES, replace(record, spec=spec)), sent)
+                self._accept(await self._write(record, spec), sent)
             except NotFound:
                 raise LeaseLost("the Lease object is gone") from None
             except Conflict:
@@ -270,16 +310,27 @@ class Lease:
                 record = await self._cluster.get(LEASES, self._name, self._namespace)
             else:
                 return
+            older = _writes(record) < self._writes
+            if older:
+                self.trusted = None
             if record.spec.holder_identity != self._identity:
                 raise LeaseLost(f"held by {record.spec.holder_identity or 'nobody'}")
             if record.spec.lease_transitions not in (term, number):
                 raise LeaseLost("another process took it under our identity")
+            if older:
+                raise LeaseLost("the record is older than what was written: the cluster was restored")
 
     def _note(self, error: ApiError) -> None:
         if error.message != self.error:
             level = logging.INFO if isinstance(error, Conflict) else logging.WARNING
             log.log(level, "lease not reached", extra={**self._facts, "error": error.message})
         self.error = error.message
+
+
+def _writes(record: LeaseObject) -> int:
+    """0 where another program wrote the record: then it proves nothing."""
+    text = record.metadata.annotations.get(WRITES_ANNOTATION, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
 
 
 def _timestamp(after: str | None) -> str:

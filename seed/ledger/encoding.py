@@ -44,6 +44,7 @@ class WireAccount(Wire):
     epoch: int = 0
     state: str = ""
     nonce: str = ""
+    fenced_at: int = 0
     granted: Quantities = {}
     returned: Quantities = {}
     used: dict[str, Quantities] = {}
@@ -171,6 +172,7 @@ class Encoder:
                 epoch=account.epoch,
                 state=state,
                 nonce=account.nonce,
+                fenced_at=account.fenced_at,
                 granted=wire_quantities(account.granted),
                 returned=wire_quantities(account.returned),
                 used={source: wire_quantities(used) for source, used in account.used.items()},
@@ -196,6 +198,7 @@ def decode(raw: bytes | memoryview) -> Account:
             master=wire.master,
             epoch=wire.epoch,
             nonce=wire.nonce,
+            fenced_at=wire.fenced_at,
             granted=resources.parse(wire.granted),
             returned=resources.parse(wire.returned),
             used={source: resources.parse(used) for source, used in wire.used.items()},

@@ -199,7 +199,7 @@ class FakeSeed:
 
     async def ask(self, **amounts: str) -> int:
         need = resources.parse(amounts)
-        self.account = accounts.ask(self.account, need, need, self.account.ask.number)
+        self.account = accounts.ask(self.account, need, need, need, self.account.ask.number)
         await self.publish()
         return self.account.ask.number
 

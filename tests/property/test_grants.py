@@ -82,7 +82,7 @@ class Escrow(RuleBasedStateMachine):
             seed.account = after
             seed.objects[uid] = machine
         elif not seed.account.fenced:
-            seed.account = accounts.ask(seed.account, machine, machine, seed.account.ask.number)
+            seed.account = accounts.ask(seed.account, machine, machine, machine, seed.account.ask.number)
         seed.publish()
 
     @rule(names=st.sets(seeds, min_size=1))

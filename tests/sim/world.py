@@ -126,7 +126,7 @@ class World:
         """All that wait ask together, one ask at a time."""
         if seed.waiting and seed.answered >= seed.asked:
             wanted = resources.total(request.size for request in seed.waiting)
-            self._persist(seed, accounts.ask(seed.account, seed.waiting[0].size, wanted, seed.answered))
+            self._persist(seed, accounts.ask(seed.account, self.limits, seed.waiting[0].size, wanted, seed.answered))
             seed.asked = seed.account.ask.number
             self._report(seed)
 

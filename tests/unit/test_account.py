@@ -265,10 +265,10 @@ def test_a_ledger_that_went_backwards_is_noticed_and_begins_a_new_life() -> None
 
 
 def test_an_unanswered_ask_stays_part_of_the_next_one() -> None:
-    first = accounts.ask(account(), {"cpu": 2}, {"cpu": 4}, answered=0)
-    second = accounts.ask(first, {"cpu": 1}, {"cpu": 1}, answered=0)
+    first = accounts.ask(account(), {"cpu": 9}, {"cpu": 2}, {"cpu": 4}, answered=0)
+    second = accounts.ask(first, {"cpu": 9}, {"cpu": 1}, {"cpu": 1}, answered=0)
     assert second.ask == Ask(number=2, first={"cpu": 2}, wanted={"cpu": 5})
-    third = accounts.ask(second, {"cpu": 1}, {"cpu": 1}, answered=2)
+    third = accounts.ask(second, {"cpu": 9}, {"cpu": 1}, {"cpu": 1}, answered=2)
     assert third.ask == Ask(number=3, first={"cpu": 1}, wanted={"cpu": 1})
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from common.kube import lease as module
 from common.kube.errors import NotFound
-from common.kube.lease import LEASES, Lease, LeaseLost, Term
+from common.kube.lease import LEASES, WRITES_ANNOTATION, Lease, LeaseLost, Term
 from tests.unit.fake_api_server import eventually, fake_api_server, status
 
 
@@ -48,7 +48,7 @@ async def test_the_first_holder_creates_the_lease_and_renews_it(fake, cluster, c
     lease = candidate(cluster, "a", clock)
     assert not lease.held
     async with lease.hold() as term:
-        assert term == Term(1, previous_holder="", was_expired=False, created=True)
+        assert term == Term(1, previous_holder="", was_expired=False, created=True, continuous=False)
         assert lease.held and not lease.lost.is_set()
         first = dict(record(fake))
         assert first["holderIdentity"] == "a" and first["leaseDurationSeconds"] == 15
@@ -79,7 +79,7 @@ async def test_another_waits_for_the_whole_duration_by_its_own_clock(fake, clust
     assert not taking.done()
     clock.now += 0.2
     term = await asyncio.wait_for(taking, 2)
-    assert term == Term(1, previous_holder="dead", was_expired=True, created=False)
+    assert term == Term(1, previous_holder="dead", was_expired=True, created=False, continuous=False)
     await lease.release()
 
 
@@ -158,8 +158,9 @@ async def test_a_touched_object_or_an_unheard_answer_costs_nothing(fake, cluster
     lease = candidate(cluster, "a", clock)
     await lease.acquire()
     for _ in range(3):
-        spec = dict(record(fake))
-        await fake.put("leases", "ns", "leader", spec=spec)  # as if annotated: only the version changes
+        found = fake.objects["leases", "ns", "leader"]
+        kept = {"annotations": dict(found["metadata"]["annotations"])}
+        await fake.put("leases", "ns", "leader", spec=dict(found["spec"]), metadata=kept)  # only the version changes
         version = fake.objects["leases", "ns", "leader"]["metadata"]["resourceVersion"]
         await eventually(lambda v=version: fake.objects["leases", "ns", "leader"]["metadata"]["resourceVersion"] != v)
     assert lease.held
@@ -171,7 +172,7 @@ async def test_a_predecessor_with_our_identity_is_not_waited_for(fake, cluster, 
     await fake.put("leases", "ns", "leader", spec={"holderIdentity": "a", "leaseTransitions": 7})
     lease = candidate(cluster, "a", clock)
     term = await asyncio.wait_for(lease.acquire(), 2)
-    assert term == Term(8, previous_holder="a", was_expired=False, created=False)
+    assert term == Term(8, previous_holder="a", was_expired=False, created=False, continuous=False)
     await lease.release()
 
 
@@ -253,3 +254,62 @@ async def test_the_lease_is_read_as_client_go_writes_it(fake, cluster):
     assert (read.spec.holder_identity, read.spec.lease_transitions) == ("pod_9f", 3)
     with pytest.raises(NotFound):
         await cluster.get(LEASES, "other", "ns")
+
+
+async def renewed(fake, spec, writes):
+    found = fake.objects["leases", "ns", "leader"]
+    await fake.put(
+        "leases",
+        "ns",
+        "leader",
+        spec={**found["spec"], **spec},
+        metadata={"annotations": {WRITES_ANNOTATION: str(writes)}},
+    )
+
+
+async def test_who_watched_a_live_holder_takes_over_without_a_cold_start(fake, cluster, clock):
+    async with candidate(cluster, "a", clock).hold():
+        follower = candidate(cluster, "b", clock)
+        taking = asyncio.create_task(follower.acquire())
+        await eventually(lambda: follower.trusted == 1)
+    assert (await asyncio.wait_for(taking, 2)).continuous
+    await follower.release()
+
+
+async def test_a_record_that_nobody_was_seen_to_renew_means_a_cold_start(fake, cluster, clock):
+    async with candidate(cluster, "a", clock).hold():
+        pass
+    lease = candidate(cluster, "b", clock)
+    term = await lease.acquire()
+    assert not term.continuous and lease.trusted == term.number == 2
+    await lease.release()
+    assert (await lease.acquire()).continuous  # it was here all the time
+    await lease.release()
+    clock.now += 15.1
+    assert not (await lease.acquire()).continuous  # not so now
+    await lease.release()
+
+
+async def test_a_record_that_goes_back_to_an_older_state_ends_the_term_and_all_trust(fake, cluster, clock):
+    lease = candidate(cluster, "a", clock)
+    await lease.acquire()
+    early = dict(record(fake))
+    await eventually(lambda: fake.objects["leases", "ns", "leader"]["metadata"]["annotations"][WRITES_ANNOTATION] > "4")
+    await renewed(fake, early, writes=2)
+    await asyncio.wait_for(lease.lost.wait(), 2)
+    assert lease.trusted is None
+    await lease.release()
+    assert not (await lease.acquire()).continuous
+    await lease.release()
+
+
+async def test_a_follower_trusts_nothing_after_the_record_went_back_until_it_grows_again(fake, cluster, clock):
+    await fake.put("leases", "ns", "leader", spec={"holderIdentity": "a", "leaseTransitions": 7})
+    follower = candidate(cluster, "b", clock)
+    taking = asyncio.create_task(follower.acquire())
+    await eventually(lambda: fake.count("GET", "leases") > 1)
+    for writes, trusted in ((5, 7), (6, 7), (3, None), (4, 7)):
+        await renewed(fake, {"renewTime": f"1999-01-01T00:00:0{writes}.000000Z"}, writes)
+        await eventually(lambda trusted=trusted: follower.trusted == trusted)
+    taking.cancel()
+    await asyncio.gather(taking, return_exceptions=True)
