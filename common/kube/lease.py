@@ -175,15 +175,25 @@ class Lease:
         self._observed = None
         if not still_ours or record is None:
             return
-        now = _timestamp(record.spec.renew_time)
-        spec = replace(record.spec, holder_identity="", lease_duration_seconds=1, acquire_time=now, renew_time=now)
         try:
             async with asyncio.timeout(RELEASE_TIMEOUT):
-                await self._write(record, spec)
+                await self._let_go(record)
         except (ApiError, TimeoutError) as error:
             log.info("lease not released, it will expire", extra={**self._facts, "error": str(error)})
         else:
             log.info("lease released", extra=self._facts)
+
+    async def _let_go(self, record: LeaseObject) -> None:
+        ours = (record.spec.holder_identity, record.spec.lease_transitions)
+        while (record.spec.holder_identity, record.spec.lease_transitions) == ours:
+            now = _timestamp(record.spec.renew_time)
+            spec = replace(record.spec, holder_identity="", lease_duration_seconds=1, acquire_time=now, renew_time=now)
+            try:
+                await self._write(record, spec)
+            except Conflict:  # the renewal that was cancelled got through
+                record = await self._cluster.get(LEASES, self._name, self._namespace)
+            else:
+                return
 
     async def _try_acquire(self) -> Term | None:
         """None while another holds it. The first request is a read: the usual case is that another holds it."""
