@@ -1,7 +1,8 @@
 """What clouds have said about their machine types: asked once, kept without limit of age, refreshed in the background.
 
 A size does not change, so an old one is served while its cloud is down. What is not known yet is waited for only as
-long as the caller can wait; the question itself goes on, and its answer serves the next caller.
+long as the caller can wait; the question itself goes on, and its answer serves the next caller. What other replicas
+have learned is looked for first, in a Redis where there is one, and for some tens of milliseconds at most.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import msgspec
 
 from seed.flavours.breaker import Breaker
 from seed.flavours.sessions import Sessions
+from seed.flavours.shared import SharedSizes, Told
 from seed.flavours.transport import Transport
 from seed.providers.flavour import Catalogue, Cloud, CloudError, Flavour, Place, Query, Settings
 from seed.providers.size import NotSized, ProviderUnavailable
@@ -39,6 +41,8 @@ MAX_FLAVOURS = 8192  # in one place; Azure lists about 1,000
 MAX_MISSING = 1024
 MAX_FLIGHTS = 256
 NEAREST = 3
+SHARED_SECONDS = 0.05  # for which a lookup waits for what other replicas have learned
+ALL = ""  # the flavour of a question for all that the place has
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,15 @@ class _Shelf:
         """True if it was asked for lately and does not exist."""
         return now < self.missing.get(name, 0.0) or (now < self.listed_until and name not in self.flavours)
 
+    def keep(self, name: str, known: Known, *, wanted: bool) -> None:
+        """Where it is full only what is `wanted` gets in, in the place of another."""
+        if name not in self.flavours and len(self.flavours) >= MAX_FLAVOURS:
+            if not wanted:
+                return
+            del self.flavours[next(iter(self.flavours))]
+        self.flavours[name] = known
+        self.missing.pop(name, None)
+
 
 @dataclass(frozen=True, slots=True)
 class _Flight:
@@ -96,13 +109,14 @@ class _Refused(msgspec.Struct, frozen=True):
 class FlavourCache:
     """Serves all user clusters of one replica. `close()` it, and with it the transport.
 
-    `on_lookup(provider, result)`: hit, stale, missing, fetched, unavailable. `on_fetch(provider, result, seconds)`: ok,
-    refused, failed.
+    `on_lookup(provider, result)`: hit, stale, shared, missing, fetched, unavailable. `on_fetch(provider, result,
+    seconds)`: ok, refused, failed.
     """
 
     def __init__(
         self,
         transport: Transport,
+        shared: SharedSizes | None = None,
         *,
         on_lookup: Callable[[str, str], None] = lambda _provider, _result: None,
         on_fetch: Callable[[str, str, float], None] = lambda _provider, _result, _seconds: None,
@@ -110,6 +124,7 @@ class FlavourCache:
         fresh_seconds: float = FRESH_SECONDS,
     ) -> None:
         self._transport = transport
+        self._shared = shared
         self._on_lookup = on_lookup
         self._on_fetch = on_fetch
         self._fetch_seconds = fetch_seconds
@@ -119,6 +134,7 @@ class FlavourCache:
         self._breakers: OrderedDict[tuple[str, str], Breaker] = OrderedDict()
         self._refused: OrderedDict[tuple[Place, Hashable], _Refused] = OrderedDict()
         self._flights: dict[tuple[Place, str], _Flight] = {}
+        self._readings: dict[tuple[Place, str], asyncio.Task[None]] = {}
 
     def known(self, place: Place, flavour: str) -> Known | None:
         shelf = self._shelves.get(place)
@@ -132,8 +148,13 @@ class FlavourCache:
         known = self.known(question.place, question.flavour)
         try:
             if known is None:
-                known = await self._ask(question, deadline)
-                self._on_lookup(question.place.provider, "fetched")
+                self._known_missing(question)
+                result = "shared"
+                known = await self._recalled(question, deadline)
+                if known is None:
+                    result = "fetched"
+                    known = await self._ask(question, deadline)
+                self._on_lookup(question.place.provider, result)
                 return known
         except NotSized:
             self._on_lookup(question.place.provider, "missing")
@@ -148,6 +169,28 @@ class FlavourCache:
         self._on_lookup(question.place.provider, "hit" if fresh else "stale")
         return known
 
+    async def prefetch(self, question: Question) -> None:
+        """All that the place has, unless another replica asks for it or has done so lately; `question` is for ALL.
+
+        Raises NotSized and ProviderUnavailable like `find`.
+        """
+        if self._shared is not None and not await self._shared.may_list(question.place):
+            return
+        flight = self._flight(question)
+        await asyncio.wait({flight.task})
+        error = flight.task.exception() if not flight.task.cancelled() else asyncio.CancelledError()
+        if error is not None:
+            raise _for_caller(question.place, error)
+        if self._shared is not None:
+            await self._shared.list_again_after(question.place, self._fresh_seconds)
+
+    async def share_again(self) -> None:
+        """Tell the Redis all that is known here, if it has forgotten everything."""
+        if self._shared is None or not self._shelves or not await self._shared.is_empty():
+            return
+        for place, shelf in self._shelves.items():
+            self._shared.put(place, {name: Told(known.flavour, known.as_of) for name, known in shelf.flavours.items()})
+
     def oldest(self) -> dict[str, float]:
         """The age in seconds of the oldest flavour that is kept, by provider."""
         now = time.monotonic()
@@ -158,17 +201,41 @@ class FlavourCache:
         return found
 
     async def close(self) -> None:
-        tasks = [flight.task for flight in self._flights.values()]
+        tasks = [*(flight.task for flight in self._flights.values()), *self._readings.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._shared is not None:
+            await self._shared.close()
         await self._transport.close()
+
+    async def _recalled(self, question: Question, deadline: float) -> Known | None:
+        """What another replica has learned, if that can be read at once."""
+        key = (question.place, question.flavour)
+        reading = self._readings.get(key)
+        if reading is None:
+            if self._shared is None or len(self._readings) >= MAX_FLIGHTS:
+                return None
+            task = self._recall(self._shared, question.place, question.flavour)
+            reading = self._readings[key] = asyncio.create_task(task, name=f"recall {question.place}")
+            reading.add_done_callback(lambda _task: self._readings.pop(key))
+        left = deadline - asyncio.get_running_loop().time()
+        await asyncio.wait({reading}, timeout=max(min(left, SHARED_SECONDS), 0))
+        return self.known(question.place, question.flavour)
+
+    async def _recall(self, shared: SharedSizes, place: Place, flavour: str) -> None:
+        told = await shared.get(place, flavour)
+        if told is None or self.known(place, flavour) is not None:
+            return
+        now = time.monotonic()
+        # Our clock cannot tell how old it is, so it is asked for again at any time within the period.
+        fresh_until = now + self._fresh_seconds * random.random()  # noqa: S311
+        self._shelf(place).keep(flavour, Known(told.flavour, told.as_of, now, fresh_until), wanted=True)
 
     async def _ask(self, question: Question, deadline: float) -> Known:
         place = question.place
         loop = asyncio.get_running_loop()
         while True:
-            self._known_missing(question)
             flight = self._flight(question)
             await asyncio.wait({flight.task}, timeout=max(deadline - loop.time(), 0))
             if not flight.task.done():
@@ -194,7 +261,7 @@ class FlavourCache:
 
     def _flight(self, question: Question) -> _Flight:
         """The one under way, or a new one. Raises ProviderUnavailable where asking would do no good."""
-        key = (question.place, "" if question.cloud.lists else question.flavour)
+        key = (question.place, ALL if question.cloud.lists else question.flavour)
         flight = self._flights.get(key)
         if flight is not None:
             return flight
@@ -281,19 +348,25 @@ class FlavourCache:
     def _learn(self, question: Question, catalogue: Catalogue) -> None:
         now = time.monotonic()
         as_of = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        shelf = self._shelves.get(question.place) or _Shelf()
-        _keep(self._shelves, question.place, shelf, MAX_PLACES)
+        shelf = self._shelf(question.place)
         jitter = random.uniform(0.8, 1.2)  # noqa: S311 (so that not all is asked again at once)
-        if question.cloud.lists:
+        if question.cloud.lists or question.flavour == ALL:
             shelf.listed_until = now + MISSING_SECONDS
-        if question.flavour not in catalogue.flavours:
+        if question.flavour not in catalogue.flavours and question.flavour != ALL:
             _keep(shelf.missing, question.flavour, now + MISSING_SECONDS, MAX_MISSING)
         if catalogue.names:
             shelf.names = catalogue.names[:MAX_FLAVOURS]
+        fresh_until = now + self._fresh_seconds * jitter
         for name, flavour in catalogue.flavours.items():
-            if name == question.flavour or name in shelf.flavours or len(shelf.flavours) < MAX_FLAVOURS:
-                shelf.flavours[name] = Known(flavour, as_of, now, now + self._fresh_seconds * jitter)
-                shelf.missing.pop(name, None)
+            shelf.keep(name, Known(flavour, as_of, now, fresh_until), wanted=name == question.flavour)
+        if self._shared is not None:
+            told = {name: Told(flavour, as_of) for name, flavour in catalogue.flavours.items()}
+            self._shared.put(question.place, told)
+
+    def _shelf(self, place: Place) -> _Shelf:
+        shelf = self._shelves.get(place) or _Shelf()
+        _keep(self._shelves, place, shelf, MAX_PLACES)
+        return shelf
 
     def _breaker(self, place: Place) -> Breaker:
         key = (place.provider, place.endpoint)

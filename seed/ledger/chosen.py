@@ -34,7 +34,7 @@ class LedgerOptions(CommonOptions):
         Flag(
             redis_url,
             "redis://host:6379[/db], redis+sentinel://host:26379,host:26379/service or redis+cluster://host:6379,...; "
-            "rediss with TLS; no credentials",
+            "rediss with TLS; no credentials; shares sizes that clouds told, whatever the ledger's store",
         ),
     ] = None
     redis_username: Annotated[str | None, Flag(text, "the ACL user, if not the default one")] = None
@@ -45,6 +45,21 @@ class LedgerOptions(CommonOptions):
     redis_ca_file: Annotated[Path | None, Flag(path, "whom to trust for TLS (PEM), if not the system's bundle")] = None
     redis_certificate_file: Annotated[Path | None, Flag(path, "client certificate (PEM), where Redis wants one")] = None
     redis_key_file: Annotated[Path | None, Flag(path, "its private key (PEM)")] = None
+
+
+def redis_access(options: LedgerOptions) -> RedisAccess:
+    """Raises UsageError."""
+    for needed in (options.redis_ca_file, options.redis_certificate_file, options.redis_key_file):
+        if needed is not None and not needed.is_file():
+            raise UsageError(f"{needed} does not exist")
+    return RedisAccess(
+        username=options.redis_username or "",
+        password=os.environ.get(PASSWORD_VARIABLE, ""),
+        password_file=options.redis_password_file,
+        ca_file=options.redis_ca_file,
+        certificate_file=options.redis_certificate_file,
+        key_file=options.redis_key_file,
+    )
 
 
 class ChosenStore:
@@ -97,20 +112,9 @@ class ChosenStore:
     def _redis_store(self, options: LedgerOptions, seed: str) -> RedisStore:
         if options.redis_url is None:
             raise UsageError("--ledger-store redis needs --redis-url")
-        for needed in (options.redis_ca_file, options.redis_certificate_file, options.redis_key_file):
-            if needed is not None and not needed.is_file():
-                raise UsageError(f"{needed} does not exist")
-        access = RedisAccess(
-            username=options.redis_username or "",
-            password=os.environ.get(PASSWORD_VARIABLE, ""),
-            password_file=options.redis_password_file,
-            ca_file=options.redis_ca_file,
-            certificate_file=options.redis_certificate_file,
-            key_file=options.redis_key_file,
-        )
         return RedisStore(
             options.redis_url,
-            access,
+            redis_access(options),
             seed,
             held=self._tenure.held,
             on_elsewhere=self._tenure.look_again,

@@ -1,4 +1,4 @@
-"""The Redis that takes a seed's writes: where it is, how it is spoken to, and that nobody waits for it too long.
+"""A seed's Redis: where it is, how it is spoken to, and that nobody waits for it too long.
 
 All keys of a seed share one hash tag, so all are in one slot: also of a Cluster only one server matters, the slot's
 owner. Whoever it is (the server of the URL, the primary that Sentinels name, the slot's owner) is spoken to by a plain
@@ -43,7 +43,7 @@ _SCHEME = re.compile(r"redis(s?)(?:\+(sentinel|cluster))?")
 
 @dataclass(frozen=True, slots=True)
 class RedisUrl:
-    """Where the ledger's Redis is. `topology`: "single", "sentinel" or "cluster"; `service`: its name at Sentinels."""
+    """Where the Redis is. `topology`: "single", "sentinel" or "cluster"; `service`: its name at Sentinels."""
 
     topology: str
     tls: bool
@@ -195,7 +195,7 @@ class Primary:
             return self._client
         if self._client is not None:
             self._close_later(self._client)
-        log.info("ledger's redis", extra={"host": address[0], "port": address[1]})
+        log.info("redis", extra={"host": address[0], "port": address[1]})
         self._client = self._connect(address, self._access.credentials, self._url.database)
         self._client_address = address
         return self._client
