@@ -59,7 +59,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
 
     `incarnation` names this life of the account, `master` the life of the master's ledger whose grants it accepts,
     `sequence` counts the writes, `epoch` is the lease term of the leader that may count. `fenced_at` is the sequence
-    on which the last fence was put.
+    on which the last fence was put; `in_doubt`, while fenced: the ledger itself may be older than what it was.
     """
 
     incarnation: str
@@ -68,6 +68,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int = 0
     nonce: str = ""
     fenced_at: int = 0
+    in_doubt: bool = False
     granted: ResourceList = {}
     returned: ResourceList = {}
     used: Mapping[str, ResourceList] = {}
@@ -329,9 +330,11 @@ def needs_fence(account: Account, grant: Grant) -> bool:
     return not account.fenced and bool(grant.incarnation) and grant.incarnation != account.master
 
 
-def fence(account: Account, nonce: str) -> Account:
+def fence(account: Account, nonce: str, *, in_doubt: bool = False) -> Account:
     assert nonce, "a fence needs a fresh nonce"
-    return msgspec.structs.replace(account, nonce=nonce, fenced_at=account.sequence)
+    return msgspec.structs.replace(
+        account, nonce=nonce, fenced_at=account.sequence, in_doubt=in_doubt or account.in_doubt
+    )
 
 
 def went_back(account: Account, grant: Grant) -> bool:
@@ -368,6 +371,7 @@ def reopen(account: Account, epoch: int, grant: Grant) -> Account:
     return msgspec.structs.replace(
         account,
         nonce="",
+        in_doubt=False,
         master=grant.incarnation,
         granted=resources.maximum(account.granted, grant.granted),
         returned=resources.maximum(account.returned, grant.returned),

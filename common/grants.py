@@ -158,7 +158,7 @@ def went_back(ledger: MasterLedger, known: MasterLedger) -> bool:
 
 
 def check_shown(holding: Holding, shown: Grant, ledger_incarnation: str) -> None:
-    """Raises LedgerWentBackError if a seed was shown more, by this master or one before it, than this ledger granted."""
+    """Raises LedgerWentBackError if a seed was shown more, by whichever master, than this ledger granted."""
     if shown.incarnation == ledger_incarnation and any(
         amount > holding.granted.get(name, 0) for name, amount in shown.granted.items()
     ):

@@ -85,7 +85,13 @@ async def serve(running: Program, options: SeedOptions) -> None:
     catalog = Catalog(cluster)
     chosen = ChosenStore(options, cluster, options.seed_name, lambda: leader.leads, options.lease_duration)
     store = chosen.store
-    books = Books(catalog, store, on_write=observed.ledger_write, on_conflict=observed.ledger_conflict)
+    books = Books(
+        catalog,
+        store,
+        on_write=observed.ledger_write,
+        on_conflict=observed.ledger_conflict,
+        trusted=lambda: lease.trusted,
+    )
 
     def configuration_changed() -> None:
         leader.configuration_changed()
@@ -138,6 +144,7 @@ async def serve(running: Program, options: SeedOptions) -> None:
     running.health.add("webhook key", key.not_ready)
     running.health.add("caches", catalog.not_ready)
     running.health.add("ledger", chosen.not_ready)
+    running.health.add("lease", lambda: "no leader seen alive yet" if lease.trusted is None else None)
 
     followers = [
         asyncio.create_task(certificates.run(), name="certificates"),

@@ -1,11 +1,8 @@
 """What the seed's leader does to accounts: one small reconciliation per quota (docs/protocol.md, rules 4.4 and 4.5).
 
 1. No account: make one, fenced with a fresh nonce.
-2. Another leader's epoch in it: write ours, and list the sources anew before anything is counted.
-3. Another life of the master's ledger speaks: fence.
-4. Fenced and answered: recount every source, then open.
-5. Recalled: give back what is idle.
-6. Publish to the master what changed.
+2. Do the next step (`seed.tending` decides it).
+3. Publish to the master what changed.
 
 Counting runs beside it: what a source sums up is written together with dropping the reservations it covers.
 """
@@ -28,18 +25,19 @@ from common.grants import Report, report
 from common.kube.client import Cluster
 from common.kube.controller import Controller, ReconcileHook
 from common.kube.errors import ApiError, Conflict, NotFound
+from seed import tending
 from seed.books import Book, Books
 from seed.catalog import Catalog, Quota
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.store import Key, Store, StoreUnavailableError
 from seed.ledger.writer import NoAccountError
 from seed.source import ListToken, Source
+from seed.tending import Progress, SourceFacts
 
 log = logging.getLogger(__name__)
 
 USE_INTERVAL = 0.05  # seconds between two publications of changed use
 QUIET_INTERVAL = 1.0  # ... of a change that moves no total
-WAIT_FOR_SOURCES = 0.5  # ... before looking again whether every source was listed; their news come sooner
 LEDGER_KEPT = 10.0  # ... for which a ledger waits for its copy: what is deleted here, the master puts back
 STALE_STEP = 60  # the published age of a stale source grows in steps of so many seconds
 
@@ -54,7 +52,10 @@ class Published(msgspec.Struct, frozen=True):
 
 
 class Accounts:
-    """Runs while this replica holds the lease, with the lease's term as the epoch of every write."""
+    """Runs while this replica holds the lease, with the lease's term as the epoch of every write.
+
+    `cold`: the lease was not held continuously until this term.
+    """
 
     def __init__(
         self,
@@ -65,11 +66,13 @@ class Accounts:
         sources: Mapping[str, Source],
         *,
         term: int,
+        cold: bool,
         raise_term: Callable[[int], Awaitable[int]],
         in_flight_window: float,
         on_reconcile: ReconcileHook | None = None,
     ) -> None:
         self.term = term
+        self._cold = cold
         self._raise_term = raise_term
         self._cluster = cluster
         self._catalog = catalog
@@ -83,9 +86,7 @@ class Accounts:
         self._keys: dict[str, Key] = {}
         self._without_copy: dict[str, float] = {}  # quota name -> since when (monotonic) its copy is missed
         self._demands: dict[tuple[str, str], ListToken] = {}  # (quota uid, source): the list that counts must follow
-        self._claimed: dict[str, int] = {}  # quota uid -> the term under which its sources' lists were demanded
-        self._lost_since: dict[str, float] = {}  # quota uid -> when a lost ledger was noticed
-        self._relisted: set[str] = set()  # quota uids whose lost ledger has waited and had its sources listed anew
+        self._progress: dict[str, Progress] = {}  # by quota uid
         self._published: dict[str, Published] = {}
         self._waiting: set[asyncio.Task[None]] = set()
 
@@ -112,7 +113,8 @@ class Accounts:
 
     def may_count(self, quota: Quota, source: Source) -> bool:
         """Rule 4.4: only a list that began after our epoch was written may be counted."""
-        if not source.counted or self._claimed.get(quota.key.uid) != self.term:
+        progress = self._progress.get(quota.key.uid)
+        if not source.counted or progress is None or progress.claimed != self.term:
             return False
         demand = self._demands.get((quota.key.uid, source.key))
         return demand is None or source.listed_since(demand)
@@ -169,8 +171,7 @@ class Accounts:
             del self._keys[name]
             self._without_copy.pop(name, None)
             self._published.pop(key.uid, None)
-            self._claimed.pop(key.uid, None)
-            self._lost_since.pop(key.uid, None)
+            self._progress.pop(key.uid, None)
             self._demands = {demand: token for demand, token in self._demands.items() if demand[0] != key.uid}
             log.info("account deleted with its quota", extra={"quota": name})
         if quota is not None:
@@ -185,53 +186,80 @@ class Accounts:
         return copy.metadata.labels.get(UID_LABEL) == key.uid
 
     async def _tend(self, quota: Quota, book: Book) -> float | None:
-        writer = book.writer
+        writer, uid = book.writer, quota.key.uid
         account = writer.account
         if account is None:
             made = Account(incarnation=secrets.token_hex(8), nonce=secrets.token_hex(8), epoch=self.term)
             account = await writer.create(made)
             if account.incarnation == made.incarnation:
-                self._claimed[quota.key.uid] = made.epoch  # nobody counted before us
-        if account.epoch != self.term or self._claimed.get(quota.key.uid) != self.term:
-            await self._claim(quota, book)
-            account = writer.account or account
-        if accounts.needs_fence(account, quota.grant):
-            nonce = secrets.token_hex(8)
-            await writer.change(
-                lambda present: (
-                    accounts.fence(present, nonce) if accounts.needs_fence(present, quota.grant) else present,
-                    None,
-                )
-            )
-            log.info("account fenced: the master's ledger began anew", extra={"quota": quota.name})
-        elif accounts.went_back(account, quota.grant):
-            life, nonce = secrets.token_hex(8), secrets.token_hex(8)
-            await writer.change(
-                lambda present: (
-                    accounts.rebuild(present, life, nonce) if accounts.went_back(present, quota.grant) else present,
-                    None,
-                )
-            )
-            log.warning("ledger went backwards: account fenced", extra={"quota": quota.name})
-        elif accounts.answers(account, quota.grant):
-            return await self._open(quota, book, account)
-        elif accounts.obey(account, quota.grant) is not account:
-            await writer.change(lambda present: (accounts.obey(present, quota.grant), None))
-        return None
-
-    async def _claim(self, quota: Quota, book: Book) -> None:
-        account = book.writer.account
-        if account is not None and account.epoch > self.term:
+                self._progress[uid] = Progress(claimed=made.epoch)  # nobody counted before us
+        if account.epoch > self.term:
             # The lease object began anew below the epoch that the account has seen.
             self.term = await self._raise_term(account.epoch)
             for other in self._catalog.all_quotas():
                 self._controller.queue.add(other.name)
-        term = self.term
-        await book.writer.change(lambda present: (accounts.claim_epoch(present, term), None))
+        before = self._progress.get(uid, Progress())
+        step, progress = tending.next_step(
+            account,
+            quota.grant,
+            before,
+            self._source_facts(quota),
+            term=self.term,
+            window=self._window,
+            now=time.monotonic(),
+        )
+        if progress.lost_since is not None and before.lost_since is None:
+            log.warning("ledger was lost: recounting", extra={"quota": quota.name, "seconds": self._window})
+        wait = await self._do(step, quota, book)
+        self._progress[uid] = progress
+        return wait
+
+    async def _do(self, step: tending.Step, quota: Quota, book: Book) -> float | None:
+        """Each write decides again on the account that it finds."""
+        change, grant = book.writer.change, quota.grant
+        nonce = secrets.token_hex(8)
+        match step:
+            case tending.Claim():
+                await self._claim(quota, book, nonce)
+                return 0.0
+            case tending.Fence():
+                await change(lambda present: (tending.fenced(present, grant, nonce), None))
+                log.info("account fenced: the master's ledger began anew", extra={"quota": quota.name})
+            case tending.Rebuild():
+                life = secrets.token_hex(8)
+                await change(lambda present: (tending.rebuilt(present, grant, life, nonce), None))
+                log.warning("ledger went backwards: account fenced", extra={"quota": quota.name})
+            case tending.Wait(seconds=seconds):
+                return seconds
+            case tending.Relist():
+                for source in self._sources_of(quota):
+                    self._demand(quota, source)
+                return 0.0
+            case tending.Open(sources=sources):
+                await self._open(quota, book, sources)
+            case tending.Obey():
+                await change(lambda present: (accounts.obey(present, grant), None))
+            case tending.Rest():
+                pass
+        return None
+
+    async def _claim(self, quota: Quota, book: Book, nonce: str) -> None:
+        term, cold = self.term, self._cold
+        await book.writer.change(lambda present: (tending.claimed(present, term, cold=cold, nonce=nonce), None))
         for source in self._sources_of(quota):
             self._demand(quota, source)
-        self._claimed[quota.key.uid] = term
-        log.info("account taken over", extra={"quota": quota.name, "epoch": term})
+        log.info("account taken over", extra={"quota": quota.name, "epoch": term, "fenced": cold})
+
+    def _source_facts(self, quota: Quota) -> list[SourceFacts]:
+        """Of every user cluster that there is, also of those that nobody follows yet."""
+        facts = []
+        for cluster in self._catalog.sources_of(quota):
+            key = cluster.metadata.key
+            source = self._sources.get(key)
+            countable = source is not None and self.may_count(quota, source)
+            unreachable = source is not None and source.problem is not None
+            facts.append(SourceFacts(key, countable=countable, unreachable=unreachable))
+        return facts
 
     def _demand(self, quota: Quota, source: Source) -> None:
         """Whatever is counted from now on must come from a list that begins after this moment."""
@@ -246,43 +274,19 @@ class Accounts:
         self._waiting.add(task)
         task.add_done_callback(self._waiting.discard)
 
-    async def _open(self, quota: Quota, book: Book, account: Account) -> float | None:
-        """Step 4. An account whose ledger was lost also waits until nothing it admitted can still be on its way."""
+    async def _open(self, quota: Quota, book: Book, keys: tuple[str, ...]) -> None:
         grant = quota.grant
-        lost = not account.granted and any(resources.subtract(grant.granted, grant.returned).values())
-        sources = self._sources_of(quota)
-        if lost:
-            left = self._wait_after_loss(quota)
-            if left > 0:
-                return left
-            if quota.key.uid not in self._relisted:
-                self._relisted.add(quota.key.uid)
-                for source in sources:
-                    self._demand(quota, source)
-        ready = [source for source in sources if self.may_count(quota, source)]
-        if len(ready) < len(self._catalog.sources_of(quota)):
-            unreachable = sum(1 for source in sources if source.problem is not None and source not in ready)
-            if lost or len(ready) + unreachable < len(self._catalog.sources_of(quota)):
-                return WAIT_FOR_SOURCES
+        sources = [self._sources[key] for key in keys]
 
         def opened(present: Account) -> tuple[Account, bool]:
             if not accounts.answers(present, grant):
                 return present, False
-            for source in ready:
+            for source in sources:
                 present = self.counted(present, source)
             return accounts.reopen(present, self.term, grant), True
 
         if await book.writer.change(opened):
-            self._lost_since.pop(quota.key.uid, None)
-            self._relisted.discard(quota.key.uid)
             log.info("account opened", extra={"quota": quota.name, "held": resources.text(grant.granted)})
-        return None
-
-    def _wait_after_loss(self, quota: Quota) -> float:
-        now = time.monotonic()
-        if quota.key.uid not in self._lost_since:
-            log.warning("ledger was lost: recounting", extra={"quota": quota.name, "seconds": self._window})
-        return self._lost_since.setdefault(quota.key.uid, now) + self._window - now
 
     def _sources_of(self, quota: Quota) -> list[Source]:
         found = (self._sources.get(cluster.metadata.key) for cluster in self._catalog.sources_of(quota))

@@ -52,11 +52,14 @@ class Books:
         *,
         on_write: Callable[[float, int], None] = lambda _seconds, _claims: None,
         on_conflict: Callable[[], None] = lambda: None,
+        trusted: Callable[[], int | None] = lambda: 0,
     ) -> None:
+        """`trusted`: see AccountWriter."""
         self._catalog = catalog
         self._store = store
         self._on_write = on_write
         self._on_conflict = on_conflict
+        self._trusted = trusted
         self._books: dict[str, Book] = {}
         self._listeners: list[Callable[[str, Account | None], None]] = []
         catalog.on_quota(self._quota_changed)
@@ -105,5 +108,6 @@ class Books:
             on_account=on_account,
             on_write=self._on_write,
             on_conflict=self._on_conflict,
+            trusted=self._trusted,
         )
         return Book(writer, Shortage(writer, present), asyncio.create_task(writer.run(), name=f"ledger {key.name}"))

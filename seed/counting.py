@@ -13,9 +13,11 @@ from common.account import Account, Reservation, StaleEpochError
 from common.api import USER_CLUSTERS
 from common.kube.client import Cluster
 from common.kube.errors import ApiError, NotFound
+from seed import evidence
 from seed.accounts import Accounts
 from seed.books import Book, Books
 from seed.catalog import Catalog, Quota
+from seed.evidence import Finding
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.store import Key, StoreUnavailableError
 from seed.ledger.writer import NoAccountError
@@ -54,7 +56,7 @@ class Counting:
         self._changes: dict[str, int] = {}  # of each source since its last count
         self._known: dict[str, Key] = {}  # quotas by name
         self._wake = asyncio.Event()
-        self._first_seen: dict[tuple[str, str], tuple[Reservation, float]] = {}
+        self._first_seen: dict[str, evidence.FirstSeen] = {}  # by quota uid
 
     def changed(self, source: Source, freed: bool) -> None:
         """The source's sum changed. `freed`: something became free."""
@@ -137,7 +139,7 @@ class Counting:
     async def _check(self) -> None:
         while True:
             await asyncio.sleep(min(CHECK_INTERVAL, self._window))
-            alive: set[tuple[str, str]] = set()
+            alive: set[str] = set()
             for quota in list(self._catalog.all_quotas()):
                 book = self._books.get(quota)
                 account = book.writer.account if book is not None else None
@@ -145,8 +147,8 @@ class Counting:
                     continue
                 await self._forget_sources(book, quota, account)
                 await self._release(book, quota, account)
-                alive.update((quota.key.uid, uid) for uid in account.reservations)
-            self._first_seen = {known: seen for known, seen in self._first_seen.items() if known in alive}
+                alive.add(quota.key.uid)
+            self._first_seen = {uid: seen for uid, seen in self._first_seen.items() if uid in alive}
 
     async def _forget_sources(self, book: Book, quota: Quota, account: Account) -> None:
         """A user cluster that a consistent read does not find has no Machines to count any more."""
@@ -166,16 +168,16 @@ class Counting:
 
     async def _release(self, book: Book, quota: Quota, account: Account) -> None:
         now = time.monotonic()
+        known = self._first_seen[quota.key.uid] = evidence.watched(
+            account, self._first_seen.get(quota.key.uid, {}), now
+        )
         absent: dict[str, Reservation] = {}
         recount: set[Source] = set()
         silent: set[str] = set()
         checks = 0
-        for uid, reservation in account.reservations.items():
-            known, first = self._first_seen.get((quota.key.uid, uid), (None, now))
-            if known != reservation:  # another request relies on it since: its time begins now
-                known, first = self._first_seen[quota.key.uid, uid] = (reservation, now)
+        for uid, reservation in evidence.overdue(known, self._window, now):
             source = self._sources.get(reservation.source)
-            if now - first <= self._window or source is None or source.key in silent or checks == MAX_CHECKS:
+            if source is None or source.key in silent or checks == MAX_CHECKS:
                 continue
             checks += 1
             try:
@@ -183,15 +185,21 @@ class Counting:
             except ApiError:
                 silent.add(source.key)  # nothing is known, so nothing is released
                 continue
-            if generation is None:
-                absent[uid] = reservation
-            elif generation < reservation.generation and self._accounts.may_count(quota, source):
-                # The update never happened. What the object cost before it is counted in the same write.
-                if source.tally.seen([uid]) and not source.tally.too_low:
+            match evidence.conclude(
+                reservation,
+                generation,
+                countable=self._accounts.may_count(quota, source),
+                counted=bool(source.tally.seen([uid])) and not source.tally.too_low,
+            ):
+                case Finding.NEVER_CAME:
+                    absent[uid] = reservation
+                case Finding.NEVER_CHANGED:
                     absent[uid] = reservation
                     recount.add(source)
-            else:
-                self.changed(source, freed=True)
+                case Finding.THERE:
+                    self.changed(source, freed=True)
+                case Finding.STILL_UNCLEAR:
+                    pass
 
         def released(present: Account) -> tuple[Account, None]:
             for source in recount:

@@ -10,7 +10,7 @@ from common import metrics
 from common.api import UserCluster
 from common.kube.client import Cluster, RequestHook
 from common.kube.errors import ApiError
-from common.kube.lease import Lease, LeaseLost
+from common.kube.lease import Lease, LeaseLost, Term
 from seed.accounts import Accounts
 from seed.books import Books
 from seed.catalog import Catalog
@@ -64,12 +64,12 @@ class Leader:
         while True:
             try:
                 async with self._lease.hold() as term:
-                    await self._lead(term.number)
+                    await self._lead(term)
             except* (ApiError, StoreUnavailableError, LeaseLost) as errors:
                 log.warning("leading ended", extra={"error": "; ".join(str(error) for error in _each(errors))})
             await asyncio.sleep(PAUSE)
 
-    async def _lead(self, term: int) -> None:
+    async def _lead(self, term: Term) -> None:
         lost = self._lease.lost
         work = asyncio.create_task(self._work(term), name="leading")
         losing = asyncio.create_task(lost.wait(), name="lease lost")
@@ -83,7 +83,7 @@ class Leader:
             await asyncio.gather(work, losing, return_exceptions=True)
             self._user_clusters = None
 
-    async def _work(self, term: int) -> None:
+    async def _work(self, term: Term) -> None:
         counting: Counting | None = None
 
         def changed(source: Source, freed: bool) -> None:
@@ -109,7 +109,8 @@ class Leader:
             self._books,
             self._store,
             user_clusters.sources,
-            term=term,
+            term=term.number,
+            cold=not term.continuous,
             raise_term=self._lease.raise_term,
             in_flight_window=self._window,
             on_reconcile=metrics.reconciled,

@@ -45,6 +45,7 @@ class WireAccount(Wire):
     state: str = ""
     nonce: str = ""
     fenced_at: int = 0
+    in_doubt: bool = False
     granted: Quantities = {}
     returned: Quantities = {}
     used: dict[str, Quantities] = {}
@@ -173,6 +174,7 @@ class Encoder:
                 state=state,
                 nonce=account.nonce,
                 fenced_at=account.fenced_at,
+                in_doubt=account.in_doubt,
                 granted=wire_quantities(account.granted),
                 returned=wire_quantities(account.returned),
                 used={source: wire_quantities(used) for source, used in account.used.items()},
@@ -199,6 +201,7 @@ def decode(raw: bytes | memoryview) -> Account:
             epoch=wire.epoch,
             nonce=wire.nonce,
             fenced_at=wire.fenced_at,
+            in_doubt=wire.in_doubt,
             granted=resources.parse(wire.granted),
             returned=resources.parse(wire.returned),
             used={source: resources.parse(used) for source, used in wire.used.items()},

@@ -76,13 +76,17 @@ class AccountWriter:
         on_account: Callable[[Account | None], None] = lambda _account: None,
         on_write: Callable[[float, int], None] = lambda _seconds, _claims: None,
         on_conflict: Callable[[], None] = lambda: None,
+        trusted: Callable[[], int | None] = lambda: 0,
     ) -> None:
+        """`trusted`: the first lease term that this process has seen alive. An account that no leader has claimed since
+        may be older than what it was; nothing is admitted by it."""
         self.key = key
         self._store = store
         self._terms = terms
         self._on_account = on_account
         self._on_write = on_write
         self._on_conflict = on_conflict
+        self._trusted = trusted
         self._waiting: deque[_Claim | _Change[object]] = deque()
         self._serving: list[_Claim | _Change[object]] = []
         self._expiry: asyncio.TimerHandle | None = None
@@ -142,9 +146,13 @@ class AccountWriter:
     def preview(self, uid: str, reservation: Reservation) -> Outcome:
         """Decide as `claim` would at this moment, and write nothing (dry run)."""
         account, terms = self.account, self._terms()
-        if account is None or terms is None:
+        if account is None or terms is None or not self._trusts(account):
             return Fenced()
         return Reserving(accounts.receive(account, terms.grant), terms.limits).claim(uid, reservation)
+
+    def _trusts(self, account: Account) -> bool:
+        trusted = self._trusted()
+        return trusted is not None and account.epoch >= trusted
 
     def _enqueue(self, entry: _Claim | _Change[Any]) -> None:
         if self._stopped:
@@ -288,7 +296,7 @@ class AccountWriter:
         reserving: Reserving | None = None
         for entry in batch:
             if isinstance(entry, _Claim):
-                if account is None or terms is None:
+                if account is None or terms is None or not self._trusts(account):
                     outcomes.append(Fenced())
                     continue
                 if reserving is None:

@@ -84,7 +84,7 @@ class FakeSeedCluster:
 
 
 class Leading:
-    def __init__(self, world: SeedWorld, term: int = 1) -> None:
+    def __init__(self, world: SeedWorld, term: int = 1, *, cold: bool = False) -> None:
         self.world = world
         self.cluster = FakeSeedCluster(world)
         self.source = FakeSource()
@@ -102,6 +102,7 @@ class Leading:
             world.store,
             sources,
             term=term,
+            cold=cold,
             raise_term=raise_term,
             in_flight_window=WINDOW,
         )
@@ -128,7 +129,7 @@ async def leading(
         tasks = [asyncio.create_task(found.accounts.run()), asyncio.create_task(found.counting.run())]
         try:
             if listed:
-                await eventually(lambda: found.accounts._claimed)
+                await eventually(lambda: found.accounts._progress)
                 found.source.lists = 2
             yield found
         finally:
@@ -161,7 +162,7 @@ async def test_a_new_leader_counts_nothing_before_a_list_that_began_after_its_cl
 ) -> None:
     async with leading(monkeypatch, term=2, listed=False, used="cpu=8") as leader:
         leader.changed()
-        await eventually(lambda: leader.accounts._claimed)
+        await eventually(lambda: leader.accounts._progress)
         await asyncio.sleep(0.05)
         assert use(leader.world) == 8, "its first list lacks what the old leader counted since"
         leader.there("a", "b")
@@ -187,7 +188,7 @@ async def test_a_count_that_waits_beside_the_claim_is_not_decided_with_it(monkey
 async def test_a_list_that_brought_no_change_is_counted_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     async with leading(monkeypatch, term=2, listed=False, used="cpu=8") as leader:
         leader.changed()  # the first list is complete: without a Machine, which was deleted while nobody led
-        await eventually(lambda: leader.accounts._claimed)
+        await eventually(lambda: leader.accounts._progress)
         leader.source.lists = 2
         await eventually(lambda: use(leader.world) == 0)
 
@@ -195,7 +196,7 @@ async def test_a_list_that_brought_no_change_is_counted_all_the_same(monkeypatch
 async def test_a_term_above_ours_is_answered_with_a_higher_one(monkeypatch: pytest.MonkeyPatch) -> None:
     async with leading(monkeypatch, used="cpu=8") as leader:
         await leader.world.book().writer.change(lambda account: (accounts.claim_epoch(account, 7), None))
-        await eventually(lambda: leader.accounts._claimed["project-alpha-uid"] == 8)
+        await eventually(lambda: leader.accounts._progress["project-alpha-uid"].claimed == 8)
         leader.changed()
         await asyncio.sleep(0.05)
         assert use(leader.world) == 8

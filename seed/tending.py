@@ -1,0 +1,152 @@
+"""What the seed's leader does next to one account (docs/protocol.md, rules 3.4 and 4.4). Pure: facts in, one step out.
+
+1. Another leader's epoch in it: claim it, and list the sources anew before anything is counted. If nobody alive led
+   before us, it is fenced in the same write: the ledger may have been restored from a backup meanwhile.
+2. Another life of the master's ledger speaks: fence.
+3. The master has seen more of it than the ledger knows: a new life, fenced.
+4. Fenced and answered: recount every source, then open. Where the ledger was lost or is in doubt, only after nothing
+   that was admitted before can still be on its way.
+5. Recalled: give back what is idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from common import account as accounts
+from common import resources
+from common.account import Account, Grant
+
+WAIT_FOR_SOURCES = 0.5  # seconds before looking again whether every source was listed; their news come sooner
+
+
+class SourceFacts(msgspec.Struct, frozen=True):
+    """`countable`: a list that began after our epoch was written is complete. `unreachable`: none can be had now."""
+
+    key: str
+    countable: bool
+    unreachable: bool
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """What the leader remembers of one account within its term.
+
+    `claimed` is the term under which lists were demanded, `lost_since` the time (monotonic) at which a lost ledger was
+    noticed, `relisted` whether its sources were listed once more after the in-flight window.
+    """
+
+    claimed: int = 0
+    lost_since: float | None = None
+    relisted: bool = False
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """Write `claimed(...)`, then demand a list of every source, then set Progress.claimed."""
+
+
+class Fence(msgspec.Struct, frozen=True):
+    """Write `fenced(...)`."""
+
+
+class Rebuild(msgspec.Struct, frozen=True):
+    """Write `rebuilt(...)`."""
+
+
+class Wait(msgspec.Struct, frozen=True):
+    seconds: float
+
+
+class Relist(msgspec.Struct, frozen=True):
+    """Demand a list of every source once more."""
+
+
+class Open(msgspec.Struct, frozen=True):
+    """In one write: count these sources as they are now, and `accounts.reopen`, if it still answers."""
+
+    sources: tuple[str, ...]
+
+
+class Obey(msgspec.Struct, frozen=True):
+    """Write `accounts.obey(...)`."""
+
+
+class Rest(msgspec.Struct, frozen=True):
+    """Nothing to do."""
+
+
+Step = Claim | Fence | Rebuild | Wait | Relist | Open | Obey | Rest
+
+
+def next_step(
+    account: Account,
+    grant: Grant,
+    progress: Progress,
+    sources: Sequence[SourceFacts],
+    *,
+    term: int,
+    window: float,
+    now: float,
+) -> tuple[Step, Progress]:
+    """The step, and what is remembered if it succeeds. `window` in seconds, `now` monotonic."""
+    if account.epoch != term or progress.claimed != term:
+        return Claim(), Progress(claimed=term)
+    if accounts.needs_fence(account, grant):
+        return Fence(), progress
+    if accounts.went_back(account, grant):
+        return Rebuild(), Progress(claimed=term)
+    if accounts.answers(account, grant):
+        return _opening(account, grant, progress, sources, window=window, now=now)
+    if accounts.obey(account, grant) is not account:
+        return Obey(), progress
+    return Rest(), progress
+
+
+def _opening(
+    account: Account,
+    grant: Grant,
+    progress: Progress,
+    sources: Sequence[SourceFacts],
+    *,
+    window: float,
+    now: float,
+) -> tuple[Step, Progress]:
+    lost = is_lost(account, grant)
+    if lost:
+        if progress.lost_since is None:
+            progress = msgspec.structs.replace(progress, lost_since=now)
+        left = (progress.lost_since or 0.0) + window - now
+        if left > 0:
+            return Wait(left), progress
+        if not progress.relisted:
+            return Relist(), msgspec.structs.replace(progress, relisted=True)
+    waiting = [source for source in sources if not source.countable]
+    if any(lost or not source.unreachable for source in waiting):
+        return Wait(WAIT_FOR_SOURCES), progress
+    ready = tuple(source.key for source in sources if source.countable)
+    return Open(ready), Progress(claimed=progress.claimed)
+
+
+def is_lost(account: Account, grant: Grant) -> bool:
+    """Whether capacity was handed out of which the ledger may know nothing: no count that is kept can be relied on.
+
+    A ledger that is in doubt is intact if the master remembers what it showed last, and that was no later.
+    """
+    handed_out = any(resources.subtract(grant.granted, grant.returned).values())
+    intact = not account.in_doubt or 0 < grant.seen <= account.fenced_at
+    return handed_out and not (account.granted and intact)
+
+
+def claimed(account: Account, term: int, *, cold: bool, nonce: str) -> Account:
+    """`cold`: the lease was not held continuously until our term. Raises StaleEpochError."""
+    after = accounts.claim_epoch(account, term)
+    return accounts.fence(after, nonce, in_doubt=True) if cold else after
+
+
+def fenced(account: Account, grant: Grant, nonce: str) -> Account:
+    return accounts.fence(account, nonce) if accounts.needs_fence(account, grant) else account
+
+
+def rebuilt(account: Account, grant: Grant, incarnation: str, nonce: str) -> Account:
+    return accounts.rebuild(account, incarnation, nonce) if accounts.went_back(account, grant) else account

@@ -1,0 +1,121 @@
+"""What the leader does next to an account, fact by fact."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from common import account as accounts
+from common.account import Account, Grant, StaleEpochError
+from seed import tending
+from seed.tending import Claim, Fence, Obey, Open, Progress, Rebuild, Relist, Rest, SourceFacts, Step, Wait
+
+TERM = 7
+WINDOW = 60.0
+MINE = Progress(claimed=TERM)
+LISTED = SourceFacts("ns/a", countable=True, unreachable=False)
+LISTING = SourceFacts("ns/b", countable=False, unreachable=False)
+AWAY = SourceFacts("ns/c", countable=False, unreachable=True)
+
+
+def account(**facts: object) -> Account:
+    opened = Account(incarnation="a", master="m", epoch=TERM, sequence=40, granted={"cpu": 8}, returned={"cpu": 1})
+    return msgspec.structs.replace(opened, **facts)
+
+
+def grant(**facts: object) -> Grant:
+    said = Grant(incarnation="m", account="a", granted={"cpu": 8}, returned={"cpu": 1})
+    return msgspec.structs.replace(said, **facts)
+
+
+def step(
+    present: Account, said: Grant, progress: Progress = MINE, *sources: SourceFacts, now: float = 1000.0
+) -> tuple[Step, Progress]:
+    return tending.next_step(present, said, progress, sources, term=TERM, window=WINDOW, now=now)
+
+
+def in_doubt(**facts: object) -> Account:
+    return msgspec.structs.replace(
+        tending.claimed(account(epoch=TERM - 1), TERM, cold=True, nonce="n"), sequence=41, **facts
+    )
+
+
+ANSWERED = grant(nonce="n", seen=40)
+
+
+def test_an_account_in_order_is_left_alone():
+    assert step(account(), grant()) == (Rest(), MINE)
+    assert step(account(), Grant(incarnation="")) == (Rest(), MINE)
+
+
+@pytest.mark.parametrize(("epoch", "progress"), [(TERM - 1, MINE), (TERM, Progress()), (TERM, Progress(claimed=3))])
+def test_another_leaders_account_is_claimed_before_anything_else(epoch: int, progress: Progress):
+    recalled = grant(recall={"cpu": 5})
+    assert step(account(epoch=epoch), recalled, progress) == (Claim(), MINE)
+
+
+def test_a_continuous_term_claims_without_a_fence_and_a_cold_one_with_it():
+    warm = tending.claimed(account(epoch=3), TERM, cold=False, nonce="n")
+    assert warm.epoch == TERM and not warm.fenced
+    cold = tending.claimed(account(epoch=3), TERM, cold=True, nonce="n")
+    assert (cold.epoch, cold.nonce, cold.fenced_at, cold.in_doubt) == (TERM, "n", 40, True)
+    with pytest.raises(StaleEpochError):
+        tending.claimed(account(epoch=TERM + 1), TERM, cold=True, nonce="n")
+
+
+def test_another_life_of_the_masters_ledger_fences():
+    assert step(account(), grant(incarnation="other")) == (Fence(), MINE)
+    assert not tending.fenced(account(), grant(), "n").fenced
+
+
+def test_a_ledger_behind_what_the_master_saw_is_rebuilt():
+    assert step(account(), grant(returned={"cpu": 2}))[0] == Rebuild()
+    assert step(in_doubt(), grant(nonce="n", seen=41))[0] == Rebuild()
+    assert step(in_doubt(), grant(nonce="n", seen=40), MINE, LISTED)[0] == Open(("ns/a",))
+
+
+def test_a_recall_is_obeyed():
+    assert step(account(), grant(recall={"cpu": 3})) == (Obey(), MINE)
+
+
+def test_a_fence_without_its_answer_waits_for_it():
+    assert step(in_doubt(), grant(nonce="older")) == (Rest(), MINE)
+
+
+def test_an_account_opens_once_every_source_that_can_be_reached_is_listed():
+    fenced = accounts.fence(account(), "n")
+    assert step(fenced, ANSWERED, MINE, LISTED, LISTING)[0] == Wait(tending.WAIT_FOR_SOURCES)
+    assert step(fenced, ANSWERED, MINE, LISTED, AWAY)[0] == Open(("ns/a",))
+
+
+@pytest.mark.parametrize(
+    ("present", "said"),
+    [
+        (account(nonce="n", granted={}, returned={}), grant(nonce="n")),  # the ledger is gone
+        (in_doubt(), grant(nonce="n", seen=0)),  # nobody remembers what it was
+    ],
+)
+def test_a_lost_ledger_waits_for_the_window_then_a_fresh_list_of_every_source(present: Account, said: Grant):
+    first, progress = step(present, said, MINE, LISTED, now=1000.0)
+    assert first == Wait(WINDOW)
+    assert step(present, said, progress, LISTED, now=1020.0)[0] == Wait(40.0)
+    relist, progress = step(present, said, progress, LISTED, now=1060.0)
+    assert relist == Relist()
+    assert step(present, said, progress, LISTED, AWAY, now=1061.0)[0] == Wait(tending.WAIT_FOR_SOURCES)
+    opened, progress = step(present, said, progress, LISTED, now=1062.0)
+    assert opened == Open(("ns/a",)) and progress == MINE
+
+
+def test_where_nothing_was_handed_out_nothing_can_be_lost():
+    present = account(nonce="n", granted={}, returned={})
+    assert step(present, Grant(incarnation="m", account="a", nonce="n"), MINE, LISTED)[0] == Open(("ns/a",))
+
+
+def test_a_doubt_ends_when_the_account_opens():
+    opened = accounts.reopen(in_doubt(), TERM, ANSWERED)
+    assert not opened.in_doubt and not opened.fenced
+    assert not accounts.fence(opened, "n2").in_doubt
+
+
+def test_a_doubt_outlives_another_fence():
+    assert accounts.fence(in_doubt(), "n2").in_doubt
