@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 
@@ -12,9 +12,9 @@ from common.api import Condition
 MAX_MESSAGE = 1024  # characters
 
 
-def now() -> str:
-    """The wall clock as objects show it, for people only: no decision reads it."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def now(offset: float = 0.0) -> str:
+    """The wall clock, `offset` seconds on, as objects show it. For people only: no decision reads it."""
+    return (datetime.now(UTC) + timedelta(seconds=offset)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def transition(before: Iterable[Condition], after: Sequence[Condition], time: str) -> list[Condition]:

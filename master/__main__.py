@@ -63,11 +63,11 @@ class Master:
         while True:
             async with self.lease.hold() as term:
                 log.info("leading", extra={"term": term.number})
-                await self._until_lost(self.lease.lost)
+                await self._until_lost(self.lease.lost, cold=not term.continuous)
                 log.info("no longer leading", extra={"term": term.number})
 
-    async def _until_lost(self, lost: asyncio.Event) -> None:
-        leading = asyncio.create_task(self._lead(), name="leading")
+    async def _until_lost(self, lost: asyncio.Event, *, cold: bool) -> None:
+        leading = asyncio.create_task(self._lead(cold=cold), name="leading")
         losing = asyncio.create_task(lost.wait())
         try:
             await asyncio.wait((leading, losing), return_when=asyncio.FIRST_COMPLETED)
@@ -79,13 +79,13 @@ class Master:
             await asyncio.gather(leading, losing, return_exceptions=True)
             self.leading = None
 
-    async def _lead(self) -> None:
+    async def _lead(self, *, cold: bool) -> None:
         """Begins from what is durable; nothing is kept from an earlier term."""
         seeds = Seeds(
             self.caches, self._namespace, on_request=metrics.kubernetes_request, on_reconcile=metrics.reconciled
         )
         ledgers = Ledgers(self._cluster, self._namespace)
-        quotas = Quotas(self._cluster, self.caches, seeds, ledgers, on_reconcile=metrics.reconciled)
+        quotas = Quotas(self._cluster, self.caches, seeds, ledgers, cold=cold, on_reconcile=metrics.reconciled)
         statuses = SeedStatuses(self._cluster, self.caches, seeds, quotas, on_reconcile=metrics.reconciled)
         tenants = Tenants(self._cluster, self.caches, seeds, on_reconcile=metrics.reconciled)
 

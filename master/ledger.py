@@ -26,6 +26,7 @@ from common.grants import Holding, MasterLedger, outstanding
 from common.kube.client import Cluster
 from common.kube.errors import AlreadyExists, Conflict, NotFound
 from common.quantity import QuantityError
+from master.decision import forgotten
 from master.objects import MASTER_QUOTAS, MasterQuota
 
 log = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ class Ledgers:
                 log.warning("ledger is gone, learning what seeds hold", extra={"quota": quota.metadata.name})
         elif noted and found.ledger.incarnation != noted:
             log.warning("ledger is not the one noted on the quota, learning", extra={"quota": quota.metadata.name})
-            stored = await self.save(quota, found, forgotten(found.ledger))
+            stored = await self.save(quota, found, forgotten(found.ledger, incarnation()))
         else:
             stored = found
         if noted != stored.ledger.incarnation:
@@ -133,18 +134,6 @@ def fresh(seeds: Collection[str], *, learning: bool) -> MasterLedger:
         incarnation=incarnation(),
         learning=learning,
         seeds={seed: Holding(learned=not learning) for seed in sorted(seeds)},
-    )
-
-
-def forgotten(ledger: MasterLedger) -> MasterLedger:
-    """Another life: what is known of each seed is in doubt until it has answered."""
-    return MasterLedger(
-        incarnation=incarnation(),
-        learning=True,
-        seeds={
-            seed: msgspec.structs.replace(holding, account="", nonce="", learned=False)
-            for seed, holding in ledger.seeds.items()
-        },
     )
 
 

@@ -11,26 +11,21 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 
 import msgspec
 
-from common import grants, resources
-from common.account import Ask
+from common import conditions, grants, resources
+from common.account import Grant
 from common.api import (
     LEDGER_ANNOTATION,
     MASTER_MANAGER,
     UID_LABEL,
-    ResourceQuotaSpec,
     StaleSource,
     WireIdle,
-    WireReport,
     grant_to_wire,
-    report_from_wire,
     wire_quantities,
 )
-from common.grants import Holding, LedgerWentBackError, MasterLedger, Report
+from common.grants import Holding, MasterLedger
 from common.kube.client import Cluster
 from common.kube.controller import Controller, ReconcileHook
 from common.kube.errors import Conflict, NotFound
@@ -38,11 +33,13 @@ from common.kube.meta import Object
 from common.kube.reflector import Change
 from common.quantity import QuantityError
 from common.resources import ResourceList
-from master.allotment import Allotment, Seat, allot
+from master.allotment import Allotment, Seat
 from master.caches import BY_SUBJECT, Caches, changed_name, subject_of
-from master.ledger import Ledgers, Stored, forgotten
+from master.decision import Decision, SeedFacts, decide, forgotten
+from master.ledger import Ledgers, incarnation
 from master.objects import MASTER_QUOTAS, MasterQuota, QuotaCopy
 from master.publisher import Shown
+from master.quota_state import JUST_GRANTED, QuotaState, SeedAccount
 from master.seeds import SeedLink, Seeds
 from master.status import STALE_AFTER, QuotaView, SeedView, quota_status, same, summary
 
@@ -51,8 +48,6 @@ log = logging.getLogger(__name__)
 WORKERS = 64
 TIMEOUT = 30.0  # seconds for one decision
 POLL_ASK = 0.2  # seconds until another look while an ask waits
-RECALL_PATIENCE = 1.0  # seconds after which a seed that does not react to a recall counts as out of reach
-JUST_GRANTED = 0.1  # seconds that a seed has to use what it asked for before another's ask takes it back
 ROUND = 1.0  # seconds between mere changes of the global use on one seed ...
 ROUND_PER_SEED = 0.25  # ... and this much longer for every seed
 PROMPT = 0.2  # seconds until a seed that was refused hears that use has fallen
@@ -63,116 +58,8 @@ STATUS_ECHO = 2.0  # seconds after a write in which the watch may still show wha
 AGES_EVERY = 30.0
 
 
-class SeedAccount:
-    """What the master remembers of one quota on one seed, beside the ledger."""
-
-    def __init__(self) -> None:
-        self.wire = WireReport()
-        self.report: Report | None = None
-        self.absorbed: Report | None = None
-        self.use_before: ResourceList | None = None  # as the status said before this master began
-        self.answered_life = ""
-        self.answered = 0
-        self.unavailable: list[WireIdle] = []
-        self.refused_at = float("-inf")
-        self.recalled: tuple[float, int] | None = None  # since when (monotonic), at which sequence
-        self.granted: tuple[float, int] | None = None  # likewise
-        self.last_report_time = ""
-
-    def hear(self, copy: QuotaCopy) -> bool:
-        """True if it says something new. Raises QuantityError; then the last report stays."""
-        wire, grant = copy.status.account, copy.status.grant
-        if wire == self.wire or not wire.incarnation:
-            return False
-        said = report_from_wire(wire)
-        if said is None or not grants.supersedes(said, self.report):
-            return False
-        self.report, self.wire = said, wire
-        if self.answered_life != wire.incarnation and grant.account == wire.incarnation:
-            # What was answered before this master began stays answered.
-            self.answered_life, self.answered = wire.incarnation, grant.answered
-        return True
-
-    @property
-    def use(self) -> dict[str, int] | None:
-        """Counted and reserved; None if it was never told."""
-        if self.report is not None:
-            return resources.add(self.report.used, self.report.reserved)
-        return dict(self.use_before) if self.use_before is not None else None
-
-    @property
-    def asked(self) -> int:
-        """The number of the last ask that was answered to this life of the account."""
-        return self.answered if self.report is not None and self.report.incarnation == self.answered_life else 0
-
-    def unresponsive(self, now: float) -> bool:
-        return (
-            self.recalled is not None
-            and self.report is not None
-            and self.recalled[1] == self.report.sequence
-            and now - self.recalled[0] > RECALL_PATIENCE
-        )
-
-    def just_granted(self, now: float) -> bool:
-        """Its report does not show yet what it does with what it got."""
-        return (
-            self.granted is not None
-            and self.report is not None
-            and self.granted[1] == self.report.sequence
-            and now - self.granted[0] < JUST_GRANTED
-        )
-
-    def note_recall(self, now: float, recalled: bool) -> None:
-        sequence = self.report.sequence if self.report is not None else 0
-        if not recalled:
-            self.recalled = None
-        elif self.recalled is None or self.recalled[1] != sequence:
-            self.recalled = (now, sequence)
-
-
-class QuotaState:
-    """One quota, by uid."""
-
-    def __init__(self, quota: MasterQuota) -> None:
-        self.quota = quota
-        self.spec = msgspec.convert(quota.spec, ResourceQuotaSpec)
-        self.limits: ResourceList = resources.parse(self.spec.quota)
-        self.stored: Stored | None = None
-        self.seeds: dict[str, SeedAccount] = {}
-        self.view: QuotaView | None = None
-        self.shown = quota.status
-        self.shown_at = float("-inf")
-        for line in quota.status.seeds:
-            account = self.account(line.name)
-            account.use_before = resources.parse(line.local_usage)
-            account.last_report_time = line.last_report_time
-
-    @property
-    def uid(self) -> str:
-        return self.quota.metadata.uid
-
-    @property
-    def name(self) -> str:
-        return self.quota.metadata.name
-
-    def take(self, quota: MasterQuota) -> None:
-        if quota.metadata.generation != self.quota.metadata.generation:
-            self.spec = msgspec.convert(quota.spec, ResourceQuotaSpec)
-            self.limits = resources.parse(self.spec.quota)
-        self.quota = quota
-
-    def account(self, seed: str) -> SeedAccount:
-        return self.seeds.setdefault(seed, SeedAccount())
-
-    def doubt(self) -> None:
-        """A write of the ledger failed in a way that leaves open what is stored: read it again."""
-        self.stored = None
-        for account in self.seeds.values():
-            account.absorbed = None
-
-
 class Quotas:
-    """`run` works until cancelled; the caches are synced and `seeds` runs beside it."""
+    """`run` works until cancelled; the caches are synced and `seeds` runs beside it. `cold`: see `master.decision`."""
 
     def __init__(
         self,
@@ -181,6 +68,7 @@ class Quotas:
         seeds: Seeds,
         ledgers: Ledgers,
         *,
+        cold: bool,
         on_reconcile: ReconcileHook | None = None,
     ) -> None:
         self.states: dict[str, QuotaState] = {}
@@ -190,6 +78,7 @@ class Quotas:
         self._caches = caches
         self._seeds = seeds
         self._ledgers = ledgers
+        self._cold = cold
         self._controller: Controller[str] = Controller(
             "quota", self._decide, workers=WORKERS, timeout=TIMEOUT, on_reconcile=on_reconcile
         )
@@ -276,20 +165,21 @@ class Quotas:
             state.stored = await self._ledgers.load(quota, [link.name for link in self._seeds.present()])
         elif quota.metadata.annotations.get(LEDGER_ANNOTATION) != state.stored.ledger.incarnation:
             await self._note(state, state.stored.ledger)
-        ledger = self._absorb(state, state.stored.ledger)
+        ledger = state.stored.ledger
+        if state.known is not None and grants.went_back(ledger, state.known):
+            log.warning("ledger went backwards, learning what seeds hold", extra={"quota": name})
+            ledger = forgotten(ledger, incarnation())
         now = time.monotonic()
-        learning = ledger.learning or not self._seeds.settled
-        seats = self._seats(state, ledger, now)
-        allotment = _patient(allot(state.limits, seats, learning=learning), state, now)
-        ledger = _granted(ledger, allotment)
-        view = self._view(state, ledger, seats, now)
-        self._answer(state, allotment, now)
-        await self._persist(state, ledger)
+        decision = decide(state.limits, ledger, self._facts(state, ledger, now), cold=self._cold, life=incarnation())
+        self._tell(state, ledger, decision)
+        view = self._view(state, decision, now)
+        self._answer(state, decision.allotment, now)
+        await self._persist(state, decision.ledger)
         state.view = view
         self._note_troubles(view, name)
-        self._publish(state, ledger, allotment, now)
+        self._publish(state, decision, now)
         self._status.queue.add_after(name, max(0.0, state.shown_at + STATUS_EVERY - now))
-        return self._again(state, seats, allotment, learning=learning)
+        return self._again(state, decision)
 
     def _open(self, quota: MasterQuota) -> QuotaState:
         state = QuotaState(quota)
@@ -308,73 +198,44 @@ class Quotas:
         for marked in (*self.fenced.values(), *self.learning.values()):
             marked.discard(state.name)
 
-    def _absorb(self, state: QuotaState, ledger: MasterLedger) -> MasterLedger:
-        """The ledger with what seeds have reported since, with seeds that came and without those that are lost."""
-        try:
-            return self._with_reports(state, ledger)
-        except LedgerWentBackError as error:
-            log.warning(
-                "ledger went backwards, learning what seeds hold", extra={"quota": state.name, "error": str(error)}
-            )
-            for account in state.seeds.values():
-                account.absorbed = None
-            return self._with_reports(state, forgotten(ledger))
+    def _facts(self, state: QuotaState, ledger: MasterLedger, now: float) -> list[SeedFacts]:
+        gone = [seed for seed in ledger.seeds if seed not in self._seeds.links]
+        return [self._fact(state, seed, now) for seed in (*self._seeds.links, *gone)]
 
-    def _with_reports(self, state: QuotaState, ledger: MasterLedger) -> MasterLedger:
-        holdings = dict(ledger.seeds)
-        for link in self._seeds.links.values():
-            if link.lost:
-                if holdings.pop(link.name, None) is not None:
-                    log.warning("capacity of a lost seed freed", extra={"quota": state.name, "seed": link.name})
-                state.seeds.pop(link.name, None)
-            elif link.name not in holdings:
-                holdings[link.name] = Holding(learned=False)
-        for seed in [seed for seed in holdings if seed not in self._seeds.links]:
-            if not any(grants.held(holdings[seed]).values()):
-                del holdings[seed]
+    def _fact(self, state: QuotaState, seed: str, now: float) -> SeedFacts:
+        link = self._seeds.links.get(seed)
+        account = state.account(seed)
+        shown, account.shown = account.shown, None
+        return SeedFacts(
+            name=seed,
+            state=link.seed.spec.state if link is not None else "Gone",
+            connected=link is not None and link.connected,
+            heard=link is not None and link.heard,
+            tried=link is not None and link.settled,
+            shown=shown or Grant(incarnation=""),
+            report=account.report,
+            use=account.use_before,
+            answered=account.asked,
+            silent=account.silent(now),
+            hopeful=account.hopeful(now),
+        )
+
+    def _tell(self, state: QuotaState, before: MasterLedger, decision: Decision) -> None:
+        """What people want to know of a decision; and nothing is kept of seeds that it dropped."""
+        quota = {"quota": state.name}
+        if decision.went_back:
+            log.warning("ledger went backwards, learning what seeds hold", extra={**quota, "error": decision.went_back})
+        for seed in before.seeds:
+            if seed not in decision.ledger.seeds:
                 state.seeds.pop(seed, None)
-        for seed, account in state.seeds.items():
-            if account.report is not None and account.report is not account.absorbed and seed in holdings:
-                holdings[seed] = grants.absorb(holdings[seed], account.report, ledger.incarnation)
-                account.absorbed = account.report
-        learning = ledger.learning and any(not holdings[link.name].learned for link in self._seeds.present())
-        if ledger.learning and not learning:
-            log.info("learned what every seed holds", extra={"quota": state.name})
-        return msgspec.structs.replace(ledger, learning=learning, seeds=holdings)
-
-    def _seats(self, state: QuotaState, ledger: MasterLedger, now: float) -> list[Seat]:
-        seats = []
-        for seed, holding in ledger.seeds.items():
-            link = self._seeds.links.get(seed)
-            account = state.account(seed)
-            report = account.report
-            held = grants.held(holding)
-            use = account.use
-            connected = link is not None and link.connected
-            open_here = (
-                connected
-                and holding.learned
-                and report is not None
-                and not report.nonce
-                and report.incarnation == holding.account
-            )
-            seats.append(
-                Seat(
-                    seed=seed,
-                    held=held,
-                    use=resources.at_least_zero(held) if use is None else use,
-                    ask=report.ask if open_here and report is not None else Ask(),
-                    answered=account.asked,
-                    reachable=open_here and not account.unresponsive(now),
-                    draining=link is None or link.seed.spec.state != "Active",
-                )
-            )
-        return seats
+                log.warning("nothing is held any more by a seed that is lost or gone", extra={**quota, "seed": seed})
+        if before.learning and not decision.ledger.learning:
+            log.info("learned what every seed holds", extra=quota)
 
     async def _persist(self, state: QuotaState, ledger: MasterLedger) -> None:
         stored = state.stored
         assert stored is not None, "a decision begins with a ledger"
-        if ledger == stored.ledger:
+        if ledger is stored.ledger:
             return
         try:
             state.stored = await self._ledgers.save(state.quota, stored, ledger)
@@ -424,11 +285,12 @@ class Quotas:
         account = state.seeds.get(seed)
         return int(now - account.recalled[0]) if account is not None and account.recalled is not None else 0
 
-    def _again(self, state: QuotaState, seats: Iterable[Seat], allotment: Allotment, *, learning: bool) -> float | None:
-        if not learning and any(
-            seat.asking and not seat.draining and seat.seed not in allotment.answered for seat in seats
+    def _again(self, state: QuotaState, decision: Decision) -> float | None:
+        answered = decision.allotment.answered
+        if decision.granting and any(
+            seat.asking and not seat.draining and seat.seed not in answered for seat in decision.seats
         ):
-            hasty = any(account.just_granted(time.monotonic()) for account in state.seeds.values())
+            hasty = any(account.hopeful(time.monotonic()) for account in state.seeds.values())
             return JUST_GRANTED if hasty else POLL_ASK
         away = [seed.silent for seed in state.view.seeds if not seed.connected] if state.view is not None else []
         if not away:
@@ -438,15 +300,16 @@ class Quotas:
 
     # Showing it ------------------------------------------------------------------------------------------------
 
-    def _view(self, state: QuotaState, ledger: MasterLedger, seats: Iterable[Seat], now: float) -> QuotaView:
-        lines = [self._seed_view(state, seat, ledger.seeds[seat.seed], now) for seat in seats]
+    def _view(self, state: QuotaState, decision: Decision, now: float) -> QuotaView:
+        ledger = decision.ledger
+        lines = [self._seed_view(state, seat, ledger.seeds[seat.seed], now) for seat in decision.seats]
         lines.extend(SeedView(name=link.name, lost=True) for link in self._seeds.links.values() if link.lost)
         return QuotaView(
             generation=state.quota.metadata.generation,
             spec=state.spec,
             limits=state.limits,
             subject_exists=self._subject_exists(state.quota),
-            learning=ledger.learning,
+            learning=decision.learning,
             seeds=lines,
         )
 
@@ -457,7 +320,7 @@ class Quotas:
         connected = link is not None and link.connected
         silent = now - link.last_contact if link is not None and link.last_contact is not None else None
         if connected and silent is not None:
-            account.last_report_time = wall_clock(-silent)
+            account.last_report_time = conditions.now(-silent)
         stale_sources: list[StaleSource] = account.wire.stale
         return SeedView(
             name=seat.seed,
@@ -490,7 +353,8 @@ class Quotas:
             return name in self._caches.organizations.store
         return True
 
-    def _publish(self, state: QuotaState, ledger: MasterLedger, allotment: Allotment, now: float) -> None:
+    def _publish(self, state: QuotaState, decision: Decision, now: float) -> None:
+        ledger, recalls = decision.ledger, decision.allotment.recalls
         view = state.view
         assert view is not None, "a decision makes the view before it publishes"
         names = state.limits.keys()
@@ -508,13 +372,14 @@ class Quotas:
             if link is None or copy is None or copy.metadata.labels.get(UID_LABEL) != state.uid:
                 continue
             account = state.account(seed)
-            message = grants.message(ledger, seed, allotment.recalls.get(seed, {}), account.asked)
+            seen = account.seen if account.report is not None and account.report.nonce else 0
+            message = grants.message(ledger, seed, recalls.get(seed, {}), account.asked, seen)
             shown = Shown(
                 observed_generation=copy.metadata.generation,
                 hard=hard,
                 global_usage=global_usage,
                 reserved=shown_reserved,
-                grant=grant_to_wire(message, learning=ledger.learning, unavailable=account.unavailable),
+                grant=grant_to_wire(message, learning=decision.learning, unavailable=account.unavailable),
             )
             before, written_at = link.publisher.last(state.name, copy.metadata.uid)
             within = self._within(account, before, shown, use, written_at, now)
@@ -547,7 +412,7 @@ class Quotas:
         if state is None or state.view is None:
             return None
         now = time.monotonic()
-        status = quota_status(state.view, state.shown, wall_clock())
+        status = quota_status(state.view, state.shown, conditions.now())
         if same(status, state.shown):
             there = self._caches.quotas.store.get(name)
             if there is None or now - state.shown_at < STATUS_ECHO or same(status, there.status):
@@ -577,25 +442,6 @@ class Quotas:
                 await self._ledgers.delete(uid)
 
 
-def _patient(allotment: Allotment, state: QuotaState, now: float) -> Allotment:
-    """Without recalls from seeds that were granted something this very moment, or two that ask would only swap."""
-    recalls = {
-        seed: amounts for seed, amounts in allotment.recalls.items() if not state.account(seed).just_granted(now)
-    }
-    return msgspec.structs.replace(allotment, recalls=recalls)
-
-
-def _granted(ledger: MasterLedger, allotment: Allotment) -> MasterLedger:
-    holdings: Mapping[str, Holding] = ledger.seeds
-    more = {
-        seed: amounts for seed, amounts in allotment.grants.items() if holdings[seed].learned and any(amounts.values())
-    }
-    if not more:
-        return ledger
-    raised = {seed: grants.raise_granted(holdings[seed], amounts) for seed, amounts in more.items()}
-    return msgspec.structs.replace(ledger, seeds={**holdings, **raised})
-
-
 def _speaks(before: Shown, shown: Shown) -> bool:
     """Whether the grant says something that the seed waits for. That a recall is over can wait."""
     was, now = before.grant, shown.grant
@@ -614,9 +460,3 @@ def _mark(marked: dict[str, set[str]], seed: str, quota: str, troubled: bool) ->
         marked.setdefault(seed, set()).add(quota)
     elif (there := marked.get(seed)) is not None:
         there.discard(quota)
-
-
-def wall_clock(offset: float = 0.0) -> str:
-    """RFC 3339, only for people to read."""
-    moment = datetime.fromtimestamp(time.time() + offset, UTC)
-    return moment.replace(microsecond=0).isoformat().replace("+00:00", "Z")

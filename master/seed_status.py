@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 
 from common.api import MASTER_MANAGER, SEEDS, Condition, Seed
+from common.conditions import now
 from common.kube.client import Cluster
 from common.kube.controller import Controller, ReconcileHook
 from common.kube.errors import NotFound
 from master.caches import Caches
-from master.quotas import Quotas, wall_clock
+from master.quotas import Quotas
 from master.seeds import Phase, SeedLink, Seeds
 from master.status import SeedHealth, seed_conditions
 
@@ -67,13 +68,13 @@ class SeedStatuses:
             shown = self._shown[name] = _Shown(seed.metadata.uid, seed.status.conditions)
             shown.last_seen_time = seed.status.last_seen_time
         fenced = sorted(self._quotas.fenced.get(name, ()))
-        conditions = seed_conditions(self._health(seed, link, fenced), shown.conditions, wall_clock())
+        conditions = seed_conditions(self._health(seed, link, fenced), shown.conditions, now())
         contact = link.last_contact
         seen = contact is not None and (shown.seen_at is None or contact - shown.seen_at >= SEEN_EVERY)
         if conditions == shown.conditions and shown.fenced == len(fenced) and not seen:
             return LOOK_EVERY
         if contact is not None:
-            shown.last_seen_time = wall_clock(contact - time.monotonic())
+            shown.last_seen_time = now(contact - time.monotonic())
             shown.seen_at = contact
         status: dict[str, object] = {
             "observedGeneration": seed.metadata.generation,

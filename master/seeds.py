@@ -49,7 +49,8 @@ class SeedLink:
     """The master's end of one seed.
 
     `problem` says why the phase is not CONNECTED, for people, without credentials. `settled`: it was connected once or
-    has failed once, so that nobody need wait for it any longer. `last_contact` is time.monotonic(), None: never.
+    has failed once. `heard`: what it has was listed since this link was made. `last_contact` is time.monotonic(), None:
+    never.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class SeedLink:
         self.phase = Phase.CONNECTING
         self.problem = "connecting"
         self.settled = False
+        self.heard = False
         self.last_contact: float | None = None
         self.sync: CopySync | None = None
         self._caches = caches
@@ -202,6 +204,7 @@ class SeedLink:
     def _set(self, phase: Phase, problem: str) -> None:
         if phase is not Phase.CONNECTING:
             self.settled = True
+        self.heard = self.heard or phase is Phase.CONNECTED
         if phase is self.phase and problem == self.problem:
             return
         was_connected = self.connected
@@ -280,11 +283,6 @@ class Seeds:
         self._on_request = on_request
         self._on_reconcile = on_reconcile
         self._stopping: set[asyncio.Task[None]] = set()
-
-    @property
-    def settled(self) -> bool:
-        """Every seed that can be heard has been heard."""
-        return all(link.settled or link.lost for link in self.links.values())
 
     def present(self) -> Iterable[SeedLink]:
         """All that are not lost."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from common.api import MASTER_MANAGER, Condition
-from common.conditions import transition
+from common.conditions import now, transition
 from common.kube.client import Cluster
 from common.kube.controller import Controller, ReconcileHook
 from common.kube.errors import NotFound
@@ -13,7 +13,6 @@ from common.kube.meta import Object
 from common.kube.reflector import Change
 from master.caches import BY_ORGANIZATION, BY_SUBJECT, Caches, changed_name, organization_of, subject_of
 from master.objects import ORGANIZATIONS, PROJECTS, MasterQuota, Named
-from master.quotas import wall_clock
 from master.seeds import Seeds
 
 SETTLE = 1.0  # seconds to wait for more of the same
@@ -116,7 +115,7 @@ class Tenants:
         ready = msgspec.structs.replace(ready, observed_generation=project.metadata.generation)
         status: dict[str, object] = {
             "observedGeneration": project.metadata.generation,
-            "conditions": transition(before, [ready], wall_clock()),
+            "conditions": transition(before, [ready], now()),
         }
         quotas = self._quotas("project", name)
         if quotas:

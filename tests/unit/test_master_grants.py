@@ -6,7 +6,8 @@ import pytest
 
 from common import grants
 from common.grants import Holding, LedgerWentBackError, MasterLedger, Report
-from master.ledger import forgotten, fresh
+from master.decision import forgotten
+from master.ledger import fresh
 
 
 def test_a_late_report_of_the_same_life_replaces_none_that_came_after_it():
@@ -52,7 +53,7 @@ def test_a_new_quota_grants_at_once_and_a_lost_ledger_learns_first():
     assert all(holding.learned for holding in fresh(["eu", "us"], learning=False).seeds.values())
     assert not any(holding.learned for holding in fresh(["eu"], learning=True).seeds.values())
     before = MasterLedger(incarnation="m", seeds={"eu": Holding(account="a", nonce="n", granted={"cpu": 8})})
-    after = forgotten(before)
+    after = forgotten(before, "another")
     assert after.learning
     assert after.incarnation != "m"
     assert after.seeds["eu"] == Holding(granted={"cpu": 8}, learned=False)

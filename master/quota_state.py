@@ -1,0 +1,126 @@
+"""What the master remembers of one quota within its term of leadership, beside the ledger."""
+
+from __future__ import annotations
+
+import msgspec
+
+from common import grants, resources
+from common.account import Grant
+from common.api import ResourceQuotaSpec, WireIdle, WireReport, grant_from_wire, report_from_wire
+from common.grants import MasterLedger, Report
+from common.resources import ResourceList
+from master.ledger import Stored
+from master.objects import MasterQuota, QuotaCopy
+from master.status import QuotaView
+
+RECALL_PATIENCE = 1.0  # seconds after which a seed that does not react to a recall counts as out of reach
+JUST_GRANTED = 0.1  # seconds that a seed has to use what it asked for before another's ask takes it back
+
+
+class SeedAccount:
+    """What the master remembers of one quota on one seed, beside the ledger."""
+
+    def __init__(self) -> None:
+        self.wire = WireReport()
+        self.report: Report | None = None
+        self.seen = 0  # the last sequence that it had shown before it asked with its present nonce
+        self.shown: Grant | None = None  # what the copy said when it was first seen; None once that was looked at
+        self.met = False
+        self.use_before: ResourceList | None = None  # as the status said before this master began
+        self.answered_life = ""
+        self.answered = 0
+        self.unavailable: list[WireIdle] = []
+        self.refused_at = float("-inf")
+        self.recalled: tuple[float, int] | None = None  # since when (monotonic), at which sequence
+        self.granted: tuple[float, int] | None = None  # likewise
+        self.last_report_time = ""
+
+    def hear(self, copy: QuotaCopy) -> bool:
+        """True if it says something new. Raises QuantityError; then the last report stays."""
+        wire, grant = copy.status.account, copy.status.grant
+        if not self.met:
+            self.met, self.shown = True, grant_from_wire(grant)
+        if wire == self.wire or not wire.incarnation:
+            return False
+        said = report_from_wire(wire)
+        if said is None or not grants.supersedes(said, self.report):
+            return False
+        if said.nonce and (self.report is None or said.nonce != self.report.nonce):
+            same_life = self.report is not None and self.report.incarnation == said.incarnation
+            self.seen = self.report.sequence if self.report is not None and same_life else 0
+        self.report, self.wire = said, wire
+        if self.answered_life != wire.incarnation and grant.account == wire.incarnation:
+            # What was answered before this master began stays answered.
+            self.answered_life, self.answered = wire.incarnation, grant.answered
+        return True
+
+    @property
+    def asked(self) -> int:
+        """The number of the last ask that was answered to this life of the account."""
+        return self.answered if self.report is not None and self.report.incarnation == self.answered_life else 0
+
+    def silent(self, now: float) -> bool:
+        """It does not react to a recall."""
+        return (
+            self.recalled is not None
+            and self.report is not None
+            and self.recalled[1] == self.report.sequence
+            and now - self.recalled[0] > RECALL_PATIENCE
+        )
+
+    def hopeful(self, now: float) -> bool:
+        """Its report does not show yet what it does with what it got."""
+        return (
+            self.granted is not None
+            and self.report is not None
+            and self.granted[1] == self.report.sequence
+            and now - self.granted[0] < JUST_GRANTED
+        )
+
+    def note_recall(self, now: float, recalled: bool) -> None:
+        sequence = self.report.sequence if self.report is not None else 0
+        if not recalled:
+            self.recalled = None
+        elif self.recalled is None or self.recalled[1] != sequence:
+            self.recalled = (now, sequence)
+
+
+class QuotaState:
+    """One quota, by uid."""
+
+    def __init__(self, quota: MasterQuota) -> None:
+        self.quota = quota
+        self.spec = msgspec.convert(quota.spec, ResourceQuotaSpec)
+        self.limits: ResourceList = resources.parse(self.spec.quota)
+        self.stored: Stored | None = None
+        self.known: MasterLedger | None = None  # as it was last known to be durable, while that is in doubt
+        self.seeds: dict[str, SeedAccount] = {}
+        self.view: QuotaView | None = None
+        self.shown = quota.status
+        self.shown_at = float("-inf")
+        for line in quota.status.seeds:
+            account = self.account(line.name)
+            account.use_before = resources.parse(line.local_usage)
+            account.last_report_time = line.last_report_time
+
+    @property
+    def uid(self) -> str:
+        return self.quota.metadata.uid
+
+    @property
+    def name(self) -> str:
+        return self.quota.metadata.name
+
+    def take(self, quota: MasterQuota) -> None:
+        if quota.metadata.generation != self.quota.metadata.generation:
+            self.spec = msgspec.convert(quota.spec, ResourceQuotaSpec)
+            self.limits = resources.parse(self.spec.quota)
+        self.quota = quota
+
+    def account(self, seed: str) -> SeedAccount:
+        return self.seeds.setdefault(seed, SeedAccount())
+
+    def doubt(self) -> None:
+        """A write of the ledger failed in a way that leaves open what is stored: read it again."""
+        if self.stored is not None:
+            self.known, self.stored = self.stored.ledger, None
