@@ -163,6 +163,7 @@ class CredentialsRef(Wire):
 
 class ProviderRef(Wire):
     name: str
+    region: str = ""
     credentials_secret_ref: CredentialsRef | None = None
 
 

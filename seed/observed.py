@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -13,6 +13,7 @@ from common.quantity import UNIT
 from seed.books import Books
 from seed.catalog import Catalog
 from seed.flavours.cache import FlavourCache
+from seed.providers.size import CONDITIONS
 
 _REQUESTS = Counter(
     "seedquota_admission_requests_total", "Admission requests answered.", ["consumer", "decision", "reason"]
@@ -32,7 +33,7 @@ _WRITTEN = Counter("seedquota_ledger_changes_total", "Claims and counts that led
 _CONFLICTS = Counter("seedquota_ledger_conflicts_total", "Ledger writes that another writer was faster than.")
 _LOOKUPS = Counter(
     "seedquota_provider_lookups_total",
-    "Sizes of machine types that were looked up: hit, stale, fetched, missing or unavailable.",
+    "Sizes of machine types that were looked up: hit, stale, shared, fetched, missing or unavailable.",
     ["provider", "result"],
 )
 _FETCHES = Counter(
@@ -44,7 +45,11 @@ _FETCH_SECONDS = Histogram(
     ["provider"],
     buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
 )
-_UNSIZED = Gauge("seedquota_machines_unsized", "Machines that are counted without their size.", ["cluster"])
+_UNSIZED = Gauge(
+    "seedquota_machines_unsized",
+    "Machines that are counted without their size, by the reason of the condition MachinesSized.",
+    ["cluster", "reason"],
+)
 _DRIFTED = Gauge(
     "seedquota_machines_drifted", "Machines whose cloud tells another size by now than their stamp.", ["cluster"]
 )
@@ -76,8 +81,10 @@ def provider_request(provider: str, result: str, seconds: float) -> None:
     _FETCH_SECONDS.labels(provider).observe(seconds)
 
 
-def machines(cluster: str, unsized: int, drifted: int) -> None:
-    _UNSIZED.labels(cluster).set(unsized)
+def machines(cluster: str, unsized: Mapping[str, int], drifted: int) -> None:
+    """`unsized` by reason."""
+    for reason in CONDITIONS:
+        _UNSIZED.labels(cluster, reason).set(unsized.get(reason, 0))
     _DRIFTED.labels(cluster).set(drifted)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections import OrderedDict
+from collections.abc import Collection
 
 import msgspec
 
@@ -13,9 +15,10 @@ from seed.flavours.cache import FlavourCache, Known, Question
 from seed.flavours.settings import SettingsReader
 from seed.machines.footprint import evaluate
 from seed.machines.machine_controller import Machine
-from seed.providers import CLOUDS
-from seed.providers.flavour import Lookup, Place
-from seed.providers.size import Footprint, ProviderUnavailable
+from seed.providers import CLOUDS, PROVIDERS
+from seed.providers.flavour import ALL, Lookup, Place
+from seed.providers.size import Footprint, NotSized, ProviderUnavailable
+from seed.providers.spec import Spec
 from seed.stamp import CheckSeal, Seal, State
 
 MAX_PLACES_KEPT = 16_384
@@ -31,14 +34,22 @@ class Sized(msgspec.Struct, frozen=True):
 
 
 class Sizing:
-    def __init__(self, cache: FlavourCache, settings: SettingsReader, seal: Seal, check: CheckSeal) -> None:
+    def __init__(
+        self,
+        cache: FlavourCache,
+        settings: SettingsReader,
+        seal: Seal,
+        check: CheckSeal,
+        enabled: Collection[str] = tuple(PROVIDERS),
+    ) -> None:
+        """`enabled`: the providers whose Machines are sized; a stamp of another one still tells its size."""
+        self._enabled = frozenset(enabled)
         self._cache = cache
         self._settings = settings
         self._seal = seal
         self._check = check
-        self._places: OrderedDict[tuple[str, str], Place] = (
-            OrderedDict()
-        )  # by cluster uid and hash of the provider spec
+        # by cluster uid and hash of the provider spec
+        self._places: OrderedDict[tuple[str, str], Place] = OrderedDict()
 
     def stamped(self, cluster_uid: str, machine: Machine) -> tuple[State, Footprint | None]:
         state, found = stamp.read(machine, cluster_uid, self._check)
@@ -57,7 +68,7 @@ class Sizing:
 
     def known(self, cluster_uid: str, machine: Machine) -> Sized:
         """Without its stamp and without asking anybody. Raises NotSized, and ProviderUnavailable for what to ask."""
-        found = evaluate(machine)
+        found = self._evaluated(machine)
         if not isinstance(found, Lookup):
             return Sized(found)
         place = self._places.get((cluster_uid, stamp.spec_hash(machine)))
@@ -76,31 +87,55 @@ class Sizing:
 
         Raises NotSized, and ProviderUnavailable for what cannot be known in time.
         """
-        found = evaluate(machine)
+        found = self._evaluated(machine)
         if not isinstance(found, Lookup):
             return Sized(found)
         try:
             async with asyncio.timeout_at(deadline):
-                where = await self._settings.where(cluster, found)
+                question = await self._question(cluster, found)
         except TimeoutError:
             raise ProviderUnavailable(found.provider, "has settings that cannot be read in time") from None
-        cloud = CLOUDS[found.provider]
-        place = cloud.place(where)
-        self._remember(cluster.metadata.uid, machine, place)
-        question = Question(
-            cloud=cloud,
-            place=place,
-            flavour=found.flavour,
-            where=where,
-            credentials=lambda: self._settings.credentials(cluster, found),
-            asker=cluster.metadata.uid,
-        )
-        return _complete(found, place, await self._cache.find(question, deadline))
+        self._remember(cluster.metadata.uid, machine, question.place)
+        return _complete(found, question.place, await self._cache.find(question, deadline))
+
+    async def catalogue_of(self, cluster: UserCluster) -> Question | None:
+        """What to ask for all that there is where the user cluster is, by its own word; None if that cannot be asked.
+
+        Raises NotSized and ProviderUnavailable.
+        """
+        declared = cluster.spec.provider
+        cloud = CLOUDS.get(declared.name) if declared is not None and declared.name in self._enabled else None
+        if declared is None or cloud is None or cloud.least_spec is None:
+            return None
+        least = msgspec.json.encode(cloud.least_spec(declared.region))
+        found = PROVIDERS[declared.name](Spec(declared.name, least, ""))
+        assert isinstance(found, Lookup), "the least spec names a type that must be asked for"
+        return await self._question(cluster, dataclasses.replace(found, flavour=ALL))
 
     async def close(self) -> None:
         """The cache and the settings with it."""
         await self._cache.close()
         await self._settings.close()
+
+    def _evaluated(self, machine: Machine) -> Footprint | Lookup:
+        found = evaluate(machine)
+        if found.provider not in self._enabled:
+            raise NotSized(
+                "", f"cloudProvider {found.provider} is not enabled; enabled: {', '.join(sorted(self._enabled))}"
+            )
+        return found
+
+    async def _question(self, cluster: UserCluster, lookup: Lookup) -> Question:
+        where = await self._settings.where(cluster, lookup)
+        cloud = CLOUDS[lookup.provider]
+        return Question(
+            cloud=cloud,
+            place=cloud.place(where),
+            flavour=lookup.flavour,
+            where=where,
+            credentials=lambda: self._settings.credentials(cluster, lookup),
+            asker=cluster.metadata.uid,
+        )
 
     def _remember(self, cluster_uid: str, machine: Machine, place: Place) -> None:
         key = (cluster_uid, stamp.spec_hash(machine))

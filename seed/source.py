@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -28,7 +28,7 @@ from seed.drift import Drift, audit
 from seed.machines.footprint import footprint
 from seed.machines.machine_controller import GROUP, KIND, PLURAL, VERSION, Machine
 from seed.own_secret import SECRETS, Secret
-from seed.providers.size import Footprint, NotSized, ProviderUnavailable
+from seed.providers.size import CONDITIONS, Footprint, NotSized, ProviderUnavailable
 from seed.sizing import Sizing
 from seed.stamp import spec_hash
 
@@ -45,13 +45,34 @@ AUDIT_SECONDS = 3600.0
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """One Machine as it stands in the sum. `waiting`: its cloud has not told its size yet."""
+    """One Machine as it stands in the sum. `waiting`: its cloud has not told its size yet.
+
+    `unsized`: why its size is not known, and as which `condition`. `unknown`: set where it takes something in an amount
+    that its spec does not tell.
+    """
 
     size: ResourceList
     generation: int
     unsized: str = ""
-    unknown: tuple[str, ...] = ()
+    condition: str = ""
+    unknown: Footprint | None = None
     waiting: bool = False
+
+
+class Unsized(msgspec.Struct, frozen=True):
+    """Machines that are counted without their size: how many by condition, and a few of them in words."""
+
+    counts: Mapping[str, int]
+    named: Sequence[str] = ()
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts.values())
+
+    @property
+    def condition(self) -> str:
+        """What people must put right first; empty if there is none."""
+        return next((condition for condition in CONDITIONS if condition in self.counts), "")
 
 
 class Tally:
@@ -86,7 +107,7 @@ class Tally:
             uid = change.new.metadata.uid
             counted = self._size(change.new, before or self._last_known.get(uid))
             self._machines[uid] = counted
-            if counted.unsized or counted.unknown:
+            if counted.unsized or counted.unknown is not None:
                 self._names[uid] = change.new.metadata.key
             if counted.waiting:
                 self.waiting[uid] = change.new
@@ -108,8 +129,8 @@ class Tally:
             # Counted at its last known size (docs/protocol.md section 5); as a machine it counts whatever its size.
             known = before.size if before is not None else {"machines": UNIT}
             waiting = isinstance(error, ProviderUnavailable)
-            return Counted(known, machine.metadata.generation, str(error), waiting=waiting)
-        return Counted(size.resources, machine.metadata.generation, "", tuple(size.unknown))
+            return Counted(known, machine.metadata.generation, str(error), error.condition, waiting=waiting)
+        return Counted(size.resources, machine.metadata.generation, unknown=size if size.unknown else None)
 
     def seen(self, reservations: Iterable[str]) -> dict[str, int]:
         """Which of the reserved objects stand in the sum, and at which generation.
@@ -128,30 +149,45 @@ class Tally:
         """True while the sum lacks Machines that were there before this tally and may have been counted by another."""
         return any(uid in self.waiting for uid in self._guessed)
 
-    def explain(self, uid: str, reason: str) -> None:
+    def explain(self, uid: str, error: NotSized | ProviderUnavailable) -> None:
         """Why a Machine still waits, for people."""
-        self._machines[uid] = msgspec.structs.replace(self._machines[uid], unsized=reason)
+        self._machines[uid] = msgspec.structs.replace(
+            self._machines[uid], unsized=str(error), condition=error.condition
+        )
 
     def gone(self, reservations: Iterable[str]) -> set[str]:
         """Which of the reserved objects have been seen and deleted since."""
         return {uid for uid in reservations if uid in self._deleted}
 
-    def unsized(self) -> list[str]:
-        """Texts for people: which Machines are not sized and why, a few of them."""
-        found = []
+    def unsized(self, limited: Iterable[str] = ()) -> Unsized:
+        """`limited`: the resources of which no Machine may take an unknown amount, because a quota limits them."""
+        counts: Counter[str] = Counter()
+        named: list[str] = []
         for uid, name in self._names.items():
-            counted = self._machines[uid]
-            if counted.unsized:
-                found.append(f"{name}: {counted.unsized}")
-            if len(found) == MAX_UNSIZED_NAMED:
-                break
-        return found
+            condition, why = _why(self._machines[uid], limited)
+            if not condition:
+                continue
+            counts[condition] += 1
+            if len(named) < MAX_UNSIZED_NAMED:
+                named.append(f"{name}: {why}")
+        return Unsized(counts, named)
 
-    def unsized_reason(self) -> str:
-        return "ProviderUnavailable" if self.waiting else "NotSized"
+    @property
+    def unknown(self) -> bool:
+        """True if there are Machines that a quota of another resource would leave without a size."""
+        return any(self._machines[uid].unknown is not None for uid in self._names)
 
-    def unsized_count(self) -> int:
-        return sum(1 for uid in self._names if self._machines[uid].unsized)
+
+def _why(counted: Counted, limited: Iterable[str]) -> tuple[str, str]:
+    """The condition and the reason, empty where the size is known."""
+    if counted.unsized:
+        return counted.condition, counted.unsized
+    try:
+        if counted.unknown is not None:
+            counted.unknown.require(limited)
+    except NotSized as error:
+        return error.condition, str(error)
+    return "", ""
 
 
 class ListToken(msgspec.Struct, frozen=True):
@@ -424,17 +460,17 @@ class Source:
             pause = min(pause * 2, LONGEST_ASK_PAUSE)
 
     async def _ask_size(self, tally: Tally, digest: str, machine: Machine, limit: asyncio.Semaphore) -> None:
-        reason = ""
+        problem: NotSized | ProviderUnavailable | None = None
         async with limit:
             try:
                 await self._sizing.size(self.user_cluster, machine, asyncio.get_running_loop().time() + ASK_SECONDS)
             except (NotSized, ProviderUnavailable) as error:
-                reason = str(error)
+                problem = error
         freed = False
         for uid, waiting in list(tally.waiting.items()):
             if spec_hash(waiting) == digest:
-                if reason:
-                    tally.explain(uid, reason)
+                if problem is not None:
+                    tally.explain(uid, problem)
                 else:
                     freed |= tally.apply(Change(waiting, waiting))
         if self.tally is tally:

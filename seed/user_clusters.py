@@ -16,7 +16,7 @@ from common.kube.errors import ApiError, NotFound
 from seed import observed
 from seed.catalog import Catalog
 from seed.sizing import Sizing
-from seed.source import Source
+from seed.source import Source, Unsized
 from seed.webhook_configuration import STAMPING_CONFIGURATIONS, ConfigurationKeeper, WebhookConfiguration, stamping
 
 log = logging.getLogger(__name__)
@@ -148,8 +148,10 @@ class UserClusters:
         usage = wire_quantities(source.tally.used) if source.counted else before.resource_usage
         machines = len(source.tally) if source.counted else before.machines
         counted = (machines, usage) != (before.machines, before.resource_usage) or not before.last_count_time
-        wanted = judge(cluster, source, keeper)
-        observed.machines(source.key, source.tally.unsized_count(), source.drift.count)
+        quotas = self._catalog.quotas_of_project(source.project)
+        unsized = source.tally.unsized({name for quota in quotas if quota.enforced for name in quota.limits})
+        wanted = judge(cluster, source, keeper, unsized)
+        observed.machines(source.key, unsized.counts, source.drift.count)
         now = conditions.now()
         found = conditions.transition(before.conditions, wanted, now)
         status = {
@@ -162,7 +164,8 @@ class UserClusters:
         }
         if not status["lastCountTime"]:
             del status["lastCountTime"]
-        settled = all(condition.status == "True" for condition in wanted)
+        # a quota that comes to limit what its Machines take in no known amount is not told to this loop
+        settled = all(condition.status == "True" for condition in wanted) and not source.tally.unknown
         if counted or found != before.conditions:
             body = {
                 "metadata": {
@@ -193,12 +196,10 @@ def _summary(used: resources.ResourceList) -> str:
     )
 
 
-def _sized(source: Source) -> tuple[str, str, str]:
-    unsized = source.tally.unsized()
-    if not unsized:
+def _sized(unsized: Unsized) -> tuple[str, str, str]:
+    if not unsized.count:
         return "True", "AllSized", ""
-    count = source.tally.unsized_count()
-    return "False", source.tally.unsized_reason(), f"{count} machines: {'; '.join(unsized)}"
+    return "False", unsized.condition, f"{unsized.count} machines: {'; '.join(unsized.named)}"
 
 
 def _stamps(source: Source) -> tuple[str, str, str]:
@@ -207,7 +208,9 @@ def _stamps(source: Source) -> tuple[str, str, str]:
     return "False", "FlavorsChanged", f"{source.drift.count} machines: {'; '.join(source.drift.named)}"
 
 
-def judge(cluster: UserCluster, source: Source, keeper: ConfigurationKeeper | None) -> list[Condition]:
+def judge(
+    cluster: UserCluster, source: Source, keeper: ConfigurationKeeper | None, unsized: Unsized
+) -> list[Condition]:
     """The UserCluster's conditions, Ready first."""
     if source.problem is not None:
         followed = ("False", source.problem.reason, source.problem.message)
@@ -227,7 +230,7 @@ def judge(cluster: UserCluster, source: Source, keeper: ConfigurationKeeper | No
     parts = {
         "UsageCurrent": followed,
         "Enforced": enforced,
-        "MachinesSized": _sized(source),
+        "MachinesSized": _sized(unsized),
         "StampsCurrent": _stamps(source),
     }
     failing = [(name, parts[name]) for name in ("UsageCurrent", "Enforced") if parts[name][0] != "True"]

@@ -23,8 +23,8 @@ from seed.flavours.breaker import Breaker
 from seed.flavours.sessions import Sessions
 from seed.flavours.shared import SharedSizes, Told
 from seed.flavours.transport import Transport
-from seed.providers.flavour import Catalogue, Cloud, CloudError, Flavour, Place, Query, Settings
-from seed.providers.size import NotSized, ProviderUnavailable
+from seed.providers.flavour import ALL, Catalogue, Cloud, CloudError, Flavour, Place, Query, Settings
+from seed.providers.size import CredentialsRejected, FlavourUnknown, NotSized, ProviderUnavailable
 from seed.providers.spec import quoted
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,6 @@ MAX_MISSING = 1024
 MAX_FLIGHTS = 256
 NEAREST = 3
 SHARED_SECONDS = 0.05  # for which a lookup waits for what other replicas have learned
-ALL = ""  # the flavour of a question for all that the place has
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +256,7 @@ class FlavourCache:
             return
         nearest = difflib.get_close_matches(question.flavour, {*shelf.flavours, *shelf.names}, n=NEAREST)
         suggestion = f"; nearest: {', '.join(nearest)}" if nearest else ""
-        raise NotSized(str(question.place), f"has no type {_plain(question.flavour)}{suggestion}")
+        raise FlavourUnknown(str(question.place), f"has no type {_plain(question.flavour)}{suggestion}")
 
     def _flight(self, question: Question) -> _Flight:
         """The one under way, or a new one. Raises ProviderUnavailable where asking would do no good."""
@@ -268,7 +267,7 @@ class FlavourCache:
         now = time.monotonic()
         refused = self._refused.get((question.place, question.asker))
         if refused is not None and now < refused.until:
-            raise ProviderUnavailable(str(question.place), refused.reason)
+            raise CredentialsRejected(str(question.place), refused.reason)
         if len(self._flights) >= MAX_FLIGHTS:
             raise ProviderUnavailable(str(question.place), "must wait: too much is being asked")
         reason = self._breaker(question.place).closed_because(now)
@@ -382,11 +381,13 @@ def _by_asker(error: BaseException) -> bool:
 
 
 def _for_caller(place: Place, error: BaseException) -> Exception:
-    if isinstance(error, NotSized):
-        return NotSized(error.provider, error.reason)
-    if isinstance(error, ProviderUnavailable):
-        return ProviderUnavailable(error.provider, error.reason)
-    return ProviderUnavailable(str(place), str(error) if isinstance(error, CloudError) else "was not asked to the end")
+    """Made anew: one exception is not raised to many."""
+    if isinstance(error, (NotSized, ProviderUnavailable)):
+        return type(error)(error.provider, error.reason)
+    if isinstance(error, CloudError):
+        kind = CredentialsRejected if error.refused else ProviderUnavailable
+        return kind(str(place), str(error))
+    return ProviderUnavailable(str(place), "was not asked to the end")
 
 
 def _plain(name: str) -> str:

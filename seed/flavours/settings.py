@@ -25,7 +25,7 @@ from common.kube.meta import Object
 from common.kube.resource import Resource
 from seed.own_secret import SECRETS
 from seed.providers.flavour import Lookup, Reference, Setting, Settings
-from seed.providers.size import ProviderUnavailable
+from seed.providers.size import CredentialsMissing, NotSized, ProviderUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class SettingsReader:
     async def where(self, cluster: UserCluster, lookup: Lookup) -> Settings:
         """What decides which cloud is asked. Raises ProviderUnavailable."""
         environment, named = await self._environment_of(cluster, lookup)
-        return await self._settle(cluster, lookup.provider, lookup.where, environment, named)
+        return await self._settle(cluster, lookup.provider, lookup.where, environment, named, NotSized)
 
     async def credentials(self, cluster: UserCluster, lookup: Lookup) -> Settings:
         """Everything else that asking takes. Raises ProviderUnavailable.
@@ -84,8 +84,8 @@ class SettingsReader:
             asked = (await self.where(cluster, lookup)).get(lookup.endpoint)
             if asked != environment.get(setting.variable, ""):
                 named = f"; those of {named} are not sent to an {lookup.endpoint} that the Machine names"
-                return await self._settle(cluster, lookup.provider, lookup.credentials, {}, named)
-        return await self._settle(cluster, lookup.provider, lookup.credentials, environment, named)
+                environment = {}
+        return await self._settle(cluster, lookup.provider, lookup.credentials, environment, named, CredentialsMissing)
 
     async def close(self) -> None:
         for connection in self._connections.values():
@@ -98,6 +98,7 @@ class SettingsReader:
         wanted: Mapping[str, Setting],
         environment: Mapping[str, str],
         named: str,
+        error: type[NotSized],
     ) -> Settings:
         values: dict[str, str] = {}
         missing: dict[str, str] = {}
@@ -105,7 +106,9 @@ class SettingsReader:
             value, problem = setting.value, ""
             if setting.reference is not None:
                 value, problem = await self._referred(cluster, provider, setting.reference)
-            if not value and setting.variable:
+            # Whoever fills a Secret must not choose among the files of this program, or whom it asks for its own keys.
+            here = environment is self._environment or not (setting.file or setting.own)
+            if not value and setting.variable and here:
                 value = environment.get(setting.variable, "")
                 if value and setting.file:
                     value, problem = await _file(value, setting.variable)
@@ -113,7 +116,7 @@ class SettingsReader:
                 values[name] = value
             else:
                 missing[name] = problem or _where_to_set(setting, named)
-        return Settings(provider, values, missing)
+        return Settings(provider, values, missing, error)
 
     async def _environment_of(self, cluster: UserCluster, lookup: Lookup) -> tuple[Mapping[str, str], str]:
         """And how to call it."""

@@ -6,6 +6,7 @@ import asyncio
 import ssl
 from collections.abc import Mapping
 from functools import lru_cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 from urllib.parse import urlsplit
@@ -21,17 +22,31 @@ from common.kube.errors import ApiError, Malformed, NotFound
 from common.kube.kubeconfig import InvalidKubeconfig
 from common.kube.meta import Object
 from common.kube.resource import Resource
-from seed.providers.flavour import Answer, CloudError, Headers
+from seed.providers.flavour import Answer, CloudError, Headers, is_nearby
 
 ATTEMPTS = 4
 FIRST_PAUSE = 0.1  # seconds, then doubled, with jitter
 LONGEST_PAUSE = 5.0
 MAX_BODY = 32 * 2**20  # Azure's list of all SKUs takes some 10 MiB
-METADATA_HOST = "169.254.169.254"  # link-local: the only one to be asked without TLS
 CONNECT_SECONDS = 5.0
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 ObjectT = TypeVar("ObjectT", bound=Object)
+
+
+class InvalidBundle(Exception):
+    """Says what is wrong with a file of authorities."""
+
+
+def trusting(ca_file: Path | None) -> ssl.SSLContext:
+    """The system's authorities and those of the file. Raises InvalidBundle."""
+    context = ssl.create_default_context()
+    if ca_file is not None:
+        try:
+            context.load_verify_locations(cafile=ca_file)
+        except (OSError, ssl.SSLError) as error:
+            raise InvalidBundle(f"{ca_file}: {error}") from error
+    return context
 
 
 class Transport:
@@ -42,25 +57,25 @@ class Transport:
         *,
         ssl_context: ssl.SSLContext | None = None,
         resolver: AbstractResolver | None = None,
-        plain_hosts: frozenset[str] = frozenset({METADATA_HOST}),
     ) -> None:
         """`ssl_context` decides whom to trust, instead of the system's authorities."""
-        self._plain_hosts = plain_hosts
         self._ssl_context = ssl_context
         self._resolver = resolver
         self._session: aiohttp.ClientSession | None = None
+        self._nearby: aiohttp.ClientSession | None = None  # what is on this machine is asked without a proxy
 
     def within(self, deadline: float) -> BoundedHttp:
         """Requests that end by `deadline`, on the event loop's clock."""
-        if self._session is None:
-            self._session = self._connected()
-        return BoundedHttp(self._session, deadline, self._plain_hosts)
+        if self._session is None or self._nearby is None:
+            self._session, self._nearby = self._connected(proxied=True), self._connected(proxied=False)
+        return BoundedHttp(self._session, self._nearby, deadline)
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
+        for session in (self._session, self._nearby):
+            if session is not None:
+                await session.close()
 
-    def _connected(self) -> aiohttp.ClientSession:
+    def _connected(self, *, proxied: bool) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 ssl=self._ssl_context if self._ssl_context is not None else True,
@@ -68,7 +83,7 @@ class Transport:
                 limit=64,
                 limit_per_host=8,
             ),
-            trust_env=True,  # HTTPS_PROXY
+            trust_env=proxied,  # HTTPS_PROXY, NO_PROXY
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={"User-Agent": "seedquota"},
         )
@@ -77,10 +92,10 @@ class Transport:
 class BoundedHttp:
     """Fits `seed.providers.flavour.Http`."""
 
-    def __init__(self, session: aiohttp.ClientSession, deadline: float, plain_hosts: frozenset[str]) -> None:
+    def __init__(self, session: aiohttp.ClientSession, nearby: aiohttp.ClientSession, deadline: float) -> None:
         self._session = session
+        self._nearby = nearby
         self._deadline = deadline
-        self._plain_hosts = plain_hosts
 
     async def request(
         self,
@@ -95,7 +110,7 @@ class BoundedHttp:
         attempts: int = ATTEMPTS,
     ) -> Answer:
         parts = urlsplit(url)
-        if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in self._plain_hosts):
+        if parts.scheme != "https" and not (parts.scheme == "http" and is_nearby(parts.hostname or "")):
             raise CloudError("is to be asked without TLS, which is not done", refused=True)
         context = _trusting(ca) if ca else None
         async for attempt in AsyncRetrying(
@@ -122,8 +137,9 @@ class BoundedHttp:
         seconds = min(timeout, self._deadline - asyncio.get_running_loop().time())
         if seconds <= 0:
             raise CloudError("did not answer in time")
+        session = self._session if url.startswith("https:") else self._nearby
         try:
-            async with self._session.request(
+            async with session.request(
                 method,
                 url,
                 params=query or None,

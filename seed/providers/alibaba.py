@@ -17,7 +17,7 @@ import msgspec
 from common.quantity import UNIT
 from seed.providers.alibaba_api import Keys, RefusedCall, call
 from seed.providers.decimals import gibibytes
-from seed.providers.flavour import Catalogue, Cloud, CloudError, Flavour, Lookup, Place, Query, Settings
+from seed.providers.flavour import ALL, Catalogue, Cloud, CloudError, Flavour, Lookup, Place, Query, Settings
 from seed.providers.size import GIB, NotSized
 from seed.providers.spec import LARGEST, Spec
 
@@ -79,6 +79,8 @@ class _Answer(msgspec.Struct):
 
 async def fetch(query: Query) -> Catalogue:
     keys = Keys(query.credentials["accessKeyID"], query.credentials["accessKeySecret"])
+    if query.flavour == ALL:
+        return Catalogue(await _described(query, keys, {}))
     found = await _described(query, keys, {"InstanceTypes.1": query.flavour})
     if query.flavour in found:
         return Catalogue(found)
@@ -116,4 +118,9 @@ def _device(text: str) -> str:
     return "amd.com/gpu" if text.upper().startswith("AMD") else "nvidia.com/gpu"
 
 
-CLOUD = Cloud(place=place, fetch=fetch, lists=False)
+CLOUD = Cloud(
+    place=place,
+    fetch=fetch,
+    lists=False,
+    least_spec=lambda region: {"instanceType": "ecs.x.x", "regionID": region, "diskSize": "1"},
+)

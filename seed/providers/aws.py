@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from urllib.parse import urlsplit
 from xml.etree.ElementTree import Element
 
 from common.quantity import UNIT
@@ -20,9 +21,11 @@ from seed.providers.aws_api import (
     Service,
     assume_role,
     assume_role_with_web_identity,
+    container_role,
     instance_role,
 )
 from seed.providers.flavour import (
+    ALL,
     Catalogue,
     Cloud,
     CloudError,
@@ -33,8 +36,9 @@ from seed.providers.flavour import (
     Session,
     Setting,
     Settings,
+    is_nearby,
 )
-from seed.providers.size import GIB, MIB, NotSized
+from seed.providers.size import GIB, MIB, CredentialsMissing, NotSized
 from seed.providers.spec import Spec
 
 NAME = "aws"
@@ -42,10 +46,11 @@ NAME = "aws"
 _REGION = re.compile(r"[a-z]{2}(-[a-z]+){1,3}-[0-9]{1,2}")
 _TYPE = re.compile(r"[a-z0-9-]{1,32}\.[a-z0-9-]{1,32}")
 _METADATA = "http://169.254.169.254"
+_CONTAINERS = "http://169.254.170.2"
 _GPUS = {"NVIDIA": "nvidia.com/gpu", "AMD": "amd.com/gpu", "Habana": "habana.ai/gaudi"}
 _NEURON = "aws.amazon.com/neuron"
 _UNKNOWN_TYPE = frozenset({"InvalidInstanceType", "InvalidInstanceType.NotFound"})
-MAX_PAGES = 20
+MAX_PAGES = 40  # a region has about 1,000 types
 
 
 def size(spec: Spec) -> Lookup:
@@ -65,6 +70,10 @@ def size(spec: Spec) -> Lookup:
             "environmentToken": Setting(variable="AWS_SESSION_TOKEN"),
             "webIdentity": Setting(variable="AWS_WEB_IDENTITY_TOKEN_FILE", file=True),
             "webIdentityRole": Setting(variable="AWS_ROLE_ARN"),
+            "containerPath": Setting(variable="AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", own=True),
+            "containerURL": Setting(variable="AWS_CONTAINER_CREDENTIALS_FULL_URI", own=True),
+            "containerToken": Setting(variable="AWS_CONTAINER_AUTHORIZATION_TOKEN", own=True),
+            "containerTokenFile": Setting(variable="AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", file=True),
             "assumeRoleARN": spec.setting("assumeRoleARN", "AWS_ASSUME_ROLE_ARN"),
             "assumeRoleExternalID": spec.setting("assumeRoleExternalID", "AWS_ASSUME_ROLE_EXTERNAL_ID"),
         },
@@ -94,13 +103,28 @@ async def fetch(query: Query) -> Catalogue:
     values = await query.sign_in(lambda: _sign_in(query))
     keys = Keys(values["access"], values["secret"], values.get("token", ""))
     ec2 = Service("ec2", "2016-11-15", query.place.region, query.place.endpoint)
+    if query.flavour == ALL:
+        return await _described(query, ec2, keys)
     try:
         root = await ec2.call(query.http, keys, {"Action": "DescribeInstanceTypes", "InstanceType.1": query.flavour})
     except RefusedCall as error:
         if error.code in _UNKNOWN_TYPE:
             return Catalogue({}, await _offered(query, ec2, keys))
         raise
-    return Catalogue(dict(_flavour(item) for item in root.findall("./instanceTypeSet/item")))
+    return Catalogue(_flavours(root))
+
+
+async def _described(query: Query, ec2: Service, keys: Keys) -> Catalogue:
+    flavours: dict[str, Flavour] = {}
+    parameters = {"Action": "DescribeInstanceTypes", "MaxResults": "100"}
+    for _ in range(MAX_PAGES):
+        root = await ec2.call(query.http, keys, parameters)
+        flavours |= _flavours(root)
+        following = root.findtext("./nextToken")
+        if not following:
+            return Catalogue(flavours)
+        parameters["NextToken"] = following
+    raise CloudError(f"answers more than {MAX_PAGES} pages")
 
 
 async def _offered(query: Query, ec2: Service, keys: Keys) -> tuple[str, ...]:
@@ -118,6 +142,10 @@ async def _offered(query: Query, ec2: Service, keys: Keys) -> tuple[str, ...]:
     except CloudError:
         return tuple(names)
     return tuple(names)
+
+
+def _flavours(root: Element) -> dict[str, Flavour]:
+    return dict(_flavour(item) for item in root.findall("./instanceTypeSet/item"))
 
 
 def _flavour(item: Element) -> tuple[str, Flavour]:
@@ -146,7 +174,10 @@ def _number(item: Element, path: str) -> int:
 
 
 async def _sign_in(query: Query) -> Session:
-    """As AWS's own tools look for keys: given, of a web identity, of the instance; and then the role to assume."""
+    """As AWS's own tools look for keys: given, of a web identity, of the pod or task, of the instance.
+
+    And then the role to assume.
+    """
     credentials, http = query.credentials, query.http
     region = query.place.region
     sts = Service("sts", "2011-06-15", region, query.where.get("sts") or _host("sts", region))
@@ -159,12 +190,28 @@ async def _sign_in(query: Query) -> Session:
         keys = await assume_role_with_web_identity(
             http, sts, credentials["webIdentityRole"], credentials["webIdentity"]
         )
+    elif "containerPath" in credentials or "containerURL" in credentials:
+        token = credentials.get("containerTokenFile") or credentials.get("containerToken")
+        keys, lifetime = await container_role(http, _container_url(credentials), token)
     else:
         keys, lifetime = await _instance_keys(query)
     role = credentials.get("assumeRoleARN")
     if role:
         keys = await assume_role(http, sts, keys, role, credentials.get("assumeRoleExternalID"))
     return Session(_texts(keys), lifetime - EARLY)
+
+
+def _container_url(credentials: Settings) -> str:
+    path = credentials.get("containerPath")
+    url = f"{_CONTAINERS}/{path.lstrip('/')}" if path else credentials["containerURL"]
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme == "https" or (parts.scheme == "http" and is_nearby(parts.hostname or ""))
+    except ValueError:
+        usable = False
+    if not usable:
+        raise CredentialsMissing(NAME, "AWS_CONTAINER_CREDENTIALS_FULL_URI is neither https nor on this machine")
+    return url
 
 
 async def _instance_keys(query: Query) -> tuple[Keys, float]:
@@ -178,4 +225,9 @@ def _texts(keys: Keys) -> Mapping[str, str]:
     return {"access": keys.access, "secret": keys.secret, "token": keys.token}
 
 
-CLOUD = Cloud(place=place, fetch=fetch, lists=False)
+CLOUD = Cloud(
+    place=place,
+    fetch=fetch,
+    lists=False,
+    least_spec=lambda region: {"instanceType": "x.x", "region": region, "diskSize": 1},
+)

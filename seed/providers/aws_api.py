@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Annotated
 from urllib.parse import urlencode, urlsplit
 from xml.etree import ElementTree
 
@@ -124,11 +125,27 @@ async def assume_role_with_web_identity(http: Http, sts: Service, role: str, ide
     )
 
 
-class _InstanceKeys(msgspec.Struct, rename="pascal"):
+class _RoleKeys(msgspec.Struct, rename="pascal"):
     access_key_id: str
     secret_access_key: str
     token: str
-    expiration: datetime
+    expiration: Annotated[datetime, msgspec.Meta(tz=True)]
+
+    def session(self) -> tuple[Keys, float]:
+        left = (self.expiration - datetime.now(UTC)).total_seconds()
+        return Keys(self.access_key_id, self.secret_access_key, self.token), left
+
+
+async def container_role(http: Http, url: str, authorization: str) -> tuple[Keys, float]:
+    """The keys of the role of the pod (EKS Pod Identity) or task (ECS) that this is, and for how many seconds.
+
+    https://docs.aws.amazon.com/sdkref/latest/guide/feature-container-credentials.html
+    """
+    headers = {"Accept": "application/json"} | ({"Authorization": authorization} if authorization else {})
+    answer = await http.request("GET", url, headers=headers, timeout=2, attempts=2)
+    if answer.status != 200:
+        raise CloudError(f"has no keys for this pod ({answer.status})", refused=True)
+    return answer.json(_RoleKeys).session()
 
 
 async def instance_role(http: Http, url: str) -> tuple[Keys, float]:
@@ -138,9 +155,8 @@ async def instance_role(http: Http, url: str) -> tuple[Keys, float]:
     headers = {"X-aws-ec2-metadata-token": token}
     path = f"{url}/latest/meta-data/iam/security-credentials/"
     role = _text(await http.request("GET", path, headers=headers, timeout=1, attempts=1)).split("\n")[0].strip()
-    found = (await http.request("GET", path + role, headers=headers, timeout=1, attempts=1)).json(_InstanceKeys)
-    left = (found.expiration - datetime.now(UTC)).total_seconds()
-    return Keys(found.access_key_id, found.secret_access_key, found.token), left
+    found = await http.request("GET", path + role, headers=headers, timeout=1, attempts=1)
+    return found.json(_RoleKeys).session()
 
 
 def _text(answer: Answer) -> str:

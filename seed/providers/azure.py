@@ -19,7 +19,7 @@ import msgspec
 from common import quantity
 from common.quantity import UNIT
 from seed.providers.flavour import Catalogue, Cloud, CloudError, Flavour, Lookup, Place, Query, Session, Settings
-from seed.providers.size import GIB, NotSized, template_disk
+from seed.providers.size import GIB, CredentialsMissing, NotSized, template_disk
 from seed.providers.spec import Spec
 
 NAME = "azure"
@@ -145,7 +145,7 @@ def _checked(credentials: Settings, name: str, shape: re.Pattern[str]) -> str:
     """It becomes part of a URL."""
     text = credentials[name]
     if not shape.fullmatch(text):
-        raise NotSized(NAME, f"{name} is malformed")
+        raise CredentialsMissing(NAME, f"{name} is malformed")
     return text
 
 
@@ -169,4 +169,4 @@ async def _sign_in(query: Query) -> Session:
     return Session({"token": token.access_token}, token.expires_in - EARLY)
 
 
-CLOUD = Cloud(place=place, fetch=fetch, lists=True)
+CLOUD = Cloud(place=place, fetch=fetch, lists=True, least_spec=lambda region: {"vmSize": "-", "location": region})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from types import MappingProxyType
 from typing import Protocol, TypeVar
 
@@ -54,24 +55,32 @@ class Setting:
     """Where one text of a provider's configuration stands, as machine-controller looks for it.
 
     First the reference, then the value in the Machine, then the environment: the Secret that the UserCluster names on
-    the seed, whose keys are the variables' names, and after it the seed program's own environment. `file`: the
-    variable names a file, whose content it is. `repr` shows no value.
+    the seed, whose keys are the variables' names, and after it the seed program's own environment. `own`: in the latter
+    only. `file`: so is this one, and the variable names a file, whose content it is. `repr` shows no value.
     """
 
     value: str = field(default="", repr=False)
     reference: Reference | None = None
     variable: str = ""
     file: bool = False
+    own: bool = False
 
 
 class Settings:
     """The texts themselves. They may be secrets: `repr` and errors show names only."""
 
-    def __init__(self, provider: str, values: Mapping[str, str], missing: Mapping[str, str] = _NOTHING) -> None:
-        """`missing` says for a name that has no value where one could be set."""
+    def __init__(
+        self,
+        provider: str,
+        values: Mapping[str, str],
+        missing: Mapping[str, str] = _NOTHING,
+        error: type[NotSized] = NotSized,
+    ) -> None:
+        """`missing` says for a name that has no value where one could be set; `error` is what is raised then."""
         self.provider = provider
         self._values = {name: value for name, value in values.items() if value}
         self._missing = missing
+        self._error = error
 
     def __getitem__(self, name: str) -> str:
         """Raises NotSized, which names what is missing."""
@@ -82,7 +91,7 @@ class Settings:
 
     def missing(self, name: str) -> NotSized:
         """Names where it could be set."""
-        return NotSized(self.provider, f"{name} is missing{self._missing.get(name, '')}")
+        return self._error(self.provider, f"{name} is missing{self._missing.get(name, '')}")
 
     def get(self, name: str) -> str:
         """Empty when it is not set."""
@@ -182,12 +191,23 @@ class Answer:
             raise CloudError("answers what cannot be read") from error
 
 
+_NEARBY = frozenset({"169.254.169.254", "169.254.170.2", "169.254.170.23", "fd00:ec2::23", "localhost"})
+
+
+def is_nearby(host: str) -> bool:
+    """On this machine, or on the link where AWS hands it keys: may be asked without TLS, and not through a proxy."""
+    try:
+        return host in _NEARBY or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 Headers = Mapping[str, str] | Callable[[], Mapping[str, str]]
 """Of a request; a function makes them anew for each attempt (a signature that serves only once)."""
 
 
 class Http(Protocol):
-    """Requests of one fetch, bounded together in time. HTTPS only, except to 169.254.169.254; follows no redirect."""
+    """Requests of one fetch, bounded together in time. HTTPS only, except on this machine; follows no redirect."""
 
     async def request(
         self,
@@ -225,6 +245,10 @@ class Session:
 SignIn = Callable[[], Awaitable[Session]]
 
 
+ALL = ""
+"""The flavour of a question for all that the place has."""
+
+
 @dataclass(frozen=True, slots=True)
 class Query:
     """One question to one cloud, and what there is to ask it with."""
@@ -244,8 +268,10 @@ class Cloud:
 
     `place`: pure; raises NotSized for a setting that is missing or malformed. `fetch`: asks; raises CloudError, and
     NotSized for credentials that are missing. `lists`: one answer holds all flavours of the place.
+    `least_spec`: what a Machine in a region must say at least; None where `fetch` cannot be asked for ALL.
     """
 
     place: Callable[[Settings], Place]
     fetch: Callable[[Query], Awaitable[Catalogue]]
     lists: bool
+    least_spec: Callable[[str], Mapping[str, object]] | None = None

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 import msgspec
 
 from common.quantity import UNIT
-from seed.providers.flavour import Catalogue, Cloud, CloudError, Flavour, Lookup, Place, Query, Settings
+from seed.providers.flavour import ALL, Catalogue, Cloud, CloudError, Flavour, Lookup, Place, Query, Settings
 from seed.providers.gcp_auth import project_of, sign_in
 from seed.providers.size import GIB, MIB, Footprint, NotSized, footprint
 from seed.providers.spec import LARGEST, Spec
@@ -110,12 +110,8 @@ class _MachineType(msgspec.Struct, rename="camel"):
     accelerators: list[_Accelerator] = []
 
 
-class _Named(msgspec.Struct):
-    name: str
-
-
 class _Page(msgspec.Struct, rename="camel"):
-    items: list[_Named] = []
+    items: list[_MachineType] = []
     next_page_token: str = ""
 
 
@@ -124,27 +120,29 @@ async def fetch(query: Query) -> Catalogue:
     headers = {"Authorization": f"Bearer {token}"}
     project = project_of(query.credentials)
     url = f"https://{_HOST}/compute/v1/projects/{project}/zones/{query.place.region}/machineTypes"
+    if query.flavour == ALL:
+        return await _listed(query, url, headers)
     answer = await query.http.request("GET", f"{url}/{query.flavour}", headers=headers)
     if answer.status == 200:
         found = answer.json(_MachineType)
         return Catalogue({found.name: _flavour(found)})
     if answer.status in (400, 404):
-        return Catalogue({}, await _names(query, url, headers))
+        return await _listed(query, url, headers)
     raise CloudError(f"answered {answer.status}", refused=True)
 
 
-async def _names(query: Query, url: str, headers: Mapping[str, str]) -> tuple[str, ...]:
+async def _listed(query: Query, url: str, headers: Mapping[str, str]) -> Catalogue:
     """All types of the zone: a 404 may also mean that there is no such zone or project."""
-    names: list[str] = []
-    wanted = {"maxResults": str(PAGE), "fields": "items(name),nextPageToken"}
+    flavours: dict[str, Flavour] = {}
+    wanted = {"maxResults": str(PAGE), "fields": "items(name,guestCpus,memoryMb,accelerators),nextPageToken"}
     for _ in range(MAX_PAGES):
         answer = await query.http.request("GET", url, headers=headers, query=wanted)
         if answer.status != 200:
             raise CloudError(f"does not know the zone or the project ({answer.status})", refused=True)
         page = answer.json(_Page)
-        names += (machine_type.name for machine_type in page.items)
+        flavours |= {machine_type.name: _flavour(machine_type) for machine_type in page.items}
         if not page.next_page_token:
-            return tuple(names)
+            return Catalogue(flavours)
         wanted["pageToken"] = page.next_page_token
     raise CloudError("lists machine types without end")
 
@@ -168,4 +166,9 @@ def _counted(number: int) -> int:
     return number
 
 
-CLOUD = Cloud(place=place, fetch=fetch, lists=False)
+CLOUD = Cloud(
+    place=place,
+    fetch=fetch,
+    lists=False,
+    least_spec=lambda zone: {"machineType": "x", "zone": zone},
+)

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import padding
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 
 from seed.providers.flavour import CloudError, Http, Session, Settings
-from seed.providers.size import NotSized
+from seed.providers.size import CredentialsMissing
 
 # Not the key file's own token_uri: whoever writes that file does not choose whom we call.
 TOKEN_URL = "https://oauth2.googleapis.com/token"  # noqa: S105 (no password)
@@ -45,7 +45,7 @@ def project_of(credentials: Settings) -> str:
     """It becomes part of a URL. Raises NotSized."""
     project = credentials.get("projectID") or _account(credentials).project_id
     if not _PROJECT.fullmatch(project):
-        raise NotSized(credentials.provider, "projectID is no name of a project")
+        raise CredentialsMissing(credentials.provider, "projectID is no name of a project")
     return project
 
 
@@ -87,8 +87,8 @@ def _key(account: _Account, credentials: Settings) -> RSAPrivateKey:
     return key
 
 
-def _malformed(credentials: Settings) -> NotSized:
-    return NotSized(credentials.provider, "serviceAccount is no service account key in JSON, in base64")
+def _malformed(credentials: Settings) -> CredentialsMissing:
+    return CredentialsMissing(credentials.provider, "serviceAccount is no service account key in JSON, in base64")
 
 
 def _assertion(account: _Account, key: RSAPrivateKey, now: datetime) -> str:

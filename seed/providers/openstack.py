@@ -21,7 +21,7 @@ import msgspec
 from common.quantity import UNIT
 from seed.providers.flavour import Catalogue, Cloud, CloudError, Flavour, Lookup, Place, Query, Setting, Settings
 from seed.providers.keystone import sign_in
-from seed.providers.size import GIB, MIB, NotSized
+from seed.providers.size import GIB, MIB, NotSized, template_disk
 from seed.providers.spec import LARGEST, Spec
 
 NAME = "openstack"
@@ -193,7 +193,7 @@ def _flavour(flavor: _Flavor) -> Flavour:
     return Flavour(
         cpu=flavor.vcpus * UNIT,
         memory=flavor.ram * MIB * UNIT,
-        storage=disk or "rootDiskSizeGB is not set and the flavor's disk is 0: as big as the image, which is not known",
+        storage=disk or template_disk("rootDiskSizeGB"),
         devices=devices,
     )
 
@@ -224,4 +224,4 @@ def _count(text: str) -> int:
     return int(text)
 
 
-CLOUD = Cloud(place=place, fetch=fetch, lists=True)
+CLOUD = Cloud(place=place, fetch=fetch, lists=True, least_spec=lambda region: {"flavor": "-", "region": region})

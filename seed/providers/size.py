@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import ClassVar
 
 from common.quantity import UNIT
 from common.resources import ResourceList
@@ -18,8 +19,11 @@ _NO_DEVICES: ResourceList = MappingProxyType({})
 class NotSized(Exception):
     """The Machine's spec does not tell its size, and asking again will not help (422).
 
-    `str()` is the text for the user: `cannot size machine: vsphere memoryMB is missing`.
+    `str()` is the text for the user: `cannot size machine: vsphere memoryMB is missing`. `condition` is the reason of a
+    UserCluster's condition MachinesSized, and so with its subclasses and ProviderUnavailable.
     """
+
+    condition: ClassVar[str] = "NotSized"
 
     def __init__(self, provider: str, reason: str) -> None:
         super().__init__(f"cannot size machine: {provider} {reason}" if provider else f"cannot size machine: {reason}")
@@ -27,13 +31,42 @@ class NotSized(Exception):
         self.reason = reason
 
 
+class FlavourUnknown(NotSized):
+    """The cloud has no such machine type."""
+
+    condition = "FlavorUnknown"
+
+
+class CredentialsMissing(NotSized):
+    """There is nothing to ask the cloud with, or nothing that could be right."""
+
+    condition = "CredentialsRejected"
+
+
 class ProviderUnavailable(Exception):
     """The size must be asked of a cloud that does not answer now: asking again may help (503)."""
+
+    condition: ClassVar[str] = "ProviderUnavailable"
 
     def __init__(self, provider: str, reason: str) -> None:
         super().__init__(f"cannot size machine now: {provider} {reason}")
         self.provider = provider
         self.reason = reason
+
+
+class CredentialsRejected(ProviderUnavailable):
+    """The cloud does not take what it was asked with: asking again helps when that is put right."""
+
+    condition = "CredentialsRejected"
+
+
+CONDITIONS = tuple(
+    dict.fromkeys(
+        error.condition
+        for error in (CredentialsRejected, CredentialsMissing, FlavourUnknown, NotSized, ProviderUnavailable)
+    )
+)
+"""All of them, what people must put right first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +85,7 @@ class Footprint:
         """Raises NotSized when one of the `limited` resources is unknown: what is not measured is not admitted."""
         for resource in limited:
             if resource in self.unknown:
-                raise NotSized(self.provider, f"{self.unknown[resource]}, and a quota limits {resource}")
+                raise NotSized(self.provider, f"{self.unknown[resource]}, because a quota limits {resource}")
 
 
 def footprint(
@@ -68,4 +101,4 @@ def footprint(
 
 def template_disk(field: str) -> str:
     """Why the storage of a Machine is unknown that leaves out `field`."""
-    return f"{field} is not set, so the disk is as big as the template's, which is not known"
+    return f"{field} is not set, so the disk is as big as the template's, which is not known: set it in the spec"

@@ -174,7 +174,7 @@ def test_a_templates_disk_is_unknown_and_refused_only_where_storage_is_limited(
         footprint.require(["cpu", "storage"])
     assert str(caught.value) == (
         f"cannot size machine: {provider} {field} is not set, so the disk is as big as the template's, "
-        "which is not known, and a quota limits storage"
+        "which is not known: set it in the spec, because a quota limits storage"
     )
 
 

@@ -31,7 +31,7 @@ def test_it_prints_what_each_machine_costs_and_how_that_was_found(
     assert capsys.readouterr().out == (
         "pool: cpu=2,machines=1,memory=2Gi\n"
         "  storage is not known: vsphere diskSizeGB is not set, so the disk is as big as the template's, which is not "
-        "known; refused where a quota limits storage\n"
+        "known: set it in the spec; refused where a quota limits storage\n"
         "  found: all of it stands in the spec, as vsphere reads it\n"
         "m: cpu=1,machines=1,memory=1Gi,storage=1Gi\n"
         "  found: all of it stands in the spec, as fake reads it\n"

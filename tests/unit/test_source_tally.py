@@ -77,8 +77,8 @@ def test_deletions_are_not_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) 
 def test_a_machine_that_was_never_sized_counts_as_a_machine_and_is_named_with_the_reason() -> None:
     made = tally(machine("a"), machine("b", None))
     assert made.used == nanos("cpu=8,memory=16Gi,storage=50Gi,machines=2")
-    assert made.unsized_count() == 1
-    (text,) = made.unsized()
+    assert made.unsized().counts == {"NotSized": 1}
+    (text,) = made.unsized().named
     assert text.startswith('ns/b: cannot size machine: cloudProvider "unheard-of" is not supported')
 
 
@@ -88,7 +88,7 @@ def test_a_machine_that_cannot_be_sized_any_more_keeps_its_last_known_size() -> 
     assert made.used["cpu"] == nanos("cpu=8")["cpu"]
     made.apply(Change(machine("a", None), machine("a", "2", generation=3)))
     assert made.used["cpu"] == nanos("cpu=2")["cpu"]
-    assert made.unsized() == []
+    assert made.unsized().count == 0
     made.apply(Change(machine("a", "2"), None))
     assert made.used == {}
 
@@ -103,8 +103,8 @@ def test_a_new_connection_knows_the_sizes_of_the_one_before_but_counts_only_what
 
 def test_only_a_few_of_many_unsized_machines_are_named() -> None:
     made = tally(*(machine(f"m{number}", None) for number in range(100)))
-    assert made.unsized_count() == 100
-    assert len(made.unsized()) == MAX_UNSIZED_NAMED
+    assert made.unsized().count == 100
+    assert len(made.unsized().named) == MAX_UNSIZED_NAMED
 
 
 def test_the_sum_is_that_of_its_machines_whatever_the_order_of_changes() -> None:
