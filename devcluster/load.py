@@ -144,8 +144,8 @@ class Tenant:
     ) -> None:
         await self._session.close()
 
-    async def create(self, size: Size) -> Attempt:
-        """Ask for one Machine, again where that is worth it: told to come back, or nobody there to decide."""
+    async def create(self, size: Size, *, again: bool = True) -> Attempt:
+        """Ask for one Machine; `again` where that is worth it: told to come back, or nobody there to decide."""
         name = f"machine-{next(_numbers)}"
         body = msgspec.json.encode(machine(name, size))
         asked = time.monotonic()
@@ -155,7 +155,7 @@ class Tenant:
             status, message, pause = await self._post(body)
             outcome = _outcome(status, message, tries)
             lost += outcome is Outcome.UNAVAILABLE and "denied the request" not in message
-            if outcome is not Outcome.UNAVAILABLE or tries - lost > _REPEATS or lost == _ABSENCES:
+            if not again or outcome is not Outcome.UNAVAILABLE or tries - lost > _REPEATS or lost == _ABSENCES:
                 break
             await asyncio.sleep(pause)
         return Attempt(

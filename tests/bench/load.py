@@ -7,6 +7,7 @@ of its own: `python -m tests.bench.load` reads one JSON line (the task) and writ
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import random
 import ssl
@@ -14,17 +15,19 @@ import sys
 import time
 import uuid
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import uvloop
 
+HOST = "127.0.0.1"
 UID = b"00000000-0000-0000-0000-000000000000"  # in the template: replaced by a fresh one for every request
 
 
 @dataclass
 class Task:
-    host: str
-    port: int
-    path: str
+    """`targets`: port and path, in turn one for each client."""
+
+    targets: list[tuple[int, str]]
     ca: str
     body: str
     clients: int
@@ -95,18 +98,16 @@ class _Client(asyncio.Protocol):
 async def run(task: Task) -> Result:
     context = ssl.create_default_context(cadata=task.ca)
     body = task.body.encode()
-    head = (
-        f"POST {task.path}?timeout=3s HTTP/1.1\r\nHost: {task.host}\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n"
-    ).encode()
     latencies: list[float] = []
     counts = {"allowed": 0, "denied": 0, "failed": 0}
     loop = asyncio.get_running_loop()
     started = time.perf_counter()
     end = started + task.seconds
     connections = [
-        loop.create_connection(lambda: _Client(head, body, latencies, counts, end), task.host, task.port, ssl=context)
-        for _ in range(task.clients)
+        loop.create_connection(
+            partial(_Client, _head(path, body), body, latencies, counts, end), HOST, port, ssl=context
+        )
+        for port, path in itertools.islice(itertools.cycle(task.targets), task.clients)
     ]
     clients = [protocol for _, protocol in await asyncio.gather(*connections)]
     await asyncio.gather(*(client.done for client in clients))
@@ -119,6 +120,13 @@ async def run(task: Task) -> Result:
         p99_ms=latencies[len(latencies) * 99 // 100] * 1000,
         **counts,
     )
+
+
+def _head(path: str, body: bytes) -> bytes:
+    return (
+        f"POST {path}?timeout=3s HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    ).encode()
 
 
 async def in_process(task: Task) -> Result:

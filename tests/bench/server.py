@@ -11,7 +11,10 @@ import gc
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 
 import uvloop
 from aiohttp import web
@@ -19,7 +22,6 @@ from aiohttp import web
 from common import account as accounts
 from common import program, resources
 from common.account import Account
-from common.api import UID_LABEL
 from common.kube.client import Cluster
 from seed import observed
 from seed.admission import Admission
@@ -30,73 +32,112 @@ from seed.counting import COUNT_AT_ONCE, COUNT_DELAY, FREED_DELAY
 from seed.flavours.cache import FlavourCache
 from seed.flavours.settings import SettingsReader
 from seed.flavours.transport import Transport
-from seed.ledger.apiserver import ApiServerStore
+from seed.ledger.chosen import ChosenStore, LedgerOptions
+from seed.ledger.redis_primary import redis_url
+from seed.ledger.tenure import REDIS
+from seed.ledger.writer import AccountWriter
 from seed.sizing import Sizing
 from seed.webhook import MachineWebhook
 from seed.webhook_token import WebhookKey
 
 NAMESPACE = "seedquota"
-SOURCE = "default/bench"
+LEASE_SECONDS = 3
+TOKEN = "bench"
+EPOCH = 1
 
 
-async def admission(facts: dict[str, str], ready: Callable[[int, bytes, str], Awaitable[None]]) -> None:
-    """The real path from the socket to the ledger in the real API server and back.
+@dataclass(frozen=True)
+class Facts:
+    """What a server needs to know. Without a URL of Redis the API server keeps the accounts."""
 
-    Machines do not exist here, so the counting that a leader does from its watch cache is played: as often as it would,
-    all reservations of the ledger become use, in one write like any other.
+    kubeconfig: str
+    leads: bool
+    redis_url: str
+
+    def line(self) -> bytes:
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+
+@dataclass(frozen=True)
+class Listening:
+    port: int
+    ca: str
+    paths: list[str]
+
+
+Ready = Callable[[Listening], Awaitable[None]]
+
+
+async def admission(facts: Facts, ready: Ready) -> None:
+    """The real path from the socket to the ledger in the real store and back.
+
+    Machines do not exist here, so the counting that a leader does from its watch caches is played: as often as it
+    would, the reservations of a user cluster become use, in a write like any other.
     """
-    cluster = await Cluster.from_kubeconfig(facts["kubeconfig"], name="bench")
+    cluster = await Cluster.from_kubeconfig(facts.kubeconfig, name="bench")
     catalog = Catalog(cluster)
-    store = ApiServerStore(cluster, NAMESPACE)
-    books = Books(catalog, store)
+    options = LedgerOptions(namespace=NAMESPACE)
+    if facts.redis_url:
+        options = replace(options, ledger_store=REDIS, redis_url=redis_url(facts.redis_url))
+    chosen = ChosenStore(options, cluster, "bench", lambda: facts.leads, LEASE_SECONDS)
+    books = Books(catalog, chosen.store)
     certificates = Certificates(cluster, NAMESPACE, ["127.0.0.1"])
-    tasks = [asyncio.create_task(run) for run in (catalog.run(), store.run(), certificates.run())]
+    tasks = [asyncio.create_task(run) for run in (catalog.run(), chosen.run(), certificates.run())]
     await catalog.wait_synced()
     await certificates.wait_ready(20)
+    await chosen.store.keys()  # as soon as the store is in force
     key = WebhookKey(cluster, NAMESPACE)
     sizing = Sizing(FlavourCache(Transport()), SettingsReader(cluster), key.seal, key.check_seal)
     webhook = MachineWebhook(
-        catalog, Admission(catalog, books), sizing, lambda _uid, token: token == "bench", observed.decision
+        catalog, Admission(catalog, books), sizing, lambda _uid, token: token == TOKEN, observed.decision
     )
     quota = next(iter(catalog.all_quotas()))
     book = books.get(quota)
     assert book is not None
-    plenty = dict.fromkeys(quota.limits, 10**24)
-    await book.writer.create(Account(incarnation="bench", master="bench", epoch=1, granted=plenty))
-    counted: dict[str, int] = {}
-
-    def count(account: Account) -> tuple[Account, None]:
-        seen = dict.fromkeys(account.reservations, 0)
-        used = resources.add(counted, account.reserved)
-        after = accounts.count(account, 1, SOURCE, used, seen)
-        counted.update(used)
-        return after, None
-
-    async def keep_counting() -> None:
-        while True:
-            due = time.monotonic() + COUNT_DELAY
-            while time.monotonic() < due:
-                await asyncio.sleep(FREED_DELAY)
-                account = book.writer.account
-                if account is not None and len(account.reservations) >= COUNT_AT_ONCE:
-                    break
-            await book.writer.change(count)
-
-    tasks.append(asyncio.create_task(keep_counting()))
+    if facts.leads:
+        plenty = dict.fromkeys(quota.limits, 10**24)
+        await book.writer.create(Account(incarnation="bench", master="bench", epoch=EPOCH, granted=plenty))
+        tasks.append(asyncio.create_task(_keep_counting(book.writer)))
     port = await _listen(webhook.server(), certificates.ssl_context)
-    uid = catalog.user_clusters.store.values()[0].metadata.uid
     gc.set_threshold(*program.GC_THRESHOLDS)  # as the program has them
-    await ready(port, certificates.ca_bundle, f"/machines/{uid}/bench")
+    paths = [f"/machines/{found.metadata.uid}/{TOKEN}" for found in catalog.user_clusters.store.values()]
+    await ready(Listening(port, certificates.ca_bundle.decode(), paths))
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     await books.close()
+    await chosen.close()
     await cluster.close()
 
 
-async def echo(facts: dict[str, str], ready: Callable[[int, bytes, str], Awaitable[None]]) -> None:
+async def _keep_counting(writer: AccountWriter) -> None:
+    """Each user cluster when it is due, as seed/counting.py does."""
+    since: dict[str, float] = {}
+    while True:
+        await asyncio.sleep(FREED_DELAY)
+        account = writer.account
+        waiting = Counter(kept.source for kept in account.reservations.values()) if account is not None else Counter()
+        now = time.monotonic()
+        since = {source: since.get(source, now) for source in waiting}
+        due = [
+            source
+            for source, reservations in waiting.items()
+            if reservations >= COUNT_AT_ONCE or now - since[source] >= COUNT_DELAY
+        ]
+        for source in due:
+            del since[source]
+        await asyncio.gather(*(writer.change(partial(_count, source)) for source in due))
+
+
+def _count(source: str, account: Account) -> tuple[Account, None]:
+    mine = {uid: kept.amount for uid, kept in account.reservations.items() if kept.source == source}
+    used = resources.add(account.used.get(source, {}), resources.total(mine.values()))
+    return accounts.count(account, EPOCH, source, used, dict.fromkeys(mine, 0)), None
+
+
+async def echo(facts: Facts, ready: Ready) -> None:
     """As little as aiohttp can do: read the body, answer with as many bytes as an allowed review has."""
-    cluster = await Cluster.from_kubeconfig(facts["kubeconfig"], name="bench")
+    cluster = await Cluster.from_kubeconfig(facts.kubeconfig, name="bench")
     certificates = Certificates(cluster, NAMESPACE, ["127.0.0.1"])
     running = asyncio.create_task(certificates.run())
     await certificates.wait_ready(20)
@@ -114,7 +155,7 @@ async def echo(facts: dict[str, str], ready: Callable[[int, bytes, str], Awaitab
         return web.Response(body=answer, headers={"Content-Type": "application/json"})
 
     port = await _listen(web.Server(handle, access_log=None), certificates.ssl_context)
-    await ready(port, certificates.ca_bundle, "/echo")
+    await ready(Listening(port, certificates.ca_bundle.decode(), ["/echo"]))
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     await cluster.close()
@@ -130,31 +171,13 @@ async def _listen(server: web.Server, context: object) -> int:
 
 async def _serve(kind: str) -> None:
     loop = asyncio.get_running_loop()
-    facts = json.loads(await loop.run_in_executor(None, sys.stdin.readline))
+    facts = Facts(**json.loads(await loop.run_in_executor(None, sys.stdin.readline)))
 
-    async def ready(port: int, ca: bytes, path: str) -> None:
-        print(json.dumps({"port": port, "ca": ca.decode(), "path": path}), flush=True)
+    async def ready(listening: Listening) -> None:
+        print(json.dumps(asdict(listening)), flush=True)
         await loop.run_in_executor(None, sys.stdin.readline)
 
     await (admission if kind == "admission" else echo)(facts, ready)
-
-
-UID_OF_QUOTA = "00000000-0000-0000-0000-00000000be0c"
-OBJECTS: list[dict[str, object]] = [
-    {
-        "apiVersion": "seedquota.io/v1alpha1",
-        "kind": "ResourceQuota",
-        "metadata": {"name": "bench", "labels": {UID_LABEL: UID_OF_QUOTA}},
-        "spec": {"subject": {"kind": "project", "name": "bench"}, "quota": {"cpu": "1G", "memory": "1Ei"}},
-    },
-    {
-        "apiVersion": "seedquota.io/v1alpha1",
-        "kind": "UserCluster",
-        "metadata": {"name": "bench", "namespace": "default"},
-        "spec": {"project": "bench"},
-    },
-    {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}},
-]
 
 
 if __name__ == "__main__":

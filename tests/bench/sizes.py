@@ -64,7 +64,7 @@ def _recount(sizing: Sizing, machines: list[Machine]) -> float:
     return seconds
 
 
-async def sizes() -> None:
+async def sizes(_seconds: float) -> None:
     def sealed(text: bytes) -> str:
         return seal(b"k" * 32, text)
 
