@@ -62,6 +62,13 @@ class Server:
         self._group = group
         self._process: subprocess.Popen[bytes] | None = None
 
+    def ended_by_itself(self) -> int | None:
+        """Its exit status if nobody here ended it; then it can be started again. None if it runs or was ended."""
+        status = None if self._process is None else self._process.poll()
+        if status is not None:
+            self._process = None
+        return status
+
     async def start(self) -> None:
         """Start it and wait until it is ready. Raises StartError."""
         assert self._process is None, f"{self.name} runs already"
@@ -117,23 +124,45 @@ class Server:
 class Etcd(Server):
     """One member, reached by a socket in a directory that only its user may enter. Survives a kill, not a power cut."""
 
-    def __init__(self, executable: Path, directory: Path, group: ProcessGroup) -> None:
-        self._socket = directory / "etcd.sock"
+    def __init__(self, executable: Path, directory: Path, group: ProcessGroup, name: str = "etcd") -> None:
+        self._socket = directory / f"{name}.sock"
+        self._data = directory / name
         if len(os.fsencode(self._socket)) > _SOCKET_PATH_AT_MOST:
             raise StartError(f"{directory} is too long a path for a socket in it; choose a shorter one")
         self.url = f"unix://{self._socket}"
         command = [
             str(executable),
-            f"--data-dir={directory / 'etcd'}",
+            f"--data-dir={self._data}",
             f"--listen-client-urls={self.url}",
-            f"--listen-peer-urls=unix://{directory / 'peer.sock'}",
+            f"--listen-peer-urls=unix://{directory / f'{name}-peer.sock'}",
             "--advertise-client-urls=http://localhost:2379",  # asked for, never dialled
             "--unsafe-no-fsync",
             "--watch-progress-notify-interval=5s",
             "--quota-backend-bytes=4294967296",
             "--log-level=warn",
         ]
-        super().__init__("etcd", command, directory, group)
+        super().__init__(name, command, directory, group)
+
+    async def snapshot(self, target: Path) -> None:
+        """Copies its data as they are at one moment, while it runs, to the directory `target`, which is made.
+
+        A member that starts with the copy is one that was killed at that moment: every key has the value and every
+        counter of revisions the number of then. A restore from etcd's own snapshot gives the same keys and revisions;
+        it differs in the member's and the cluster's identity, which no API server looks at.
+        """
+        assert self._process is not None, f"{self.name} does not run"
+        self.pause()
+        try:
+            await asyncio.to_thread(os.waitid, os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+            await asyncio.to_thread(shutil.copytree, self._data, target, ignore=shutil.ignore_patterns("*.tmp"))
+        finally:
+            self.resume()
+
+    async def restore(self, snapshot: Path) -> None:
+        """Puts a snapshot in the place of its data; it must be down, and so should the API servers on it."""
+        assert self._process is None, f"{self.name} runs"
+        await asyncio.to_thread(shutil.rmtree, self._data)
+        await asyncio.to_thread(shutil.copytree, snapshot, self._data)
 
     async def _ready(self) -> bool:
         try:
@@ -198,8 +227,11 @@ class ApiServer(Server):
         ]
         super().__init__(name, command, directory, group)
 
-    def kubeconfig(self, user: str = "admin") -> str:
-        """A kubeconfig file's text for one of the users; it holds the token. KeyError for an unknown user."""
+    def kubeconfig(self, user: str = "admin", *, port: int | None = None) -> str:
+        """A kubeconfig file's text for one of the users; it holds the token. KeyError for an unknown user.
+
+        `port` is where it is reached, if not at its own.
+        """
         config = {
             "apiVersion": "v1",
             "kind": "Config",
@@ -207,7 +239,7 @@ class ApiServer(Server):
                 {
                     "name": self.name,
                     "cluster": {
-                        "server": self.url,
+                        "server": self.url if port is None else f"https://127.0.0.1:{port}",
                         "certificate-authority-data": base64.b64encode(self.ca.encode()).decode(),
                     },
                 }
@@ -255,6 +287,7 @@ class ControlPlane:
         self._named_directory = directory
         self._users = users
         self._servers: dict[str, ApiServer] = {}
+        self._etcds: dict[str, Etcd] = {}
 
     async def __aenter__(self) -> Self:
         self._binaries = await binaries.ensure(["etcd", "kube-apiserver"])
@@ -277,13 +310,17 @@ class ControlPlane:
     ) -> None:
         await self._close()
 
-    async def start(self, names: Iterable[str], *, controllers: Collection[str] = ()) -> None:
+    async def start(
+        self, names: Iterable[str], *, controllers: Collection[str] = (), own_etcd: Collection[str] = ()
+    ) -> None:
         """Start an API server for each name, all at once, and wait until all are ready. May be called again for more.
 
+        Those named in `own_etcd` get an etcd each, named etcd-NAME, which can be restored alone; the others share one.
         The clusters named in `controllers` also get a kube-controller-manager with the few controllers that
         matter without nodes: deletion of namespaces, garbage, aggregated roles (such as view) and core quotas.
         Raises StartError.
         """
+        await asyncio.gather(*(self._add_etcd(name) for name in own_etcd))
         added = [self._add(name) for name in names]
         managers = await binaries.ensure(["kube-controller-manager"]) if controllers else {}
         starting = [asyncio.create_task(server.start()) for server in added]
@@ -300,6 +337,15 @@ class ControlPlane:
         """The API server that was started under this name. KeyError if none was."""
         return self._servers[name]
 
+    def etcd_of(self, name: str) -> Etcd:
+        """Where the cluster's objects are stored."""
+        return self._etcds.get(name, self.etcd)
+
+    async def _add_etcd(self, name: str) -> None:
+        assert name not in self._servers, f"{name} was started already"
+        etcd = self._etcds[name] = Etcd(self._binaries["etcd"], self.directory, self._group, f"etcd-{name}")
+        await etcd.start()
+
     def _add(self, name: str) -> ApiServer:
         assert name not in self._servers, f"{name} was started already"
         server = self._servers[name] = ApiServer(
@@ -307,7 +353,7 @@ class ControlPlane:
             self._binaries["kube-apiserver"],
             self.directory,
             self._group,
-            etcd=self.etcd.url,
+            etcd=self.etcd_of(name).url,
             users=self._users,
         )
         return server

@@ -20,8 +20,9 @@ from typing import Self
 import aiohttp
 
 from devcluster.balancer import Balancer
-from devcluster.controlplane import REQUEST_TIMEOUT_SECONDS, ApiServer, ControlPlane, Server
+from devcluster.controlplane import REQUEST_TIMEOUT_SECONDS, ApiServer, ControlPlane, Etcd, Server
 from devcluster.manifests import MACHINE_CRDS, Manifest, apply, load
+from devcluster.network import Link, Traffic
 from devcluster.processes import ProcessGroup
 
 CHARTS = Path(__file__).parent.parent / "charts"
@@ -36,6 +37,7 @@ IN_FLIGHT_WINDOW = REQUEST_TIMEOUT_SECONDS + 2.0  # by then an admitted Machine 
 _LEASE_SECONDS = 5  # what a killed agent is missed for before its successor leads
 _READY_SECONDS = 60.0
 _POLL_SECONDS = 0.05
+_SUFFIXES = ("", "-b", "-c")
 _PORTS = range(20_000, 32_000)  # no system hands these out for outgoing connections
 
 
@@ -64,7 +66,9 @@ class Installation:
 
     `seeds` names the seeds, `user_clusters` the user cluster of each, `programs` every process by name:
     seedquota-master, seedquota-seed-1, and with two replicas also seedquota-seed-1-b. Logs are in `directory`.
-    `in_flight_window` is in seconds.
+    `in_flight_window` is in seconds. `organization` is the project's, if it has one. `seed_flags` gives more flags
+    to the agents of a seed. With `breakable`, the master's cluster and each seed have an etcd of their own, which can
+    be restored from a snapshot, and `links` has the master's way to each seed, which can be cut.
     """
 
     def __init__(
@@ -73,8 +77,12 @@ class Installation:
         *,
         seeds: int = 2,
         replicas: int = 1,
+        master_replicas: int = 1,
         project: str = "alpha",
+        organization: str = "",
         in_flight_window: float = IN_FLIGHT_WINDOW,
+        seed_flags: Mapping[str, Sequence[str]] = {},
+        breakable: bool = False,
         progress: Callable[[str], None] = lambda _line: None,
     ) -> None:
         self.directory = directory
@@ -82,7 +90,12 @@ class Installation:
         self.seeds = [f"seed-{number}" for number in range(1, seeds + 1)]
         self.user_clusters = {seed: seed.replace("seed", "user") for seed in self.seeds}
         self.programs: dict[str, Program] = {}
+        self.links: dict[str, Link] = {}
+        self._organization = organization
         self._replicas = replicas
+        self._master_replicas = master_replicas
+        self._seed_flags = seed_flags
+        self._breakable = breakable
         self.in_flight_window = in_flight_window
         self._progress = progress
         self._plane = ControlPlane(directory)
@@ -113,6 +126,9 @@ class Installation:
     def clusters(self) -> list[ApiServer]:
         return [self._plane.cluster(name) for name in (MASTER, *self.seeds, *self.user_clusters.values())]
 
+    def etcd_of(self, name: str) -> Etcd:
+        return self._plane.etcd_of(name)
+
     async def kill_replicas(self, seed: str) -> list[Program]:
         """SIGKILL to every replica of the seed's agent. Returns them, to be started again."""
         killed = [program for name, program in self.programs.items() if name.startswith(f"seedquota-{seed}")]
@@ -124,6 +140,14 @@ class Installation:
         lines = (line for program in self.programs.values() for line in program.log.read_text().splitlines())
         return [line for line in lines if '"level":"info"' not in line]
 
+    async def add_user_cluster(self, name: str, seed: str, project: str) -> None:
+        """One more user cluster on a seed, of a project that the master has. Returns when it is counted."""
+        await self._plane.start([name])
+        await self._install_user_cluster(name)
+        source = [namespace(project), *self._source(name, project)]
+        await apply(self._plane.cluster(seed), source)
+        await self._holds(self._plane.cluster(seed), f"namespaces/{project}/userclusters/{name}", "Ready")
+
     async def enforced(self, quota: str, seconds: float = _READY_SECONDS) -> None:
         """Waits until the quota is in force on every seed and every user cluster asks for each Machine."""
         await self._holds(self.master, f"resourcequotas/{quota}", "Enforced", seconds)
@@ -132,7 +156,11 @@ class Installation:
     async def _install(self) -> None:
         names = [MASTER, *self.seeds, *self.user_clusters.values()]
         self._progress(f"starting {len(names)} API servers")
-        await self._plane.start(names)
+        await self._plane.start(names, own_etcd=[MASTER, *self.seeds] if self._breakable else ())
+        if self._breakable:
+            for seed in self.seeds:
+                link = self.links[seed] = Link(free_port(), self._plane.cluster(seed).port)
+                await link.set(Traffic.FORWARDED)
         self._progress("installing SeedQuota")
         crds = load(CHARTS / "crds")
         # What runs waits for what it reads: the programs start beside the rest, and /readyz tells.
@@ -149,7 +177,7 @@ class Installation:
             manifest
             for seed in self.seeds
             for manifest in (
-                secret(seed, NAMESPACE, self._plane.cluster(seed).kubeconfig(MASTER_USER)),
+                secret(seed, NAMESPACE, self._way_to(seed)),
                 {
                     "apiVersion": API,
                     "kind": "Seed",
@@ -158,20 +186,17 @@ class Installation:
                 },
             )
         ]
-        project = {"apiVersion": API, "kind": "Project", "metadata": {"name": self.project}, "spec": {}}
-        await apply(self.master, [*crds, namespace(NAMESPACE), *rights("master", MASTER_USER), *seeds, project])
+        projects = [project(self.project, self._organization)]
+        if self._organization:
+            projects.insert(0, named("Organization", self._organization))
+        await apply(self.master, [*crds, namespace(NAMESPACE), *rights("master", MASTER_USER), *seeds, *projects])
+
+    def _way_to(self, seed: str) -> str:
+        """The kubeconfig by which the master reaches the seed."""
+        port = self.links[seed].port if seed in self.links else None
+        return self._plane.cluster(seed).kubeconfig(MASTER_USER, port=port)
 
     async def _install_seed(self, seed: str, crds: Iterable[Manifest]) -> None:
-        user_cluster = self.user_clusters[seed]
-        source = [
-            secret(user_cluster, self.project, self._plane.cluster(user_cluster).kubeconfig(SEED_USER)),
-            {
-                "apiVersion": API,
-                "kind": "UserCluster",
-                "metadata": {"name": user_cluster, "namespace": self.project},
-                "spec": {"project": self.project, "kubeconfigSecretRef": {"name": user_cluster}},
-            },
-        ]
         await apply(
             self._plane.cluster(seed),
             [
@@ -180,9 +205,20 @@ class Installation:
                 namespace(self.project),
                 *rights("seed", SEED_USER),
                 *rights("master-on-seed", MASTER_USER),
-                *source,
+                *self._source(self.user_clusters[seed], self.project),
             ],
         )
+
+    def _source(self, user_cluster: str, project: str) -> list[Manifest]:
+        return [
+            secret(user_cluster, project, self._plane.cluster(user_cluster).kubeconfig(SEED_USER)),
+            {
+                "apiVersion": API,
+                "kind": "UserCluster",
+                "metadata": {"name": user_cluster, "namespace": project},
+                "spec": {"project": project, "kubeconfigSecretRef": {"name": user_cluster}},
+            },
+        ]
 
     async def _install_user_cluster(self, name: str) -> None:
         await apply(self._plane.cluster(name), [*load(MACHINE_CRDS), *rights("user-cluster", SEED_USER)])
@@ -194,7 +230,9 @@ class Installation:
             f"--namespace={NAMESPACE}",
         )
         kubeconfig = self._kubeconfig(MASTER, MASTER_USER)
-        self._add("seedquota-master", ["master", kubeconfig, *common, "--identity=seedquota-master"])
+        for suffix in _SUFFIXES[: self._master_replicas]:
+            name = f"seedquota-master{suffix}"
+            self._add(name, ["master", kubeconfig, *common, f"--identity={name}"])
         for seed in self.seeds:
             ports = [free_port() for _ in range(self._replicas)]
             url = f"https://127.0.0.1:{ports[0]}"
@@ -202,7 +240,7 @@ class Installation:
                 balancer = Balancer(ports)
                 self._balancers.append(balancer)
                 url = f"https://127.0.0.1:{balancer.port}"
-            for suffix, port in zip(("", "-b", "-c"), ports, strict=False):
+            for suffix, port in zip(_SUFFIXES, ports, strict=False):
                 name = f"seedquota-{seed}{suffix}"
                 arguments = [
                     "seed",
@@ -214,6 +252,7 @@ class Installation:
                     f"--webhook-address=127.0.0.1:{port}",
                     f"--webhook-url={url}",
                     f"--in-flight-window={self.in_flight_window:g}s",
+                    *self._seed_flags.get(seed, ()),
                 ]
                 self._add(name, arguments)
         return list(self.programs.values())
@@ -269,6 +308,8 @@ class Installation:
     async def _close(self) -> None:
         for balancer in self._balancers:
             await balancer.close()
+        for link in self.links.values():
+            await link.close()
         await asyncio.to_thread(self._group.close)
         await self._plane.__aexit__(None, None, None)
 
@@ -299,13 +340,16 @@ def secret(name: str, in_namespace: str, kubeconfig: str) -> Manifest:
     }
 
 
-def quota(name: str, project: str, limits: Mapping[str, str]) -> Manifest:
-    return {
-        "apiVersion": API,
-        "kind": "ResourceQuota",
-        "metadata": {"name": name},
-        "spec": {"subject": {"kind": "project", "name": project}, "quota": dict(limits)},
-    }
+def quota(name: str, subject: str, limits: Mapping[str, str], kind: str = "project") -> Manifest:
+    return named("ResourceQuota", name, subject={"kind": kind, "name": subject}, quota=dict(limits))
+
+
+def project(name: str, organization: str = "") -> Manifest:
+    return named("Project", name, **({"organization": organization} if organization else {}))
+
+
+def named(kind: str, name: str, **spec: object) -> Manifest:
+    return {"apiVersion": API, "kind": kind, "metadata": {"name": name}, "spec": spec}
 
 
 def rights(file: str, user: str) -> list[Manifest]:

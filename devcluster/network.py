@@ -1,0 +1,94 @@
+"""A network between two programs that can be cut: connections are forwarded, hang, or are refused."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from contextlib import suppress
+from enum import Enum
+
+_CHUNK = 64 * 1024
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER with no time: closing resets the connection
+
+
+class Traffic(Enum):
+    FORWARDED = "forwarded"
+    DROPPED = "dropped"  # connections stay open and new ones begin, but nothing passes any more
+    REFUSED = "refused"  # connections are reset and nobody listens
+
+
+class Link:
+    """The way to `target`, a port of this machine, by way of `port`. Whoever uses it sees the target's certificate.
+
+    What is sent while traffic is dropped arrives once it is forwarded again, as TCP repeats what was lost: late, and
+    perhaps after its sender has given up on it.
+    """
+
+    def __init__(self, port: int, target: int) -> None:
+        self.port = port
+        self._target = target
+        self._flows = asyncio.Event()
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+
+    async def set(self, traffic: Traffic) -> None:
+        if traffic is Traffic.REFUSED:
+            await self.close()
+            return
+        if traffic is Traffic.FORWARDED:
+            self._flows.set()
+        else:
+            self._flows.clear()
+        if self._server is None:
+            self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for connection in self._connections:
+            connection.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers = [writer]
+        try:
+            await self._flows.wait()
+            with suppress(OSError):
+                target_reader, target_writer = await asyncio.open_connection("127.0.0.1", self._target)
+                writers.append(target_writer)
+                await self._join((reader, target_writer), (target_reader, writer))
+        finally:
+            for end in writers:
+                _reset(end)
+
+    async def _join(self, *ways: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> None:
+        """Until either side ends the connection: that of the other ends with it."""
+        directions = [asyncio.create_task(self._copy(reader, writer)) for reader, writer in ways]
+        try:
+            await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for direction in directions:
+                direction.cancel()
+            await asyncio.gather(*directions, return_exceptions=True)
+
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while chunk := await reader.read(_CHUNK):
+                await self._flows.wait()
+                writer.write(chunk)
+                await writer.drain()
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    """Unlike an end in good order, it also ends what the other side still wants to send."""
+    if not writer.is_closing():
+        connection = writer.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    writer.transport.abort()

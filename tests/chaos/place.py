@@ -1,0 +1,135 @@
+"""What the chaos happens to: a master and two seeds with two replicas each, three user clusters, three quotas.
+
+seed-1  user-1 of project alpha, user-3 of project beta         each quota limits cpu; two of them something else too
+seed-2  user-2 of project alpha
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from common import resources
+from devcluster import install, redis
+from devcluster.controlplane import Etcd, Server
+from devcluster.install import MASTER, Installation
+from devcluster.load import Size
+from devcluster.manifests import apply
+from devcluster.redis import RedisServer, Settings
+from tests.chaos.truth import Holdings, Limit, Observer, Overshoot
+
+ORGANIZATION = "acme"
+SMALLEST = Size("1", "1Gi", "1Gi")
+PROJECTS = {"alpha": ("user-1", "user-2"), "beta": ("user-3",)}
+HOSTS = {"user-1": "seed-1", "user-2": "seed-2", "user-3": "seed-1"}
+
+
+class Quota:
+    """One quota: what it is called, what it allows, and the user clusters that it spans."""
+
+    def __init__(self, name: str, kind: str, subject: str, quota: Mapping[str, str], clusters: tuple[str, ...]) -> None:
+        self.name = name
+        self.kind = kind
+        self.subject = subject
+        self.quota = quota
+        self.limit = Limit(name, clusters, resources.parse(quota))
+
+    def clusters_on(self, seed: str) -> list[str]:
+        return [name for name in self.limit.clusters if HOSTS[name] == seed]
+
+
+QUOTAS = (
+    Quota("project-alpha", "project", "alpha", {"cpu": "48", "machines": "32"}, PROJECTS["alpha"]),
+    Quota("project-beta", "project", "beta", {"cpu": "28"}, PROJECTS["beta"]),
+    Quota("org-acme", "organization", ORGANIZATION, {"cpu": "64", "memory": "112Gi"}, tuple(HOSTS)),
+)
+
+
+class Place:
+    def __init__(self, installed: Installation, stores: Mapping[str, RedisServer]) -> None:
+        self.installed = installed
+        self.stores = stores  # by seed; empty where the API server is the store
+        self.holdings = {name: Holdings(self._look) for name in HOSTS}
+        self.overshoot = Overshoot([quota.limit for quota in QUOTAS], self.holdings)
+        self.observers = {name: Observer(installed.cluster(name), self.holdings[name]) for name in HOSTS}
+
+    @property
+    def directory(self) -> Path:
+        return self.installed.directory
+
+    @property
+    def seeds(self) -> list[str]:
+        return self.installed.seeds
+
+    def programs_of(self, side: str) -> list[Server]:
+        """The replicas of the master or of a seed's agent."""
+        return [server for name, server in self.installed.programs.items() if name.startswith(f"seedquota-{side}")]
+
+    def clusters(self) -> list[str]:
+        return [MASTER, *self.seeds, *HOSTS]
+
+    def etcd_of(self, cluster: str) -> Etcd:
+        return self.installed.etcd_of(cluster)
+
+    def servers(self) -> dict[str, Server]:
+        """Every process by its name."""
+        every: list[Server] = [
+            *self.installed.programs.values(),
+            *(self.installed.cluster(name) for name in self.clusters()),
+            *(self.etcd_of(name) for name in (*HOSTS, MASTER, *self.seeds)),
+            *self.stores.values(),
+        ]
+        return {server.name: server for server in every}
+
+    def _look(self) -> None:
+        self.overshoot.look()
+
+
+@asynccontextmanager
+async def place(directory: Path, store: str) -> AsyncIterator[Place]:
+    """All of it runs, every quota is in force, and the observers look."""
+    async with AsyncExitStack() as stack:
+        stores = await _stores(stack, directory) if store == "redis" else {}
+        flags = {seed: ("--ledger-store=redis", f"--redis-url={server.url}") for seed, server in stores.items()}
+        installed = await stack.enter_async_context(
+            Installation(
+                directory,
+                seeds=2,
+                replicas=2,
+                master_replicas=2,
+                organization=ORGANIZATION,
+                seed_flags=flags,
+                breakable=True,
+            )
+        )
+        await apply(installed.master, [install.project("beta", ORGANIZATION)])
+        await installed.add_user_cluster("user-3", "seed-1", "beta")
+        quotas = [install.quota(quota.name, quota.subject, quota.quota, quota.kind) for quota in QUOTAS]
+        await apply(installed.master, quotas)
+        await asyncio.gather(*(installed.enforced(quota.name) for quota in QUOTAS))
+        made = Place(installed, stores)
+        observing = [asyncio.create_task(observer.run()) for observer in made.observers.values()]
+        try:
+            yield made
+        finally:
+            for task in observing:
+                task.cancel()
+            await asyncio.gather(*observing, return_exceptions=True)
+            for observer in made.observers.values():
+                await observer.close()
+
+
+async def _stores(stack: contextlib.AsyncExitStack, directory: Path) -> dict[str, RedisServer]:
+    """A Redis for each seed, whose disk has every write that it acknowledged."""
+    executable = await redis.ensure()
+    group = await stack.enter_async_context(redis.redis_group())
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    servers = {
+        seed: RedisServer(f"redis-{seed}", executable, directory, group, Settings(persistence="aof"))
+        for seed in ("seed-1", "seed-2")
+    }
+    await asyncio.gather(*(server.start() for server in servers.values()))
+    return servers

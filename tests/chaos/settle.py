@@ -1,0 +1,198 @@
+"""After the storm: whether every ledger and every status is exactly right, and whether every quota can be filled."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from common import resources
+from common.resources import ResourceList
+from devcluster.controlplane import ApiServer
+from devcluster.install import GROUP_PATH, NAMESPACE
+from devcluster.load import Attempt, Outcome, Tenant, parse_refusal
+from tests.chaos.place import HOSTS, PROJECTS, QUOTAS, SMALLEST, Place, Quota
+
+Json = dict[str, Any]
+Machines = Mapping[str, Mapping[str, ResourceList]]  # sizes by name, by user cluster
+
+_LEDGERS = f"{GROUP_PATH}/namespaces/{NAMESPACE}/quotaledgers"
+_POLL_SECONDS = 0.5
+_TIMEOUT = aiohttp.ClientTimeout(total=10)
+
+
+async def recount(place: Place) -> Machines:
+    """From consistent lists, made now."""
+    found = await asyncio.gather(*(observer.recount() for observer in place.observers.values()))
+    return dict(zip(place.observers, found, strict=True))
+
+
+async def settled(place: Place, seconds: float) -> tuple[float, list[str]]:
+    """Seconds until nothing was wrong any more, or the time that is up and what is wrong then."""
+    started = time.monotonic()
+    while True:
+        try:
+            wrong = await differences(place)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            wrong = [f"cannot look: {type(error).__name__}: {error}"]
+        elapsed = time.monotonic() - started
+        if not wrong or elapsed > seconds:
+            return elapsed, wrong
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+async def differences(place: Place) -> list[str]:
+    """What is not as a fresh recount says. Empty where all is exact, open, and nothing is reserved."""
+    machines = await recount(place)
+    wrong: list[str] = []
+    masters = {ledger["quota"]["name"]: ledger for ledger in await _items(place.installed.master, _LEDGERS)}
+    accounts = {seed: await _accounts(place, seed) for seed in place.seeds}
+    for quota in QUOTAS:
+        used = {seed: _used(quota, machines, quota.clusters_on(seed)) for seed in place.seeds}
+        wrong += await _wrong_status(place, quota, resources.total(used.values()))
+        for seed in place.seeds:
+            copy = (await _quota(place.installed.cluster(seed), quota)).get("status", {})
+            wrong += _unequal(f"{quota.name}: local use of {seed}", copy.get("localUsage", {}), used[seed])
+            wrong += _wrong_account(f"{quota.name} on {seed}", accounts[seed].get(quota.name), quota, used[seed])
+        wrong += _wrong_grants(quota, masters.get(quota.name), {seed: accounts[seed].get(quota.name) for seed in used})
+    return wrong
+
+
+async def _wrong_status(place: Place, quota: Quota, used: ResourceList) -> list[str]:
+    status = (await _quota(place.installed.master, quota)).get("status", {})
+    wrong = _unequal(f"{quota.name}: global use", status.get("globalUsage", {}), used)
+    if any(resources.parse(status.get("reserved", {})).values()):
+        wrong.append(f"{quota.name}: reserved {status['reserved']}")
+    for condition in status.get("conditions", ()):
+        expected = {"Ready": "True", "Enforced": "True", "UsageCurrent": "True", "Exceeded": "False"}
+        if condition["status"] != expected.get(condition["type"], condition["status"]):
+            wrong.append(f"{quota.name}: {condition['type']} {condition['reason']}: {condition['message']}")
+    return wrong
+
+
+def _wrong_account(what: str, account: Json | None, quota: Quota, used: ResourceList) -> list[str]:
+    if account is None:
+        return [f"{what}: no account"]
+    wrong = []
+    if account.get("state") != "Open":
+        wrong.append(f"{what}: {account.get('state')}")
+    if reservations := account.get("reservations"):
+        wrong.append(f"{what}: reservations {str(reservations)[:300]}")
+    if any(resources.parse(account.get("reserved", {})).values()):
+        wrong.append(f"{what}: reserved {account['reserved']}")
+    counted = resources.total(resources.parse(amounts) for amounts in account.get("used", {}).values())
+    mine = resources.only(counted, quota.limit.amounts)
+    return wrong + _unequal(f"{what}: counted", resources.render(mine), used)
+
+
+def _wrong_grants(quota: Quota, ledger: Json | None, accounts: Mapping[str, Json | None]) -> list[str]:
+    """The master's book covers every seed's, and does not hand out more than there is."""
+    if ledger is None:
+        return [f"{quota.name}: the master has no ledger"]
+    grants = ledger["grants"]
+    wrong = []
+    if grants.get("learning"):
+        wrong.append(f"{quota.name}: the master is learning")
+    held: dict[str, int] = {}
+    for seed, holding in grants.get("seeds", {}).items():
+        granted, returned = resources.parse(holding.get("granted", {})), resources.parse(holding.get("returned", {}))
+        held = resources.add(held, resources.subtract(granted, returned))
+        account = accounts.get(seed) or {}
+        if resources.short(resources.parse(account.get("granted", {})), dict.fromkeys(held, 0) | granted):
+            wrong.append(
+                f"{quota.name}: {seed} was granted {account['granted']}, {holding['granted']} in the master's ledger"
+            )
+        if resources.short(returned, dict.fromkeys(held, 0) | resources.parse(account.get("returned", {}))):
+            wrong.append(f"{quota.name}: {seed} returned {account.get('returned')}, master: {holding['returned']}")
+    if over := resources.short(held, quota.limit.amounts):
+        wrong.append(f"{quota.name}: the master has handed out {resources.text(over)} too much")
+    return wrong
+
+
+def _used(quota: Quota, machines: Machines, clusters: list[str]) -> dict[str, int]:
+    zero = dict.fromkeys(quota.limit.amounts, 0)
+    every = resources.total(size for name in clusters for size in machines[name].values())
+    return resources.only(resources.add(zero, every), zero)
+
+
+def _unequal(what: str, said: Mapping[str, str | int], true: ResourceList) -> list[str]:
+    amounts = resources.add(dict.fromkeys(true, 0), resources.only(resources.parse(said), true))
+    return [] if amounts == dict(true) else [f"{what}: {resources.text(amounts)}, there is {resources.text(true)}"]
+
+
+def room(machines: Machines) -> int:
+    """How many of the smallest Machines still fit somewhere."""
+
+    def left(quota: Quota) -> int:
+        free = resources.subtract(quota.limit.amounts, _used(quota, machines, list(quota.limit.clusters)))
+        return min(max(amount, 0) // SMALLEST.amounts[name] for name, amount in free.items())
+
+    by_name = {quota.name: left(quota) for quota in QUOTAS}
+    return max(min(by_name[f"project-{project}"], by_name["org-acme"]) for project in PROJECTS)
+
+
+async def fill(place: Place) -> tuple[int, list[str]]:
+    """Fills what is left, first of alpha, from both seeds in turn. What then is left, and answers that were wrong."""
+    tenants = {name: Tenant(place.installed.cluster(name)) for name in HOSTS}
+    wrong: list[str] = []
+    try:
+        before = await recount(place)
+        for name in before["user-3"]:
+            place.holdings["user-3"].deleting(name)
+        await tenants["user-3"].delete(before["user-3"])
+        for clusters in PROJECTS.values():
+            wrong += await _fill([tenants[name] for name in clusters])
+    finally:
+        for tenant in tenants.values():
+            await tenant.__aexit__(None, None, None)
+    return room(await recount(place)), wrong
+
+
+async def _fill(tenants: list[Tenant]) -> list[str]:
+    """Until each has been refused since the last was admitted."""
+    refused: dict[str, Attempt] = {}
+    for tenant in itertools.cycle(tenants):
+        attempt = await tenant.create(SMALLEST)
+        if attempt.outcome is Outcome.ADMITTED:
+            refused.clear()
+        elif attempt.outcome is Outcome.REFUSED and (said := parse_refusal(attempt.message)) and said.adds_up:
+            refused[tenant.name] = attempt
+        else:
+            return [f"filling {tenant.name}: {attempt.status} {attempt.message} after {attempt.tries} tries"]
+        if len(refused) == len(tenants):
+            break
+    return []
+
+
+async def _items(server: ApiServer, path: str) -> list[Json]:
+    body = await _get(server, path)
+    return list(body["items"])
+
+
+async def _quota(server: ApiServer, quota: Quota) -> Json:
+    return await _get(server, f"{GROUP_PATH}/resourcequotas/{quota.name}")
+
+
+async def _get(server: ApiServer, path: str) -> Json:
+    async with server.session() as session, session.get(path, raise_for_status=True, timeout=_TIMEOUT) as answer:
+        return msgspec.json.decode(await answer.read(), type=Json)
+
+
+async def _accounts(place: Place, seed: str) -> dict[str, Json]:
+    """The seed's accounts by the quota's name, as they are in its store."""
+    if not place.stores:
+        found = await _items(place.installed.cluster(seed), _LEDGERS)
+        return {ledger["quota"]["name"]: ledger["account"] for ledger in found}
+    accounts: dict[str, Json] = {}
+    redis = place.stores[seed]
+    for uid in (await redis.command("HKEYS", f"{{seedquota:{seed}}}:accounts")).decode().split():
+        found_object = await redis.command("HGET", f"{{seedquota:{seed}}}:account:{uid}", "object")
+        if found_object:
+            ledger = msgspec.json.decode(found_object, type=Json)
+            accounts[ledger["quota"]["name"]] = ledger["account"]
+    return accounts
