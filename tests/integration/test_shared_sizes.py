@@ -1,0 +1,245 @@
+"""Sizes in a real Redis: shared by replicas, there after a restart, and no harm when it is slow, gone or garbled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from common.quantity import UNIT
+from devcluster.redis import RedisServer, Settings
+from seed.flavours import cache as caches
+from seed.flavours import shared as sharing
+from seed.flavours.shared import SharedSizes
+from seed.ledger.redis_primary import RedisAccess, redis_url
+from seed.providers.flavour import ALL, Catalogue, Flavour, Place, Query
+from tests.integration.redis_servers import SEED, Rack, rack
+from tests.unit.test_flavour_cache import LARGE, PLACE, Kept, Told
+
+pytestmark = pytest.mark.integration
+
+KEY = f"{{seedquota:{SEED}}}:sizes:1"
+PATIENCE = caches.SHARED_SECONDS
+RIGHTS = "+hget +hset +hlen +del +expire +set ~{seedquota:" + SEED + "}*"
+ODD = {
+    "gpu": Flavour(
+        cpu=UNIT // 2, memory=1500 * 10**6 * UNIT, storage=960 * 10**9 * UNIT, devices={"amd.com/gpu": UNIT}
+    ),
+    "diskless": Flavour(cpu=UNIT, memory=2**44 * UNIT, storage=None),
+    "template": Flavour(cpu=UNIT, memory=UNIT, storage="rootDiskSizeGB is not set"),
+}
+
+
+@pytest_asyncio.fixture
+async def servers(tmp_path: Path) -> AsyncIterator[Rack]:
+    async with rack(tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine is no Redis that hangs."""
+    monkeypatch.setattr(caches, "SHARED_SECONDS", 5.0)
+
+
+@asynccontextmanager
+async def replica(url: str, access: RedisAccess | None = None, **options: float) -> AsyncIterator[Kept]:
+    made = Kept(shared=SharedSizes(redis_url(url), access or RedisAccess(), SEED), **options)
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+async def written(redis: RedisServer, count: int, by: Kept) -> None:
+    async with asyncio.timeout(20):
+        while int(await redis.command("HLEN", KEY)) < count:
+            await asyncio.sleep(0.02)
+            await by.share_again()  # as from time to time: a busy machine may have been too slow for the first write
+
+
+async def odd(_query: Query) -> Catalogue:
+    return Catalogue(ODD)
+
+
+async def nobody(_query: Query) -> Catalogue:
+    raise AssertionError("the cloud was asked")
+
+
+async def test_what_one_replica_was_told_the_others_know_and_one_that_restarts(servers: Rack) -> None:
+    redis = await servers.server("redis")
+    silent = Told(nobody)
+    async with replica(redis.url) as first, replica(redis.url) as second:
+        for name, flavour in ODD.items():
+            assert await first.ask(Told(odd, lists=True).question(name)) == flavour
+        await written(redis, len(ODD), first)
+        for name, flavour in ODD.items():
+            assert await second.ask(silent.question(name)) == flavour
+            assert await second.ask(silent.question(name)) == flavour
+        assert second.lookups == ["shared", "hit"] * len(ODD)
+    async with replica(redis.url) as restarted:
+        found = await asyncio.gather(*(restarted.ask(silent.question(name)) for name in [*ODD] * 100))
+        assert found == [*ODD.values()] * 100
+    assert silent.asked == []
+
+
+async def test_places_and_seeds_are_apart(servers: Rack) -> None:
+    redis = await servers.server("redis")
+    elsewhere = Place(PLACE.provider, PLACE.endpoint, "us-east-1")
+    async with replica(redis.url) as first, replica(redis.url) as second:
+        await first.ask(Told(odd).question("gpu"))
+        await written(redis, len(ODD), first)
+        cloud = Told(odd)
+        await second.ask(cloud.question("gpu", place=elsewhere))
+        assert cloud.asked == ["gpu"]
+        other = SharedSizes(redis_url(redis.url), RedisAccess(), "us-1")
+        assert await other.get(PLACE, "gpu") is None
+        await other.close()
+
+
+async def test_a_redis_that_dies_costs_nothing_and_is_filled_again_when_it_is_back(servers: Rack) -> None:
+    redis = await servers.server("redis")
+    async with replica(redis.url) as first, replica(redis.url) as second:
+        cloud = Told(odd)
+        await first.ask(cloud.question("gpu"))
+        await written(redis, len(ODD), first)
+        await redis.kill()
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        for name, flavour in ODD.items():
+            assert await second.ask(cloud.question(name)) == flavour
+        assert loop.time() - started < 0.5
+        await redis.start()  # empty
+        await written(redis, len(ODD), first)
+        async with replica(redis.url) as third:
+            assert await third.ask(Told(nobody).question("gpu")) == ODD["gpu"]
+
+
+async def test_a_redis_that_hangs_delays_a_lookup_by_some_tens_of_milliseconds(
+    servers: Rack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(caches, "SHARED_SECONDS", PATIENCE)
+    redis = await servers.server("redis")
+    async with replica(redis.url) as first:
+        cloud = Told(odd)
+        await first.ask(cloud.question("gpu", place=Place("do", "https://api")))
+        redis.pause()
+        loop = asyncio.get_running_loop()
+        try:
+            for number in range(5):
+                started = loop.time()
+                assert await first.ask(cloud.question("gpu", place=Place("do", f"https://{number}"))) == ODD["gpu"]
+                assert loop.time() - started < PATIENCE + 0.2  # a busy machine
+            started = loop.time()
+            known = await asyncio.gather(
+                *(first.ask(cloud.question("gpu", place=Place("do", "x"))) for _ in range(100))
+            )
+            assert known == [ODD["gpu"]] * 100
+            assert loop.time() - started < PATIENCE + 0.2
+        finally:
+            redis.resume()
+
+
+async def test_tls_a_user_and_the_documented_rights_are_enough(servers: Rack) -> None:
+    users = ["user default on >administrator ~* &* +@all", f"user sizes on >s3cret {RIGHTS}"]
+    redis = await servers.server("redis", Settings(tls=True, users=users, password="administrator"))
+    access = RedisAccess(username="sizes", password="s3cret", ca_file=redis.ca)
+    async with replica(redis.url, access) as first, replica(redis.url, access) as second:
+        cloud = Told(odd)
+        await first.ask(cloud.question("gpu"))
+        await written(redis, len(ODD), first)
+        await second.prefetch(cloud.question(ALL))
+        assert await second.ask(Told(nobody).question("gpu")) == ODD["gpu"]
+    wrong = RedisAccess(username="sizes", password="wr0ng", ca_file=redis.ca)
+    async with replica(redis.url, wrong) as locked_out:
+        assert await locked_out.ask(cloud.question("gpu")) == ODD["gpu"]
+        assert locked_out.lookups == ["fetched"]
+
+
+async def test_the_primary_that_sentinels_name_and_the_owner_of_the_slot_are_found(servers: Rack) -> None:
+    single = await servers.server("single")
+    sentinel = await servers.sentinel(single)
+    member = await servers.server("member", Settings(cluster=True))
+    await member.command("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
+    async with asyncio.timeout(10):
+        while b"cluster_state:ok" not in await member.command("CLUSTER", "INFO"):
+            await asyncio.sleep(0.05)
+    for url, redis in ((sentinel.url, single), (f"redis+cluster://127.0.0.1:{member.port}", member)):
+        async with replica(url) as first, replica(url) as second:
+            await first.ask(Told(odd).question("gpu"))
+            await written(redis, len(ODD), first)
+            async with asyncio.timeout(10):  # the first lookups may be faster than the search for the primary
+                while "shared" not in second.lookups:
+                    await second.ask(Told(odd).question("gpu", place=PLACE))
+                    second._shelves.clear()
+
+
+async def test_one_of_the_replicas_lists_for_all(servers: Rack) -> None:
+    redis = await servers.server("redis")
+    cloud = Told(odd, lists=True)
+    async with replica(redis.url) as first, replica(redis.url) as second:
+        await asyncio.gather(*(one.prefetch(cloud.question(ALL)) for one in (first, second, first, second)))
+        assert cloud.asked == [ALL]
+        await written(redis, len(ODD), first)
+        assert await second.ask(Told(nobody).question("gpu")) == ODD["gpu"]
+
+
+async def test_what_is_shared_is_bounded(servers: Rack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharing, "MAX_SIZES", 10)
+    redis = await servers.server("redis")
+    async with replica(redis.url) as first:
+        for number in range(40):
+            await first.ask(Told(odd).question("gpu", place=Place("do", f"https://{number}")))
+            await asyncio.sleep(0.01)
+        await written(redis, 1, first)
+        assert int(await redis.command("HLEN", KEY)) <= 10
+        assert int(await redis.command("TTL", KEY)) > 0
+
+
+@pytest.mark.parametrize("value", ["", "{}", "garbage", '{"sizes": {"cpu": "-1", "memory": "1"}, "asOf": ""}'])
+async def test_what_cannot_have_been_written_by_us_is_no_size(servers: Rack, value: str) -> None:
+    redis = await servers.server("redis")
+    async with replica(redis.url) as first, replica(redis.url) as second:
+        await first.ask(Told(odd).question("gpu"))
+        await written(redis, len(ODD), first)
+        for field in (await redis.command("HKEYS", KEY)).split():
+            await redis.command("HSET", KEY, field.decode(), value)
+        assert await second.ask(Told(odd).question("gpu")) == ODD["gpu"]
+        assert second.lookups == ["fetched"]
+
+
+async def test_no_name_and_no_secret_stands_in_redis(servers: Rack) -> None:
+    redis = await servers.server("redis")
+    secret_place = Place("openstack", "https://keystone.secret.example/v3", "secret-region", "secret-account")
+    async with replica(redis.url) as first:
+        question = Told(odd, lists=True).question("gpu", place=secret_place, asker="secret-cluster")
+        await first.prefetch(question)
+        await first.ask(question)
+        await written(redis, len(ODD), first)
+        dump = b""
+        for key in (await redis.command("KEYS", "*")).split():
+            dump += key + (await redis.command("DUMP", key.decode()))
+        dump += await redis.command("HGETALL", KEY)
+    assert b"amd.com/gpu" in dump
+    assert b"secret" not in dump
+    assert b"openstack" not in dump
+
+
+async def test_sizes_that_were_told_long_ago_are_asked_for_again_in_the_background(servers: Rack) -> None:
+    redis = await servers.server("redis")
+    async with replica(redis.url) as first, replica(redis.url, fresh_seconds=0.0) as second:
+        await first.ask(Told(odd).question("gpu"))
+        await written(redis, len(ODD), first)
+        changed = Told(large)
+        assert await second.ask(changed.question("gpu")) == ODD["gpu"]
+        assert await second.ask(changed.question("gpu")) == ODD["gpu"]
+        await asyncio.sleep(0.05)
+        assert await second.ask(changed.question("gpu")) == LARGE
+
+
+async def large(_query: Query) -> Catalogue:
+    return Catalogue({"gpu": LARGE})
