@@ -331,7 +331,7 @@ class Quotas:
             synced=self._synced(state, link),
             reported=report is not None,
             fenced=report is not None and bool(report.nonce),
-            learned=holding.learned,
+            learned=holding.learned and not (self._cold and link is not None and not link.heard),
             held=seat.held,
             use=seat.use,
             reserved=report.reserved if report is not None else {},
