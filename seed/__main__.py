@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from aiohttp import web
 from prometheus_client import REGISTRY
 
 from common import metrics, program
@@ -29,10 +28,11 @@ from seed.certificates import Certificates
 from seed.flavours.cache import FlavourCache
 from seed.flavours.settings import SettingsReader
 from seed.flavours.transport import Transport
+from seed.http_server import HttpServer
 from seed.leader import Leader
 from seed.ledger.chosen import ChosenStore, LedgerOptions
 from seed.sizing import Sizing
-from seed.webhook import MachineWebhook
+from seed.webhook import MAX_BODY, MachineWebhook
 from seed.webhook_configuration import WebhookConfiguration, desired
 from seed.webhook_token import WebhookKey
 
@@ -135,9 +135,8 @@ async def serve(running: Program, options: SeedOptions) -> None:
         in_flight_window=options.in_flight_window,
         on_request=metrics.kubernetes_request,
     )
-    webhook = MachineWebhook(
-        catalog, Admission(catalog, books), sizing, key.verify, observed.decision, lambda: running.health.stopping
-    )
+    webhook = MachineWebhook(catalog, Admission(catalog, books), sizing, key.verify, observed.decision)
+    server = HttpServer(webhook.handle, max_body=MAX_BODY, stopping=lambda: running.health.stopping)
     REGISTRY.register(observed.AccountsCollector(catalog, books))
     REGISTRY.register(observed.FlavoursCollector(cache))
     running.health.add("certificate", certificates.not_ready)
@@ -152,20 +151,13 @@ async def serve(running: Program, options: SeedOptions) -> None:
         asyncio.create_task(chosen.run(), name="ledgers"),
         asyncio.create_task(catalog.run(), name="catalog"),
     ]
-    server = web.ServerRunner(webhook.server(), shutdown_timeout=options.stop_timeout)
     try:
         await within_start(
             followers, key.wait_ready(START_TIMEOUT), certificates.wait_ready(START_TIMEOUT), catalog.wait_synced()
         )
-        await server.setup()
-        site = web.TCPSite(
-            server,
-            options.webhook_address.host or None,
-            options.webhook_address.port,
-            ssl_context=certificates.ssl_context,
-            backlog=1024,
+        await server.start(
+            options.webhook_address.host or None, options.webhook_address.port, certificates.ssl_context
         )
-        await site.start()
         running.health.add("webhook", lambda: None)
         log.info("webhook serves", extra={"address": str(options.webhook_address), "seed": options.seed_name})
         leading = asyncio.create_task(leader.run(), name="leader")
@@ -173,10 +165,10 @@ async def serve(running: Program, options: SeedOptions) -> None:
         await until_stopped(running, followers)
         leading.cancel()  # the lease is released while the webhook still answers
         await asyncio.gather(leading, return_exceptions=True)
-        await site.stop()
+        server.end_soon()
         await asyncio.sleep(LINGER)
     finally:
-        await server.cleanup()
+        await server.stop(options.stop_timeout)
         for task in followers:
             task.cancel()
         await asyncio.gather(*followers, return_exceptions=True)

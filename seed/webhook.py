@@ -16,18 +16,15 @@ from functools import lru_cache
 from urllib.parse import parse_qs
 
 import msgspec
-from aiohttp import web
-from aiohttp.abc import AbstractStreamWriter
-from aiohttp.http_parser import RawRequestMessage
-from aiohttp.streams import StreamReader
-from aiohttp.web_protocol import RequestHandler
 
 from common import resources
 from common.account import Reservation
 from common.quantity import UNIT
 from seed import verdict
-from seed.admission import MARGIN, Admission, Request, Verdict
+from seed.admission import MARGIN, Admission, Verdict
+from seed.admission import Request as Claim
 from seed.catalog import Catalog
+from seed.http_server import Request, Response
 from seed.machines.machine_controller import FOOTPRINT_ANNOTATION, Machine
 from seed.providers.size import Footprint, NotSized, ProviderUnavailable
 from seed.sizing import Sizing
@@ -100,7 +97,7 @@ _KEY = re.compile("[0-9a-z-]{1,63}/[0-9a-z.-]{1,253}")
 
 _review = msgspec.json.Decoder(_Review)
 _encode = msgspec.json.Encoder().encode
-_JSON = {"Content-Type": "application/json"}
+_JSON = "application/json"
 
 
 class MachineWebhook:
@@ -113,45 +110,33 @@ class MachineWebhook:
         sizing: Sizing,
         verify: Callable[[str, str], bool],
         on_decision: Callable[[str, str, str, float], None] = lambda _decision, _reason, _path, _seconds: None,
-        stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        """While `stopping`, each answer ends its connection, so that callers find another replica."""
         self._catalog = catalog
         self._admission = admission
         self._sizing = sizing
         self._stamping = Stamping(catalog, sizing)
         self._verify = verify
         self._on_decision = on_decision
-        self._stopping = stopping
 
-    def server(self) -> web.Server:
-        """Without routes and middlewares: this is the hot path."""
-        return web.Server(self.handle, request_factory=_request, access_log=None)
-
-    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def handle(self, request: Request) -> Response:
         started = time.monotonic()
         purpose, cluster_uid = self._caller(request.path)
         if request.method != "POST" or cluster_uid is None:
-            return web.Response(status=404, text="not found\n")
+            return Response(404, b"not found\n")
         try:
-            review = _review.decode(await request.read()).request
-        except web.HTTPRequestEntityTooLarge:
-            return web.Response(status=413, text="the review is too large\n")
+            review = _review.decode(request.body).request
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            return web.Response(status=400, text=f"not an AdmissionReview of a Machine: {error}\n")
+            return Response(400, f"not an AdmissionReview of a Machine: {error}\n".encode(errors="replace"))
         if purpose == "machines" and not _named(review):  # the stamp comes before the uid and a generated name
-            return web.Response(status=400, text="the Machine has no proper name, namespace and uid\n")
-        deadline = asyncio.get_running_loop().time() + _patience(request.query_string)
+            return Response(400, b"the Machine has no proper name, namespace and uid\n")
+        deadline = asyncio.get_running_loop().time() + _patience(request.query)
         if purpose == "stamp":
             answer = await self._stamp(cluster_uid, review, deadline)
         else:
             found = await self._decide(cluster_uid, review, deadline)
             self._tell(review, found, time.monotonic() - started)
             answer = _respond(review.uid, found)
-        response = web.Response(body=_encode(_Answer(answer)), headers=_JSON)
-        if self._stopping():
-            response.force_close()
-        return response
+        return Response(200, _encode(_Answer(answer)), _JSON)
 
     def _caller(self, path: str) -> tuple[str, str | None]:
         """What is asked, and for which user cluster; None for whoever cannot prove to be its API server."""
@@ -208,7 +193,7 @@ class MachineWebhook:
             if not need:
                 return Verdict(decision="")
         return await self._admission.decide(
-            Request(
+            Claim(
                 uid=machine.metadata.uid,
                 project=cluster.spec.project,
                 need=need,
@@ -256,18 +241,6 @@ def _named(review: _AdmissionRequest) -> bool:
         return True
     metadata = review.object.metadata
     return bool(_UID.fullmatch(metadata.uid) and _KEY.fullmatch(metadata.key))
-
-
-def _request(
-    message: RawRequestMessage,
-    payload: StreamReader,
-    protocol: RequestHandler,
-    writer: AbstractStreamWriter,
-    task: asyncio.Task[None],
-) -> web.BaseRequest:
-    """aiohttp's own, with room for two whole objects."""
-    loop = asyncio.get_running_loop()
-    return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=MAX_BODY)
 
 
 @lru_cache(maxsize=64)

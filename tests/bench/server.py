@@ -32,12 +32,13 @@ from seed.counting import COUNT_AT_ONCE, COUNT_DELAY, FREED_DELAY
 from seed.flavours.cache import FlavourCache
 from seed.flavours.settings import SettingsReader
 from seed.flavours.transport import Transport
+from seed.http_server import HttpServer
 from seed.ledger.chosen import ChosenStore, LedgerOptions
 from seed.ledger.redis_primary import redis_url
 from seed.ledger.tenure import REDIS
 from seed.ledger.writer import AccountWriter
 from seed.sizing import Sizing
-from seed.webhook import MachineWebhook
+from seed.webhook import MAX_BODY, MachineWebhook
 from seed.webhook_token import WebhookKey
 
 NAMESPACE = "seedquota"
@@ -98,10 +99,12 @@ async def admission(facts: Facts, ready: Ready) -> None:
         plenty = dict.fromkeys(quota.limits, 10**24)
         await book.writer.create(Account(incarnation="bench", master="bench", epoch=EPOCH, granted=plenty))
         tasks.append(asyncio.create_task(_keep_counting(book.writer)))
-    port = await _listen(webhook.server(), certificates.ssl_context)
+    server = HttpServer(webhook.handle, max_body=MAX_BODY)
+    await server.start("127.0.0.1", 0, certificates.ssl_context)
     gc.set_threshold(*program.GC_THRESHOLDS)  # as the program has them
     paths = [f"/machines/{found.metadata.uid}/{TOKEN}" for found in catalog.user_clusters.store.values()]
-    await ready(Listening(port, certificates.ca_bundle.decode(), paths))
+    await ready(Listening(server.port, certificates.ca_bundle.decode(), paths))
+    await server.stop(0)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

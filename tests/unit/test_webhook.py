@@ -10,10 +10,10 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from aiohttp import web
 
 from common import account as accounts
 from devcluster import certificates
+from seed.http_server import HttpServer
 from seed.ledger.memory import MemoryStore
 from seed.sizing import Sizing
 from seed.webhook import MAX_BODY, MachineWebhook
@@ -103,17 +103,14 @@ async def serving(
             lambda uid, token: (uid, token) == (CLUSTER_UID, TOKEN) or token == "token-of-a-deleted-cluster",
             lambda decision, reason, path, _seconds: decisions.append((decision, reason, path)),
         )
-        runner = web.ServerRunner(webhook.server(), shutdown_timeout=0.1)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
-        await site.start()
-        port = runner.addresses[0][1]
+        server = HttpServer(webhook.handle, max_body=MAX_BODY)
+        await server.start("127.0.0.1", 0, context)
         trusting = ssl.create_default_context(cadata=made.ca)
         async with aiohttp.ClientSession(
-            f"https://127.0.0.1:{port}", connector=aiohttp.TCPConnector(ssl=trusting)
+            f"https://127.0.0.1:{server.port}", connector=aiohttp.TCPConnector(ssl=trusting)
         ) as session:
             yield Caller(world, session, decisions, sizes)
-        await runner.cleanup()
+        await server.stop(0.1)
 
 
 @pytest.fixture
