@@ -304,6 +304,7 @@ class Accounts:
             before = None  # the copy was made anew, without what we said
         if before is None and quota.published is not None:
             before = Published(quota.copy_uid, quota.published, tuple(quota.published_stale), now)
+            self._published[quota.key.uid] = before  # the intervals run from here: a predecessor's clock says nothing
         wait = publish_in(before, said, stale, now)
         if wait is None:
             return float(STALE_STEP) if stale else None

@@ -6,13 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 import pytest
 
 from common import account as accounts
 from common.account import Account, Reservation
+from common.api import report_to_wire
+from common.grants import report
 from common.kube.client import Cluster
 from common.kube.errors import NotFound, Unavailable
 from common.kube.reflector import Change
@@ -72,8 +74,10 @@ class FakeSeedCluster:
     def __init__(self, world: SeedWorld) -> None:
         self._world = world
         self.before_answer: Callable[[], None] = lambda: None
+        self.published: list[dict[str, Any]] = []
 
-    async def apply(self, *_args: object, **_kwargs: object) -> None: ...
+    async def apply(self, _resource: object, body: dict[str, Any], **_kwargs: object) -> None:
+        self.published.append(body["status"])
 
     async def get(self, resource: object, name: str, namespace: str | None = None) -> object:
         self.before_answer()
@@ -168,6 +172,21 @@ async def test_a_new_leader_counts_nothing_before_a_list_that_began_after_its_cl
         leader.there("a", "b")
         leader.source.lists = 2
         await eventually(lambda: use(leader.world) == 16)
+
+
+async def test_a_new_leader_publishes_what_changes_after_its_predecessor_published() -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=64", granted="cpu=64")
+        copy = world.copies["project-alpha"]
+        said = msgspec.structs.replace(copy.status, account=report_to_wire(report(world.account())))
+        world._put(msgspec.structs.replace(copy, status=said))
+        leader = Leading(world, term=2)
+        running = asyncio.create_task(leader.accounts.run())
+        await reserve(world, "a")
+        await eventually(lambda: leader.cluster.published)
+        assert leader.cluster.published[-1]["localUsage"] == {"cpu": "8"}
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_a_count_that_waits_beside_the_claim_is_not_decided_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
