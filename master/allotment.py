@@ -152,9 +152,11 @@ class _Table:
         self._limits = limits
         self._seats = seats
         self._now = now
-        self._room = resources.subtract(limits, resources.total(self._limited(seat.use) for seat in seats))
-        self._pool = resources.subtract(limits, resources.total(self._limited(seat.held) for seat in seats))
-        self._idle = {seat.seed: lacking(self._limited(seat.held), seat.use) for seat in seats}
+        self._use = {seat.seed: resources.only(seat.use, limits) for seat in seats}
+        held = {seat.seed: resources.only(seat.held, limits) for seat in seats}
+        self._room = resources.subtract(limits, resources.total(self._use.values()))
+        self._pool = resources.subtract(limits, resources.total(held.values()))
+        self._idle = {seed: lacking(amounts, self._use[seed]) for seed, amounts in held.items()}
         self._away = {seat.seed: idle for seat in seats if not seat.reachable and (idle := self._idle[seat.seed])}
         self._holders: list[Seat] | None = None
         self._askers: Sequence[_Asker] = ()
@@ -165,7 +167,7 @@ class _Table:
     def cover(self) -> None:
         """Step 1."""
         for seat in self._seats:
-            self._grant(seat, lacking(self._limited(seat.use), seat.held))
+            self._grant(seat, lacking(self._use[seat.seed], seat.held))
 
     def line(self) -> Sequence[_Asker]:
         """Step 2. An ask that is new in this decision has `asked_at` now, as all that are new."""
@@ -272,18 +274,25 @@ class _Table:
         for asker in askers:
             part_of_pool = times(asker.first, self._pool) // (SPARE_SHARE * len(askers))
             count = min(part_of_pool, SPARE_PER_WAITING * asker.machines)
-            self._grant(asker.seat, scaled(asker.first, count) if count else {})
+            if count:
+                idle = resources.add(asker.own, self._idle[asker.seat.seed])
+                self._grant(asker.seat, lacking(scaled(asker.first, count), idle))
 
     def top_up(self) -> None:
         """Before its next machine has to ask: a seed that grows and has no place for it."""
-        for seat in sorted(self._seats, key=lambda seat: (share(seat.use, self._limits, seat.weight), seat.seed)):
-            machine = self._limited(seat.demand.machine)
-            if seat.asking or seat.draining or not seat.reachable or not machine:
+        growing = [
+            seat
+            for seat in self._seats
+            if seat.demand.machine
+            and not (seat.asking or seat.draining or not seat.reachable)
+            and lacking(self._use[seat.seed], seat.demand.trough)
+        ]
+        growing.sort(key=lambda seat: (share(seat.use, self._limits, seat.weight), seat.seed))
+        for seat in growing:
+            machine, idle = self._limited(seat.demand.machine), self._idle[seat.seed]
+            if not lacking(machine, idle):
                 continue
-            idle = self._idle[seat.seed]
-            grew = lacking(self._limited(seat.use), seat.demand.trough)
-            if not grew or not lacking(machine, idle):
-                continue
+            grew = lacking(self._use[seat.seed], seat.demand.trough)
             floor = {name: self._limits[name] // COMFORTABLE_SHARE for name in machine}
             above = resources.add(idle, lacking(resources.only(self._pool, machine), floor))
             count = min(1 + times(machine, grew), HEADROOM_MACHINES, times(machine, above))
@@ -296,18 +305,20 @@ class _Table:
             if seat.draining and seat.reachable:
                 self._take(seat, self._idle[seat.seed])
         excess = positive({name: -amount for name, amount in self._pool.items()})
+        excess = lacking(excess, resources.total(self.recalls.values())) if excess else {}
         for seat in sorted(self._seats, key=lambda seat: (seat.asking, seat.seed)) if excess else ():
             if seat.reachable:
                 excess = lacking(excess, self._take(seat, excess))
         for seat in self._seats:
-            if seat.reachable and not seat.asking and self._limited(seat.demand.machine):
+            if self._idle[seat.seed] and seat.demand.machine and seat.reachable and not seat.asking:
                 self._take(seat, self._superfluous(seat))
 
     def _superfluous(self, seat: Seat) -> Mapping[str, int]:
         idle = self._idle[seat.seed]
         surplus = lacking(idle, seat.demand.headroom(seat.use))
         if seat.seed in self.recalls:
-            vectors = [self._limited(seat.demand.machine), *(asker.first for asker in self._askers)]
+            wanted = [asker.first for asker in self._askers if asker.waits or asker.rest]
+            vectors = [self._limited(seat.demand.machine), *wanted]
             return surplus if any(times(vector, idle) for vector in vectors) else idle
         if seat.just_granted or not self._pays(lacking(idle, seat.demand.machine)):
             return {}

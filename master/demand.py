@@ -14,7 +14,7 @@ from common.account import Ask
 from common.resources import ResourceList
 
 HALF_LIFE = 30_000  # after which half of a rise or fall of use is forgotten
-FORGOTTEN_SHARE = 1024  # ... and all of it once it is less than 1/FORGOTTEN_SHARE of the limit
+FORGOTTEN_SHARE = 2**20  # ... and all of it once it is less than 1/FORGOTTEN_SHARE of the limit
 USUAL_FOR = 600_000  # for so long the largest machine that was asked for stays the usual one
 SHARES = 1_000_000_000_000
 
@@ -84,6 +84,8 @@ def learn(
 
 
 def _faded(amounts: ResourceList, halves: int, rest: ResourceList) -> dict[str, int]:
+    if not halves:
+        return dict(amounts)
     faded = {name: amount >> halves for name, amount in amounts.items()}
     return {name: amount for name, amount in faded.items() if amount > rest.get(name, 0)}
 
