@@ -21,6 +21,7 @@ VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 
 UID_LABEL = "seedquota.io/uid"  # on a seed's copy: the uid of the master's object
+RELEASED_ANNOTATION = "seedquota.io/released"  # on a seed's copy that the master itself removes
 LEDGER_ANNOTATION = "seedquota.io/ledger"  # on the master's quota: the incarnation of its ledger
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 MASTER_MANAGER = "seedquota-master"  # field managers: each side owns its own fields

@@ -78,7 +78,8 @@ class Quotas:
         self._caches = caches
         self._seeds = seeds
         self._ledgers = ledgers
-        self._cold = cold
+        # Quotas made later in this term have a ledger that nobody can have restored.
+        self._doubtful = {quota.metadata.uid for quota in caches.quotas.store.values()} if cold else set()
         self._controller: Controller[str] = Controller(
             "quota", self._decide, workers=WORKERS, timeout=TIMEOUT, on_reconcile=on_reconcile
         )
@@ -170,7 +171,13 @@ class Quotas:
             log.warning("ledger went backwards, learning what seeds hold", extra={"quota": name})
             ledger = forgotten(ledger, incarnation())
         now = time.monotonic()
-        decision = decide(state.limits, ledger, self._facts(state, ledger, now), cold=self._cold, life=incarnation())
+        decision = decide(
+            state.limits,
+            ledger,
+            self._facts(state, ledger, now),
+            cold=state.uid in self._doubtful,
+            life=incarnation(),
+        )
         self._tell(state, ledger, decision)
         view = self._view(state, decision, now)
         self._answer(state, decision.allotment, now)
@@ -331,7 +338,7 @@ class Quotas:
             synced=self._synced(state, link),
             reported=report is not None,
             fenced=report is not None and bool(report.nonce),
-            learned=holding.learned and not (self._cold and link is not None and not link.heard),
+            learned=holding.learned and not (state.uid in self._doubtful and link is not None and not link.heard),
             held=seat.held,
             use=seat.use,
             reserved=report.reserved if report is not None else {},

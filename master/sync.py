@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from common.api import MANAGED_BY_LABEL, MASTER_MANAGER, UID_LABEL
+from common.api import MANAGED_BY_LABEL, MASTER_MANAGER, RELEASED_ANNOTATION, UID_LABEL
 from common.kube.client import Cluster
 from common.kube.controller import Controller, ReconcileHook
 from common.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
@@ -170,9 +170,14 @@ class CopySync:
     async def _delete(self, key: Key, actual: Object) -> None:
         resource: Resource[Any] = QUOTA_COPIES if key[0] == "resourcequotas" else _named(key)
         try:
+            if isinstance(actual, QuotaCopy):
+                # Without this the seed takes it for an accident, and goes on to enforce what it had.
+                annotations = {**actual.metadata.annotations, RELEASED_ANNOTATION: "true"}
+                metadata = replace(actual.metadata, annotations=annotations)
+                await self._cluster.replace(QUOTA_COPIES, replace(actual, metadata=metadata))
             await self._cluster.delete(resource, key[1], uid=actual.metadata.uid)
-        except (NotFound, Conflict):
-            return  # gone already, or another one by now: the watch will tell
+        except NotFound:
+            return  # gone already
         log.info("copy deleted", extra=self._facts(key))
 
     async def _create(self, key: Key, desired: MasterQuota | Named) -> float | None:

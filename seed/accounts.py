@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 USE_INTERVAL = 0.05  # seconds between two publications of changed use
 QUIET_INTERVAL = 1.0  # ... of a change that moves no total
-LEDGER_KEPT = 10.0  # ... for which a ledger waits for its copy: what is deleted here, the master puts back
+LEDGER_KEPT = 10.0  # ... for which a ledger that is found without a copy waits for it: the master may put it back
 STALE_STEP = 60  # the published age of a stale source grows in steps of so many seconds
 
 
@@ -318,7 +318,7 @@ class Accounts:
         try:
             await self._cluster.apply(RESOURCE_QUOTAS, body, manager=SEED_MANAGER, subresource="status")
         except (NotFound, Conflict):
-            return 0.2  # the copy went or was made anew: the catalog will say
+            return 1.0  # the copy went or was made anew: the catalog will say
         except ApiError as error:
             log.warning("account not published", extra={"quota": quota.name, "error": str(error)})
             return 1.0

@@ -12,6 +12,7 @@ from common import resources
 from common.account import Grant
 from common.api import (
     PROJECTS,
+    RELEASED_ANNOTATION,
     RESOURCE_QUOTAS,
     UID_LABEL,
     USER_CLUSTERS,
@@ -34,6 +35,7 @@ log = logging.getLogger(__name__)
 
 BY_SUBJECT = "subject"
 BY_UID = "uid"
+MISSED_FOR = 600.0  # seconds for which a quota limits whose copy somebody deleted, or went while nobody was watching
 
 
 class OutOfReach(msgspec.Struct, frozen=True):
@@ -175,12 +177,24 @@ class Catalog:
         copy = change.new if change.new is not None else change.old
         assert copy is not None, "a change has an object before or after"
         name = copy.metadata.name
+        if change.new is None and name in self._quotas and RELEASED_ANNOTATION not in copy.metadata.annotations:
+            # It was not the master who removed it, as far as we saw: he will put it back, and until then it limits.
+            log.warning("copy of a quota was deleted, it stays in force", extra={"quota": name, "seconds": MISSED_FOR})
+            asyncio.get_running_loop().call_later(MISSED_FOR, self._let_go, self._quotas[name])
+            return
         try:
             quota = parse_quota(change.new) if change.new is not None else None
         except QuantityError as error:
             # The schema refuses these; should one come through, the last good copy stays in force.
             log.error("quota cannot be read", extra={"quota": name, "error": str(error)})
             return
+        self._put(name, quota)
+
+    def _let_go(self, quota: Quota) -> None:
+        if self._quotas.get(quota.name) is quota:
+            self._put(quota.name, None)
+
+    def _put(self, name: str, quota: Quota | None) -> None:
         before = self._quotas.pop(name, None)
         if before is not None:
             self._by_subject[before.kind, before.subject].pop(name)

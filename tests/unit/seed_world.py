@@ -12,7 +12,7 @@ import msgspec
 
 from common import resources
 from common.account import Account
-from common.api import UID_LABEL, Project, ResourceQuota, UserCluster, WireGrant
+from common.api import RELEASED_ANNOTATION, UID_LABEL, Project, ResourceQuota, UserCluster, WireGrant
 from common.kube.client import Cluster
 from common.kube.reflector import Change
 from seed.admission import Admission
@@ -133,8 +133,12 @@ class SeedWorld:
         copy = self.copies[name]
         self._put(msgspec.structs.replace(copy, spec=msgspec.structs.replace(copy.spec, quota=dict(limits))))
 
-    def remove(self, name: str) -> None:
-        self.catalog._quota_changed(Change(self.copies.pop(name), None))
+    def remove(self, name: str, *, by_master: bool = True) -> None:
+        copy = self.copies.pop(name)
+        if by_master:
+            metadata = msgspec.structs.replace(copy.metadata, annotations={RELEASED_ANNOTATION: "true"})
+            copy = msgspec.structs.replace(copy, metadata=metadata)
+        self.catalog._quota_changed(Change(copy, None))
 
     def _put(self, copy: ResourceQuota) -> None:
         before = self.copies.get(copy.metadata.name)

@@ -67,6 +67,19 @@ async def test_a_project_that_has_not_come_is_not_admitted_past_its_organization
         assert "project alpha has not come from the master" in found.refusal.message
 
 
+async def test_a_quota_limits_on_while_its_copy_is_missing_until_the_master_lets_it_go() -> None:
+    async with seed_world() as world:
+        await world.quota("project-alpha", limits="cpu=4", granted="cpu=4")
+        world.remove("project-alpha", by_master=False)
+        found = await world.admission.decide(request(need="cpu=8"))
+        assert found.refusal is not None and found.refusal.code == 403
+        assert (await world.admission.decide(request("u", "cpu=4"))).refusal is None
+        assert accounts.use(world.account()) == nanos("cpu=4")
+        await world.quota("project-alpha", limits="cpu=4", granted="cpu=4", used="cpu=4")
+        world.remove("project-alpha")
+        assert (await world.admission.decide(request("v", "cpu=8"))).refusal is None
+
+
 @pytest.mark.parametrize("tight", ["project-alpha", "org-acme"])
 async def test_the_quota_that_denies_releases_what_the_other_reserved(tight: str) -> None:
     async with seed_world() as world:
