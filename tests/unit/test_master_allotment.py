@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from common.account import Ask
-from master.allotment import SETTLED, STEPS, Idle, Seat, allot
+from master.allotment import STEPS, Idle, Seat, allot
 from master.demand import HALF_LIFE, Demand
+from master.headroom import SETTLED
 
 LIMITS = {"cpu": 64, "memory": 256}
 
