@@ -22,7 +22,7 @@ import msgspec
 from seed.flavours.breaker import Breaker
 from seed.flavours.sessions import Sessions
 from seed.flavours.shared import SharedSizes, Told
-from seed.flavours.transport import Transport
+from seed.flavours.transport import BoundedHttp, Transport
 from seed.providers.flavour import ALL, Catalogue, Cloud, CloudError, Flavour, Place, Query, Settings
 from seed.providers.size import CredentialsRejected, FlavourUnknown, NotSized, ProviderUnavailable
 from seed.providers.spec import quoted
@@ -94,10 +94,11 @@ class _Shelf:
 
 @dataclass(frozen=True, slots=True)
 class _Flight:
-    """A question under way, and whose credentials it uses."""
+    """A question under way, whose credentials it uses, and the requests it makes."""
 
     task: asyncio.Task[None]
     asker: Hashable
+    http: BoundedHttp
 
 
 class _Refused(msgspec.Struct, frozen=True):
@@ -238,7 +239,7 @@ class FlavourCache:
             flight = self._flight(question)
             await asyncio.wait({flight.task}, timeout=max(deadline - loop.time(), 0))
             if not flight.task.done():
-                raise ProviderUnavailable(str(place), "has not answered yet")
+                raise ProviderUnavailable(str(place), flight.http.trouble or "has not answered yet")
             known = self.known(place, question.flavour)
             if known is not None:
                 return known
@@ -273,8 +274,10 @@ class FlavourCache:
         reason = self._breaker(question.place).closed_because(now)
         if reason is not None:
             raise ProviderUnavailable(str(question.place), reason)
-        task = asyncio.create_task(self._fetch(question), name=f"fetch {question.place}")
-        self._flights[key] = flight = _Flight(task, question.asker)
+        deadline = asyncio.get_running_loop().time() + self._fetch_seconds
+        http = self._transport.within(deadline)
+        task = asyncio.create_task(self._fetch(question, http, deadline), name=f"fetch {question.place}")
+        self._flights[key] = flight = _Flight(task, question.asker, http)
         task.add_done_callback(lambda _task: self._landed(key))
         return flight
 
@@ -291,13 +294,13 @@ class FlavourCache:
         except ProviderUnavailable:
             return  # what is known serves on
 
-    async def _fetch(self, question: Question) -> None:
+    async def _fetch(self, question: Question, http: BoundedHttp, deadline: float) -> None:
         """Raises NotSized and CloudError. Their words go to users, so only ours are let through."""
         place = question.place
         started = time.monotonic()
         result = "failed"
         try:
-            catalogue = await self._answer(question)
+            catalogue = await self._answer(question, http, deadline)
             result = "ok"
         except CloudError as error:
             if error.refused:
@@ -320,22 +323,13 @@ class FlavourCache:
         self._breaker(place).succeeded()
         self._learn(question, catalogue)
 
-    async def _answer(self, question: Question) -> Catalogue:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._fetch_seconds
+    async def _answer(self, question: Question, http: BoundedHttp, deadline: float) -> Catalogue:
         try:
             async with asyncio.timeout_at(deadline):
                 credentials = await question.credentials()
                 signing = self._sessions.of(question.place, credentials)
+                query = Query(question.place, question.flavour, question.where, credentials, http, signing.sign_in)
                 while True:
-                    query = Query(
-                        question.place,
-                        question.flavour,
-                        question.where,
-                        credentials,
-                        self._transport.within(deadline),
-                        signing.sign_in,
-                    )
                     try:
                         return await question.cloud.fetch(query)
                     except CloudError as error:

@@ -90,12 +90,13 @@ class Transport:
 
 
 class BoundedHttp:
-    """Fits `seed.providers.flavour.Http`."""
+    """Fits `seed.providers.flavour.Http`. `trouble`: why something must be asked again, until it is answered."""
 
     def __init__(self, session: aiohttp.ClientSession, nearby: aiohttp.ClientSession, deadline: float) -> None:
         self._session = session
         self._nearby = nearby
         self._deadline = deadline
+        self.trouble = ""
 
     async def request(
         self,
@@ -121,7 +122,13 @@ class BoundedHttp:
         ):
             with attempt:
                 made = headers() if callable(headers) else headers
-                return await self._once(method, url, made, query, body, context, timeout)
+                try:
+                    answer = await self._once(method, url, made, query, body, context, timeout)
+                except CloudError as error:
+                    self.trouble = str(error)
+                    raise
+                self.trouble = ""
+                return answer
         raise AssertionError("the last attempt returns or raises")
 
     async def _once(
@@ -184,6 +191,8 @@ class BoundedHttp:
         except ApiError as error:
             if error.status in (401, 403):
                 raise CloudError(f"refuses these credentials ({error.status})", refused=True) from error
+            if 300 <= error.status < 400:
+                raise _moved(error.status) from error
             raise CloudError(f"answered {error.status}" if error.status else "cannot be reached") from error
         finally:
             await cluster.close()
@@ -214,8 +223,12 @@ def _judged(answer: Answer) -> Answer:
     if answer.status >= 500:
         raise CloudError(f"answered {answer.status}", retry_after=_retry_after(answer))
     if 300 <= answer.status < 400:
-        raise CloudError(f"answered {answer.status}: it moved elsewhere", refused=True)
+        raise _moved(answer.status)
     return answer
+
+
+def _moved(status: int) -> CloudError:
+    return CloudError(f"answered {status}: it moved elsewhere", refused=True)
 
 
 def _retry_after(answer: Answer) -> float | None:

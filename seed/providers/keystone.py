@@ -52,7 +52,7 @@ async def sign_in(query: Query) -> Session:
     )
     if answer.status == 404:
         raise CloudError("has no Keystone of version 3 there (404)", refused=True)
-    if answer.status != 201:
+    if answer.status >= 400:
         raise CloudError(f"refuses these credentials ({answer.status})", refused=True)
     token = answer.json(_Signed).token
     secret = answer.headers.get("x-subject-token", "")

@@ -19,7 +19,7 @@ from common.kube.meta import Object
 from common.kube.resource import Resource
 from common.quantity import UNIT
 from seed.providers.flavour import Catalogue, CloudError, Flavour, Place, Query, Settings
-from seed.providers.size import NotSized
+from seed.providers.size import CredentialsMissing, NotSized
 from seed.providers.spec import LARGEST
 
 NAME = "kubevirt"
@@ -74,9 +74,11 @@ def flavour_of(kind: str, name: str) -> str | None:
 
 
 def place(where: Settings) -> Place:
+    if "kubeconfig" not in where:
+        raise CredentialsMissing(NAME, where.missing("kubeconfig").reason)
     server = _server(_text(where["kubeconfig"]))
     if not server:
-        raise NotSized(NAME, "auth.kubeconfig is no kubeconfig with the https URL of a server")
+        raise CredentialsMissing(NAME, "auth.kubeconfig is no kubeconfig with the https URL of a server")
     namespace = where.get("namespace")
     if namespace and not _NAMESPACE.fullmatch(namespace):
         raise NotSized(NAME, f"{ENVIRONMENT_NAMESPACE} is no name of a namespace")

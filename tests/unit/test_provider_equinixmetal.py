@@ -9,10 +9,9 @@ from aiohttp import web
 
 from common import resources
 from seed.providers import equinixmetal
-from seed.providers.flavour import CloudError, Lookup, Settings
+from seed.providers.flavour import Lookup
 from seed.providers.size import NotSized
-from tests.unit.bad_days import BAD_DAYS
-from tests.unit.fake_cloud import FakeCloud, Handler, cost, fake_cloud, hang, lookup
+from tests.unit.fake_cloud import FakeCloud, cost, fake_cloud, lookup
 
 TOKEN = "metal-t0ken"
 PLANS: list[tuple[str, str, int, str, str, list[tuple[int, str]], tuple[int, str] | None]] = [
@@ -214,36 +213,6 @@ async def test_a_plan_that_does_not_tell_its_size_is_not_guessed(cloud: FakeClou
         await cloud.ask(equinixmetal.CLOUD, asked(plan))
 
 
-@pytest.mark.parametrize(("bad_day", "message", "refused"), BAD_DAYS)
-async def test_bad_days_are_told_without_secrets(
-    cloud: FakeCloud, bad_day: Handler, message: str, refused: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("DEBUG")
-    cloud.disturb = bad_day
-    with pytest.raises(CloudError) as caught:
-        await cloud.ask(equinixmetal.CLOUD, asked(), seconds=0.5 if bad_day is hang else 5)
-    assert (str(caught.value), caught.value.refused) == (message, refused)
-    assert TOKEN not in f"{caught.value!r} {caplog.text}"
-
-
-async def test_a_throttled_question_waits_as_told_and_is_asked_again(cloud: FakeCloud) -> None:
-    async def once(request: web.Request) -> web.StreamResponse:
-        cloud.disturb = None
-        return web.json_response({"errors": ["Too many requests"]}, status=429, headers={"Retry-After": "0"})
-
-    cloud.disturb = once
-    assert (await cloud.ask(equinixmetal.CLOUD, asked())).flavours
-    assert len(cloud.requests) == 2
-
-
-async def test_a_wrong_token_is_refused_and_a_missing_one_named(cloud: FakeCloud) -> None:
-    with pytest.raises(CloudError, match="refuses these credentials") as caught:
-        await cloud.ask(equinixmetal.CLOUD, asked(token="wrong-t0ken"))
-    assert caught.value.refused
-    with pytest.raises(NotSized, match="equinixmetal token is missing"):
-        await cloud.ask(equinixmetal.CLOUD, asked(token=None))
-
-
 async def test_the_token_of_packet_is_taken_when_there_is_no_other(cloud: FakeCloud) -> None:
     assert (await cloud.ask(equinixmetal.CLOUD, asked(token=None), {"packetToken": TOKEN})).flavours
     assert (await cloud.ask(equinixmetal.CLOUD, asked(), {"packetToken": "wrong-t0ken"})).flavours
@@ -259,10 +228,3 @@ async def test_the_token_of_packet_is_taken_when_there_is_no_other(cloud: FakeCl
 def test_what_the_spec_must_say(plan: object, message: str) -> None:
     with pytest.raises(NotSized, match=message):
         asked(plan)
-
-
-def test_the_token_is_nowhere_to_be_seen() -> None:
-    wanted = asked()
-    place = equinixmetal.place(Settings("equinixmetal", {}))
-    assert TOKEN not in f"{wanted!r} {place!r} {place}"
-    assert str(place) == "equinixmetal api.equinix.com"

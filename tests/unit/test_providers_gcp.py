@@ -19,7 +19,7 @@ from seed.providers import gcp
 from seed.providers.flavour import CloudError, Lookup, Settings
 from seed.providers.size import Footprint, NotSized
 from seed.providers.spec import Spec
-from tests.unit.fake_cloud import FakeCloud, Handler, answering, cost, fake_cloud, hang, lookup
+from tests.unit.fake_cloud import FakeCloud, Handler, answering, cost, fake_cloud, lookup
 
 KEY = rsa.generate_private_key(65537, 2048)
 PEM = KEY.private_bytes(
@@ -360,11 +360,6 @@ UNREADABLE = "answers what cannot be read"
 @pytest.mark.parametrize(
     ("bad_day", "message"),
     [
-        (answering(500), "answered 500"),
-        (after_sign_in(answering(503)), "answered 503"),
-        (after_sign_in(answering(429, Retry_After="60")), "answers too many requests (429)"),
-        (after_sign_in(answering(403)), "refuses these credentials (403)"),
-        (answering(200, "garbage"), UNREADABLE),
         (after_sign_in(answering(200, "[]")), UNREADABLE),
         (told(name="e2-micro", guestCpus="2", memoryMb=1024), UNREADABLE),
         (told(name="e2-micro", guestCpus=2.5, memoryMb=1024), UNREADABLE),
@@ -380,23 +375,3 @@ async def test_bad_days_are_told_without_secrets(cloud: FakeCloud, bad_day: Hand
     assert str(caught.value).startswith(message)
     shown = f"{caught.value!r} {caught.value.__context__!r}"
     assert not any(word in shown for word in (TOKEN, "PRIVATE KEY", ACCOUNT["private_key_id"]))
-
-
-async def test_a_cloud_that_says_nothing_is_not_waited_for(cloud: FakeCloud) -> None:
-    cloud.disturb = after_sign_in(hang)
-    with pytest.raises(CloudError, match="did not answer within"):
-        await cloud.ask(gcp.CLOUD, asked(), seconds=1.0)
-
-
-async def test_a_throttled_call_is_tried_again(cloud: FakeCloud) -> None:
-    async def once(request: web.Request) -> web.StreamResponse:
-        cloud.disturb = None
-        return await answering(429, Retry_After="1")(request)
-
-    cloud.disturb = once
-    assert (await cloud.ask(gcp.CLOUD, asked())).flavours
-
-
-def test_nothing_secret_shows_in_what_is_asked() -> None:
-    shown = f"{asked()!r} {gcp.place(Settings('gce', {'zone': ZONE}))!r}"
-    assert not any(word in shown for word in (encoded(ACCOUNT)[:40], "PRIVATE KEY", ACCOUNT["private_key_id"]))
