@@ -459,6 +459,28 @@ async def test_a_store_restored_from_a_backup_begins_a_new_life_behind_a_fence(
     assert [record.message for record in caplog.records] == ["ledger went backwards"]
 
 
+async def test_what_is_heard_while_the_ledger_is_read_is_no_restored_backup(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    async with opened(account(10)) as ledger:
+        await ledger.claim("a")
+        load = ledger.store.load
+
+        async def overtaken(key: Key) -> Stored | None:
+            found = await load(key)
+            ledger.store.load = load  # type: ignore[method-assign]
+            ledger.store.silent = False
+            await ledger.store.by_another(lambda present: accounts.claim_epoch(present, 9))
+            return found
+
+        ledger.store.load = overtaken  # type: ignore[method-assign]
+        ledger.store.silent = True
+        ledger.store.before = [lambda present: accounts.claim_epoch(present, 8)]
+        assert isinstance(await ledger.claim("b"), Admitted)
+        assert ledger.store.account.epoch == 9
+        assert ledger.store.account.incarnation == "life"
+    assert caplog.records == []
+
+
 async def test_every_account_that_became_durable_is_told() -> None:
     async with opened(account(10, sequence=5)) as ledger:
         await ledger.claim("a")
