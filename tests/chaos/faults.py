@@ -18,7 +18,7 @@ from devcluster.install import MASTER
 from devcluster.network import Traffic
 from tests.chaos.place import HOSTS, Place
 
-_GAP_SECONDS = 4.0  # on average between the beginnings of two faults
+_GAP_SECONDS = 3.5  # on average between the beginnings of two faults
 _LULL = 0.1  # how likely it is that nothing begins for a while, so that what was fenced can open
 _LULL_SECONDS = (12.0, 25.0)
 _AT_ONCE = 3
@@ -74,6 +74,7 @@ _KINDS: dict[str, tuple[int, tuple[str, ...], Duration]] = {  # kind: weight, ta
     "snapshot": (4, _STORED, lambda _chance: 0.0),
     "restore": (2, _STORED, lambda _chance: 0.0),
     "restore and restart": (1, _STORED, lambda _chance: 0.0),
+    "restore and restart, cut off": (2, _STORED, _cut),  # nobody who is told of it knows how it was before
 }
 _REDISES = tuple(f"redis-{seed}" for seed in SEEDS)
 _REDIS_KINDS: dict[str, tuple[int, tuple[str, ...], Duration]] = {
@@ -159,12 +160,26 @@ class Storm:
             return {f"link to {fault.target}"}
         if fault.kind == "snapshot":
             return {self._place.etcd_of(fault.target).name}
-        if fault.kind == "restore":
-            return {self._place.etcd_of(fault.target).name, fault.target}
-        if fault.kind == "restore and restart":
-            programs = {program.name for program in self._place.programs_of(fault.target)}
-            return {self._place.etcd_of(fault.target).name, fault.target, *programs}
+        if fault.kind.startswith("restore"):
+            restarted = self._restarted(fault)
+            cut = {f"link to {seed}" for seed in self._cut(fault)}
+            return {
+                self._place.etcd_of(fault.target).name,
+                fault.target,
+                *(program.name for program in restarted),
+                *cut,
+            }
         return {server.name for server in self._targets(fault)}
+
+    def _restarted(self, fault: Fault) -> list[Server]:
+        """The programs that go down while the cluster is restored."""
+        return self._place.programs_of(fault.target) if "and restart" in fault.kind else []
+
+    def _cut(self, fault: Fault) -> list[str]:
+        """The seeds that the master does not reach from before a restore until a while after it."""
+        if "cut off" not in fault.kind:
+            return []
+        return [fault.target] if fault.target in SEEDS else [SEEDS[int(len(SEEDS) * fault.chance)]]
 
     def _targets(self, fault: Fault) -> list[Server]:
         if fault.kind.startswith("kill all"):
@@ -188,10 +203,9 @@ class Storm:
         elif kind.startswith("restore"):
             await self._restore(fault)
         elif kind in ("cut off", "refuse"):
-            link = self._place.installed.links[fault.target]
-            await link.set(Traffic.DROPPED if kind == "cut off" else Traffic.REFUSED)
+            await self._traffic([fault.target], Traffic.DROPPED if kind == "cut off" else Traffic.REFUSED)
             await asyncio.sleep(fault.seconds)
-            await link.set(Traffic.FORWARDED)
+            await self._traffic([fault.target], Traffic.FORWARDED)
         elif kind == "flush Redis":
             store = self._place.stores[fault.target.removeprefix("redis-")]
             await store.command("FLUSHALL")
@@ -242,9 +256,16 @@ class Storm:
         server, etcd = self._servers[cluster], self._place.etcd_of(cluster)
         taken = self._snapshots[cluster]
         snapshot = taken[int(len(taken) * fault.chance)]
-        programs = self._place.programs_of(cluster) if fault.kind == "restore and restart" else []
-        self.note(f"restores {snapshot.name}")
+        programs, cut = self._restarted(fault), self._cut(fault)
+        self.note(f"restores {snapshot.name}, cut off: {cut}")
+        await self._traffic(cut, Traffic.DROPPED)
         await self._each([server, etcd, *programs], Server.kill)
         await etcd.restore(snapshot)
         await self._up(etcd)
         await self._each([server, *programs], self._up)
+        await asyncio.sleep(fault.seconds)
+        await self._traffic(cut, Traffic.FORWARDED)
+
+    async def _traffic(self, seeds: Iterable[str], traffic: Traffic) -> None:
+        for seed in seeds:
+            await self._place.installed.links[seed].set(traffic)

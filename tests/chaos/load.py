@@ -28,6 +28,8 @@ TOO_LARGE = Size("100", "1Gi", "1Gi")  # for every limit
 
 _ANSWER_SECONDS = 15.0
 _THINK_SECONDS = 0.15  # on average
+_TILT = 0.6
+_TILT_SECONDS = 7.0
 _AFTER_TROUBLE_SECONDS = 0.5
 _JSON = {"Content-Type": "application/json"}
 _MERGE = {"Content-Type": "application/merge-patch+json"}
@@ -109,11 +111,18 @@ class Load:
         }
         while True:
             await asyncio.sleep(self._chance.expovariate(1 / _THINK_SECONDS))
-            cluster = self._chance.choice(list(self._sessions))
             action = self._chance.choices(list(actions), list(actions.values()))[0]
-            answered = await action(cluster)  # type: ignore[misc]
+            answered = await action(self._where(shrinks=action in (self.delete, self.delete_many)))  # type: ignore[misc]
             if isinstance(answered, Answer) and kind(answered) in ("refused 503", "no decision"):
                 await asyncio.sleep(_AFTER_TROUBLE_SECONDS)
+
+    def _where(self, *, shrinks: bool) -> str:
+        """For a while most is created in one cluster and deleted in the others: capacity has to move."""
+        names = list(self._sessions)
+        if self._chance.random() > _TILT:
+            return self._chance.choice(names)
+        grows = names[int(time.monotonic() / _TILT_SECONDS) % len(names)]
+        return self._chance.choice([name for name in names if name != grows]) if shrinks else grows
 
     async def create(self, cluster: str, size: Size | None = None, name: str = "", patience: float = 0.0) -> Answer:
         name = name or f"m-{next(_numbers)}"

@@ -36,13 +36,24 @@ async def record(place: Place) -> None:
                 group.create_task(_follow(server, what, path, place.directory / f"{server.name}.diary"))
 
 
+async def save_metrics(place: Place, moment: str) -> None:
+    """What each program counts of itself, into PROGRAM.MOMENT.metrics."""
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
+        for name, program in place.installed.programs.items():
+            with suppress(aiohttp.ClientError, TimeoutError):
+                async with session.get(f"{program.health}/metrics") as answer:
+                    (place.directory / f"{name}.{moment}.metrics").write_bytes(await answer.read())
+
+
 async def _follow(server: ApiServer, what: str, path: str, file: Path) -> None:
     async with server.session() as session:
         while True:
             with suppress(aiohttp.ClientError, TimeoutError, msgspec.MsgspecError, ValueError):
                 timeout = aiohttp.ClientTimeout(total=None, sock_read=_SILENCE_SECONDS)
                 parameters = {"watch": "1", "timeoutSeconds": "25"}
-                async with session.get(path, params=parameters, timeout=timeout, read_bufsize=_LARGEST) as answer:
+                async with session.get(
+                    path, params=parameters, timeout=timeout, read_bufsize=_LARGEST, raise_for_status=True
+                ) as answer:
                     with file.open("a") as diary:
                         async for line in answer.content:
                             diary.write(_entry(what, msgspec.json.decode(line)))
@@ -50,6 +61,8 @@ async def _follow(server: ApiServer, what: str, path: str, file: Path) -> None:
 
 
 def _entry(what: str, event: Json) -> str:
+    if "metadata" not in event.get("object", {}):
+        return f"{time.time():.3f} {what} {event}\n"
     found: Json = event["object"]
     metadata = found.get("metadata", {})
     told: Json = {"version": metadata.get("resourceVersion"), "name": metadata.get("name")}

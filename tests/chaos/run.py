@@ -18,7 +18,7 @@ from tests.chaos import settle
 from tests.chaos.faults import Storm, plan
 from tests.chaos.load import Load
 from tests.chaos.place import HOSTS, SMALLEST, Place, place
-from tests.chaos.record import record
+from tests.chaos.record import record, save_metrics
 
 SETTLES_WITHIN = 90.0  # seconds after everything is up again
 _FILLED_WITHIN = 30.0
@@ -73,8 +73,7 @@ async def run(
         try:
             await _run(here, report, seconds, progress)
         finally:
-            recording.cancel()
-            await asyncio.gather(recording, return_exceptions=True)
+            await _end(recording)
     return report
 
 
@@ -118,6 +117,8 @@ async def _judge(here: Place, report: Report, note: Callable[[str], None], progr
     report.settled_after, report.leaks = await settle.settled(here, SETTLES_WITHIN)
     for text in report.leaks:
         note(f"not settled: {text}")
+    if report.leaks:
+        await save_metrics(here, "unsettled")
     report.violations += [f"after {report.settled_after:.0f} s of quiet: {text}" for text in report.leaks]
     progress("filling")
     note("filling")
