@@ -265,9 +265,9 @@ class AccountWriter:
     async def _load(self) -> None:
         known, stored = self._known, await self._store.load(self.key)
         self._loaded = True
-        heard = self._known
-        if heard is not known and heard is not None and stored is not None and not _newer(stored.account, heard.account):
-            return  # while this was read, something later was heard of
+        heard = self._known if self._known is not known else None
+        if heard is not None and stored is not None and not _newer(stored.account, heard.account):
+            return  # it was heard of while this was read, and is later
         if stored is None or known is None or stored.version != known.version:
             self._known = stored
             self._on_account(stored.account if stored is not None else None)
