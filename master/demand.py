@@ -53,9 +53,10 @@ def learn(
     answered: int,
     now: int,
 ) -> Demand:
-    """Take up what a decision sees of a seed. Once per seed and decision, before it and with its `now`.
+    """Take up what a decision sees of a seed, before it and with its `now`.
 
-    The very same object comes back when there is nothing new.
+    Nothing changes, and it may be left out, where report and holding are the same as last time and `now` is less than
+    HALF_LIFE after `since`. A seed that begins another life goes on with what is known.
     """
     use, held = resources.only(use, limits), resources.only(held, limits)
     if known is None:
