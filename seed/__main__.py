@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -18,7 +19,20 @@ from common.api import UserCluster
 from common.kube.client import Cluster
 from common.kube.kubeconfig import InvalidKubeconfig
 from common.kube.lease import Lease
-from common.options import Address, CommonOptions, Flag, UsageError, address, duration, https_url, integer, parse, text
+from common.options import (
+    Address,
+    CommonOptions,
+    Flag,
+    UsageError,
+    address,
+    duration,
+    https_url,
+    integer,
+    parse,
+    path,
+    text,
+    words,
+)
 from common.program import Program
 from seed import observed, size_command
 from seed.admission import Admission
@@ -26,11 +40,14 @@ from seed.books import Books
 from seed.catalog import Catalog
 from seed.certificates import Certificates
 from seed.flavours.cache import FlavourCache
+from seed.flavours.prefetch import Prefetch
 from seed.flavours.settings import SettingsReader
-from seed.flavours.transport import Transport
+from seed.flavours.shared import SharedSizes
+from seed.flavours.transport import InvalidBundle, Transport, trusting
 from seed.http_server import HttpServer
 from seed.leader import Leader
-from seed.ledger.chosen import ChosenStore, LedgerOptions
+from seed.ledger.chosen import ChosenStore, LedgerOptions, redis_access
+from seed.providers import PROVIDERS
 from seed.sizing import Sizing
 from seed.webhook import MAX_BODY, MachineWebhook
 from seed.webhook_configuration import WebhookConfiguration, desired
@@ -42,6 +59,13 @@ LEASE_NAME = "seedquota-seed"
 WEBHOOK_ADDRESS = Address("", 9443)
 LINGER = 1.0  # seconds in which callers learn from answers that their connection ends, before it is closed on them
 START_TIMEOUT = 60.0  # seconds for the API server to answer at start; then the program ends and is started again
+
+
+def provider_names(raw: str) -> tuple[str, ...]:
+    names = words(raw)
+    if not names or not set(names) <= set(PROVIDERS):
+        raise ValueError(f"{raw!r} is not a list of {', '.join(sorted(PROVIDERS))}")
+    return names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +81,13 @@ class SeedOptions(LedgerOptions):
     break_glass_group: Annotated[
         str, Flag(text, "members of this group are let past the webhook by the API server itself")
     ] = "seedquota:break-glass"
+    providers: Annotated[
+        tuple[str, ...] | None,
+        Flag(provider_names, "cloudProviders whose Machines are sized, such as aws,azure; not set: all"),
+    ] = None
+    providers_ca_file: Annotated[
+        Path | None, Flag(path, "whom to trust at clouds (PEM), beside the system's bundle; HTTPS_PROXY is heeded")
+    ] = None
     identity: Annotated[
         str | None, Flag(text, "unique name of this replica in the lease; not set: the host's name, the pod's in a pod")
     ] = None
@@ -66,6 +97,20 @@ class SeedOptions(LedgerOptions):
     lease_duration: Annotated[
         int, Flag(integer(3, 300), "seconds after which another replica takes over from a leader that fell silent")
     ] = 15
+
+
+def sizing_of(options: SeedOptions, cluster: Cluster, key: WebhookKey) -> tuple[FlavourCache, Sizing]:
+    """Raises UsageError."""
+    try:
+        transport = Transport(ssl_context=trusting(options.providers_ca_file))
+    except InvalidBundle as error:
+        raise UsageError(f"--providers-ca-file: {error}") from None
+    shared = None
+    if options.redis_url is not None:
+        shared = SharedSizes(options.redis_url, redis_access(options), options.seed_name)
+    cache = FlavourCache(transport, shared, on_lookup=observed.flavour_lookup, on_fetch=observed.provider_request)
+    settings = SettingsReader(cluster, on_request=metrics.kubernetes_request)
+    return cache, Sizing(cache, settings, key.seal, key.check_seal, options.providers or tuple(PROVIDERS))
 
 
 async def connect(options: CommonOptions, name: str) -> Cluster:
@@ -101,9 +146,8 @@ async def serve(running: Program, options: SeedOptions) -> None:
     assert host is not None, "https_url has checked it"
     certificates = Certificates(cluster, options.namespace, [host], on_bundle=configuration_changed)
 
-    cache = FlavourCache(Transport(), on_lookup=observed.flavour_lookup, on_fetch=observed.provider_request)
-    settings = SettingsReader(cluster, on_request=metrics.kubernetes_request)
-    sizing = Sizing(cache, settings, key.seal, key.check_seal)
+    cache, sizing = sizing_of(options, cluster, key)
+    prefetch = Prefetch(cache, catalog.user_clusters.store.values, sizing.catalogue_of)
 
     def wanted(user_cluster: UserCluster) -> WebhookConfiguration:
         return desired(
@@ -155,13 +199,11 @@ async def serve(running: Program, options: SeedOptions) -> None:
         await within_start(
             followers, key.wait_ready(START_TIMEOUT), certificates.wait_ready(START_TIMEOUT), catalog.wait_synced()
         )
-        await server.start(
-            options.webhook_address.host or None, options.webhook_address.port, certificates.ssl_context
-        )
+        await server.start(options.webhook_address.host or None, options.webhook_address.port, certificates.ssl_context)
         running.health.add("webhook", lambda: None)
         log.info("webhook serves", extra={"address": str(options.webhook_address), "seed": options.seed_name})
         leading = asyncio.create_task(leader.run(), name="leader")
-        followers.append(leading)
+        followers += [leading, asyncio.create_task(prefetch.run(), name="prefetch")]
         await until_stopped(running, followers)
         leading.cancel()  # the lease is released while the webhook still answers
         await asyncio.gather(leading, return_exceptions=True)
