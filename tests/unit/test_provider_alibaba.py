@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import hmac
 import re
@@ -15,7 +16,7 @@ from aiohttp import web
 from common import resources
 from seed.providers import alibaba
 from seed.providers.alibaba_api import Keys, signed
-from seed.providers.flavour import CloudError, Lookup, Settings
+from seed.providers.flavour import ALL, CloudError, Lookup, Settings
 from seed.providers.size import NotSized
 from tests.unit.fake_cloud import FakeCloud, Handler, answering, cost, fake_cloud, hang, lookup
 
@@ -204,6 +205,11 @@ async def test_a_type_that_does_not_exist_is_answered_with_its_family_page_by_pa
     found = await cloud.ask(alibaba.CLOUD, asked("ecs.g7.larg"))
     assert set(found.flavours) == {"ecs.g7.large", "ecs.g7.xlarge", "ecs.g7.2xlarge", "ecs.g7.4xlarge"}
     assert len(cloud.requests) == 3
+
+
+async def test_all_types_of_a_region_are_listed_page_by_page(cloud: FakeCloud) -> None:
+    found = await cloud.ask(alibaba.CLOUD, dataclasses.replace(asked(), flavour=ALL))
+    assert set(found.flavours) == {kind[0] for kind in TYPES}
 
 
 @pytest.mark.parametrize("code", ["InvalidInstanceType.NotFound", "InvalidInstanceTypes.ValueNotSupported"])

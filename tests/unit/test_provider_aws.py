@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import socket
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from urllib.parse import parse_qs
 
@@ -18,8 +20,8 @@ from moto.server import ThreadedMotoServer
 from common import resources
 from seed.providers import aws
 from seed.providers.aws_api import Keys, Service, signature
-from seed.providers.flavour import CloudError, Lookup, Settings
-from seed.providers.size import NotSized
+from seed.providers.flavour import ALL, CloudError, Lookup, Settings
+from seed.providers.size import CredentialsMissing, NotSized
 from tests.unit.fake_cloud import FakeCloud, Handler, answering, cost, fake_cloud, lookup
 
 REGION = "eu-central-1"
@@ -250,6 +252,124 @@ async def test_the_role_of_the_instance_is_the_last_resort(moto: FakeCloud) -> N
     found = await moto.ask(aws.CLOUD, wanted, {"metadata": f"https://{HOSTS[0]}"})
     assert found.flavours
     assert (seen.calls[0]["key"], seen.calls[0]["token"]) == ("ASIAINSTANCE", "t")
+
+
+POD_KEYS = {
+    "AccessKeyId": "ASIAPOD",
+    "SecretAccessKey": "pod-s3cret",
+    "Token": "t",
+    "AccountId": "123456789012",
+    "Expiration": "2999-01-01T00:00:00Z",
+}
+
+
+@asynccontextmanager
+async def pod_identity(status: int = 200) -> AsyncIterator[tuple[str, list[str]]]:
+    """As EKS Pod Identity's agent, on this machine and without TLS: its URL, and which tokens were shown to it."""
+    shown: list[str] = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        shown.append(request.headers.get("Authorization", ""))
+        assert request.path == "/v1/credentials"
+        return web.json_response(POD_KEYS, status=status)
+
+    application = web.Application()
+    application.router.add_get("/{path:.*}", answer)
+    runner = web.AppRunner(application, access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1/credentials", shown
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize("given", ["containerToken", "containerTokenFile"])
+async def test_a_pod_is_given_keys_by_its_identity(
+    moto: FakeCloud, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")  # keys go through no proxy
+    seen = Recorder(moto)
+    async with pod_identity() as (url, shown):
+        wanted = asked("m5.large", accessKeyId=None, secretAccessKey=None)
+        found = await moto.ask(aws.CLOUD, wanted, {"containerURL": url, given: "jwt-of-the-pod"})
+    assert found.flavours
+    assert shown == ["jwt-of-the-pod"]
+    assert (seen.calls[0]["key"], seen.calls[0]["token"]) == ("ASIAPOD", "t")
+
+
+async def test_a_pod_whose_identity_is_refused_is_told(moto: FakeCloud) -> None:
+    wanted = asked("m5.large", accessKeyId=None, secretAccessKey=None)
+    for status, message in ((403, "refuses these credentials"), (404, "has no keys for this pod"), (500, "answered")):
+        async with pod_identity(status) as (url, _):
+            with pytest.raises(CloudError, match=message):
+                await moto.ask(aws.CLOUD, wanted, {"containerURL": url})
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://169.254.170.23/v1/credentials",
+        "http://[fd00:ec2::23]/v1/credentials",
+        "http://169.254.170.2/role",
+        "http://localhost:8080/",
+        "http://127.0.0.9/",
+        "http://[::1]/",
+        "https://keys.example.com/",
+    ],
+)
+def test_keys_of_a_pod_come_from_this_machine_or_over_tls(url: str) -> None:
+    assert aws._container_url(Settings("aws", {"containerURL": url})) == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://evil.example/",
+        "http://169.254.169.253/",
+        "http://10.0.0.1/",
+        "http://localhost.evil.example/",
+        "http://[::1",
+        "file:///etc/passwd",
+        "ftp://127.0.0.1/",
+        "//127.0.0.1/",
+    ],
+)
+async def test_and_from_nowhere_else(moto: FakeCloud, url: str) -> None:
+    wanted = asked("m5.large", accessKeyId=None, secretAccessKey=None)
+    with pytest.raises(CredentialsMissing, match="FULL_URI is neither https nor on this machine"):
+        await moto.ask(aws.CLOUD, wanted, {"containerURL": url})
+
+
+def test_a_task_of_ecs_finds_its_keys_by_a_path_of_one_host() -> None:
+    for path in ("/v2/credentials/x", "v2/credentials/x", "@evil.example/v2"):
+        url = aws._container_url(Settings("aws", {"containerPath": path, "containerURL": "http://127.0.0.1/"}))
+        assert url.startswith("http://169.254.170.2/")
+
+
+async def test_a_list_is_read_page_by_page_and_without_end_given_up(
+    moto: FakeCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aws, "MAX_PAGES", 4)
+    last = 3
+
+    async def page(request: web.Request) -> web.StreamResponse:  # moto gives all at once
+        form = await request.post()
+        assert (form["Action"], form["MaxResults"]) == ("DescribeInstanceTypes", "100")
+        number = int(str(form.get("NextToken", "0")))
+        following = f"<nextToken>{number + 1}</nextToken>" if number < last else ""
+        item = (
+            f"<instanceType>m{number}.large</instanceType><vCpuInfo><defaultVCpus>2</defaultVCpus></vCpuInfo>"
+            "<memoryInfo><sizeInMiB>8192</sizeInMiB></memoryInfo>"
+        )
+        return web.Response(text=f"<r><instanceTypeSet><item>{item}</item></instanceTypeSet>{following}</r>")
+
+    moto.disturb = page
+    wanted = dataclasses.replace(asked("x.x"), flavour=ALL)
+    assert set((await moto.ask(aws.CLOUD, wanted)).flavours) == {"m0.large", "m1.large", "m2.large", "m3.large"}
+    last = 10**6
+    with pytest.raises(CloudError, match="answers more than 4 pages"):
+        await moto.ask(aws.CLOUD, wanted)
 
 
 async def test_no_credentials_at_all_are_named_by_their_field(moto: FakeCloud) -> None:

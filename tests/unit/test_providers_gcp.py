@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import logging
 import time
@@ -16,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 
 from common import resources
 from seed.providers import gcp
-from seed.providers.flavour import CloudError, Lookup, Settings
+from seed.providers.flavour import ALL, CloudError, Lookup, Settings
 from seed.providers.size import Footprint, NotSized
 from seed.providers.spec import Spec
 from tests.unit.fake_cloud import FakeCloud, Handler, answering, cost, fake_cloud, lookup
@@ -256,6 +257,12 @@ async def test_a_type_that_does_not_exist_is_not_among_those_that_do(cloud: Fake
     found = await cloud.ask(gcp.CLOUD, asked("e2-standard-5"))
     assert "e2-standard-5" not in found.flavours
     assert set(found.flavours) == set(TYPES)  # of two pages
+
+
+async def test_all_types_of_a_zone_are_listed(cloud: FakeCloud) -> None:
+    found = await cloud.ask(gcp.CLOUD, dataclasses.replace(asked(), flavour=ALL))
+    assert set(found.flavours) == set(TYPES)
+    assert resources.text(cost(asked("a2-highgpu-1g"), found).resources) == COSTS["a2-highgpu-1g"]
 
 
 @pytest.mark.parametrize(
