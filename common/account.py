@@ -152,7 +152,7 @@ class Reserving:
         self._before = account
         self._free = free(account, limits)
         self._reservations: dict[str, Reservation] | None = None
-        self._reserved = account.reserved
+        self._reserved = dict(account.reserved)
         self.free = self._free
 
     def claim(self, uid: str, reservation: Reservation) -> Outcome:
@@ -171,8 +171,8 @@ class Reserving:
         if self._reservations is None:
             self._reservations = dict(self._before.reservations)
         self._reservations[uid] = after
-        self._reserved = resources.add(self._reserved, extra)
         for name, need in extra.items():
+            self._reserved[name] = self._reserved.get(name, 0) + need
             if name in self._free:
                 self._free[name] -= need
         return Admitted(known, after)

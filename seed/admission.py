@@ -63,7 +63,7 @@ class Admission:
         if not quotas:
             return Verdict(decision=decision)
         for quota in quotas:
-            if quota.enforced and verdict.over_limit(request.need, {}, quota.limits):
+            if quota.enforced and resources.short(request.need, quota.limits):
                 # It never fits: nothing is reserved in the others meanwhile.
                 book = self._books.get(quota)
                 used = resources.maximum(quota.global_usage, book.use if book is not None else {})
@@ -194,12 +194,18 @@ class Admission:
     def _near(self, book: Book, quota: Quota, request: Request) -> Sequence[str]:
         after: dict[str, int] = {}
         near = False
+        usage, use, needs = quota.global_usage, book.use, request.need
         for name, limit in quota.limits.items():
-            need, known, own = request.need.get(name, 0), quota.global_usage.get(name, 0), book.use.get(name, 0)
+            need, known, own = needs.get(name, 0), usage.get(name, 0), use.get(name, 0)
             # What the master knew did not include this one; what was admitted never exceeds the limit.
-            elsewhere = min(known + need, max(limit, known))
-            after[name] = max(elsewhere, own + need if request.dry_run else own)
-            near = near or after[name] * 100 >= limit * quota.warn_at_percent
+            elsewhere = known + need
+            if elsewhere > limit:
+                elsewhere = max(limit, known)
+            if request.dry_run:
+                own += need
+            amount = after[name] = elsewhere if elsewhere > own else own
+            if amount * 100 >= limit * quota.warn_at_percent:
+                near = True
         if not near:
             return ()
         warning = verdict.near_limit(quota.name, after, quota.limits, quota.warn_at_percent)

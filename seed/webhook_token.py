@@ -13,6 +13,7 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 
 from common.kube.client import Cluster
 from seed.own_secret import Correction, OwnSecret
@@ -23,6 +24,7 @@ KEY_BYTES = 32
 TOKEN_LENGTH = 32  # hex digits
 
 
+@lru_cache(maxsize=1024)
 def token(key: bytes, uid: str) -> str:
     """For the UserCluster with this uid."""
     return hmac.new(key, uid.encode(), hashlib.sha256).hexdigest()[:TOKEN_LENGTH]

@@ -53,6 +53,8 @@ USER_AGENT = "seedquota"
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
+METADATA = f"application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{JSON}"
+"""What to accept of a write of much: its answer without what was written."""
 
 T = TypeVar("T", bound=Object)
 
@@ -437,6 +439,7 @@ class Cluster:
         verb: str = "",
         plural: str = "",
         max_body: int = MAX_BODY,
+        accept: str = JSON,
     ) -> bytes:
         """The bare request; `path` includes the query, already quoted. Returns the body of a 2xx answer.
 
@@ -445,6 +448,9 @@ class Cluster:
         """
         verb = verb or method.lower()
         headers = await self._headers_for(content_type if body is not None else "", verb)
+        if accept != JSON:
+            headers = headers.copy()
+            headers["Accept"] = accept
         limits = self._default_timeout if timeout is None else aiohttp.ClientTimeout(total=timeout)
         started = time.monotonic()
         status = 0

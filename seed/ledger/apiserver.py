@@ -9,7 +9,7 @@ import msgspec
 
 from common.account import Account
 from common.api import GROUP, VERSION, QuotaRef
-from common.kube.client import Cluster
+from common.kube.client import METADATA, Cluster
 from common.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
 from common.kube.meta import Object
 from common.kube.reflector import Change, Reflector
@@ -95,7 +95,7 @@ class ApiServerStore:
     async def _write(self, key: Key, body: bytes, version: str | None) -> str:
         method, path = ("POST", self._path(None)) if version is None else ("PUT", self._path(key.uid))
         try:
-            answer = await self._cluster.request(method, path, body, timeout=WRITE_TIMEOUT)
+            answer = await self._cluster.request(method, path, body, timeout=WRITE_TIMEOUT, accept=METADATA)
         except (Conflict, AlreadyExists, NotFound) as error:
             raise ConflictError(f"{key.name}: {error}") from error
         except ApiError as error:

@@ -8,6 +8,7 @@ whatever would break the line is percent-encoded.
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from types import MappingProxyType
 from urllib.parse import quote, unquote
@@ -85,9 +86,12 @@ class LedgerHead(msgspec.Struct, kw_only=True, rename="camel"):
     sequence: int = 0
 
 
-@lru_cache(maxsize=1024)
+_PLAIN = re.compile("[0-9A-Za-z_.~/-]*")
+
+
 def _quoted(name: str) -> str:
-    return quote(name, safe="/")
+    """Kubernetes' own names are plain."""
+    return name if _PLAIN.fullmatch(name) else quote(name, safe="/")
 
 
 @lru_cache(maxsize=4096)
@@ -109,7 +113,7 @@ def reservation_text(reservation: Reservation) -> str:
     amount = _amounts_text(tuple(reservation.amount.items()))
     if reservation.earlier:
         amount += f";{_amounts_text(tuple(reservation.earlier.items()))}"
-    return f"{number} {_quoted(reservation.source)} {quote(reservation.object, safe='/')} {amount}"
+    return f"{number} {_quoted(reservation.source)} {_quoted(reservation.object)} {amount}"
 
 
 def parse_reservation(text: str) -> Reservation:
@@ -143,7 +147,7 @@ class Encoder:
         self._rendered = {
             uid: rendered
             if (rendered := before.get(uid)) is not None and rendered[0] is reservation
-            else (reservation, f"{quote(uid, safe='')} {reservation_text(reservation)}")
+            else (reservation, f"{_quoted(uid)} {reservation_text(reservation)}")
             for uid, reservation in account.reservations.items()
         }
         return self._json.encode(self._object(account, version))

@@ -12,6 +12,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -28,6 +29,7 @@ T = TypeVar("T")
 
 MAX_WAITING = 4096  # beyond that a claim is refused at once: it would only time out
 MAX_BATCH = 512
+LONGEST_LINGER = 0.002  # seconds
 MAX_CONFLICTS = 100  # a replica that lost must read first, so under load it loses many times in a row
 
 
@@ -91,6 +93,8 @@ class AccountWriter:
         self._serving: list[_Claim | _Change[object]] = []
         self._expiry: asyncio.TimerHandle | None = None
         self._wake = asyncio.Event()
+        self._enough = 1  # how many must wait before the next write begins
+        self._took = 0.0  # seconds of the last write
         self._known: Stored | None = None
         self._loaded = False
         self._stopped = False
@@ -159,7 +163,8 @@ class AccountWriter:
             _fail(entry, self._gone())
             return
         self._waiting.append(entry)
-        self._wake.set()
+        if len(self._waiting) >= self._enough:
+            self._wake.set()
 
     def _observe(self, stored: Stored | None) -> None:
         known = self._known
@@ -181,6 +186,7 @@ class AccountWriter:
                     self._serving = batch
                     await self._serve(batch)
                     self._serving = []
+                    await self._linger(len(batch))
         finally:
             self._stopped = True
             self._unsubscribe()
@@ -189,6 +195,19 @@ class AccountWriter:
             for entry in self._waiting:
                 _fail(entry, self._gone())
             self._waiting.clear()
+
+    async def _linger(self, answered: int) -> None:
+        """Where several were answered together, the next of each come at once, or nearly: with those who wait already
+        they share one write, and none has to wait for another's to end. A request that is alone is never kept."""
+        enough = min(len(self._waiting) + answered, MAX_BATCH)
+        if answered < 2 or len(self._waiting) >= enough:
+            return
+        self._enough = enough
+        self._wake.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(self._took / 2, LONGEST_LINGER)):
+                await self._wake.wait()
+        self._enough = 1
 
     def _gone(self) -> StoreUnavailableError:
         return StoreUnavailableError(f"{self.key.name}: the ledger's writer was stopped")
@@ -244,7 +263,8 @@ class AccountWriter:
             after = msgspec.structs.replace(after, sequence=after.sequence + 1)
             started = time.monotonic()
             version = await self._store.save(self.key, after, before.version if before else None)
-            self._on_write(time.monotonic() - started, len(batch))
+            self._took = time.monotonic() - started
+            self._on_write(self._took, len(batch))
             self._written(before, Stored(after, version))
         elif not read and any(isinstance(outcome, Short | Fenced | Full) for outcome in outcomes):
             # No write proved that the account is as it was known, and others write too: nobody is denied from memory.

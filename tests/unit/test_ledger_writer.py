@@ -39,6 +39,7 @@ class ScriptedStore(MemoryStore):
         self.after: list[Exception | None] = []
         self.saves = 0
         self.loads = 0
+        self.seconds = 0.0
         self.silent = False
 
     async def load(self, key: Key) -> Stored | None:
@@ -47,6 +48,7 @@ class ScriptedStore(MemoryStore):
 
     async def save(self, key: Key, account: Account, version: str | None) -> str:
         self.saves += 1
+        await asyncio.sleep(self.seconds)
         await self.open.wait()
         first = self.before.pop(0) if self.before else None
         if isinstance(first, Exception):
@@ -144,6 +146,40 @@ async def test_what_comes_during_a_write_goes_into_the_next_one_together() -> No
         ledger.store.open.set()
         await asyncio.gather(*claims)
         assert ledger.writes == [1, 100]
+
+
+async def test_those_who_come_again_share_a_write_with_those_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writers, "LONGEST_LINGER", 5.0)
+    async with opened(account()) as ledger:
+        ledger.store.seconds = 0.1
+
+        async def client(name: str) -> None:
+            for number in range(3):
+                await ledger.claim(f"{name}-{number}")
+
+        first = [asyncio.create_task(client(f"a{number}")) for number in range(4)]
+        await settle()
+        await asyncio.gather(*first, *(client(f"b{number}") for number in range(4)))
+        assert ledger.writes == [4, 8, 8, 4]
+
+
+async def test_a_request_that_is_alone_is_not_kept_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writers, "LONGEST_LINGER", 5.0)
+    async with opened(account()) as ledger:
+        ledger.store.seconds = 1.0
+        await ledger.claim("first")
+        ledger.store.seconds = 0.0
+        async with asyncio.timeout(0.4):
+            await ledger.claim("second")
+
+
+async def test_nobody_is_kept_for_long_for_others_who_do_not_come() -> None:
+    async with opened(account()) as ledger:
+        ledger.store.seconds = 1.0
+        await asyncio.gather(ledger.claim("first"), ledger.claim("other"))
+        ledger.store.seconds = 0.0
+        async with asyncio.timeout(0.4):
+            await ledger.claim("second")
 
 
 async def test_a_batch_is_decided_in_the_order_it_came() -> None:
