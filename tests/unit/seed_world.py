@@ -15,6 +15,7 @@ from common.account import Account
 from common.api import RELEASED_ANNOTATION, UID_LABEL, Project, ResourceQuota, UserCluster, WireGrant
 from common.kube.client import Cluster
 from common.kube.reflector import Change
+from seed import observed
 from seed.admission import Admission
 from seed.books import Book, Books
 from seed.catalog import Catalog
@@ -41,7 +42,9 @@ def nanos(text: str) -> dict[str, int]:
 
 def sizing(transport: Transport | None = None) -> Sizing:
     """Without a seed to read Secrets from; stamps are sealed with a key of its own."""
-    cache = FlavourCache(transport or Transport())
+    cache = FlavourCache(
+        transport or Transport(), on_lookup=observed.flavour_lookup, on_fetch=observed.provider_request
+    )
     settings = SettingsReader(cast(Cluster, None), environment={})
 
     def sealed(text: bytes) -> str:

@@ -118,6 +118,18 @@ async def test_a_file_that_the_environment_names_is_read(api: Api, tmp_path: Pat
         found["token"]
 
 
+async def test_a_secret_chooses_neither_files_of_the_program_nor_whom_it_asks_for_its_own_keys(
+    api: Api, tmp_path: Path
+) -> None:
+    (tmp_path / "token").write_text("token of seedquota-seed")
+    api.secrets["alpha/aws"] = {"TOKEN_FILE": str(tmp_path / "token"), "KEYS_AT": "https://evil.example"}
+    asked = lookup(token=Setting(variable="TOKEN_FILE", file=True), keys=Setting(variable="KEYS_AT", own=True))
+    found = await reader(api).credentials(cluster(credentials="aws"), asked)
+    assert ("token" in found, "keys" in found) == (False, False)
+    found = await reader(api, KEYS_AT="http://127.0.0.1").credentials(cluster(), asked)
+    assert found["keys"] == "http://127.0.0.1"
+
+
 @pytest.mark.parametrize(
     ("present", "error", "message"),
     [

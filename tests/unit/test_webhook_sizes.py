@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
+from prometheus_client import generate_latest
 
 from seed.machines.machine_controller import FOOTPRINT_ANNOTATION as ANNOTATION
 from tests.unit.fake_cloud import FakeCloud, answering, fake_cloud, hang
@@ -209,8 +210,7 @@ async def test_a_cloud_that_fails_refuses_the_unknown_in_time_and_admits_the_kno
     status = (await seed.admit(aws("c5.large", name="other")))["status"]
     assert asyncio.get_running_loop().time() - started < 1.0
     assert (status["code"], status["reason"]) == (503, "ServiceUnavailable")
-    if why != "answered 500":
-        assert status["message"].startswith(f"cannot size machine now: aws eu-central-1 {why}; decision ")
+    assert status["message"].startswith(f"cannot size machine now: aws eu-central-1 {why}; decision ")
     assert status["details"]["retryAfterSeconds"] == 1
     assert (await seed.admit(known))["allowed"] is True
     assert (await seed.admit(aws(name="unstamped")))["allowed"] is True
@@ -238,6 +238,8 @@ async def test_no_secret_shows_anywhere(seed: Seed, caplog: pytest.LogCaptureFix
     shown.append(json.dumps(await seed.admit(aws("t.none"))))
     shown += [record.getMessage() + repr(record.__dict__) for record in caplog.records]
     cache = seed.caller.sizes._cache
+    shown.append(generate_latest().decode())
+    assert 'seedquota_provider_requests_total{provider="aws"' in shown[-1]
     shown += [repr(cache._shelves), repr(cache._breakers), repr(cache._refused), repr(cache._sessions._kept)]
     assert "AKIDEXAMPLE" not in repr(shown)
     assert SECRET not in repr(shown)
