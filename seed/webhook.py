@@ -24,7 +24,7 @@ from seed import verdict
 from seed.admission import MARGIN, Admission, Verdict
 from seed.admission import Request as Claim
 from seed.catalog import Catalog
-from seed.http_server import Request, Response
+from seed.http_reader import Request, Response
 from seed.machines.machine_controller import FOOTPRINT_ANNOTATION, Machine
 from seed.providers.size import Footprint, NotSized, ProviderUnavailable
 from seed.sizing import Sizing

@@ -14,17 +14,16 @@ from hypothesis import strategies as st
 
 from devcluster import certificates
 from seed import http_server
-from seed.http_server import (
+from seed.http_reader import (
     MAX_CHUNKS,
-    MAX_CONNECTIONS,
     MAX_HEAD,
-    HttpServer,
     RefusedError,
     Request,
     RequestReader,
     Response,
     render,
 )
+from seed.http_server import MAX_CONNECTIONS, HttpServer
 
 MAX_BODY = 1000
 POST = b"POST /a?b=c HTTP/1.1\r\nHost: h\r\n"
