@@ -74,7 +74,7 @@ _KINDS: dict[str, tuple[int, tuple[str, ...], Duration]] = {  # kind: weight, ta
     "snapshot": (4, _STORED, lambda _chance: 0.0),
     "restore": (2, _STORED, lambda _chance: 0.0),
     "restore and restart": (1, _STORED, lambda _chance: 0.0),
-    "restore and restart, cut off": (2, _STORED, _cut),  # nobody who is told of it knows how it was before
+    "restore and restart while cut off": (2, _STORED, _cut),  # nobody who is told of it knows how it was before
 }
 _REDISES = tuple(f"redis-{seed}" for seed in SEEDS)
 _REDIS_KINDS: dict[str, tuple[int, tuple[str, ...], Duration]] = {
