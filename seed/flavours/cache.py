@@ -15,7 +15,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -42,6 +42,7 @@ MAX_MISSING = 1024
 MAX_FLIGHTS = 256
 NEAREST = 3
 SHARED_SECONDS = 0.05  # for which a lookup waits for what other replicas have learned
+SHARED_LOOKS = 10  # within that time; a busy event loop takes longer, and gives Redis as many chances to answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,13 @@ class _Flight:
     http: BoundedHttp
 
 
+class _Reading(NamedTuple):
+    """`task` may take its time; `patience` ends with it, or when nobody should wait for it any longer."""
+
+    task: asyncio.Task[None]
+    patience: asyncio.Task[None]
+
+
 class _Refused(msgspec.Struct, frozen=True):
     until: float
     reason: str
@@ -134,7 +142,7 @@ class FlavourCache:
         self._breakers: OrderedDict[tuple[str, str], Breaker] = OrderedDict()
         self._refused: OrderedDict[tuple[Place, Hashable], _Refused] = OrderedDict()
         self._flights: dict[tuple[Place, str], _Flight] = {}
-        self._readings: dict[tuple[Place, str], asyncio.Task[None]] = {}
+        self._readings: dict[tuple[Place, str], _Reading] = {}
 
     def known(self, place: Place, flavour: str) -> Known | None:
         shelf = self._shelves.get(place)
@@ -201,7 +209,8 @@ class FlavourCache:
         return found
 
     async def close(self) -> None:
-        tasks = [*(flight.task for flight in self._flights.values()), *self._readings.values()]
+        tasks = [flight.task for flight in self._flights.values()]
+        tasks += [task for reading in self._readings.values() for task in reading]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -216,11 +225,11 @@ class FlavourCache:
         if reading is None:
             if self._shared is None or len(self._readings) >= MAX_FLIGHTS:
                 return None
-            task = self._recall(self._shared, question.place, question.flavour)
-            reading = self._readings[key] = asyncio.create_task(task, name=f"recall {question.place}")
-            reading.add_done_callback(lambda _task: self._readings.pop(key))
-        left = deadline - asyncio.get_running_loop().time()
-        await asyncio.wait({reading}, timeout=max(min(left, SHARED_SECONDS), 0))
+            recall = self._recall(self._shared, question.place, question.flavour)
+            task = asyncio.create_task(recall, name=f"recall {question.place}")
+            reading = self._readings[key] = _Reading(task, asyncio.create_task(_patience(task)))
+            task.add_done_callback(lambda _task: self._readings.pop(key))
+        await asyncio.wait({reading.patience}, timeout=max(deadline - asyncio.get_running_loop().time(), 0))
         return self.known(question.place, question.flavour)
 
     async def _recall(self, shared: SharedSizes, place: Place, flavour: str) -> None:
@@ -368,6 +377,12 @@ class FlavourCache:
             breaker = Breaker()
             _keep(self._breakers, key, breaker)
         return breaker
+
+
+async def _patience(reading: asyncio.Task[None]) -> None:
+    for _ in range(SHARED_LOOKS):
+        if (await asyncio.wait({reading}, timeout=SHARED_SECONDS / SHARED_LOOKS))[0]:
+            return
 
 
 def _by_asker(error: BaseException) -> bool:

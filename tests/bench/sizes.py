@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 import time
-from types import SimpleNamespace
-from typing import cast
+from pathlib import Path
 
 import msgspec
 from aiohttp import web
 
 from common.api import UserCluster
-from common.kube.client import Cluster
 from common.kube.reflector import Change
+from devcluster import redis as servers
+from devcluster.binaries import BuildError
+from devcluster.redis import RedisServer, Settings
 from seed.flavours.cache import FlavourCache
 from seed.flavours.settings import SettingsReader
+from seed.flavours.shared import SharedSizes
+from seed.ledger.redis_primary import RedisAccess, redis_url
 from seed.machines.machine_controller import FOOTPRINT_ANNOTATION as ANNOTATION
 from seed.machines.machine_controller import Machine
 from seed.sizing import Sizing
 from seed.source import Tally
+from seed.stamp import Seal
 from seed.webhook_token import seal
-from tests.unit.fake_cloud import fake_cloud
+from tests.unit.fake_cloud import FakeCloud, fake_cloud
 
 MACHINES = 10_000
 TYPES = 40
+AT_A_TIME = 200  # as an API server asks
 HOST = "ec2.eu-central-1.amazonaws.com"
 CLUSTER = msgspec.convert(
     {"metadata": {"name": "c1", "namespace": "alpha", "uid": "c1-uid"}, "spec": {"project": "alpha"}}, UserCluster
@@ -69,20 +75,17 @@ async def sizes(_seconds: float) -> None:
         return seal(b"k" * 32, text)
 
     async with fake_cloud(_ec2, HOST) as cloud:
-        settings = SettingsReader(cast(Cluster, SimpleNamespace(name="seed")), environment={})
+        settings = SettingsReader(None, environment={})
         sizing = Sizing(FlavourCache(cloud.transport()), settings, sealed, lambda text, given: sealed(text) == given)
         machines = [_machine(number) for number in range(MACHINES)]
         loop = asyncio.get_running_loop()
 
-        async def size_all() -> float:
-            started = time.perf_counter()
-            await asyncio.gather(*(sizing.size(CLUSTER, machine, loop.time() + 30) for machine in machines))
-            return time.perf_counter() - started
-
         print(f"{MACHINES:,} Machines over {TYPES} types of AWS, whose API is on this machine, over TLS")
         for state in ("cold", "warm"):
             cloud.requests.clear()
-            seconds = await size_all()
+            started = time.perf_counter()
+            await _size_all(sizing, machines)
+            seconds = time.perf_counter() - started
             print(f"  sized {state}: {len(cloud.requests)} calls, {seconds * 1000:.0f} ms")
         print(f"  counted by what is known: {_recount(sizing, machines) * 1000:.0f} ms")
         stamped = []
@@ -91,3 +94,36 @@ async def sizes(_seconds: float) -> None:
             stamped.append(_machine(number, sizing.make_stamp("c1-uid", machine, found)))
         print(f"  counted by their stamps:  {_recount(sizing, stamped) * 1000:.0f} ms")
         await sizing.close()
+        await _restarted(cloud, machines, sealed)
+
+
+async def _restarted(cloud: FakeCloud, machines: list[Machine], sealed: Seal) -> None:
+    """Replicas one after the other that share a Redis."""
+    try:
+        executable = await servers.ensure()
+    except BuildError as error:
+        print(f"  a restarted replica with Redis: not measured ({error})")
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        async with servers.redis_group() as group:
+            redis = RedisServer("redis", executable, Path(directory), group, Settings())
+            await redis.start()
+            for state in ("first", "restarted"):
+                cloud.requests.clear()
+                shared = SharedSizes(redis_url(redis.url), RedisAccess(), "eu-1")
+                settings = SettingsReader(None, environment={})
+                sizing = Sizing(FlavourCache(cloud.transport(), shared), settings, sealed, lambda _text, _seal: False)
+                started = time.perf_counter()
+                for first in range(0, MACHINES, AT_A_TIME):
+                    await _size_all(sizing, machines[first : first + AT_A_TIME])
+                seconds = time.perf_counter() - started
+                print(f"  sized by a {state} replica with Redis: {len(cloud.requests)} calls, {seconds * 1000:.0f} ms")
+                async with asyncio.timeout(10):
+                    while int(await redis.command("HLEN", "{seedquota:eu-1}:sizes:1")) < TYPES:
+                        await asyncio.sleep(0.01)
+                await sizing.close()
+
+
+async def _size_all(sizing: Sizing, machines: list[Machine]) -> None:
+    deadline = asyncio.get_running_loop().time() + 30
+    await asyncio.gather(*(sizing.size(CLUSTER, machine, deadline) for machine in machines))
