@@ -15,6 +15,9 @@ import pytest_asyncio
 
 from devcluster.install import API, Installation, quota
 from devcluster.manifests import apply
+from devcluster.redis import Settings
+from seed.ledger.chosen import PASSWORD_VARIABLE
+from tests.integration.redis_servers import rack
 from tests.unit.fake_cloud import FakeCloud, answering, fake_cloud
 from tests.unit.test_webhook_sizes import ec2
 
@@ -196,3 +199,43 @@ async def test_a_machine_that_slipped_in_is_counted_by_asking_when_the_cloud_is_
     await site.counts(machines + 1, usage["cpu"])
     site.cloud.disturb = None
     await site.counts(machines + 1, str(int(usage["cpu"]) + 2), seconds=70)
+
+
+async def test_with_a_redis_a_program_that_restarts_knows_what_was_told_before_though_the_cloud_is_down(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rack(tmp_path) as servers:
+        redis = await servers.server("sizes", Settings(password="of-redis"))
+        monkeypatch.setenv("SEEDQUOTA_REDIS_URL", redis.url)
+        monkeypatch.setenv(PASSWORD_VARIABLE, "of-redis")
+        site.cloud.disturb = None
+        for name in ("a", "d"):  # of the tests before: room for two
+            async with site.user.delete(f"{MACHINES}/{name}") as answer:
+                assert answer.status in (200, 404)
+        await restarted(site)
+        status, made = await created(site, "told")
+        assert status == 201, made
+        async with asyncio.timeout(20):
+            while await redis.command("EXISTS", "{seedquota:seed-1}:sizes:1") != b"1":
+                await asyncio.sleep(0.1)
+        site.cloud.disturb = answering(500)
+        await restarted(site)
+        status, made = await created(site, "recalled")
+        assert status == 201, made
+        assert json.loads(made["metadata"]["annotations"][STAMP])["footprint"]["cpu"] == "2"
+        site.cloud.disturb = None
+
+
+async def restarted(site: Site) -> None:
+    (program,) = await site.installed.kill_replicas("seed-1")
+    await program.start()
+
+
+async def created(site: Site, name: str) -> tuple[int, dict]:
+    """Once there is capacity and the program serves again; a refusal for its size is none of that."""
+    async with asyncio.timeout(60):
+        while True:
+            status, made = await site.create(name)
+            if status == 201 or "cannot size" in made["message"]:
+                return status, made
+            await asyncio.sleep(0.5)
