@@ -119,7 +119,7 @@ class Sizing:
 
     def _evaluated(self, machine: Machine) -> Footprint | Lookup:
         found = evaluate(machine)
-        if found.provider not in self._enabled:
+        if found.provider in PROVIDERS and found.provider not in self._enabled:
             raise NotSized(
                 "", f"cloudProvider {found.provider} is not enabled; enabled: {', '.join(sorted(self._enabled))}"
             )

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from common.quantity import UNIT
+from common.resources import ResourceList
+from seed.machines import infrastructure
+from seed.machines.infrastructure import Described
 from seed.machines.machine_controller import SHARED_BYTES, SHARED_SPECS, Machine
 from seed.providers import PROVIDERS
 from seed.providers.flavour import Lookup
@@ -16,8 +20,8 @@ def evaluate(machine: Machine) -> Footprint | Lookup:
 
     Pure, and cached by the bytes of the provider spec: a million Machines use few distinct ones.
     """
-    raw = bytes(machine.spec.provider_spec)
-    outcome = _cached(raw) if len(raw) <= SHARED_BYTES else _evaluate(raw)
+    raw, described = bytes(machine.spec.provider_spec), isinstance(machine.spec, Described)
+    outcome = _cached(raw, described) if len(raw) <= SHARED_BYTES else _evaluate(raw, described)
     if isinstance(outcome, NotSized):
         raise NotSized(outcome.provider, outcome.reason)
     return outcome
@@ -31,14 +35,21 @@ def footprint(machine: Machine) -> Footprint:
     return found
 
 
+def least(machine: Machine) -> ResourceList:
+    """What it costs whatever its size is."""
+    if isinstance(machine.spec, Described):
+        return infrastructure.least(bytes(machine.spec.provider_spec))
+    return {"machines": UNIT}
+
+
 @lru_cache(maxsize=SHARED_SPECS)
-def _cached(raw: bytes) -> Footprint | Lookup | NotSized:
-    return _evaluate(raw)
+def _cached(raw: bytes, described: bool) -> Footprint | Lookup | NotSized:
+    return _evaluate(raw, described)
 
 
-def _evaluate(raw: bytes) -> Footprint | Lookup | NotSized:
+def _evaluate(raw: bytes, described: bool) -> Footprint | Lookup | NotSized:
     try:
-        return _size(raw)
+        return infrastructure.size(raw) if described else _size(raw)
     except NotSized as error:
         return error.with_traceback(None)
 

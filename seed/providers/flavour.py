@@ -114,7 +114,8 @@ class Lookup:
     `where`: the settings that decide which cloud is asked, no secrets; `endpoint` is the one of them that is a host, if
     the Machine can name any. `credentials`: all else that asking takes.
     `root`: the size of the root disk in nanos, None for the flavour's own, a text when it is unknown (why).
-    `disks`: further disks, in nanos. `devices`: what the Machine adds to the flavour.
+    `disks`: further disks, in nanos. `devices`: what the Machine adds to the flavour. `count`: how many such machines
+    it is, if it is a pool of them.
     """
 
     provider: str
@@ -125,6 +126,7 @@ class Lookup:
     root: int | str | None = None
     disks: int = 0
     devices: ResourceList = field(default_factory=dict)
+    count: int = 1
 
     def complete(self, flavour: Flavour) -> Footprint:
         """The Machine's cost, now that its flavour is known."""
@@ -133,7 +135,8 @@ class Lookup:
         devices = {**flavour.devices}
         for name, amount in self.devices.items():
             devices[name] = devices.get(name, 0) + amount
-        return footprint(self.provider, cpu=flavour.cpu, memory=flavour.memory, storage=storage, devices=devices)
+        one = footprint(self.provider, cpu=flavour.cpu, memory=flavour.memory, storage=storage, devices=devices)
+        return one.times(self.count)
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,6 +81,11 @@ class Footprint:
     resources: ResourceList
     unknown: Mapping[str, str] = field(default_factory=dict)
 
+    def times(self, count: int) -> Footprint:
+        """What so many of them cost."""
+        resources = {name: amount * count for name, amount in self.resources.items()}
+        return Footprint(self.provider, MappingProxyType(resources), self.unknown if count else {})
+
     def require(self, limited: Iterable[str]) -> None:
         """Raises NotSized when one of the `limited` resources is unknown: what is not measured is not admitted."""
         for resource in limited:

@@ -140,6 +140,16 @@ class Spec:
         items = self._decode(raw, list[msgspec.Raw], self._named(name), "a list")
         return [Spec(self.provider, item, f"{self._named(name)}[{index}]") for index, item in enumerate(items)]
 
+    def integers(self, name: str) -> list[int]:
+        """The whole numbers from 1 in a list; none when absent or null."""
+        raw = self._raw(name)
+        if raw is None:
+            return []
+        numbers = self._decode(raw, list[int], self._named(name), "a list of whole numbers")
+        if not all(1 <= number <= LARGEST for number in numbers):
+            raise NotSized(self.provider, f"{self._named(name)} must be from 1 to 2^53 each, got {_shown(raw)}")
+        return numbers
+
     def missing(self, name: str) -> NotSized:
         return NotSized(self.provider, f"{self._named(name)} is missing")
 
