@@ -4,8 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 KEEP ?=
+SCHEDULES ?= 100000
+MINUTES ?= 15
+STORE ?= apiserver
 
-.PHONY: demo test lint fmt bench clean lock help
+.PHONY: demo test lint fmt bench sim chaos clean lock help
 
 help:
 	@echo "make demo         the whole way on real control planes, narrated (KEEP=1 leaves it running)"
@@ -13,6 +16,8 @@ help:
 	@echo "make lint         ruff, mypy --strict, import-linter"
 	@echo "make fmt          format the code"
 	@echo "make bench        measure; nothing here passes or fails on a time"
+	@echo "make sim          simulate SCHEDULES=100000 worlds on all cores, then see that every broken rule is noticed"
+	@echo "make chaos        real processes, killed, stopped, cut off and restored under load: MINUTES=15 STORE=apiserver|redis"
 	@echo "make lock         compute requirements.lock again from pyproject.toml"
 
 $(STAMP): requirements.lock pyproject.toml
@@ -43,6 +48,14 @@ fmt: $(STAMP)
 bench: $(STAMP)
 	@$(BIN)/python -m devcluster build
 	@$(BIN)/python -m tests.bench
+
+sim: $(STAMP)
+	@$(BIN)/python -m tests.sim --schedules $(SCHEDULES)
+	@$(BIN)/python -m tests.sim --mutants
+
+chaos: $(STAMP)
+	@$(BIN)/python -m devcluster build
+	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) --store $(STORE) $(if $(SEED),--seed $(SEED))
 
 lock:
 	@$(PYTHON) -m venv $(VENV)/lock && $(VENV)/lock/bin/pip install --quiet uv

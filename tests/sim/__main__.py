@@ -1,4 +1,4 @@
-"""`python -m tests.sim --schedules N`: that many schedules. `--seed N`: that one again."""
+"""Simulate many worlds (`--schedules N`), one of them again (`--seed N`), or broken ones (`--mutants`)."""
 
 from __future__ import annotations
 
@@ -6,33 +6,34 @@ import argparse
 import sys
 import time
 
-from tests.sim.world import Violation, run
+from tests.sim import mutants, runner
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
     parser.add_argument("--schedules", type=int, default=10_000, help="how many to run (default 10000)")
-    parser.add_argument("--seed", type=int, default=None, help="run this one alone, and let its error through")
     parser.add_argument("--first", type=int, default=0, help="the first of them (default 0)")
+    parser.add_argument("--jobs", type=int, default=0, help="processes (default: one for each core)")
+    parser.add_argument("--seed", type=int, default=None, help="run this one alone, and let its error through")
+    parser.add_argument("--trace", action="store_true", help="with --seed: tell every step")
+    parser.add_argument("--mutants", action="store_true", help="break one rule after the other: each must be noticed")
+    parser.add_argument("--mutant", default=None, help="with --seed: break this rule")
     options = parser.parse_args()
     if options.seed is not None:
-        world = run(options.seed)
-        print(f"schedule {options.seed}: admitted {sum(seed.admitted for seed in world.seeds.values())}")
+        world = mutants.run(options.mutant, options.seed, trace=options.trace)
+        print(f"schedule {options.seed}: admitted {world.truth.admitted}, refused {world.refused}")
         return 0
+    if options.mutants:
+        return runner.all_mutants(options.jobs)
     started = time.monotonic()
-    failed = admitted = refused = 0
-    for number in range(options.first, options.first + options.schedules):
-        try:
-            world = run(number)
-        except (Violation, AssertionError) as error:
-            failed += 1
-            print(f"schedule {number}: {error}; again: python -m tests.sim --seed {number}", file=sys.stderr)
-            continue
-        admitted += sum(seed.admitted for seed in world.seeds.values())
-        refused += sum(seed.refused for seed in world.seeds.values())
+    total = runner.schedules(options.first, options.schedules, options.jobs, progress=sys.stderr.isatty())
     seconds = time.monotonic() - started
-    print(f"{options.schedules} schedules, {admitted} admitted, {refused} refused, {failed} failed, {seconds:.1f} s")
-    return 1 if failed else 0
+    print(
+        f"{options.schedules} schedules: {total.steps} steps, {total.admitted} admitted, {total.refused} refused, "
+        f"{total.filled} units filled, {len(total.failures)} failed; {seconds:.0f} s, "
+        f"{options.schedules / seconds:.0f} a second"
+    )
+    return 1 if total.failures else 0
 
 
 if __name__ == "__main__":

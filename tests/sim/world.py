@@ -1,380 +1,507 @@
-"""A small deterministic world: a master, two seeds, their sources, and a network that delays, loses and repeats.
+"""The simulated world: API servers, programs, what users and admins do to them, and what is true of it all.
 
-It runs the real decision functions (`common.account`, `common.grants`, `master.allotment`) and nothing else of the
-product. Everything that happens is drawn from one seeded generator, so a schedule is known by its number.
+Everything here is one step. Which comes next, the schedule decides (`schedule.py`).
 """
 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
+from typing import Any
 
 import msgspec
 
-from common import account as accounts
-from common import grants, resources
-from common.account import Account, Admitted, Ask, Fenced, Grant, Reservation, Short
+from common import grants
+from common.account import Account, Grant, Reservation
 from common.grants import Holding, MasterLedger, Report
+from common.kube.lease import WRITES_ANNOTATION, Lease, LeaseObject, LeaseSpec
+from common.kube.meta import ObjectMeta as KubeMeta
 from common.resources import ResourceList
-from master.allotment import Seat, allot
+from seed.admission import Request
+from seed.catalog import Quota
+from seed.ledger.store import Key, Stored
+from seed.verdict import Refusal
+from tests.sim import faults, servers
+from tests.sim.checks import Thing, Truth, Violation, Wish
+from tests.sim.loop import Loop
+from tests.sim.master_side import MasterReplica
+from tests.sim.network import Network
+from tests.sim.seed_side import API_TIMEOUT, WEBHOOK_TIMEOUT, Replica
+from tests.sim.servers import Copy, Machine, ObjectMeta, Source, Spec
 
-SIZES: tuple[ResourceList, ...] = ({"cpu": 1, "memory": 2}, {"cpu": 2, "memory": 4}, {"cpu": 4, "memory": 4})
-SMALLEST = SIZES[0]
-WINDOW = 4  # ticks in which an admitted request persists, or never
-STEPS = 80
-REPEATED, LOST = 0.15, 0.3  # of the messages, 15 % come again later and 15 % never come
-MAX_IN_FLIGHT = 30  # messages of one direction; beyond that the oldest is lost
-
-
-class Violation(AssertionError):
-    """What must never happen has happened."""
-
-
-@dataclass(frozen=True)
-class Message:
-    """What the master shows a seed: the grant, and the global use as of its answer."""
-
-    grant: Grant
-    used: ResourceList
-
-
-@dataclass(frozen=True)
-class Pending:
-    """An admitted creation on its way to etcd."""
-
-    uid: str
-    size: ResourceList
-    until: int
+SIZES: tuple[ResourceList, ...] = (
+    {"cpu": 1, "memory": 1},
+    {"cpu": 1, "memory": 2},
+    {"cpu": 2, "memory": 2},
+    {"cpu": 3, "memory": 2},
+)
+UNIT: ResourceList = {"cpu": 1, "memory": 1}
+RESTORE_TAKES = 8.0  # seconds in which an API server is away while it is restored: longer than a lease lasts
 
 
-@dataclass
-class Waiting:
-    """A request that found too little and waits for the master, as a webhook call does, for a while."""
+class Site:
+    """One seed cluster, as it stands in its data centre."""
 
-    uid: str
-    size: ResourceList
-    until: int
-
-
-@dataclass
-class SeedState:
-    """One seed. The account is durable, the history is the API server's, the rest is one leader's memory."""
-
-    name: str
-    account: Account
-    history: list[dict[str, ResourceList]] = field(default_factory=lambda: [{}])  # objects by uid, state by state
-    pending: list[Pending] = field(default_factory=list)
-    waiting: list[Waiting] = field(default_factory=list)
-    listed: int = 0
-    at: int = 0
-    first_seen: dict[str, int] = field(default_factory=dict)
-    message: Message | None = None
-    said: Report | None = None
-    asked: int = 0
-    answered: int = 0
-    uids: int = 0
-    admitted: int = 0
-    refused: int = 0
-
-    @property
-    def objects(self) -> dict[str, ResourceList]:
-        return self.history[-1]
+    def __init__(self, name: str, api: servers.Seed) -> None:
+        self.name = name
+        self.api = api
+        self.sources: dict[str, Source] = {}
+        self.ever: dict[str, Source] = {}  # also those that are deleted: nobody answers there
+        self.replicas: list[Replica] = []
+        self.dead = False  # the machines are gone, and nothing answers
+        self.snapshot: tuple[Any, ...] | None = None
+        self.ledger_snapshot: dict[str, Stored] | None = None
 
 
 class World:
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, *, focus: Collection[str] = (), trace: bool = False) -> None:
         self.number = number
-        self.random = random.Random(number)
-        self.now = 0
-        units = self.random.randint(4, 24)
-        self.limits: ResourceList = {"cpu": units, "memory": self.random.randint(units, 3 * units)}
-        names = ["eu-1", "us-1"]
-        self.seeds = {name: SeedState(name, Account(incarnation=name, master="m", epoch=1)) for name in names}
-        self.ledger = MasterLedger(incarnation="m", seeds={name: Holding(account=name) for name in names})
-        self.reports: dict[str, Report] = {}
-        self.shown: dict[str, Message] = {}
-        self.answered = dict.fromkeys(names, 0)
-        self.to_master: list[tuple[str, Report]] = []
-        self.to_seed: list[tuple[str, Message]] = []
-        self.lossy = True
-        self.growing = names[0]  # where most is created, while the other shrinks: capacity has to move
+        self.rng = random.Random(number)
+        self.now = 0.0
+        self.tracing = trace
+        self.swarm = faults.draw(self.rng, focus)
+        self.truth = Truth()
+        self.network = Network(self.rng, self.note if trace else None)
+        self.master = servers.Master(self._ledger_saved)
+        self.masters: list[MasterReplica] = []
+        self.sites: dict[str, Site] = {}
+        self.apis: dict[str, servers.Seed] = {}
+        self.things: dict[str, Thing] = {}  # that exist, or may
+        self.wishes: list[Wish] = []  # under way
+        self.later: list[tuple[float, Callable[[], None]]] = []
+        self.refused = 0
+        self.filled = 0
+        self._tokens = 0
+        self.master_snapshot: tuple[Any, ...] | None = None
+        self._build()
 
-    # Requests ----------------------------------------------------------------------------------------------------
+    def note(self, text: str) -> None:
+        print(f"{self.now:8.2f}  {text}")
 
-    def create(self, seed: SeedState, size: ResourceList) -> str:
-        seed.uids += 1
-        uid = f"{seed.name}-{seed.uids}"
-        self._claim(seed, Waiting(uid, size, self.now + WINDOW))
-        return uid
+    def token(self) -> str:
+        self._tokens += 1
+        return f"t{self._tokens}"
 
-    def _claim(self, seed: SeedState, request: Waiting) -> None:
-        if seed.message is not None:
-            seed.account = accounts.receive(seed.account, seed.message.grant)
-        wanted = Reservation(source="ns/c", object=f"ns/{request.uid}", amount=request.size)
-        account, outcome = accounts.reserve(seed.account, self.limits, request.uid, wanted)
-        match outcome:
-            case Admitted():
-                self._persist(seed, account)
-                seed.pending.append(Pending(request.uid, request.size, self.now + WINDOW))
-                seed.admitted += 1
-            case Short():
-                seed.waiting.append(request)
-            case Fenced():
-                seed.refused += 1
+    # How it begins -------------------------------------------------------------------------------------------------
 
-    def _ask(self, seed: SeedState) -> None:
-        """All that wait ask together, one ask at a time."""
-        if seed.waiting and seed.answered >= seed.asked:
-            wanted = resources.total(request.size for request in seed.waiting)
-            self._persist(seed, accounts.ask(seed.account, self.limits, seed.waiting[0].size, wanted, seed.answered))
-            seed.asked = seed.account.ask.number
-            self._report(seed)
+    def _build(self) -> None:
+        rng, swarm = self.rng, self.swarm
+        units = rng.randint(2, 10)
+        self._make_quota("a", "a", {"cpu": units, "memory": rng.randint(units, 2 * units)})
+        if swarm.two_quotas:
+            more = rng.randint(max(units - 2, 2), units + 4)
+            self._make_quota("all", "all", {"cpu": more} if rng.random() < 0.5 else {"cpu": more, "memory": 2 * more})
+        for number in range(1, swarm.seeds + 1):
+            self.add_site(f"seed-{number}")
+            self.master.write_seed(f"seed-{number}", "Active")
+        if swarm.settled:
+            self._settled()
+        for site in self.sites.values():
+            for _ in range(2):
+                self.start_replica(site)
+        for _ in range(2 if swarm["master"] or swarm["sluggish"] else 1):
+            self.start_master()
+        if swarm.settled:
+            self._warm()
 
-    def _persist(self, seed: SeedState, account: Account) -> None:
-        if account is not seed.account:
-            accounts.check(account)
-            seed.account = msgspec.structs.replace(account, sequence=account.sequence + 1)
+    def _make_quota(self, name: str, subject: str, limits: ResourceList) -> None:
+        spec = Spec(Key(f"{name}.{self.token()}", name), subject, limits, len(self.master.events) + 1)
+        self.truth.quota(spec.key.uid, limits)
+        self.master.write_quota(spec)
 
-    # Counting ----------------------------------------------------------------------------------------------------
+    def add_site(self, name: str) -> Site:
+        api = servers.Seed(name, self._account_saved)
+        site = self.sites[name] = Site(name, api)
+        self.apis[name] = api
+        for number in range(1, self.swarm.clusters + 1):
+            self.add_cluster(site, f"{name}/c{number}", "a" if number == 1 else self.rng.choice("ab"))
+        return site
 
-    def write(self, seed: SeedState, uid: str, size: ResourceList | None) -> None:
-        after = {name: found for name, found in seed.objects.items() if name != uid}
-        if size is not None:
-            after[uid] = size
-        seed.history.append(after)
+    def add_cluster(self, site: Site, key: str, project: str) -> None:
+        site.sources[key] = site.ever[key] = Source(key, site.name, project)
+        site.api.write_cluster(key, project)
 
-    def count(self, seed: SeedState) -> None:
-        there = seed.history[seed.at]
-        known = {uid for state in seed.history[seed.listed : seed.at] for uid in state}
-        used = resources.total(there.values())
-        counted = accounts.count(
-            seed.account, seed.account.epoch, "ns/c", used, dict.fromkeys(there, 1), gone=known - there.keys()
+    def _settled(self) -> None:
+        """Accounts are open, and hold nothing yet."""
+        for spec in list(self.master.quotas.values()):
+            life = self.token()
+            holdings = {}
+            for site in self.sites.values():
+                account = Account(incarnation=self.token(), master=life)
+                holdings[site.name] = Holding(account=account.incarnation)
+                grant = Grant(incarnation=life, account=account.incarnation)
+                site.api.save(spec.key, account, None)
+                copy = Copy(spec.key, self.token(), spec.subject, spec.limits, spec.version, grant, spec.version)
+                site.api.write_copy(msgspec.structs.replace(copy, report=grants.report(account)))
+            self.master.save(spec.key.uid, MasterLedger(incarnation=life, seeds=holdings), None)
+            self.master.write_quota(msgspec.structs.replace(spec, noted=life))
+
+    def _warm(self) -> None:
+        """Somebody has led for as long as the replicas live: what begins now is no cold start."""
+        for site in self.sites.values():
+            _warm(site.api, [replica.lease for replica in site.replicas])
+            site.replicas[0].look_at_lease()
+        _warm(self.master, [master.lease for master in self.masters])
+        self.masters[0].look_at_lease()
+
+    # Processes -----------------------------------------------------------------------------------------------------
+
+    def _loop(self) -> Loop:
+        return Loop(lambda: self.now, self.rng.choice((0.9, 0.95, 1.0, 1.05, 1.1)))
+
+    def start_replica(self, site: Site) -> None:
+        replica = Replica(
+            f"{site.name}-{self.token()}", site.api, site.ever, self.network, self._loop(), self._reported
         )
-        self._persist(seed, counted)
+        site.replicas.append(replica)
 
-    def release(self, seed: SeedState) -> None:
-        """Rule 4.5: a consistent read that does not find it, made after the in-flight window has passed."""
-        absent = {}
-        for uid, reservation in seed.account.reservations.items():
-            first = seed.first_seen.setdefault(uid, self.now)
-            if self.now - first > WINDOW and uid not in seed.objects:
-                absent[uid] = reservation
-        self._persist(seed, accounts.release(seed.account, seed.account.epoch, absent))
+    def start_master(self) -> None:
+        name = f"master-{self.token()}"
+        self.masters.append(
+            MasterReplica(name, self.master, self.apis, self.network, self._loop(), self.truth.shown, self.token)
+        )
 
-    def crash(self, seed: SeedState) -> None:
-        """Another leads: it writes its term, then lists. What waited in the old one's memory is gone."""
-        self._persist(seed, accounts.claim_epoch(seed.account, seed.account.epoch + 1))
-        seed.listed = seed.at = len(seed.history) - 1
-        seed.first_seen.clear()
-        seed.waiting.clear()
-        seed.message = None
-        seed.answered = seed.asked = 0
+    def crash_replica(self, site: Site, replica: Replica) -> None:
+        replica.crash()
+        site.replicas.remove(replica)
 
-    # Messages ----------------------------------------------------------------------------------------------------
+    def crash_master(self, master: MasterReplica) -> None:
+        master.crash()
+        self.masters.remove(master)
 
-    def _report(self, seed: SeedState, *, again: bool = False) -> None:
-        """Nothing is said twice, except to make up for losses."""
-        said = grants.report(seed.account)
-        if again or said != seed.said:
-            seed.said = said
-            self.to_master.append((seed.name, said))
-            del self.to_master[:-MAX_IN_FLIGHT]
+    # What the checks hear ------------------------------------------------------------------------------------------
 
-    def hear_report(self, name: str, said: Report) -> None:
-        if grants.supersedes(said, self.reports.get(name)):
-            self.reports[name] = said
-            holding = grants.absorb(self.ledger.seeds[name], said, self.ledger.incarnation)
-            self.ledger = MasterLedger(incarnation="m", seeds={**self.ledger.seeds, name: holding})
-        self.decide()
+    def _account_saved(self, api: servers.Seed, uid: str, before: Account | None, after: Account) -> None:
+        if self.tracing:
+            self.note(f"  account {uid} on {api.name}: {after}")
+        self.truth.account_saved(api.name, uid, before, after)
 
-    def decide(self, *, again: bool = False) -> None:
-        """The master: one snapshot in, a durable ledger and a message to each seed out."""
-        seats = []
-        for name, holding in self.ledger.seeds.items():
-            said = self.reports.get(name)
-            use = resources.add(said.used, said.reserved) if said is not None else {}
-            asked = said.ask if said is not None else Ask()
-            seats.append(Seat(seed=name, held=grants.held(holding), use=use, ask=asked, answered=self.answered[name]))
-        decided = allot(self.limits, seats)
-        holdings = dict(self.ledger.seeds)
-        for name, more in decided.grants.items():
-            holdings[name] = grants.raise_granted(holdings[name], more)
-        self.ledger = MasterLedger(incarnation="m", seeds=holdings)
-        self.answered.update(decided.answered)
-        used = resources.total(seat.use for seat in seats)
-        for name in self.seeds:
-            recall = decided.recalls.get(name, {})
-            message = Message(grants.message(self.ledger, name, recall, self.answered[name]), used)
-            if again or message != self.shown.get(name):
-                self.shown[name] = message
-                self.to_seed.append((name, message))
-        del self.to_seed[:-MAX_IN_FLIGHT]
+    def _ledger_saved(self, uid: str, before: MasterLedger | None, after: MasterLedger) -> None:
+        if self.tracing:
+            self.note(f"  ledger {uid}: {after}")
+        self.truth.ledger_saved(uid, before, after)
 
-    def hear_grant(self, name: str, message: Message) -> None:
-        seed = self.seeds[name]
-        seed.message = message
-        seed.answered = max(seed.answered, message.grant.answered)
-        self._persist(seed, accounts.obey(seed.account, message.grant))
-        waiting, seed.waiting = seed.waiting, []
-        for request in waiting:
-            full = message.grant.answered >= seed.asked and resources.short(
-                request.size, resources.subtract(self.limits, message.used)
+    def _reported(self, replica: Replica, name: str, said: Report | None) -> None:
+        copy = replica.view.copies.get(name)
+        if said is not None and copy is not None:
+            self.truth.reported(replica.api.name, copy.key.uid, said)
+
+    # What users do -------------------------------------------------------------------------------------------------
+
+    def create(self, site: Site, source: Source, size: ResourceList) -> Wish:
+        thing = Thing(f"{source.key}-{self.token()}", source.key)
+        self.things[thing.uid] = thing
+        return self._wish(site, source, thing, size, size)
+
+    def resize(self, site: Site, source: Source, thing: Thing, size: ResourceList) -> None:
+        assert thing.size is not None, "only what exists is changed"
+        need = {name: amount - thing.size[name] for name, amount in size.items() if amount > thing.size[name]}
+        self._wish(site, source, thing, size, need)
+
+    def _wish(self, site: Site, source: Source, thing: Thing, size: ResourceList, need: ResourceList) -> Wish:
+        wish = Wish(thing, size, thing.generation + 1, need, self.now + API_TIMEOUT)
+        thing.wishes.append(wish)
+        self.wishes.append(wish)
+        if need:
+            self.call_webhook(site, source, wish)
+        else:
+            wish.allowed = wish.told = True  # the webhook says so without asking anybody
+            for uid, amounts in thing.admitted.items():
+                wish.after[uid] = {name: min(amount, size[name]) for name, amount in amounts.items()}
+        return wish
+
+    def call_webhook(self, site: Site, source: Source, wish: Wish) -> None:
+        serving = [replica for replica in site.replicas if source.key in replica.view.clusters]
+        if not serving:
+            self._ended(wish)
+            return
+        replica = self.rng.choice(serving)
+        wish.open += 1
+        gives_up = self.now + WEBHOOK_TIMEOUT
+
+        def arrives() -> None:
+            if not replica.alive or self.now >= gives_up:
+                return
+            request = Request(
+                uid=wish.thing.uid,
+                project=source.project,
+                need=wish.need,
+                reservation=Reservation(
+                    source=source.key, object=wish.thing.uid, amount=wish.need, generation=wish.claimed
+                ),
+                dry_run=False,
+                deadline=replica.loop.time() + 0.8 * WEBHOOK_TIMEOUT,
             )
-            if full:
-                seed.refused += 1
+            replica.ask(request, source.project, lambda no, quotas: self._verdict(wish, site, no, quotas, gives_up))
+
+        self.network.post(f"asks for {wish.thing.uid}", None, site.api, arrives)
+
+    def _verdict(self, wish: Wish, site: Site, no: Refusal | None, quotas: list[Quota], gives_up: float) -> None:
+        if self.tracing:
+            self.note(f"  {wish.thing.uid} is {'admitted' if no is None else 'refused: ' + no.message}")
+        if no is None and not wish.ended:
+            known = {quota.key.uid for quota in quotas}
+            project = self._source(wish.thing).project
+            applying = (spec for spec in self.master.quotas.values() if spec.subject in (project, "all"))
+            self.truth.allow(wish, quotas, missing=any(spec.key.uid not in known for spec in applying))
+
+        def heard() -> None:
+            if wish.ended or self.now >= gives_up:
+                return
+            if no is None:
+                wish.told = True
             else:
-                self._claim(seed, request)
-        self._ask(seed)
-        self._report(seed)
+                self.refused += 1
+                if not wish.told:
+                    self._ended(wish)
 
-    def deliver(self) -> None:
-        """Any message that is under way: it arrives, and may arrive again, or it is lost."""
-        waiting = len(self.to_master) + len(self.to_seed)
-        if not waiting:
+        self.network.post(f"verdict for {wish.thing.uid}", None, site.api, heard)
+
+    def finish(self, wish: Wish, *, persists: bool) -> None:
+        """The API server writes it, or does not."""
+        thing = wish.thing
+        source = self._source(thing)
+        if persists and wish.told and self.now < wish.until and wish.generation == thing.generation + 1 and source.up:
+            before = source.machines.get(thing.uid)
+            thing.size, thing.generation = wish.size, wish.generation
+            thing.admitted = dict(wish.after)
+            meta = ObjectMeta(thing.uid, thing.uid, thing.generation)
+            source.write(before, Machine(meta, wish.size))
+            if self.tracing:
+                self.note(f"  {thing.uid} is written, generation {thing.generation}")
+        self._ended(wish)
+
+    def _ended(self, wish: Wish) -> None:
+        if wish.ended:
             return
-        place = self.random.randrange(waiting)
-        fate = self.random.random() if self.lossy else 1.0
-        if place < len(self.to_master):
-            name, said = self.to_master[place] if fate < REPEATED else self.to_master.pop(place)
-            if not REPEATED <= fate < LOST:
-                self.hear_report(name, said)
-        else:
-            place -= len(self.to_master)
-            name, message = self.to_seed[place] if fate < REPEATED else self.to_seed.pop(place)
-            if not REPEATED <= fate < LOST:
-                self.hear_grant(name, message)
+        wish.ended = True
+        thing = wish.thing
+        thing.wishes.remove(wish)
+        self.wishes.remove(wish)
+        self.truth.recount(thing)
+        if thing.size is None and not thing.wishes:
+            self.things.pop(thing.uid, None)
 
-    # One step ----------------------------------------------------------------------------------------------------
+    def slip(self, source: Source, size: ResourceList) -> None:
+        """It comes to exist, and nobody was asked."""
+        thing = Thing(f"{source.key}-{self.token()}", source.key)
+        thing.size, thing.generation = size, 1
+        self.things[thing.uid] = thing
+        source.write(None, Machine(ObjectMeta(thing.uid, thing.uid, 1), size))
+        self.truth.excuse()
 
-    def step(self) -> None:
-        if self.random.random() < 0.08:
-            self.growing = self.random.choice(list(self.seeds))
-        seed = self.random.choice(list(self.seeds.values()))
-        chance = self.random.random()
-        if chance < 0.30:
-            if self.random.random() < 0.6:
-                seed = self.seeds[self.growing]
-            self.create(seed, self.random.choice(SIZES))
-            self._ask(seed)
-        elif chance < 0.40:
-            self._end_request(seed)
-        elif chance < 0.50:
-            if seed.objects and (seed.name != self.growing or self.random.random() < 0.2):
-                self.write(seed, self.random.choice(list(seed.objects)), None)
-        elif chance < 0.58:
-            seed.at = self.random.randint(seed.at, len(seed.history) - 1)
-            self.count(seed)
-            self._report(seed)
-        elif chance < 0.60:
-            self.tick()
-        elif chance < 0.62:
-            self.release(seed)
-        elif chance < 0.64:
-            self.crash(seed)
-        elif chance < 0.66:
-            self._report(seed, again=True)
-        elif chance < 0.68:
-            self.decide(again=True)
-        else:
-            self.deliver()
-        self.check()
-
-    def _end_request(self, seed: SeedState) -> None:
-        if not seed.pending:
+    def delete(self, thing: Thing) -> None:
+        source = self._source(thing)
+        machine = source.machines.get(thing.uid)
+        if machine is None:
             return
-        request = seed.pending.pop(self.random.randrange(len(seed.pending)))
-        if self.random.random() < 0.8:
-            self.write(seed, request.uid, request.size)
+        source.write(machine, None)
+        thing.size = None
+        thing.generation += 1_000_000  # no change of it can come any more
+        self.truth.recount(thing)
+        if not thing.wishes:
+            self.things.pop(thing.uid, None)
 
-    def tick(self) -> None:
-        self.now += 1
-        for seed in self.seeds.values():
-            seed.pending = [request for request in seed.pending if request.until >= self.now]
-            seed.waiting = [request for request in seed.waiting if request.until >= self.now]
+    def _source(self, thing: Thing) -> Source:
+        return self.sites[thing.source.partition("/")[0]].ever[thing.source]
 
-    def check(self) -> None:
-        sizes = [
-            size
-            for seed in self.seeds.values()
-            for size in (*seed.objects.values(), *(request.size for request in seed.pending))
-        ]
-        outstanding = grants.outstanding(self.ledger)
-        for name, limit in self.limits.items():
-            if (admitted := sum(size[name] for size in sizes)) > limit:
-                raise Violation(f"{admitted} {name} admitted, the limit is {limit}")
-            if outstanding.get(name, 0) > limit:
-                raise Violation(f"{outstanding[name]} {name} granted, the limit is {limit}")
-            for seed in self.seeds.values():
-                account, holding = seed.account, self.ledger.seeds[seed.name]
-                if account.granted.get(name, 0) > holding.granted.get(name, 0):
-                    raise Violation(f"{seed.name} has more {name} than was granted")
-                if holding.returned.get(name, 0) > account.returned.get(name, 0):
-                    raise Violation(f"{seed.name} returned less {name} than the master believes")
+    # What admins do ------------------------------------------------------------------------------------------------
 
-    # The end -----------------------------------------------------------------------------------------------------
+    def change_limits(self, name: str, limits: ResourceList) -> None:
+        spec = self.master.quotas[name]
+        changed = msgspec.structs.replace(spec, limits=limits, version=len(self.master.events) + 1)
+        self.truth.quota(spec.key.uid, limits)
+        if self.tracing:
+            self.note(f"  limits of {name}: {limits}")
+        self.master.write_quota(changed)
 
-    def quiet(self) -> None:
-        """Nothing new happens, nothing is lost, time passes: all that was begun comes to its end."""
-        self.lossy = False
+    def recreate(self, name: str) -> None:
+        spec = self.master.quotas[name]
+        self.master.delete_quota(name)
+        self._make_quota(name, spec.subject, spec.limits)
+        self.truth.excuse()  # what is there already is not admitted by the new one
+
+    def destroy(self, site: Site) -> None:
+        """Nothing of it runs any more, nor its machines."""
+        for replica in list(site.replicas):
+            self.crash_replica(site, replica)
+        site.dead, site.api.up = True, False
+        for wish in [wish for wish in self.wishes if wish.thing.source in site.sources]:
+            self._ended(wish)
+        for thing in [thing for thing in self.things.values() if thing.source in site.sources]:
+            self.delete(thing)
+        self.truth.excuse()
+
+    def come_back(self, site: Site) -> None:
+        """Its API server starts with what was on its disk, and so do the programs."""
+        site.dead, site.api.up = False, True
+        self.master.write_seed(site.name, "Active")
         for _ in range(2):
-            for _ in range(WINDOW + 1):
-                self.tick()
-            for seed in self.seeds.values():
-                seed.at = len(seed.history) - 1
-                self.count(seed)
-                self.release(seed)
-                self._report(seed, again=True)
-            self._settle()
-            self.decide(again=True)
-            self._settle()
-        for seed in self.seeds.values():
-            if seed.account.reservations:
-                raise Violation(f"{seed.name} keeps reservations of nothing: {sorted(seed.account.reservations)}")
-            if accounts.use(seed.account) != {**dict.fromkeys(accounts.use(seed.account), 0), **_sum(seed)}:
-                raise Violation(f"{seed.name} counts {accounts.use(seed.account)}, there is {_sum(seed)}")
+            self.start_replica(site)
 
-    def _settle(self) -> None:
-        for _ in range(1000):
-            if not self.to_master and not self.to_seed:
-                return
-            self.deliver()
-            self.check()
-        raise Violation("the messages never end")
+    def delete_cluster(self, site: Site, key: str) -> None:
+        """With all its machines."""
+        source = site.sources[key]
+        for wish in [wish for wish in self.wishes if wish.thing.source == key]:
+            self._ended(wish)
+        for thing in [thing for thing in self.things.values() if thing.source == key]:
+            self.delete(thing)
+        source.up = False
+        del site.sources[key]
+        site.api.write_cluster(key, None)
 
-    def fill(self) -> None:
-        """What is left can be used to the last unit, from whichever seed."""
-        while True:
-            seed = self.random.choice(list(self.seeds.values()))
-            there = resources.total(_sum(each) for each in self.seeds.values())
-            fits = not resources.short(SMALLEST, resources.subtract(self.limits, there))
-            uid = self.create(seed, SMALLEST)
-            self._ask(seed)
-            self._settle()
-            admitted = [request for request in seed.pending if request.uid == uid]
-            if bool(admitted) != fits:
-                raise Violation(
-                    f"{seed.name} {'refused' if fits else 'admitted'} {SMALLEST} at {there} of {self.limits}"
-                )
-            if not admitted:
-                return
-            seed.pending.clear()
-            self.write(seed, uid, SMALLEST)
-            if self.random.random() < 0.5:
-                seed.at = len(seed.history) - 1
-                self.count(seed)
-                self._report(seed)
-            self.check()
+    def restore_seed(self, site: Site, snapshot: tuple[Any, ...]) -> None:
+        self.truth.excuse()
+        for uid, stored in site.api.ledger.items():
+            before = snapshot[1].get(uid)
+            self.truth.doubted.add(stored.account.incarnation)
+            if before is not None:
+                self.truth.doubted.add(before.account.incarnation)
+        site.api.restore(snapshot)
+        for key in list(site.api.clusters):
+            if key not in site.sources:  # deleted since: there is nothing left to count
+                site.api.write_cluster(key, None)
+        for key, source in site.sources.items():
+            if key not in site.api.clusters:
+                site.api.write_cluster(key, source.project)
+        for uid, stored in site.api.ledger.items():
+            self.truth.accounts[uid, site.name] = stored.account
+
+    def restore_master(self, snapshot: tuple[Any, ...]) -> None:
+        self.truth.excuse()
+        master = self.master
+        for ledger, _ in (*master.ledgers.values(), *snapshot[2].values()):
+            self.truth.doubted.add(ledger.incarnation)
+        states = dict(master.seeds)
+        master.restore(snapshot)
+        for spec in list(master.quotas.values()):
+            self.truth.quota(spec.key.uid, spec.limits)
+            master.write_quota(msgspec.structs.replace(spec, version=len(master.events) + 1))
+        self.truth.ledgers = {uid: ledger for uid, (ledger, _) in master.ledgers.items()}
+        for name, state in states.items():  # the admin says again what he had said
+            if master.seeds.get(name) != state:
+                master.write_seed(name, state)
+
+    def restore_source(self, source: Source, machines: dict[str, Machine]) -> None:
+        """What is there again, or is larger again, was not admitted again."""
+        self.truth.excuse()
+        for wish in [wish for wish in self.wishes if wish.thing.source == source.key]:
+            self._ended(wish)
+        for uid in [uid for uid in source.machines if uid not in machines]:
+            self.delete(self.things[uid])
+        for uid, machine in machines.items():
+            present = source.machines.get(uid)
+            if present == machine:
+                continue
+            thing = self.things.setdefault(uid, Thing(uid, source.key))
+            thing.size, thing.generation, thing.admitted = machine.resources, machine.metadata.generation, {}
+            source.write(present, machine)
+            self.truth.recount(thing)
+
+    def repair(self) -> None:
+        """Everything works again."""
+        self.network.cut.clear()
+        while self.later:
+            self.pass_time(2.0)
+        for site in self.sites.values():
+            if not site.dead:
+                while len(site.replicas) < 1:
+                    self.start_replica(site)
+        if not self.masters:
+            self.start_master()
+        for site in self.sites.values():
+            state = self.master.seeds.get(site.name)
+            if site.dead:
+                self.master.write_seed(site.name, "Lost")
+            elif state != "Active":
+                self.master.write_seed(site.name, "Active")
+        self.swarm.rates["sluggish"] = 0.0
+
+    # What is there -------------------------------------------------------------------------------------------------
+
+    def there(self, site: Site, subject: str) -> dict[str, int]:
+        total: dict[str, int] = {}
+        for source in site.sources.values():
+            if subject in (source.project, "all"):
+                for machine in source.machines.values():
+                    for name, amount in machine.resources.items():
+                        total[name] = total.get(name, 0) + amount
+        return total
+
+    def room(self, project: str) -> int | None:
+        """How many units fit into what the quotas of the project leave; None if nothing limits it."""
+        room: int | None = None
+        for spec in self.master.quotas.values():
+            if spec.subject in (project, "all"):
+                there = [self.there(site, spec.subject) for site in self.sites.values()]
+                for name, limit in spec.limits.items():
+                    left = max(limit - sum(each.get(name, 0) for each in there), 0)
+                    room = left if room is None else min(room, left)
+        return room
+
+    # What time does ------------------------------------------------------------------------------------------------
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        for wish in [wish for wish in self.wishes if wish.until <= self.now]:
+            self._ended(wish)
+        if self.later:
+            due = [what for at, what in self.later if at <= self.now]
+            self.later = [(at, what) for at, what in self.later if at > self.now]
+            for what in due:
+                what()
+        sluggish = self.swarm["sluggish"]
+        for site in self.sites.values():
+            for replica in site.replicas:
+                if not (sluggish and self.rng.random() < 0.3 * sluggish):
+                    replica.look_at_lease()
+                replica.loop.run()
+        for master in self.masters:
+            if not (sluggish and self.rng.random() < 0.3 * sluggish):
+                master.look_at_lease()
+            master.loop.run()
+
+    # Watches -------------------------------------------------------------------------------------------------------
+
+    def current(self) -> bool:
+        """Nothing is under way, and everybody has heard everything."""
+        if self.network.flying:
+            return False
+        for site in self.sites.values():
+            if site.dead or not site.api.up:
+                return False
+            end = len(site.api.events)
+            for replica in site.replicas:
+                if replica.at != end:
+                    return False
+            for copy, _ in site.api.copies.values():
+                spec = self.master.quotas.get(copy.key.name)
+                if spec is None or spec.key != copy.key or not copy.version == copy.decided == spec.version:
+                    return False
+        return all(master.at == len(self.master.events) for master in self.masters)
+
+    def tighten(self) -> None:
+        if self.current():
+            if self.tracing:
+                self.note(f"  everybody has heard everything: {self.truth.totals} of {self.truth.limits}")
+            for spec in self.master.quotas.values():
+                if all(spec.key.name in site.api.copies for site in self.sites.values()):
+                    self.truth.tighten(spec.key.uid)
+
+    def end(self) -> None:
+        for process in (*self.masters, *(replica for site in self.sites.values() for replica in site.replicas)):
+            process.crash()
+
+    def fail(self, text: str) -> None:
+        raise Violation(text)
 
 
-def _sum(seed: SeedState) -> dict[str, int]:
-    return resources.total(seed.objects.values())
-
-
-def run(number: int) -> World:
-    """One schedule. Raises Violation."""
-    world = World(number)
-    for _ in range(STEPS):
-        world.step()
-    world.quiet()
-    world.fill()
-    return world
+def _warm(server: servers.Seed | servers.Master, leases: list[Lease]) -> None:
+    server.lease = LeaseObject(
+        metadata=KubeMeta(
+            name="lease", uid="lease", namespace="seedquota", resource_version="0", annotations={WRITES_ANNOTATION: "1"}
+        ),
+        spec=LeaseSpec(holder_identity="", lease_transitions=0),
+    )
+    for lease in leases:
+        lease.trusted, lease._looked_at, lease._writes = 0, lease._clock(), 1

@@ -1,0 +1,261 @@
+"""What is true, kept beside the simulated world, and the invariants, checked at every event that could break one.
+
+The promise is about what was admitted: an object counts with what it was admitted for, from the answer to its request
+until it is gone, or can no longer come. What exists without having been admitted is not the promise's; nor is what was
+admitted before a limit was lowered, until everybody knows: `ceiling` is the highest limit that somebody may still
+act on, and comes down when everybody has heard (`tighten`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from common import account as accounts
+from common import grants
+from common.account import Account, Grant, Reservation
+from common.grants import MasterLedger, Report
+from common.resources import ResourceList
+from seed.catalog import Quota
+
+# While a quota is over, what becomes free is still admitted again: the limit is then what was handed out (issue 4).
+STANDING_RECALL = False
+
+
+class Violation(AssertionError):
+    """What must never happen has happened."""
+
+
+class Wish:
+    """One request to an API server: to create an object, or to change its size. `after` by quota uid."""
+
+    __slots__ = ("after", "allowed", "ended", "generation", "need", "open", "repeats", "size", "thing", "told", "until")
+
+    def __init__(self, thing: Thing, size: ResourceList, generation: int, need: ResourceList, until: float) -> None:
+        self.thing = thing
+        self.size = size
+        self.generation = generation
+        self.need = need
+        self.until = until
+        self.open = 0  # calls of the webhook under way
+        self.allowed = False
+        self.ended = False
+        self.told = False  # the API server has heard that it is allowed
+        self.repeats = 0
+        self.after: dict[str, ResourceList] = {}
+
+    @property
+    def claimed(self) -> int:
+        """The generation that its reservation names: 0 for a creation."""
+        return self.generation if self.generation > 1 else 0
+
+
+class Thing:
+    """One object that costs. `admitted` by quota uid: what it was admitted for."""
+
+    __slots__ = ("admitted", "cost", "generation", "size", "source", "uid", "wishes")
+
+    def __init__(self, uid: str, source: str) -> None:
+        self.uid = uid
+        self.source = source
+        self.size: ResourceList | None = None
+        self.generation = 0
+        self.admitted: dict[str, ResourceList] = {}
+        self.wishes: list[Wish] = []
+        self.cost: dict[str, ResourceList] = {}
+
+
+class Truth:
+    def __init__(self) -> None:
+        self.totals: dict[str, dict[str, int]] = {}  # by quota uid
+        self.limits: dict[str, ResourceList] = {}
+        self.ceiling: dict[str, dict[str, int]] = {}
+        self.clean: dict[str, bool] = {}  # nothing has happened that excuses grants past the limit
+        self.durable: dict[tuple[str, str], Reservation] = {}
+        self.doubted: set[str] = set()  # lives of ledgers and accounts that a restore has set back
+        self.ledgers: dict[str, MasterLedger] = {}
+        self.accounts: dict[tuple[str, str], Account] = {}  # by quota uid and seed
+        self.admitted = 0
+        self.found: Violation | None = None  # the first; the product may have swallowed it
+
+    def _broken(self, text: str) -> Violation:
+        self.found = self.found or Violation(text)
+        return self.found
+
+    # Limits --------------------------------------------------------------------------------------------------------
+
+    def quota(self, uid: str, limits: ResourceList) -> None:
+        """The admin made it, or changed it."""
+        if uid not in self.limits:
+            self.limits[uid], self.ceiling[uid], self.totals[uid] = limits, dict(limits), {}
+            self.clean[uid] = True
+            return
+        ceiling, before = self.ceiling[uid], self.limits[uid]
+        if any(name not in before or amount < before[name] for name, amount in limits.items()):
+            self.clean[uid] = False
+        for name in [name for name in ceiling if name not in limits]:
+            del ceiling[name]
+        for name, limit in limits.items():
+            if name in ceiling:
+                ceiling[name] = max(ceiling[name], limit)
+        self.limits[uid] = limits
+
+    def tighten(self, uid: str) -> None:
+        """Everybody has heard the limits: what is past them can only become less."""
+        total, ceiling = self.totals[uid], self.ceiling[uid]
+        handed_out = {} if STANDING_RECALL or uid not in self.ledgers else grants.outstanding(self.ledgers[uid])
+        for name, limit in self.limits[uid].items():
+            admitted = max(total.get(name, 0), handed_out.get(name, 0))
+            ceiling[name] = limit if admitted <= limit else min(ceiling.get(name, admitted), admitted)
+        self.check(uid)
+
+    def excuse(self) -> None:
+        """Something happened after which the master may have to cover more than the limit."""
+        for uid in self.clean:
+            self.clean[uid] = False
+
+    # What exists, and what may come ----------------------------------------------------------------------------------
+
+    def recount(self, thing: Thing) -> None:
+        uids = {*thing.cost, *thing.admitted}
+        for wish in thing.wishes:
+            uids.update(wish.after)
+        for uid in uids:
+            cost: dict[str, int] = dict(thing.admitted.get(uid, {})) if thing.size is not None else {}
+            for wish in thing.wishes:
+                if wish.allowed and wish.generation == thing.generation + 1 and uid in wish.after:
+                    for name, amount in wish.after[uid].items():
+                        if amount > cost.get(name, 0):
+                            cost[name] = amount
+            before = thing.cost.get(uid, {})
+            if cost == before:
+                continue
+            total = self.totals[uid]
+            more = False
+            for name in {**before, **cost}:
+                change = cost.get(name, 0) - before.get(name, 0)
+                total[name] = total.get(name, 0) + change
+                more |= change > 0
+            thing.cost[uid] = cost
+            if more:
+                self.check(uid)
+
+    def allow(self, wish: Wish, quotas: Iterable[Quota], *, missing: bool) -> None:
+        """The webhook has said yes: each quota's reservation must be durable. `missing`: it did not know them all."""
+        thing = wish.thing
+        for quota in quotas:
+            uid = quota.key.uid
+            kept = self.durable.get((uid, thing.uid))
+            if kept is None or kept.generation < wish.claimed:
+                raise self._broken(f"{thing.uid} was admitted, and quota {uid} has no durable reservation of it")
+            if kept.generation == wish.claimed:
+                for name, amount in wish.need.items():
+                    if kept.amount.get(name, 0) < amount:
+                        raise self._broken(f"{thing.uid} was admitted for more than quota {uid} has reserved")
+            before = thing.admitted.get(uid, {})
+            wish.after[uid] = {
+                name: min(size, before.get(name, 0) + wish.need.get(name, 0)) for name, size in wish.size.items()
+            }
+        wish.allowed = True
+        self.admitted += 1
+        if missing:
+            self.excuse()
+        self.recount(thing)
+
+    def check(self, uid: str) -> None:
+        total = self.totals[uid]
+        for name, ceiling in self.ceiling[uid].items():
+            if total.get(name, 0) > ceiling:
+                raise self._broken(f"{total[name]} {name} of {uid} admitted, the limit is {ceiling}")
+
+    # Ledgers -------------------------------------------------------------------------------------------------------
+
+    def account_saved(self, seed: str, uid: str, before: Account | None, after: Account) -> None:
+        try:
+            accounts.check(after)
+        except AssertionError as error:
+            raise self._broken(f"account of {uid} on {seed}: {error}") from error
+        if before is not None and before.incarnation == after.incarnation:
+            self._grows(f"granted of {uid} on {seed}", before.granted, after.granted)
+            self._grows(f"returned of {uid} on {seed}", before.returned, after.returned)
+            if after.sequence <= before.sequence:
+                raise self._broken(f"account of {uid} on {seed}: sequence {before.sequence}, then {after.sequence}")
+            if after.epoch < before.epoch:
+                raise self._broken(f"account of {uid} on {seed}: epoch {before.epoch}, then {after.epoch}")
+        if before is None or after.reservations is not before.reservations:
+            known = before.reservations if before is not None else {}
+            for name, reservation in after.reservations.items():
+                if known.get(name) is not reservation:
+                    self.durable[uid, name] = reservation
+        self.accounts[uid, seed] = after
+        self._compare(uid, seed, after)
+
+    def ledger_saved(self, uid: str, before: MasterLedger | None, after: MasterLedger) -> None:
+        if before is not None and before.incarnation == after.incarnation:
+            for seed, holding in after.seeds.items():
+                known = before.seeds.get(seed)
+                if known is not None and known.learned:
+                    self._grows(f"G of {uid} for {seed}", known.granted, holding.granted)
+                    self._grows(f"R of {uid} for {seed}", known.returned, holding.returned)
+        self.ledgers[uid] = after
+        if not self.clean.get(uid):
+            if not STANDING_RECALL:
+                ceiling = self.ceiling[uid]
+                for name, amount in grants.outstanding(after).items():
+                    if name in ceiling:
+                        ceiling[name] = max(ceiling[name], amount)
+        else:
+            limits = self.ceiling[uid]
+            for name, amount in grants.outstanding(after).items():
+                if amount > limits.get(name, amount):
+                    raise self._broken(f"{amount} {name} of {uid} granted, the limit is {limits[name]}")
+        for seed in after.seeds:
+            if (account := self.accounts.get((uid, seed))) is not None:
+                self._compare(uid, seed, account)
+
+    def _compare(self, uid: str, seed: str, account: Account) -> None:
+        """G >= g and r >= R, between two that know each other and that no restore has set back."""
+        ledger = self.ledgers.get(uid)
+        holding = ledger.seeds.get(seed) if ledger is not None else None
+        if (
+            ledger is None
+            or holding is None
+            or not holding.learned
+            or holding.account != account.incarnation
+            or account.master != ledger.incarnation
+            or account.incarnation in self.doubted
+            or ledger.incarnation in self.doubted
+        ):
+            return
+        self._within(f"{seed} has more of {uid} than was granted", account.granted, holding.granted)
+        if not account.fenced:
+            self._within(f"the master believes that {seed} returned more of {uid}", holding.returned, account.returned)
+
+    def reported(self, seed: str, uid: str, said: Report) -> None:
+        """What a seed shows must be durable."""
+        account = self.accounts.get((uid, seed))
+        if account is None or account.incarnation != said.incarnation or said.incarnation in self.doubted:
+            return
+        if said.sequence > account.sequence:
+            raise self._broken(f"{seed} shows {uid} as it was not written")
+        self._within(f"{seed} shows more granted of {uid} than is durable", said.granted, account.granted)
+        self._within(f"{seed} shows more returned of {uid} than is durable", said.returned, account.returned)
+
+    def shown(self, uid: str, seed: str, grant: Grant) -> None:
+        """What the master shows must be durable."""
+        ledger = self.ledgers.get(uid)
+        if ledger is None or ledger.incarnation != grant.incarnation or grant.incarnation in self.doubted:
+            return
+        holding = ledger.seeds.get(seed)
+        if holding is not None and holding.account == grant.account:
+            self._within(f"{seed} is shown more of {uid} than the master's ledger has", grant.granted, holding.granted)
+
+    def _grows(self, what: str, before: ResourceList, after: ResourceList) -> None:
+        if before is not after:
+            for name, amount in before.items():
+                if after.get(name, 0) < amount:
+                    raise self._broken(f"{what}: {amount} {name}, then {after.get(name, 0)}")
+
+    def _within(self, what: str, part: ResourceList, whole: Mapping[str, int]) -> None:
+        for name, amount in part.items():
+            if amount > whole.get(name, 0):
+                raise self._broken(f"{what}: {amount} {name}, {whole.get(name, 0)}")

@@ -1,0 +1,68 @@
+"""What may go wrong. Each schedule draws a few of these, and how often: all at once would never get anywhere."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection
+
+import msgspec
+
+NAMES = (
+    "loss",  # messages lost
+    "late",  # ... given up, and then they arrive
+    "repeat",  # ... arriving again
+    "lag",  # watches fall behind
+    "cut",  # partitions
+    "crash",  # of processes
+    "cold",  # ... of all of a seed's at once
+    "sluggish",  # leaders that do not look at their lease
+    "restore_seed",
+    "restore_master",
+    "restore_ledger",  # of a Redis alone: gone, or back to an older state
+    "restore_source",  # of a user cluster: what was deleted is there again, unasked
+    "outage",  # an API server is away
+    "stale",  # a source is away
+    "slip",  # usage that nobody admitted
+    "limits",
+    "names",
+    "recreate",  # quotas deleted and made again
+    "seeds",  # seeds added, removed
+    "lost",  # seeds declared lost
+    "clusters",  # user clusters made and deleted
+    "master",  # crashes of the master
+)
+ALWAYS = ("updates", "repeats", "deletes", "never")  # not faults, but drawn in the same way
+
+
+class Swarm(msgspec.Struct):
+    """One schedule's world: its size, and how often what happens. A rate of 0 is never."""
+
+    steps: int
+    seeds: int
+    clusters: int
+    two_quotas: bool
+    settled: bool  # whether it begins with open accounts
+    rates: dict[str, float]
+
+    def __getitem__(self, name: str) -> float:
+        return self.rates.get(name, 0.0)
+
+
+def draw(rng: random.Random, focus: Collection[str] = ()) -> Swarm:
+    """`focus`: these happen in any case."""
+    steps = rng.choice((20, 30, 30, 40, 40, 60, 60, 90, 160)) if rng.random() > 0.003 else 1500
+    count = rng.choice((0, 1, 1, 2, 2, 3, 3, 4, 6))
+    chosen = rng.sample(NAMES, count)
+    rates = {name: rng.choice((0.3, 1.0, 1.0, 3.0)) for name in chosen}
+    for name in ALWAYS:
+        if rng.random() < 0.5:
+            rates[name] = rng.choice((0.3, 1.0, 2.0))
+    rates.update(dict.fromkeys(focus, 2.0))
+    return Swarm(
+        steps=steps,
+        seeds=rng.choice((1, 2, 2, 2, 2, 3)),
+        clusters=rng.choice((1, 1, 1, 2)),
+        two_quotas=rng.random() < 0.3 or "two_quotas" in focus,
+        settled=rng.random() < 0.9,
+        rates=rates,
+    )

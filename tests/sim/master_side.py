@@ -1,0 +1,403 @@
+"""A replica of the master's program: the real lease and the real decision, with what it remembers of one term."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, cast
+
+import msgspec
+
+from common import grants, resources
+from common.account import Grant
+from common.api import ResourceQuotaStatus, WireReport, grant_to_wire, report_to_wire
+from common.grants import MasterLedger, Report
+from common.kube.client import Cluster
+from common.kube.errors import ApiError
+from common.kube.lease import Lease, LeaseLost
+from common.kube.meta import ObjectMeta
+from common.resources import ResourceList
+from master import decision
+from master.decision import Decision, SeedFacts
+from master.objects import QuotaCopy
+from master.quota_state import SeedAccount
+from seed.catalog import OutOfReach
+from seed.ledger.store import ConflictError
+from tests.sim import servers
+from tests.sim.loop import Loop
+from tests.sim.network import Network, Process
+from tests.sim.seed_side import LEASE_DURATION, RENEW_DEADLINE, RETRY, at_once
+from tests.sim.servers import Copy, Spec, away
+
+POLL_ASK = 0.2
+
+
+class Heard(SeedAccount):
+    """What is remembered of one quota on one seed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out_of_reach: tuple[OutOfReach, ...] = ()
+        self._last: tuple[Report | None, Grant] | None = None
+
+    def news(self, copy: Copy) -> bool:
+        """True if it says something new."""
+        if self._last is not None and self._last[0] is copy.report:
+            return False
+        first, self._last = self._last is None, (copy.report, copy.grant)
+        status = ResourceQuotaStatus(
+            account=report_to_wire(copy.report) if copy.report is not None else WireReport(),
+            grant=grant_to_wire(copy.grant),
+        )
+        return self.hear(QuotaCopy(metadata=ObjectMeta(name=copy.key.name), status=status)) or first
+
+    def facts(self, name: str, state: str | None, link: Link, now: float) -> SeedFacts:
+        shown, self.shown = self.shown, None
+        return SeedFacts(
+            name=name,
+            state=cast("Literal['Active', 'Draining', 'Lost', 'Gone']", state or "Gone"),
+            connected=link.connected,
+            heard=link.listed,
+            tried=link.tried,
+            shown=shown or Grant(incarnation=""),
+            report=self.report,
+            answered=self.asked,
+            silent=self.silent(now),
+            hopeful=self.hopeful(now),
+            demand=self.demand,
+        )
+
+
+class Link:
+    """What is followed of one seed in this term."""
+
+    def __init__(self) -> None:
+        self.copies: dict[str, Copy] = {}
+        self.at = 0
+        self.listed = False
+        self.tried = False
+        self.connected = False
+
+
+Shown = tuple[Grant, ResourceList, tuple[OutOfReach, ...], bool, bool, int]
+
+
+class QuotaMemory:
+    def __init__(self) -> None:
+        self.ledger: MasterLedger | None = None
+        self.known: MasterLedger | None = None  # as it was last known to be durable, while that is in doubt
+        self.version: int | None = None
+        self.heard: dict[str, Heard] = {}
+        self.wanted: dict[str, Shown] = {}  # what each seed's copy shall show
+        self.busy = False
+
+
+class Term:
+    """All that is remembered, from one acquisition of the lease to its loss."""
+
+    def __init__(self, doubtful: set[str]) -> None:
+        self.doubtful = doubtful  # quotas whose ledgers may have been restored before the term began
+        self.links: dict[str, Link] = {}
+        self.memory: dict[str, QuotaMemory] = {}  # by quota uid
+        self.due: dict[str, None] = {}  # quotas about which there is news
+
+    def of(self, uid: str) -> QuotaMemory:
+        return self.memory.setdefault(uid, QuotaMemory())
+
+    def forget(self, seed: str) -> None:
+        self.links.pop(seed, None)
+        for memory in self.memory.values():
+            memory.heard.pop(seed, None)
+
+
+class MasterReplica(Process):
+    def __init__(
+        self,
+        name: str,
+        api: servers.Master,
+        seeds: dict[str, servers.Seed],
+        network: Network,
+        loop: Loop,
+        shows: Callable[[str, str, Grant], None],
+        token: Callable[[], str],
+    ) -> None:
+        super().__init__(name, "master", loop)
+        self.api = api
+        self.apis = seeds
+        self.network = network
+        self.term: Term | None = None
+        self.error: Exception | None = None
+        self.lease = Lease(
+            cast("Cluster", servers.Leases(api)),
+            "seedquota",
+            "seedquota-master",
+            name,
+            duration=LEASE_DURATION,
+            renew_deadline=RENEW_DEADLINE,
+            retry=RETRY,
+            clock=loop.time,
+        )
+        self.quotas = dict(api.quotas)
+        self.seeds = dict(api.seeds)
+        self.at = len(api.events)
+        self._shows = shows
+        self._token = token
+
+    # Watches -------------------------------------------------------------------------------------------------------
+
+    def watch(self, upto: int) -> None:
+        for place in range(self.at, upto):
+            what, name = self.api.events[place]
+            value = self.api.values[place]
+            cache: dict[str, Any] = self.quotas if what == "quota" else self.seeds
+            if value is None:
+                cache.pop(name, None)
+            else:
+                cache[name] = value
+            if self.term is not None:
+                self.term.due.update(dict.fromkeys(self.quotas))
+                if what == "seed" and value in (None, "Lost"):
+                    self.term.forget(name)
+        self.at = max(self.at, upto)
+
+    def follow(self, seed: str, lag: Callable[[int, int], int]) -> None:
+        """Reads a seed's copies, as far as its watch has come."""
+        term = self.term
+        if term is None or self.seeds.get(seed) in (None, "Lost"):
+            return
+        link = term.links.setdefault(seed, Link())
+        api = self.apis[seed]
+        reached = self.network.reaches("master", api)
+        if reached != link.connected or not link.tried:
+            link.tried, link.connected = True, reached
+            term.due.update(dict.fromkeys(self.quotas))
+        if not reached:
+            return
+        if not link.listed:
+            link.copies = {name: copy for name, (copy, _) in api.copies.items()}
+            link.at, link.listed = len(api.events), True
+            for copy in link.copies.values():
+                self._hear(term, seed, copy)
+            return
+        upto = lag(link.at, len(api.events))
+        for place in range(link.at, upto):
+            what, name = api.events[place]
+            if what == "copy":
+                both = api.values[place]
+                if both is None:
+                    link.copies.pop(name, None)
+                else:
+                    link.copies[name] = both[0]
+                    self._hear(term, seed, both[0])
+        link.at = upto
+
+    def _hear(self, term: Term, seed: str, copy: Copy) -> None:
+        if term.of(copy.key.uid).heard.setdefault(seed, Heard()).news(copy):
+            term.due[copy.key.name] = None
+
+    # The lease -----------------------------------------------------------------------------------------------------
+
+    def look_at_lease(self) -> None:
+        if self.loop.time() - self.lease._looked_at < RETRY:
+            return
+        if self.term is not None:
+            try:
+                at_once(self.lease._renew(None))
+            except LeaseLost:
+                self._stop()
+            except ApiError:
+                if not self.lease.held:
+                    self._stop()
+            return
+        try:
+            taken = at_once(self.lease._try_acquire())
+        except ApiError:
+            return
+        if taken is not None:
+            self.lease.lost.clear()
+            cold = not taken.continuous
+            self.term = Term({spec.key.uid for spec in self.quotas.values()} if cold else set())
+
+    def _stop(self) -> None:
+        self.term = None
+        self.lease.lost.set()
+        self.lease._record = None
+
+    # What it writes ------------------------------------------------------------------------------------------------
+
+    def sync(self, name: str, seed: str) -> bool:
+        """Makes the seed's copy what the quota is, and what it shall show. True if there is something to write."""
+        term = self.term
+        link = term.links.get(seed) if term is not None else None
+        if link is None or not link.listed or self.seeds.get(seed) in (None, "Lost") or not link.connected:
+            return False
+        spec, copy, api = self.quotas.get(name), link.copies.get(name), self.apis[seed]
+        if spec is None:
+            if copy is None:
+                return False
+            gone = copy.key.uid
+            self.network.post(f"delete copy {name}", self, api, lambda: _delete(api, name, gone))
+            return True
+        if copy is None or copy.key != spec.key or copy.version != spec.version:
+            self.network.post(f"copy {name} to {seed}", self, api, lambda: self._write(api, spec))
+            return True
+        return self._publish(term, name, seed)
+
+    def _write(self, api: servers.Seed, spec: Spec) -> None:
+        both = api.copies.get(spec.key.name)
+        if both is not None and both[0].key == spec.key:
+            if both[0].version != spec.version:
+                api.write_copy(msgspec.structs.replace(both[0], limits=spec.limits, version=spec.version))
+        else:
+            api.write_copy(Copy(spec.key, self._token(), spec.subject, spec.limits, spec.version))
+
+    def decide(self, name: str) -> None:
+        term, spec = self.term, self.quotas.get(name)
+        if term is None or (spec is not None and term.of(spec.key.uid).busy):
+            return
+        term.due.pop(name, None)
+        if spec is not None:
+            self.loop.start(self._decide(term, spec))
+
+    async def _decide(self, term: Term, spec: Spec) -> None:
+        memory = term.of(spec.key.uid)
+        memory.busy = True
+        try:
+            await self._decide_with(term, spec, memory)
+        except (ApiError, ConflictError):
+            memory.known, memory.ledger = memory.ledger or memory.known, None
+            self.loop.call_later(POLL_ASK, term.due.__setitem__, spec.key.name, None)
+        except Exception as error:  # noqa: BLE001 (the schedule fails by it)
+            self.error = error
+        finally:
+            memory.busy = False
+
+    async def _decide_with(self, term: Term, spec: Spec, memory: QuotaMemory) -> None:
+        uid = spec.key.uid
+        if memory.ledger is None:
+            memory.ledger, memory.version = await self._load(spec)
+        now = self.loop.time()
+        known, memory.known = memory.known, None
+        before = memory.ledger
+        if known is not None and grants.went_back(before, known):
+            before = decision.forgotten(before, self._token())
+        facts = [
+            memory.heard.setdefault(seed, Heard()).facts(
+                seed, self.seeds.get(seed), term.links.get(seed) or Link(), now
+            )
+            for seed in {**self.seeds, **dict.fromkeys(before.seeds)}
+        ]
+        decided = decision.decide(
+            spec.limits, before, facts, cold=uid in term.doubtful, life=self._token(), now=int(now * 1000)
+        )
+        self._answer(memory, decided, now)
+        ledger = decided.ledger
+        if ledger != memory.ledger:
+            await self._persist(spec.key.name, memory, uid, ledger)
+            self._note(spec, ledger)
+        self._show(term, spec, memory, decided)
+        allotment = decided.allotment
+        asking = any(
+            seat.asking and seat.seed not in allotment.answered and seat.seed not in allotment.draining
+            for seat in decided.seats
+        )
+        waits = [allotment.again / 1000] if allotment.again is not None else []
+        if asking or not decided.granting:
+            waits.append(POLL_ASK)
+        if waits:
+            self.loop.call_later(min(waits), term.due.__setitem__, spec.key.name, None)
+
+    async def _persist(self, name: str, memory: QuotaMemory, uid: str, ledger: MasterLedger) -> None:
+        api, version = self.api, memory.version
+        memory.version = await self.network.call(
+            f"save ledger {name}", self, api, lambda: api.save(uid, ledger, version), away("master")
+        )
+        memory.ledger = ledger
+
+    async def _load(self, spec: Spec) -> tuple[MasterLedger, int]:
+        uid, api = spec.key.uid, self.api
+        found = await self.network.call("load ledger", self, api, lambda: api.ledgers.get(uid), away("master"))
+        if found is None:
+            seeds = {seed: grants.Holding(learned=not spec.noted) for seed in sorted(self.seeds)}
+            ledger, version = MasterLedger(incarnation=self._token(), learning=bool(spec.noted), seeds=seeds), None
+        elif spec.noted and found[0].incarnation != spec.noted:
+            ledger, version = decision.forgotten(found[0], self._token()), found[1]
+        else:
+            return cast("tuple[MasterLedger, int]", found)
+        version = await self.network.call(
+            f"make ledger {spec.key.name}", self, api, lambda: api.save(uid, ledger, version), away("master")
+        )
+        self._note(spec, ledger)
+        return ledger, version
+
+    def _note(self, spec: Spec, ledger: MasterLedger) -> None:
+        present = self.api.quotas.get(spec.key.name)
+        if present is not None and present.key == spec.key and present.noted != ledger.incarnation:
+            self.api.write_quota(msgspec.structs.replace(present, noted=ledger.incarnation))
+
+    def _answer(self, memory: QuotaMemory, decided: Decision, now: float) -> None:
+        allotment = decided.allotment
+        for seed, heard in memory.heard.items():
+            heard.note_recall(now, seed in allotment.recalls)
+        for seed, number in (*allotment.answered.items(), *allotment.draining.items()):
+            heard = memory.heard[seed]
+            if heard.report is None:
+                continue
+            heard.draining = seed in allotment.draining
+            heard.answered_life, heard.answered = heard.report.incarnation, number
+            heard.out_of_reach = tuple(
+                OutOfReach(idle.seed, idle.idle, 0) for idle in allotment.unavailable.get(seed, ())
+            )
+            if seed in allotment.grants:
+                heard.granted = (now, heard.report.sequence)
+
+    def _show(self, term: Term, spec: Spec, memory: QuotaMemory, decided: Decision) -> None:
+        ledger = decided.ledger
+        use = dict.fromkeys(spec.limits, 0) | resources.total(
+            resources.only(seat.use, spec.limits) for seat in decided.seats
+        )
+        for seed in ledger.seeds:
+            heard = memory.heard[seed]
+            grant = grants.message(ledger, seed, decided.allotment.recalls.get(seed, {}), heard.asked, heard.seen)
+            memory.wanted[seed] = (grant, use, heard.out_of_reach, decided.learning, heard.draining, spec.version)
+            self._publish(term, spec.key.name, seed)
+
+    def _publish(self, term: Term, name: str, seed: str) -> bool:
+        link = term.links.get(seed)
+        copy = link.copies.get(name) if link is not None and link.connected else None
+        shown = term.of(copy.key.uid).wanted.get(seed) if copy is not None else None
+        if copy is None or shown is None:
+            return False
+        if shown == (copy.grant, copy.usage, copy.out_of_reach, copy.learning, copy.draining, copy.decided):
+            return False
+        api = self.apis[seed]
+        self._shows(copy.key.uid, seed, shown[0])
+        self.network.post(f"show {name} to {seed}", self, api, _showing(api, copy, shown))
+        return True
+
+
+def _showing(api: servers.Seed, copy: Copy, shown: Shown) -> Callable[[], None]:
+    name, copy_uid = copy.key.name, copy.copy_uid
+
+    def write() -> None:
+        both = api.copies.get(name)
+        if both is not None and both[0].copy_uid == copy_uid:
+            grant, use, out_of_reach, learning, draining, decided = shown
+            api.write_copy(
+                msgspec.structs.replace(
+                    both[0],
+                    grant=grant,
+                    usage=use,
+                    out_of_reach=out_of_reach,
+                    learning=learning,
+                    draining=draining,
+                    decided=decided,
+                )
+            )
+
+    return write
+
+
+def _delete(api: servers.Seed, name: str, uid: str) -> None:
+    both = api.copies.get(name)
+    if both is not None and both[0].key.uid == uid:
+        api.delete_copy(name)

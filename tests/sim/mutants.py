@@ -1,0 +1,442 @@
+"""Deliberate breakages of the rules, one at a time. A simulator that does not notice them proves nothing.
+
+Each replaces a part of the real code by what somebody in a hurry might write. `focus` names what must go wrong in the
+schedules for the rule to matter, so that few are needed.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+
+from common import account as accounts
+from common import grants, resources
+from common.account import Account, Ask, Grant, Reservation
+from common.grants import Holding, MasterLedger, Report
+from master import decision
+from seed import evidence, tending
+from seed.accounts import Accounts
+from seed.admission import Admission
+from seed.counting import Counting, _forgetting
+from seed.evidence import Finding
+from seed.ledger.store import StoreUnavailableError
+from seed.ledger.writer import AccountWriter
+from seed.shortage import Shortage
+from tests.sim import schedule, servers
+from tests.sim.checks import Violation
+from tests.sim.master_side import MasterReplica
+from tests.sim.world import World
+
+FIRST = 1_000_000_000  # mutants have schedules of their own
+replace = msgspec.structs.replace
+
+
+class Mutant(msgspec.Struct, frozen=True):
+    name: str
+    patches: tuple[tuple[Any, str, Any], ...]
+    focus: tuple[str, ...] = ()
+    budget: int = 2000
+
+
+@contextmanager
+def applied(mutant: Mutant) -> Iterator[None]:
+    before = [(place, name, vars(place)[name]) for place, name, _ in mutant.patches]
+    try:
+        for place, name, value in mutant.patches:
+            setattr(place, name, value)
+        yield
+    finally:
+        for place, name, value in before:
+            setattr(place, name, value)
+
+
+def hunt(mutant: Mutant, budget: int | None = None) -> tuple[int, str] | None:
+    """After how many schedules it was noticed, and by what."""
+    with applied(mutant):
+        for number in range(budget or mutant.budget):
+            if number % 50 == 49:
+                gc.collect()
+            try:
+                schedule.run(FIRST + number, focus=mutant.focus)
+            except Violation as error:
+                return number + 1, str(error)
+            except AssertionError as error:
+                return number + 1, f"an assertion of the product: {error}"
+    return None
+
+
+def run(name: str | None, number: int, *, trace: bool) -> World:
+    if name is None:
+        return schedule.run(number, trace=trace)
+    mutant = BY_NAME[name]
+    with applied(mutant):
+        return schedule.run(number, focus=mutant.focus, trace=trace)
+
+
+# Accounts ------------------------------------------------------------------------------------------------------------
+
+
+def adopt_a_lower_counter(account: Account, grant: Grant) -> Account:
+    if account.fenced or grant.account != account.incarnation or grant.incarnation != account.master:
+        return account
+    return replace(account, granted=grant.granted)
+
+
+def receive_from_any_life(account: Account, grant: Grant) -> Account:
+    granted = resources.maximum(account.granted, grant.granted)
+    return account if account.fenced or granted == account.granted else replace(account, granted=granted)
+
+
+def receive_while_fenced(account: Account, grant: Grant) -> Account:
+    granted = resources.maximum(account.granted, grant.granted)
+    return account if granted == account.granted else replace(account, granted=granted, nonce="")
+
+
+def _give_back(account: Account, recall: Mapping[str, int], busy: Mapping[str, int]) -> Account:
+    returned = dict(account.returned)
+    for name, target in recall.items():
+        idle = account.granted.get(name, 0) - returned.get(name, 0) - busy.get(name, 0)
+        if idle > 0 and target > returned.get(name, 0):
+            returned[name] = min(target, returned.get(name, 0) + idle)
+    return account if account.fenced or returned == account.returned else replace(account, returned=returned)
+
+
+def return_what_is_used(account: Account, recall: Mapping[str, int]) -> Account:
+    return _give_back(account, recall, {})
+
+
+def return_what_is_reserved(account: Account, recall: Mapping[str, int]) -> Account:
+    return _give_back(account, recall, resources.total(account.used.values()))
+
+
+def never_give_back(account: Account, _grant: Grant) -> Account:
+    return account
+
+
+def drop_all_of_a_source(
+    account: Account, epoch: int, source: str, used: Mapping[str, int], seen: Mapping[str, int], gone: object = ()
+) -> Account:
+    every = {uid: 1 << 40 for uid, kept in account.reservations.items() if kept.source == source}
+    return _count(account, epoch, source, used, every)
+
+
+def drop_before_the_update_is_seen(
+    account: Account, epoch: int, source: str, used: Mapping[str, int], seen: Mapping[str, int], gone: Any = ()
+) -> Account:
+    return _count(account, epoch, source, used, dict.fromkeys(seen, 1 << 40), gone)
+
+
+def forget_what_was_deleted(
+    account: Account, epoch: int, source: str, used: Mapping[str, int], seen: Mapping[str, int], gone: Any = ()
+) -> Account:
+    return _count(account, epoch, source, used, seen)
+
+
+def an_update_rides_on_the_creation(known: Reservation, wanted: Reservation) -> tuple[Reservation, Mapping[str, int]]:
+    """Charged as the larger of the two, not on top."""
+    extra = resources.at_least_zero(resources.subtract(wanted.amount, known.amount))
+    after = replace(
+        known,
+        amount=resources.add(known.amount, extra),
+        generation=max(known.generation, wanted.generation),
+        claims=known.claims + 1,
+    )
+    return after, extra
+
+
+def a_repeat_takes_the_place(known: Reservation, wanted: Reservation) -> tuple[Reservation, Mapping[str, int]]:
+    return wanted, resources.subtract(wanted.amount, known.amount)
+
+
+def release_whoever_relies_on_it(account: Account, epoch: int, absent: Mapping[str, Reservation]) -> Account:
+    return accounts._drop(account, absent)
+
+
+def withdraw_whoever_relies_on_it(account: Account, uid: str, _reservation: Reservation) -> Account:
+    return accounts._drop(account, [uid])
+
+
+def a_rebuilt_account_keeps_its_counters(account: Account, incarnation: str, nonce: str) -> Account:
+    return replace(account, incarnation=incarnation, ask=Ask())
+
+
+def reopen_without_the_nonce(account: Account, grant: Grant) -> bool:
+    return account.fenced and bool(grant.incarnation)
+
+
+def _reopen(account: Account, _epoch: int, grant: Grant) -> Account:
+    return replace(
+        account,
+        nonce="",
+        in_doubt=False,
+        master=grant.incarnation,
+        granted=resources.maximum(account.granted, grant.granted),
+        returned=resources.maximum(account.returned, grant.returned),
+    )
+
+
+def admit_beyond_what_is_held(account: Account, limits: Mapping[str, int]) -> dict[str, int]:
+    used = accounts.use(account)
+    return {name: limit - used.get(name, 0) for name, limit in limits.items()}
+
+
+# The seed's programs ---------------------------------------------------------------------------------------------
+
+
+async def answer_before_the_write(self: Any, batch: list[Any], *, read: bool = False) -> None:
+    if not self._loaded:
+        await self._load()
+    before = self._known
+    outcomes, after = self._decide(batch, self._sound(before.account) if before else None)
+    for entry, outcome in zip(batch, outcomes, strict=True):
+        if not entry.future.done():
+            if isinstance(outcome, Exception):
+                entry.future.set_exception(outcome)
+            else:
+                entry.future.set_result(outcome)
+    if after is not None and (before is None or after is not before.account):
+        after = replace(after, sequence=after.sequence + 1)
+        version = await self._store.save(self.key, after, before.version if before else None)
+        self._written(before, servers.Stored(after, version))
+
+
+async def an_unknown_outcome_is_a_yes(self: Any, batch: list[Any], *, read: bool = False) -> None:
+    try:
+        await _commit(self, batch, read=read)
+    except StoreUnavailableError:
+        self._loaded = False
+        before = self._known
+        if before is None:
+            raise
+        outcomes, _ = self._decide(batch, before.account)
+        for entry, outcome in zip(batch, outcomes, strict=True):
+            if not entry.future.done() and not isinstance(outcome, Exception):
+                entry.future.set_result(outcome)
+
+
+def blind_write(self: servers.Seed, key: servers.Key, account: Account, version: str | None) -> str:
+    present = self.ledger.get(key.uid)
+    if present is not None and account.sequence <= present.account.sequence:
+        account = replace(account, sequence=present.account.sequence + 1)
+    return _save(self, key, account, present.version if present else None)
+
+
+def lists_from_before(self: Accounts, quota: Any, source: Any) -> bool:
+    return bool(source.counted)
+
+
+def stale_is_zero(self: Accounts, account: Account, source: Any) -> Account:
+    if source.problem is not None:
+        return accounts.count(account, self.term, source.key, {}, seen={})
+    return _counted(self, account, source)
+
+
+async def drop_early(self: Any, book: Any, quota: Any, account: Account) -> None:
+    named = {*account.used, *(kept.source for kept in account.reservations.values())}
+    present = {cluster.metadata.key for cluster in self._catalog.sources_of(quota)}
+    for key in named - present:
+        await self._write(book, quota, _forgetting(self._accounts.term, key))
+
+
+def open_at_once(account: Account, grant: Grant, progress: Any, sources: Any, **_facts: object) -> Any:
+    return tending.Open(()), progress
+
+
+def open_without_a_list(account: Account, grant: Grant, progress: Any, sources: Any, **facts: Any) -> Any:
+    step, after = _opening(account, grant, progress, sources, **facts)
+    return (tending.Open(()), after) if isinstance(step, tending.Open) else (step, after)
+
+
+async def no_cancel(self: Admission, *_arguments: object) -> None:
+    """What the other quotas reserved stays."""
+
+
+async def never_asks(self: Shortage, need: object, timeout: float) -> object:
+    raise TimeoutError
+
+
+# The master --------------------------------------------------------------------------------------------------------
+
+
+def grant_while_learning(limits: Any, seats: Any, *arguments: Any, **options: Any) -> Any:
+    options["learning"] = False
+    return _allot(limits, seats, *arguments, **options)
+
+
+def grant_what_is_not_used(limits: Mapping[str, int], ledger: MasterLedger, seeds: Any, **options: Any) -> Any:
+    """As if the pool were what nobody uses, instead of what nobody holds."""
+    decided = _decide(limits, ledger, seeds, **options)
+    holdings = dict(decided.ledger.seeds)
+    for seat in decided.seats:
+        if seat.ask.number > seat.answered and holdings[seat.seed].learned:
+            room = resources.subtract(limits, resources.total(resources.only(one.use, limits) for one in decided.seats))
+            if not resources.short(seat.ask.first, room):
+                holdings[seat.seed] = grants.raise_granted(holdings[seat.seed], seat.ask.first)
+    return replace(decided, ledger=replace(decided.ledger, seeds=holdings))
+
+
+def warm_from_the_start(limits: Any, ledger: Any, seeds: Any, *, cold: bool, life: str, **options: Any) -> Any:
+    seeds = [replace(seed, heard=True, tried=True) for seed in seeds]
+    return _decide(limits, ledger, seeds, cold=False, life=life, **options)
+
+
+def absorb_from_any_life(holding: Holding, said: Report, ledger_incarnation: str) -> Holding:
+    if not holding.learned:
+        return _absorb(holding, said, ledger_incarnation)
+    returned = resources.maximum(holding.returned, said.returned)
+    return replace(_absorb(holding, said, ledger_incarnation), returned=returned)
+
+
+def learn_from_a_fence(holding: Holding, said: Report, ledger_incarnation: str) -> Holding:
+    return replace(_learn(holding, said, ledger_incarnation), learned=True)
+
+
+def a_new_seed_holds_nothing(ledger: MasterLedger, seeds: Any) -> MasterLedger:
+    taken = _take_up(ledger, seeds)
+    new = {seed: replace(kept, learned=True) for seed, kept in taken.seeds.items() if seed not in ledger.seeds}
+    return replace(taken, seeds={**taken.seeds, **new}) if new else taken
+
+
+def free_what_is_silent(ledger: MasterLedger, seeds: Any) -> MasterLedger:
+    taken = _take_up(ledger, seeds)
+    freed = {
+        seed.name: replace(kept, returned=kept.granted)
+        for seed in seeds
+        if not seed.connected and (kept := taken.seeds.get(seed.name)) is not None and kept.learned
+    }
+    return replace(taken, seeds={**taken.seeds, **freed}) if freed else taken
+
+
+def never_went_back(*_arguments: object) -> None:
+    """Whatever a seed shows, this ledger is right."""
+
+
+def absorb_blindly(holding: Holding, said: Report, ledger_incarnation: str) -> Holding:
+    try:
+        return _absorb(holding, said, ledger_incarnation)
+    except grants.LedgerWentBackError:
+        return holding
+
+
+async def show_before_it_is_persisted(
+    self: MasterReplica, _name: str, memory: Any, uid: str, ledger: MasterLedger
+) -> None:
+    version = memory.version
+    self.network.post("save ledger", self, self.api, lambda: self.api.save(uid, ledger, version))
+    memory.ledger, memory.version = ledger, None
+
+
+def master_writes_blindly(self: servers.Master, uid: str, ledger: MasterLedger, version: int | None) -> int:
+    present = self.ledgers.get(uid)
+    return _save_ledger(self, uid, ledger, present[1] if present else None)
+
+
+_count = accounts.count
+_commit = AccountWriter._commit
+_save = servers.Seed.save
+_save_ledger = servers.Master.save
+_counted = Accounts.counted
+_opening = tending._opening
+_allot = decision.allot
+_decide = decision.decide
+_take_up = decision._take_up
+_absorb = grants.absorb
+_learn = grants._learn
+
+ALL: tuple[Mutant, ...] = (
+    Mutant("answer before the write", ((AccountWriter, "_commit", answer_before_the_write),)),
+    Mutant("an unknown outcome is a yes", ((AccountWriter, "_commit", an_unknown_outcome_is_a_yes),), ("loss",)),
+    Mutant("release by age alone", ((evidence, "conclude", lambda *_a, **_k: Finding.NEVER_CAME),), ("lag", "crash")),
+    Mutant(
+        "release without the in-flight window",
+        ((evidence, "overdue", lambda known, _window, _now: [(uid, seen) for uid, (seen, _) in known.items()]),),
+        ("loss", "never"),
+    ),
+    Mutant("no epoch check", ((accounts, "_check_epoch", lambda *_a: None),), ("sluggish", "lag", "crash")),
+    Mutant("blind write, no compare-and-set", ((servers.Seed, "save", blind_write),)),
+    Mutant(
+        "lists from before the epoch", ((Accounts, "may_count", lists_from_before),), ("sluggish", "lag", "deletes")
+    ),
+    Mutant("adopt a lower counter", ((accounts, "receive", adopt_a_lower_counter),), ("late",)),
+    Mutant("receive from another life", ((accounts, "receive", receive_from_any_life),), ("restore_master", "late")),
+    Mutant("a grant lifts the fence", ((accounts, "receive", receive_while_fenced),), ("cold",)),
+    Mutant("return what is used", ((accounts, "give_back", return_what_is_used),)),
+    Mutant("return what is reserved", ((accounts, "give_back", return_what_is_reserved),)),
+    Mutant("never give back", ((accounts, "obey", never_give_back),)),
+    Mutant("a count drops what it has not seen", ((accounts, "count", drop_all_of_a_source),)),
+    Mutant(
+        "a count drops an update it has not seen",
+        ((accounts, "count", drop_before_the_update_is_seen),),
+        ("updates", "lag"),
+    ),
+    Mutant("what was seen and deleted is not dropped", ((accounts, "count", forget_what_was_deleted),), ("deletes",)),
+    Mutant(
+        "an update is charged as the larger", ((accounts, "_on_top", an_update_rides_on_the_creation),), ("updates",)
+    ),
+    Mutant("a repeat takes the place", ((accounts, "_on_top", a_repeat_takes_the_place),), ("repeats", "updates")),
+    Mutant(
+        "evidence releases what others rely on",
+        ((accounts, "release", release_whoever_relies_on_it),),
+        ("repeats", "never", "lag"),
+    ),
+    Mutant(
+        "a request given up withdraws what others rely on",
+        ((accounts, "withdraw", withdraw_whoever_relies_on_it),),
+        ("repeats", "loss", "late"),
+    ),
+    Mutant(
+        "a rebuilt account keeps its counters",
+        ((accounts, "rebuild", a_rebuilt_account_keeps_its_counters),),
+        ("restore_seed",),
+    ),
+    Mutant("the limit is all there is", ((accounts, "free", admit_beyond_what_is_held),)),
+    Mutant(
+        "reopen without the nonce",
+        ((accounts, "answers", reopen_without_the_nonce), (accounts, "reopen", _reopen)),
+        ("restore_seed", "late"),
+    ),
+    Mutant("reopen without a recount", ((tending, "_opening", open_without_a_list),), ("restore_seed", "cold")),
+    Mutant("open at once", ((tending, "_opening", open_at_once),), ("restore_seed", "cold")),
+    Mutant(
+        "open a lost ledger without the window",
+        ((tending, "is_lost", lambda _account, _grant: False),),
+        ("restore_seed", "cold"),
+    ),
+    Mutant(
+        "a ledger that went back is believed",
+        ((AccountWriter, "_sound", lambda _self, account: account), (accounts, "went_back", lambda *_a: False)),
+        ("restore_seed",),
+    ),
+    Mutant("a cold replica admits", ((AccountWriter, "_trusts", lambda *_a: True),), ("restore_seed", "cold")),
+    Mutant(
+        "a cold leader does not fence",
+        ((tending, "claimed", lambda account, term, **_k: accounts.claim_epoch(account, term)),),
+        ("restore_seed", "cold"),
+    ),
+    Mutant("a stale source counts as zero", ((Accounts, "counted", stale_is_zero),), ("stale", "cut")),
+    Mutant("a deleted source is dropped early", ((Counting, "_forget_sources", drop_early),), ("clusters", "lag")),
+    Mutant("two quotas without cancel", ((Admission, "_cancel", no_cancel),), ("two_quotas",)),
+    Mutant("nobody asks the master", ((Shortage, "wait", never_asks),)),
+    Mutant("grant while learning", ((decision, "allot", grant_while_learning),), ("restore_master", "cut")),
+    Mutant("grant what is not used", ((decision, "decide", grant_what_is_not_used),)),
+    Mutant("a cold master grants", ((decision, "decide", warm_from_the_start),), ("restore_master", "cut", "master")),
+    Mutant("absorb what another life returned", ((grants, "absorb", absorb_from_any_life),), ("restore_seed", "late")),
+    Mutant("learn from a fence", ((grants, "_learn", learn_from_a_fence),), ("restore_master", "late")),
+    Mutant(
+        "a new seed is known to hold nothing", ((decision, "_take_up", a_new_seed_holds_nothing),), ("seeds", "lost")
+    ),
+    Mutant("what is silent is freed", ((decision, "_take_up", free_what_is_silent),), ("cut",)),
+    Mutant(
+        "a master's ledger that went back is believed",
+        ((grants, "check_shown", never_went_back), (grants, "absorb", absorb_blindly)),
+        ("restore_master",),
+    ),
+    Mutant("late reports are believed", ((grants, "supersedes", lambda *_a: True),), ("late", "repeat")),
+    Mutant("show before it is persisted", ((MasterReplica, "_persist", show_before_it_is_persisted),), ("master",)),
+    Mutant("the master writes blindly", ((servers.Master, "save", master_writes_blindly),), ("master", "sluggish")),
+)
+BY_NAME: dict[str, Mutant] = {mutant.name: mutant for mutant in ALL}

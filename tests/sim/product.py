@@ -1,0 +1,51 @@
+"""What the product takes from outside, taken from the schedule instead: the time and random names."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import seed.accounts
+import seed.counting
+import seed.ledger.tenure
+import seed.ledger.writer
+from seed.shortage import Shortage
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+_source: list[Callable[[], str]] = [str]
+_time = SimpleNamespace(monotonic=_now)
+_secrets = SimpleNamespace(token_hex=lambda _bytes: _source[0]())
+_REPLACED = (
+    (seed.accounts, "time", _time),
+    (seed.accounts, "secrets", _secrets),
+    (seed.counting, "time", _time),
+    (seed.ledger.tenure, "secrets", _secrets),
+    (seed.ledger.writer, "time", _time),
+    (seed.ledger.writer, "secrets", _secrets),
+)
+
+
+def tokens(token: Callable[[], str]) -> None:
+    _source[0] = token
+
+
+@contextmanager
+def on_simulated_time() -> Iterator[None]:
+    before = [getattr(module, name) for module, name, _ in _REPLACED]
+    defaults = Shortage.__init__.__kwdefaults__
+    clock = defaults["clock"]
+    for module, name, value in _REPLACED:
+        setattr(module, name, value)
+    defaults["clock"] = _now
+    try:
+        yield
+    finally:
+        defaults["clock"] = clock
+        for (module, name, _), value in zip(_REPLACED, before, strict=True):
+            setattr(module, name, value)

@@ -1,0 +1,132 @@
+"""Many schedules in many processes."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import multiprocessing
+import os
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from tests.sim import mutants, schedule
+from tests.sim.checks import Violation
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+CHUNK = 100  # schedules between two reports
+SHOWN = 20  # failures that are told in full
+
+
+@dataclass
+class Total:
+    steps: int = 0
+    admitted: int = 0
+    refused: int = 0
+    filled: int = 0
+    failures: list[tuple[int, str]] = field(default_factory=list)
+
+    def add(self, other: Total) -> None:
+        self.steps += other.steps
+        self.admitted += other.admitted
+        self.refused += other.refused
+        self.filled += other.filled
+        self.failures.extend(other.failures)
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """What the product logs about simulated trouble is no news. Crashed processes leave coroutines behind."""
+    logging.disable(logging.CRITICAL)
+    gc.disable()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            yield
+            gc.collect()
+    finally:
+        gc.enable()
+        logging.disable(logging.NOTSET)
+
+
+def some(first: int, count: int) -> Total:
+    total = Total()
+    with quietly():
+        for number in range(first, first + count):
+            if number % 50 == 49:
+                gc.collect()
+            try:
+                world = schedule.run(number)
+            except Violation as error:
+                total.failures.append((number, str(error)))
+            except Exception:  # noqa: BLE001 (the product's or the simulator's: either way a failure of this schedule)
+                total.failures.append((number, traceback.format_exc(limit=-4)))
+            else:
+                total.steps += world.swarm.steps
+                total.admitted += world.truth.admitted
+                total.refused += world.refused
+                total.filled += world.filled
+    return total
+
+
+def schedules(first: int, count: int, jobs: int = 0, *, progress: bool = False) -> Total:
+    total = Total()
+    done, started, told = 0, time.monotonic(), 0.0
+    chunks = [(at, min(CHUNK, first + count - at)) for at in range(first, first + count, CHUNK)]
+    for part, (_, size) in _each(_some, chunks, jobs):
+        for number, text in part.failures:
+            if len(total.failures) < SHOWN:
+                print(f"schedule {number}: {text}; again: python -m tests.sim --seed {number}", file=sys.stderr)
+        total.add(part)
+        done += size
+        now = time.monotonic()
+        if progress and now - told > 1:
+            told = now
+            rate = done / (now - started)
+            left = (count - done) / rate
+            line = f"\r{done} of {count}, {rate:.0f} a second, {len(total.failures)} failed, {left:.0f} s left "
+            print(line, end="", file=sys.stderr, flush=True)
+    if progress:
+        print(file=sys.stderr)
+    return total
+
+
+def all_mutants(jobs: int = 0) -> int:
+    """Prints which were noticed, by what and after how many schedules. 1 if one was not."""
+    missed = 0
+    for caught, (name,) in _each(_mutant, [(mutant.name,) for mutant in mutants.ALL], jobs):
+        mutant = mutants.BY_NAME[name]
+        if caught is None:
+            missed += 1
+            print(f"MISSED  {name}: not noticed in {mutant.budget} schedules", flush=True)
+        else:
+            print(f"caught  {name}, schedule {caught[0]} of at most {mutant.budget}: {caught[1]}", flush=True)
+    print(f"{len(mutants.ALL) - missed} of {len(mutants.ALL)} mutants caught")
+    return 1 if missed else 0
+
+
+def _some(arguments: tuple[int, int]) -> Total:
+    return some(*arguments)
+
+
+def _mutant(arguments: tuple[str]) -> tuple[int, str] | None:
+    with quietly():
+        return mutants.hunt(mutants.BY_NAME[arguments[0]])
+
+
+def _each(work: Callable[[A], R], arguments: list[A], jobs: int) -> Iterator[tuple[R, A]]:
+    """In as many processes as there are cores; in this one if that is one."""
+    jobs = jobs or os.cpu_count() or 1
+    if jobs == 1 or len(arguments) == 1:
+        for each in arguments:
+            yield work(each), each
+        return
+    with multiprocessing.get_context("fork").Pool(jobs) as pool:
+        yield from zip(pool.imap(work, arguments), arguments, strict=True)

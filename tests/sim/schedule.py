@@ -1,0 +1,596 @@
+"""One schedule: what comes next, step by step; then quiet, in which all must come right; then the quota is filled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+
+from common import account as accounts
+from tests.sim import product
+from tests.sim.master_side import MasterReplica
+from tests.sim.seed_side import Replica, choose_lag
+from tests.sim.servers import Source
+from tests.sim.world import RESTORE_TAKES, SIZES, UNIT, Site, World
+
+PAUSES = (0.01, 0.01, 0.05, 0.1, 0.1, 0.3, 0.3, 0.6, 1.0, 2.0)
+SETTLING = 40  # rounds in which what was begun ends while no time passes, unless two fight who both believe to lead
+QUIET = 60.0  # seconds after which nothing of what went wrong may still show
+MOST_FILLED = 14  # requests at once
+
+Step = Callable[[], None]
+
+
+def run(number: int, *, focus: Collection[str] = (), trace: bool = False) -> World:
+    """One schedule. Raises Violation."""
+    with product.on_simulated_time():
+        world = World(number, focus=focus, trace=trace)
+        product.tokens(world.token)
+        chaos = Chaos(world)
+        for _ in range(world.swarm.steps):
+            chaos.step()
+        quiet(world)
+        fill(world)
+        world.end()
+    if world.truth.found is not None:
+        raise world.truth.found
+    return world
+
+
+class Chaos:
+    """Draws the steps."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.rng = world.rng
+        self.growing = "seed-1"  # where most is created, for a while: capacity has to move
+        swarm = world.swarm
+        network = world.network
+        network.loss, network.late = 0.1 * swarm["loss"] / 3, 0.1 * swarm["late"] / 3
+        network.repeat = 0.3 * swarm["repeat"] / 3
+        self.lag = choose_lag if swarm["lag"] else lambda _rng, _at, end: end
+        acts: list[tuple[float, Step]] = [
+            (30, self.deliver),
+            (8, self.watch),
+            (6, self.follow),
+            (8, self.take_turn),
+            (9, self.master_turn),
+            (13, self.create),
+            (6, self.finish),
+            (5, self.time),
+            (1, self.calm),
+            (3 * swarm["updates"], self.resize),
+            (2 * swarm["repeats"], self.repeat),
+            (4 * swarm["deletes"], self.delete),
+            (0.8 * swarm["cut"], self.cut),
+            (0.8 * swarm["crash"], self.crash),
+            (0.5 * swarm["cold"], self.cold),
+            (0.8 * swarm["master"], self.crash_master),
+            (0.8 * swarm["restore_seed"], self.restore_seed),
+            (0.8 * swarm["restore_master"], self.restore_master),
+            (0.8 * swarm["restore_ledger"], self.restore_ledger),
+            (0.8 * swarm["restore_source"], self.restore_source),
+            (0.6 * swarm["outage"], self.outage),
+            (0.6 * swarm["stale"], self.stale),
+            (1.0 * swarm["slip"], self.slip),
+            (0.8 * swarm["limits"], self.limits),
+            (0.8 * swarm["names"], self.names),
+            (0.5 * swarm["recreate"], self.recreate),
+            (0.5 * swarm["seeds"], self.seeds),
+            (0.5 * swarm["lost"], self.lost),
+            (0.8 * swarm["clusters"], self.clusters),
+        ]
+        acts = [(weight, act) for weight, act in acts if weight]
+        self.acts = [act for _, act in acts]
+        total, self.until = 0.0, []
+        for weight, _ in acts:
+            total += weight
+            self.until.append(total)
+
+    def step(self) -> None:
+        [act] = self.rng.choices(self.acts, cum_weights=self.until)
+        if self.world.tracing:
+            self.world.note(f"-- {act.__name__}")
+        act()
+        if self.world.truth.found is not None:
+            raise self.world.truth.found
+
+    # Choosing ------------------------------------------------------------------------------------------------------
+
+    def site(self) -> Site | None:
+        sites = [site for site in self.world.sites.values() if not site.dead]
+        return self.rng.choice(sites) if sites else None
+
+    def replica(self) -> Replica | None:
+        site = self.site()
+        return self.rng.choice(site.replicas) if site is not None and site.replicas else None
+
+    def source(self) -> tuple[Site, Source] | None:
+        site = self.site()
+        if site is None or not site.sources:
+            return None
+        return site, self.rng.choice(list(site.sources.values()))
+
+    # Programs ------------------------------------------------------------------------------------------------------
+
+    def deliver(self) -> None:
+        flying = self.world.network.flying
+        for _ in range(min(3, len(flying))):
+            if flying:
+                self.world.network.deliver(self.rng.randrange(len(flying)))
+
+    def watch(self) -> None:
+        replica = self.replica()
+        if replica is not None and replica.api.up:
+            replica.watch(self.lag(self.rng, replica.at, len(replica.api.events)))
+
+    def follow(self) -> None:
+        replica = self.replica()
+        if replica is None or replica.leader is None or not replica.leader.sources:
+            return
+        followed = self.rng.choice(list(replica.leader.sources.values()))
+        followed.look(self.lag(self.rng, followed.at, len(followed.source.log)))
+
+    def take_turn(self) -> None:
+        replica = self.replica()
+        if replica is not None and replica.leader is not None and (due := list(replica.leader.turns.due)):
+            replica.leader.turns.take(self.rng.choice(due))
+
+    def master_turn(self) -> None:
+        world = self.world
+        if not world.masters:
+            return
+        master = self.rng.choice(world.masters)
+        if self.rng.random() < 0.3:
+            master.watch(self.lag(self.rng, master.at, len(world.master.events)))
+        if master.term is None:
+            return
+        seed = self.rng.choice(list(world.apis))
+        master.follow(seed, lambda at, end: self.lag(self.rng, at, end))
+        name = self.rng.choice(list(world.master.quotas) or ["a"])
+        if self.rng.random() < 0.3:
+            master.sync(name, seed)
+        if master.term.due:
+            name = next(iter(master.term.due))
+        master.decide(name)
+
+    def time(self) -> None:
+        self.world.pass_time(self.rng.choice(PAUSES))
+
+    def calm(self) -> None:
+        """For a moment everything works."""
+        settle(self.world)
+        self.world.tighten()
+
+    # Users ---------------------------------------------------------------------------------------------------------
+
+    def create(self) -> None:
+        if self.rng.random() < 0.06:
+            self.growing = self.rng.choice(list(self.world.sites))
+        site = self.world.sites[self.growing]
+        found = self.source()
+        if not site.dead and site.sources and self.rng.random() < 0.7:
+            found = site, self.rng.choice(list(site.sources.values()))
+        if found is not None and found[1].up and len(self.world.wishes) < 12:
+            for _ in range(self.rng.choice((1, 1, 1, 2, 3))):
+                self.world.create(*found, self.rng.choice(SIZES))
+
+    def resize(self) -> None:
+        found = self.source()
+        if found is None or not found[1].machines or not found[1].up:
+            return
+        thing = self.world.things[self.rng.choice(list(found[1].machines))]
+        if thing.size is not None and len(thing.wishes) < 3:
+            self.world.resize(*found, thing, self.rng.choice(SIZES))
+
+    def repeat(self) -> None:
+        """The same request is sent again, maybe to another replica."""
+        wishes = [wish for wish in self.world.wishes if wish.need and wish.repeats < 2]
+        if wishes:
+            wish = self.rng.choice(wishes)
+            wish.repeats += 1
+            site = self.world.sites[wish.thing.source.partition("/")[0]]
+            self.world.call_webhook(site, site.sources[wish.thing.source], wish)
+
+    def finish(self) -> None:
+        told = [wish for wish in self.world.wishes if wish.told]
+        if told:
+            self.world.finish(self.rng.choice(told), persists=self.rng.random() >= 0.25 * self.world.swarm["never"])
+
+    def delete(self) -> None:
+        there = [thing for thing in self.world.things.values() if thing.size is not None]
+        if there:
+            thing = self.rng.choice(there)
+            if self.world._source(thing).up:
+                self.world.delete(thing)
+
+    def slip(self) -> None:
+        found = self.source()
+        if found is not None:
+            self.world.slip(found[1], self.rng.choice(SIZES))
+
+    # Faults --------------------------------------------------------------------------------------------------------
+
+    def cut(self) -> None:
+        cut = self.world.network.cut
+        if cut and self.rng.random() < 0.5:
+            cut.clear()
+            return
+        site = self.site()
+        if site is not None:
+            if self.rng.random() < 0.5 and site.sources:
+                cut.add((site.name, self.rng.choice(list(site.sources))))
+            else:
+                cut.add(("master", site.name))
+
+    def crash(self) -> None:
+        site = self.site()
+        if site is None:
+            return
+        if len(site.replicas) < 2:
+            if site.api.up:
+                self.world.start_replica(site)
+        else:
+            self.world.crash_replica(site, self.rng.choice(site.replicas))
+            if self.rng.random() < 0.5 and site.api.up:
+                self.world.start_replica(site)
+
+    def cold(self) -> None:
+        """All at once."""
+        site = self.site()
+        if site is None or not site.api.up:
+            return
+        for replica in list(site.replicas):
+            self.world.crash_replica(site, replica)
+        for _ in range(2):
+            self.world.start_replica(site)
+
+    def crash_master(self) -> None:
+        world = self.world
+        if world.masters and self.rng.random() < 0.6:
+            world.crash_master(self.rng.choice(world.masters))
+        if len(world.masters) < 2 and world.master.up:
+            world.start_master()
+
+    def restore_seed(self) -> None:
+        site = self.site()
+        if site is None or not site.api.up:
+            return
+        if site.snapshot is None or self.rng.random() < 0.3:
+            site.snapshot = site.api.snapshot()
+            return
+        snapshot = site.snapshot
+
+        def restored() -> None:
+            self.world.restore_seed(site, snapshot)
+
+        self._away(site.api, RESTORE_TAKES, restored)
+
+    def restore_master(self) -> None:
+        world = self.world
+        if not world.master.up:
+            return
+        if world.master_snapshot is None or self.rng.random() < 0.3:
+            world.master_snapshot = world.master.snapshot()
+            return
+        snapshot = world.master_snapshot
+        self._away(world.master, RESTORE_TAKES, lambda: world.restore_master(snapshot))
+
+    def restore_ledger(self) -> None:
+        site = self.site()
+        if site is None or not site.api.kept.up:
+            return
+        if site.ledger_snapshot is None or self.rng.random() < 0.3:
+            site.ledger_snapshot = dict(site.api.ledger)
+            return
+        snapshot = site.ledger_snapshot if self.rng.random() < 0.7 else {}
+        kept, world = site.api.kept, self.world
+        kept.answers = False
+
+        def back() -> None:
+            site.api.begin_tenure(snapshot)
+            kept.answers = True
+
+        world.truth.excuse()
+        world.later.append((world.now + RESTORE_TAKES, back))
+
+    def restore_source(self) -> None:
+        found = self.source()
+        if found is None or not found[1].up:
+            return
+        source = found[1]
+        if source.snapshot is None or self.rng.random() < 0.3:
+            source.snapshot = dict(source.machines)
+        else:
+            self.world.restore_source(source, source.snapshot)
+
+    def _away(self, server: object, seconds: float, then: Step) -> None:
+        world = self.world
+        server.up = False  # type: ignore[attr-defined]
+
+        def back() -> None:
+            then()
+            server.up = True  # type: ignore[attr-defined]
+
+        world.later.append((world.now + seconds, back))
+
+    def outage(self) -> None:
+        server = self.rng.choice([self.world.master, *self.world.apis.values()])
+        if server.up:
+            self._away(server, self.rng.choice((0.5, 2.0, 7.0)), lambda: None)
+
+    def stale(self) -> None:
+        found = self.source()
+        if found is not None and found[1].up:
+            self._away(found[1], self.rng.choice((0.5, 2.0, 9.0)), lambda: None)
+
+    # Admins --------------------------------------------------------------------------------------------------------
+
+    def limits(self) -> None:
+        world = self.world
+        if not world.master.up or not world.master.quotas:
+            return
+        spec = self.rng.choice(list(world.master.quotas.values()))
+        world.change_limits(
+            spec.key.name, {name: max(limit + self.rng.randint(-3, 3), 0) for name, limit in spec.limits.items()}
+        )
+
+    def names(self) -> None:
+        world = self.world
+        if not world.master.up or not world.master.quotas:
+            return
+        spec = self.rng.choice(list(world.master.quotas.values()))
+        limits = dict(spec.limits)
+        name = self.rng.choice(("cpu", "memory"))
+        if limits.pop(name, None) is None:
+            limits[name] = self.rng.randint(2, 10)
+        world.change_limits(spec.key.name, limits)
+
+    def recreate(self) -> None:
+        if self.world.master.up and self.world.master.quotas:
+            self.world.recreate(self.rng.choice(list(self.world.master.quotas)))
+
+    def seeds(self) -> None:
+        world = self.world
+        if not world.master.up:
+            return
+        if len(world.sites) < 4 and self.rng.random() < 0.4:
+            name = f"seed-{len(world.sites) + 1}"
+            site = world.add_site(name)
+            for _ in range(2):
+                world.start_replica(site)
+            world.master.write_seed(name, "Active")
+            return
+        name = self.rng.choice(list(world.sites))
+        state = world.master.seeds.get(name)
+        if state == "Active":
+            world.master.write_seed(name, self.rng.choice(("Draining", None)))
+        elif state in (None, "Draining"):
+            world.master.write_seed(name, "Active")
+
+    def lost(self) -> None:
+        world = self.world
+        if not world.master.up:
+            return
+        dead = [site for site in world.sites.values() if site.dead]
+        if dead and self.rng.random() < 0.6:
+            site = self.rng.choice(dead)
+            if world.master.seeds.get(site.name) == "Lost":
+                world.come_back(site)
+            else:
+                world.master.write_seed(site.name, "Lost")
+                world.truth.excuse()
+            return
+        alive = [site for site in world.sites.values() if not site.dead]
+        if len(alive) > 1:
+            world.destroy(self.rng.choice(alive))
+
+    def clusters(self) -> None:
+        site = self.site()
+        if site is None or not site.api.up:
+            return
+        if len(site.sources) > 1 and self.rng.random() < 0.5:
+            self.world.delete_cluster(site, self.rng.choice(list(site.sources)))
+        elif len(site.sources) < 3:
+            self.world.add_cluster(site, f"{site.name}/{self.world.token()}", self.rng.choice("ab"))
+
+
+# Quiet ---------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _working(world: World) -> Iterator[None]:
+    """A network that loses nothing."""
+    network = world.network
+    before = network.loss, network.late, network.repeat
+    network.loss = network.late = network.repeat = 0.0
+    try:
+        yield
+    finally:
+        network.loss, network.late, network.repeat = before
+
+
+def settle(world: World) -> None:
+    """All that can be done while no time passes, as far as things are up."""
+    with _working(world):
+        for _ in range(SETTLING):
+            if not _round(world):
+                return
+
+
+def _round(world: World) -> bool:
+    """True if anything was done."""
+    did = False
+    if world.truth.found is not None:
+        raise world.truth.found
+    flying = world.network.flying
+    while flying:
+        did = True
+        world.network.deliver(world.rng.randrange(len(flying)))
+    for site in world.sites.values():
+        if site.dead or not site.api.up:
+            continue
+        for replica in site.replicas:
+            if replica.at < len(site.api.events):
+                did = True
+                replica.watch(len(site.api.events))
+            leader = replica.leader
+            if leader is None:
+                continue
+            for followed in list(leader.sources.values()):
+                if not world.network.reaches(site.name, followed.source):
+                    continue
+                if followed.wants_list or followed.at < len(followed.source.log) or followed.problem is not None:
+                    did = True
+                    followed.look(len(followed.source.log))
+            if leader.turns.error is not None:
+                raise leader.turns.error
+            for name in list(leader.turns.due):
+                if name not in leader.turns.busy:
+                    did = True
+                    leader.turns.take(name)
+    if world.master.up:
+        for master in world.masters:
+            did |= _master_round(world, master)
+    return did
+
+
+def _master_round(world: World, master: MasterReplica) -> bool:
+    if master.error is not None:
+        raise master.error
+    did = False
+    if master.at < len(world.master.events):
+        did = True
+        master.watch(len(world.master.events))
+    term = master.term
+    if term is None:
+        return did
+    for seed, api in world.apis.items():
+        link = term.links.get(seed)
+        if link is None or link.at < len(api.events) or link.connected != world.network.reaches("master", api):
+            master.follow(seed, lambda _at, end: end)
+        for name in {**master.quotas, **(link.copies if link is not None else {})}:
+            did |= master.sync(name, seed)
+    for name in list(term.due):
+        did = True
+        master.decide(name)
+    return did
+
+
+def quiet(world: World) -> None:
+    """Nothing new happens, nothing is lost, everything is up, time passes: all that was begun comes to its end."""
+    world.repair()
+    if world.tracing:
+        world.note("== quiet")
+    until = world.now + QUIET
+    with _working(world):
+        while True:
+            settle(world)
+            for wish in list(world.wishes):
+                if wish.told:
+                    world.finish(wish, persists=world.rng.random() < 0.7)
+            settle(world)
+            left = unfinished(world)
+            if not left:
+                break
+            if world.now > until:
+                world.fail(f"after {QUIET:g} quiet seconds: {left}")
+            world.pass_time(1.5)
+    world.tighten()
+
+
+def unfinished(world: World) -> str:
+    """What has not come right yet; empty when all has."""
+    if world.wishes:
+        return "requests are under way"
+    for site in world.sites.values():
+        if site.dead:
+            continue
+        if all(replica.leader is None for replica in site.replicas):
+            return f"{site.name} has no leader"
+        for name, (copy, _) in site.api.copies.items():
+            stored = site.api.ledger.get(copy.key.uid)
+            if stored is None:
+                return f"{site.name} has no account of {name}"
+            account = stored.account
+            if account.fenced:
+                return f"{site.name}: the account of {name} is fenced"
+            for replica in site.replicas:
+                trusted = replica.lease.trusted
+                if trusted is None or trusted > account.epoch:
+                    return f"{replica.name} has seen no leader"
+            if account.reservations:
+                return f"{site.name}: reservations of nothing in {name}: {sorted(account.reservations)}"
+            counted = {resource: amount for resource, amount in accounts.use(account).items() if amount}
+            there = world.there(site, copy.subject)
+            if counted != there:
+                return f"{site.name} counts {counted} in {name}, there is {there}"
+    for name, spec in world.master.quotas.items():
+        if spec.key.uid not in world.master.ledgers:
+            return f"the master has no ledger of {name}"
+        ledger = world.master.ledgers[spec.key.uid][0]
+        if ledger.learning:
+            return f"the master is learning {name}"
+        for seed, state in world.master.seeds.items():
+            if state == "Lost" or world.sites[seed].dead:
+                continue
+            if name not in world.apis[seed].copies:
+                return f"{seed} has no copy of {name}"
+            if not ledger.seeds[seed].learned:
+                return f"the master does not know what {seed} holds of {name}"
+    return ""
+
+
+# The end -------------------------------------------------------------------------------------------------------------
+
+
+def fill(world: World) -> None:
+    """What is left can be used to the last unit, from whichever seed."""
+    places = [
+        (site, source)
+        for site in world.sites.values()
+        if not site.dead and world.master.seeds.get(site.name) == "Active"
+        for source in site.sources.values()
+    ]
+    if not places:
+        return
+    if world.tracing:
+        world.note("== fill")
+    site, source = world.rng.choice(places)
+    fits = world.room(source.project)
+    if fits is None:
+        return
+    wanted = min(fits, MOST_FILLED)
+    if wanted:
+        _fill(world, site, source, wanted)
+    if fits == wanted:
+        world.create(site, source, UNIT)  # one more: the checks will say
+        _wait(world, 2)
+
+
+def _fill(world: World, site: Site, source: Source, wanted: int) -> None:
+    missing = wanted
+    for _ in range(6):
+        for _ in range(missing):
+            world.create(site, source, UNIT)
+        _wait(world, 3)
+        missing = wanted
+        for wish in list(world.wishes):
+            if wish.told:
+                world.finish(wish, persists=True)
+                world.filled += 1
+        missing = world.room(source.project) or 0
+        if wanted <= MOST_FILLED and missing:
+            continue
+        return
+    world.fail(f"{site.name} cannot use {missing} of the {wanted} units that were left")
+
+
+def _wait(world: World, times: int) -> None:
+    with _working(world):
+        for _ in range(times):
+            settle(world)
+            if not any(wish for wish in world.wishes if not wish.told):
+                return
+            for pause in (0.1, 0.3, 0.3):
+                world.pass_time(pause)
+                settle(world)

@@ -1,0 +1,518 @@
+"""A replica of the seed's program: the real admission, writers, accounts, counting and lease, on simulated watches."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any, cast
+
+import msgspec
+
+from common.account import Account, StaleEpochError
+from common.api import RESOURCE_QUOTAS, report_from_wire
+from common.grants import Report
+from common.kube.client import Cluster
+from common.kube.errors import ApiError, NotFound
+from common.kube.lease import Lease, LeaseLost
+from common.kube.reflector import Change
+from seed.accounts import Accounts
+from seed.admission import Admission, Request
+from seed.books import Books
+from seed.catalog import Catalog, Quota
+from seed.counting import Counting
+from seed.ledger.store import Key, Store, Stored, StoreUnavailableError
+from seed.source import ListToken, Problem, Tally
+from seed.source import Source as RealSource
+from seed.verdict import Refusal
+from tests.sim import servers
+from tests.sim.loop import Loop
+from tests.sim.network import Network, Process
+from tests.sim.servers import Copy, Machine, away
+
+API_TIMEOUT = 6.0  # real seconds in which an admitted request persists, or never
+WINDOW = 7.5  # ... and what the leader waits by its own clock, which is up to a tenth too fast
+WEBHOOK_TIMEOUT = 1.5
+LEASE_DURATION = 5
+RENEW_DEADLINE = 4.0
+RETRY = 1.0
+GONE = StoreUnavailableError("no answer")
+
+
+class Meta(msgspec.Struct, frozen=True):
+    key: str
+
+
+class ClusterSpec(msgspec.Struct, frozen=True):
+    project: str
+
+
+class UserCluster(msgspec.Struct, frozen=True):
+    metadata: Meta
+    spec: ClusterSpec
+
+
+class View:
+    """The watch caches of quotas and user clusters. Takes the place of seed.catalog.Catalog."""
+
+    def __init__(self, api: servers.Seed) -> None:
+        self.quotas = {name: quota for name, (_, quota) in api.copies.items()}
+        self.copies = {name: copy for name, (copy, _) in api.copies.items()}
+        self.clusters = {key: _cluster(key, project) for key, project in api.clusters.items()}
+        self._listeners: list[Callable[[str], None]] = []
+
+    def quota(self, name: str) -> Quota | None:
+        return self.quotas.get(name)
+
+    def all_quotas(self) -> list[Quota]:
+        return list(self.quotas.values())
+
+    def quotas_of_project(self, project: str) -> list[Quota]:
+        return [quota for quota in self.quotas.values() if quota.subject in (project, "all")]
+
+    def may_belong(self, _project: str) -> bool:
+        return False
+
+    def sources_of(self, quota: Quota) -> list[UserCluster]:
+        return [found for found in self.clusters.values() if quota.subject in (found.spec.project, "all")]
+
+    def on_quota(self, listener: Callable[[str], None]) -> Callable[[], None]:
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def hear(self, name: str, both: tuple[Copy, Quota] | None) -> None:
+        if both is None:
+            self.quotas.pop(name, None)
+            self.copies.pop(name, None)
+        else:
+            self.copies[name], self.quotas[name] = both
+        for listener in tuple(self._listeners):
+            listener(name)
+
+
+def _cluster(key: str, project: str) -> UserCluster:
+    return UserCluster(Meta(key), ClusterSpec(project))
+
+
+class LedgerClient:
+    """What a replica has for a store: calls that take their time, and news that come late."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self.subscribers: dict[str, Callable[[Stored | None], None]] = {}
+
+    async def load(self, key: Key) -> Stored | None:
+        replica, api = self._replica, self._replica.api
+        return await replica.call(f"load {key.name}", lambda: api.load(key))
+
+    async def save(self, key: Key, account: Account, version: str | None) -> str:
+        replica, api = self._replica, self._replica.api
+        return await replica.call(f"save {key.name}", lambda: api.save(key, account, version))
+
+    async def delete(self, key: Key) -> None:
+        replica, api = self._replica, self._replica.api
+        await replica.call(f"delete {key.name}", lambda: api.delete(key))
+
+    async def keys(self) -> list[Key]:
+        replica, api = self._replica, self._replica.api
+        return await replica.call("list of ledgers", lambda: [api.keys[uid] for uid in api.ledger])
+
+    def subscribe(self, uid: str, on_change: Callable[[Stored | None], None]) -> Callable[[], None]:
+        self.subscribers[uid] = on_change
+        return lambda: self.subscribers.pop(uid, None) and None
+
+
+class Followed:
+    """A watch cache of one user cluster's Machines. Takes the place of seed.source.Source; but the tally is real."""
+
+    def __init__(self, replica: Replica, source: servers.Source) -> None:
+        self.source = source
+        self.key = source.key
+        self.project = source.project
+        self.tally = Tally(None, lambda machine: cast("Any", machine))
+        self.counted = False
+        self.problem: Problem | None = None
+        self.lost_at: float | None = None
+        self.at = 0
+        self.listing = False
+        self._replica = replica
+        self._store: dict[str, Machine] = {}
+        self._wanted = 1
+        self._started = 0
+        self._done = 0
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+
+    @property
+    def wants_list(self) -> bool:
+        return not self.listing and self._wanted > self._done
+
+    def demand_list(self) -> ListToken:
+        self._wanted = self._started + 1
+        return ListToken(0, self._wanted)
+
+    def listed_since(self, token: ListToken) -> bool:
+        return self.counted and self._done >= token.number
+
+    async def listed(self, token: ListToken) -> None:
+        if not self.listed_since(token):
+            future = self._replica.loop.create_future()
+            self._waiting.append((token.number, future))
+            await future
+
+    async def generation(self, _name: str, uid: str) -> int | None:
+        def read() -> int | None:
+            found = self.source.machines.get(uid)
+            return found.metadata.generation if found is not None else None
+
+        network = self._replica.network
+        return cast("int | None", await network.call("evidence", self._replica, self.source, read, away(self.key)))
+
+    def look(self, upto: int) -> None:
+        """Takes a list, if one is wanted; else hears events of the watch."""
+        if self.wants_list:
+            self._replica.loop.call(self._list_anew)
+        else:
+            self._replica.loop.call(self._follow, upto)
+
+    def _list_anew(self) -> None:
+        self.listing = True
+        self._started += 1
+        self._replica.loop.start(self._list(self._started))
+
+    async def _list(self, number: int) -> None:
+        source = self.source
+        try:
+            objects, at = await self._replica.network.call(
+                f"list {self.key}",
+                self._replica,
+                source,
+                lambda: (dict(source.machines), len(source.log)),
+                away(self.key),
+            )
+        except ApiError:
+            self.listing = False
+            self._fail()
+            return
+        self.listing = False
+        before, self._store, self.at = self._store, objects, at
+        freed = False
+        for uid, machine in before.items():
+            if uid not in objects:
+                freed |= self._apply(machine, None)
+        for uid, machine in objects.items():
+            if (known := before.get(uid)) != machine:
+                freed |= self._apply(known, machine)
+        self.counted, self._done = True, number
+        self._changed(freed or number == 1)
+        self._follows()
+        waiting, self._waiting = self._waiting, []
+        for wanted, future in waiting:
+            if wanted > number:
+                self._waiting.append((wanted, future))
+            elif not future.done():
+                future.set_result(None)
+
+    def _follow(self, upto: int) -> None:
+        if self.listing or not self._done:
+            return
+        if not self._replica.network.reaches(self._replica.place, self.source):
+            self._fail()
+            return
+        freed = False
+        for old, new in self.source.log[self.at : upto]:
+            if old is not None:
+                self._store.pop(old.metadata.uid, None)
+            if new is not None:
+                self._store[new.metadata.uid] = new
+            freed |= self._apply(old, new)
+        if upto > self.at:
+            self.at = upto
+            self._changed(freed)
+        self._follows()
+
+    def _apply(self, old: Machine | None, new: Machine | None) -> bool:
+        return self.tally.apply(Change(cast("Any", old), cast("Any", new)))
+
+    def _changed(self, freed: bool) -> None:
+        leader = self._replica.leader
+        if leader is not None:
+            leader.counting.changed(cast("RealSource", self), freed)
+
+    def _fail(self) -> None:
+        if self.problem is None:
+            self.problem, self.lost_at = Problem("Unreachable", "no answer"), self._replica.loop.time()
+            self._state_changed()
+
+    def _follows(self) -> None:
+        if self.problem is not None:
+            self.problem = self.lost_at = None
+            self._state_changed()
+
+    def _state_changed(self) -> None:
+        if self._replica.leader is not None:
+            self._replica.leader.accounts.look_again(self.project)
+
+
+class Turns:
+    """Takes the place of the controller around a reconcile function: the schedule says whose turn it is."""
+
+    def __init__(self, loop: Loop, reconcile: Callable[[str], Coroutine[Any, Any, float | None]]) -> None:
+        self.due: dict[str, None] = {}
+        self.busy: set[str] = set()
+        self.error: Exception | None = None
+        self.queue = self
+        self._loop = loop
+        self._reconcile = reconcile
+
+    def add(self, name: str) -> None:
+        self.due[name] = None
+
+    def add_after(self, name: str, seconds: float) -> None:
+        if seconds <= 0:
+            self.add(name)
+        else:
+            self._loop.call_later(seconds, self.add, name)
+
+    async def run(self) -> None:
+        await self._loop.create_future()
+
+    def take(self, name: str) -> None:
+        if name in self.busy:
+            return
+        del self.due[name]
+        self.busy.add(name)
+        self._loop.start(self._turn(name))
+
+    async def _turn(self, name: str) -> None:
+        try:
+            wait = await self._reconcile(name)
+        except (ApiError, LeaseLost, StaleEpochError, StoreUnavailableError, TimeoutError):
+            wait = 0.5
+        except Exception as error:  # noqa: BLE001 (the schedule fails by it)
+            self.error, wait = error, None
+        finally:
+            self.busy.discard(name)
+        if wait is not None:
+            self.add_after(name, wait)
+
+
+class SeedClient:
+    """What the leader has for a client of the seed's API server."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+
+    async def get(self, resource: object, name: str, namespace: str | None = None) -> object:
+        api = self._replica.api
+
+        def read() -> object:
+            if resource is RESOURCE_QUOTAS:
+                if (both := api.copies.get(name)) is None:
+                    raise NotFound(404, "NotFound", name)
+                return CopyObject(CopyMeta({"seedquota.io/uid": both[0].key.uid}))
+            key = f"{namespace}/{name}"
+            if key not in api.clusters:
+                raise NotFound(404, "NotFound", name)
+            return _cluster(key, api.clusters[key])
+
+        return await self._replica.network.call(f"get {name}", self._replica, api, read, away(api.name))
+
+    async def apply(self, _resource: object, body: dict[str, Any], **_options: object) -> None:
+        api, replica = self._replica.api, self._replica
+        name, copy_uid = body["metadata"]["name"], body["metadata"]["uid"]
+        said = report_from_wire(body["status"]["account"])
+
+        def write() -> None:
+            both = api.copies.get(name)
+            if both is None or both[0].copy_uid != copy_uid:
+                raise NotFound(404, "NotFound", name)
+            api.write_copy(msgspec.structs.replace(both[0], report=said))
+
+        replica.shows(name, said)
+        await replica.network.call(f"publish {name}", replica, api, write, away(api.name))
+
+
+class CopyMeta(msgspec.Struct, frozen=True):
+    labels: dict[str, str]
+
+
+class CopyObject(msgspec.Struct, frozen=True):
+    metadata: CopyMeta
+
+
+class Leader:
+    """What a replica does in one term."""
+
+    def __init__(self, replica: Replica, term: int, *, cold: bool) -> None:
+        self.term = term
+        self.sources: dict[str, Followed] = {}
+        client = cast("Cluster", SeedClient(replica))
+        catalog, store = cast("Catalog", replica.view), cast("Store", replica.store)
+        sources = cast("dict[str, RealSource]", self.sources)
+        self.accounts = Accounts(
+            client,
+            catalog,
+            replica.books,
+            store,
+            sources,
+            term=term,
+            cold=cold,
+            raise_term=replica.lease.raise_term,
+            in_flight_window=WINDOW,
+        )
+        self.turns = Turns(replica.loop, self.accounts._reconcile)
+        self.accounts._controller = cast("Any", self.turns)
+        self.counting = Counting(client, catalog, replica.books, self.accounts, sources, in_flight_window=WINDOW)
+        self._tasks = [replica.loop.create_task(run) for run in (self.accounts.run(), self.counting.run())]
+
+    @property
+    def broken(self) -> bool:
+        """Something failed that nothing but a new term makes good."""
+        return any(task.done() for task in self._tasks)
+
+    def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+
+class Replica(Process):
+    """One process. It knows what it has read since it started, and nothing else."""
+
+    def __init__(
+        self,
+        name: str,
+        api: servers.Seed,
+        sources: dict[str, servers.Source],
+        network: Network,
+        loop: Loop,
+        shows: Callable[[Replica, str, Report | None], None],
+    ) -> None:
+        super().__init__(name, api.name, loop)
+        self.api = api
+        self.network = network
+        self.sources = sources
+        self.leader: Leader | None = None
+        self.lease = Lease(
+            cast("Cluster", servers.Leases(api)),
+            "seedquota",
+            "seedquota-seed",
+            name,
+            duration=LEASE_DURATION,
+            renew_deadline=RENEW_DEADLINE,
+            retry=RETRY,
+            clock=loop.time,
+        )
+        self.view = View(api)
+        self.at = len(api.events)
+        self.store = LedgerClient(self)
+        self.books = Books(cast("Catalog", self.view), cast("Store", self.store), trusted=lambda: self.lease.trusted)
+        self.admission = Admission(cast("Catalog", self.view), self.books)
+        self._shows = shows
+        loop.call(self._open_books)
+
+    def _open_books(self) -> None:
+        for name in self.view.quotas:
+            self.books._quota_changed(name)
+
+    def shows(self, name: str, said: Report | None) -> None:
+        self._shows(self, name, said)
+
+    async def call(self, what: str, effect: Callable[[], Any]) -> Any:
+        return await self.network.call(what, self, self.api.kept, effect, GONE)
+
+    # Watches -------------------------------------------------------------------------------------------------------
+
+    def watch(self, upto: int) -> None:
+        self.loop.call(self._watch, upto)
+
+    def _watch(self, upto: int) -> None:
+        events, values = self.api.events, self.api.values
+        for place in range(self.at, upto):
+            what, name = events[place]
+            value = values[place]
+            if what == "copy":
+                self.view.hear(name, value)
+            elif what == "ledger":
+                if (heard := self.store.subscribers.get(name)) is not None:
+                    heard(value)
+            elif value is None:
+                self.view.clusters.pop(name, None)
+            else:
+                self.view.clusters[name] = _cluster(name, value)
+        if self.leader is not None:
+            self._follow_clusters(self.leader)
+        self.at = max(self.at, upto)
+
+    def _follow_clusters(self, leader: Leader) -> None:
+        for key in self.view.clusters:
+            if key not in leader.sources:
+                followed = leader.sources[key] = Followed(self, self.sources[key])
+                leader.accounts.look_again(followed.project)
+        for key in [key for key in leader.sources if key not in self.view.clusters]:
+            followed = leader.sources.pop(key)
+            leader.accounts.look_again(followed.project)
+
+    # The lease -----------------------------------------------------------------------------------------------------
+
+    def look_at_lease(self) -> None:
+        """Renew it, try to get it, or notice that it is lost."""
+        if self.loop.time() - self.lease._looked_at >= RETRY:
+            self.loop.call(self._look_at_lease)
+
+    def _look_at_lease(self) -> None:
+        lease = self.lease
+        if self.leader is not None and self.leader.broken:
+            self.leader.stop()
+            self.leader = None
+            self.loop.start(lease.release())
+            return
+        if self.leader is not None:
+            try:
+                at_once(lease._renew(None))
+            except LeaseLost:
+                self.stop_leading()
+            except ApiError:
+                if not lease.held:
+                    self.stop_leading()
+            return
+        try:
+            term = at_once(lease._try_acquire())
+        except ApiError:
+            return
+        if term is not None:
+            lease.lost = asyncio.Event()
+            self.leader = Leader(self, term.number, cold=not term.continuous)
+            self._follow_clusters(self.leader)
+
+    def stop_leading(self) -> None:
+        if self.leader is not None:
+            self.leader.stop()
+            self.leader = None
+            self.lease.lost.set()
+            self.lease._record = None
+
+    # Admission -----------------------------------------------------------------------------------------------------
+
+    def ask(self, request: Request, project: str, heard: Callable[[Refusal | None, list[Quota]], None]) -> None:
+        """An API server calls the webhook. `heard` is told the verdict, and the quotas that were asked."""
+
+        async def answer() -> None:
+            quotas = self.view.quotas_of_project(project)
+            verdict = await self.admission.decide(request)
+            heard(verdict.refusal, quotas)
+
+        self.loop.start(answer())
+
+
+def at_once(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Runs what never waits."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return end.value
+    raise AssertionError("it waits")
+
+
+def choose_lag(rng: random.Random, at: int, end: int) -> int:
+    """How far a watch that lags has come: often to the end."""
+    return end if rng.random() < 0.6 else rng.randint(at, end)

@@ -1,0 +1,307 @@
+"""The API servers (and a Redis): what is durable. Each write leaves an event that watchers hear of, sooner or later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from common.account import Account, Grant
+from common.grants import MasterLedger, Report
+from common.kube.errors import AlreadyExists, Conflict, NotFound, Unavailable
+from common.kube.lease import LeaseObject
+from common.resources import ResourceList
+from seed.catalog import OutOfReach, Quota
+from seed.ledger.store import ConflictError, Key, Stored
+from seed.ledger.tenure import new_life
+
+
+def away(what: str) -> Unavailable:
+    return Unavailable(0, "Unavailable", f"{what}: no answer")
+
+
+class Leases:
+    """The one Lease object of a cluster. The real lease code calls this as if it were its client."""
+
+    def __init__(self, server: Seed | Master) -> None:
+        self.name = server.name
+        self._server = server
+
+    async def get(self, _resource: object, _name: str, _namespace: str | None = None) -> LeaseObject:
+        self._reach()
+        if self._server.lease is None:
+            raise NotFound(404, "NotFound", "lease")
+        return self._server.lease
+
+    async def replace(self, _resource: object, body: LeaseObject) -> LeaseObject:
+        self._reach()
+        present = self._server.lease
+        if present is None:
+            raise NotFound(404, "NotFound", "lease")
+        if present.metadata.resource_version != body.metadata.resource_version:
+            raise Conflict(409, "Conflict", "lease")
+        return self._store(body)
+
+    async def create(self, _resource: object, body: LeaseObject) -> LeaseObject:
+        self._reach()
+        if self._server.lease is not None:
+            raise AlreadyExists(409, "AlreadyExists", "lease")
+        return self._store(body)
+
+    def _reach(self) -> None:
+        if not self._server.up:
+            raise away("lease")
+
+    def _store(self, body: LeaseObject) -> LeaseObject:
+        server = self._server
+        server.revision += 1
+        metadata = msgspec.structs.replace(body.metadata, uid="lease", resource_version=str(server.revision))
+        server.lease = msgspec.structs.replace(body, metadata=metadata)
+        return server.lease
+
+
+class Copy(msgspec.Struct, frozen=True):
+    """A quota's copy on a seed. The master writes the spec and what it shows, the seed its report.
+
+    `version` and `decided` are for the checks: the version of the limits here, and of those that the grant was decided
+    by.
+    """
+
+    key: Key
+    copy_uid: str
+    subject: str
+    limits: ResourceList
+    version: int
+    grant: Grant = Grant(incarnation="")
+    decided: int = 0
+    usage: ResourceList = {}
+    reserved: ResourceList = {}
+    out_of_reach: tuple[OutOfReach, ...] = ()
+    learning: bool = False
+    draining: bool = False
+    report: Report | None = None
+
+    def parsed(self) -> Quota:
+        return Quota(
+            key=self.key,
+            copy_uid=self.copy_uid,
+            kind="project",
+            subject=self.subject,
+            limits=self.limits,
+            enforced=True,
+            warn_at_percent=100,
+            grant=self.grant,
+            global_usage=self.usage,
+            global_reserved=self.reserved,
+            out_of_reach=self.out_of_reach,
+            learning=self.learning,
+            draining=self.draining,
+            published=self.report,
+        )
+
+
+class Ledger:
+    """Where a seed's accounts are kept: its API server, or a Redis, which can be away or lose them alone."""
+
+    def __init__(self, seed: Seed) -> None:
+        self.name = f"{seed.name}/ledger"
+        self.answers = True
+        self._seed = seed
+
+    @property
+    def up(self) -> bool:
+        return self.answers and self._seed.up
+
+
+class Seed:
+    """A seed's API server: the lease, the ledger, the copies, and which user clusters there are."""
+
+    def __init__(self, name: str, saved: Callable[[Seed, str, Account | None, Account], None]) -> None:
+        self.name = name
+        self.up = True
+        self.revision = 0
+        self.lease: LeaseObject | None = None
+        self.kept = Ledger(self)
+        self.ledger: dict[str, Stored] = {}
+        self.keys: dict[str, Key] = {}
+        self.copies: dict[str, tuple[Copy, Quota]] = {}
+        self.clusters: dict[str, str] = {}  # user cluster -> project
+        self.events: list[tuple[str, str]] = []  # what changed: "ledger"/"copy"/"cluster", and which
+        self.values: list[Any] = []  # ... and what it is since; None: gone
+        self._saved = saved
+
+    # The ledger ----------------------------------------------------------------------------------------------------
+
+    def load(self, key: Key) -> Stored | None:
+        return self.ledger.get(key.uid)
+
+    def save(self, key: Key, account: Account, version: str | None) -> str:
+        present = self.ledger.get(key.uid)
+        if (present.version if present else None) != version:
+            raise ConflictError(f"{key.name}: written since version {version}")
+        self.revision += 1
+        stored = Stored(account, str(self.revision))
+        self.ledger[key.uid] = stored
+        self.keys[key.uid] = key
+        self._saved(self, key.uid, present.account if present else None, account)
+        self.tell("ledger", key.uid, stored)
+        return stored.version
+
+    def delete(self, key: Key) -> None:
+        if self.ledger.pop(key.uid, None) is not None:
+            self.tell("ledger", key.uid, None)
+
+    def begin_tenure(self, ledger: dict[str, Stored]) -> None:
+        """The Redis came back with this. What is from before is handed out as a new life only (seed.ledger.tenure)."""
+        for uid in {**self.ledger, **ledger}:
+            if uid not in ledger:
+                self.ledger.pop(uid, None)
+                self.tell("ledger", uid, None)
+                continue
+            self.revision += 1
+            stored = Stored(new_life(ledger[uid].account), str(self.revision))
+            before, self.ledger[uid] = self.ledger.get(uid), stored
+            self._saved(self, uid, before.account if before else None, stored.account)
+            self.tell("ledger", uid, stored)
+
+    # Copies --------------------------------------------------------------------------------------------------------
+
+    def write_copy(self, copy: Copy) -> None:
+        both = (copy, copy.parsed())
+        self.copies[copy.key.name] = both
+        self.tell("copy", copy.key.name, both)
+
+    def delete_copy(self, name: str) -> None:
+        if self.copies.pop(name, None) is not None:
+            self.tell("copy", name, None)
+
+    def write_cluster(self, key: str, project: str | None) -> None:
+        if project is None:
+            del self.clusters[key]
+        else:
+            self.clusters[key] = project
+        self.tell("cluster", key, project)
+
+    def tell(self, what: str, name: str, value: object) -> None:
+        self.events.append((what, name))
+        self.values.append(value)
+
+    # Backups -------------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> tuple[Any, ...]:
+        return (self.lease, dict(self.ledger), dict(self.copies), dict(self.clusters), len(self.values))
+
+    def restore(self, saved: tuple[Any, ...]) -> None:
+        """Versions do not begin anew: etcdctl restores with --bump-revision."""
+        lease, ledger, copies, clusters, _ = saved
+        for what, before, after in (
+            ("ledger", self.ledger, ledger),
+            ("copy", self.copies, copies),
+            ("cluster", self.clusters, clusters),
+        ):
+            for name in {**before, **after}:
+                if before.get(name) != after.get(name):
+                    self.tell(what, name, after.get(name))
+        self.lease, self.ledger, self.copies, self.clusters = lease, dict(ledger), dict(copies), dict(clusters)
+
+
+class Spec(msgspec.Struct, frozen=True):
+    """A quota as the admin wrote it. `noted` is the annotation that names the life of its ledger."""
+
+    key: Key
+    subject: str
+    limits: ResourceList
+    version: int
+    noted: str = ""
+
+
+class Master:
+    """The master's API server: its lease, the quotas, their ledgers, and the seeds with their states."""
+
+    name = "master"
+
+    def __init__(self, saved: Callable[[str, MasterLedger | None, MasterLedger], None]) -> None:
+        self.up = True
+        self.revision = 0
+        self.lease: LeaseObject | None = None
+        self.quotas: dict[str, Spec] = {}
+        self.ledgers: dict[str, tuple[MasterLedger, int]] = {}
+        self.seeds: dict[str, str] = {}
+        self.events: list[tuple[str, str]] = []
+        self.values: list[Any] = []
+        self._saved = saved
+
+    def save(self, uid: str, ledger: MasterLedger, version: int | None) -> int:
+        present = self.ledgers.get(uid)
+        if (present[1] if present else None) != version:
+            raise ConflictError(uid)
+        self.revision += 1
+        self.ledgers[uid] = (ledger, self.revision)
+        self._saved(uid, present[0] if present else None, ledger)
+        return self.revision
+
+    def write_quota(self, spec: Spec) -> None:
+        self.quotas[spec.key.name] = spec
+        self.tell("quota", spec.key.name, spec)
+
+    def delete_quota(self, name: str) -> None:
+        del self.quotas[name]
+        self.tell("quota", name, None)
+
+    def write_seed(self, name: str, state: str | None) -> None:
+        if state is None:
+            del self.seeds[name]
+        else:
+            self.seeds[name] = state
+        self.tell("seed", name, state)
+
+    def tell(self, what: str, name: str, value: object) -> None:
+        self.events.append((what, name))
+        self.values.append(value)
+
+    def snapshot(self) -> tuple[Any, ...]:
+        return (self.lease, dict(self.quotas), dict(self.ledgers), dict(self.seeds))
+
+    def restore(self, saved: tuple[Any, ...]) -> None:
+        lease, quotas, ledgers, seeds = saved
+        for what, before, after in (("quota", self.quotas, quotas), ("seed", self.seeds, seeds)):
+            for name in {**before, **after}:
+                if before.get(name) != after.get(name):
+                    self.tell(what, name, after.get(name))
+        self.lease, self.quotas, self.ledgers, self.seeds = lease, dict(quotas), dict(ledgers), dict(seeds)
+
+
+class ObjectMeta(msgspec.Struct, frozen=True):
+    uid: str
+    key: str
+    generation: int
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """What is counted: also its own footprint, as the real tally asks for it."""
+
+    metadata: ObjectMeta
+    resources: Mapping[str, int]
+    unknown: tuple[str, ...] = ()
+
+
+class Source:
+    """A user cluster's API server."""
+
+    def __init__(self, key: str, seed: str, project: str) -> None:
+        self.name = key
+        self.key = key
+        self.seed = seed
+        self.project = project
+        self.up = True
+        self.machines: dict[str, Machine] = {}
+        self.log: list[tuple[Machine | None, Machine | None]] = []
+        self.snapshot: dict[str, Machine] | None = None
+
+    def write(self, old: Machine | None, new: Machine | None) -> None:
+        if old is not None:
+            del self.machines[old.metadata.uid]
+        if new is not None:
+            self.machines[new.metadata.uid] = new
+        self.log.append((old, new))
