@@ -278,11 +278,26 @@ def count(
         for uid, reservation in account.reservations.items()
         if reservation.source == source and (uid in gone or seen.get(uid, -1) >= reservation.generation)
     ]
-    after = _drop(account, covered)
+    after = _without_earlier(_drop(account, covered), source, seen)
     present = {name: amount for name, amount in used.items() if amount}
     if present == account.used.get(source, {}) and source in account.used:
         return after
     return msgspec.structs.replace(after, used={**after.used, source: present})
+
+
+def _without_earlier(account: Account, source: str, seen: Mapping[str, int]) -> Account:
+    """What an update came on top of is counted now: its reservation keeps what the update itself needs."""
+    counted = {
+        uid: msgspec.structs.replace(kept, amount=_less(kept.amount, kept.earlier), earlier={})
+        for uid, kept in account.reservations.items()
+        if kept.earlier and kept.source == source and seen.get(uid, -1) >= kept.generation - 1
+    }
+    if not counted:
+        return account
+    earlier = resources.total(account.reservations[uid].earlier for uid in counted)
+    return msgspec.structs.replace(
+        account, reservations={**account.reservations, **counted}, reserved=_less(account.reserved, earlier)
+    )
 
 
 def forget_source(account: Account, epoch: int, source: str) -> Account:
@@ -380,7 +395,7 @@ def reopen(account: Account, epoch: int, grant: Grant) -> Account:
 
 def give_back(account: Account, recall: ResourceList) -> Account:
     """Raise r towards `recall`, by no more than what is free: what is used or reserved is never returned."""
-    if account.fenced:
+    if account.fenced or not any(target > account.returned.get(name, 0) for name, target in recall.items()):
         return account
     used = use(account)
     returned = dict(account.returned)
@@ -395,10 +410,13 @@ def give_back(account: Account, recall: ResourceList) -> Account:
 
 
 def obey(account: Account, grant: Grant) -> Account:
-    """Give back what the message recalls. What it grants counts as received: that may be what is wanted back."""
-    received = receive(account, grant)
-    after = give_back(received, grant.recall)
-    return account if after is received else after
+    """Take up a message: what it grants, and then give back what it recalls, as far as that is free by now.
+
+    Before every admission too: what is recalled is no longer the seed's to use, also where it becomes free only now.
+    """
+    if account.fenced or grant.account != account.incarnation or grant.incarnation != account.master:
+        return account
+    return give_back(receive(account, grant), grant.recall)
 
 
 def check(account: Account) -> None:

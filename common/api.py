@@ -26,6 +26,8 @@ LEDGER_ANNOTATION = "seedquota.io/ledger"  # on the master's quota: the incarnat
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 MASTER_MANAGER = "seedquota-master"  # field managers: each side owns its own fields
 SEED_MANAGER = "seedquota-seed"
+DEFAULT_LABEL = "seedquota.io/default"  # "true" on a quota that follows QuotaSettings.spec.defaults
+SETTINGS = "default"  # the name of the one QuotaSettings
 BACKUP_LABEL = "velero.io/exclude-from-backup"
 
 Quantities = dict[str, str | int]
@@ -107,6 +109,7 @@ class WireGrant(Wire):
     answered: int = 0
     seen: int = 0
     learning: bool = False
+    draining: bool = False
     unavailable: list[WireIdle] = []
 
 
@@ -141,6 +144,27 @@ class OrganizationSpec(Wire):
 
 class Organization(Object, frozen=True, kw_only=True):
     spec: OrganizationSpec = msgspec.field(default_factory=OrganizationSpec)
+
+
+class DefaultQuota(Wire):
+    quota: Quantities
+    enforcement: Literal["deny", "warn"] = "deny"
+    warn_at_percent: int = 90
+
+
+class Defaults(Wire):
+    project: DefaultQuota | None = None
+    organization: DefaultQuota | None = None
+
+
+class QuotaSettingsSpec(Wire):
+    defaults: Defaults = msgspec.field(default_factory=Defaults)
+
+
+class QuotaSettings(Object, frozen=True, kw_only=True):
+    """The one of them is called SETTINGS."""
+
+    spec: QuotaSettingsSpec = msgspec.field(default_factory=QuotaSettingsSpec)
 
 
 class SeedSpec(Wire):
@@ -215,6 +239,7 @@ class MasterQuotaLedger(Object, frozen=True, kw_only=True):
 RESOURCE_QUOTAS = Resource(GROUP, VERSION, "resourcequotas", "ResourceQuota", False, ResourceQuota)
 PROJECTS = Resource(GROUP, VERSION, "projects", "Project", False, Project)
 ORGANIZATIONS = Resource(GROUP, VERSION, "organizations", "Organization", False, Organization)
+QUOTA_SETTINGS = Resource(GROUP, VERSION, "quotasettings", "QuotaSettings", False, QuotaSettings)
 SEEDS = Resource(GROUP, VERSION, "seeds", "Seed", False, Seed)
 USER_CLUSTERS = Resource(GROUP, VERSION, "userclusters", "UserCluster", True, UserCluster)
 MASTER_LEDGERS = Resource(GROUP, VERSION, "quotaledgers", "QuotaLedger", True, MasterQuotaLedger)
@@ -264,7 +289,9 @@ def report_from_wire(wire: WireReport) -> Report | None:
     )
 
 
-def grant_to_wire(grant: Grant, *, learning: bool = False, unavailable: list[WireIdle] | None = None) -> WireGrant:
+def grant_to_wire(
+    grant: Grant, *, learning: bool = False, draining: bool = False, unavailable: list[WireIdle] | None = None
+) -> WireGrant:
     return WireGrant(
         incarnation=grant.incarnation,
         account=grant.account,
@@ -275,6 +302,7 @@ def grant_to_wire(grant: Grant, *, learning: bool = False, unavailable: list[Wir
         answered=grant.answered,
         seen=grant.seen,
         learning=learning,
+        draining=draining,
         unavailable=unavailable or [],
     )
 

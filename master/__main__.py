@@ -20,6 +20,7 @@ from common.kube.lease import Lease
 from common.options import CommonOptions, Flag, UsageError
 from common.program import Program
 from master.caches import Caches
+from master.default_quotas import DefaultQuotas
 from master.ledger import Ledgers
 from master.metrics import MasterMetrics
 from master.quotas import Quotas
@@ -88,6 +89,7 @@ class Master:
         quotas = Quotas(self._cluster, self.caches, seeds, ledgers, cold=cold, on_reconcile=metrics.reconciled)
         statuses = SeedStatuses(self._cluster, self.caches, seeds, quotas, on_reconcile=metrics.reconciled)
         tenants = Tenants(self._cluster, self.caches, seeds, on_reconcile=metrics.reconciled)
+        defaults = DefaultQuotas(self._cluster, self.caches, on_reconcile=metrics.reconciled)
 
         def seed_changed(seed: str) -> None:
             statuses.look(seed)
@@ -101,7 +103,7 @@ class Master:
         seeds.on_seed, seeds.on_settled, seeds.on_copy = seed_changed, copy_settled, quotas.copy_changed
         self.leading = seeds, quotas
         async with asyncio.TaskGroup() as group:
-            for work in (seeds, quotas, statuses, tenants):
+            for work in (seeds, quotas, statuses, tenants, defaults):
                 group.create_task(work.run(), name=type(work).__name__)
 
 

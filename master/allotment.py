@@ -78,9 +78,10 @@ def allot(limits: ResourceList, seats: Sequence[Seat], *, learning: bool = False
 
 
 def cover(table: Table) -> None:
-    """Step 1."""
+    """Step 1. Only what is counted: what is reserved was admitted within what the seed holds, and what is both for a
+    moment (an update of what is not counted yet) would be covered twice."""
     for seat in table.seats:
-        table.grant(seat, lacking(table.use[seat.seed], seat.held))
+        table.grant(seat, lacking(table.limited(seat.counted), seat.held))
 
 
 def line(table: Table) -> Sequence[Asker]:
@@ -93,6 +94,7 @@ def line(table: Table) -> Sequence[Asker]:
 def serve(table: Table, asker: Asker) -> None:
     """Steps 2 and 3, for one in line."""
     seat, first = asker.seat, asker.first
+    asker.own = positive(resources.minimum(asker.own, table.idle[seat.seed]))  # less what was recalled for others
     need = lacking(first, asker.own)
     if resources.short(first, table.room):
         table.close(asker)

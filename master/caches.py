@@ -6,11 +6,23 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from common.api import SEEDS, Seed
+import msgspec
+
+from common.api import SEEDS, SETTINGS, DefaultQuota, QuotaSettingsSpec, Seed
 from common.kube.client import Cluster
 from common.kube.meta import Object
 from common.kube.reflector import Change, Reflector
-from master.objects import MASTER_QUOTAS, ORGANIZATIONS, PROJECTS, SECRETS, MasterQuota, Named, Secret
+from master.objects import (
+    MASTER_QUOTAS,
+    ORGANIZATIONS,
+    PROJECTS,
+    QUOTA_SETTINGS,
+    SECRETS,
+    MasterQuota,
+    Named,
+    QuotaCopy,
+    Secret,
+)
 
 T = TypeVar("T", bound=Object)
 
@@ -18,7 +30,7 @@ BY_ORGANIZATION = "organization"
 BY_SUBJECT = "subject"
 
 
-def subject_of(quota: MasterQuota) -> tuple[str, str]:
+def subject_of(quota: MasterQuota | QuotaCopy) -> tuple[str, str]:
     """Kind and name; the name is empty for namespaces."""
     subject = quota.spec.get("subject")
     if not isinstance(subject, dict):
@@ -49,6 +61,7 @@ class Caches:
             on_change=self._tells("projects"),
         )
         self.organizations: Reflector[Named] = Reflector(cluster, ORGANIZATIONS, on_change=self._tells("organizations"))
+        self.settings: Reflector[Named] = Reflector(cluster, QUOTA_SETTINGS, on_change=self._tells("quotasettings"))
         self.secrets: Reflector[Secret] = Reflector(
             cluster, SECRETS, namespace=namespace, on_change=self._tells("secrets")
         )
@@ -57,8 +70,23 @@ class Caches:
             "resourcequotas": self.quotas,
             "projects": self.projects,
             "organizations": self.organizations,
+            "quotasettings": self.settings,
             "secrets": self.secrets,
         }
+
+    def default(self, kind: str) -> DefaultQuota | None:
+        """Raises msgspec.ValidationError where the settings cannot be read: then everything stays as it is."""
+        settings = self.settings.store.get(SETTINGS)
+        if settings is None:
+            return None
+        defaults = msgspec.convert(settings.spec, QuotaSettingsSpec).defaults
+        return {"project": defaults.project, "organization": defaults.organization}.get(kind)
+
+    def gets_default(self, kind: str, name: str) -> bool:
+        """Whether a quota is made for this subject, if it has none."""
+        subject = (self.projects if kind == "project" else self.organizations).store.get(name)
+        alive = subject is not None and subject.metadata.deletion_timestamp is None
+        return alive and self.default(kind) is not None
 
     def listen(self, listener: Callable[[str, Change[Object]], None]) -> Callable[[], None]:
         """Returns what ends it."""

@@ -4,11 +4,13 @@
    than this ledger granted proves that the ledger is an older one: then it begins another life, and learns.
 2. Decide what is useful (`master.allotment`), unless somebody that may hold something has not been heard.
 3. Raise G by what was decided. The caller makes that durable before anybody is told.
+4. While more is handed out than the limit (it was lowered, or use that nobody admitted was covered), every seed is told
+   to give back all that, as it becomes free: what is deleted there must not be admitted again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -18,6 +20,7 @@ from common.account import Ask, Grant
 from common.grants import Holding, LedgerWentBackError, MasterLedger, Report
 from common.resources import ResourceList
 from master.allotment import Allotment, Seat, allot
+from master.demand import Demand, lacking, learn, positive
 
 
 class SeedFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,7 +29,8 @@ class SeedFacts(msgspec.Struct, frozen=True, kw_only=True):
     `state` is the Seed's, Gone where there is no such object any more. `heard`: its copies were listed in this term of
     leadership; `tried`: that, or they could not be. `shown` is what its copy said when it was first seen in this term.
     `use` was told by another master before, where there is no report. `silent`: it does not react to a recall;
-    `hopeful`: it has not had the time to show what it does with what it was granted.
+    `hopeful`: it has not had the time to show what it does with what it was granted. `demand` is what the last decision
+    of this term learned.
     """
 
     name: str
@@ -40,6 +44,7 @@ class SeedFacts(msgspec.Struct, frozen=True, kw_only=True):
     answered: int = 0
     silent: bool = False
     hopeful: bool = False
+    demand: Demand | None = None
 
     @property
     def present(self) -> bool:
@@ -47,23 +52,27 @@ class SeedFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """`ledger` is to be persisted before `allotment` is acted on. `learning` is what users are told; `granting` is
+    """`ledger` is to be persisted before `allotment` is acted on. `recalls` is what messages say, with what step 4 adds.
+    `learning` is what users are told; `granting` is
     false also in the moment before every seed was tried. `went_back` says how the ledger was found to be an older one.
     """
 
     ledger: MasterLedger
     seats: Sequence[Seat]
     allotment: Allotment
+    recalls: Mapping[str, ResourceList]
     learning: bool
     granting: bool
     went_back: str = ""
 
 
 def decide(
-    limits: ResourceList, ledger: MasterLedger, seeds: Sequence[SeedFacts], *, cold: bool, life: str
+    limits: ResourceList, ledger: MasterLedger, seeds: Sequence[SeedFacts], *, cold: bool, life: str, now: int
 ) -> Decision:
     """`cold`: the lease was not held continuously until this term, so the ledger may have been restored from a backup
-    (docs/protocol.md 3.5). `life` is the incarnation that it gets if it proves to be an older one."""
+    (docs/protocol.md 3.5). `life` is the incarnation that it gets if it proves to be an older one. `now` is monotonic,
+    in milliseconds.
+    """
     went_back = ""
     try:
         taken = _take_up(ledger, seeds)
@@ -72,12 +81,14 @@ def decide(
         taken = _take_up(forgotten(ledger, life), seeds)
     unheard = [seed for seed in seeds if seed.present and not seed.heard]
     granting = not taken.learning and not any(cold or not seed.tried for seed in unheard)
-    seats = _seats(taken, seeds)
-    allotment = _patient(allot(limits, seats, learning=not granting), seeds)
+    seats = _seats(limits, taken, seeds, now)
+    allotment = allot(limits, seats, learning=not granting, now=now)
+    granted = _granted(taken, allotment)
     return Decision(
-        ledger=_granted(taken, allotment),
+        ledger=granted,
         seats=seats,
         allotment=allotment,
+        recalls=_recalls(limits, granted, allotment),
         learning=taken.learning or (cold and any(seed.tried for seed in unheard)),
         granting=granting,
         went_back=went_back,
@@ -122,7 +133,7 @@ def _take_up(ledger: MasterLedger, seeds: Sequence[SeedFacts]) -> MasterLedger:
     return msgspec.structs.replace(ledger, learning=learning, seeds=holdings)
 
 
-def _seats(ledger: MasterLedger, seeds: Sequence[SeedFacts]) -> list[Seat]:
+def _seats(limits: ResourceList, ledger: MasterLedger, seeds: Sequence[SeedFacts], now: int) -> list[Seat]:
     seats = []
     for seed in seeds:
         holding = ledger.seeds.get(seed.name)
@@ -138,27 +149,36 @@ def _seats(ledger: MasterLedger, seeds: Sequence[SeedFacts]) -> list[Seat]:
             and not report.nonce
             and report.incarnation == holding.account
         )
+        use = resources.at_least_zero(held) if use is None else use
+        ask = report.ask if speaks and report is not None else Ask()
+        demand = learn(seed.demand, limits, held=held, use=use, ask=ask, answered=seed.answered, now=now)
         seats.append(
             Seat(
                 seed=seed.name,
                 held=held,
-                use=resources.at_least_zero(held) if use is None else use,
-                ask=report.ask if speaks and report is not None else Ask(),
+                use=use,
+                counted=report.used if report is not None else seed.use or {},
+                ask=ask,
                 answered=seed.answered,
                 reachable=speaks and not seed.silent,
                 draining=seed.state != "Active",
+                just_granted=seed.hopeful,
+                demand=demand,
             )
         )
     return seats
 
 
-def _patient(allotment: Allotment, seeds: Sequence[SeedFacts]) -> Allotment:
-    """Without recalls from seeds that were granted something this very moment, or two that ask would only swap."""
-    hopeful = {seed.name for seed in seeds if seed.hopeful}
-    if hopeful.isdisjoint(allotment.recalls):
-        return allotment
-    recalls = {seed: amounts for seed, amounts in allotment.recalls.items() if seed not in hopeful}
-    return msgspec.structs.replace(allotment, recalls=recalls)
+def _recalls(limits: ResourceList, ledger: MasterLedger, allotment: Allotment) -> Mapping[str, ResourceList]:
+    excess = lacking(resources.only(grants.outstanding(ledger), limits), limits)
+    if not excess:
+        return allotment.recalls
+    return {
+        seed: positive(
+            resources.maximum(allotment.recalls.get(seed, {}), resources.minimum(grants.held(holding), excess))
+        )
+        for seed, holding in ledger.seeds.items()
+    }
 
 
 def _granted(ledger: MasterLedger, allotment: Allotment) -> MasterLedger:

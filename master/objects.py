@@ -10,7 +10,7 @@ from common.kube.resource import Resource
 
 
 class Named(Object, frozen=True):
-    """A Project or Organization, on the master or a seed."""
+    """A Project, Organization or QuotaSettings, on the master or a seed."""
 
     spec: dict[str, object] = {}
     status: dict[str, object] = {}
@@ -70,4 +70,5 @@ MASTER_QUOTAS = Resource(GROUP, VERSION, "resourcequotas", "ResourceQuota", Fals
 QUOTA_COPIES = Resource(GROUP, VERSION, "resourcequotas", "ResourceQuota", False, QuotaCopy)
 PROJECTS = Resource(GROUP, VERSION, "projects", "Project", False, Named)
 ORGANIZATIONS = Resource(GROUP, VERSION, "organizations", "Organization", False, Named)
+QUOTA_SETTINGS = Resource(GROUP, VERSION, "quotasettings", "QuotaSettings", False, Named)
 SECRETS = Resource("", "v1", "secrets", "Secret", True, Secret)

@@ -9,6 +9,7 @@ from common.account import Grant
 from common.api import ResourceQuotaSpec, WireIdle, WireReport, grant_from_wire, report_from_wire
 from common.grants import MasterLedger, Report
 from common.resources import ResourceList
+from master.demand import Demand
 from master.ledger import Stored
 from master.objects import MasterQuota, QuotaCopy
 from master.status import QuotaView
@@ -33,6 +34,8 @@ class SeedAccount:
         self.refused_at = float("-inf")
         self.recalled: tuple[float, int] | None = None  # since when (monotonic), at which sequence
         self.granted: tuple[float, int] | None = None  # likewise
+        self.demand: Demand | None = None
+        self.draining = False  # the last ask was answered with nothing, because the seed drains
         self.last_report_time = ""
 
     def hear(self, copy: QuotaCopy) -> bool:

@@ -177,7 +177,10 @@ class Quotas:
             self._facts(state, ledger, now),
             cold=state.uid in self._doubtful,
             life=incarnation(),
+            now=int(now * 1000),
         )
+        for seat in decision.seats:
+            state.account(seat.seed).demand = seat.demand
         self._tell(state, ledger, decision)
         view = self._view(state, decision, now)
         self._answer(state, decision.allotment, now)
@@ -186,7 +189,7 @@ class Quotas:
         self._note_troubles(view, name)
         self._publish(state, decision, now)
         self._status.queue.add_after(name, max(0.0, state.shown_at + STATUS_EVERY - now))
-        return self._again(state, decision)
+        return self._again(state, decision, now)
 
     def _open(self, quota: MasterQuota) -> QuotaState:
         state = QuotaState(quota)
@@ -225,6 +228,7 @@ class Quotas:
             answered=account.asked,
             silent=account.silent(now),
             hopeful=account.hopeful(now),
+            demand=account.demand,
         )
 
     def _tell(self, state: QuotaState, before: MasterLedger, decision: Decision) -> None:
@@ -266,11 +270,12 @@ class Quotas:
     def _answer(self, state: QuotaState, allotment: Allotment, now: float) -> None:
         for seed, account in state.seeds.items():
             account.note_recall(now, seed in allotment.recalls)
-        for seed, number in allotment.answered.items():
+        for seed, number in (*allotment.answered.items(), *allotment.draining.items()):
             account = state.account(seed)
             if account.report is None:
                 continue
             account.answered_life, account.answered = account.report.incarnation, number
+            account.draining = seed in allotment.draining
             account.unavailable = [
                 WireIdle(
                     seed=idle.seed,
@@ -292,18 +297,21 @@ class Quotas:
         account = state.seeds.get(seed)
         return int(now - account.recalled[0]) if account is not None and account.recalled is not None else 0
 
-    def _again(self, state: QuotaState, decision: Decision) -> float | None:
-        answered = decision.allotment.answered
+    def _again(self, state: QuotaState, decision: Decision, now: float) -> float | None:
+        """In how many seconds to decide once more although nobody reports anything."""
+        allotment = decision.allotment
+        waits = [] if allotment.again is None else [allotment.again / 1000]
         if decision.granting and any(
-            seat.asking and not seat.draining and seat.seed not in answered for seat in decision.seats
+            seat.asking and seat.seed not in allotment.answered and seat.seed not in allotment.draining
+            for seat in decision.seats
         ):
-            hasty = any(account.hopeful(time.monotonic()) for account in state.seeds.values())
-            return JUST_GRANTED if hasty else POLL_ASK
+            hasty = any(account.hopeful(now) for account in state.seeds.values())
+            waits.append(JUST_GRANTED if hasty else POLL_ASK)
         away = [seed.silent for seed in state.view.seeds if not seed.connected] if state.view is not None else []
-        if not away:
-            return None
-        soonest = min(STALE_AFTER - (STALE_AFTER if silent is None else silent) for silent in away)
-        return soonest + 0.1 if soonest > 0 else AGES_EVERY * random.uniform(0.8, 1.2)  # noqa: S311
+        if away:
+            soonest = min(STALE_AFTER - (STALE_AFTER if silent is None else silent) for silent in away)
+            waits.append(soonest + 0.1 if soonest > 0 else AGES_EVERY * random.uniform(0.8, 1.2))  # noqa: S311
+        return min(waits, default=None)
 
     # Showing it ------------------------------------------------------------------------------------------------
 
@@ -361,7 +369,7 @@ class Quotas:
         return True
 
     def _publish(self, state: QuotaState, decision: Decision, now: float) -> None:
-        ledger, recalls = decision.ledger, decision.allotment.recalls
+        ledger, recalls = decision.ledger, decision.recalls
         view = state.view
         assert view is not None, "a decision makes the view before it publishes"
         names = state.limits.keys()
@@ -386,7 +394,12 @@ class Quotas:
                 hard=hard,
                 global_usage=global_usage,
                 reserved=shown_reserved,
-                grant=grant_to_wire(message, learning=decision.learning, unavailable=account.unavailable),
+                grant=grant_to_wire(
+                    message,
+                    learning=decision.learning,
+                    draining=account.draining,
+                    unavailable=account.unavailable,
+                ),
             )
             before, written_at = link.publisher.last(state.name, copy.metadata.uid)
             within = self._within(account, before, shown, use, written_at, now)

@@ -14,16 +14,17 @@ from common.kube.controller import Controller, ReconcileHook
 from common.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
 from common.kube.meta import Object
 from common.kube.queue import WorkQueue
-from common.kube.reflector import Change, Reflector
+from common.kube.reflector import Change, Reflector, Store
 from common.kube.resource import Resource
-from master.caches import Caches
-from master.objects import ORGANIZATIONS, PROJECTS, QUOTA_COPIES, MasterQuota, Named, QuotaCopy
+from master.caches import BY_SUBJECT, Caches, subject_of
+from master.objects import ORGANIZATIONS, PROJECTS, QUOTA_COPIES, QUOTA_SETTINGS, MasterQuota, Named, QuotaCopy
 
 log = logging.getLogger(__name__)
 
 WORKERS = 8
 TIMEOUT = 30.0  # seconds for one object
 FINALIZING = 1.0  # seconds until another look at a copy that is being deleted
+SUCCEEDED = 1.0  # ... at one that must not go before another is here; that one's coming is heard of sooner
 
 Key = tuple[str, str]  # plural and name
 
@@ -35,13 +36,19 @@ class SeedCaches:
         def tells(plural: str) -> Callable[[Change[QuotaCopy] | Change[Named]], None]:
             return lambda change: on_change(plural, Change(change.old, change.new))
 
-        self.quotas: Reflector[QuotaCopy] = Reflector(cluster, QUOTA_COPIES, on_change=tells("resourcequotas"))
+        self.quotas: Reflector[QuotaCopy] = Reflector(
+            cluster,
+            QUOTA_COPIES,
+            indexes={BY_SUBJECT: lambda copy: ["/".join(subject_of(copy))]},
+            on_change=tells("resourcequotas"),
+        )
         self.projects: Reflector[Named] = Reflector(cluster, PROJECTS, on_change=tells("projects"))
         self.organizations: Reflector[Named] = Reflector(cluster, ORGANIZATIONS, on_change=tells("organizations"))
+        self.settings: Reflector[Named] = Reflector(cluster, QUOTA_SETTINGS, on_change=tells("quotasettings"))
 
     @property
-    def all(self) -> tuple[Reflector[QuotaCopy], Reflector[Named], Reflector[Named]]:
-        return self.quotas, self.projects, self.organizations
+    def all(self) -> tuple[Reflector[QuotaCopy], Reflector[Named], Reflector[Named], Reflector[Named]]:
+        return self.quotas, self.projects, self.organizations, self.settings
 
     @property
     def synced(self) -> bool:
@@ -99,25 +106,20 @@ class CopySync:
 
     def _keys(self) -> set[Key]:
         keys: set[Key] = set()
-        keys.update(("organizations", name) for name in self._caches.organizations.store.keys())  # noqa: SIM118
-        keys.update(("organizations", name) for name in self._there.organizations.store.keys())  # noqa: SIM118
-        keys.update(("projects", name) for name in self._caches.projects.store.keys())  # noqa: SIM118
-        keys.update(("projects", name) for name in self._there.projects.store.keys())  # noqa: SIM118
-        keys.update(("resourcequotas", name) for name in self._caches.quotas.store.keys())  # noqa: SIM118
-        keys.update(("resourcequotas", name) for name in self._there.quotas.store.keys())  # noqa: SIM118
+        for plural in ("quotasettings", "organizations", "projects", "resourcequotas"):
+            for side in (self._caches, self._there):
+                keys.update((plural, name) for name in _store(side, plural).keys())  # noqa: SIM118
         return keys
 
     def _desired(self, key: Key) -> MasterQuota | Named | None:
         plural, name = key
-        if plural == "resourcequotas":
-            return self._caches.quotas.store.get(name)
-        return (self._caches.projects if plural == "projects" else self._caches.organizations).store.get(name)
+        found: MasterQuota | Named | None = _store(self._caches, plural).get(name)
+        return found
 
     def _actual(self, key: Key) -> QuotaCopy | Named | None:
         plural, name = key
-        if plural == "resourcequotas":
-            return self._there.quotas.store.get(name)
-        return (self._there.projects if plural == "projects" else self._there.organizations).store.get(name)
+        found: QuotaCopy | Named | None = _store(self._there, plural).get(name)
+        return found
 
     async def _reconcile(self, key: Key) -> float | None:
         try:
@@ -129,6 +131,8 @@ class CopySync:
         if again is None:
             self._unsynced.discard(key)
             self._on_settled(*key)
+            if key[0] == "resourcequotas":
+                self._review_predecessors(key[1])
         return again
 
     async def _put_right(self, key: Key) -> float | None:
@@ -144,8 +148,8 @@ class CopySync:
             return FINALIZING
         of = actual.metadata.labels.get(UID_LABEL)
         if of and of != desired.metadata.uid:
-            # Made again under its name: another quota, with an account of its own.
-            await self._delete(key, actual)
+            # Made again under its name: another quota, with an account of its own. The former one limits until then.
+            await self._delete(key, actual, released=False)
             return await self._create(key, desired)
         labels = {**actual.metadata.labels, **_labels(desired)}
         if actual.spec == desired.spec and labels == actual.metadata.labels:
@@ -164,13 +168,35 @@ class CopySync:
             return None
         if actual.metadata.deletion_timestamp is not None:
             return FINALIZING
-        await self._delete(key, actual)
+        if isinstance(actual, QuotaCopy) and self._successor_missing(actual):
+            return SUCCEEDED
+        await self._delete(key, actual, released=True)
         return None
 
-    async def _delete(self, key: Key, actual: Object) -> None:
+    def _successor_missing(self, leaving: QuotaCopy) -> bool:
+        """Whether another quota takes this one's place, and is not here yet: its subject is never without one."""
+        kind, name = subject_of(leaving)
+        if not name:
+            return False
+        subject = f"{kind}/{name}"
+        successors = self._caches.quotas.store.by_index(BY_SUBJECT, subject)
+        if not successors:
+            return self._caches.gets_default(kind, name)
+        here = {copy.metadata.labels.get(UID_LABEL) for copy in self._there.quotas.store.by_index(BY_SUBJECT, subject)}
+        return any(quota.metadata.uid not in here for quota in successors)
+
+    def _review_predecessors(self, arrived: str) -> None:
+        copy = self._there.quotas.store.get(arrived)
+        if copy is None:
+            return
+        for other in self._there.quotas.store.by_index(BY_SUBJECT, "/".join(subject_of(copy))):
+            if other.metadata.name not in self._caches.quotas.store:
+                self._queue.add(("resourcequotas", other.metadata.name))
+
+    async def _delete(self, key: Key, actual: Object, *, released: bool) -> None:
         resource: Resource[Any] = QUOTA_COPIES if key[0] == "resourcequotas" else _named(key)
         try:
-            if isinstance(actual, QuotaCopy):
+            if isinstance(actual, QuotaCopy) and released:
                 # Without this the seed takes it for an accident, and goes on to enforce what it had.
                 annotations = {**actual.metadata.annotations, RELEASED_ANNOTATION: "true"}
                 metadata = replace(actual.metadata, annotations=annotations)
@@ -198,5 +224,15 @@ def _labels(desired: Object) -> dict[str, str]:
     return {UID_LABEL: desired.metadata.uid, MANAGED_BY_LABEL: MASTER_MANAGER}
 
 
+def _store(side: Caches | SeedCaches, plural: str) -> Store[Any]:
+    reflectors: dict[str, Reflector[Any]] = {
+        "quotasettings": side.settings,
+        "organizations": side.organizations,
+        "projects": side.projects,
+        "resourcequotas": side.quotas,
+    }
+    return reflectors[plural].store
+
+
 def _named(key: Key) -> Resource[Named]:
-    return PROJECTS if key[0] == "projects" else ORGANIZATIONS
+    return {"projects": PROJECTS, "organizations": ORGANIZATIONS, "quotasettings": QUOTA_SETTINGS}[key[0]]

@@ -13,7 +13,7 @@ from master.demand import SHARES, Demand, lacking, positive, scaled, share, time
 
 
 class Seat(msgspec.Struct, frozen=True, kw_only=True):
-    """One seed at the table. `use` is counted and reserved, from the same report as `ask`.
+    """One seed at the table. `use` is `counted` and reserved, from the same report as `ask`.
 
     `demand` is what `master.demand.learn` made of it for this very decision. `just_granted`: its report does not show
     yet what it does with what it got, so nothing is recalled from it now.
@@ -22,6 +22,7 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True):
     seed: str
     held: ResourceList
     use: ResourceList
+    counted: ResourceList = {}
     ask: Ask = Ask()
     answered: int = 0
     reachable: bool = True

@@ -57,8 +57,8 @@ class Admission:
     async def decide(self, request: Request) -> Verdict:
         decision = verdict.decision_id()
         if self._catalog.may_belong(request.project):
-            why = f"project {request.project} has not come from the master, and organizations have quotas"
-            return Verdict(decision=decision, refusal=verdict.unavailable("of its organization", why, decision))
+            why = f"what limits project {request.project} has not come from the master"
+            return Verdict(decision=decision, refusal=verdict.unavailable("of the project", why, decision))
         quotas = self._catalog.quotas_of_project(request.project)
         if not quotas:
             return Verdict(decision=decision)
@@ -148,7 +148,7 @@ class Admission:
             if request.dry_run:
                 return self._foreseen(book, quota, request.need, decision)
             left = request.deadline - clock()
-            if left <= 0 or not quota.enforced or (answer is not None and answer.out_of_reach):
+            if left <= 0 or not quota.enforced or (answer is not None and answer.final):
                 return self._too_late(quota, decision)
             if answer is not None:
                 await asyncio.sleep(min(PAUSE, left))
@@ -185,6 +185,8 @@ class Admission:
                 f"unreachable for {verdict.age(held.seconds)}"
                 for held in quota.out_of_reach
             )
+        elif quota.draining:
+            why = "this seed is draining and gets no more capacity"
         elif quota.learning:
             why = "the master is learning what each seed holds"
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -12,10 +13,13 @@ from common import resources
 from common.account import Grant
 from common.api import (
     PROJECTS,
+    QUOTA_SETTINGS,
     RELEASED_ANNOTATION,
     RESOURCE_QUOTAS,
+    SETTINGS,
     UID_LABEL,
     USER_CLUSTERS,
+    DefaultQuota,
     Project,
     ResourceQuota,
     StaleSource,
@@ -61,6 +65,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     global_reserved: ResourceList
     out_of_reach: Sequence[OutOfReach]
     learning: bool
+    draining: bool
     published: Report | None
     published_stale: Sequence[StaleSource] = ()
 
@@ -92,6 +97,7 @@ def parse_quota(copy: ResourceQuota) -> Quota | None:
         global_reserved=resources.parse(copy.status.reserved),
         out_of_reach=[OutOfReach(idle.seed, resources.parse(idle.idle), idle.seconds) for idle in grant.unavailable],
         learning=grant.learning,
+        draining=grant.draining,
         published=report_from_wire(copy.status.account),
         published_stale=copy.status.account.stale,
     )
@@ -107,26 +113,28 @@ class Catalog:
         self._cluster_listeners: list[Callable[[str], None]] = []
         self.quotas = Reflector(cluster, RESOURCE_QUOTAS, on_change=self._quota_changed)
         self.projects = Reflector(cluster, PROJECTS, on_change=self._project_changed)
+        self.settings = Reflector(cluster, QUOTA_SETTINGS)
         self.user_clusters = Reflector(
             cluster,
             USER_CLUSTERS,
             indexes={BY_UID: lambda uc: [uc.metadata.uid], "project": lambda uc: [uc.spec.project]},
             on_change=self._cluster_changed,
         )
+        self._reflectors: tuple[Reflector[Any], ...] = (self.quotas, self.projects, self.settings, self.user_clusters)
 
     def not_ready(self) -> str | None:
         """Fits a check of /readyz. A cache that was complete and lags still serves."""
-        for reflector in (self.quotas, self.projects, self.user_clusters):
+        for reflector in self._reflectors:
             if not reflector.synced.is_set():
                 return reflector.error or "not listed yet"
         return None
 
     async def run(self) -> None:
         """Until cancelled."""
-        await asyncio.gather(self.quotas.run(), self.projects.run(), self.user_clusters.run())
+        await asyncio.gather(*(reflector.run() for reflector in self._reflectors))
 
     async def wait_synced(self) -> None:
-        for reflector in (self.quotas, self.projects, self.user_clusters):
+        for reflector in self._reflectors:
             await reflector.synced.wait()
 
     def quota(self, name: str) -> Quota | None:
@@ -144,8 +152,21 @@ class Catalog:
         return found
 
     def may_belong(self, project: str) -> bool:
-        """True while it cannot be told whether an organization's quota limits the project: its copy is not here."""
-        return project not in self.projects.store and any(quota.kind == "organization" for quota in self.all_quotas())
+        """True while it cannot be told what limits the project: its copy, or a default quota, has not come yet."""
+        known = self.projects.store.get(project)
+        if known is None and any(quota.kind == "organization" for quota in self.all_quotas()):
+            return True
+        settings = self.settings.store.get(SETTINGS)
+        if settings is None:
+            return False
+        defaults = settings.spec.defaults
+        organization = known.spec.organization if known is not None else ""
+        return self._awaits(defaults.project, "project", project) or (
+            (known is None or bool(organization)) and self._awaits(defaults.organization, "organization", organization)
+        )
+
+    def _awaits(self, default: DefaultQuota | None, kind: str, subject: str) -> bool:
+        return default is not None and default.enforcement == "deny" and not self._by_subject.get((kind, subject))
 
     def sources_of(self, quota: Quota) -> list[UserCluster]:
         """The user clusters whose machines the quota counts."""

@@ -18,7 +18,7 @@ from common import resources
 from common.account import Account
 from common.resources import ResourceList
 from seed import verdict
-from seed.catalog import OutOfReach, Quota
+from seed.catalog import Quota
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.store import StoreUnavailableError
 from seed.ledger.writer import AccountWriter, NoAccountError
@@ -29,12 +29,15 @@ FRESH = 0.5  # seconds for which an answer may refuse others
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """Global use as the master knew it when it answered, and our own use at that moment."""
+    """Global use as the master knew it when it answered, and our own use at that moment.
+
+    `final`: there is room, but none that can come here: it is held out of reach, or this seed drains.
+    """
 
     used: ResourceList
     reserved: ResourceList
     own: ResourceList
-    out_of_reach: tuple[OutOfReach, ...]
+    final: bool
     at: float
 
 
@@ -88,7 +91,7 @@ class Shortage:
             used=quota.global_usage,
             reserved=quota.global_reserved,
             own=self._own(),
-            out_of_reach=tuple(quota.out_of_reach),
+            final=bool(quota.out_of_reach) or quota.draining,
             at=self._clock(),
         )
         self._answer = answer

@@ -98,7 +98,7 @@ def next_step(
         return Rebuild(), Progress(claimed=term)
     if accounts.answers(account, grant):
         return _opening(account, grant, progress, sources, window=window, now=now)
-    if accounts.obey(account, grant) is not account:
+    if accounts.obey(account, grant).returned != account.returned:
         return Obey(), progress
     return Rest(), progress
 

@@ -340,10 +340,17 @@ class Cluster:
         return resource.decode(content)
 
     async def delete(
-        self, resource: Resource[T], name: str, namespace: str | None = None, uid: str | None = None
+        self,
+        resource: Resource[T],
+        name: str,
+        namespace: str | None = None,
+        uid: str | None = None,
+        resource_version: str | None = None,
     ) -> None:
-        """Raises NotFound, and Conflict if the object has another uid."""
-        body = _encoder.encode({"preconditions": {"uid": uid}}) if uid else None
+        """Raises NotFound, and Conflict if the object has another uid or resource version."""
+        given = {"uid": uid, "resourceVersion": resource_version}
+        preconditions = {name: value for name, value in given.items() if value}
+        body = _encoder.encode({"preconditions": preconditions}) if preconditions else None
         path = resource.path(namespace, name)
         await self.request("DELETE", path, body, verb="delete", plural=resource.plural)
 

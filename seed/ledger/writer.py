@@ -152,7 +152,7 @@ class AccountWriter:
         account, terms = self.account, self._terms()
         if account is None or terms is None or not self._trusts(account):
             return Fenced()
-        return Reserving(accounts.receive(account, terms.grant), terms.limits).claim(uid, reservation)
+        return Reserving(accounts.obey(account, terms.grant), terms.limits).claim(uid, reservation)
 
     def _trusts(self, account: Account) -> bool:
         trusted = self._trusted()
@@ -314,7 +314,7 @@ class AccountWriter:
     ) -> tuple[list[object], Account | None]:
         terms = self._terms()
         if account is not None and terms is not None and any(isinstance(entry, _Claim) for entry in batch):
-            account = accounts.receive(account, terms.grant)
+            account = accounts.obey(account, terms.grant)
         outcomes: list[object] = []
         reserving: Reserving | None = None
         for entry in batch:

@@ -305,7 +305,7 @@ class AccountMachine(RuleBasedStateMachine):
         self.now += WINDOW + 1
         if self.account.fenced:
             self.the_account_opens_again()
-        self.leader.at = len(self.history) - 1
+        self.the_leader_counts(catches_up=True)
         self.the_leader_looks_for_evidence()
         self.now += WINDOW + 1
         self.the_leader_counts(catches_up=True)

@@ -206,6 +206,7 @@ class Escrow(RuleBasedStateMachine):
             seed=name,
             held=grants.held(holding),
             use=accounts.resources.add(report.used, report.reserved) if report is not None else {},
+            counted=report.used if report is not None else {},
             ask=report.ask if known and report is not None else Ask(),
             answered=number if report is not None and report.incarnation == life else 0,
             reachable=reachable and known,

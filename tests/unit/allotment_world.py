@@ -262,6 +262,7 @@ class World:
             seed=name,
             held=held,
             use=use,
+            counted=said.used if said is not None else {},
             ask=Ask() if seed.away else ask,
             answered=known.answered,
             reachable=not seed.away,

@@ -106,9 +106,20 @@ def test_an_update_comes_on_top_of_a_creation_that_is_not_counted_yet() -> None:
     after = reserved(reserved(account(), "a", reservation(4)), "a", reservation(3, generation=2))
     assert accounts.use(after) == {"cpu": 7}
     counted = accounts.count(after, 1, "ns/c1", {"cpu": 4}, {"a": 1})
-    assert accounts.use(counted) == {"cpu": 11}, "until the update is seen, both are held"
+    assert accounts.use(counted) == {"cpu": 7}, "what the update came on top of is counted, and reserved no more"
+    assert counted.reserved == {"cpu": 3}
     counted = accounts.count(counted, 1, "ns/c1", {"cpu": 7}, {"a": 2})
-    assert accounts.use(counted) == {"cpu": 7}
+    assert accounts.use(counted) == {"cpu": 7} and not counted.reservations
+
+
+def test_of_two_updates_on_top_of_each_other_the_earlier_stays_until_it_is_seen() -> None:
+    after = reserved(reserved(account(), "a", reservation(4)), "a", reservation(3, generation=2))
+    after = reserved(after, "a", reservation(2, generation=3))
+    first = accounts.count(after, 1, "ns/c1", {"cpu": 4}, {"a": 1})
+    assert accounts.use(first) == {"cpu": 13}, "the count does not tell how much of 7 it includes"
+    second = accounts.count(first, 1, "ns/c1", {"cpu": 7}, {"a": 2})
+    assert accounts.use(second) == {"cpu": 9}
+    assert accounts.use(accounts.count(second, 1, "ns/c1", {"cpu": 9}, {"a": 3})) == {"cpu": 9}
 
 
 def test_of_competing_updates_of_what_is_not_counted_yet_the_largest_is_covered() -> None:
@@ -231,8 +242,8 @@ def test_nothing_is_given_back_while_fenced_or_in_use() -> None:
 def test_capacity_that_was_granted_but_never_received_can_be_recalled() -> None:
     after = accounts.obey(account(), grant(granted={"cpu": 30}, recall={"cpu": 20}))
     assert (after.granted, after.returned) == ({"cpu": 30}, {"cpu": 20})
-    unchanged = account()
-    assert accounts.obey(unchanged, grant(granted={"cpu": 30})) is unchanged, "a grant alone is worth no write"
+    for another in (grant(account="other", recall={"cpu": 2}), grant(incarnation="other", recall={"cpu": 2})):
+        assert accounts.obey(account(), another) == account(), "meant for another life"
 
 
 def test_another_life_of_the_master_fences_and_only_the_answer_to_the_nonce_opens() -> None:

@@ -12,7 +12,7 @@ LIMITS = {"cpu": 64, "memory": 256}
 
 def seat(name, *, held=(0, 0), use=(0, 0), first=None, wanted=None, number=1, **more):
     ask = Ask(number=number, first=vector(first), wanted=vector(wanted or first)) if first else Ask()
-    return Seat(seed=name, held=vector(held), use=vector(use), ask=ask, **more)
+    return Seat(seed=name, held=vector(held), use=vector(use), counted=vector(use), ask=ask, **more)
 
 
 def vector(amounts):
@@ -26,9 +26,14 @@ def test_1_use_that_nobody_admitted_is_covered_even_past_the_limit():
     assert decided.recalls == {"us": {"cpu": 1}}
 
 
+def test_1_what_is_reserved_was_admitted_within_what_is_held_and_is_never_covered():
+    use, counted = {"cpu": 5}, {"cpu": 3}  # an update that is counted in part, and reserved as a whole
+    assert allot({"cpu": 4}, [Seat(seed="eu", held={"cpu": 3}, use=use, counted=counted)]).grants == {}
+
+
 def test_1_resources_that_the_quota_does_not_limit_are_left_alone():
     use = {"cpu": 1, "nvidia.com/gpu": 8}
-    assert allot({"cpu": 64}, [Seat(seed="eu", held={"cpu": 1}, use=use)]).grants == {}
+    assert allot({"cpu": 64}, [Seat(seed="eu", held={"cpu": 1}, use=use, counted=use)]).grants == {}
 
 
 def test_2_an_ask_gets_what_it_needs_in_whole_vectors_and_some_to_spare():

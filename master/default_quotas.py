@@ -1,0 +1,115 @@
+"""Keeps the default quotas: what `master.defaults` decides for each project and organization, done at every change."""
+
+from __future__ import annotations
+
+import logging
+
+from common.kube.client import Cluster
+from common.kube.controller import Controller, ReconcileHook
+from common.kube.errors import AlreadyExists, NotFound
+from common.kube.meta import Object
+from common.kube.reflector import Change
+from master.caches import BY_SUBJECT, Caches, changed_name, subject_of
+from master.defaults import Kind, decide, in_force, usual_name
+from master.objects import MASTER_QUOTAS, MasterQuota
+
+log = logging.getLogger(__name__)
+
+WORKERS = 16
+TIMEOUT = 30.0  # seconds for one project or organization
+WATCH_LAG = 1.0  # seconds to wait for the watch to show what the API server has already
+
+Key = tuple[Kind, str]  # of the subject
+
+_KINDS: dict[str, Kind] = {"project": "project", "organization": "organization"}
+
+
+class DefaultQuotas:
+    """`run` works until cancelled; the caches are synced."""
+
+    def __init__(self, cluster: Cluster, caches: Caches, *, on_reconcile: ReconcileHook | None = None) -> None:
+        self._cluster = cluster
+        self._caches = caches
+        self._controller: Controller[Key] = Controller(
+            "default-quotas", self._reconcile, workers=WORKERS, timeout=TIMEOUT, on_reconcile=on_reconcile
+        )
+
+    async def run(self) -> None:
+        ends = self._caches.listen(self._changed)
+        try:
+            self._review_all()
+            await self._controller.run()
+        finally:
+            ends()
+
+    def _review_all(self) -> None:
+        for name in self._caches.projects.store.keys():  # noqa: SIM118
+            self._controller.queue.add(("project", name))
+        for name in self._caches.organizations.store.keys():  # noqa: SIM118
+            self._controller.queue.add(("organization", name))
+        for quota in self._caches.quotas.store.values():
+            self._review_subject(quota)
+
+    def _review_subject(self, quota: MasterQuota) -> None:
+        kind, name = subject_of(quota)
+        if kind in _KINDS:
+            self._controller.queue.add((_KINDS[kind], name))
+
+    def _changed(self, plural: str, change: Change[Object]) -> None:
+        old, new = change.old, change.new
+        if plural == "quotasettings":
+            self._review_all()
+        elif plural in ("projects", "organizations"):
+            if old is None or new is None or old.metadata.deletion_timestamp != new.metadata.deletion_timestamp:
+                self._controller.queue.add((_KINDS[plural.removesuffix("s")], changed_name(change)))
+        elif plural == "resourcequotas" and _facts(old) != _facts(new):
+            quota = new if new is not None else old
+            assert isinstance(quota, MasterQuota)
+            self._review_subject(quota)
+
+    async def _reconcile(self, key: Key) -> float | None:
+        kind, name = key
+        quotas = self._caches.quotas.store
+        subjects = self._caches.projects if kind == "project" else self._caches.organizations
+        decision = decide(
+            kind,
+            subjects.store.get(name),
+            self._caches.default(kind),
+            quotas.by_index(BY_SUBJECT, f"{kind}/{name}"),
+            quotas.get(usual_name(kind, name)),
+        )
+        for quota in decision.replace:
+            await self._cluster.replace(MASTER_QUOTAS, quota)
+            log.info("default quota changed", extra={"quota": quota.metadata.name})
+        if decision.create is not None:
+            try:
+                made = await self._cluster.create(MASTER_QUOTAS, decision.create)
+            except AlreadyExists:
+                return WATCH_LAG
+            log.info("default quota made", extra={"quota": made.metadata.name})
+        for quota in decision.delete:
+            metadata = quota.metadata
+            try:
+                await self._cluster.delete(
+                    MASTER_QUOTAS, metadata.name, uid=metadata.uid, resource_version=metadata.resource_version
+                )
+            except NotFound:
+                continue
+            log.info("default quota deleted", extra={"quota": metadata.name})
+        return None
+
+
+def _facts(quota: Object | None) -> object:
+    """What decisions are made from: not what the status says all the time."""
+    if not isinstance(quota, MasterQuota):
+        return None
+    metadata = quota.metadata
+    return (
+        metadata.uid,
+        metadata.generation,
+        metadata.labels,
+        metadata.annotations,
+        metadata.owner_references,
+        metadata.deletion_timestamp,
+        in_force(quota),
+    )
