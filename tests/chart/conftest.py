@@ -54,7 +54,8 @@ class Api:
         metadata = body["metadata"]
         namespace = f"/namespaces/{metadata['namespace']}" if "namespace" in metadata else ""
         name = f"/{metadata['name']}" if named else ""
-        return f"/apis/{body['apiVersion']}{namespace}/{body['kind'].lower()}s{name}"
+        plural = body["kind"].lower().removesuffix("s") + "s"
+        return f"/apis/{body['apiVersion']}{namespace}/{plural}{name}"
 
     async def create(self, body: Mapping[str, object]) -> Answer:
         """A dry run: it is decided as always, and leaves nothing behind."""

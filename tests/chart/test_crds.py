@@ -48,6 +48,15 @@ def cluster(name: str, spec: dict) -> dict:
     return resource("UserCluster", name, spec, namespace="alpha")
 
 
+def settings(project: dict | None = None, **spec: object) -> dict:
+    defaults = {"project": project} if project is not None else {}
+    return resource("QuotaSettings", "default", {"defaults": defaults, **spec})
+
+
+def counted(name: str, count_from: str) -> dict:
+    return settings(resources=[{"name": name, "countFrom": count_from}])
+
+
 def named(body: dict, name: str) -> dict:
     return {**body, "metadata": {**body["metadata"], "name": name}}
 
@@ -65,7 +74,8 @@ def contains(whole: object, part: object) -> bool:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: f"{example['kind']}-{example['metadata']['name']}")
 async def test_examples_are_taken_and_kept_whole(api, example) -> None:
-    example = named(example, f"kept-{example['metadata']['name']}")
+    if example["kind"] != "QuotaSettings":  # there is only one
+        example = named(example, f"kept-{example['metadata']['name']}")
     stored = await api.store(example)
     assert contains(stored.body, example), stored.body
     assert stored.warnings == []
@@ -82,6 +92,11 @@ async def test_what_is_left_out_gets_its_default(api) -> None:
     assert (await api.create(seed())).body["spec"] == {
         "kubeconfigSecretRef": {"name": "eu-1", "key": "kubeconfig"},
         "state": "Active",
+    }
+    await api.call("DELETE", api.path(settings()))  # there is only one, and another test may have made it
+    assert (await api.create(settings({"quota": {"cpu": 1}}))).body["spec"] == {
+        "defaults": {"project": {"quota": {"cpu": 1}, "enforcement": "deny", "warnAtPercent": 90}},
+        "scaleCheck": "warn",
     }
 
 
@@ -160,6 +175,34 @@ NAME = "lower case letters, digits, '-' and '.', with a letter or digit at both 
         ),
         (project("a" * 64, {}), "metadata.name", "a project's name has at most 63 characters"),
         (resource("Organization", "a.b", {}), "metadata.name", "at most 59 characters and no dots"),
+        (named(settings(), "other"), "metadata.name", "there is one QuotaSettings, and its name is default"),
+        (settings({}), "spec.defaults.project.quota", "Required value"),
+        (settings({"quota": {}}), "spec.defaults.project.quota", "should have at least 1 properties"),
+        (settings({"quota": {"cpu": "64x"}}), "spec.defaults.project.quota[cpu]", f"64x {NOT_A_QUANTITY}"),
+        (settings({"quota": {"cpu": "-1"}}), "spec.defaults.project.quota[cpu]", f"-1: {NEGATIVE}"),
+        (settings({"quota": {"cpus": 1}}), "spec.defaults.project", f"quota names an unknown resource: cpus; {KNOWN}"),
+        (
+            settings({"quota": {"memory": "512m"}}),
+            "spec.defaults.project",
+            "memory: only cpu is counted in thousandths (m); for memory did you mean M or Mi?",
+        ),
+        (
+            settings({"quota": {"cpu": 1}, "enforcement": "block"}),
+            "spec.defaults.project.enforcement",
+            'supported values: "deny", "warn"',
+        ),
+        (settings(scaleCheck="no"), "spec.scaleCheck", 'supported values: "warn", "deny", "off"'),
+        (counted("licences", "Objects"), "spec.resources[0].name", "names with a slash such as example.com/licences"),
+        (
+            counted("clusters", "Both"),
+            "spec.resources[0].countFrom",
+            'supported values: "Allocations", "Objects"',
+        ),
+        (
+            counted("machines", "Allocations"),
+            "spec.resources[0]",
+            "cpu, memory, storage and machines are counted from the Machines themselves; countFrom must be Objects",
+        ),
         (cluster("a", {}), "spec.project", "Required value"),
         (cluster("a", {"project": "-a"}), "spec.project", NAME),
     ],
@@ -339,6 +382,20 @@ async def test_kubectl_get_prints_the_promised_columns(api, kind, expected, wide
     assert [name for name, priority in priorities.items() if priority > 0] == wide
 
 
+async def test_kubectl_get_prints_the_defaults(api) -> None:
+    body = settings({"quota": {"cpu": "16"}}, scaleCheck="deny")
+    answer = await api.call(
+        "PATCH", f"{api.path(body)}?fieldManager=test&force=true", body, content_type="application/apply-patch+yaml"
+    )
+    assert answer.status in (200, 201), answer.body
+    table = (await api.call("GET", api.path(body), accept="application/json;as=Table;v=v1;g=meta.k8s.io")).body
+    names = [column["name"] for column in table["columnDefinitions"]]
+    assert names == ["Name", "Project", "Organization", "Scale-Check", "Age"]
+    cells = dict(zip(names, table["rows"][0]["cells"], strict=True))
+    assert '"cpu":"16"' in cells["Project"]
+    assert cells["Scale-Check"] == "deny"
+
+
 async def test_master_and_seed_own_their_own_fields_of_a_copy_and_cheaply(api) -> None:
     body = named(project_quota(), "owned")
     await api.store(body)
@@ -380,12 +437,13 @@ async def test_every_kind_has_its_short_names_and_one_category(api) -> None:
         "Seed": ["sqseed"],
         "UserCluster": ["uc"],
         "QuotaLedger": ["sql"],
+        "QuotaSettings": ["sqset"],
     }
     assert all(entry["categories"] == ["seedquota-all"] for entry in kinds.values())
     subresources = {entry["name"] for entry in answer.body["resources"] if "/" in entry["name"]}
     assert subresources == {
-        f"{entry['name']}/status" for kind, entry in kinds.items() if kind != "QuotaLedger"
-    }  # a ledger is written whole, in one write
+        f"{entry['name']}/status" for kind, entry in kinds.items() if kind not in {"QuotaLedger", "QuotaSettings"}
+    }  # a ledger is written whole, in one write; settings say nothing back
 
 
 def schemas(schema: dict, path: str) -> Iterator[tuple[str, dict]]:
