@@ -23,6 +23,7 @@ Machines = Mapping[str, Mapping[str, ResourceList]]  # sizes by name, by user cl
 
 _LEDGERS = f"{GROUP_PATH}/namespaces/{NAMESPACE}/quotaledgers"
 _POLL_SECONDS = 0.5
+_FILL_AT_MOST = 200  # requests; more than all limits together allow
 _TIMEOUT = aiohttp.ClientTimeout(total=10)
 
 
@@ -156,7 +157,7 @@ async def fill(place: Place) -> tuple[int, list[str]]:
 async def _fill(tenants: list[Tenant]) -> list[str]:
     """Until each has been refused since the last was admitted."""
     refused: dict[str, Attempt] = {}
-    for tenant in itertools.cycle(tenants):
+    for tenant in itertools.islice(itertools.cycle(tenants), _FILL_AT_MOST):
         attempt = await tenant.create(SMALLEST)
         if attempt.outcome is Outcome.ADMITTED:
             refused.clear()
@@ -165,8 +166,8 @@ async def _fill(tenants: list[Tenant]) -> list[str]:
         else:
             return [f"filling {tenant.name}: {attempt.status} {attempt.message} after {attempt.tries} tries"]
         if len(refused) == len(tenants):
-            break
-    return []
+            return []
+    return [f"filling never ends: {_FILL_AT_MOST} requests in {', '.join(tenant.name for tenant in tenants)}"]
 
 
 async def _items(server: ApiServer, path: str) -> list[Json]:
