@@ -48,8 +48,9 @@ from seed.http_server import HttpServer
 from seed.leader import Leader
 from seed.ledger.chosen import ChosenStore, LedgerOptions, redis_access
 from seed.providers import PROVIDERS
+from seed.review import MAX_BODY
 from seed.sizing import Sizing
-from seed.webhook import MAX_BODY, MachineWebhook
+from seed.webhook import MachineWebhook
 from seed.webhook_configuration import WebhookConfiguration, desired
 from seed.webhook_token import WebhookKey
 

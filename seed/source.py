@@ -22,10 +22,9 @@ from common.kube.errors import Malformed, Unavailable
 from common.kube.kubeconfig import InvalidKubeconfig
 from common.kube.reflector import Change, Reflector
 from common.kube.resource import Resource
-from common.quantity import UNIT
 from common.resources import ResourceList
 from seed.drift import Drift, audit
-from seed.machines.footprint import footprint
+from seed.machines.footprint import footprint, least
 from seed.machines.machine_controller import GROUP, KIND, PLURAL, VERSION, Machine
 from seed.own_secret import SECRETS, Secret
 from seed.providers.size import CONDITIONS, Footprint, NotSized, ProviderUnavailable
@@ -127,7 +126,7 @@ class Tally:
             size = self._footprint(machine)
         except (NotSized, ProviderUnavailable) as error:
             # Counted at its last known size (docs/protocol.md section 5); as a machine it counts whatever its size.
-            known = before.size if before is not None else {"machines": UNIT}
+            known = before.size if before is not None else least(machine)
             waiting = isinstance(error, ProviderUnavailable)
             return Counted(known, machine.metadata.generation, str(error), error.condition, waiting=waiting)
         return Counted(size.resources, machine.metadata.generation, unknown=size if size.unknown else None)

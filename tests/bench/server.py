@@ -37,8 +37,9 @@ from seed.ledger.chosen import ChosenStore, LedgerOptions
 from seed.ledger.redis_primary import redis_url
 from seed.ledger.tenure import REDIS
 from seed.ledger.writer import AccountWriter
+from seed.review import MAX_BODY
 from seed.sizing import Sizing
-from seed.webhook import MAX_BODY, MachineWebhook
+from seed.webhook import MachineWebhook
 from seed.webhook_token import WebhookKey
 
 NAMESPACE = "seedquota"

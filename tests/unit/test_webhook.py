@@ -15,8 +15,9 @@ from common import account as accounts
 from devcluster import certificates
 from seed.http_server import HttpServer
 from seed.ledger.memory import MemoryStore
+from seed.review import MAX_BODY
 from seed.sizing import Sizing
-from seed.webhook import MAX_BODY, MachineWebhook
+from seed.webhook import MachineWebhook
 from tests.unit.seed_world import CLUSTER_UID, SeedWorld, nanos, seed_world, sizing
 
 TOKEN = "token-of-c1"

@@ -1,0 +1,112 @@
+"""Whether a Machine may be created or changed, whichever API it is of."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+from common import resources
+from common.account import Reservation
+from common.api import UserCluster
+from common.kube.meta import Object
+from seed import verdict
+from seed.admission import Admission, Request, Verdict
+from seed.catalog import Catalog
+from seed.machines.footprint import least
+from seed.machines.machine_controller import Machine
+from seed.providers.size import Footprint, NotSized, ProviderUnavailable
+from seed.review import AdmissionRequest
+from seed.sizing import Sizing
+
+log = logging.getLogger(__name__)
+
+RESERVING = 0.3  # seconds that are left for the ledger when a cloud had to be asked
+
+
+ObjectT = TypeVar("ObjectT", bound=Object)
+OnDecision = Callable[[str, str, str, float], None]
+"""decision, reason, path, seconds"""
+
+
+class MachineAdmission:
+    def __init__(self, catalog: Catalog, admission: Admission, sizing: Sizing) -> None:
+        self._catalog = catalog
+        self._admission = admission
+        self._sizing = sizing
+
+    async def decide(
+        self, cluster: UserCluster, machine: Machine, old: Machine | None, *, dry_run: bool, deadline: float
+    ) -> Verdict:
+        """`old`: what an update changes."""
+        cluster_uid = cluster.metadata.uid
+        if self._sizing.tampered(cluster_uid, machine, old):
+            decision = verdict.decision_id()
+            return Verdict(decision=decision, refusal=verdict.forged(decision))
+        if old is not None and old.spec.provider_spec == machine.spec.provider_spec:
+            return Verdict(decision="")  # costs nothing; a Machine that cannot be sized must still lose its finalizer
+        quotas = self._catalog.quotas_of_project(cluster.spec.project)
+        enforced = [quota for quota in quotas if quota.enforced]
+        try:
+            size = await self._sizing.admitted(cluster, machine, deadline - RESERVING)
+            for quota in enforced:
+                size.require(quota.limits)
+        except NotSized as error:
+            decision = verdict.decision_id()
+            return Verdict(decision=decision, refusal=verdict.not_sized(str(error), decision))
+        except ProviderUnavailable as error:
+            if enforced:
+                decision = verdict.decision_id()
+                return Verdict(decision=decision, refusal=verdict.not_sized_now(str(error), decision))
+            size = Footprint(error.provider, least(machine))  # nothing is to be kept: counted when it is known
+        need = size.resources
+        generation = 0
+        if old is not None:
+            more = resources.subtract(need, self._known_size(cluster_uid, old))
+            need = {resource: amount for resource, amount in more.items() if amount > 0}
+            generation = machine.metadata.generation
+            if not need:
+                return Verdict(decision="")
+        return await self._admission.decide(
+            Request(
+                uid=machine.metadata.uid,
+                project=cluster.spec.project,
+                need=need,
+                reservation=Reservation(
+                    source=cluster.metadata.key,
+                    object=machine.metadata.key,
+                    amount=need,
+                    generation=generation,
+                ),
+                dry_run=dry_run,
+                deadline=deadline,
+            )
+        )
+
+    def _known_size(self, cluster_uid: str, machine: Machine) -> resources.ResourceList:
+        try:
+            return self._sizing.counted(cluster_uid, machine).resources
+        except (NotSized, ProviderUnavailable):
+            return least(machine)  # as it is counted, at the least
+
+
+def tell(review: AdmissionRequest[ObjectT], found: Verdict, seconds: float, on_decision: OnDecision) -> None:
+    """The metrics, and of a refusal the log."""
+    refusal = found.refusal
+    if refusal is None:
+        on_decision("allowed", "", "recall" if found.waited else "local", seconds)
+        return
+    reason = refusal.causes[0].reason if refusal.causes else refusal.reason
+    path = "unavailable" if refusal.code == 503 else "recall" if found.waited else "local"
+    on_decision("denied", reason, path, seconds)
+    log.info(
+        "machine refused",
+        extra={
+            "decision": found.decision,
+            "machine": review.object.metadata.key if review.object is not None else review.name,
+            "user": review.user_info.username,
+            "reason": reason,
+            "text": refusal.message,
+            "duration_ms": round(seconds * 1000, 1),
+        },
+    )
