@@ -17,9 +17,6 @@ from common.grants import MasterLedger, Report
 from common.resources import ResourceList
 from seed.catalog import Quota
 
-# While a quota is over, what becomes free is still admitted again: the limit is then what was handed out (issue 4).
-STANDING_RECALL = False
-
 
 class Violation(AssertionError):
     """What must never happen has happened."""
@@ -102,9 +99,8 @@ class Truth:
     def tighten(self, uid: str) -> None:
         """Everybody has heard the limits: what is past them can only become less."""
         total, ceiling = self.totals[uid], self.ceiling[uid]
-        handed_out = {} if STANDING_RECALL or uid not in self.ledgers else grants.outstanding(self.ledgers[uid])
         for name, limit in self.limits[uid].items():
-            admitted = max(total.get(name, 0), handed_out.get(name, 0))
+            admitted = total.get(name, 0)
             ceiling[name] = limit if admitted <= limit else min(ceiling.get(name, admitted), admitted)
         self.check(uid)
 
@@ -177,6 +173,7 @@ class Truth:
         if before is not None and before.incarnation == after.incarnation:
             self._grows(f"granted of {uid} on {seed}", before.granted, after.granted)
             self._grows(f"returned of {uid} on {seed}", before.returned, after.returned)
+            self._only_free(uid, seed, before, after)
             if after.sequence <= before.sequence:
                 raise self._broken(f"account of {uid} on {seed}: sequence {before.sequence}, then {after.sequence}")
             if after.epoch < before.epoch:
@@ -189,6 +186,14 @@ class Truth:
         self.accounts[uid, seed] = after
         self._compare(uid, seed, after)
 
+    def counted(self, uid: str, epoch: int, term: int) -> None:
+        if term < epoch:
+            raise self._broken(f"{uid} of epoch {epoch} is counted in term {term}")
+
+    def listed(self, uid: str, source: str, listed_at: int, claimed_at: int) -> None:
+        if listed_at < claimed_at:
+            raise self._broken(f"{source} is counted for {uid} from a list that began before the epoch was written")
+
     def ledger_saved(self, uid: str, before: MasterLedger | None, after: MasterLedger) -> None:
         if before is not None and before.incarnation == after.incarnation:
             for seed, holding in after.seeds.items():
@@ -197,13 +202,7 @@ class Truth:
                     self._grows(f"G of {uid} for {seed}", known.granted, holding.granted)
                     self._grows(f"R of {uid} for {seed}", known.returned, holding.returned)
         self.ledgers[uid] = after
-        if not self.clean.get(uid):
-            if not STANDING_RECALL:
-                ceiling = self.ceiling[uid]
-                for name, amount in grants.outstanding(after).items():
-                    if name in ceiling:
-                        ceiling[name] = max(ceiling[name], amount)
-        else:
+        if self.clean.get(uid):
             limits = self.ceiling[uid]
             for name, amount in grants.outstanding(after).items():
                 if amount > limits.get(name, amount):
@@ -211,6 +210,21 @@ class Truth:
         for seed in after.seeds:
             if (account := self.accounts.get((uid, seed))) is not None:
                 self._compare(uid, seed, account)
+
+    def _only_free(self, uid: str, seed: str, before: Account, after: Account) -> None:
+        """Only what is free is returned or reserved."""
+        if after.fenced or before.fenced or (after.returned is before.returned and after.reserved is before.reserved):
+            return
+        used = accounts.use(after)
+        for name, granted in after.granted.items():
+            returned = after.returned.get(name, 0)
+            if granted - returned >= used.get(name, 0):
+                continue
+            if returned > before.returned.get(name, 0):
+                raise self._broken(f"{seed} returns {name} of {uid} that is in use")
+            more = after.reserved.get(name, 0) > before.reserved.get(name, 0)
+            if more and name in self.limits[uid] and self.clean[uid]:
+                raise self._broken(f"{seed} reserves {name} of {uid} that it does not hold")
 
     def _compare(self, uid: str, seed: str, account: Account) -> None:
         """G >= g and r >= R, between two that know each other and that no restore has set back."""

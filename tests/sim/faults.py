@@ -42,6 +42,7 @@ class Swarm(msgspec.Struct):
     clusters: int
     two_quotas: bool
     settled: bool  # whether it begins with open accounts
+    pace: float  # how fast time passes
     rates: dict[str, float]
 
     def __getitem__(self, name: str) -> float:
@@ -55,7 +56,7 @@ def draw(rng: random.Random, focus: Collection[str] = ()) -> Swarm:
     chosen = rng.sample(NAMES, count)
     rates = {name: rng.choice((0.3, 1.0, 1.0, 3.0)) for name in chosen}
     for name in ALWAYS:
-        if rng.random() < 0.5:
+        if rng.random() < (0.85 if name == "deletes" else 0.5):
             rates[name] = rng.choice((0.3, 1.0, 2.0))
     rates.update(dict.fromkeys(focus, 2.0))
     return Swarm(
@@ -64,5 +65,6 @@ def draw(rng: random.Random, focus: Collection[str] = ()) -> Swarm:
         clusters=rng.choice((1, 1, 1, 2)),
         two_quotas=rng.random() < 0.3 or "two_quotas" in focus,
         settled=rng.random() < 0.9,
+        pace=rng.choice((0.4, 1.0, 1.0, 3.0)),
         rates=rates,
     )

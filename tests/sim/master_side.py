@@ -357,7 +357,7 @@ class MasterReplica(Process):
         )
         for seed in ledger.seeds:
             heard = memory.heard[seed]
-            grant = grants.message(ledger, seed, decided.allotment.recalls.get(seed, {}), heard.asked, heard.seen)
+            grant = grants.message(ledger, seed, decided.recalls.get(seed, {}), heard.asked, heard.seen)
             memory.wanted[seed] = (grant, use, heard.out_of_reach, decided.learning, heard.draining, spec.version)
             self._publish(term, spec.key.name, seed)
 

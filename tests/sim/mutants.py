@@ -373,7 +373,7 @@ ALL: tuple[Mutant, ...] = (
         ((accounts, "count", drop_before_the_update_is_seen),),
         ("updates", "lag"),
     ),
-    Mutant("what was seen and deleted is not dropped", ((accounts, "count", forget_what_was_deleted),), ("deletes",)),
+    Mutant("what was seen and deleted is not dropped", ((accounts, "count", forget_what_was_deleted),)),
     Mutant(
         "an update is charged as the larger", ((accounts, "_on_top", an_update_rides_on_the_creation),), ("updates",)
     ),
@@ -404,7 +404,7 @@ ALL: tuple[Mutant, ...] = (
     Mutant(
         "open a lost ledger without the window",
         ((tending, "is_lost", lambda _account, _grant: False),),
-        ("restore_seed", "cold"),
+        ("restore_ledger",),
     ),
     Mutant(
         "a ledger that went back is believed",

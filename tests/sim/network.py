@@ -29,7 +29,7 @@ class Process:
         self.name = name
         self.place = place
         self.loop = loop
-        self.paused = False
+        self.deaf_until = 0.0  # it does not notice what becomes of its lease
 
     @property
     def alive(self) -> bool:
@@ -43,7 +43,7 @@ class Process:
 class Flight:
     """A request, then its answer. `future` is None for what nobody waits for (any more)."""
 
-    __slots__ = ("done", "effect", "error", "future", "lost", "result", "sender", "server", "what")
+    __slots__ = ("done", "effect", "error", "future", "lost", "result", "sender", "server", "slow", "what")
 
     def __init__(
         self,
@@ -63,6 +63,7 @@ class Flight:
         self.done = False
         self.result: Any = None
         self.error: Exception | None = None
+        self.slow = False  # others overtake it
 
 
 class Network:
@@ -88,7 +89,9 @@ class Network:
 
     def post(self, what: str, sender: Process | None, server: Place, effect: Callable[[], Any]) -> None:
         """What nobody waits to hear of."""
-        self.flying.append(Flight(what, sender, server, effect, None, None))
+        flight = Flight(what, sender, server, effect, None, None)
+        flight.slow = self.late > 0 and self._rng.random() < 3 * self.late
+        self.flying.append(flight)
 
     def deliver(self, index: int) -> None:
         """One step of one flight: it arrives, its answer arrives, or either is lost."""

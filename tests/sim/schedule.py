@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 from common import account as accounts
-from tests.sim import product
+from tests.sim import faults, product
 from tests.sim.master_side import MasterReplica
 from tests.sim.seed_side import Replica, choose_lag
 from tests.sim.servers import Source
@@ -14,7 +14,7 @@ from tests.sim.world import RESTORE_TAKES, SIZES, UNIT, Site, World
 
 PAUSES = (0.01, 0.01, 0.05, 0.1, 0.1, 0.3, 0.3, 0.6, 1.0, 2.0)
 SETTLING = 40  # rounds in which what was begun ends while no time passes, unless two fight who both believe to lead
-QUIET = 60.0  # seconds after which nothing of what went wrong may still show
+QUIET = 120.0  # seconds after which nothing of what went wrong may still show
 MOST_FILLED = 14  # requests at once
 
 Step = Callable[[], None]
@@ -49,21 +49,23 @@ class Chaos:
         network.repeat = 0.3 * swarm["repeat"] / 3
         self.lag = choose_lag if swarm["lag"] else lambda _rng, _at, end: end
         acts: list[tuple[float, Step]] = [
-            (30, self.deliver),
+            (22, self.deliver),
             (8, self.watch),
             (6, self.follow),
             (8, self.take_turn),
             (9, self.master_turn),
-            (13, self.create),
-            (6, self.finish),
-            (5, self.time),
+            (15, self.create),
+            (8, self.finish),
+            (5 * swarm.pace, self.time),
+            (20, self.bustle),
             (1, self.calm),
             (3 * swarm["updates"], self.resize),
             (2 * swarm["repeats"], self.repeat),
-            (4 * swarm["deletes"], self.delete),
+            (7 * swarm["deletes"], self.delete),
             (0.8 * swarm["cut"], self.cut),
             (0.8 * swarm["crash"], self.crash),
             (0.5 * swarm["cold"], self.cold),
+            (0.8 * swarm["sluggish"], self.sluggish),
             (0.8 * swarm["master"], self.crash_master),
             (0.8 * swarm["restore_seed"], self.restore_seed),
             (0.8 * swarm["restore_master"], self.restore_master),
@@ -87,7 +89,10 @@ class Chaos:
             self.until.append(total)
 
     def step(self) -> None:
-        [act] = self.rng.choices(self.acts, cum_weights=self.until)
+        if self.world.later and self.rng.random() < 0.2:
+            act: Step = self.wait
+        else:
+            [act] = self.rng.choices(self.acts, cum_weights=self.until)
         if self.world.tracing:
             self.world.note(f"-- {act.__name__}")
         act()
@@ -156,6 +161,13 @@ class Chaos:
     def time(self) -> None:
         self.world.pass_time(self.rng.choice(PAUSES))
 
+    def wait(self) -> None:
+        self.world.pass_time(2.0)
+
+    def bustle(self) -> None:
+        """Everybody does what is to be done, once."""
+        _round(self.world)
+
     def calm(self) -> None:
         """For a moment everything works."""
         settle(self.world)
@@ -192,9 +204,9 @@ class Chaos:
             self.world.call_webhook(site, site.sources[wish.thing.source], wish)
 
     def finish(self) -> None:
-        told = [wish for wish in self.world.wishes if wish.told]
-        if told:
-            self.world.finish(self.rng.choice(told), persists=self.rng.random() >= 0.25 * self.world.swarm["never"])
+        for wish in [wish for wish in self.world.wishes if wish.told]:
+            if self.rng.random() < 0.6:
+                self.world.finish(wish, persists=self.rng.random() >= 0.25 * self.world.swarm["never"])
 
     def delete(self) -> None:
         there = [thing for thing in self.world.things.values() if thing.size is not None]
@@ -243,6 +255,20 @@ class Chaos:
             self.world.crash_replica(site, replica)
         for _ in range(2):
             self.world.start_replica(site)
+
+    def sluggish(self) -> None:
+        """Who leads does not notice that it is replaced."""
+        world = self.world
+        until = world.now + self.rng.choice((4.0, 8.0, 16.0))
+        if self.rng.random() < 0.3:
+            for master in world.masters:
+                if master.term is not None:
+                    master.deaf_until = until
+        elif (site := self.site()) is not None:
+            for replica in site.replicas:
+                if replica.leader is not None:
+                    replica.deaf_until = until
+        world.later.append((until, lambda: None))
 
     def crash_master(self) -> None:
         world = self.world
@@ -403,9 +429,11 @@ def _working(world: World) -> Iterator[None]:
     network = world.network
     before = network.loss, network.late, network.repeat
     network.loss = network.late = network.repeat = 0.0
+    working, world.working = world.working, True
     try:
         yield
     finally:
+        world.working = working
         network.loss, network.late, network.repeat = before
 
 
@@ -417,27 +445,39 @@ def settle(world: World) -> None:
                 return
 
 
+def _deliver_all(world: World) -> bool:
+    """But for what is slow, unless everything works."""
+    network, rng, did = world.network, world.rng, False
+    flying = network.flying
+    if not network.late:
+        while flying:
+            did = True
+            network.deliver(rng.randrange(len(flying)))
+        return did
+    while quick := [place for place, flight in enumerate(flying) if not flight.slow]:
+        did = True
+        network.deliver(rng.choice(quick))
+    return did
+
+
 def _round(world: World) -> bool:
     """True if anything was done."""
-    did = False
     if world.truth.found is not None:
         raise world.truth.found
-    flying = world.network.flying
-    while flying:
-        did = True
-        world.network.deliver(world.rng.randrange(len(flying)))
+    did = _deliver_all(world)
+    lag = 0.0 if world.working else 0.2 * world.swarm["lag"]
     for site in world.sites.values():
         if site.dead or not site.api.up:
             continue
         for replica in site.replicas:
-            if replica.at < len(site.api.events):
+            if replica.at < len(site.api.events) and not (lag and world.rng.random() < lag):
                 did = True
                 replica.watch(len(site.api.events))
             leader = replica.leader
             if leader is None:
                 continue
             for followed in list(leader.sources.values()):
-                if not world.network.reaches(site.name, followed.source):
+                if not world.network.reaches(site.name, followed.source) or (lag and world.rng.random() < lag):
                     continue
                 if followed.wants_list or followed.at < len(followed.source.log) or followed.problem is not None:
                     did = True
@@ -483,6 +523,8 @@ def quiet(world: World) -> None:
         world.note("== quiet")
     until = world.now + QUIET
     with _working(world):
+        if not any(world.swarm[name] for name in (*faults.NAMES, "updates", "repeats")):
+            _tidy(world)
         while True:
             settle(world)
             for wish in list(world.wishes):
@@ -494,8 +536,23 @@ def quiet(world: World) -> None:
                 break
             if world.now > until:
                 world.fail(f"after {QUIET:g} quiet seconds: {left}")
-            world.pass_time(1.5)
+            world.pass_time(2.5)
     world.tighten()
+
+
+def _tidy(world: World) -> None:
+    """Where nothing went wrong, a reservation does not have to wait for evidence that it is of nothing."""
+    settle(world)
+    for _ in range(3):
+        world.pass_time(0.5)
+        settle(world)
+    for site in world.sites.values():
+        for uid, stored in site.api.ledger.items():
+            left = stored.account.reservations.keys() & (world.written | world.denied)
+            if left:
+                world.fail(
+                    f"{site.name} still keeps reservations of {uid}, although nothing went wrong: {sorted(left)}"
+                )
 
 
 def unfinished(world: World) -> str:
@@ -562,8 +619,9 @@ def fill(world: World) -> None:
     wanted = min(fits, MOST_FILLED)
     if wanted:
         _fill(world, site, source, wanted)
-    if fits == wanted:
-        world.create(site, source, UNIT)  # one more: the checks will say
+    if fits == wanted:  # one more from everywhere: the checks will say
+        for other, elsewhere in {place[0].name: place for place in places}.values():
+            world.create(other, elsewhere, UNIT)
         _wait(world, 2)
 
 

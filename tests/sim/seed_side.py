@@ -22,16 +22,17 @@ from seed.books import Books
 from seed.catalog import Catalog, Quota
 from seed.counting import Counting
 from seed.ledger.store import Key, Store, Stored, StoreUnavailableError
-from seed.source import ListToken, Problem, Tally
+from seed.source import ListToken, Problem
 from seed.source import Source as RealSource
+from seed.tally import Tally
 from seed.verdict import Refusal
 from tests.sim import servers
 from tests.sim.loop import Loop
 from tests.sim.network import Network, Process
 from tests.sim.servers import Copy, Machine, away
 
-API_TIMEOUT = 6.0  # real seconds in which an admitted request persists, or never
-WINDOW = 7.5  # ... and what the leader waits by its own clock, which is up to a tenth too fast
+API_TIMEOUT = 12.0  # real seconds in which an admitted request persists, or never
+WINDOW = 14.5  # ... and what the leader waits by its own clock, which is up to a tenth too fast
 WEBHOOK_TIMEOUT = 1.5
 LEASE_DURATION = 5
 RENEW_DEADLINE = 4.0
@@ -107,7 +108,17 @@ class LedgerClient:
 
     async def save(self, key: Key, account: Account, version: str | None) -> str:
         replica, api = self._replica, self._replica.api
-        return await replica.call(f"save {key.name}", lambda: api.save(key, account, version))
+
+        term = replica.leader.accounts.term if replica.leader is not None else replica.last_term
+
+        def write() -> str:
+            before = api.ledger.get(key.uid)
+            written = api.save(key, account, version)
+            if before is not None and before.account.incarnation == account.incarnation:
+                replica.counted(replica, key.uid, before.account, account, term)
+            return written
+
+        return await replica.call(f"save {key.name}", write)
 
     async def delete(self, key: Key) -> None:
         replica, api = self._replica, self._replica.api
@@ -135,6 +146,7 @@ class Followed:
         self.lost_at: float | None = None
         self.at = 0
         self.listing = False
+        self.listed_at = 0  # the number of events of the seed's API server when the last complete list began
         self._replica = replica
         self._store: dict[str, Machine] = {}
         self._wanted = 1
@@ -182,18 +194,18 @@ class Followed:
     async def _list(self, number: int) -> None:
         source = self.source
         try:
-            objects, at = await self._replica.network.call(
+            objects, at, listed_at = await self._replica.network.call(
                 f"list {self.key}",
                 self._replica,
                 source,
-                lambda: (dict(source.machines), len(source.log)),
+                lambda: (dict(source.machines), len(source.log), len(self._replica.api.events)),
                 away(self.key),
             )
         except ApiError:
             self.listing = False
             self._fail()
             return
-        self.listing = False
+        self.listing, self.listed_at = False, listed_at
         before, self._store, self.at = self._store, objects, at
         freed = False
         for uid, machine in before.items():
@@ -386,6 +398,7 @@ class Replica(Process):
         network: Network,
         loop: Loop,
         shows: Callable[[Replica, str, Report | None], None],
+        counted: Callable[[Replica, str, Account, Account, int], None],
     ) -> None:
         super().__init__(name, api.name, loop)
         self.api = api
@@ -408,6 +421,8 @@ class Replica(Process):
         self.books = Books(cast("Catalog", self.view), cast("Store", self.store), trusted=lambda: self.lease.trusted)
         self.admission = Admission(cast("Catalog", self.view), self.books)
         self._shows = shows
+        self.counted = counted
+        self.last_term = 0
         loop.call(self._open_books)
 
     def _open_books(self) -> None:
@@ -481,6 +496,7 @@ class Replica(Process):
             return
         if term is not None:
             lease.lost = asyncio.Event()
+            self.last_term = term.number
             self.leader = Leader(self, term.number, cold=not term.continuous)
             self._follow_clusters(self.leader)
 

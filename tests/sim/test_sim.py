@@ -8,8 +8,8 @@ import pytest
 from tests.sim import mutants, runner, schedule
 from tests.sim.failures import FOUND
 
-SCHEDULES = 400
-QUICK = 150  # schedules in which the mutants below must be noticed; all of them: python -m tests.sim --mutants
+SCHEDULES = 300
+QUICK = 60  # schedules in which the mutants below must be noticed; all of them: python -m tests.sim --mutants
 
 
 def test_no_schedule_breaks_the_promise() -> None:

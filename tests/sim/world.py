@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from common import grants
+from common import grants, resources
 from common.account import Account, Grant, Reservation
 from common.grants import Holding, MasterLedger, Report
 from common.kube.lease import WRITES_ANNOTATION, Lease, LeaseObject, LeaseSpec
@@ -36,7 +36,7 @@ SIZES: tuple[ResourceList, ...] = (
     {"cpu": 3, "memory": 2},
 )
 UNIT: ResourceList = {"cpu": 1, "memory": 1}
-RESTORE_TAKES = 8.0  # seconds in which an API server is away while it is restored: longer than a lease lasts
+RESTORE_TAKES = 6.5  # seconds in which an API server is away while it is restored: longer than a lease lasts
 
 
 class Site:
@@ -71,6 +71,10 @@ class World:
         self.later: list[tuple[float, Callable[[], None]]] = []
         self.refused = 0
         self.filled = 0
+        self.working = False  # nothing goes wrong now
+        self.claims: dict[tuple[str, str, str], tuple[int, int]] = {}  # of which epoch an account is, and since when
+        self.written: set[str] = set()
+        self.denied: set[str] = set()
         self._tokens = 0
         self.master_snapshot: tuple[Any, ...] | None = None
         self._build()
@@ -122,19 +126,54 @@ class World:
         site.api.write_cluster(key, project)
 
     def _settled(self) -> None:
-        """Accounts are open, and hold nothing yet."""
+        """Accounts are open, some machines are there, and some capacity is idle."""
+        left = {name: dict(spec.limits) for name, spec in self.master.quotas.items()}
+        for _ in range(self.rng.randint(0, 6)):
+            self._place(left)
         for spec in list(self.master.quotas.values()):
             life = self.token()
             holdings = {}
             for site in self.sites.values():
-                account = Account(incarnation=self.token(), master=life)
-                holdings[site.name] = Holding(account=account.incarnation)
-                grant = Grant(incarnation=life, account=account.incarnation)
+                used = {key: self._sum(source) for key, source in site.sources.items() if self._counts(spec, source)}
+                granted = resources.total(used.values())
+                for name, rest in left[spec.key.name].items():
+                    spare = self.rng.randint(0, rest)
+                    left[spec.key.name][name] -= spare
+                    granted[name] = granted.get(name, 0) + spare
+                account = Account(incarnation=self.token(), master=life, granted=granted, used=used)
+                holdings[site.name] = Holding(account=account.incarnation, granted=granted)
+                grant = Grant(incarnation=life, account=account.incarnation, granted=granted)
                 site.api.save(spec.key, account, None)
                 copy = Copy(spec.key, self.token(), spec.subject, spec.limits, spec.version, grant, spec.version)
                 site.api.write_copy(msgspec.structs.replace(copy, report=grants.report(account)))
             self.master.save(spec.key.uid, MasterLedger(incarnation=life, seeds=holdings), None)
             self.master.write_quota(msgspec.structs.replace(spec, noted=life))
+
+    def _place(self, left: dict[str, dict[str, int]]) -> None:
+        """A machine that was admitted long ago."""
+        site = self.rng.choice(list(self.sites.values()))
+        source = self.rng.choice(list(site.sources.values()))
+        size = self.rng.choice(SIZES)
+        applying = [spec for spec in self.master.quotas.values() if self._counts(spec, source)]
+        if any(resources.short(size, left[spec.key.name]) for spec in applying):
+            return
+        thing = Thing(f"{source.key}-{self.token()}", source.key)
+        thing.size, thing.generation = size, 1
+        for spec in applying:
+            thing.admitted[spec.key.uid] = size
+            for name in left[spec.key.name]:
+                left[spec.key.name][name] -= size[name]
+        self.things[thing.uid] = thing
+        source.write(None, Machine(ObjectMeta(thing.uid, thing.uid, 1), size))
+        self.truth.recount(thing)
+
+    @staticmethod
+    def _counts(spec: Spec, source: Source) -> bool:
+        return spec.subject in (source.project, "all")
+
+    @staticmethod
+    def _sum(source: Source) -> dict[str, int]:
+        return resources.total(machine.resources for machine in source.machines.values())
 
     def _warm(self) -> None:
         """Somebody has led for as long as the replicas live: what begins now is no cold start."""
@@ -151,7 +190,13 @@ class World:
 
     def start_replica(self, site: Site) -> None:
         replica = Replica(
-            f"{site.name}-{self.token()}", site.api, site.ever, self.network, self._loop(), self._reported
+            f"{site.name}-{self.token()}",
+            site.api,
+            site.ever,
+            self.network,
+            self._loop(),
+            self._reported,
+            self._counted,
         )
         site.replicas.append(replica)
 
@@ -185,6 +230,21 @@ class World:
         copy = replica.view.copies.get(name)
         if said is not None and copy is not None:
             self.truth.reported(replica.api.name, copy.key.uid, said)
+
+    def _counted(self, replica: Replica, uid: str, before: Account, after: Account, term: int) -> None:
+        """What a leader counts, it owns, and has listed since it took the account over."""
+        claimed = self.claims.setdefault((replica.api.name, uid, after.incarnation), (before.epoch, 0))
+        if after.epoch != claimed[0]:
+            claimed = self.claims[replica.api.name, uid, after.incarnation] = (after.epoch, len(replica.api.events))
+        if after.used is before.used or after.used == before.used or after.epoch != before.epoch:
+            return
+        self.truth.counted(uid, after.epoch, term)
+        if replica.leader is None:
+            return
+        for key, used in after.used.items():
+            followed = replica.leader.sources.get(key)
+            if followed is not None and used != before.used.get(key):
+                self.truth.listed(uid, key, followed.listed_at, claimed[1])
 
     # What users do -------------------------------------------------------------------------------------------------
 
@@ -252,6 +312,7 @@ class World:
                 wish.told = True
             else:
                 self.refused += 1
+                self.denied.add(wish.thing.uid)
                 if not wish.told:
                     self._ended(wish)
 
@@ -267,6 +328,7 @@ class World:
             thing.admitted = dict(wish.after)
             meta = ObjectMeta(thing.uid, thing.uid, thing.generation)
             source.write(before, Machine(meta, wish.size))
+            self.written.add(thing.uid)
             if self.tracing:
                 self.note(f"  {thing.uid} is written, generation {thing.generation}")
         self._ended(wish)
@@ -415,7 +477,8 @@ class World:
                 self.master.write_seed(site.name, "Lost")
             elif state != "Active":
                 self.master.write_seed(site.name, "Active")
-        self.swarm.rates["sluggish"] = 0.0
+        for process in (*self.masters, *(replica for site in self.sites.values() for replica in site.replicas)):
+            process.deaf_until = 0.0
 
     # What is there -------------------------------------------------------------------------------------------------
 
@@ -450,14 +513,13 @@ class World:
             self.later = [(at, what) for at, what in self.later if at > self.now]
             for what in due:
                 what()
-        sluggish = self.swarm["sluggish"]
         for site in self.sites.values():
             for replica in site.replicas:
-                if not (sluggish and self.rng.random() < 0.3 * sluggish):
+                if replica.deaf_until <= self.now:
                     replica.look_at_lease()
                 replica.loop.run()
         for master in self.masters:
-            if not (sluggish and self.rng.random() < 0.3 * sluggish):
+            if master.deaf_until <= self.now:
                 master.look_at_lease()
             master.loop.run()
 
