@@ -9,184 +9,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 
 import msgspec
 
-from common import resources
 from common.api import UserCluster
 from common.kube.client import Cluster, RequestHook
 from common.kube.errors import Malformed, Unavailable
 from common.kube.kubeconfig import InvalidKubeconfig
 from common.kube.reflector import Change, Reflector
 from common.kube.resource import Resource
-from common.resources import ResourceList
+from seed.asking import Asking
 from seed.drift import Drift, audit
-from seed.machines.footprint import footprint, least
 from seed.machines.machine_controller import GROUP, KIND, PLURAL, VERSION, Machine
 from seed.own_secret import SECRETS, Secret
-from seed.providers.size import CONDITIONS, Footprint, NotSized, ProviderUnavailable
 from seed.sizing import Sizing
-from seed.stamp import spec_hash
+from seed.tally import Tally
 
 log = logging.getLogger(__name__)
 
 MACHINES = Resource(GROUP, VERSION, PLURAL, KIND, True, Machine)
-MAX_REMEMBERED = 20_000  # deleted Machines whose reservation may still turn up
-MAX_UNSIZED_NAMED = 5
-MAX_ASKED = 16  # sizes of one source that are asked for at a time
-ASK_SECONDS = 30.0
-FIRST_ASK_PAUSE = 2.0  # seconds before asking again for what could not be told; then doubled
-LONGEST_ASK_PAUSE = 60.0
 AUDIT_SECONDS = 3600.0
-
-
-class Counted(msgspec.Struct, frozen=True):
-    """One Machine as it stands in the sum. `waiting`: its cloud has not told its size yet.
-
-    `unsized`: why its size is not known, and as which `condition`. `unknown`: set where it takes something in an amount
-    that its spec does not tell.
-    """
-
-    size: ResourceList
-    generation: int
-    unsized: str = ""
-    condition: str = ""
-    unknown: Footprint | None = None
-    waiting: bool = False
-
-
-class Unsized(msgspec.Struct, frozen=True):
-    """Machines that are counted without their size: how many by condition, and a few of them in words."""
-
-    counts: Mapping[str, int]
-    named: Sequence[str] = ()
-
-    @property
-    def count(self) -> int:
-        return sum(self.counts.values())
-
-    @property
-    def condition(self) -> str:
-        """What people must put right first; empty if there is none."""
-        return next((condition for condition in CONDITIONS if condition in self.counts), "")
-
-
-class Tally:
-    """The sum over a source's Machines, kept up to date change by change. Pure but for being mutable."""
-
-    def __init__(self, before: Tally | None = None, size: Callable[[Machine], Footprint] = footprint) -> None:
-        """`before` is asked for the last known size of what cannot be sized now.
-
-        `size` raises NotSized, and ProviderUnavailable for what a cloud has to be asked: see `waiting`.
-        """
-        self.used: dict[str, int] = {}
-        self.waiting: dict[str, Machine] = {}  # by uid: look again with `apply(Change(machine, machine))`
-        self._footprint = size
-        self._guessed: set[str] = set()  # uids of the first list that stand in the sum without ever having been sized
-        self._last_known: Mapping[str, Counted] = before._machines if before is not None else {}
-        self._machines: dict[str, Counted] = {}
-        self._names: dict[str, str] = {}  # uid -> namespace/name of what is not sized, for people
-        self._deleted: OrderedDict[str, None] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._machines)
-
-    def apply(self, change: Change[Machine]) -> bool:
-        """True if something became free."""
-        before: Counted | None = None
-        if change.old is not None:
-            before = self._machines.pop(change.old.metadata.uid, None)
-            self._names.pop(change.old.metadata.uid, None)
-            self.waiting.pop(change.old.metadata.uid, None)
-        after: ResourceList = {}
-        if change.new is not None:
-            uid = change.new.metadata.uid
-            counted = self._size(change.new, before or self._last_known.get(uid))
-            self._machines[uid] = counted
-            if counted.unsized or counted.unknown is not None:
-                self._names[uid] = change.new.metadata.key
-            if counted.waiting:
-                self.waiting[uid] = change.new
-            after = counted.size
-        elif change.old is not None:
-            self._deleted[change.old.metadata.uid] = None
-            if len(self._deleted) > MAX_REMEMBERED:
-                self._deleted.popitem(last=False)
-        gone = before.size if before is not None else {}
-        self.used = {
-            name: amount for name, amount in resources.add(resources.subtract(self.used, gone), after).items() if amount
-        }
-        return any(after.get(name, 0) < amount for name, amount in gone.items())
-
-    def _size(self, machine: Machine, before: Counted | None) -> Counted:
-        try:
-            size = self._footprint(machine)
-        except (NotSized, ProviderUnavailable) as error:
-            # Counted at its last known size (docs/protocol.md section 5); as a machine it counts whatever its size.
-            known = before.size if before is not None else least(machine)
-            waiting = isinstance(error, ProviderUnavailable)
-            return Counted(known, machine.metadata.generation, str(error), error.condition, waiting=waiting)
-        return Counted(size.resources, machine.metadata.generation, unknown=size if size.unknown else None)
-
-    def seen(self, reservations: Iterable[str]) -> dict[str, int]:
-        """Which of the reserved objects stand in the sum, and at which generation.
-
-        One whose size is waited for does not: its reservation holds what it costs.
-        """
-        machines = self._machines
-        return {uid: machines[uid].generation for uid in reservations if uid in machines and not machines[uid].waiting}
-
-    def listed(self) -> None:
-        """The first list is complete."""
-        self._guessed = {uid for uid in self.waiting if uid not in self._last_known or self._last_known[uid].waiting}
-
-    @property
-    def too_low(self) -> bool:
-        """True while the sum lacks Machines that were there before this tally and may have been counted by another."""
-        return any(uid in self.waiting for uid in self._guessed)
-
-    def explain(self, uid: str, error: NotSized | ProviderUnavailable) -> None:
-        """Why a Machine still waits, for people."""
-        self._machines[uid] = msgspec.structs.replace(
-            self._machines[uid], unsized=str(error), condition=error.condition
-        )
-
-    def gone(self, reservations: Iterable[str]) -> set[str]:
-        """Which of the reserved objects have been seen and deleted since."""
-        return {uid for uid in reservations if uid in self._deleted}
-
-    def unsized(self, limited: Iterable[str] = ()) -> Unsized:
-        """`limited`: the resources of which no Machine may take an unknown amount, because a quota limits them."""
-        counts: Counter[str] = Counter()
-        named: list[str] = []
-        for uid, name in self._names.items():
-            condition, why = _why(self._machines[uid], limited)
-            if not condition:
-                continue
-            counts[condition] += 1
-            if len(named) < MAX_UNSIZED_NAMED:
-                named.append(f"{name}: {why}")
-        return Unsized(counts, named)
-
-    @property
-    def unknown(self) -> bool:
-        """True if there are Machines that a quota of another resource would leave without a size."""
-        return any(self._machines[uid].unknown is not None for uid in self._names)
-
-
-def _why(counted: Counted, limited: Iterable[str]) -> tuple[str, str]:
-    """The condition and the reason, empty where the size is known."""
-    if counted.unsized:
-        return counted.condition, counted.unsized
-    try:
-        if counted.unknown is not None:
-            counted.unknown.require(limited)
-    except NotSized as error:
-        return error.condition, str(error)
-    return "", ""
 
 
 class ListToken(msgspec.Struct, frozen=True):
@@ -398,12 +242,11 @@ class Source:
         self.cluster = cluster
         tally = Tally(self.tally, lambda machine: self._sizing.counted(self.uid, machine))
 
-        unsized = asyncio.Event()
+        asking = Asking(tally, self._ask, lambda freed: self._on_change(self, freed) if self.tally is tally else None)
 
         def heard(change: Change[Machine]) -> None:
             freed = tally.apply(change)
-            if tally.waiting:
-                unsized.set()
+            asking.look()
             if self.tally is tally:
                 self._on_change(self, freed)
 
@@ -412,7 +255,7 @@ class Source:
         self._following = reflector
         running = asyncio.create_task(reflector.run(), name=f"machines of {self.key}")
         auditing: asyncio.Task[None] | None = None
-        asking = asyncio.create_task(self._ask_sizes(tally, unsized), name=f"sizes of {self.key}")
+        sizing = asyncio.create_task(asking.run(), name=f"sizes of {self.key}")
         beside = self._connected(self, cluster)
         try:
             await self._first_list(reflector)
@@ -428,9 +271,12 @@ class Source:
         finally:
             self.cluster = None
             await _end(running)
-            await _end(asking)
+            await _end(sizing)
             await _end(auditing)
             await _end(beside)
+
+    async def _ask(self, machine: Machine, deadline: float) -> None:
+        await self._sizing.size(self.user_cluster, machine, deadline)
 
     async def _audit(self, machines: Reflector[Machine]) -> None:
         while True:
@@ -439,41 +285,6 @@ class Source:
                 self.drift = found
                 self._on_state(self)
             await asyncio.sleep(AUDIT_SECONDS)
-
-    async def _ask_sizes(self, tally: Tally, wake: asyncio.Event) -> None:
-        """Asks for what the tally waits for, each spec once, and counts it when the answer comes."""
-        pause = FIRST_ASK_PAUSE
-        while True:
-            await wake.wait()
-            wake.clear()
-            waiting = {spec_hash(machine): machine for machine in tally.waiting.values()}
-            limit = asyncio.Semaphore(MAX_ASKED)
-            await asyncio.gather(*(self._ask_size(tally, digest, one, limit) for digest, one in waiting.items()))
-            if not tally.waiting:
-                pause = FIRST_ASK_PAUSE
-                continue
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await wake.wait()
-            wake.set()
-            pause = min(pause * 2, LONGEST_ASK_PAUSE)
-
-    async def _ask_size(self, tally: Tally, digest: str, machine: Machine, limit: asyncio.Semaphore) -> None:
-        problem: NotSized | ProviderUnavailable | None = None
-        async with limit:
-            try:
-                await self._sizing.size(self.user_cluster, machine, asyncio.get_running_loop().time() + ASK_SECONDS)
-            except (NotSized, ProviderUnavailable) as error:
-                problem = error
-        freed = False
-        for uid, waiting in list(tally.waiting.items()):
-            if spec_hash(waiting) == digest:
-                if problem is not None:
-                    tally.explain(uid, problem)
-                else:
-                    freed |= tally.apply(Change(waiting, waiting))
-        if self.tally is tally:
-            self._on_change(self, freed)
 
     async def _first_list(self, reflector: Reflector[Machine]) -> None:
         while not reflector.synced.is_set():

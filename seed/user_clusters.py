@@ -16,7 +16,8 @@ from common.kube.errors import ApiError, NotFound
 from seed import observed
 from seed.catalog import Catalog
 from seed.sizing import Sizing
-from seed.source import Source, Unsized
+from seed.source import Source
+from seed.tally import Unsized
 from seed.webhook_configuration import STAMPING_CONFIGURATIONS, ConfigurationKeeper, WebhookConfiguration, stamping
 
 log = logging.getLogger(__name__)

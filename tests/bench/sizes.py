@@ -22,8 +22,8 @@ from seed.ledger.redis_primary import RedisAccess, redis_url
 from seed.machines.machine_controller import FOOTPRINT_ANNOTATION as ANNOTATION
 from seed.machines.machine_controller import Machine
 from seed.sizing import Sizing
-from seed.source import Tally
 from seed.stamp import Seal
+from seed.tally import Tally
 from seed.webhook_token import seal
 from tests.unit.fake_cloud import FakeCloud, fake_cloud
 

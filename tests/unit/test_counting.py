@@ -24,7 +24,8 @@ from seed.counting import Counting
 from seed.machines.footprint import footprint
 from seed.machines.machine_controller import Machine
 from seed.providers.size import Footprint, ProviderUnavailable
-from seed.source import ListToken, Source, Tally
+from seed.source import ListToken, Source
+from seed.tally import Tally
 from tests.unit.fake_api_server import eventually
 from tests.unit.seed_world import PROJECT, SeedWorld, nanos, seed_world
 from tests.unit.test_source_tally import machine

@@ -16,7 +16,8 @@ from seed import observed
 from seed.drift import Drift
 from seed.machines.machine_controller import Machine
 from seed.providers.size import CONDITIONS, NotSized, ProviderUnavailable
-from seed.source import Source, Tally
+from seed.source import Source
+from seed.tally import Tally
 from seed.user_clusters import judge
 from tests.unit.fake_cloud import Handler, answering, fake_cloud, hang, machine
 from tests.unit.seed_world import CLUSTER_UID, sizing

@@ -6,9 +6,9 @@ import pytest
 from common import resources
 from common.kube.reflector import Change
 from common.quantity import UNIT
-from seed import source as sources
+from seed import tally as tallies
 from seed.machines.machine_controller import Machine
-from seed.source import MAX_UNSIZED_NAMED, Tally
+from seed.tally import MAX_UNSIZED_NAMED, Tally
 from tests.unit.seed_world import nanos
 
 
@@ -67,7 +67,7 @@ def test_an_object_made_again_under_its_name_is_another_one() -> None:
 
 
 def test_deletions_are_not_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "MAX_REMEMBERED", 2)
+    monkeypatch.setattr(tallies, "MAX_REMEMBERED", 2)
     made = tally()
     for name in "abc":
         made.apply(Change(machine(name), None))

@@ -12,7 +12,7 @@ from seed.providers.size import (
     NotSized,
     ProviderUnavailable,
 )
-from seed.source import Tally
+from seed.tally import Tally
 from tests.unit.fake_cloud import machine
 from tests.unit.seed_world import nanos
 
