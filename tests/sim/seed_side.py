@@ -25,7 +25,6 @@ from seed.ledger.store import Key, Store, Stored, StoreUnavailableError
 from seed.source import ListToken, Problem
 from seed.source import Source as RealSource
 from seed.tally import Tally
-from seed.tally import Tally
 from seed.verdict import Refusal
 from tests.sim import servers
 from tests.sim.loop import Loop
