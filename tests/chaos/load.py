@@ -28,8 +28,8 @@ TOO_LARGE = Size("100", "1Gi", "1Gi")  # for every limit
 
 _ANSWER_SECONDS = 15.0
 _THINK_SECONDS = 0.15  # on average
-_TILT = 0.6
-_TILT_SECONDS = 7.0
+_TILT = 0.8
+_TILT_SECONDS = 20.0
 _AFTER_TROUBLE_SECONDS = 0.5
 _JSON = {"Content-Type": "application/json"}
 _MERGE = {"Content-Type": "application/merge-patch+json"}

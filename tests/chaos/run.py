@@ -22,7 +22,7 @@ from tests.chaos.record import record, save_metrics
 
 SETTLES_WITHIN = 90.0  # seconds after everything is up again
 _FILLED_WITHIN = 30.0
-_CLIENTS = 6
+_CLIENTS = 10
 
 
 @dataclass(kw_only=True)

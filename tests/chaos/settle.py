@@ -59,6 +59,9 @@ async def differences(place: Place) -> list[str]:
         for seed in place.seeds:
             copy = (await _quota(place.installed.cluster(seed), quota)).get("status", {})
             wrong += _unequal(f"{quota.name}: local use of {seed}", copy.get("localUsage", {}), used[seed])
+            everywhere = resources.total(used.values())
+            wrong += _unequal(f"{quota.name}: global use shown in {seed}", copy.get("globalUsage", {}), everywhere)
+            wrong += _unequal(f"{quota.name}: limit shown in {seed}", copy.get("hard", {}), quota.limit.amounts)
             wrong += _wrong_account(f"{quota.name} on {seed}", accounts[seed].get(quota.name), quota, used[seed])
         wrong += _wrong_grants(quota, masters.get(quota.name), {seed: accounts[seed].get(quota.name) for seed in used})
     return wrong
