@@ -345,6 +345,11 @@ def needs_fence(account: Account, grant: Grant) -> bool:
     return not account.fenced and bool(grant.incarnation) and grant.incarnation != account.master
 
 
+def is_superseded(account: Account, grant: Grant) -> bool:
+    """The master speaks to another life of an account that is open: a later one, which a restored backup has undone."""
+    return not account.fenced and grant.incarnation == account.master and grant.account not in ("", account.incarnation)
+
+
 def fence(account: Account, nonce: str, *, in_doubt: bool = False) -> Account:
     assert nonce, "a fence needs a fresh nonce"
     return msgspec.structs.replace(

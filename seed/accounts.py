@@ -224,7 +224,9 @@ class Accounts:
                 return 0.0
             case tending.Fence():
                 await change(lambda present: (tending.fenced(present, grant, nonce), None))
-                log.info("account fenced: the master's ledger began anew", extra={"quota": quota.name})
+                log.info(
+                    "account fenced: the master knows another life of it, or began another", extra={"quota": quota.name}
+                )
             case tending.Rebuild():
                 life = secrets.token_hex(8)
                 await change(lambda present: (tending.rebuilt(present, grant, life, nonce), None))

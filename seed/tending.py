@@ -3,7 +3,8 @@
 1. Another leader's epoch in it: claim it, and list the sources anew before anything is counted. If nobody alive led
    before us, it is fenced in the same write: the ledger may have been restored from a backup meanwhile.
 2. Another life of the master's ledger speaks: fence.
-3. The master has seen more of it than the ledger knows: a new life, fenced.
+3. The master has seen more of it than the ledger knows: a new life, fenced. He speaks to another life of it: fenced,
+   in doubt.
 4. Fenced and answered: recount every source, then open. Where the ledger was lost or is in doubt, only after nothing
    that was admitted before can still be on its way.
 5. Recalled: give back what is idle.
@@ -96,6 +97,8 @@ def next_step(
         return Fence(), progress
     if accounts.went_back(account, grant):
         return Rebuild(), Progress(claimed=term)
+    if accounts.is_superseded(account, grant):
+        return Fence(), progress
     if accounts.answers(account, grant):
         return _opening(account, grant, progress, sources, window=window, now=now)
     if accounts.obey(account, grant).returned != account.returned:
@@ -145,7 +148,10 @@ def claimed(account: Account, term: int, *, cold: bool, nonce: str) -> Account:
 
 
 def fenced(account: Account, grant: Grant, nonce: str) -> Account:
-    return accounts.fence(account, nonce) if accounts.needs_fence(account, grant) else account
+    in_doubt = accounts.is_superseded(account, grant)
+    if not in_doubt and not accounts.needs_fence(account, grant):
+        return account
+    return accounts.fence(account, nonce, in_doubt=in_doubt)
 
 
 def rebuilt(account: Account, grant: Grant, incarnation: str, nonce: str) -> Account:

@@ -333,7 +333,7 @@ class ListsBeforeItClaims(AccountMachine):
 def test_the_machine_finds_a_leader_that_lists_before_it_claims() -> None:
     found = ListsBeforeItClaims.TestCase
     found.settings = settings(
-        max_examples=1000,
+        max_examples=4000,
         stateful_step_count=30,
         deadline=None,
         database=None,

@@ -74,6 +74,15 @@ def test_a_ledger_behind_what_the_master_saw_is_rebuilt():
     assert step(in_doubt(), grant(nonce="n", seen=40), MINE, LISTED)[0] == Open(("ns/a",))
 
 
+def test_an_open_account_to_whose_later_life_the_master_speaks_is_in_doubt():
+    later = grant(account="later")
+    assert step(account(), later) == (Fence(), MINE)
+    found = tending.fenced(account(), later, "n")
+    assert found.fenced and found.in_doubt
+    assert step(account(), grant(account="")) == (Rest(), MINE)
+    assert not tending.fenced(account(), grant(incarnation="other"), "n").in_doubt
+
+
 def test_a_recall_is_obeyed():
     assert step(account(), grant(recall={"cpu": 3})) == (Obey(), MINE)
 
