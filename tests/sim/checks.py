@@ -25,7 +25,20 @@ class Violation(AssertionError):
 class Wish:
     """One request to an API server: to create an object, or to change its size. `after` by quota uid."""
 
-    __slots__ = ("after", "allowed", "ended", "generation", "need", "open", "repeats", "size", "thing", "told", "until")
+    __slots__ = (
+        "after",
+        "allowed",
+        "ended",
+        "generation",
+        "need",
+        "open",
+        "repeats",
+        "size",
+        "slow",
+        "thing",
+        "told",
+        "until",
+    )
 
     def __init__(self, thing: Thing, size: ResourceList, generation: int, need: ResourceList, until: float) -> None:
         self.thing = thing
@@ -36,6 +49,7 @@ class Wish:
         self.open = 0  # calls of the webhook under way
         self.allowed = False
         self.ended = False
+        self.slow = False  # it takes long to be written
         self.told = False  # the API server has heard that it is allowed
         self.repeats = 0
         self.after: dict[str, ResourceList] = {}

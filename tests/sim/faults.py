@@ -31,7 +31,7 @@ NAMES = (
     "clusters",  # user clusters made and deleted
     "master",  # crashes of the master
 )
-ALWAYS = ("updates", "repeats", "deletes", "never")  # not faults, but drawn in the same way
+ALWAYS = ("updates", "repeats", "deletes", "never", "slow")  # not faults, but drawn in the same way
 
 
 class Swarm(msgspec.Struct):

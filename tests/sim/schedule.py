@@ -205,7 +205,7 @@ class Chaos:
 
     def finish(self) -> None:
         for wish in [wish for wish in self.world.wishes if wish.told]:
-            if self.rng.random() < 0.6:
+            if self.rng.random() < (0.04 if wish.slow else 0.6):
                 self.world.finish(wish, persists=self.rng.random() >= 0.25 * self.world.swarm["never"])
 
     def delete(self) -> None:
@@ -286,8 +286,16 @@ class Chaos:
             return
         snapshot = site.snapshot
 
+        cold = self.rng.random() < 0.6
+        if cold:
+            for replica in list(site.replicas):
+                self.world.crash_replica(site, replica)
+        self.growing = site.name
+
         def restored() -> None:
             self.world.restore_seed(site, snapshot)
+            for _ in range(2 if cold else 0):
+                self.world.start_replica(site)
 
         self._away(site.api, RESTORE_TAKES, restored)
 

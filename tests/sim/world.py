@@ -260,6 +260,7 @@ class World:
 
     def _wish(self, site: Site, source: Source, thing: Thing, size: ResourceList, need: ResourceList) -> Wish:
         wish = Wish(thing, size, thing.generation + 1, need, self.now + API_TIMEOUT)
+        wish.slow = self.rng.random() < 0.2 * self.swarm["slow"]
         thing.wishes.append(wish)
         self.wishes.append(wish)
         if need:
