@@ -63,7 +63,9 @@ def _parser() -> argparse.ArgumentParser:
     build = commands.add_parser(
         "build",
         help="build what is missing, so that later starts are quick",
-        description="Finds or builds every executable, kubectl too, and prints where each is.",
+        description="Finds or builds every executable, kubectl too, and prints where each is; but for Cluster API's\n"
+        "manager, which the tests that need it build.",
+        formatter_class=raw,
     )
     build.set_defaults(run=_build)
     return parser
@@ -83,7 +85,8 @@ async def _until_terminated(command: Coroutine[None, None, None]) -> None:
 
 
 async def _build(arguments: argparse.Namespace) -> None:
-    for path in (await binaries.ensure(binaries.PROGRAMS)).values():
+    names = [name for name, program in binaries.PROGRAMS.items() if not program.on_demand]
+    for path in (await binaries.ensure(names)).values():
         print(path)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import hashlib
+import json
 import os
 import platform
 import re
@@ -37,13 +38,17 @@ class BuildError(Exception):
 
 @dataclass(frozen=True)
 class Program:
-    """An executable: the Go package it is built from and how it tells its version."""
+    """An executable: the Go package it is built from and how it tells its version.
+
+    `on_demand`: few need it, so it is not built until somebody asks for it by name.
+    """
 
     name: str
     module: str
     package: str
     version_arguments: tuple[str, ...] = ("--version",)
     any_version: bool = False
+    on_demand: bool = False
 
 
 PROGRAMS = {
@@ -53,6 +58,7 @@ PROGRAMS = {
         Program("kube-apiserver", "kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver"),
         Program("kube-controller-manager", "kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager"),
         Program("kubectl", "kubernetes", "k8s.io/kubernetes/cmd/kubectl", ("version", "--client"), any_version=True),
+        Program("cluster-api-controller-manager", "cluster-api", "sigs.k8s.io/cluster-api", on_demand=True),
     )
 }
 
@@ -114,6 +120,22 @@ async def ensure(names: Iterable[str], progress: Progress = print_progress) -> d
     return {name: path for name, path in found.items() if path is not None}
 
 
+async def sources(program: Program, progress: Progress = print_progress) -> Path:
+    """The directory of the Go module that the executable is built from, with all its files. Raises BuildError."""
+    go = await _go(progress)
+    download = await asyncio.create_subprocess_exec(
+        *(str(go), "mod", "download", "-json", _required_module(program)),
+        cwd=_MODULES / program.module,
+        env=_go_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    answer, problem = await asyncio.wait_for(download.communicate(), _BUILD_TIMEOUT_SECONDS)
+    if download.returncode:
+        raise BuildError(f"no sources of {program.name}: {(problem or answer).decode(errors='replace')[-2000:]}")
+    return Path(json.loads(answer)["Dir"])
+
+
 def _required_module(program: Program) -> str:
     return program.package.split("/cmd/", maxsplit=1)[0]
 
@@ -164,13 +186,16 @@ async def _build(program: Program, progress: Progress) -> Path:
         stale.unlink()
     part = target.with_name(f"{target.name}-{os.getpid()}.part")
     what = f"building {program.name} {version(program)} (once; minutes)"
-    # Settings that would change what is built, or fetch another toolchain, do not come from the user's environment.
-    env = {name: value for name, value in os.environ.items() if name not in ("GOROOT", "GOOS", "GOARCH")}
-    env |= {"GOTOOLCHAIN": "local", "GOFLAGS": "", "GOWORK": "off", "CGO_ENABLED": "0"}
     command = [str(go), "build", "-v", *_build_flags(program), "-o", str(part), program.package]
-    await _run(command, what, progress, cwd=_MODULES / program.module, env=env)
+    await _run(command, what, progress, cwd=_MODULES / program.module, env=_go_environment())
     part.replace(target)
     return target
+
+
+def _go_environment() -> dict[str, str]:
+    """Settings that would change what is built, or fetch another toolchain, do not come from the user's environment."""
+    env = {name: value for name, value in os.environ.items() if name not in ("GOROOT", "GOOS", "GOARCH")}
+    return env | {"GOTOOLCHAIN": "local", "GOFLAGS": "", "GOWORK": "off", "CGO_ENABLED": "0"}
 
 
 async def _go(progress: Progress) -> Path:
