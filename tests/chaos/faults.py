@@ -22,6 +22,7 @@ _GAP_SECONDS = 3.5  # on average between the beginnings of two faults
 _LULL = 0.1  # how likely it is that nothing begins for a while, so that what was fenced can open
 _LULL_SECONDS = (12.0, 25.0)
 _AT_ONCE = 3
+_SNAPSHOTS_KEPT = 4  # of each cluster
 _RETRY_SECONDS = 0.5
 _LOOK_SECONDS = 0.3
 
@@ -113,6 +114,7 @@ class Storm:
         self._log = log
         self._started = time.monotonic()
         self._running = 0
+        self._taken = 0
         self._busy: set[str] = set()  # servers and links that something is being done to
         self._snapshots: dict[str, list[Path]] = {name: [] for name in _STORED}
 
@@ -246,9 +248,12 @@ class Storm:
 
     async def _snapshot(self, cluster: str) -> None:
         taken = self._snapshots[cluster]
-        target = self._place.directory / f"snapshot-{cluster}-{len(taken)}"
+        self._taken += 1
+        target = self._place.directory / f"snapshot-{cluster}-{self._taken}"
         await self._place.etcd_of(cluster).snapshot(target)
         taken.append(target)
+        if len(taken) > _SNAPSHOTS_KEPT:  # the first and the latest
+            await asyncio.to_thread(shutil.rmtree, taken.pop(1))
 
     async def _restore(self, fault: Fault) -> None:
         """As Kubernetes advises: the API servers are down while etcd is restored. Our programs are not always."""
