@@ -58,7 +58,7 @@ def draw(rng: random.Random, focus: Collection[str] = ()) -> Swarm:
     for name in ALWAYS:
         if rng.random() < (0.85 if name == "deletes" else 0.5):
             rates[name] = rng.choice((0.3, 1.0, 2.0))
-    rates.update(dict.fromkeys(focus, 2.0))
+    rates.update(dict.fromkeys(focus, 4.0))
     return Swarm(
         steps=steps,
         seeds=rng.choice((1, 2, 2, 2, 2, 3)),

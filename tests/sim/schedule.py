@@ -83,10 +83,25 @@ class Chaos:
         ]
         acts = [(weight, act) for weight, act in acts if weight]
         self.acts = [act for _, act in acts]
+        self.back_up()
         total, self.until = 0.0, []
         for weight, _ in acts:
             total += weight
             self.until.append(total)
+
+    def back_up(self) -> None:
+        """What may be restored later; others are made on the way."""
+        world, swarm = self.world, self.world.swarm
+        if swarm["restore_master"]:
+            world.master_snapshot = world.master.snapshot()
+        for site in world.sites.values():
+            if swarm["restore_seed"]:
+                site.snapshot = site.api.snapshot()
+            if swarm["restore_ledger"]:
+                site.ledger_snapshot = dict(site.api.ledger)
+            if swarm["restore_source"]:
+                for source in site.sources.values():
+                    source.snapshot = dict(source.machines)
 
     def step(self) -> None:
         if self.world.later and self.rng.random() < 0.2:
@@ -186,6 +201,12 @@ class Chaos:
             for _ in range(self.rng.choice((1, 1, 1, 2, 3))):
                 self.world.create(*found, self.rng.choice(SIZES))
 
+    def storm(self, site: Site) -> None:
+        """Many at once, as after an outage."""
+        if not site.dead and site.sources:
+            for _ in range(self.rng.randint(1, 5)):
+                self.world.create(site, self.rng.choice(list(site.sources.values())), self.rng.choice(SIZES))
+
     def resize(self) -> None:
         found = self.source()
         if found is None or not found[1].machines or not found[1].up:
@@ -206,7 +227,7 @@ class Chaos:
     def finish(self) -> None:
         for wish in [wish for wish in self.world.wishes if wish.told]:
             if self.rng.random() < (0.04 if wish.slow else 0.6):
-                self.world.finish(wish, persists=self.rng.random() >= 0.25 * self.world.swarm["never"])
+                self.world.finish(wish, persists=self.rng.random() >= min(0.25 * self.world.swarm["never"], 0.7))
 
     def delete(self) -> None:
         there = [thing for thing in self.world.things.values() if thing.size is not None]
@@ -286,6 +307,9 @@ class Chaos:
             return
         snapshot = site.snapshot
 
+        if all(site.api.ledger.get(uid) == stored for uid, stored in snapshot[1].items()):
+            self.storm(site)  # there is nothing to lose yet
+            return
         cold = self.rng.random() < 0.6
         if cold:
             for replica in list(site.replicas):
@@ -296,6 +320,8 @@ class Chaos:
             self.world.restore_seed(site, snapshot)
             for _ in range(2 if cold else 0):
                 self.world.start_replica(site)
+            site.api.up = True
+            self.storm(site)
 
         self._away(site.api, RESTORE_TAKES, restored)
 
@@ -323,6 +349,7 @@ class Chaos:
         def back() -> None:
             site.api.begin_tenure(snapshot)
             kept.answers = True
+            self.storm(site)
 
         world.truth.excuse()
         world.later.append((world.now + RESTORE_TAKES, back))
