@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 import sys
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -39,14 +39,20 @@ from seed.admission import Admission
 from seed.books import Books
 from seed.catalog import Catalog
 from seed.certificates import Certificates
+from seed.cluster_api import webhook as cluster_api_webhook
+from seed.cluster_api.view import View
+from seed.cluster_api.webhook import ClusterApiWebhook
 from seed.flavours.cache import FlavourCache
 from seed.flavours.prefetch import Prefetch
 from seed.flavours.settings import SettingsReader
 from seed.flavours.shared import SharedSizes
 from seed.flavours.transport import InvalidBundle, Transport, trusting
+from seed.http_reader import Request, Response
 from seed.http_server import HttpServer
 from seed.leader import Leader
 from seed.ledger.chosen import ChosenStore, LedgerOptions, redis_access
+from seed.machine_admission import MachineAdmission
+from seed.machines.cluster_api import PROJECT_LABEL
 from seed.providers import PROVIDERS
 from seed.review import MAX_BODY
 from seed.sizing import Sizing
@@ -82,6 +88,9 @@ class SeedOptions(LedgerOptions):
     break_glass_group: Annotated[
         str, Flag(text, "members of this group are let past the webhook by the API server itself")
     ] = "seedquota:break-glass"
+    project_label: Annotated[
+        str, Flag(text, "the label, or annotation, of a Cluster API Cluster that names its project")
+    ] = PROJECT_LABEL
     providers: Annotated[
         tuple[str, ...] | None,
         Flag(provider_names, "cloudProviders whose Machines are sized, such as aws,azure; not set: all"),
@@ -112,6 +121,42 @@ def sizing_of(options: SeedOptions, cluster: Cluster, key: WebhookKey) -> tuple[
     cache = FlavourCache(transport, shared, on_lookup=observed.flavour_lookup, on_fetch=observed.provider_request)
     settings = SettingsReader(cluster, on_request=metrics.kubernetes_request)
     return cache, Sizing(cache, settings, key.seal, key.check_seal, options.providers or tuple(PROVIDERS))
+
+
+def wanted_configurations(
+    options: SeedOptions, key: WebhookKey, certificates: Certificates
+) -> tuple[Callable[[UserCluster], WebhookConfiguration], Callable[[], WebhookConfiguration]]:
+    """What each user cluster needs, and what the seed itself needs for Cluster API."""
+
+    def for_cluster(cluster: UserCluster) -> WebhookConfiguration:
+        return desired(
+            cluster,
+            base_url=options.webhook_url,
+            token=key.token(cluster.metadata.uid),
+            ca_bundle=certificates.ca_bundle,
+            timeout_seconds=options.webhook_timeout,
+            break_glass_group=options.break_glass_group,
+        )
+
+    def for_cluster_api() -> WebhookConfiguration:
+        return cluster_api_webhook.desired(
+            base_url=options.webhook_url,
+            token=key.token(cluster_api_webhook.CALLER),
+            ca_bundle=certificates.ca_bundle,
+            timeout_seconds=options.webhook_timeout,
+            break_glass_group=options.break_glass_group,
+        )
+
+    return for_cluster, for_cluster_api
+
+
+def handled_by(machines: MachineWebhook, cluster_api: ClusterApiWebhook) -> Callable[[Request], Awaitable[Response]]:
+    async def handle(request: Request) -> Response:
+        if request.path.startswith(cluster_api_webhook.PATH):
+            return await cluster_api.handle(request)
+        return await machines.handle(request)
+
+    return handle
 
 
 async def connect(options: CommonOptions, name: str) -> Cluster:
@@ -150,15 +195,9 @@ async def serve(running: Program, options: SeedOptions) -> None:
     cache, sizing = sizing_of(options, cluster, key)
     prefetch = Prefetch(cache, catalog.user_clusters.store.values, sizing.catalogue_of)
 
-    def wanted(user_cluster: UserCluster) -> WebhookConfiguration:
-        return desired(
-            user_cluster,
-            base_url=options.webhook_url,
-            token=key.token(user_cluster.metadata.uid),
-            ca_bundle=certificates.ca_bundle,
-            timeout_seconds=options.webhook_timeout,
-            break_glass_group=options.break_glass_group,
-        )
+    view = View(cluster, catalog, options.project_label)
+
+    wanted, wanted_for_cluster_api = wanted_configurations(options, key, certificates)
 
     lease = Lease(
         cluster,
@@ -177,11 +216,15 @@ async def serve(running: Program, options: SeedOptions) -> None:
         lease,
         wanted,
         sizing,
+        view,
+        wanted_for_cluster_api,
         in_flight_window=options.in_flight_window,
         on_request=metrics.kubernetes_request,
     )
-    webhook = MachineWebhook(catalog, Admission(catalog, books), sizing, key.verify, observed.decision)
-    server = HttpServer(webhook.handle, max_body=MAX_BODY, stopping=lambda: running.health.stopping)
+    admission = Admission(catalog, books)
+    webhook = MachineWebhook(catalog, admission, sizing, key.verify, observed.decision)
+    on_seed = ClusterApiWebhook(view, MachineAdmission(catalog, admission, sizing), key.verify, observed.decision)
+    server = HttpServer(handled_by(webhook, on_seed), max_body=MAX_BODY, stopping=lambda: running.health.stopping)
     REGISTRY.register(observed.AccountsCollector(catalog, books))
     REGISTRY.register(observed.FlavoursCollector(cache))
     running.health.add("certificate", certificates.not_ready)
@@ -195,10 +238,15 @@ async def serve(running: Program, options: SeedOptions) -> None:
         asyncio.create_task(key.run(), name="webhook key"),
         asyncio.create_task(chosen.run(), name="ledgers"),
         asyncio.create_task(catalog.run(), name="catalog"),
+        asyncio.create_task(view.run(), name="view of Cluster API"),
     ]
     try:
         await within_start(
-            followers, key.wait_ready(START_TIMEOUT), certificates.wait_ready(START_TIMEOUT), catalog.wait_synced()
+            followers,
+            key.wait_ready(START_TIMEOUT),
+            certificates.wait_ready(START_TIMEOUT),
+            catalog.wait_synced(),
+            view.wait_settled(),
         )
         await server.start(options.webhook_address.host or None, options.webhook_address.port, certificates.ssl_context)
         running.health.add("webhook", lambda: None)

@@ -31,7 +31,7 @@ from seed.catalog import Catalog, Quota
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.store import Key, Store, StoreUnavailableError
 from seed.ledger.writer import NoAccountError
-from seed.source import ListToken, Source
+from seed.source import Followed, ListToken
 from seed.tending import Progress, SourceFacts
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class Accounts:
         catalog: Catalog,
         books: Books,
         store: Store,
-        sources: Mapping[str, Source],
+        sources: Mapping[str, Followed],
         *,
         term: int,
         cold: bool,
@@ -111,7 +111,7 @@ class Accounts:
         for quota in self._catalog.quotas_of_project(project):
             self._controller.queue.add(quota.name)
 
-    def may_count(self, quota: Quota, source: Source) -> bool:
+    def may_count(self, quota: Quota, source: Followed) -> bool:
         """Rule 4.4: only a list that began after our epoch was written may be counted."""
         progress = self._progress.get(quota.key.uid)
         if not source.counted or progress is None or progress.claimed != self.term:
@@ -119,7 +119,7 @@ class Accounts:
         demand = self._demands.get((quota.key.uid, source.key))
         return demand is None or source.listed_since(demand)
 
-    def counted(self, account: Account, source: Source) -> Account:
+    def counted(self, account: Account, source: Followed) -> Account:
         """The account with what the source's watch cache holds at this very moment."""
         tally = source.tally
         reservations = account.reservations
@@ -263,7 +263,7 @@ class Accounts:
             facts.append(SourceFacts(key, countable=countable, unreachable=unreachable))
         return facts
 
-    def _demand(self, quota: Quota, source: Source) -> None:
+    def _demand(self, quota: Quota, source: Followed) -> None:
         """Whatever is counted from now on must come from a list that begins after this moment."""
         token = source.demand_list()
         self._demands[quota.key.uid, source.key] = token
@@ -290,7 +290,7 @@ class Accounts:
         if await book.writer.change(opened):
             log.info("account opened", extra={"quota": quota.name, "held": resources.text(grant.granted)})
 
-    def _sources_of(self, quota: Quota) -> list[Source]:
+    def _sources_of(self, quota: Quota) -> list[Followed]:
         found = (self._sources.get(cluster.metadata.key) for cluster in self._catalog.sources_of(quota))
         return [source for source in found if source is not None]
 

@@ -29,6 +29,7 @@ from common.api import (
 )
 from common.grants import Report
 from common.kube.client import Cluster
+from common.kube.meta import object_key
 from common.kube.reflector import Change, Reflector
 from common.quantity import QuantityError
 from common.resources import ResourceList
@@ -40,6 +41,17 @@ log = logging.getLogger(__name__)
 BY_SUBJECT = "subject"
 BY_UID = "uid"
 MISSED_FOR = 600.0  # seconds for which a quota limits whose copy somebody deleted, or went while nobody was watching
+
+
+HOSTED = "cluster.x-k8s.io:"  # begins the name of a Cluster that counts as a user cluster; no UserCluster has such
+
+
+def hosted_key(namespace: str, name: str) -> str:
+    return object_key(namespace, HOSTED + name)
+
+
+def is_hosted(key: str) -> bool:
+    return key.partition("/")[2].startswith(HOSTED)
 
 
 class OutOfReach(msgspec.Struct, frozen=True):
@@ -111,6 +123,8 @@ class Catalog:
         self._by_subject: dict[tuple[str, str], dict[str, Quota]] = {}
         self._quota_listeners: list[Callable[[str], None]] = []
         self._cluster_listeners: list[Callable[[str], None]] = []
+        self.hosted: dict[str, UserCluster] = {}  # by key, see `host`
+        self._hosted_by_project: dict[str, dict[str, UserCluster]] = {}
         self.quotas = Reflector(cluster, RESOURCE_QUOTAS, on_change=self._quota_changed)
         self.projects = Reflector(cluster, PROJECTS, on_change=self._project_changed)
         self.settings = Reflector(cluster, QUOTA_SETTINGS)
@@ -170,16 +184,30 @@ class Catalog:
 
     def sources_of(self, quota: Quota) -> list[UserCluster]:
         """The user clusters whose machines the quota counts."""
+        return [cluster for project in self._projects_of(quota) for cluster in self._clusters_of(project)]
+
+    def _projects_of(self, quota: Quota) -> list[str]:
         if quota.kind == "project":
-            return self.user_clusters.store.by_index("project", quota.subject)
+            return [quota.subject]
         if quota.kind == "organization":
-            return [
-                cluster
-                for project in self.projects.store.values()
-                if project.spec.organization == quota.subject
-                for cluster in self.user_clusters.store.by_index("project", project.metadata.name)
-            ]
+            projects = self.projects.store.values()
+            return [project.metadata.name for project in projects if project.spec.organization == quota.subject]
         return []
+
+    def _clusters_of(self, project: str) -> list[UserCluster]:
+        return [
+            *self.user_clusters.store.by_index("project", project),
+            *self._hosted_by_project.get(project, {}).values(),
+        ]
+
+    def host(self, key: str, cluster: UserCluster | None) -> None:
+        """A user cluster that another API of the seed tells of; None when it is gone, or none of a project's."""
+        before = self.hosted.pop(key, None)
+        if before is not None:
+            self._hosted_by_project[before.spec.project].pop(key)
+        if cluster is not None:
+            self.hosted[key] = cluster
+            self._hosted_by_project.setdefault(cluster.spec.project, {})[key] = cluster
 
     def user_cluster_by_uid(self, uid: str) -> UserCluster | None:
         found = self.user_clusters.store.by_index(BY_UID, uid)

@@ -5,23 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
 from common import account as accounts
 from common.account import Account, Reservation, StaleEpochError
-from common.api import USER_CLUSTERS
+from common.api import USER_CLUSTERS, UserCluster
 from common.kube.client import Cluster
 from common.kube.errors import ApiError, NotFound
 from seed import evidence
 from seed.accounts import Accounts
 from seed.books import Book, Books
-from seed.catalog import Catalog, Quota
+from seed.catalog import Catalog, Quota, is_hosted
 from seed.evidence import Finding
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.store import Key, StoreUnavailableError
 from seed.ledger.writer import NoAccountError
-from seed.source import Source
+from seed.source import Followed
 
 log = logging.getLogger(__name__)
 
@@ -42,10 +42,13 @@ class Counting:
         catalog: Catalog,
         books: Books,
         leader: Accounts,
-        sources: Mapping[str, Source],
+        sources: Mapping[str, Followed],
         *,
         in_flight_window: float,
+        find_hosted: Callable[[str], Awaitable[UserCluster | None]] | None = None,
     ) -> None:
+        """`find_hosted`: for keys of the catalog's `hosted`, by a consistent read. Raises ApiError."""
+        self._find_hosted = find_hosted
         self._cluster = cluster
         self._catalog = catalog
         self._books = books
@@ -58,7 +61,7 @@ class Counting:
         self._wake = asyncio.Event()
         self._first_seen: dict[str, evidence.FirstSeen] = {}  # by quota uid
 
-    def changed(self, source: Source, freed: bool) -> None:
+    def changed(self, source: Followed, freed: bool) -> None:
         """The source's sum changed. `freed`: something became free."""
         changes = self._changes.get(source.key, 0) + 1
         self._changes[source.key] = changes
@@ -118,7 +121,7 @@ class Counting:
             if not done:
                 self._due.setdefault(key, time.monotonic() + RETRY_DELAY)
 
-    def _counted(self, account: Account, source: Source) -> Account:
+    def _counted(self, account: Account, source: Followed) -> Account:
         """An account that was never open is counted when it opens: use in it looks like a life that was lost."""
         if account.fenced and not account.granted:
             return account
@@ -155,10 +158,10 @@ class Counting:
         named = {*account.used, *(reservation.source for reservation in account.reservations.values())}
         present = {cluster.metadata.key for cluster in self._catalog.sources_of(quota)}
         for key in named - present:
-            namespace, _, name = key.partition("/")
             try:
-                found = await self._cluster.get(USER_CLUSTERS, name, namespace)
-                belongs = any(other.key == quota.key for other in self._catalog.quotas_of_project(found.spec.project))
+                found = await self._find(key)
+                quotas = self._catalog.quotas_of_project(found.spec.project) if found is not None else []
+                belongs = any(other.key == quota.key for other in quotas)
             except NotFound:
                 belongs = False
             except ApiError:
@@ -166,13 +169,19 @@ class Counting:
             if not belongs and await self._write(book, quota, _forgetting(self._accounts.term, key)):
                 log.info("source forgotten", extra={"quota": quota.name, "cluster": key})
 
+    async def _find(self, key: str) -> UserCluster | None:
+        if self._find_hosted is not None and is_hosted(key):
+            return await self._find_hosted(key)
+        namespace, _, name = key.partition("/")
+        return await self._cluster.get(USER_CLUSTERS, name, namespace)
+
     async def _release(self, book: Book, quota: Quota, account: Account) -> None:
         now = time.monotonic()
         known = self._first_seen[quota.key.uid] = evidence.watched(
             account, self._first_seen.get(quota.key.uid, {}), now
         )
         absent: dict[str, Reservation] = {}
-        recount: set[Source] = set()
+        recount: set[Followed] = set()
         silent: set[str] = set()
         checks = 0
         for uid, reservation in evidence.overdue(known, self._window, now):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 
 from common import metrics
 from common.api import UserCluster
@@ -14,16 +15,38 @@ from common.kube.lease import Lease, LeaseLost, Term
 from seed.accounts import Accounts
 from seed.books import Books
 from seed.catalog import Catalog
+from seed.cluster_api.sources import Feed
+from seed.cluster_api.view import View
 from seed.counting import Counting
 from seed.ledger.store import Store, StoreUnavailableError
 from seed.sizing import Sizing
-from seed.source import Source
+from seed.source import Followed
 from seed.user_clusters import UserClusters
-from seed.webhook_configuration import WebhookConfiguration
+from seed.webhook_configuration import ConfigurationKeeper, WebhookConfiguration
 
 log = logging.getLogger(__name__)
 
 PAUSE = 1.0  # seconds before trying again after a leadership that failed
+
+
+class AllSources(Mapping[str, Followed]):
+    """Of user clusters, and of what the seed itself is for."""
+
+    def __init__(self, *parts: Mapping[str, Followed]) -> None:
+        self._parts = parts
+
+    def __getitem__(self, key: str) -> Followed:
+        for part in self._parts:
+            found = part.get(key)
+            if found is not None:
+                return found
+        raise KeyError(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return chain.from_iterable(self._parts)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._parts))
 
 
 class Leader:
@@ -36,10 +59,15 @@ class Leader:
         lease: Lease,
         desired: Callable[[UserCluster], WebhookConfiguration],
         sizing: Sizing,
+        cluster_api: View,
+        desired_for_cluster_api: Callable[[], WebhookConfiguration],
         *,
         in_flight_window: float,
         on_request: RequestHook | None = None,
     ) -> None:
+        self._cluster_api = cluster_api
+        self._desired_for_cluster_api = desired_for_cluster_api
+        self._keeper: ConfigurationKeeper | None = None  # for Cluster API
         self._cluster = cluster
         self._catalog = catalog
         self._books = books
@@ -58,6 +86,8 @@ class Leader:
     def configuration_changed(self) -> None:
         if self._user_clusters is not None:
             self._user_clusters.configuration_changed()
+        if self._keeper is not None:
+            self._keeper.changed()
 
     async def run(self) -> None:
         """Leads whenever the lease can be had. Cancelled: leaves it to the next replica at once."""
@@ -81,16 +111,16 @@ class Leader:
             work.cancel()
             losing.cancel()
             await asyncio.gather(work, losing, return_exceptions=True)
-            self._user_clusters = None
+            self._user_clusters = self._keeper = None
 
     async def _work(self, term: Term) -> None:
         counting: Counting | None = None
 
-        def changed(source: Source, freed: bool) -> None:
+        def changed(source: Followed, freed: bool) -> None:
             assert counting is not None, "sources start after counting was made"
             counting.changed(source, freed)
 
-        def state_changed(source: Source) -> None:
+        def state_changed(source: Followed) -> None:
             accounts.look_again(source.project)
 
         user_clusters = UserClusters(
@@ -103,12 +133,23 @@ class Leader:
             on_request=self._on_request,
             on_reconcile=metrics.reconciled,
         )
+        self._keeper = ConfigurationKeeper(self._cluster, self._desired_for_cluster_api)
+        feed = Feed(
+            self._cluster,
+            self._catalog,
+            self._cluster_api,
+            self._sizing,
+            self._keeper,
+            on_change=changed,
+            on_state=state_changed,
+        )
+        sources = AllSources(user_clusters.sources, feed.sources)
         accounts = Accounts(
             self._cluster,
             self._catalog,
             self._books,
             self._store,
-            user_clusters.sources,
+            sources,
             term=term.number,
             cold=not term.continuous,
             raise_term=self._lease.raise_term,
@@ -116,13 +157,20 @@ class Leader:
             on_reconcile=metrics.reconciled,
         )
         counting = Counting(
-            self._cluster, self._catalog, self._books, accounts, user_clusters.sources, in_flight_window=self._window
+            self._cluster,
+            self._catalog,
+            self._books,
+            accounts,
+            sources,
+            in_flight_window=self._window,
+            find_hosted=self._cluster_api.find_hosted,
         )
         self._user_clusters = user_clusters
         async with asyncio.TaskGroup() as group:
             group.create_task(accounts.run(), name="accounts")
             group.create_task(counting.run(), name="counting")
             group.create_task(user_clusters.run(), name="user clusters")
+            group.create_task(feed.run(), name="Cluster API")
 
 
 def _each(errors: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol
 
 import msgspec
 
@@ -45,6 +46,44 @@ class Problem(msgspec.Struct, frozen=True):
 
     reason: str
     message: str
+
+
+class Followed(Protocol):
+    """What counting needs of a source, whatever it follows."""
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def project(self) -> str: ...
+
+    @property
+    def tally(self) -> Tally: ...
+
+    @property
+    def counted(self) -> bool:
+        """True once a complete list stands behind the sum, however old it is."""
+
+    @property
+    def current(self) -> bool: ...
+
+    @property
+    def problem(self) -> Problem | None: ...
+
+    @property
+    def lost_at(self) -> float | None:
+        """monotonic: since when the count is kept, not followed"""
+
+    def demand_list(self) -> ListToken: ...
+
+    def listed_since(self, token: ListToken) -> bool:
+        """True once a list that began after the demand is complete."""
+
+    async def listed(self, token: ListToken) -> None:
+        """Until `listed_since(token)` is true."""
+
+    async def generation(self, namespaced_name: str, uid: str) -> int | None:
+        """The object's generation by a consistent read, None if it does not exist (rule 4.5). Raises ApiError."""
 
 
 class Source:
@@ -299,13 +338,13 @@ class Source:
                 log.info("source is followed", extra={"cluster": self.key})
                 self._on_state(self)
             return
-        reason, message = _reason(reflector.error_status), reflector.error
+        reason, message = reason_of(reflector.error_status), reflector.error
         if reason == "Unauthorized" and not self.on_seed:
             message = f"{self._where()}: {message}"
         self._fail(Problem(reason, message))
 
 
-def _reason(status: int) -> str:
+def reason_of(status: int) -> str:
     match status:
         case 401 | 403:
             return "Unauthorized"

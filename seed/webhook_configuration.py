@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from msgspec import structs
 
@@ -80,30 +81,49 @@ def desired(
     timeout_seconds: int = 3,
     break_glass_group: str = "seedquota:break-glass",
 ) -> WebhookConfiguration:
-    """What belongs into the cluster. It holds the token: never log it.
+    """What belongs into the cluster. It holds the token: never log it."""
+    own_source = cluster.spec.kubeconfig_secret_ref is None
+    selector = {"matchLabels": {"kubernetes.io/metadata.name": cluster.metadata.namespace}} if own_source else {}
+    return configuration(
+        name_for(cluster),
+        WEBHOOK,
+        url=f"{base_url}/machines/{cluster.metadata.uid}/{token}",
+        ca_bundle=ca_bundle,
+        timeout_seconds=timeout_seconds,
+        break_glass_group=break_glass_group,
+        rule={
+            "apiGroups": ["cluster.k8s.io"],
+            "apiVersions": ["v1alpha1"],
+            "operations": ["CREATE", "UPDATE"],
+            "resources": ["machines"],
+            "scope": "Namespaced",
+        },
+        namespaces=selector,
+    )
+
+
+def configuration(
+    name: str,
+    webhook: str,
+    *,
+    url: str,
+    ca_bundle: bytes,
+    timeout_seconds: int,
+    break_glass_group: str,
+    rule: Mapping[str, object],
+    namespaces: Mapping[str, object] = MappingProxyType({}),
+) -> WebhookConfiguration:
+    """One that admits by one rule, in the `namespaces` of that selector.
 
     Everything is written out, also what is the API server's default, so that comparing finds what a tenant changed.
     """
-    own_source = cluster.spec.kubeconfig_secret_ref is None
-    selector = {"matchLabels": {"kubernetes.io/metadata.name": cluster.metadata.namespace}} if own_source else {}
-    webhook: Webhook = {
-        "name": WEBHOOK,
-        "clientConfig": {
-            "url": f"{base_url}/machines/{cluster.metadata.uid}/{token}",
-            "caBundle": base64.b64encode(ca_bundle).decode(),
-        },
-        "rules": [
-            {
-                "apiGroups": ["cluster.k8s.io"],
-                "apiVersions": ["v1alpha1"],
-                "operations": ["CREATE", "UPDATE"],
-                "resources": ["machines"],
-                "scope": "Namespaced",
-            }
-        ],
+    written: Webhook = {
+        "name": webhook,
+        "clientConfig": {"url": url, "caBundle": base64.b64encode(ca_bundle).decode()},
+        "rules": [dict(rule)],
         "failurePolicy": "Fail",
         "matchPolicy": "Equivalent",
-        "namespaceSelector": selector,
+        "namespaceSelector": dict(namespaces),
         "objectSelector": {},
         "sideEffects": "NoneOnDryRun",  # a dry run decides and writes nothing
         "timeoutSeconds": timeout_seconds,
@@ -113,7 +133,7 @@ def desired(
             {"name": "break-glass", "expression": f"!({_cel_string(break_glass_group)} in request.userInfo.groups)"}
         ],
     }
-    return WebhookConfiguration(metadata=ObjectMeta(name=name_for(cluster), labels=LABELS), webhooks=[webhook])
+    return WebhookConfiguration(metadata=ObjectMeta(name=name, labels=LABELS), webhooks=[written])
 
 
 def stamping(admitting: WebhookConfiguration) -> WebhookConfiguration:

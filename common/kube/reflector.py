@@ -127,8 +127,11 @@ class Reflector(Generic[T]):
         field_selector: str = "",
         indexes: Mapping[str, IndexFunction[T]] | None = None,
         on_change: Callable[[Change[T]], None] | None = None,
+        known: Iterable[T] = (),
     ) -> None:
+        """`known`: what `on_change` has been told of before: the first list brings what differs from it."""
         self.store: Store[T] = Store(indexes or {})
+        self.store._replace({obj.metadata.key: obj for obj in known})
         self.state = State.STOPPED
         self.synced = asyncio.Event()
         self.error: str | None = None  # why it does not follow the API server now

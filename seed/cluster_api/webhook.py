@@ -1,0 +1,173 @@
+"""The webhook for Cluster API's Machines and MachinePools on the seed itself, and the configuration that calls it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from common.api import UserCluster
+from common.kube.errors import ApiError, NotFound
+from common.kube.meta import Object
+from seed import verdict
+from seed.admission import Verdict
+from seed.cluster_api.view import Subject, View
+from seed.http_reader import Request, Response
+from seed.machine_admission import MachineAdmission, OnDecision, tell
+from seed.machines import cluster_api
+from seed.machines.cluster_api import ClusterMachine, MachinePool, PoolSpec
+from seed.review import AdmissionRequest, User, decided, is_named, patience
+from seed.webhook_configuration import WebhookConfiguration, configuration
+
+PATH = "/cluster-api/"
+CALLER = "cluster-api"
+"""Whom the token in the URL proves: the seed's own API server."""
+
+NAME = "seedquota-cluster-api"
+WEBHOOK = "cluster-api.seedquota.io"
+
+
+class _Named(msgspec.Struct, frozen=True):
+    resource: str = ""
+
+
+class _Request(msgspec.Struct, rename="camel", kw_only=True):
+    uid: str
+    operation: str
+    resource: _Named
+    sub_resource: str = ""
+    user_info: User = msgspec.field(default_factory=User)
+    object: msgspec.Raw = msgspec.Raw(b"null")
+    old_object: msgspec.Raw = msgspec.Raw(b"null")
+    dry_run: bool = False
+
+
+class _Review(msgspec.Struct):
+    request: _Request
+
+
+class _ScaleSpec(msgspec.Struct, frozen=True):
+    replicas: int = 0
+
+
+class _Scale(Object, frozen=True, kw_only=True):
+    """Of autoscaling/v1: what `kubectl scale` and autoscalers write."""
+
+    spec: _ScaleSpec = _ScaleSpec()
+
+
+_review = msgspec.json.Decoder(_Review).decode
+_machine = msgspec.json.Decoder(ClusterMachine | None).decode
+_pool = msgspec.json.Decoder(MachinePool | None).decode
+_scale = msgspec.json.Decoder(_Scale | None).decode
+
+
+def desired(
+    *, base_url: str, token: str, ca_bundle: bytes, timeout_seconds: int, break_glass_group: str
+) -> WebhookConfiguration:
+    """It holds the token: never log it."""
+    return configuration(
+        NAME,
+        WEBHOOK,
+        url=f"{base_url}{PATH}{token}",
+        ca_bundle=ca_bundle,
+        timeout_seconds=timeout_seconds,
+        break_glass_group=break_glass_group,
+        rule={
+            "apiGroups": [cluster_api.GROUP],
+            "apiVersions": sorted(cluster_api.VERSIONS),
+            "operations": ["CREATE", "UPDATE"],
+            "resources": ["machines", "machinepools", "machinepools/scale"],
+            "scope": "Namespaced",
+        },
+    )
+
+
+class ClusterApiWebhook:
+    """Handles `POST /cluster-api/<token>`."""
+
+    def __init__(
+        self,
+        view: View,
+        admission: MachineAdmission,
+        verify: Callable[[str, str], bool],
+        on_decision: OnDecision = lambda _decision, _reason, _path, _seconds: None,
+    ) -> None:
+        self._view = view
+        self._admission = admission
+        self._verify = verify
+        self._on_decision = on_decision
+
+    async def handle(self, request: Request) -> Response:
+        started = time.monotonic()
+        if request.method != "POST" or not self._verify(CALLER, request.path.removeprefix(PATH)):
+            return Response(404, b"not found\n")
+        try:
+            review = _review(request.body).request
+            new, old = _subjects(review)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            return Response(400, f"not an AdmissionReview of a Machine: {error}\n".encode(errors="replace"))
+        if new is not None and not is_named(new):
+            return Response(400, b"the Machine has no proper name, namespace and uid\n")
+        deadline = asyncio.get_running_loop().time() + patience(request.query)
+        found = await self._decide(review, new, old, deadline)
+        told: AdmissionRequest[Object] = AdmissionRequest(
+            uid=review.uid, operation=review.operation, user_info=review.user_info, object=new
+        )
+        tell(told, found, time.monotonic() - started, self._on_decision)
+        return decided(review.uid, found)
+
+    async def _decide(
+        self, review: _Request, new: Subject | _Scale | None, old: Subject | _Scale | None, deadline: float
+    ) -> Verdict:
+        if new is None or review.operation not in {"CREATE", "UPDATE"} or (old is not None and new.spec == old.spec):
+            return Verdict(decision="")  # a Machine that cannot be sized must still lose its finalizer
+        try:
+            async with asyncio.timeout_at(deadline):
+                if isinstance(new, _Scale):
+                    new, old = await self._scaled(new)
+                assert not isinstance(old, _Scale), "only a Scale changes a Scale"
+                cluster = await self._cluster_of(new)
+                if cluster is None:
+                    return Verdict(decision="")  # of no project
+                machine = await self._view.find_machine(new)
+                before = await self._view.find_machine(old) if old is not None else None
+        except NotFound as error:
+            return _undecided(f"the Cluster or MachinePool that it is of is not there: {error.message}")
+        except (ApiError, TimeoutError) as error:
+            return _undecided(f"what the Machine is made of cannot be read now: {error or 'no answer in time'}")
+        return await self._admission.decide(cluster, machine, before, dry_run=review.dry_run, deadline=deadline)
+
+    async def _cluster_of(self, subject: Subject) -> UserCluster | None:
+        """None where it is of no project. Raises NotFound: CAPI makes nothing of a Machine without its Cluster."""
+        namespace, name = subject.metadata.namespace, subject.spec.cluster_name
+        if self._view.knows_cluster(namespace, name):
+            return self._view.user_cluster(namespace, name)
+        return await self._view.find_user_cluster(namespace, name)
+
+    async def _scaled(self, scale: _Scale) -> tuple[MachinePool, MachinePool]:
+        """The MachinePool as it will be, and as it is. Raises ApiError."""
+        old = await self._view.find_pool(scale.metadata.namespace, scale.metadata.name)
+        spec: PoolSpec = msgspec.structs.replace(old.spec, replicas=scale.spec.replicas)
+        metadata = msgspec.structs.replace(old.metadata, generation=old.metadata.generation + 1)
+        return msgspec.structs.replace(old, metadata=metadata, spec=spec), old
+
+
+def _subjects(review: _Request) -> tuple[Subject | _Scale | None, Subject | _Scale | None]:
+    """Raises msgspec.MsgspecError."""
+    old = review.old_object if review.operation == "UPDATE" else b"null"
+    match review.resource.resource, review.sub_resource:
+        case "machines", "":
+            return _machine(review.object), _machine(old)
+        case "machinepools", "":
+            return _pool(review.object), _pool(old)
+        case "machinepools", "scale":
+            return _scale(review.object), _scale(old)
+    return None, None  # a status, say: costs nothing
+
+
+def _undecided(why: str) -> Verdict:
+    decision = verdict.decision_id()
+    return Verdict(decision=decision, refusal=verdict.unavailable("of the project", why, decision))

@@ -1,0 +1,270 @@
+"""Cluster API's own controllers make Machines on the seed, and its quota holds for them as for any other Machine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+
+from common import resources
+from devcluster.cluster_api import INFRASTRUCTURE_GROUP, ClusterApi, infrastructure_crd
+from devcluster.controlplane import ApiServer
+from devcluster.install import GROUP_PATH, Installation, quota
+from devcluster.manifests import Manifest, apply
+from devcluster.observe import quota_on
+
+pytestmark = pytest.mark.integration
+
+NAMESPACE = "alpha"
+SEED = "seed-1"
+CAPI = f"/apis/cluster.x-k8s.io/v1beta2/namespaces/{NAMESPACE}"
+OLD_CAPI = f"/apis/cluster.x-k8s.io/v1beta1/namespaces/{NAMESPACE}"
+INFRASTRUCTURE = f"/apis/{INFRASTRUCTURE_GROUP}/v1beta1/namespaces/{NAMESPACE}"
+LIMITS = {"cpu": "18", "memory": "1Ti"}
+"""Four machines of four CPUs, and no fifth."""
+
+SIZE = {"numCPUs": 4, "memoryMiB": 4096, "diskGiB": 20}
+SECONDS = 60.0
+CALM_SECONDS = 4.0
+
+
+def infrastructure(kind: str, name: str) -> dict[str, str]:
+    return {"apiGroup": INFRASTRUCTURE_GROUP, "kind": kind, "name": name}
+
+
+def cluster(name: str, project: str = "alpha") -> list[Manifest]:
+    endpoint = {"host": "127.0.0.1", "port": 6443}
+    metadata = {"name": name, "namespace": NAMESPACE}
+    return [
+        made("VSphereCluster", name, {"controlPlaneEndpoint": endpoint}),
+        {
+            "apiVersion": "cluster.x-k8s.io/v1beta2",
+            "kind": "Cluster",
+            "metadata": {**metadata, "labels": {"seedquota.io/project": project} if project else {}},
+            "spec": {"infrastructureRef": infrastructure("VSphereCluster", name), "controlPlaneEndpoint": endpoint},
+        },
+    ]
+
+
+def made(kind: str, name: str, spec: object) -> Manifest:
+    metadata = {"name": name, "namespace": NAMESPACE}
+    return {"apiVersion": f"{INFRASTRUCTURE_GROUP}/v1beta1", "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def machines_of(cluster_name: str, kind: str, name: str) -> dict[str, Any]:
+    return {
+        "clusterName": cluster_name,
+        "bootstrap": {"dataSecretName": "none"},
+        "infrastructureRef": infrastructure(kind, name),
+    }
+
+
+def deployment(name: str, cluster_name: str, replicas: int) -> Manifest:
+    labels = {"deployment": name}
+    return {
+        "apiVersion": "cluster.x-k8s.io/v1beta2",
+        "kind": "MachineDeployment",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {
+            "clusterName": cluster_name,
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": machines_of(cluster_name, "VSphereMachineTemplate", "small"),
+            },
+        },
+    }
+
+
+class Seed:
+    """The seed's API server, as its admin."""
+
+    def __init__(self, server: ApiServer, session: aiohttp.ClientSession) -> None:
+        self.server = server
+        self._session = session
+
+    async def names(self, selector: str = "") -> set[str]:
+        async with self._session.get(f"{CAPI}/machines", params={"labelSelector": selector}) as answer:
+            return {found["metadata"]["name"] for found in (await answer.json())["items"]}
+
+    async def send(self, method: str, path: str, body: object = None) -> tuple[int, str]:
+        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        data = json.dumps(body) if body is not None else None
+        async with self._session.request(method, path, data=data, headers={"Content-Type": kind}) as answer:
+            return answer.status, str((await answer.json()).get("message", ""))
+
+    async def scale(self, name: str, replicas: int) -> None:
+        body = {"spec": {"replicas": replicas}}
+        assert (await self.send("PATCH", f"{CAPI}/machinedeployments/{name}/scale", body))[0] == 200
+
+    async def until(self, right: Callable[[set[str]], bool], selector: str = "") -> None:
+        async with asyncio.timeout(SECONDS):
+            while not right(await self.names(selector)):
+                await asyncio.sleep(0.1)
+
+    async def stays(self, count: int) -> None:
+        """Exactly so many Machines, then and for a while."""
+        await self.until(lambda found: len(found) == count)
+        seen = set()
+        for _ in range(int(CALM_SECONDS / 0.1)):
+            seen.add(len(await self.names()))
+            await asyncio.sleep(0.1)
+        assert seen == {count}
+
+    async def used(self, name: str, text: str) -> None:
+        """Until the seed shows this use of the quota."""
+        wanted = resources.only(resources.parse(dict(part.split("=") for part in text.split(","))), LIMITS)
+        async with asyncio.timeout(SECONDS):
+            while resources.only((await quota_on(self.server, name)).used, LIMITS) != wanted:
+                await asyncio.sleep(0.1)
+
+    async def clear(self) -> None:
+        for plural in ("machinedeployments", "machinepools", "machines"):
+            await self.send("DELETE", f"{CAPI}/{plural}")
+        await self.until(lambda found: not found)
+
+
+@pytest_asyncio.fixture(scope="module")
+async def installation(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Installation]:
+    async with Installation(tmp_path_factory.mktemp("sq"), seeds=1) as installed:
+        server = installed.cluster(SEED)
+        kinds = ("VSphereMachine", "VSphereMachineTemplate", "VSphereCluster")
+        async with ClusterApi(server, installed.directory):
+            await apply(server, [infrastructure_crd(kind, "v1beta1") for kind in kinds])
+            await apply(
+                server,
+                [
+                    *cluster("c1"),
+                    *cluster("c2"),
+                    *cluster("free", ""),
+                    made("VSphereMachineTemplate", "small", {"template": {"spec": SIZE}}),
+                ],
+            )
+            async with server.session() as session:
+                seed = Seed(server, session)
+                for name in ("c1", "c2", "free"):
+                    ready = {"status": {"initialization": {"provisioned": True}}}
+                    status, why = await seed.send("PATCH", f"{INFRASTRUCTURE}/vsphereclusters/{name}/status", ready)
+                    assert status == 200, why
+            yield installed
+
+
+@asynccontextmanager
+async def limited(installed: Installation, name: str) -> AsyncIterator[Seed]:
+    server = installed.cluster(SEED)
+    await apply(installed.master, [quota(name, installed.project, LIMITS)])
+    await installed.enforced(name)
+    async with server.session() as session:
+        seed = Seed(server, session)
+        async with asyncio.timeout(SECONDS):
+            path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/seedquota-cluster-api"
+            while (await seed.send("GET", path))[0] != 200:
+                await asyncio.sleep(0.1)
+        try:
+            yield seed
+        finally:
+            await seed.clear()
+            async with installed.master.session() as admin:
+                await admin.delete(f"{GROUP_PATH}/resourcequotas/{name}", raise_for_status=True)
+
+
+async def test_a_deployment_scaled_past_the_quota_stops_exactly_at_the_limit_and_scaling_down_frees(
+    installation: Installation,
+) -> None:
+    async with limited(installation, "capi-deployments") as seed:
+        await apply(seed.server, [deployment("one", "c1", 1)])
+        await seed.until(lambda found: len(found) == 1)
+        await seed.scale("one", 10)
+        await seed.stays(4)
+        await seed.used("capi-deployments", "cpu=16,memory=16Gi")
+
+        await apply(seed.server, [deployment("two", "c2", 2)])
+        await seed.scale("one", 2)
+        await seed.until(lambda found: len(found) == 2, "deployment=one")
+        await seed.until(lambda found: len(found) == 2, "deployment=two")
+        await seed.stays(4)
+
+        await seed.scale("one", 0)
+        await seed.scale("two", 0)
+        await seed.until(lambda found: not found)
+        await seed.used("capi-deployments", "cpu=0,memory=0")
+
+
+async def test_a_cluster_of_no_project_is_of_no_quota(installation: Installation) -> None:
+    async with limited(installation, "capi-free") as seed:
+        await apply(seed.server, [deployment("free", "free", 6)])
+        await seed.stays(6)
+        await seed.used("capi-free", "cpu=0,memory=0")
+
+
+async def test_a_machine_is_refused_with_the_reason_in_either_version_of_the_api(installation: Installation) -> None:
+    def machine(version: str, name: str, reference: dict[str, str]) -> Manifest:
+        spec = machines_of("c1", "", "") | {"infrastructureRef": reference}
+        return {
+            "apiVersion": f"cluster.x-k8s.io/{version}",
+            "kind": "Machine",
+            "metadata": {"name": name, "namespace": NAMESPACE},
+            "spec": spec,
+        }
+
+    def old(name: str) -> dict[str, str]:
+        return {"apiVersion": f"{INFRASTRUCTURE_GROUP}/v1beta1", "kind": "VSphereMachine", "name": name}
+
+    async with limited(installation, "capi-refused") as seed:
+        await apply(seed.server, [made("VSphereMachine", "big", SIZE | {"numCPUs": 19})])
+        for path, body in (
+            (CAPI, machine("v1beta2", "m", infrastructure("VSphereMachine", "big"))),
+            (OLD_CAPI, machine("v1beta1", "m", old("big"))),
+        ):
+            status, message = await seed.send("POST", f"{path}/machines", body)
+            assert status == 403, message
+            assert "exceeded quota: capi-refused, requested: cpu=19, used: cpu=0, limited: cpu=18" in message
+        status, message = await seed.send(
+            "POST", f"{CAPI}/machines", machine("v1beta2", "m", infrastructure("VSphereMachine", "none"))
+        )
+        assert status == 422
+        assert f"cannot size machine: VSphereMachine {NAMESPACE}/none does not exist" in message
+        await seed.used("capi-refused", "cpu=0,memory=0")
+
+
+async def test_a_pool_costs_its_replicas_also_when_it_is_scaled(installation: Installation) -> None:
+    pool = {
+        "apiVersion": "cluster.x-k8s.io/v1beta2",
+        "kind": "MachinePool",
+        "metadata": {"name": "pool", "namespace": NAMESPACE},
+        "spec": {
+            "clusterName": "c1",
+            "replicas": 2,
+            "template": {"spec": machines_of("c1", "VSphereMachine", "of-the-pool")},
+        },
+    }
+    async with limited(installation, "capi-pools") as seed:
+        await apply(seed.server, [made("VSphereMachine", "of-the-pool", SIZE)])
+        assert (await seed.send("POST", f"{CAPI}/machinepools", pool))[0] == 201
+        await seed.used("capi-pools", "cpu=8,memory=8Gi")
+        for path in ("machinepools/pool/scale", "machinepools/pool"):
+            status, message = await seed.send("PATCH", f"{CAPI}/{path}", {"spec": {"replicas": 5}})
+            assert status == 403, message
+            assert "requested: cpu=12, used: cpu=8, limited: cpu=18" in message
+        status, message = await seed.send("PATCH", f"{CAPI}/machinepools/pool/scale", {"spec": {"replicas": 4}})
+        assert status == 200, message
+        await seed.used("capi-pools", "cpu=16,memory=16Gi")
+        assert (await seed.send("PATCH", f"{CAPI}/machinepools/pool", {"spec": {"replicas": 1}}))[0] == 200
+        await seed.used("capi-pools", "cpu=4,memory=4Gi")
+
+
+async def test_a_cluster_that_moves_to_another_project_takes_its_use_along(installation: Installation) -> None:
+    async with limited(installation, "capi-moving") as seed:
+        await apply(seed.server, [deployment("moving", "c2", 3)])
+        await seed.used("capi-moving", "cpu=12,memory=12Gi")
+        for project, use in (("beta", "cpu=0,memory=0"), ("alpha", "cpu=12,memory=12Gi")):
+            label = {"metadata": {"labels": {"seedquota.io/project": project}}}
+            assert (await seed.send("PATCH", f"{CAPI}/clusters/c2", label))[0] == 200
+            await seed.used("capi-moving", use)
