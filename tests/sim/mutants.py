@@ -22,13 +22,13 @@ from seed import evidence, tending
 from seed.accounts import Accounts
 from seed.admission import Admission
 from seed.counting import Counting, _forgetting
-from seed.evidence import Finding
 from seed.ledger.store import StoreUnavailableError
 from seed.ledger.writer import AccountWriter
 from seed.shortage import Shortage
 from tests.sim import schedule, servers
 from tests.sim.checks import Violation
 from tests.sim.master_side import MasterReplica
+from tests.sim.seed_side import Followed
 from tests.sim.world import World
 
 FIRST = 1_000_000_000  # mutants have schedules of their own
@@ -225,6 +225,10 @@ def blind_write(self: servers.Seed, key: servers.Key, account: Account, version:
     return _save(self, key, account, present.version if present else None)
 
 
+async def never_there(self: Followed, _name: str, _uid: str) -> int | None:
+    return None
+
+
 def lists_from_before(self: Accounts, quota: Any, source: Any) -> bool:
     return bool(source.counted)
 
@@ -350,7 +354,7 @@ _learn = grants._learn
 ALL: tuple[Mutant, ...] = (
     Mutant("answer before the write", ((AccountWriter, "_commit", answer_before_the_write),)),
     Mutant("an unknown outcome is a yes", ((AccountWriter, "_commit", an_unknown_outcome_is_a_yes),), ("loss",)),
-    Mutant("release by age alone", ((evidence, "conclude", lambda *_a, **_k: Finding.NEVER_CAME),), ("lag", "crash")),
+    Mutant("release by age alone", ((Followed, "generation", never_there),), ("stale", "cut")),
     Mutant(
         "release without the in-flight window",
         ((evidence, "overdue", lambda known, _window, _now: [(uid, seen) for uid, (seen, _) in known.items()]),),

@@ -15,6 +15,7 @@ from tests.sim.world import RESTORE_TAKES, SIZES, UNIT, Site, World
 PAUSES = (0.01, 0.01, 0.05, 0.1, 0.1, 0.3, 0.3, 0.6, 1.0, 2.0)
 SETTLING = 40  # rounds in which what was begun ends while no time passes, unless two fight who both believe to lead
 QUIET = 120.0  # seconds after which nothing of what went wrong may still show
+BUSY = 4  # times in quiet that users create something all the same
 MOST_FILLED = 14  # requests at once
 
 Step = Callable[[], None]
@@ -201,12 +202,6 @@ class Chaos:
             for _ in range(self.rng.choice((1, 1, 1, 2, 3))):
                 self.world.create(*found, self.rng.choice(SIZES))
 
-    def storm(self, site: Site) -> None:
-        """Many at once, as after an outage."""
-        if not site.dead and site.sources:
-            for _ in range(self.rng.randint(1, 5)):
-                self.world.create(site, self.rng.choice(list(site.sources.values())), self.rng.choice(SIZES))
-
     def resize(self) -> None:
         found = self.source()
         if found is None or not found[1].machines or not found[1].up:
@@ -308,7 +303,7 @@ class Chaos:
         snapshot = site.snapshot
 
         if all(site.api.ledger.get(uid) == stored for uid, stored in snapshot[1].items()):
-            self.storm(site)  # there is nothing to lose yet
+            self.world.storm(site)  # there is nothing to lose yet
             return
         cold = self.rng.random() < 0.6
         if cold:
@@ -321,7 +316,7 @@ class Chaos:
             for _ in range(2 if cold else 0):
                 self.world.start_replica(site)
             site.api.up = True
-            self.storm(site)
+            self.world.storm(site)
 
         self._away(site.api, RESTORE_TAKES, restored)
 
@@ -349,7 +344,7 @@ class Chaos:
         def back() -> None:
             site.api.begin_tenure(snapshot)
             kept.answers = True
-            self.storm(site)
+            self.world.storm(site)
 
         world.truth.excuse()
         world.later.append((world.now + RESTORE_TAKES, back))
@@ -382,7 +377,7 @@ class Chaos:
     def stale(self) -> None:
         found = self.source()
         if found is not None and found[1].up:
-            self._away(found[1], self.rng.choice((0.5, 2.0, 9.0)), lambda: None)
+            self._away(found[1], self.rng.choice((0.5, 2.0, 9.0, 20.0)), lambda: None)
 
     # Admins --------------------------------------------------------------------------------------------------------
 
@@ -557,6 +552,7 @@ def quiet(world: World) -> None:
     if world.tracing:
         world.note("== quiet")
     until = world.now + QUIET
+    busy = BUSY
     with _working(world):
         if not any(world.swarm[name] for name in (*faults.NAMES, "updates", "repeats")):
             _tidy(world)
@@ -569,6 +565,9 @@ def quiet(world: World) -> None:
             left = unfinished(world)
             if not left:
                 break
+            if busy and world.rng.random() < 0.5:  # users are never quiet for long
+                busy -= 1
+                world.storm(world.rng.choice(list(world.sites.values())))
             if world.now > until:
                 world.fail(f"after {QUIET:g} quiet seconds: {left}")
             world.pass_time(2.5)

@@ -253,6 +253,12 @@ class World:
         self.things[thing.uid] = thing
         return self._wish(site, source, thing, size, size)
 
+    def storm(self, site: Site) -> None:
+        """Many at once, as after an outage."""
+        if not site.dead and site.sources:
+            for _ in range(self.rng.randint(1, 5)):
+                self.create(site, self.rng.choice(list(site.sources.values())), self.rng.choice(SIZES))
+
     def resize(self, site: Site, source: Source, thing: Thing, size: ResourceList) -> None:
         assert thing.size is not None, "only what exists is changed"
         need = {name: amount - thing.size[name] for name, amount in size.items() if amount > thing.size[name]}
