@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, cast
 
 import msgspec
@@ -109,13 +109,15 @@ class LedgerClient:
     async def save(self, key: Key, account: Account, version: str | None) -> str:
         replica, api = self._replica, self._replica.api
 
-        term = replica.leader.accounts.term if replica.leader is not None else replica.last_term
+        leader = replica.leader
+        term = leader.accounts.term if leader is not None else replica.last_term
+        listed = {key: followed.listed_at for key, followed in leader.sources.items()} if leader is not None else {}
 
         def write() -> str:
             before = api.ledger.get(key.uid)
             written = api.save(key, account, version)
             if before is not None and before.account.incarnation == account.incarnation:
-                replica.counted(replica, key.uid, before.account, account, term)
+                replica.counted(replica, key.uid, before.account, account, term, listed)
             return written
 
         return await replica.call(f"save {key.name}", write)
@@ -398,7 +400,7 @@ class Replica(Process):
         network: Network,
         loop: Loop,
         shows: Callable[[Replica, str, Report | None], None],
-        counted: Callable[[Replica, str, Account, Account, int], None],
+        counted: Callable[[Replica, str, Account, Account, int, Mapping[str, int]], None],
     ) -> None:
         super().__init__(name, api.name, loop)
         self.api = api

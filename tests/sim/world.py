@@ -6,7 +6,7 @@ Everything here is one step. Which comes next, the schedule decides (`schedule.p
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -231,20 +231,19 @@ class World:
         if said is not None and copy is not None:
             self.truth.reported(replica.api.name, copy.key.uid, said)
 
-    def _counted(self, replica: Replica, uid: str, before: Account, after: Account, term: int) -> None:
-        """What a leader counts, it owns, and has listed since it took the account over."""
+    def _counted(
+        self, replica: Replica, uid: str, before: Account, after: Account, term: int, listed: Mapping[str, int]
+    ) -> None:
+        """What a leader counts, it owns, and has listed (`listed`, when it decided) since it took the account over."""
         claimed = self.claims.setdefault((replica.api.name, uid, after.incarnation), (before.epoch, 0))
         if after.epoch != claimed[0]:
             claimed = self.claims[replica.api.name, uid, after.incarnation] = (after.epoch, len(replica.api.events))
         if after.used is before.used or after.used == before.used or after.epoch != before.epoch:
             return
         self.truth.counted(uid, after.epoch, term)
-        if replica.leader is None:
-            return
         for key, used in after.used.items():
-            followed = replica.leader.sources.get(key)
-            if followed is not None and used != before.used.get(key):
-                self.truth.listed(uid, key, followed.listed_at, claimed[1])
+            if key in listed and used != before.used.get(key):
+                self.truth.listed(uid, key, listed[key], claimed[1])
 
     # What users do -------------------------------------------------------------------------------------------------
 
