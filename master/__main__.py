@@ -15,6 +15,7 @@ from prometheus_client import REGISTRY
 
 from common import metrics, options, program
 from common.kube.client import Cluster
+from common.kube.errors import ApiError
 from common.kube.kubeconfig import InvalidKubeconfig
 from common.kube.lease import Lease
 from common.options import CommonOptions, Flag, UsageError
@@ -34,6 +35,7 @@ LEASE = "seedquota-master"
 DESCRIPTION = (
     "Splits each quota's limit over the seeds, so that it is never exceeded, and shows everyone the same sums."
 )
+PAUSE = 1.0  # seconds before trying again after a leadership that ended
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +66,12 @@ class Master:
         while True:
             async with self.lease.hold() as term:
                 log.info("leading", extra={"term": term.number})
-                await self._until_lost(self.lease.lost, cold=not term.continuous)
+                try:
+                    await self._until_lost(self.lease.lost, cold=not term.continuous)
+                except* ApiError as errors:  # its API server went in the middle of beginning
+                    log.warning("leading ended", extra={"term": term.number, "error": str(_first(errors))})
                 log.info("no longer leading", extra={"term": term.number})
+            await asyncio.sleep(PAUSE)
 
     async def _until_lost(self, lost: asyncio.Event, *, cold: bool) -> None:
         leading = asyncio.create_task(self._lead(cold=cold), name="leading")
@@ -105,6 +111,13 @@ class Master:
         async with asyncio.TaskGroup() as group:
             for work in (seeds, quotas, statuses, tenants, defaults):
                 group.create_task(work.run(), name=type(work).__name__)
+
+
+def _first(errors: BaseExceptionGroup[ApiError]) -> BaseException:
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 async def connect(given: MasterOptions) -> Cluster:

@@ -28,12 +28,13 @@ from common.api import (
     report_to_wire,
 )
 from common.kube.client import Cluster
-from common.kube.errors import NotFound
+from common.kube.errors import NotFound, Unavailable
 from common.kube.lease import LEASES
 from devcluster import manifests
 from devcluster.controlplane import ApiServer, ControlPlane
 from devcluster.install import rights
 from master.__main__ import LEASE, Master
+from master.ledger import Ledgers
 from master.objects import MASTER_QUOTAS, PROJECTS, QUOTA_COPIES, SECRETS, MasterQuota, QuotaCopy
 
 pytestmark = pytest.mark.integration
@@ -324,6 +325,26 @@ async def test_quota_made_again_under_its_name_gets_new_copies(world: World) -> 
 
     await until(new)
     assert (await world.copy("eu-1", "alpha")).spec == second.spec
+
+
+async def test_an_api_server_that_goes_while_a_leader_begins_ends_the_term_and_not_the_program(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uids, failures = Ledgers.uids, 1
+
+    async def first_fails(ledgers: Ledgers) -> list[str]:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise Unavailable(0, "Unavailable", "list quotaledgers: connection refused")
+        return await uids(ledgers)
+
+    monkeypatch.setattr(Ledgers, "uids", first_fails)
+    await world.start_master()
+    await world.add_seed("eu-1", server="eu-1")
+    await world.apply_quota("alpha", cpu="64")
+    await until(lambda: world.copy("eu-1", "alpha"), timeout=20)
+    assert not failures
 
 
 async def test_broken_seeds_are_named_and_delay_no_other(world: World) -> None:
