@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-import msgspec
-
 from common.api import UserCluster
 from common.kube.client import Cluster
 from common.kube.errors import ApiError, Malformed, Unavailable
@@ -23,7 +21,7 @@ from seed.cluster_api.served import Following, Wanted
 from seed.cluster_api.view import Subject, View
 from seed.machines import cluster_api
 from seed.machines.cluster_api import ClusterMachine, MachinePool
-from seed.machines.infrastructure import Described
+from seed.machines.infrastructure import Described, undescribed
 from seed.machines.machine_controller import Machine
 from seed.providers.size import Footprint, ProviderUnavailable
 from seed.sizing import Sizing
@@ -65,10 +63,6 @@ _INDEXES: Mapping[str, IndexFunction[Any]] = {
     "infrastructure": lambda subject: [_infrastructure_of(subject)],
     "metal3": _metal3_namespace,
 }
-
-
-def _raw(text: str) -> msgspec.Raw:
-    return msgspec.Raw(msgspec.json.encode(text))
 
 
 class ClusterSource:
@@ -129,8 +123,9 @@ class ClusterSource:
         found = self._feed.view.machine_of(subject)
         if found is not None:
             return found
-        # a spec of its own, so that each is asked for
-        return Machine(metadata=subject.metadata, spec=Unseen(provider_spec=_raw(subject.metadata.uid)))
+        replicas = subject.replicas if isinstance(subject, MachinePool) else None
+        described = undescribed("", f"{subject.metadata.key} is made of what has not been seen yet", replicas)
+        return Machine(metadata=subject.metadata, spec=Unseen(provider_spec=described.provider_spec))
 
     def _renewed(self, machine: Machine) -> Machine:
         subject = self._feed.subject(machine)
