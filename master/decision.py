@@ -53,8 +53,8 @@ class SeedFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """`ledger` is to be persisted before `allotment` is acted on. `recalls` is what messages say, with what step 4 adds.
-    `learning` is what users are told; `granting` is
-    false also in the moment before every seed was tried. `went_back` says how the ledger was found to be an older one.
+    `learning` is what users are told; `granting` is false also in the moment before every seed was tried. `went_back`
+    says how the ledger was found to be an older one.
     """
 
     ledger: MasterLedger
