@@ -52,7 +52,7 @@ class SeedFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """`ledger` is to be persisted before `allotment` is acted on. `recalls` is what messages say, with what step 4 adds.
+    """`ledger` is to be persisted before `allotment` is acted on. `recalls` is what messages say, with those of step 4.
     `learning` is what users are told; `granting` is false also in the moment before every seed was tried. `went_back`
     says how the ledger was found to be an older one.
     """
