@@ -50,7 +50,7 @@ class Swarm(msgspec.Struct):
 
 
 def draw(rng: random.Random, focus: Collection[str] = ()) -> Swarm:
-    """`focus`: these happen in any case."""
+    """`focus`: these happen in any case; "nothing" goes wrong, time passes "fast", there are "two_quotas"."""
     steps = rng.choice((20, 30, 30, 40, 40, 60, 60, 90, 160)) if rng.random() > 0.003 else 1500
     count = rng.choice((0, 1, 1, 2, 2, 3, 3, 4, 6))
     chosen = rng.sample(NAMES, count)
@@ -58,6 +58,8 @@ def draw(rng: random.Random, focus: Collection[str] = ()) -> Swarm:
     for name in ALWAYS:
         if rng.random() < (0.85 if name == "deletes" else 0.5):
             rates[name] = rng.choice((0.3, 1.0, 2.0))
+    if "nothing" in focus:
+        rates = {"deletes": 2.0}
     rates.update(dict.fromkeys(focus, 4.0))
     return Swarm(
         steps=steps,
@@ -65,6 +67,6 @@ def draw(rng: random.Random, focus: Collection[str] = ()) -> Swarm:
         clusters=rng.choice((1, 1, 1, 2)),
         two_quotas=rng.random() < 0.3 or "two_quotas" in focus,
         settled=rng.random() < 0.9,
-        pace=rng.choice((0.4, 1.0, 1.0, 3.0)),
+        pace=4.0 if "fast" in focus else rng.choice((0.4, 1.0, 1.0, 3.0)),
         rates=rates,
     )

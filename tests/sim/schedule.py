@@ -239,16 +239,15 @@ class Chaos:
     # Faults --------------------------------------------------------------------------------------------------------
 
     def cut(self) -> None:
-        cut = self.world.network.cut
-        if cut and self.rng.random() < 0.5:
-            cut.clear()
+        world, site = self.world, self.site()
+        if site is None:
             return
-        site = self.site()
-        if site is not None:
-            if self.rng.random() < 0.5 and site.sources:
-                cut.add((site.name, self.rng.choice(list(site.sources))))
-            else:
-                cut.add(("master", site.name))
+        if self.rng.random() < 0.5 and site.sources:
+            pair = (site.name, self.rng.choice(list(site.sources)))
+        else:
+            pair = ("master", site.name)
+        world.network.cut.add(pair)
+        world.later.append((world.now + self.rng.choice((0.5, 4.0, 20.0)), lambda: world.network.cut.discard(pair)))
 
     def crash(self) -> None:
         site = self.site()
@@ -276,7 +275,7 @@ class Chaos:
         """Who leads does not notice that it is replaced."""
         world = self.world
         until = world.now + self.rng.choice((4.0, 8.0, 16.0))
-        if self.rng.random() < 0.3:
+        if self.rng.random() < 0.5:
             for master in world.masters:
                 if master.term is not None:
                     master.deaf_until = until
