@@ -281,11 +281,16 @@ class Feed:
         return None
 
     def _changed(self, change: Change[Any]) -> None:
-        subject = change.new if change.new is not None else change.old
-        assert subject is not None, "a change has an object before or after"
-        source = self.sources.get(_cluster_of(subject))
+        old, new = change.old, change.new
+        if old is not None and new is not None and _cluster_of(old) != _cluster_of(new):
+            self._changed(Change(old, None))  # only a Cluster API whose own webhooks are off lets this happen
+            self._changed(Change(None, new))
+            return
+        seen = new if new is not None else old
+        assert seen is not None, "a change has an object before or after"
+        source = self.sources.get(_cluster_of(seen))
         if source is not None:
-            self.on_change(source, source.apply(change.old, change.new))
+            self.on_change(source, source.apply(old, new))
 
     def _remade(self, kind: str, key: str) -> None:
         self._apply_again(self._indexed("infrastructure", f"{kind}/{key}"))

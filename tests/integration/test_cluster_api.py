@@ -197,6 +197,16 @@ async def test_a_deployment_scaled_past_the_quota_stops_exactly_at_the_limit_and
         await seed.used("capi-deployments", "cpu=0,memory=0")
 
 
+async def test_an_agent_killed_while_a_deployment_grows_loses_nothing(installation: Installation) -> None:
+    async with limited(installation, "capi-killed") as seed:
+        await apply(seed.server, [deployment("killed", "c1", 10)])
+        await seed.until(lambda found: len(found) >= 2)
+        for program in await installation.kill_replicas(SEED):
+            await program.start()
+        await seed.stays(4)
+        await seed.used("capi-killed", "cpu=16,memory=16Gi")
+
+
 async def test_a_cluster_of_no_project_is_of_no_quota(installation: Installation) -> None:
     async with limited(installation, "capi-free") as seed:
         await apply(seed.server, [deployment("free", "free", 6)])

@@ -174,9 +174,13 @@ async def test_a_machine_keeps_its_reservation_until_what_it_is_made_of_was_seen
             answering = asyncio.Event()
 
             async def slow(request: Any) -> Any:
-                await answering.wait()
+                """The read of what the watch has not brought."""
+                if request.path.endswith("/late"):
+                    await answering.wait()
+                else:
+                    made.api.answers.append(slow)
 
-            made.api.answers.append(slow)  # the read of what the watch has not brought
+            made.api.answers.append(slow)
             uid = await made.machine("late")
             await eventually(lambda: made.uses("machines=1"))
             assert made.source.tally.seen([uid]) == {}
@@ -247,6 +251,22 @@ async def test_a_label_that_moves_takes_the_machines_along(monkeypatch: pytest.M
             await made.api.remove("clusters", "alpha", "c1")
             with pytest.raises(NotFound):
                 await made.view.find_hosted(KEY)
+
+
+async def test_a_machine_that_changes_its_cluster_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with seed(monkeypatch) as made:
+        await made.cluster()
+        await made.api.put("clusters", "alpha", "c2", metadata={"labels": {"seedquota.io/project": "beta"}}, spec={})
+        await made.infrastructure("a")
+        await made.machine("a")
+        other = hosted_key("alpha", "c2")
+        async with leading(made):
+            await eventually(lambda: made.uses("cpu=4,memory=4Gi,storage=10Gi,machines=1"))
+            await made.api.put("machines", "alpha", "a", spec=machine("a", "c2")["spec"])
+            await eventually(
+                lambda: made.feed.sources[other].tally.used == nanos("cpu=4,memory=4Gi,storage=10Gi,machines=1")
+            )
+            assert made.uses("")
 
 
 async def test_bare_metal_is_counted_again_when_hosts_change(monkeypatch: pytest.MonkeyPatch) -> None:
