@@ -30,6 +30,7 @@ T = TypeVar("T")
 MAX_WAITING = 4096  # beyond that a claim is refused at once: it would only time out
 MAX_BATCH = 512
 LONGEST_LINGER = 0.002  # seconds
+LONGEST_TURN = 0.02
 MAX_CONFLICTS = 100  # a replica that lost must read first, so under load it loses many times in a row
 
 
@@ -98,6 +99,9 @@ class AccountWriter:
         self._known: Stored | None = None
         self._loaded = False
         self._stopped = False
+        self._saving = False
+        self._contended = False  # others write to this account as well
+        self._theirs = asyncio.Event()
         self._highest = ("", 0)  # incarnation and sequence of the latest account known
         self._unsubscribe = store.subscribe(key.uid, self._observe)
 
@@ -173,6 +177,9 @@ class AccountWriter:
             self._on_account(None)
         elif known is None or _newer(stored.account, known.account):
             self._known, self._loaded = stored, True
+            if not self._saving:  # it may be our own; another's would refuse ours
+                self._contended = True
+                self._theirs.set()
             self._highest = (stored.account.incarnation, stored.account.sequence)
             self._on_account(stored.account)
 
@@ -187,6 +194,7 @@ class AccountWriter:
                     await self._serve(batch)
                     self._serving = []
                     await self._linger(len(batch))
+                    await self._give_way()
         finally:
             self._stopped = True
             self._unsubscribe()
@@ -209,6 +217,18 @@ class AccountWriter:
                 await self._wake.wait()
         self._enough = 1
 
+    async def _give_way(self) -> None:
+        """Two replicas that write as fast as they can refuse each other nearly every time. So where others write too,
+        each waits for a write of another's after its own: by then it knows what to build on."""
+        if not self._contended:
+            return
+        self._theirs.clear()
+        try:
+            async with asyncio.timeout(min(2 * self._took, LONGEST_TURN)):
+                await self._theirs.wait()
+        except TimeoutError:
+            self._contended = False
+
     def _gone(self) -> StoreUnavailableError:
         return StoreUnavailableError(f"{self.key.name}: the ledger's writer was stopped")
 
@@ -218,7 +238,7 @@ class AccountWriter:
                 try:
                     await self._commit([entry for entry in batch if not entry.future.done()])
                 except ConflictError:
-                    self._loaded = False
+                    self._loaded, self._contended = False, True
                     self._on_conflict()
                 else:
                     return
@@ -262,7 +282,11 @@ class AccountWriter:
         if after is not None and (before is None or after is not before.account):
             after = msgspec.structs.replace(after, sequence=after.sequence + 1)
             started = time.monotonic()
-            version = await self._store.save(self.key, after, before.version if before else None)
+            self._saving = True
+            try:
+                version = await self._store.save(self.key, after, before.version if before else None)
+            finally:
+                self._saving = False
             self._took = time.monotonic() - started
             self._on_write(self._took, len(batch))
             self._written(before, Stored(after, version))

@@ -554,3 +554,23 @@ async def test_an_account_that_is_gone_is_told_so_that_the_leader_makes_another(
         ledger.heard.clear()
         assert isinstance(await ledger.claim("b"), Fenced)
         assert ledger.heard == [None], "also to a replica that heard nothing and had to read"
+
+
+async def test_two_replicas_that_write_as_fast_as_they_can_take_turns() -> None:
+    async with opened(account(1000)) as ledger:
+        ledger.store.seconds = 0.002
+        other = AccountWriter(ledger.store, KEY, lambda: ledger.terms, on_conflict=ledger._conflict)
+        running = asyncio.create_task(other.run())
+        await asyncio.gather(ledger.claim("first"), other.claim("second", reservation()))
+
+        async def client(writer: AccountWriter, name: str) -> None:
+            for number in range(40):
+                assert isinstance(await writer.claim(f"{name}-{number}", reservation()), Admitted)
+
+        before, ledger.conflicts = ledger.store.saves, 0
+        clients = [client(writer, f"{place}-{n}") for place, writer in enumerate((ledger.writer, other)) for n in "abc"]
+        await asyncio.gather(*clients)
+        assert accounts.use(ledger.store.account) == {"cpu": 242}
+        assert ledger.conflicts < (ledger.store.saves - before) / 4
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
