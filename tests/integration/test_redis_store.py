@@ -374,7 +374,13 @@ async def test_tls_and_whom_to_trust(servers: Rack) -> None:
         await eventually(lambda: heard and heard[-1] == Stored(ACCOUNT, version))
     async with store_at(redis.url, tenure, RedisAccess(password="secret", ca_file=stranger.ca)) as store:
         with pytest.raises(StoreUnavailableError, match=r"(?i)certificate"):
-            await store.reign()
+            async with asyncio.timeout(30):
+                while True:
+                    try:
+                        await store.reign()
+                    except StoreUnavailableError as error:
+                        if "Timeout" not in str(error):  # a busy machine shakes hands slowly
+                            raise
 
 
 async def test_one_member_of_a_cluster_keeps_all_accounts_of_a_seed(servers: Rack) -> None:

@@ -110,8 +110,10 @@ async def test_many_at_a_time_ask_once_for_each_flavour_or_once_for_a_list(cache
 
     lists, single = Told(slow, lists=True), Told(slow)
     elsewhere = Place("do", "https://api")
-    await asyncio.gather(*(cache.ask(lists.question(f"f{number % 40}")) for number in range(1000)))
-    await asyncio.gather(*(cache.ask(single.question(f"f{number % 40}", place=elsewhere)) for number in range(1000)))
+    await asyncio.gather(*(cache.ask(lists.question(f"f{number % 40}"), 30) for number in range(1000)))
+    await asyncio.gather(
+        *(cache.ask(single.question(f"f{number % 40}", place=elsewhere), 30) for number in range(1000))
+    )
     assert len(lists.asked) == 1
     assert sorted(single.asked) == sorted(f"f{number}" for number in range(40))
 

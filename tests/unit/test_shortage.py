@@ -133,15 +133,23 @@ async def test_an_answer_refuses_nobody_once_the_limit_was_raised() -> None:
         assert shortage.refuses(nanos("cpu=5")) is None
 
 
-async def test_the_answer_names_capacity_that_is_out_of_reach() -> None:
+async def test_an_answer_that_no_other_can_better_is_final_capacity_out_of_reach_or_a_seed_that_drains() -> None:
     async with seed_world() as world:
         await world.quota(limits="cpu=64")
         shortage = shortage_of(world)
         waiting = asyncio.create_task(shortage.wait(nanos("cpu=5"), 5))
         await world.asked(number=1)
         answer(world, shortage, 1, unavailable=[WireIdle(seed="us-1", idle={"cpu": "12"}, seconds=420)])
-        (held,) = (await waiting).out_of_reach
+        assert (await waiting).final
+        quota = world.catalog.quota(NAME)
+        assert quota is not None
+        (held,) = quota.out_of_reach
         assert (held.seed, held.idle, held.seconds) == ("us-1", nanos("cpu=12"), 420)
+        for number, draining in ((2, False), (3, True)):
+            waiting = asyncio.create_task(shortage.wait(nanos("cpu=5"), 5))
+            await world.asked(number=number)
+            answer(world, shortage, number, draining=draining, unavailable=[])
+            assert (await waiting).final is draining
 
 
 class Broken(MemoryStore):
