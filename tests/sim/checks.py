@@ -38,6 +38,7 @@ class Wish:
         "thing",
         "told",
         "until",
+        "via",
     )
 
     def __init__(self, thing: Thing, size: ResourceList, generation: int, need: ResourceList, until: float) -> None:
@@ -46,7 +47,7 @@ class Wish:
         self.generation = generation
         self.need = need
         self.until = until
-        self.open = 0  # calls of the webhook under way
+        self.via: object = None  # the replica that was asked last
         self.allowed = False
         self.ended = False
         self.slow = False  # it takes long to be written
@@ -207,6 +208,15 @@ class Truth:
     def listed(self, uid: str, source: str, listed_at: int, claimed_at: int) -> None:
         if listed_at < claimed_at:
             raise self._broken(f"{source} is counted for {uid} from a list that began before the epoch was written")
+
+    def dropped(self, uid: str, thing: Thing, kept: Reservation, seen: int | None) -> None:
+        """A reservation went: its object must be counted, or must not be able to come. `seen` by the leader."""
+        may_come = [wish for wish in thing.wishes if wish.allowed and wish.generation == thing.generation + 1]
+        if any(uid in wish.after and wish.need and wish.claimed <= kept.generation for wish in may_come):
+            raise self._broken(f"{uid} drops the reservation of {thing.uid}, which may still come")
+        there = thing.size is not None and thing.generation >= kept.generation and uid in thing.admitted
+        if there and seen is not None and seen < max(kept.generation, 1):
+            raise self._broken(f"{uid} drops the reservation of {thing.uid}, which is not counted")
 
     def ledger_saved(self, uid: str, before: MasterLedger | None, after: MasterLedger) -> None:
         if before is not None and before.incarnation == after.incarnation:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 from common import account as accounts
+from common import grants
 from tests.sim import faults, product
 from tests.sim.master_side import MasterReplica
 from tests.sim.seed_side import Replica, choose_lag
@@ -13,6 +14,7 @@ from tests.sim.servers import Source
 from tests.sim.world import RESTORE_TAKES, SIZES, UNIT, Site, World
 
 PAUSES = (0.01, 0.01, 0.05, 0.1, 0.1, 0.3, 0.3, 0.6, 1.0, 2.0)
+LONG_PAUSES = (0.3, 1.0, 2.0, 3.0)
 SETTLING = 40  # rounds in which what was begun ends while no time passes, unless two fight who both believe to lead
 QUIET = 120.0  # seconds after which nothing of what went wrong may still show
 BUSY = 4  # times in quiet that users create something all the same
@@ -67,6 +69,7 @@ class Chaos:
             (0.8 * swarm["crash"], self.crash),
             (0.5 * swarm["cold"], self.cold),
             (0.8 * swarm["sluggish"], self.sluggish),
+            (0.5 * swarm["lag"], self.stall),
             (0.8 * swarm["master"], self.crash_master),
             (0.8 * swarm["restore_seed"], self.restore_seed),
             (0.8 * swarm["restore_master"], self.restore_master),
@@ -141,7 +144,7 @@ class Chaos:
 
     def watch(self) -> None:
         replica = self.replica()
-        if replica is not None and replica.api.up:
+        if replica is not None and replica.api.up and replica.blind_until <= self.world.now:
             replica.watch(self.lag(self.rng, replica.at, len(replica.api.events)))
 
     def follow(self) -> None:
@@ -175,7 +178,7 @@ class Chaos:
         master.decide(name)
 
     def time(self) -> None:
-        self.world.pass_time(self.rng.choice(PAUSES))
+        self.world.pass_time(self.rng.choice(LONG_PAUSES if self.world.swarm.pace > 3 else PAUSES))
 
     def wait(self) -> None:
         self.world.pass_time(2.0)
@@ -247,7 +250,7 @@ class Chaos:
         else:
             pair = ("master", site.name)
         world.network.cut.add(pair)
-        world.later.append((world.now + self.rng.choice((0.5, 4.0, 20.0)), lambda: world.network.cut.discard(pair)))
+        world.later.append((world.now + self.rng.choice((0.5, 4.0, 30.0)), lambda: world.network.cut.discard(pair)))
 
     def crash(self) -> None:
         site = self.site()
@@ -270,6 +273,13 @@ class Chaos:
             self.world.crash_replica(site, replica)
         for _ in range(2):
             self.world.start_replica(site)
+
+    def stall(self) -> None:
+        """A watch brings nothing any more, and does not end either."""
+        replica, world = self.replica(), self.world
+        if replica is not None:
+            replica.blind_until = world.now + self.rng.choice((2.0, 8.0, 16.0))
+            world.later.append((replica.blind_until, lambda: None))
 
     def sluggish(self) -> None:
         """Who leads does not notice that it is replaced."""
@@ -327,6 +337,8 @@ class Chaos:
             world.master_snapshot = world.master.snapshot()
             return
         snapshot = world.master_snapshot
+        if self.rng.random() < 0.5:
+            self.cut()
         self._away(world.master, RESTORE_TAKES, lambda: world.restore_master(snapshot))
 
     def restore_ledger(self) -> None:
@@ -499,7 +511,8 @@ def _round(world: World) -> bool:
         if site.dead or not site.api.up:
             continue
         for replica in site.replicas:
-            if replica.at < len(site.api.events) and not (lag and world.rng.random() < lag):
+            blind = replica.blind_until > world.now or (lag and world.rng.random() < lag)
+            if replica.at < len(site.api.events) and (world.working or not blind):
                 did = True
                 replica.watch(len(site.api.events))
             leader = replica.leader
@@ -614,6 +627,8 @@ def unfinished(world: World) -> str:
             there = world.there(site, copy.subject)
             if counted != there:
                 return f"{site.name} counts {counted} in {name}, there is {there}"
+            if copy.report is None or copy.report.used != grants.report(account).used:
+                return f"the master was not told what {site.name} uses of {name}"
     for name, spec in world.master.quotas.items():
         if spec.key.uid not in world.master.ledgers:
             return f"the master has no ledger of {name}"

