@@ -36,6 +36,7 @@ def main() -> int:
     )
     print(report.table())
     if report.violations:
+        print(f"what went wrong and when: {directory}/faults.txt; what clients were told: load.txt; each program's log")
         print(f"again: python -m tests.chaos --minutes {given.minutes:g} --store {given.store} --seed {seed}")
         return 1
     if given.directory is None:

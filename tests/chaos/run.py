@@ -29,7 +29,6 @@ _CLIENTS = 10
 class Report:
     seed: int
     store: str
-    directory: Path
     seconds: float = 0.0
     requests: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
@@ -56,7 +55,6 @@ class Report:
             ("leak", f"{len(self.leaks)}"),
             ("unfilled", str(self.unfilled)),
             ("seconds until settled", f"{self.settled_after:.1f}"),
-            ("logs", str(self.directory)),
         ]
         width = max(len(name) for name, _ in rows)
         lines = [f"{name:<{width}}  {value}" for name, value in rows]
@@ -66,7 +64,7 @@ class Report:
 async def run(
     *, seconds: float, store: str, seed: int, directory: Path, progress: Callable[[str], None] = lambda _line: None
 ) -> Report:
-    report = Report(seed=seed, store=store, directory=directory)
+    report = Report(seed=seed, store=store)
     progress("starting")
     async with place(directory, store) as here:
         recording = asyncio.create_task(record(here))
