@@ -46,6 +46,7 @@ MAX_PAGE = 128 * 1024 * 1024  # bytes of one page of a list
 PAGE = 500  # objects in one page of a list
 MAX_ITEMS = 500_000  # objects in one list
 LIST_RESTARTS = 3  # how often a list begins again because its continue token expired
+LEASE_CONNECTIONS = 2
 IDLE_WATCH = 150.0  # seconds; the API server sends a bookmark about every minute
 REFRESH_CREDENTIALS = 60.0  # seconds between looks at credentials that may expire
 USER_AGENT = "seedquota"
@@ -193,9 +194,11 @@ class Cluster:
         self.timeout = timeout
         self._access = access
         self._default_timeout = aiohttp.ClientTimeout(total=timeout)
-        # Watches hold their connections: with a pool of their own they cannot starve requests.
+        # Watches hold their connections: with a pool of their own they cannot starve requests. And who renews a lease
+        # must not wait behind a pile of other requests until it is lost.
         self._requests = _session(access.tls, connections)
         self._watches = _session(access.tls, connections)
+        self._leases = _session(access.tls, LEASE_CONNECTIONS)
         self._headers: dict[str, CIMultiDict[str]] = {}
         self._set_authorization(access.authorization)
         self._refresh_lock = Lock()
@@ -237,8 +240,8 @@ class Cluster:
         return self._access.server
 
     async def close(self) -> None:
-        await self._watches.close()
-        await self._requests.close()
+        for pool in (self._watches, self._leases, self._requests):
+            await pool.close()
 
     async def get(self, resource: Resource[T], name: str, namespace: str | None = None) -> T:
         path = resource.path(namespace, name)
@@ -459,10 +462,11 @@ class Cluster:
             headers = headers.copy()
             headers["Accept"] = accept
         limits = self._default_timeout if timeout is None else aiohttp.ClientTimeout(total=timeout)
+        pool = self._leases if plural == "leases" else self._requests
         started = time.monotonic()
         status = 0
         try:
-            async with self._requests.request(
+            async with pool.request(
                 method,
                 URL(self._access.server + path, encoded=True),
                 data=body,

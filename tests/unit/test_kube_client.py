@@ -22,6 +22,7 @@ from common.kube.errors import (
     Unavailable,
 )
 from common.kube.kubeconfig import Access
+from common.kube.lease import LEASES
 from common.kube.meta import Object, ObjectMeta
 from common.kube.resource import Resource
 from tests.unit.fake_api_server import fake_api_server, status
@@ -335,6 +336,27 @@ async def test_watches_do_not_take_connections_from_requests(fake):
             with pytest.raises(Unavailable, match="no answer within 2 s"):
                 async with cluster.open_watch(CONFIGMAPS, resource_version="100"):
                     pass
+    finally:
+        await cluster.close()
+
+
+async def test_a_lease_is_renewed_while_other_requests_wait_for_a_connection(fake):
+    cluster = fake.cluster(connections=1, timeout=2.0)
+    ends = asyncio.Event()
+
+    async def slow(request):
+        if "configmaps" in request.path:
+            await ends.wait()
+
+    fake.answers = [slow] * 2
+    try:
+        waiting = asyncio.create_task(cluster.list(CONFIGMAPS))
+        while not fake.requests:
+            await asyncio.sleep(0.01)
+        with pytest.raises(NotFound):
+            await cluster.get(LEASES, "leader", "default")
+        ends.set()
+        await waiting
     finally:
         await cluster.close()
 
