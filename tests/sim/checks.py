@@ -86,6 +86,7 @@ class Truth:
         self.doubted: set[str] = set()  # lives of ledgers and accounts that a restore has set back
         self.ledgers: dict[str, MasterLedger] = {}
         self.accounts: dict[tuple[str, str], Account] = {}  # by quota uid and seed
+        self.answered: set[tuple[str, str, str]] = set()  # nonces that were answered to a seed
         self.admitted = 0
         self.found: Violation | None = None  # the first; the product may have swallowed it
 
@@ -189,6 +190,8 @@ class Truth:
             self._grows(f"granted of {uid} on {seed}", before.granted, after.granted)
             self._grows(f"returned of {uid} on {seed}", before.returned, after.returned)
             self._only_free(uid, seed, before, after)
+            if before.fenced and not after.fenced and (uid, seed, before.nonce) not in self.answered:
+                raise self._broken(f"account of {uid} on {seed} opens, and nobody has answered its nonce")
             if after.sequence <= before.sequence:
                 raise self._broken(f"account of {uid} on {seed}: sequence {before.sequence}, then {after.sequence}")
             if after.epoch < before.epoch:
@@ -280,6 +283,8 @@ class Truth:
 
     def shown(self, uid: str, seed: str, grant: Grant) -> None:
         """What the master shows must be durable."""
+        if grant.nonce:
+            self.answered.add((uid, seed, grant.nonce))
         ledger = self.ledgers.get(uid)
         if ledger is None or ledger.incarnation != grant.incarnation or grant.incarnation in self.doubted:
             return

@@ -99,14 +99,19 @@ def adopt_a_lower_counter(account: Account, grant: Grant) -> Account:
     return replace(account, granted=grant.granted)
 
 
-def receive_from_any_life(account: Account, grant: Grant) -> Account:
+def obey_any_life(account: Account, grant: Grant) -> Account:
+    if account.fenced:
+        return account
     granted = resources.maximum(account.granted, grant.granted)
-    return account if account.fenced or granted == account.granted else replace(account, granted=granted)
+    return accounts.give_back(
+        account if granted == account.granted else replace(account, granted=granted), grant.recall
+    )
 
 
-def receive_while_fenced(account: Account, grant: Grant) -> Account:
-    granted = resources.maximum(account.granted, grant.granted)
-    return account if granted == account.granted else replace(account, granted=granted, nonce="")
+def obey_while_fenced(account: Account, grant: Grant) -> Account:
+    if not account.fenced or grant.incarnation != account.master:
+        return _obey(account, grant)
+    return replace(account, granted=resources.maximum(account.granted, grant.granted), nonce="")
 
 
 def _give_back(account: Account, recall: Mapping[str, int], busy: Mapping[str, int]) -> Account:
@@ -163,10 +168,6 @@ def an_update_rides_on_the_creation(known: Reservation, wanted: Reservation) -> 
 
 def a_repeat_takes_the_place(known: Reservation, wanted: Reservation) -> tuple[Reservation, Mapping[str, int]]:
     return wanted, resources.subtract(wanted.amount, known.amount)
-
-
-def release_whoever_relies_on_it(account: Account, epoch: int, absent: Mapping[str, Reservation]) -> Account:
-    return accounts._drop(account, absent)
 
 
 def withdraw_whoever_relies_on_it(account: Account, uid: str, _reservation: Reservation) -> Account:
@@ -351,6 +352,7 @@ def master_writes_blindly(self: servers.Master, uid: str, ledger: MasterLedger, 
 
 
 _count = accounts.count
+_obey = accounts.obey
 _commit = AccountWriter._commit
 _save = servers.Seed.save
 _save_ledger = servers.Master.save
@@ -377,14 +379,11 @@ ALL: tuple[Mutant, ...] = (
         "lists from before the epoch", ((Accounts, "may_count", lists_from_before),), ("sluggish", "lag", "deletes")
     ),
     Mutant("adopt a lower counter", ((accounts, "receive", adopt_a_lower_counter),), ("late",), 4000),
-    Mutant(
-        "receive from another life", ((accounts, "receive", receive_from_any_life),), ("restore_master", "late"), 5000
-    ),
+    Mutant("receive from another life", ((accounts, "obey", obey_any_life),), ("restore_master", "late"), 5000),
     Mutant(
         "a grant lifts the fence",
-        ((accounts, "receive", receive_while_fenced),),
+        ((accounts, "obey", obey_while_fenced),),
         ("restore_seed", "cold"),
-        4000,
     ),
     Mutant("return what is used", ((accounts, "give_back", return_what_is_used),)),
     Mutant("return what is reserved", ((accounts, "give_back", return_what_is_reserved),)),
@@ -400,12 +399,6 @@ ALL: tuple[Mutant, ...] = (
         "an update is charged as the larger", ((accounts, "_on_top", an_update_rides_on_the_creation),), ("updates",)
     ),
     Mutant("a repeat takes the place", ((accounts, "_on_top", a_repeat_takes_the_place),), ("repeats", "updates")),
-    Mutant(
-        "evidence releases what others rely on",
-        ((accounts, "release", release_whoever_relies_on_it),),
-        ("updates", "never", "slow", "fast"),
-        5000,
-    ),
     Mutant(
         "a repeat does not begin the window anew",
         ((evidence, "watched", age_of_the_first_claim),),
@@ -464,7 +457,7 @@ ALL: tuple[Mutant, ...] = (
         "learn from a fence",
         ((grants, "_learn", learn_from_a_fence),),
         ("restore_master", "master", "late", "sluggish"),
-        10000,
+        3000,
     ),
     Mutant("what is silent is freed", ((decision, "_take_up", free_what_is_silent),), ("cut",)),
     Mutant(
