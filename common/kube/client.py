@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import ssl
 import time
-from asyncio import Lock
+from asyncio import Lock, Semaphore
 from asyncio import timeout as timeout_after
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -199,6 +199,8 @@ class Cluster:
         self._requests = _session(access.tls, connections)
         self._watches = _session(access.tls, connections)
         self._leases = _session(access.tls, LEASE_CONNECTIONS)
+        # First come, first served. In aiohttp's pool whoever asks while a connection returns passes all who wait.
+        self._turns = Semaphore(connections)
         self._headers: dict[str, CIMultiDict[str]] = {}
         self._set_authorization(access.authorization)
         self._refresh_lock = Lock()
@@ -453,8 +455,8 @@ class Cluster:
     ) -> bytes:
         """The bare request; `path` includes the query, already quoted. Returns the body of a 2xx answer.
 
-        `timeout` is in seconds, for everything from a free connection to the last byte. `verb` and `plural` are for
-        `on_request` and messages.
+        `timeout` is in seconds, for everything from a free connection to the last byte, and once more for the wait for
+        that connection. `verb` and `plural` are for `on_request` and messages.
         """
         verb = verb or method.lower()
         headers = await self._headers_for(content_type if body is not None else "", verb)
@@ -462,19 +464,21 @@ class Cluster:
             headers = headers.copy()
             headers["Accept"] = accept
         limits = self._default_timeout if timeout is None else aiohttp.ClientTimeout(total=timeout)
-        pool = self._leases if plural == "leases" else self._requests
         started = time.monotonic()
         status = 0
         try:
-            async with pool.request(
-                method,
-                URL(self._access.server + path, encoded=True),
-                data=body,
-                headers=headers,
-                timeout=limits,
-                allow_redirects=False,
-                server_hostname=self._access.tls_server_name,
-            ) as response:
+            async with (
+                self._connection(plural, timeout or self.timeout) as pool,
+                pool.request(
+                    method,
+                    URL(self._access.server + path, encoded=True),
+                    data=body,
+                    headers=headers,
+                    timeout=limits,
+                    allow_redirects=False,
+                    server_hostname=self._access.tls_server_name,
+                ) as response,
+            ):
                 content = await _read_body(response, max_body, f"cluster {self.name}: {verb} {path}")
                 status = response.status
         except (aiohttp.ClientError, OSError) as error:
@@ -485,6 +489,22 @@ class Cluster:
         if 200 <= status < 300:
             return content
         raise self._error(status, content, f"{verb} {path}", response)
+
+    @asynccontextmanager
+    async def _connection(self, plural: str, timeout: float) -> AsyncIterator[aiohttp.ClientSession]:
+        """The pool to ask, when one of its connections is free."""
+        if plural == "leases":
+            yield self._leases
+            return
+        if self._turns.locked():
+            async with timeout_after(timeout):
+                await self._turns.acquire()
+        else:
+            await self._turns.acquire()
+        try:
+            yield self._requests
+        finally:
+            self._turns.release()
 
     def _set_authorization(self, authorization: str | None) -> None:
         common = {"User-Agent": USER_AGENT, "Accept": JSON, "Accept-Encoding": "identity"}

@@ -340,6 +340,26 @@ async def test_watches_do_not_take_connections_from_requests(fake):
         await cluster.close()
 
 
+async def test_whoever_waits_for_a_connection_is_not_passed_by_others(fake):
+    cluster = fake.cluster(connections=1, timeout=2.0)
+    asked = []
+
+    async def greedy():
+        for number in range(20):
+            asked.append(number)
+            await cluster.list(CONFIGMAPS)
+
+    try:
+        busy = asyncio.create_task(greedy())
+        while not asked:
+            await asyncio.sleep(0)
+        await cluster.list(CONFIGMAPS)
+        assert len(asked) < 5
+        await busy
+    finally:
+        await cluster.close()
+
+
 async def test_a_lease_is_renewed_while_other_requests_wait_for_a_connection(fake):
     cluster = fake.cluster(connections=1, timeout=2.0)
     ends = asyncio.Event()
