@@ -31,14 +31,12 @@ class Wish:
         "ended",
         "generation",
         "need",
-        "open",
         "repeats",
         "size",
         "slow",
         "thing",
         "told",
         "until",
-        "via",
     )
 
     def __init__(self, thing: Thing, size: ResourceList, generation: int, need: ResourceList, until: float) -> None:
@@ -47,7 +45,6 @@ class Wish:
         self.generation = generation
         self.need = need
         self.until = until
-        self.via: object = None  # the replica that was asked last
         self.allowed = False
         self.ended = False
         self.slow = False  # it takes long to be written

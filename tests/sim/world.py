@@ -36,9 +36,6 @@ SIZES: tuple[ResourceList, ...] = (
     {"cpu": 3, "memory": 2},
 )
 UNIT: ResourceList = {"cpu": 1, "memory": 1}
-# A creation that is repeated through another replica, while the first call is under way, may lose its reservation when
-# the repeat is given up (rule 4.3): until that is mended, repeats go where the first went.
-REPEATS_STAY = True
 RESTORE_TAKES = 6.5  # seconds in which an API server is away while it is restored: longer than a lease lasts
 
 
@@ -290,9 +287,6 @@ class World:
             self._ended(wish)
             return
         replica = self.rng.choice(serving)
-        if REPEATS_STAY and wish.via in serving and wish.claimed == 0:
-            replica = wish.via
-        wish.via = replica
         gives_up = self.now + WEBHOOK_TIMEOUT
 
         def arrives() -> None:
