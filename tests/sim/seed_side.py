@@ -160,6 +160,10 @@ class Followed:
     def wants_list(self) -> bool:
         return not self.listing and self._wanted > self._done
 
+    @property
+    def settled(self) -> bool:
+        return self.counted and not self.listing and not self.wants_list
+
     def seen(self, uid: str) -> int:
         """The generation at which it stands in the sum; 0 if it does not."""
         machine = self._store.get(uid)

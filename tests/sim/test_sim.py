@@ -39,10 +39,15 @@ def test_a_schedule_is_known_by_its_number() -> None:
     [
         "answer before the write",
         "blind write, no compare-and-set",
+        "lists from before the epoch",
+        "release without the in-flight window",
         "return what is used",
         "a count drops what it has not seen",
-        "release without the in-flight window",
+        "a grant lifts the fence",
+        "two quotas without cancel",
+        "never give back",
         "grant what is not used",
+        "what is silent is freed",
         "show before it is persisted",
     ],
 )

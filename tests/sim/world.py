@@ -73,7 +73,7 @@ class World:
         self.filled = 0
         self.working = False  # nothing goes wrong now
         self.claims: dict[tuple[str, str, str], tuple[int, int]] = {}  # of which epoch an account is, and since when
-        self.written: set[str] = set()
+        self.written: set[str] = set()  # while the leader followed
         self.denied: set[str] = set()
         self._tokens = 0
         self.master_snapshot: tuple[Any, ...] | None = None
@@ -338,10 +338,17 @@ class World:
             thing.admitted = dict(wish.after)
             meta = ObjectMeta(thing.uid, thing.uid, thing.generation)
             source.write(before, Machine(meta, wish.size))
-            self.written.add(thing.uid)
+            if self._followed(source):
+                self.written.add(thing.uid)
             if self.tracing:
                 self.note(f"  {thing.uid} is written, generation {thing.generation}")
         self._ended(wish)
+
+    def _followed(self, source: Source) -> bool:
+        """Whether the leader hears of every change."""
+        leaders = (replica.leader for replica in self.sites[source.seed].replicas)
+        found = [leader.sources.get(source.key) for leader in leaders if leader is not None]
+        return bool(found) and all(each is not None and each.settled for each in found)
 
     def _ended(self, wish: Wish) -> None:
         if wish.ended:
