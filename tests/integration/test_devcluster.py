@@ -245,7 +245,7 @@ async def test_up_leaves_nothing_behind_however_it_ends(number: signal.Signals, 
             assert len(re.findall(r"etcd --data-dir", servers)) == 1, servers
         finally:
             up.send_signal(number)
-            ended = await asyncio.to_thread(up.wait, 30)
+            ended = await asyncio.to_thread(up.wait, 120)  # it waits 20 s for each server that is slow to end
         assert ended == (-signal.SIGKILL if number == signal.SIGKILL else 128 + number), output.read_text()
         await until_nothing_is_left(directory)
         assert "Traceback" not in output.read_text()
