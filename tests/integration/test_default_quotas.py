@@ -26,7 +26,7 @@ pytestmark = pytest.mark.integration
 PROJECTS = 250  # of the thousand in the goal: beside other tests a fourth of them takes as long
 CLIENTS = 32
 GOAL = 10.0  # seconds for each step over a thousand projects
-BOUND = 60.0  # ... on a machine that is busy with other tests
+BOUND = 300.0  # ... on a machine that is busy with other tests
 HUGE = Size("10000", "1Gi", "1Gi")  # more than any limit here
 PROBE_PAUSE = 0.005
 _numbers = itertools.count(1)
@@ -45,18 +45,15 @@ async def site(installation: Site) -> AsyncIterator[Site]:
     before = installation.positions()
     yield installation
     await set_defaults(installation)
-    for quota in await installation.items("master", "resourcequotas"):
-        await installation.delete("master", f"resourcequotas/{quota['metadata']['name']}")
-    for path in ("projects", "organizations"):
-        for found in await installation.items("master", path):
-            await installation.delete("master", f"{path}/{found['metadata']['name']}")
+    for path in ("resourcequotas", "projects", "organizations"):
+        await installation.delete("master", path)  # all of them
     await installation.apply("master", named("Project", "alpha"))
 
     async def clean() -> None:
         for seed in installation.installed.seeds:
             assert await installation.items(seed, "resourcequotas") == []
 
-    await until(clean, 30)
+    await until(clean, BOUND)
     assert [line for line in installation.said(before) if line["level"] not in ("debug", "info", "warning")] == []
 
 
