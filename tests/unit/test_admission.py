@@ -3,15 +3,16 @@ from __future__ import annotations
 import asyncio
 import time
 
+import msgspec
 import pytest
 
 from common import account as accounts
 from common.account import Reservation
-from common.api import WireIdle
+from common.api import SETTINGS, QuotaSettings, WireIdle
 from seed.admission import Request, Verdict
 from seed.ledger.memory import MemoryStore
 from seed.ledger.store import Key, StoreUnavailableError
-from tests.unit.seed_world import PROJECT, nanos, seed_world
+from tests.unit.seed_world import PROJECT, SeedWorld, nanos, seed_world
 
 
 def request(
@@ -65,6 +66,39 @@ async def test_a_project_that_has_not_come_is_not_admitted_past_its_organization
         found = await world.admission.decide(request(need="cpu=1"))
         assert found.refusal is not None and found.refusal.code == 503
         assert "project alpha has not come from the master" in found.refusal.message
+
+
+def set_default(world: SeedWorld, kind: str, enforcement: str = "deny") -> None:
+    body = {
+        "metadata": {"name": SETTINGS},
+        "spec": {"defaults": {kind: {"quota": {"cpu": "4"}, "enforcement": enforcement}}},
+    }
+    world.catalog.settings.store._set(SETTINGS, msgspec.convert(body, QuotaSettings))
+
+
+@pytest.mark.parametrize("kind", ["project", "organization"])
+async def test_where_there_is_a_default_nothing_is_admitted_before_the_quota_has_come(kind: str) -> None:
+    async with seed_world() as world:
+        set_default(world, kind)
+        found = await world.admission.decide(request())
+        assert found.refusal is not None and found.refusal.code == 503
+        assert "what limits project alpha has not come from the master" in found.refusal.message
+        await world.quota("any", limits="cpu=64", granted="cpu=64", kind=kind)
+        assert (await world.admission.decide(request())).refusal is None
+
+
+async def test_a_project_that_is_not_here_may_have_an_organization_that_gets_a_default() -> None:
+    async with seed_world() as world:
+        set_default(world, "organization")
+        world.forget_project()
+        found = await world.admission.decide(request())
+        assert found.refusal is not None and found.refusal.code == 503
+
+
+async def test_a_default_that_only_warns_is_not_waited_for() -> None:
+    async with seed_world() as world:
+        set_default(world, "project", "warn")
+        assert (await world.admission.decide(request())).refusal is None
 
 
 async def test_a_quota_limits_on_while_its_copy_is_missing_until_the_master_lets_it_go() -> None:

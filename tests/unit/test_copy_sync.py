@@ -1,0 +1,140 @@
+"""In which order copies on a seed come and go. The test plays its API server, and says what the master has seen of it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+
+from common.api import RELEASED_ANNOTATION, UID_LABEL
+from common.kube.client import Cluster
+from common.kube.meta import Object, ObjectMeta
+from common.kube.reflector import Store
+from master.caches import BY_SUBJECT, Caches, subject_of
+from master.objects import MASTER_QUOTAS, MasterQuota, Named, QuotaCopy
+from master.sync import SUCCEEDED, CopySync, SeedCaches
+
+QUOTA = "resourcequotas"
+Written = tuple[str, str, bool]  # what was done, to which quota, and whether that says that the master lets it go
+
+
+def stores() -> SimpleNamespace:
+    by_subject: Any = {BY_SUBJECT: lambda quota: ["/".join(subject_of(quota))]}
+    names = ("projects", "organizations", "settings")
+    found = {name: SimpleNamespace(store=Store[Named]({})) for name in names}
+    return SimpleNamespace(**found, quotas=SimpleNamespace(store=Store[MasterQuota](by_subject)))
+
+
+class Seed:
+    """`there` is what the master has seen of the seed, `done` what it did there."""
+
+    def __init__(self) -> None:
+        self.master = stores()
+        self.there = stores()
+        self.done: list[Written] = []
+        cluster = SimpleNamespace(create=self._create, replace=self._replace, delete=self._delete)
+        self.master.gets_default = lambda kind, name: False
+        self.sync = CopySync(
+            "eu-1",
+            cast(Caches, self.master),
+            cast(Cluster, cluster),
+            cast(SeedCaches, self.there),
+            on_settled=lambda _plural, _name: None,
+        )
+
+    async def look(self, name: str) -> float | None:
+        return await self.sync._reconcile((QUOTA, name))
+
+    async def _create(self, _resource: object, body: dict[str, Any]) -> None:
+        self.done.append(("create", body["metadata"]["name"], False))
+
+    async def _replace(self, _resource: object, body: Object) -> None:
+        self.done.append(("replace", body.metadata.name, RELEASED_ANNOTATION in body.metadata.annotations))
+
+    async def _delete(self, _resource: object, name: str, uid: str) -> None:
+        self.done.append(("delete", name, False))
+
+
+def quota(name: str, uid: str = "", project: str = "alpha") -> MasterQuota:
+    body = {
+        "metadata": {"name": name, "uid": uid or f"{name}-uid"},
+        "spec": {"subject": {"kind": "project", "name": project}},
+    }
+    return msgspec.convert(body, MASTER_QUOTAS.type)
+
+
+def copy(of: MasterQuota) -> QuotaCopy:
+    metadata = ObjectMeta(name=of.metadata.name, uid="copy", labels={UID_LABEL: of.metadata.uid})
+    return QuotaCopy(metadata=metadata, spec=of.spec)
+
+
+def seen(where: SimpleNamespace, found: MasterQuota | QuotaCopy) -> None:
+    where.quotas.store._set(found.metadata.name, found)
+
+
+GOES: list[Written] = [("replace", "old", True), ("delete", "old", False)]
+
+
+async def test_a_copy_stays_until_another_quota_of_its_subject_is_seen_on_the_seed() -> None:
+    seed = Seed()
+    seen(seed.there, copy(quota("old")))
+    seen(seed.master, quota("new"))
+    assert await seed.look("old") == SUCCEEDED
+    assert await seed.look("new") is None
+    assert await seed.look("old") == SUCCEEDED
+    assert seed.done == [("create", "new", False)]
+    seen(seed.there, copy(quota("new")))
+    assert await seed.look("old") is None
+    assert seed.done[1:] == GOES
+
+
+async def test_the_one_that_waits_is_looked_at_when_the_other_has_come() -> None:
+    seed = Seed()
+    seen(seed.there, copy(quota("old")))
+    seen(seed.there, copy(quota("new")))
+    seen(seed.master, quota("new"))
+    await seed.look("new")
+    assert await seed.sync._queue.get() == (QUOTA, "old")
+
+
+async def test_a_copy_stays_while_a_default_quota_is_to_come() -> None:
+    seed = Seed()
+    seen(seed.there, copy(quota("old")))
+    seed.master.gets_default = lambda kind, name: (kind, name) == ("project", "alpha")
+    assert await seed.look("old") == SUCCEEDED
+    assert seed.done == []
+
+
+async def test_a_copy_that_nothing_follows_goes_at_once() -> None:
+    seed = Seed()
+    seen(seed.there, copy(quota("old")))
+    seen(seed.master, quota("of-another", project="beta"))
+    assert await seed.look("old") is None
+    assert seed.done == GOES
+
+
+async def test_a_former_one_of_the_same_name_does_not_count_as_the_one_to_come() -> None:
+    seed = Seed()
+    seen(seed.there, copy(quota("old")))
+    seen(seed.there, copy(quota("new", uid="former")))
+    seen(seed.master, quota("new"))
+    assert await seed.look("old") == SUCCEEDED
+
+
+async def test_a_quota_made_again_under_its_name_is_not_let_go_in_between() -> None:
+    """Without the annotation the seed goes on to enforce what it had until the new copy comes."""
+    seed = Seed()
+    seen(seed.there, copy(quota("same", uid="former")))
+    seen(seed.master, quota("same"))
+    await seed.look("same")
+    assert seed.done == [("delete", "same", False), ("create", "same", False)]
+
+
+async def test_quotas_for_namespaces_do_not_wait_for_each_other() -> None:
+    seed = Seed()
+    picked = {"subject": {"kind": "namespaces", "selector": {"matchLabels": {"a": "b"}}}}
+    seen(seed.there, msgspec.structs.replace(copy(quota("old")), spec=picked))
+    seen(seed.master, msgspec.structs.replace(quota("other"), spec=picked))
+    assert await seed.look("old") is None
+    assert seed.done == GOES
