@@ -1,4 +1,4 @@
-"""In which order copies on a seed come and go. The test plays its API server, and says what the master has seen of it."""
+"""In which order copies on a seed come and go. The test plays its API server, and what the master has seen of it."""
 
 from __future__ import annotations
 
