@@ -46,6 +46,7 @@ from master.status import STALE_AFTER, QuotaView, SeedView, quota_status, same, 
 log = logging.getLogger(__name__)
 
 WORKERS = 64
+STATUS_WORKERS = 8  # what people read must not crowd out what programs wait for
 TIMEOUT = 30.0  # seconds for one decision
 POLL_ASK = 0.2  # seconds until another look while an ask waits
 ROUND = 1.0  # seconds between mere changes of the global use on one seed ...
@@ -84,7 +85,7 @@ class Quotas:
             "quota", self._decide, workers=WORKERS, timeout=TIMEOUT, on_reconcile=on_reconcile
         )
         self._status: Controller[str] = Controller(
-            "quota-status", self._show, workers=WORKERS, timeout=TIMEOUT, on_reconcile=on_reconcile
+            "quota-status", self._show, workers=STATUS_WORKERS, timeout=TIMEOUT, on_reconcile=on_reconcile
         )
 
     async def run(self) -> None:
