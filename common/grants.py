@@ -17,7 +17,7 @@ from common.resources import ResourceList
 
 
 class LedgerWentBackError(Exception):
-    """A seed shows more than this ledger ever granted: the ledger was restored from an older state."""
+    """A seed shows more than this ledger ever did: the ledger was restored from an older state."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,14 +89,16 @@ def held(holding: Holding) -> dict[str, int]:
 
 
 def absorb(holding: Holding, said: Report, ledger_incarnation: str) -> Holding:
-    """Take up what a seed reported. Raises LedgerWentBackError if the seed has more than was ever granted.
+    """Take up what a seed reported. Raises LedgerWentBackError if the seed has what was never granted.
 
     Only a fenced account (one that asks with a nonce) may start a new life; counters that come from any other life are
-    ignored.
+    ignored. An account that is open under this master was answered by this ledger, which must know of it.
     """
     if not holding.learned:
         return _learn(holding, said, ledger_incarnation)
     if not said.nonce and said.incarnation != holding.account:
+        if not holding.account and said.master == ledger_incarnation:
+            raise LedgerWentBackError("an account is open there, none was opened here")
         return holding
     if said.master == ledger_incarnation and any(
         amount > holding.granted.get(name, 0) for name, amount in said.granted.items()

@@ -24,6 +24,15 @@ def test_a_seed_that_was_granted_more_than_the_ledger_knows_shows_that_it_went_b
         grants.absorb(holding, Report(incarnation="a", master="m", granted={"cpu": 8}), "m")
 
 
+def test_an_account_that_is_open_under_a_ledger_that_knows_of_none_shows_that_it_went_backwards():
+    """It was restored from before the account was opened: without another life the two would never agree again."""
+    opened = Report(incarnation="a", master="m")
+    with pytest.raises(LedgerWentBackError):
+        grants.absorb(Holding(), opened, "m")
+    assert grants.absorb(Holding(), Report(incarnation="a", master="another"), "m") == Holding()
+    assert grants.absorb(Holding(account="later"), opened, "m") == Holding(account="later")
+
+
 def test_what_another_master_granted_covers_the_account_that_opens_with_it():
     holding = Holding(account="a", granted={"cpu": 4})
     said = Report(incarnation="a", master="former", nonce="n", granted={"cpu": 8}, returned={"cpu": 1})
