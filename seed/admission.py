@@ -19,6 +19,7 @@ from common.resources import ResourceList
 from seed import verdict
 from seed.books import Book, Books
 from seed.catalog import Catalog, Quota
+from seed.facts import Attempt, sight
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.store import StoreUnavailableError
 from seed.ledger.writer import BusyError, NoAccountError
@@ -43,10 +44,14 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """`request` and `attempts` are what it was made from, as far as it came to that."""
+
     decision: str
     refusal: Refusal | None = None
     warnings: Sequence[str] = ()
     waited: bool = False  # capacity had to be asked for
+    request: Request | None = None
+    attempts: Sequence[Attempt] = ()
 
 
 class Admission:
@@ -58,10 +63,11 @@ class Admission:
         decision = verdict.decision_id()
         if self._catalog.may_belong(request.project):
             why = f"what limits project {request.project} has not come from the master"
-            return Verdict(decision=decision, refusal=verdict.unavailable("of the project", why, decision))
+            refusal = verdict.unavailable("of the project", why, decision)
+            return Verdict(decision=decision, refusal=refusal, request=request)
         quotas = self._catalog.quotas_of_project(request.project)
         if not quotas:
-            return Verdict(decision=decision)
+            return Verdict(decision=decision, request=request)
         for quota in quotas:
             if quota.enforced and resources.short(request.need, quota.limits):
                 # It never fits: nothing is reserved in the others meanwhile.
@@ -70,7 +76,9 @@ class Admission:
                 refusal = verdict.exceeded(
                     quota.name, request.need, used, quota.limits, quota.global_reserved, decision
                 )
-                return Verdict(decision=decision, refusal=refusal)
+                seen = book.sight(quota) if book is not None else sight(quota, None, {})
+                attempt = Attempt(sight=seen, refusal=refusal)
+                return Verdict(decision=decision, refusal=refusal, request=request, attempts=[attempt])
         if len(quotas) == 1:
             attempts = [await self._reserve(quotas[0], request, decision)]
         else:
@@ -80,13 +88,12 @@ class Admission:
         if refusals:
             await self._cancel(request, quotas, attempts)
             # A final refusal says more than one that is worth a retry.
-            return Verdict(
-                decision=decision, refusal=min(refusals, key=lambda refusal: refusal.code == 503), waited=waited
-            )
+            refusal = min(refusals, key=lambda refusal: refusal.code == 503)
+            return Verdict(decision=decision, refusal=refusal, waited=waited, request=request, attempts=attempts)
         warnings = [warning for attempt in attempts for warning in attempt.warnings]
-        return Verdict(decision=decision, warnings=warnings, waited=waited)
+        return Verdict(decision=decision, warnings=warnings, waited=waited, request=request, attempts=attempts)
 
-    async def _cancel(self, request: Request, quotas: Sequence[Quota], attempts: Sequence[_Attempt]) -> None:
+    async def _cancel(self, request: Request, quotas: Sequence[Quota], attempts: Sequence[Attempt]) -> None:
         """Rule 4.2: one that denies releases what the others reserved. What fails here goes on evidence later."""
         undone: dict[asyncio.Future[None], Quota] = {}
         for quota, attempt in zip(quotas, attempts, strict=True):
@@ -104,23 +111,24 @@ class Admission:
             if error is not None:
                 log.info("reservation left to evidence", extra={"quota": undone[future].name, "error": str(error)})
 
-    async def _reserve(self, quota: Quota, request: Request, decision: str) -> _Attempt:
+    async def _reserve(self, quota: Quota, request: Request, decision: str) -> Attempt:
         book = self._books.get(quota)
         if book is None:
-            return _Attempt(
-                refusal=verdict.unavailable(quota.name, "this seed has not opened its account yet", decision)
-            )
+            why = "this seed has not opened its account yet"
+            return Attempt(sight=sight(quota, None, {}), refusal=verdict.unavailable(quota.name, why, decision))
         try:
             attempt = await self._claim(book, quota, request, decision)
         except (BusyError, NoAccountError) as error:
-            attempt = _Attempt(refusal=verdict.unavailable(quota.name, str(error), decision))
+            refusal = verdict.unavailable(quota.name, str(error), decision)
+            attempt = Attempt(sight=book.sight(quota), refusal=refusal)
         except (TimeoutError, StoreUnavailableError, MalformedLedgerError):
-            attempt = _Attempt(refusal=verdict.unavailable(quota.name, "the ledger does not answer", decision))
+            refusal = verdict.unavailable(quota.name, "the ledger does not answer", decision)
+            attempt = Attempt(sight=book.sight(quota), refusal=refusal)
         if attempt.refusal is None or quota.enforced:
             return attempt
         return self._warned(book, quota, request.need)
 
-    async def _claim(self, book: Book, quota: Quota, request: Request, decision: str) -> _Attempt:
+    async def _claim(self, book: Book, quota: Quota, request: Request, decision: str) -> Attempt:
         clock = asyncio.get_running_loop().time
         answer: Answer | None = None
         while True:
@@ -132,30 +140,33 @@ class Admission:
             match outcome:
                 case Admitted():
                     admitted = None if request.dry_run else outcome
-                    return _Attempt(warnings=self._near(book, quota, request), admitted=admitted, waited=waited)
+                    near = self._near(book, quota, request)
+                    return Attempt(sight=book.sight(quota), warnings=near, admitted=admitted, waited=waited)
                 case Fenced():
                     why = "its account is being rebuilt or waits for the master"
-                    return _Attempt(refusal=verdict.unavailable(quota.name, why, decision))
+                    refusal = verdict.unavailable(quota.name, why, decision)
+                    return Attempt(sight=book.sight(quota), refusal=refusal, waited=waited)
                 case Full():
                     why = "too many machines are being created at once"
-                    return _Attempt(refusal=verdict.unavailable(quota.name, why, decision))
+                    refusal = verdict.unavailable(quota.name, why, decision)
+                    return Attempt(sight=book.sight(quota), refusal=refusal, waited=waited)
                 case Short():
                     pass
             quota = self._catalog.quota(quota.name) or quota
-            refusal = self._hopeless(book, quota, request.need, decision)
-            if refusal is not None:
-                return _Attempt(refusal=refusal, waited=waited)
+            hopeless = self._hopeless(book, quota, request.need, decision)
+            if hopeless is not None:
+                return Attempt(sight=book.sight(quota), refusal=hopeless, waited=waited)
             if request.dry_run:
                 return self._foreseen(book, quota, request.need, decision)
             left = request.deadline - clock()
             if left <= 0 or not quota.enforced or (answer is not None and answer.final):
-                return self._too_late(quota, decision)
+                return self._too_late(book, quota, decision)
             if answer is not None:
                 await asyncio.sleep(min(PAUSE, left))
             try:
                 answer = await book.shortage.wait(request.need, request.deadline - clock())
             except TimeoutError:
-                return self._too_late(quota, decision)
+                return self._too_late(book, quota, decision)
 
     def _hopeless(self, book: Book, quota: Quota, need: ResourceList, decision: str) -> Refusal | None:
         """A refusal that is certain by now: by the master's fresh answer, or by our own use alone."""
@@ -169,15 +180,15 @@ class Admission:
             return verdict.exceeded(quota.name, need, used, quota.limits, quota.global_reserved, decision)
         return None
 
-    def _foreseen(self, book: Book, quota: Quota, need: ResourceList, decision: str) -> _Attempt:
+    def _foreseen(self, book: Book, quota: Quota, need: ResourceList, decision: str) -> Attempt:
         """A dry run asks nobody: what the master showed last decides whether what others hold idle would do."""
         used = resources.maximum(quota.global_usage, book.use)
         if verdict.over_limit(need, used, quota.limits):
             refusal = verdict.exceeded(quota.name, need, used, quota.limits, quota.global_reserved, decision)
-            return _Attempt(refusal=refusal)
-        return _Attempt()
+            return Attempt(sight=book.sight(quota), refusal=refusal)
+        return Attempt(sight=book.sight(quota))
 
-    def _too_late(self, quota: Quota, decision: str) -> _Attempt:
+    def _too_late(self, book: Book, quota: Quota, decision: str) -> Attempt:
         quota = self._catalog.quota(quota.name) or quota
         if quota.out_of_reach:
             why = ", ".join(
@@ -191,7 +202,7 @@ class Admission:
             why = "the master is learning what each seed holds"
         else:
             why = "the master did not answer in time"
-        return _Attempt(refusal=verdict.unavailable(quota.name, why, decision), waited=True)
+        return Attempt(sight=book.sight(quota), refusal=verdict.unavailable(quota.name, why, decision), waited=True)
 
     def _near(self, book: Book, quota: Quota, request: Request) -> Sequence[str]:
         after: dict[str, int] = {}
@@ -213,23 +224,15 @@ class Admission:
         warning = verdict.near_limit(quota.name, after, quota.limits, quota.warn_at_percent)
         return () if warning is None else (warning,)
 
-    def _warned(self, book: Book, quota: Quota, need: ResourceList) -> _Attempt:
+    def _warned(self, book: Book, quota: Quota, need: ResourceList) -> Attempt:
         """Enforcement `warn`: admitted without a reservation; counting will show it (rule 5)."""
         used = resources.maximum(quota.global_usage, book.use)
         over = verdict.over_limit(need, used, quota.limits)
         if not over:
-            return _Attempt()
+            return Attempt(sight=book.sight(quota))
         after = resources.add(used, resources.only(need, quota.limits))
-        return _Attempt(warnings=(verdict.over_allowed(quota.name, over, after, quota.limits),))
-
-
-class _Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One quota's part of a decision, with what this very request reserved."""
-
-    refusal: Refusal | None = None
-    warnings: Sequence[str] = ()
-    admitted: Admitted | None = None
-    waited: bool = False
+        warning = verdict.over_allowed(quota.name, over, after, quota.limits)
+        return Attempt(sight=book.sight(quota), warnings=(warning,))
 
 
 def _cancelling(uid: str, admitted: Admitted) -> Callable[[Account], tuple[Account, None]]:

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from common import account as accounts
 from common.account import Account
 from common.resources import ResourceList
+from seed import facts
 from seed.catalog import Catalog, Quota
+from seed.facts import Sight
 from seed.ledger.store import Key, Store
 from seed.ledger.writer import AccountWriter
 from seed.shortage import Shortage
@@ -23,6 +25,7 @@ class Book:
         self.shortage = shortage
         self.task = task
         self._use: tuple[Account | None, ResourceList] = (None, {})
+        self._sight: tuple[Quota | None, Account | None, Sight | None] = (None, None, None)
 
     @property
     def key(self) -> Key:
@@ -37,6 +40,15 @@ class Book:
         if account is not self._use[0]:
             self._use = (account, accounts.use(account))
         return self._use[1]
+
+    def sight(self, quota: Quota) -> Sight:
+        """What is seen of the quota now. Made once for each write and each message of the master."""
+        account = self.writer.account
+        known, of, seen = self._sight
+        if seen is None or known is not quota or of is not account:
+            seen = facts.sight(quota, account, self.use)
+            self._sight = (quota, account, seen)
+        return seen
 
 
 class Books:

@@ -29,13 +29,24 @@ class Cause(msgspec.Struct, frozen=True):
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """Why not. `code` 403 is final until something is deleted, 503 is worth a retry, 422 never succeeds."""
+    """Why not. `code` 403 is final until something is deleted, 503 is worth a retry, 422 never succeeds.
+
+    `quota` is the one that refuses, if one does; `used` and `being_created` are the numbers that it refuses by.
+    """
 
     code: int
     reason: str
     message: str
     causes: Sequence[Cause] = ()
     retry_seconds: int = 0
+    quota: str = ""
+    used: ResourceList = {}
+    being_created: ResourceList = {}
+
+    @property
+    def cause(self) -> str:
+        """The reason in our own words: QuotaExceeded, QuotaUnavailable, MachineNotSized, ..."""
+        return self.causes[0].reason if self.causes else self.reason
 
 
 def decision_id() -> str:
@@ -45,7 +56,14 @@ def decision_id() -> str:
 
 
 def exceeded(
-    quota: str, need: ResourceList, used: ResourceList, limits: ResourceList, being_created: ResourceList, decision: str
+    quota: str,
+    need: ResourceList,
+    used: ResourceList,
+    limits: ResourceList,
+    being_created: ResourceList,
+    decision: str,
+    *,
+    note: str = "",
 ) -> Refusal:
     """Every resource that fails is named. `being_created` is the part of `used` that no object shows yet."""
     over = over_limit(need, used, limits)
@@ -57,9 +75,12 @@ def exceeded(
     }
     parts = [f"{word}: {resources.text(amounts)}" for word, amounts in failing.items()]
     message = f"exceeded quota: {quota}, {', '.join(parts)}; short by {resources.text(over)}"
+    if note:
+        message += f"; {note}"
     creating = {name: amount for name, amount in resources.only(being_created, over).items() if amount > 0}
     if creating:
-        message += f"; {resources.text(creating)} of used is machines being created"
+        what = "clusters" if set(creating) == {"clusters"} else "machines"
+        message += f"; {resources.text(creating)} of used is {what} being created"
     message += f"; retrying helps only after something is deleted; decision {decision}"
     causes = [
         Cause(
@@ -71,7 +92,15 @@ def exceeded(
         )
         for name in sorted(over)
     ]
-    return Refusal(code=403, reason="Forbidden", message=message, causes=causes)
+    return Refusal(
+        code=403,
+        reason="Forbidden",
+        message=message,
+        causes=causes,
+        quota=quota,
+        used=used,
+        being_created=being_created,
+    )
 
 
 def over_limit(need: ResourceList, used: ResourceList, limits: ResourceList) -> dict[str, int]:
@@ -86,6 +115,7 @@ def unavailable(quota: str, why: str, decision: str) -> Refusal:
         message=f"quota {quota} cannot decide: {why}; decision {decision}",
         causes=[Cause(reason="QuotaUnavailable", message=why)],
         retry_seconds=RETRY_SECONDS,
+        quota=quota,
     )
 
 

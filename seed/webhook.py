@@ -13,9 +13,11 @@ from collections.abc import Callable
 
 import msgspec
 
+from common.api import UserCluster
 from seed import verdict
 from seed.admission import Admission, Verdict
 from seed.catalog import Catalog
+from seed.decisions import Decisions
 from seed.http_reader import Request, Response
 from seed.machine_admission import MachineAdmission, OnDecision, tell
 from seed.machines.machine_controller import FOOTPRINT_ANNOTATION, Machine
@@ -38,8 +40,10 @@ class MachineWebhook:
         sizing: Sizing,
         verify: Callable[[str, str], bool],
         on_decision: OnDecision = lambda _decision, _reason, _path, _seconds: None,
+        decisions: Decisions | None = None,
     ) -> None:
         self._catalog = catalog
+        self._decisions = decisions if decisions is not None else Decisions()
         self._admission = MachineAdmission(catalog, admission, sizing)
         self._stamping = Stamping(catalog, sizing)
         self._verify = verify
@@ -61,8 +65,19 @@ class MachineWebhook:
         deadline = asyncio.get_running_loop().time() + patience(request.query)
         if purpose == "stamp":
             return await self._stamp(cluster_uid, review, deadline)
-        found = await self._decide(cluster_uid, review, deadline)
-        tell(review, found, time.monotonic() - started, self._on_decision)
+        cluster = self._catalog.user_cluster_by_uid(cluster_uid)
+        found = await self._decide(cluster, review, deadline)
+        seconds = time.monotonic() - started
+        tell(review, found, seconds, self._on_decision)
+        self._decisions.made(
+            found,
+            cluster,
+            review.object.metadata if review.object is not None else None,
+            operation=review.operation,
+            user=review.user_info.username,
+            dry_run=review.dry_run,
+            seconds=seconds,
+        )
         return decided(review.uid, found)
 
     def _caller(self, path: str) -> tuple[str, str | None]:
@@ -80,11 +95,10 @@ class MachineWebhook:
             return patched(review.uid, [])
         return patched(review.uid, [_annotate(review.object, stamp)])
 
-    async def _decide(self, cluster_uid: str, review: AdmissionRequest[Machine], deadline: float) -> Verdict:
+    async def _decide(self, cluster: UserCluster | None, review: AdmissionRequest[Machine], deadline: float) -> Verdict:
         machine, old = review.object, review.old_object
         if machine is None or review.operation not in {"CREATE", "UPDATE"}:
             return Verdict(decision="")
-        cluster = self._catalog.user_cluster_by_uid(cluster_uid)
         if cluster is None:
             decision = verdict.decision_id()
             why = "its user cluster is not known to this seed any more"
