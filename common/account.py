@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
-from common import resources
+from common import resources, surge
 from common.resources import ResourceList
 
 MAX_RESERVATIONS = 4_000  # one ledger object must stay well under etcd's 1.5 MiB, also with long names
@@ -35,7 +35,8 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     `generation` is 0 for an object that was created; for one that was updated it is the metadata.generation which
     the update produces: only an observed generation at least as high proves that the count includes the update.
     `earlier` is the part of `amount` that the generations before need, while they are not counted either. `claims`
-    counts the requests that rely on it: evidence about the earlier ones says nothing of a later one.
+    counts the requests that rely on it: evidence about the earlier ones says nothing of a later one. `replaces` is
+    the uid of the object in whose place a rollout puts this one, for which it may use surge (`common.loans`).
     """
 
     source: str
@@ -44,6 +45,7 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     generation: int = 0
     earlier: ResourceList = {}
     claims: int = 1
+    replaces: str = ""
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,7 +123,11 @@ class Full(msgspec.Struct, frozen=True):
     """The account holds MAX_RESERVATIONS already: wait until the leader has counted some."""
 
 
-Outcome = Admitted | Short | Fenced | Full
+class Taken(msgspec.Struct, frozen=True):
+    """What it would replace is not counted yet, or is being replaced already; or what it would change is on loan."""
+
+
+Outcome = Admitted | Short | Fenced | Full | Taken
 
 
 def use(account: Account) -> dict[str, int]:
@@ -162,10 +168,14 @@ class Reserving:
         known = current.get(uid)
         after, extra = reservation, reservation.amount
         if known is not None:
+            if known.replaces and reservation.generation:
+                return Taken()
             after, extra = _on_top(known, reservation)
         elif len(current) >= MAX_RESERVATIONS:
             return Full()
-        missing = resources.short(extra, self._free)
+        elif reservation.replaces and _is_taken(reservation.replaces, current):
+            return Taken()
+        missing = resources.short(extra, self._free) | surge.withdrawn(extra, self._free)
         if missing:
             return Short(missing)
         if self._reservations is None:
@@ -210,6 +220,10 @@ def _on_top(known: Reservation, wanted: Reservation) -> tuple[Reservation, Resou
         claims=known.claims + 1,
     )
     return after, extra
+
+
+def _is_taken(replaced: str, reservations: Mapping[str, Reservation]) -> bool:
+    return replaced in reservations or any(kept.replaces == replaced for kept in reservations.values())
 
 
 def _drop(account: Account, uids: Iterable[str]) -> Account:

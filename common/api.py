@@ -62,6 +62,7 @@ class Subject(Wire):
 class ResourceQuotaSpec(Wire):
     subject: Subject
     quota: Quantities
+    surge: Quantities = {}
     enforcement: Literal["deny", "warn"] = "deny"
     warn_at_percent: int = 90
 
@@ -159,6 +160,7 @@ class Defaults(Wire):
 
 class QuotaSettingsSpec(Wire):
     defaults: Defaults = msgspec.field(default_factory=Defaults)
+    scale_check: Literal["warn", "deny", "off"] = "warn"
 
 
 class QuotaSettings(Object, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from typing import Literal
 
 import msgspec
 
-from common import grants, resources
+from common import grants, resources, surge
 from common.account import Ask, Grant
 from common.grants import Holding, LedgerWentBackError, MasterLedger, Report
 from common.resources import ResourceList
@@ -135,6 +135,7 @@ def _take_up(ledger: MasterLedger, seeds: Sequence[SeedFacts]) -> MasterLedger:
 
 def _seats(limits: ResourceList, ledger: MasterLedger, seeds: Sequence[SeedFacts], now: int) -> list[Seat]:
     seats = []
+    usual = surge.regular(limits)  # what a rollout needs for a moment is nothing to keep headroom for
     for seed in seeds:
         holding = ledger.seeds.get(seed.name)
         if holding is None:
@@ -151,7 +152,7 @@ def _seats(limits: ResourceList, ledger: MasterLedger, seeds: Sequence[SeedFacts
         )
         use = resources.at_least_zero(held) if use is None else use
         ask = report.ask if speaks and report is not None else Ask()
-        demand = learn(seed.demand, limits, held=held, use=use, ask=ask, answered=seed.answered, now=now)
+        demand = learn(seed.demand, usual, held=held, use=use, ask=ask, answered=seed.answered, now=now)
         seats.append(
             Seat(
                 seed=seed.name,

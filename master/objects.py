@@ -33,6 +33,11 @@ class Summary(Wire):
     seeds: str = ""
 
 
+class SurgeStatus(Wire):
+    hard: Quantities = {}
+    used: Quantities = {}
+
+
 class QuotaStatus(Wire):
     """The status of a quota on the master."""
 
@@ -40,6 +45,7 @@ class QuotaStatus(Wire):
     hard: Quantities = {}
     global_usage: Quantities = {}
     reserved: Quantities = {}
+    surge: SurgeStatus = msgspec.field(default_factory=SurgeStatus)
     summary: Summary = msgspec.field(default_factory=Summary)
     seeds: list[SeedUsage] = []
     seeds_omitted: int = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from common import grants, resources
+from common import grants, resources, surge
 from common.account import Grant
 from common.api import ResourceQuotaSpec, WireIdle, WireReport, grant_from_wire, report_from_wire
 from common.grants import MasterLedger, Report
@@ -94,7 +94,7 @@ class QuotaState:
     def __init__(self, quota: MasterQuota) -> None:
         self.quota = quota
         self.spec = msgspec.convert(quota.spec, ResourceQuotaSpec)
-        self.limits: ResourceList = resources.parse(self.spec.quota)
+        self._parse()
         self.stored: Stored | None = None
         self.known: MasterLedger | None = None  # as it was last known to be durable, while that is in doubt
         self.seeds: dict[str, SeedAccount] = {}
@@ -117,8 +117,13 @@ class QuotaState:
     def take(self, quota: MasterQuota) -> None:
         if quota.metadata.generation != self.quota.metadata.generation:
             self.spec = msgspec.convert(quota.spec, ResourceQuotaSpec)
-            self.limits = resources.parse(self.spec.quota)
+            self._parse()
         self.quota = quota
+
+    def _parse(self) -> None:
+        self.limits: ResourceList = resources.parse(self.spec.quota)
+        self.surge: ResourceList = resources.parse(self.spec.surge)
+        self.ceilings = surge.ceilings(self.limits, self.surge)
 
     def account(self, seed: str) -> SeedAccount:
         return self.seeds.setdefault(seed, SeedAccount())

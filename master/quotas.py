@@ -173,7 +173,7 @@ class Quotas:
             ledger = forgotten(ledger, incarnation())
         now = time.monotonic()
         decision = decide(
-            state.limits,
+            state.ceilings,
             ledger,
             self._facts(state, ledger, now),
             cold=state.uid in self._doubtful,
@@ -324,6 +324,7 @@ class Quotas:
             generation=state.quota.metadata.generation,
             spec=state.spec,
             limits=state.limits,
+            surge=state.surge,
             subject_exists=self._subject_exists(state.quota),
             learning=decision.learning,
             seeds=lines,
@@ -373,7 +374,7 @@ class Quotas:
         ledger, recalls = decision.ledger, decision.recalls
         view = state.view
         assert view is not None, "a decision makes the view before it publishes"
-        names = state.limits.keys()
+        names = state.ceilings.keys()
         present = [seed for seed in view.seeds if not seed.lost]
         use = dict.fromkeys(names, 0) | resources.total(resources.only(seed.use, names) for seed in present)
         reserved = resources.total(resources.only(seed.reserved, names) for seed in present)

@@ -7,11 +7,11 @@ from typing import Literal
 
 import msgspec
 
-from common import quantity, resources
+from common import quantity, resources, surge
 from common.api import Condition, ResourceQuotaSpec, StaleSource, Subject, wire_quantities
 from common.conditions import transition
 from common.resources import ResourceList
-from master.objects import QuotaStatus, SeedUsage, Summary
+from master.objects import QuotaStatus, SeedUsage, Summary, SurgeStatus
 
 MAX_SEEDS = 32  # lines in a status; 1,000 of them would rewrite 300 KB at every count
 STALE_AFTER = 10.0  # seconds without contact from which a seed's count is called stale
@@ -62,6 +62,7 @@ class QuotaView(msgspec.Struct, frozen=True, kw_only=True):
     generation: int
     spec: ResourceQuotaSpec
     limits: ResourceList
+    surge: ResourceList = {}
     subject_exists: bool
     learning: bool
     seeds: Sequence[SeedView]
@@ -87,11 +88,16 @@ def quota_status(view: QuotaView, before: QuotaStatus, now: str) -> QuotaStatus:
         hard=wire_quantities(view.limits),
         global_usage=wire_quantities(use),
         reserved=wire_quantities(_nonzero(reserved)),
+        surge=SurgeStatus(hard=wire_quantities(view.surge), used=wire_quantities(_nonzero(_surge_use(present)))),
         summary=summary(view.spec.subject, use, view.limits, present),
         seeds=lines[:MAX_SEEDS],
         seeds_omitted=max(len(lines) - MAX_SEEDS, 0),
         conditions=transition(before.conditions, conditions, now),
     )
+
+
+def _surge_use(seeds: Sequence[SeedView]) -> ResourceList:
+    return surge.beyond(resources.total(seed.use for seed in seeds))
 
 
 def same(a: QuotaStatus, b: QuotaStatus) -> bool:

@@ -64,9 +64,9 @@ class Shortage:
             return None
         if any(amount < answer.own.get(name, 0) for name, amount in self._own().items()):
             return None  # something was deleted here since: the master will know more
-        if not verdict.over_limit(need, quota.global_usage, quota.limits):
+        if not verdict.over_limit(need, quota.global_usage, quota.ceilings):
             return None  # ... or elsewhere: the master knows already
-        return answer if verdict.over_limit(need, answer.used, quota.limits) else None
+        return answer if verdict.over_limit(need, answer.used, quota.ceilings) else None
 
     async def wait(self, need: ResourceList, timeout: float) -> Answer:
         """The master's answer to an ask that includes `need`. Raises TimeoutError,
@@ -114,7 +114,7 @@ class Shortage:
         live = [(need, future) for need, future in zip(needs, waiters, strict=True) if not future.done()]
         quota = self._quota()
         answered = quota.grant.answered if quota is not None else 0
-        limits = quota.limits if quota is not None else {}
+        limits = quota.ceilings if quota is not None else {}
         try:
             if live:
                 wanted = resources.total(need for need, _ in live)

@@ -114,6 +114,11 @@ class Tally:
         machines = self._machines
         return {uid: machines[uid].generation for uid in reservations if uid in machines and not machines[uid].waiting}
 
+    def sizes(self, uids: Iterable[str]) -> dict[str, ResourceList]:
+        """What those that are there take in the sum."""
+        machines = self._machines
+        return {uid: machines[uid].size for uid in uids if uid in machines}
+
     def listed(self) -> None:
         """The first list is complete."""
         self._guessed = {uid for uid in self.waiting if uid not in self._last_known or self._last_known[uid].waiting}

@@ -1,7 +1,7 @@
 """An account as a QuotaLedger object and back.
 
-Reservations are one text, a line each: "UID GENERATION.CLAIMS SOURCE OBJECT AMOUNT;EARLIER" (".CLAIMS" only above 1,
-";EARLIER" only if there is any). There may be thousands, each write carries them all, and API servers walk every field
+Reservations are one text, a line each: "UID GENERATION.CLAIMS SOURCE OBJECT AMOUNT;EARLIER;REPLACES" (".CLAIMS" only
+above 1, ";EARLIER;REPLACES" only as far as there is any). There may be thousands, each write carries them all, and API servers walk every field
 of an object many times: with a map of 1000 entries a write takes nearly twice as long. Names come from tenants:
 whatever would break the line is percent-encoded.
 """
@@ -111,8 +111,10 @@ def reservation_text(reservation: Reservation) -> str:
         f"{reservation.generation}" if reservation.claims == 1 else f"{reservation.generation}.{reservation.claims}"
     )
     amount = _amounts_text(tuple(reservation.amount.items()))
-    if reservation.earlier:
+    if reservation.earlier or reservation.replaces:
         amount += f";{_amounts_text(tuple(reservation.earlier.items()))}"
+    if reservation.replaces:
+        amount += f";{_quoted(reservation.replaces)}"
     return f"{number} {_quoted(reservation.source)} {_quoted(reservation.object)} {amount}"
 
 
@@ -120,7 +122,7 @@ def parse_reservation(text: str) -> Reservation:
     try:
         number, source, name, amounts = text.split(" ")
         generation, _, claims = number.partition(".")
-        amount, _, earlier = amounts.partition(";")
+        amount, earlier, replaces, *_ = *amounts.split(";"), "", ""
         return Reservation(
             source=unquote(source),
             object=unquote(name),
@@ -128,6 +130,7 @@ def parse_reservation(text: str) -> Reservation:
             generation=int(generation),
             earlier=_parse_amounts(earlier),
             claims=int(claims or 1),
+            replaces=unquote(replaces),
         )
     except ValueError as error:
         raise MalformedLedgerError(f"reservation {text[:80]!r}: {error}") from None

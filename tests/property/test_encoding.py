@@ -20,6 +20,7 @@ reservations = st.builds(
     generation=st.integers(0, 2**53),
     earlier=lists,
     claims=st.integers(1, 10**6),
+    replaces=names,
 )
 small = st.integers(0, 2**53)
 accounts = st.builds(

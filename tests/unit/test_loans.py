@@ -1,0 +1,217 @@
+"""A rollout's Machines on surge: never more counted than is held, and every loan ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from common import account as accounts
+from common import loans, resources, surge
+from common.account import Account, Admitted, Reservation, Short, Taken
+from common.resources import ResourceList
+
+SOURCE = "alpha/c1"
+LIMITS = surge.ceilings({"cpu": 16, "machines": 4}, {"cpu": 4, "machines": 1})
+HELD = {"cpu": 16, "machines": 4, "surge.cpu": 4, "surge.machines": 1}
+SIZE = {"cpu": 4, "machines": 1}
+
+
+def full(**changes: Any) -> Account:
+    """Four Machines of 4 are counted: m0 to m3."""
+    account = Account(incarnation="life", master="m", epoch=1, granted=HELD, used={SOURCE: {"cpu": 16, "machines": 4}})
+    return msgspec.structs.replace(account, **changes)
+
+
+def loan(replaces: str, need: ResourceList = SIZE, source: str = SOURCE) -> Reservation:
+    amount = surge.lent(need, {"cpu": 4, "machines": 1})
+    return Reservation(source=source, object="kube-system/new", amount=amount, replaces=replaces)
+
+
+def lend(account: Account, uid: str, reservation: Reservation) -> Account:
+    after, outcome = accounts.reserve(account, LIMITS, uid, reservation)
+    assert isinstance(outcome, Admitted), outcome
+    return after
+
+
+def counted(account: Account, machines: dict[str, ResourceList], gone: frozenset[str] = frozenset()) -> Account:
+    return loans.count(
+        account,
+        1,
+        SOURCE,
+        resources.total(machines.values()),
+        seen=dict.fromkeys(machines, 0),
+        gone=gone,
+        sizes={uid: machines[uid] for uid in loans.of_source(account, SOURCE) if uid in machines},
+        present=machines,
+    )
+
+
+OLD: dict[str, ResourceList] = {f"m{number}": SIZE for number in range(4)}
+
+
+def test_a_full_account_admits_one_more_on_surge_and_nothing_else() -> None:
+    account = lend(full(), "new", loan("m0"))
+    _, refused = accounts.reserve(account, LIMITS, "grown", Reservation(source=SOURCE, object="k/g", amount=SIZE))
+    assert refused == Short({"cpu": 4, "machines": 1})
+    _, refused = accounts.reserve(account, LIMITS, "second", loan("m1"))
+    assert refused == Short({"surge.cpu": 4, "surge.machines": 1})
+
+
+def test_while_both_are_there_the_newer_one_stands_on_surge_and_is_not_counted() -> None:
+    account = counted(lend(full(), "new", loan("m0")), {**OLD, "new": SIZE})
+    assert accounts.use(account) == {"cpu": 16, "machines": 4, "surge.cpu": 4, "surge.machines": 1}
+    assert "new" in account.reservations
+    accounts.check(account)
+
+
+def test_once_the_older_one_is_gone_the_newer_one_takes_its_place_and_the_surge_is_free() -> None:
+    account = counted(lend(full(), "new", loan("m0")), {"m1": SIZE, "m2": SIZE, "m3": SIZE, "new": SIZE})
+    assert accounts.use(account) == {"cpu": 16, "machines": 4}
+    assert account.reservations == {}
+    lend(account, "next", loan("m1"))
+
+
+def test_a_newer_one_that_goes_gives_the_surge_back() -> None:
+    account = counted(lend(full(), "new", loan("m0")), OLD, gone=frozenset({"new"}))
+    assert accounts.use(account) == {"cpu": 16, "machines": 4}
+    assert account.reservations == {}
+
+
+def test_a_newer_one_that_is_larger_than_the_place_stays_on_surge_until_it_fits() -> None:
+    account = lend(full(used={SOURCE: {"cpu": 14, "machines": 4}}), "new", loan("m0"))
+    small: dict[str, ResourceList] = {**OLD, "m0": {"cpu": 2, "machines": 1}}
+    account = counted(account, {**small, "new": SIZE})
+    taken = lend(account, "other", Reservation(source=SOURCE, object="k/o", amount={"cpu": 2}))
+    machines = {"m1": SIZE, "m2": SIZE, "m3": SIZE, "new": SIZE}
+    account = counted(taken, machines)
+    assert "new" in account.reservations, "2 became free, 4 are needed: else 18 of 16 were used"
+    assert accounts.use(account)["cpu"] == 14
+    account = counted(accounts.release(account, 1, {"other": account.reservations["other"]}), machines)
+    assert accounts.use(account) == {"cpu": 16, "machines": 4}
+
+
+def test_nobody_is_replaced_twice_or_before_it_is_counted() -> None:
+    wide = surge.ceilings({"cpu": 16, "machines": 4}, {"cpu": 16, "machines": 4})
+    account = full(granted={**HELD, "surge.cpu": 16, "surge.machines": 4})
+    account, _ = accounts.reserve(account, wide, "new", loan("m0"))
+    assert accounts.reserve(account, wide, "again", loan("m0"))[1] == Taken()
+    assert accounts.reserve(account, wide, "chained", loan("new"))[1] == Taken(), "its place is surge, not quota"
+
+
+def test_what_is_on_loan_is_not_changed() -> None:
+    account = lend(full(), "new", loan("m0"))
+    update = Reservation(source=SOURCE, object="kube-system/new", amount={"cpu": 0}, generation=2)
+    assert accounts.reserve(account, LIMITS, "new", update)[1] == Taken()
+
+
+def test_a_repeat_of_a_loan_costs_nothing() -> None:
+    account = lend(full(), "new", loan("m0"))
+    assert accounts.use(lend(account, "new", loan("m0"))) == accounts.use(account)
+
+
+def test_a_quota_without_surge_lends_nothing() -> None:
+    """A resource that no limit names is unlimited; surge is none where there is none, also once it was taken away."""
+    limits = {"cpu": 16, "machines": 4}
+    _, outcome = accounts.reserve(full(), limits, "new", loan("m0"))
+    assert outcome == Short({"surge.cpu": 4, "surge.machines": 1})
+
+
+def test_loans_of_another_source_are_left_alone() -> None:
+    account = lend(full(), "new", loan("x0", source="alpha/c2"))
+    after = counted(account, OLD)
+    assert after.reservations == account.reservations
+
+
+class Rollouts(RuleBasedStateMachine):
+    """A tenant who tries to turn surge into quota: he creates, with and without a rollout, deletes and resizes."""
+
+    limits = surge.ceilings({"cpu": 8}, {"cpu": 4})
+
+    @initialize(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=2))
+    def begin(self, sizes: list[int]) -> None:
+        self.machines: dict[str, ResourceList] = {f"m{number}": {"cpu": cpu} for number, cpu in enumerate(sizes)}
+        self.account = full(granted={"cpu": 8, "surge.cpu": 4}, used={SOURCE: resources.total(self.machines.values())})
+        self.number = 0
+
+    def count(self) -> None:
+        self.account = counted(self.account, self.machines, frozenset({*self.account.reservations} - {*self.machines}))
+
+    def create(self, reservation: Reservation, size: ResourceList) -> None:
+        self.number += 1
+        self.account, outcome = accounts.reserve(self.account, self.limits, f"n{self.number}", reservation)
+        if isinstance(outcome, Admitted):
+            self.machines[f"n{self.number}"] = size
+
+    @rule(cpu=st.integers(1, 4))
+    def grow(self, cpu: int) -> None:
+        size = {"cpu": cpu}
+        self.create(Reservation(source=SOURCE, object="k/n", amount=size), size)
+
+    @rule()
+    def fill(self) -> None:
+        free = accounts.free(self.account, self.limits)["cpu"]
+        if free > 0:
+            self.grow(free)
+
+    @precondition(lambda self: self.machines)
+    @rule(data=st.data(), cpu=st.integers(1, 4))
+    def roll(self, data: st.DataObject, cpu: int) -> None:
+        """Whatever size it has and whomever it names: admission checks that, and what follows must not depend on it."""
+        size = {"cpu": cpu}
+        self.create(loan(data.draw(st.sampled_from(sorted(self.machines))), size), size)
+
+    @precondition(lambda self: self.machines)
+    @rule(data=st.data())
+    def delete(self, data: st.DataObject) -> None:
+        self.machines.pop(data.draw(st.sampled_from(sorted(self.machines))))
+
+    @rule()
+    def go_on(self) -> None:
+        """The rollout's next step: what is replaced goes."""
+        for kept in self.account.reservations.values():
+            self.machines.pop(kept.replaces, None)
+
+    @precondition(lambda self: self.machines)
+    @rule(data=st.data())
+    def shrink(self, data: st.DataObject) -> None:
+        uid = data.draw(st.sampled_from(sorted(self.machines)))
+        if uid not in self.account.reservations:
+            self.machines[uid] = {**self.machines[uid], "cpu": max(1, self.machines[uid]["cpu"] - 1)}
+
+    @rule()
+    def look(self) -> None:
+        self.count()
+
+    @invariant()
+    def neither_limit_nor_surge_is_exceeded(self) -> None:
+        accounts.check(self.account)
+        there = resources.total(self.machines.values())
+        assert there.get("cpu", 0) <= sum(self.limits.values())
+        used = accounts.use(self.account)
+        assert all(used.get(name, 0) <= limit for name, limit in self.limits.items()), used
+
+    def teardown(self) -> None:
+        """However it went, nothing stays on surge once there is room."""
+        if not hasattr(self, "account"):
+            return
+        lent = loans.of_source(self.account, SOURCE)
+        self.machines = {uid: size for uid, size in self.machines.items() if uid in lent}
+        for _ in range(2):
+            self.count()
+        assert not any(surge.beyond(accounts.use(self.account)).values())
+
+
+TestRollouts = Rollouts.TestCase
+TestRollouts.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
+
+
+@pytest.mark.parametrize("name", ["cpu", "nvidia.com/gpu"])
+def test_names_of_surge_and_back(name: str) -> None:
+    need = surge.lent({name: 3, "memory": 5}, {name: 9})
+    assert surge.beyond(need) == {name: 3}
+    assert surge.regular(need) == {"memory": 5}
