@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -42,6 +42,9 @@ from seed.certificates import Certificates
 from seed.cluster_api import webhook as cluster_api_webhook
 from seed.cluster_api.view import View
 from seed.cluster_api.webhook import ClusterApiWebhook
+from seed.clusters import webhook as clusters_webhook
+from seed.clusters.kinds import Kind, kinds
+from seed.clusters.webhook import ClusterWebhook
 from seed.flavours.cache import FlavourCache
 from seed.flavours.prefetch import Prefetch
 from seed.flavours.settings import SettingsReader
@@ -124,9 +127,13 @@ def sizing_of(options: SeedOptions, cluster: Cluster, key: WebhookKey) -> tuple[
 
 
 def wanted_configurations(
-    options: SeedOptions, key: WebhookKey, certificates: Certificates
-) -> tuple[Callable[[UserCluster], WebhookConfiguration], Callable[[], WebhookConfiguration]]:
-    """What each user cluster needs, and what the seed itself needs for Cluster API."""
+    options: SeedOptions, key: WebhookKey, certificates: Certificates, clusters: Sequence[Kind]
+) -> tuple[
+    Callable[[UserCluster], WebhookConfiguration],
+    Callable[[], WebhookConfiguration],
+    Callable[[], WebhookConfiguration],
+]:
+    """What each user cluster needs, and what the seed itself needs for Cluster API and for clusters themselves."""
 
     def for_cluster(cluster: UserCluster) -> WebhookConfiguration:
         return desired(
@@ -147,11 +154,32 @@ def wanted_configurations(
             break_glass_group=options.break_glass_group,
         )
 
-    return for_cluster, for_cluster_api
+    def for_clusters() -> WebhookConfiguration:
+        return clusters_webhook.desired(
+            clusters,
+            base_url=options.webhook_url,
+            token=key.token(clusters_webhook.CALLER),
+            ca_bundle=certificates.ca_bundle,
+            timeout_seconds=options.webhook_timeout,
+            break_glass_group=options.break_glass_group,
+        )
+
+    return for_cluster, for_cluster_api, for_clusters
 
 
-def handled_by(machines: MachineWebhook, cluster_api: ClusterApiWebhook) -> Callable[[Request], Awaitable[Response]]:
+def handler(
+    catalog: Catalog, books: Books, sizing: Sizing, view: View, clusters: Sequence[Kind], key: WebhookKey
+) -> Callable[[Request], Awaitable[Response]]:
+    """All webhooks, by the path that each is called at."""
+    admission = Admission(catalog, books)
+    machines = MachineWebhook(catalog, admission, sizing, key.verify, observed.decision)
+    machine_admission = MachineAdmission(catalog, admission, sizing)
+    cluster_api = ClusterApiWebhook(view, machine_admission, key.verify, observed.decision)
+    of_clusters = ClusterWebhook(catalog, admission, clusters, key.verify, observed.cluster_decision)
+
     async def handle(request: Request) -> Response:
+        if request.path.startswith(clusters_webhook.PATH):
+            return await of_clusters.handle(request)
         if request.path.startswith(cluster_api_webhook.PATH):
             return await cluster_api.handle(request)
         return await machines.handle(request)
@@ -197,7 +225,8 @@ async def serve(running: Program, options: SeedOptions) -> None:
 
     view = View(cluster, catalog, options.project_label)
 
-    wanted, wanted_for_cluster_api = wanted_configurations(options, key, certificates)
+    clusters = kinds(options.project_label)
+    wanted, wanted_for_cluster_api, wanted_for_clusters = wanted_configurations(options, key, certificates, clusters)
 
     lease = Lease(
         cluster,
@@ -218,13 +247,13 @@ async def serve(running: Program, options: SeedOptions) -> None:
         sizing,
         view,
         wanted_for_cluster_api,
+        clusters,
+        wanted_for_clusters,
         in_flight_window=options.in_flight_window,
         on_request=metrics.kubernetes_request,
     )
-    admission = Admission(catalog, books)
-    webhook = MachineWebhook(catalog, admission, sizing, key.verify, observed.decision)
-    on_seed = ClusterApiWebhook(view, MachineAdmission(catalog, admission, sizing), key.verify, observed.decision)
-    server = HttpServer(handled_by(webhook, on_seed), max_body=MAX_BODY, stopping=lambda: running.health.stopping)
+    handle = handler(catalog, books, sizing, view, clusters, key)
+    server = HttpServer(handle, max_body=MAX_BODY, stopping=lambda: running.health.stopping)
     REGISTRY.register(observed.AccountsCollector(catalog, books))
     REGISTRY.register(observed.FlavoursCollector(cache))
     running.health.add("certificate", certificates.not_ready)

@@ -253,10 +253,9 @@ class Accounts:
         log.info("account taken over", extra={"quota": quota.name, "epoch": term, "fenced": cold})
 
     def _source_facts(self, quota: Quota) -> list[SourceFacts]:
-        """Of every user cluster that there is, also of those that nobody follows yet."""
+        """Of every source that there is, also of those that nobody follows yet."""
         facts = []
-        for cluster in self._catalog.sources_of(quota):
-            key = cluster.metadata.key
+        for key in self._catalog.source_keys(quota):
             source = self._sources.get(key)
             countable = source is not None and self.may_count(quota, source)
             unreachable = source is not None and source.problem is not None
@@ -291,7 +290,7 @@ class Accounts:
             log.info("account opened", extra={"quota": quota.name, "held": resources.text(grant.granted)})
 
     def _sources_of(self, quota: Quota) -> list[Followed]:
-        found = (self._sources.get(cluster.metadata.key) for cluster in self._catalog.sources_of(quota))
+        found = (self._sources.get(key) for key in self._catalog.source_keys(quota))
         return [source for source in found if source is not None]
 
     async def _publish(self, quota: Quota, book: Book) -> float | None:

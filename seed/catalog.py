@@ -54,6 +54,19 @@ def is_hosted(key: str) -> bool:
     return key.partition("/")[2].startswith(HOSTED)
 
 
+_CLUSTERS_OF = "clusters:"  # begins the key of a source that no UserCluster can have: theirs have a namespace
+
+
+def clusters_key(project: str) -> str:
+    """The source of the project's clusters themselves, where each of the others is the source of one's Machines."""
+    return _CLUSTERS_OF + project
+
+
+def project_of_key(key: str) -> str | None:
+    """Whose clusters the source is of, None for one of Machines."""
+    return key.removeprefix(_CLUSTERS_OF) if key.startswith(_CLUSTERS_OF) else None
+
+
 class OutOfReach(msgspec.Struct, frozen=True):
     """Capacity that is free but held by a seed that the master cannot reach."""
 
@@ -165,26 +178,44 @@ class Catalog:
             found.extend(self._by_subject.get(("organization", known.spec.organization), {}).values())
         return found
 
-    def may_belong(self, project: str) -> bool:
-        """True while it cannot be told what limits the project: its copy, or a default quota, has not come yet."""
+    def may_belong(self, project: str, resource: str = "") -> bool:
+        """True while it cannot be told what limits the project: its copy, or a default quota, has not come yet.
+
+        `resource`: only what limits that one matters.
+        """
         known = self.projects.store.get(project)
-        if known is None and any(quota.kind == "organization" for quota in self.all_quotas()):
+        if known is None and any(
+            quota.kind == "organization" and (not resource or resource in quota.limits) for quota in self.all_quotas()
+        ):
             return True
         settings = self.settings.store.get(SETTINGS)
         if settings is None:
             return False
         defaults = settings.spec.defaults
         organization = known.spec.organization if known is not None else ""
-        return self._awaits(defaults.project, "project", project) or (
-            (known is None or bool(organization)) and self._awaits(defaults.organization, "organization", organization)
+        return self._awaits(defaults.project, "project", project, resource) or (
+            (known is None or bool(organization))
+            and self._awaits(defaults.organization, "organization", organization, resource)
         )
 
-    def _awaits(self, default: DefaultQuota | None, kind: str, subject: str) -> bool:
-        return default is not None and default.enforcement == "deny" and not self._by_subject.get((kind, subject))
+    def _awaits(self, default: DefaultQuota | None, kind: str, subject: str, resource: str) -> bool:
+        if default is None or default.enforcement != "deny" or (resource and resource not in default.quota):
+            return False
+        return not self._by_subject.get((kind, subject))
 
-    def sources_of(self, quota: Quota) -> list[UserCluster]:
-        """The user clusters whose machines the quota counts."""
-        return [cluster for project in self._projects_of(quota) for cluster in self._clusters_of(project)]
+    def may_limit(self, project: str, resource: str) -> bool:
+        """Whether a quota limits this for the project, or one may that has not come yet."""
+        return self.may_belong(project, resource) or any(
+            resource in quota.limits for quota in self.quotas_of_project(project)
+        )
+
+    def source_keys(self, quota: Quota) -> list[str]:
+        """The sources that the quota counts: for each project its clusters, and the Machines of each of them."""
+        keys: list[str] = []
+        for project in self._projects_of(quota):
+            keys.append(clusters_key(project))
+            keys.extend(cluster.metadata.key for cluster in self._clusters_of(project))
+        return keys
 
     def _projects_of(self, quota: Quota) -> list[str]:
         if quota.kind == "project":

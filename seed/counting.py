@@ -10,13 +10,13 @@ from contextlib import suppress
 
 from common import account as accounts
 from common.account import Account, Reservation, StaleEpochError
-from common.api import USER_CLUSTERS, UserCluster
+from common.api import PROJECTS, USER_CLUSTERS, UserCluster
 from common.kube.client import Cluster
 from common.kube.errors import ApiError, NotFound
 from seed import evidence
 from seed.accounts import Accounts
 from seed.books import Book, Books
-from seed.catalog import Catalog, Quota, is_hosted
+from seed.catalog import Catalog, Quota, is_hosted, project_of_key
 from seed.evidence import Finding
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.store import Key, StoreUnavailableError
@@ -87,8 +87,8 @@ class Counting:
             self._known.pop(name, None)
         elif self._known.get(name) != quota.key:
             self._known[name] = quota.key
-            for cluster in self._catalog.sources_of(quota):
-                source = self._sources.get(cluster.metadata.key)
+            for key in self._catalog.source_keys(quota):
+                source = self._sources.get(key)
                 if source is not None:
                     self.changed(source, freed=True)
 
@@ -156,18 +156,24 @@ class Counting:
     async def _forget_sources(self, book: Book, quota: Quota, account: Account) -> None:
         """A user cluster that a consistent read does not find has no Machines to count any more."""
         named = {*account.used, *(reservation.source for reservation in account.reservations.values())}
-        present = {cluster.metadata.key for cluster in self._catalog.sources_of(quota)}
-        for key in named - present:
+        for key in named - set(self._catalog.source_keys(quota)):
             try:
-                found = await self._find(key)
-                quotas = self._catalog.quotas_of_project(found.spec.project) if found is not None else []
-                belongs = any(other.key == quota.key for other in quotas)
+                belongs = await self._belongs(key, quota)
             except NotFound:
                 belongs = False
             except ApiError:
                 continue
             if not belongs and await self._write(book, quota, _forgetting(self._accounts.term, key)):
                 log.info("source forgotten", extra={"quota": quota.name, "cluster": key})
+
+    async def _belongs(self, key: str, quota: Quota) -> bool:
+        """By a consistent read. Raises ApiError."""
+        if (project := project_of_key(key)) is not None:
+            joined = (await self._cluster.get(PROJECTS, project)).spec.organization
+            return (quota.kind, quota.subject) in (("project", project), ("organization", joined))
+        found = await self._find(key)
+        quotas = self._catalog.quotas_of_project(found.spec.project) if found is not None else []
+        return any(other.key == quota.key for other in quotas)
 
     async def _find(self, key: str) -> UserCluster | None:
         if self._find_hosted is not None and is_hosted(key):

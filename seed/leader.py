@@ -17,6 +17,8 @@ from seed.books import Books
 from seed.catalog import Catalog
 from seed.cluster_api.sources import Feed
 from seed.cluster_api.view import View
+from seed.clusters.kinds import Kind
+from seed.clusters.sources import ClusterSources
 from seed.counting import Counting
 from seed.ledger.store import Store, StoreUnavailableError
 from seed.sizing import Sizing
@@ -30,7 +32,7 @@ PAUSE = 1.0  # seconds before trying again after a leadership that failed
 
 
 class AllSources(Mapping[str, Followed]):
-    """Of user clusters, and of what the seed itself is for."""
+    """Of user clusters, of what the seed itself is for, and of projects' clusters."""
 
     def __init__(self, *parts: Mapping[str, Followed]) -> None:
         self._parts = parts
@@ -61,13 +63,17 @@ class Leader:
         sizing: Sizing,
         cluster_api: View,
         desired_for_cluster_api: Callable[[], WebhookConfiguration],
+        clusters: tuple[Kind, ...],
+        desired_for_clusters: Callable[[], WebhookConfiguration],
         *,
         in_flight_window: float,
         on_request: RequestHook | None = None,
     ) -> None:
         self._cluster_api = cluster_api
         self._desired_for_cluster_api = desired_for_cluster_api
-        self._keeper: ConfigurationKeeper | None = None  # for Cluster API
+        self._clusters = clusters
+        self._desired_for_clusters = desired_for_clusters
+        self._keepers: tuple[ConfigurationKeeper, ...] = ()  # on the seed itself
         self._cluster = cluster
         self._catalog = catalog
         self._books = books
@@ -86,8 +92,8 @@ class Leader:
     def configuration_changed(self) -> None:
         if self._user_clusters is not None:
             self._user_clusters.configuration_changed()
-        if self._keeper is not None:
-            self._keeper.changed()
+        for keeper in self._keepers:
+            keeper.changed()
 
     async def run(self) -> None:
         """Leads whenever the lease can be had. Cancelled: leaves it to the next replica at once."""
@@ -111,7 +117,7 @@ class Leader:
             work.cancel()
             losing.cancel()
             await asyncio.gather(work, losing, return_exceptions=True)
-            self._user_clusters = self._keeper = None
+            self._user_clusters, self._keepers = None, ()
 
     async def _work(self, term: Term) -> None:
         counting: Counting | None = None
@@ -133,17 +139,22 @@ class Leader:
             on_request=self._on_request,
             on_reconcile=metrics.reconciled,
         )
-        self._keeper = ConfigurationKeeper(self._cluster, self._desired_for_cluster_api)
+        for_cluster_api = ConfigurationKeeper(self._cluster, self._desired_for_cluster_api)
+        for_clusters = ConfigurationKeeper(self._cluster, self._desired_for_clusters)
+        self._keepers = for_cluster_api, for_clusters
         feed = Feed(
             self._cluster,
             self._catalog,
             self._cluster_api,
             self._sizing,
-            self._keeper,
+            for_cluster_api,
             on_change=changed,
             on_state=state_changed,
         )
-        sources = AllSources(user_clusters.sources, feed.sources)
+        clusters = ClusterSources(
+            self._cluster, self._cluster_api.served, self._clusters, on_change=changed, on_state=state_changed
+        )
+        sources = AllSources(user_clusters.sources, feed.sources, clusters)
         accounts = Accounts(
             self._cluster,
             self._catalog,
@@ -171,6 +182,8 @@ class Leader:
             group.create_task(counting.run(), name="counting")
             group.create_task(user_clusters.run(), name="user clusters")
             group.create_task(feed.run(), name="Cluster API")
+            group.create_task(clusters.run(), name="clusters")
+            group.create_task(for_clusters.run(), name="webhook configuration for clusters")
 
 
 def _each(errors: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:

@@ -90,7 +90,14 @@ class MachineAdmission:
             return least(machine)  # as it is counted, at the least
 
 
-def tell(review: AdmissionRequest[ObjectT], found: Verdict, seconds: float, on_decision: OnDecision) -> None:
+def tell(
+    review: AdmissionRequest[ObjectT],
+    found: Verdict,
+    seconds: float,
+    on_decision: OnDecision,
+    *,
+    consumer: str = "machine",
+) -> None:
     """The metrics, and of a refusal the log."""
     refusal = found.refusal
     if refusal is None:
@@ -100,10 +107,10 @@ def tell(review: AdmissionRequest[ObjectT], found: Verdict, seconds: float, on_d
     path = "unavailable" if refusal.code == 503 else "recall" if found.waited else "local"
     on_decision("denied", reason, path, seconds)
     log.info(
-        "machine refused",
+        f"{consumer} refused",
         extra={
             "decision": found.decision,
-            "machine": review.object.metadata.key if review.object is not None else review.name,
+            consumer: review.object.metadata.key if review.object is not None else review.name,
             "user": review.user_info.username,
             "reason": reason,
             "text": refusal.message,

@@ -63,6 +63,11 @@ def decision(decided: str, reason: str, path: str, seconds: float) -> None:
     histogram.observe(seconds)
 
 
+def cluster_decision(decided: str, reason: str, path: str, seconds: float) -> None:
+    _REQUESTS.labels("Cluster", decided, reason).inc()
+    _SECONDS.labels(path).observe(seconds)
+
+
 def ledger_write(seconds: float, changes: int) -> None:
     _WRITES.observe(seconds)
     _WRITTEN.inc(changes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Protocol
 
@@ -21,6 +21,7 @@ from common.kube.errors import Malformed, Unavailable
 from common.kube.kubeconfig import InvalidKubeconfig
 from common.kube.reflector import Change, Reflector
 from common.kube.resource import Resource
+from common.resources import ResourceList
 from seed.asking import Asking
 from seed.drift import Drift, audit
 from seed.machines.machine_controller import GROUP, KIND, PLURAL, VERSION, Machine
@@ -48,6 +49,23 @@ class Problem(msgspec.Struct, frozen=True):
     message: str
 
 
+class Sum(Protocol):
+    """What a source uses at this moment, and which objects stand in that."""
+
+    @property
+    def used(self) -> ResourceList: ...
+
+    @property
+    def too_low(self) -> bool:
+        """True while it lacks what may have been counted before."""
+
+    def seen(self, reservations: Iterable[str]) -> dict[str, int]:
+        """The generations of those of the objects, by uid, that stand in it."""
+
+    def gone(self, reservations: Iterable[str]) -> set[str]:
+        """Those that stood in it and do not any more."""
+
+
 class Followed(Protocol):
     """What counting needs of a source, whatever it follows."""
 
@@ -58,7 +76,7 @@ class Followed(Protocol):
     def project(self) -> str: ...
 
     @property
-    def tally(self) -> Tally: ...
+    def tally(self) -> Sum: ...
 
     @property
     def counted(self) -> bool:

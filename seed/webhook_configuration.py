@@ -13,7 +13,7 @@ import base64
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -91,13 +91,15 @@ def desired(
         ca_bundle=ca_bundle,
         timeout_seconds=timeout_seconds,
         break_glass_group=break_glass_group,
-        rule={
-            "apiGroups": ["cluster.k8s.io"],
-            "apiVersions": ["v1alpha1"],
-            "operations": ["CREATE", "UPDATE"],
-            "resources": ["machines"],
-            "scope": "Namespaced",
-        },
+        rules=[
+            {
+                "apiGroups": ["cluster.k8s.io"],
+                "apiVersions": ["v1alpha1"],
+                "operations": ["CREATE", "UPDATE"],
+                "resources": ["machines"],
+                "scope": "Namespaced",
+            }
+        ],
         namespaces=selector,
     )
 
@@ -110,17 +112,17 @@ def configuration(
     ca_bundle: bytes,
     timeout_seconds: int,
     break_glass_group: str,
-    rule: Mapping[str, object],
+    rules: Sequence[Mapping[str, object]],
     namespaces: Mapping[str, object] = MappingProxyType({}),
 ) -> WebhookConfiguration:
-    """One that admits by one rule, in the `namespaces` of that selector.
+    """One that admits by these rules, in the `namespaces` of that selector.
 
     Everything is written out, also what is the API server's default, so that comparing finds what a tenant changed.
     """
     written: Webhook = {
         "name": webhook,
         "clientConfig": {"url": url, "caBundle": base64.b64encode(ca_bundle).decode()},
-        "rules": [dict(rule)],
+        "rules": [dict(rule) for rule in rules],
         "failurePolicy": "Fail",
         "matchPolicy": "Equivalent",
         "namespaceSelector": dict(namespaces),

@@ -75,13 +75,15 @@ def desired(
         ca_bundle=ca_bundle,
         timeout_seconds=timeout_seconds,
         break_glass_group=break_glass_group,
-        rule={
-            "apiGroups": [cluster_api.GROUP],
-            "apiVersions": sorted(cluster_api.VERSIONS),
-            "operations": ["CREATE", "UPDATE"],
-            "resources": ["machines", "machinepools", "machinepools/scale"],
-            "scope": "Namespaced",
-        },
+        rules=[
+            {
+                "apiGroups": [cluster_api.GROUP],
+                "apiVersions": sorted(cluster_api.VERSIONS),
+                "operations": ["CREATE", "UPDATE"],
+                "resources": ["machines", "machinepools", "machinepools/scale"],
+                "scope": "Namespaced",
+            }
+        ],
     )
 
 

@@ -124,7 +124,7 @@ REGIONS: Mapping[str, str] = {
 """Kinds of infrastructure clusters that tell where their Machines run, and in which field."""
 
 
-def project_of(cluster: Cluster, label: str) -> str:
+def project_of(cluster: Object, label: str) -> str:
     """The project of its Machines: a label, or an annotation of the same name. Empty if it has none."""
     return cluster.metadata.labels.get(label) or cluster.metadata.annotations.get(label, "")
 

@@ -259,8 +259,7 @@ def stale_is_zero(self: Accounts, account: Account, source: Any) -> Account:
 
 async def drop_early(self: Any, book: Any, quota: Any, account: Account) -> None:
     named = {*account.used, *(kept.source for kept in account.reservations.values())}
-    present = {cluster.metadata.key for cluster in self._catalog.sources_of(quota)}
-    for key in named - present:
+    for key in named - set(self._catalog.source_keys(quota)):
         await self._write(book, quota, _forgetting(self._accounts.term, key))
 
 

@@ -74,8 +74,9 @@ class View:
     def may_belong(self, _project: str) -> bool:
         return False
 
-    def sources_of(self, quota: Quota) -> list[UserCluster]:
-        return [found for found in self.clusters.values() if quota.subject in (found.spec.project, "all")]
+    def source_keys(self, quota: Quota) -> list[str]:
+        """Only user clusters are simulated, not that they themselves are counted."""
+        return [found.metadata.key for found in self.clusters.values() if quota.subject in (found.spec.project, "all")]
 
     def on_quota(self, listener: Callable[[str], None]) -> Callable[[], None]:
         self._listeners.append(listener)

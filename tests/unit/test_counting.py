@@ -20,6 +20,7 @@ from common.kube.errors import NotFound, Unavailable
 from common.kube.reflector import Change
 from seed import counting as countings
 from seed.accounts import Accounts
+from seed.catalog import clusters_key
 from seed.counting import Counting
 from seed.machines.footprint import footprint
 from seed.machines.machine_controller import Machine
@@ -31,6 +32,7 @@ from tests.unit.seed_world import PROJECT, SeedWorld, nanos, seed_world
 from tests.unit.test_source_tally import machine
 
 KEY = f"{PROJECT}/c1"
+CLUSTERS_KEY = clusters_key(PROJECT)
 WINDOW = 0.05
 
 
@@ -67,6 +69,15 @@ class FakeSource:
         return self.generations.get(uid)
 
 
+class FakeClusters(FakeSource):
+    """The project has none, and they are listed as soon as somebody asks."""
+
+    key = CLUSTERS_KEY
+
+    def listed_since(self, _token: ListToken) -> bool:
+        return True
+
+
 class FakeSeedCluster:
     """The seed's API server, as far as these controllers ask it."""
 
@@ -94,7 +105,7 @@ class Leading:
         self.cluster = FakeSeedCluster(world)
         self.source = FakeSource()
         self.source.lists = 1
-        sources = cast(dict[str, Source], {KEY: self.source})
+        sources = cast(dict[str, Source], {KEY: self.source, CLUSTERS_KEY: FakeClusters()})
         cluster = cast(Cluster, self.cluster)
 
         async def raise_term(above: int) -> int:

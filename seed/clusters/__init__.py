@@ -1,0 +1,1 @@
+"""Clusters themselves as what a quota limits: its resource `clusters`."""

@@ -1,0 +1,56 @@
+"""Which objects of a seed are clusters of a project, whichever API they are of. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from common import api
+from common.kube.meta import Object
+from common.quantity import UNIT
+from seed.machines import cluster_api
+
+RESOURCE = "clusters"
+ONE = {RESOURCE: UNIT}
+
+
+class OwnedSpec(msgspec.Struct, frozen=True):
+    project: str = ""
+
+
+class Owned(Object, frozen=True, kw_only=True):
+    """Any of them: only what tells whose it is. It stands for the cluster that has its namespace and name."""
+
+    spec: OwnedSpec = OwnedSpec()
+
+
+@dataclass(frozen=True)
+class Kind:
+    """`project` is empty for a cluster of none."""
+
+    group: str
+    kind: str
+    plural: str
+    versions: tuple[str, ...]
+    project: Callable[[Owned], str]
+
+
+def user_clusters() -> Kind:
+    return Kind(api.GROUP, "UserCluster", "userclusters", (api.VERSION,), lambda cluster: cluster.spec.project)
+
+
+def of_cluster_api(label: str) -> Kind:
+    return Kind(
+        cluster_api.GROUP,
+        "Cluster",
+        "clusters",
+        cluster_api.VERSIONS,
+        lambda cluster: cluster_api.project_of(cluster, label),
+    )
+
+
+def kinds(project_label: str) -> tuple[Kind, ...]:
+    """UserClusters come first: they are there on every seed."""
+    return user_clusters(), of_cluster_api(project_label)

@@ -1,0 +1,251 @@
+"""What the seed's leader counts of clusters themselves: a source per project, fed by a watch cache of each kind."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from common.kube.client import Cluster
+from common.kube.errors import Malformed, Unavailable
+from common.kube.reflector import Change, Reflector
+from common.kube.resource import Resource
+from seed.catalog import clusters_key, project_of_key
+from seed.cluster_api.served import CRDS, Following, Served, Wanted
+from seed.clusters.kinds import Kind, Owned
+from seed.clusters.tally import ClusterTally
+from seed.source import Followed, ListToken, Problem, reason_of
+
+log = logging.getLogger(__name__)
+
+
+class Lists(ListToken, frozen=True):
+    """`number` is of the kind that is always there, `others` of those that are followed where they are served."""
+
+    others: Mapping[str, int]
+
+
+class ProjectClusters:
+    """One project's clusters."""
+
+    def __init__(self, feed: ClusterSources, project: str) -> None:
+        self.key = clusters_key(project)
+        self.project = project
+        self.tally = ClusterTally()
+        self._feed = feed
+
+    @property
+    def counted(self) -> bool:
+        return self._feed.counted
+
+    @property
+    def current(self) -> bool:
+        return self._feed.counted and self._feed.problem is None
+
+    @property
+    def problem(self) -> Problem | None:
+        return self._feed.problem
+
+    @property
+    def lost_at(self) -> float | None:
+        return self._feed.lost_at
+
+    def demand_list(self) -> ListToken:
+        return self._feed.demand_list()
+
+    def listed_since(self, token: ListToken) -> bool:
+        return self._feed.listed_since(token)
+
+    async def listed(self, token: ListToken) -> None:
+        await self._feed.listed(token)
+
+    async def generation(self, namespaced_name: str, uid: str) -> int | None:
+        """None also for a cluster that has moved to another project: it is not this one's to count."""
+        found = await self._feed.find(namespaced_name, uid)
+        if found is None or found[0] != self.project:
+            return None
+        return found[1].metadata.generation
+
+
+class ClusterSources(Mapping[str, Followed]):
+    """The sources by key; any project's is made when it is first asked for. `run()` it while this replica leads.
+
+    Its watch caches are its own: the catalog's serve admission, and cannot be listed anew when counting demands it.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        served: Served,
+        kinds: tuple[Kind, ...],
+        *,
+        on_change: Callable[[Followed, bool], None],
+        on_state: Callable[[Followed], None],
+    ) -> None:
+        """The first of the kinds is there on every seed."""
+        self.problem: Problem | None = None
+        self.lost_at: float | None = None  # monotonic: since when the counts are kept, not followed
+        self._cluster = cluster
+        self._served = served
+        self._kinds = {f"{kind.plural}.{kind.group}": kind for kind in kinds}  # by the names of their CRDs
+        self._on_change = on_change
+        self._on_state = on_state
+        self._sources: dict[str, ProjectClusters] = {}  # by project
+        self._settled = False
+        self._told: list[Reflector[Any]] = []  # whose lists were all complete when the sources were told so
+        first, *others = kinds
+        self._always = Resource(first.group, first.versions[0], first.plural, first.kind, True, Owned)
+        self._reflector = Reflector(cluster, self._always, on_change=lambda change: self._changed(first, change))
+        self._following = Following(
+            cluster,
+            served,
+            {
+                f"{kind.plural}.{kind.group}": Wanted(
+                    kind.group, kind.kind, kind.versions, Owned, on_change=self._listener(kind)
+                )
+                for kind in others
+            },
+        )
+
+    def __getitem__(self, key: str) -> ProjectClusters:
+        project = project_of_key(key)
+        if project is None:
+            raise KeyError(key)
+        return self._of(project)
+
+    def __iter__(self) -> Iterator[str]:
+        return map(clusters_key, self._sources)
+
+    def __len__(self) -> int:
+        return len(self._sources)
+
+    @property
+    def counted(self) -> bool:
+        return self._settled and all(reflector.synced.is_set() for reflector in self._reflectors)
+
+    async def run(self) -> None:
+        tasks = [
+            asyncio.create_task(self._reflector.run(), name="clusters"),
+            asyncio.create_task(self._following.run(), name="clusters of other APIs"),
+            asyncio.create_task(self._settle(), name="first lists of clusters"),
+        ]
+        try:
+            while True:
+                self._judge()
+                await asyncio.sleep(1)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def demand_list(self) -> ListToken:
+        others = {name: reflector.relist() for name, reflector in self._others()}
+        return Lists(self._following.epoch, self._reflector.relist(), others)
+
+    def listed_since(self, token: ListToken) -> bool:
+        assert isinstance(token, Lists), "our own token"
+        return self.counted and all(reflector.lists_completed >= number for reflector, number in self._demanded(token))
+
+    async def listed(self, token: ListToken) -> None:
+        assert isinstance(token, Lists), "our own token"
+        while not self.listed_since(token):
+            for reflector, number in self._demanded(token):
+                with suppress(TimeoutError):
+                    await reflector.wait_listed(number, 1)
+            await asyncio.sleep(0.2 if self.problem is not None else 0.02)
+
+    async def find(self, namespaced_name: str, uid: str) -> tuple[str, Owned] | None:
+        """The cluster and its project by consistent lists: a name may be of several kinds. Raises ApiError."""
+        namespace, name = namespaced_name.split("/", 1)
+        for crd, kind in self._kinds.items():
+            resource = self._always if kind.kind == self._always.kind else self._following.resource(crd)
+            if resource is None:
+                await self._check_unserved(crd)
+                continue
+            listing = await self._cluster.list(resource, namespace, field_selector=f"metadata.name={name}")
+            if any(broken.uid == uid for broken in listing.broken):
+                raise Malformed(200, "Malformed", f"{resource.kind} {namespaced_name} cannot be read")
+            for found in listing.items:
+                if found.metadata.uid == uid:
+                    return kind.project(found), found
+        return None
+
+    @property
+    def _reflectors(self) -> list[Reflector[Any]]:
+        return [self._reflector, *self._following.reflectors]
+
+    def _others(self) -> Iterator[tuple[str, Reflector[Owned]]]:
+        for name in self._kinds:
+            reflector = self._following.get(name)
+            if reflector is not None:
+                yield name, reflector
+
+    def _demanded(self, token: Lists) -> list[tuple[Reflector[Owned], int]]:
+        """A kind that came since, or moved to another version of its API, is listed anew anyway."""
+        demanded = [(self._reflector, token.number)]
+        if self._following.epoch == token.connection:
+            demanded += [(reflector, token.others.get(name, 0)) for name, reflector in self._others()]
+        return demanded
+
+    async def _check_unserved(self, crd: str) -> None:
+        """That we do not follow a kind does not prove that there is nothing of it. Raises ApiError."""
+        found = await self._cluster.list(CRDS, field_selector=f"metadata.name={crd}")
+        if any(one.established for one in found.items) or found.broken:
+            raise Unavailable(0, "Unavailable", f"{crd} are not followed yet")
+
+    async def _settle(self) -> None:
+        await self._following.wait_settled()
+        self._settled = True
+        while not self._reflector.synced.is_set():
+            with suppress(TimeoutError):
+                await self._reflector.wait_synced(1)
+        self._judge()
+
+    def _of(self, project: str) -> ProjectClusters:
+        source = self._sources.get(project)
+        if source is None:
+            source = self._sources[project] = ProjectClusters(self, project)
+        return source
+
+    def _listener(self, kind: Kind) -> Callable[[Change[Owned]], None]:
+        return lambda change: self._changed(kind, change)
+
+    def _changed(self, kind: Kind, change: Change[Owned]) -> None:
+        before = kind.project(change.old) if change.old is not None else ""
+        after = kind.project(change.new) if change.new is not None else ""
+        if before == after:
+            return  # as most changes of a cluster are
+        if change.old is not None and before:
+            source = self._of(before)
+            self._on_change(source, source.tally.remove(change.old))
+        if change.new is not None and after:
+            source = self._of(after)
+            source.tally.add(change.new)
+            self._on_change(source, False)
+
+    def _judge(self) -> None:
+        problem = next(
+            (
+                Problem(reason_of(reflector.error_status), reflector.error)
+                for reflector in self._reflectors
+                if reflector.error is not None
+            ),
+            None,
+        )
+        if problem is None:
+            self.lost_at = None
+        elif self.lost_at is None:
+            self.lost_at = time.monotonic()
+        # What counting dropped because a kind that came later was not listed yet is made good, too.
+        news = self.counted and self._told != self._reflectors
+        if news:
+            self._told = self._reflectors
+        if news or problem != self.problem:
+            self.problem = problem
+            for source in list(self._sources.values()):
+                if news:
+                    self._on_change(source, True)
+                self._on_state(source)

@@ -1,0 +1,129 @@
+"""The webhook for clusters of projects on the seed itself, and the configuration that calls it.
+
+It is asked only when one is created. While no replica answers, none can be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from common.account import Reservation
+from seed.admission import Admission, Verdict
+from seed.admission import Request as Claim
+from seed.catalog import Catalog, clusters_key
+from seed.clusters.kinds import ONE, RESOURCE, Kind, Owned
+from seed.http_reader import Request, Response
+from seed.machine_admission import OnDecision, tell
+from seed.review import AdmissionRequest, decided, is_named, patience
+from seed.webhook_configuration import WebhookConfiguration, configuration
+
+PATH = "/clusters/"
+CALLER = "clusters"
+"""Whom the token in the URL proves: the seed's own API server."""
+
+NAME = "seedquota-clusters"
+WEBHOOK = "clusters.seedquota.io"
+
+
+class _Named(msgspec.Struct, frozen=True):
+    group: str = ""
+    resource: str = ""
+
+
+class _Request(AdmissionRequest[Owned], rename="camel", kw_only=True):
+    resource: _Named
+
+
+class _Review(msgspec.Struct):
+    request: _Request
+
+
+_review = msgspec.json.Decoder(_Review).decode
+
+
+def desired(
+    kinds: Sequence[Kind],
+    *,
+    base_url: str,
+    token: str,
+    ca_bundle: bytes,
+    timeout_seconds: int,
+    break_glass_group: str,
+) -> WebhookConfiguration:
+    """It holds the token: never log it."""
+    return configuration(
+        NAME,
+        WEBHOOK,
+        url=f"{base_url}{PATH}{token}",
+        ca_bundle=ca_bundle,
+        timeout_seconds=timeout_seconds,
+        break_glass_group=break_glass_group,
+        rules=[
+            {
+                "apiGroups": [kind.group],
+                "apiVersions": sorted(kind.versions),
+                "operations": ["CREATE"],
+                "resources": [kind.plural],
+                "scope": "Namespaced",
+            }
+            for kind in kinds
+        ],
+    )
+
+
+class ClusterWebhook:
+    """Handles `POST /clusters/<token>`."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        admission: Admission,
+        kinds: Sequence[Kind],
+        verify: Callable[[str, str], bool],
+        on_decision: OnDecision = lambda _decision, _reason, _path, _seconds: None,
+    ) -> None:
+        self._catalog = catalog
+        self._admission = admission
+        self._kinds = {(kind.group, kind.plural): kind for kind in kinds}
+        self._verify = verify
+        self._on_decision = on_decision
+
+    async def handle(self, request: Request) -> Response:
+        started = time.monotonic()
+        if request.method != "POST" or not self._verify(CALLER, request.path.removeprefix(PATH)):
+            return Response(404, b"not found\n")
+        try:
+            review = _review(request.body).request
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            return Response(400, f"not an AdmissionReview of a cluster: {error}\n".encode(errors="replace"))
+        cluster = review.object
+        if cluster is not None and not is_named(cluster):
+            return Response(400, b"the cluster has no proper name, namespace and uid\n")
+        deadline = asyncio.get_running_loop().time() + patience(request.query)
+        found = await self._decide(review, deadline)
+        tell(review, found, time.monotonic() - started, self._on_decision, consumer="cluster")
+        return decided(review.uid, found)
+
+    async def _decide(self, review: _Request, deadline: float) -> Verdict:
+        kind = self._kinds.get((review.resource.group, review.resource.resource))
+        cluster = review.object
+        if kind is None or cluster is None or review.operation != "CREATE":
+            return Verdict(decision="")
+        project = kind.project(cluster)
+        if not project or not self._catalog.may_limit(project, RESOURCE):
+            # Nobody limits it: then no account that is fenced, and no ledger that is away, keeps it from being made.
+            return Verdict(decision="")
+        return await self._admission.decide(
+            Claim(
+                uid=cluster.metadata.uid,
+                project=project,
+                need=ONE,
+                reservation=Reservation(source=clusters_key(project), object=cluster.metadata.key, amount=ONE),
+                dry_run=review.dry_run,
+                deadline=deadline,
+            )
+        )
