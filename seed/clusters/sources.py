@@ -23,9 +23,9 @@ log = logging.getLogger(__name__)
 
 
 class Lists(ListToken, frozen=True):
-    """`number` is of the kind that is always there, `others` of those that are followed where they are served."""
+    """A list of each kind. A watch cache that is made later lists later anyway."""
 
-    others: Mapping[str, int]
+    demanded: tuple[tuple[Reflector[Any], int], ...]
 
 
 class ProjectClusters:
@@ -142,8 +142,7 @@ class ClusterSources(Mapping[str, Followed]):
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def demand_list(self) -> ListToken:
-        others = {name: reflector.relist() for name, reflector in self._others()}
-        return Lists(self._following.epoch, self._reflector.relist(), others)
+        return Lists(0, 0, tuple((reflector, reflector.relist()) for reflector in self._reflectors))
 
     def listed_since(self, token: ListToken) -> bool:
         assert isinstance(token, Lists), "our own token"
@@ -177,18 +176,10 @@ class ClusterSources(Mapping[str, Followed]):
     def _reflectors(self) -> list[Reflector[Any]]:
         return [self._reflector, *self._following.reflectors]
 
-    def _others(self) -> Iterator[tuple[str, Reflector[Owned]]]:
-        for name in self._kinds:
-            reflector = self._following.get(name)
-            if reflector is not None:
-                yield name, reflector
-
-    def _demanded(self, token: Lists) -> list[tuple[Reflector[Owned], int]]:
-        """A kind that came since, or moved to another version of its API, is listed anew anyway."""
-        demanded = [(self._reflector, token.number)]
-        if self._following.epoch == token.connection:
-            demanded += [(reflector, token.others.get(name, 0)) for name, reflector in self._others()]
-        return demanded
+    def _demanded(self, token: Lists) -> list[tuple[Reflector[Any], int]]:
+        """What is still followed by the same watch cache."""
+        present = self._reflectors
+        return [(reflector, number) for reflector, number in token.demanded if reflector in present]
 
     async def _check_unserved(self, crd: str) -> None:
         """That we do not follow a kind does not prove that there is nothing of it. Raises ApiError."""
