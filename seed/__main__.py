@@ -34,7 +34,7 @@ from common.options import (
     words,
 )
 from common.program import Program
-from seed import observed, size_command
+from seed import observed, scale_webhook, size_command
 from seed.admission import Admission
 from seed.books import Books
 from seed.catalog import Catalog
@@ -58,6 +58,7 @@ from seed.machine_admission import MachineAdmission
 from seed.machines.cluster_api import PROJECT_LABEL
 from seed.providers import PROVIDERS
 from seed.review import MAX_BODY
+from seed.scale_webhook import ScaleWebhook
 from seed.sizing import Sizing
 from seed.webhook import MachineWebhook
 from seed.webhook_configuration import WebhookConfiguration, desired
@@ -112,7 +113,7 @@ class SeedOptions(LedgerOptions):
     ] = 15
 
 
-def sizing_of(options: SeedOptions, cluster: Cluster, key: WebhookKey) -> tuple[FlavourCache, Sizing]:
+def sizing_of(options: SeedOptions, cluster: Cluster, key: WebhookKey) -> tuple[FlavourCache, SettingsReader, Sizing]:
     """Raises UsageError."""
     try:
         transport = Transport(ssl_context=trusting(options.providers_ca_file))
@@ -123,7 +124,7 @@ def sizing_of(options: SeedOptions, cluster: Cluster, key: WebhookKey) -> tuple[
         shared = SharedSizes(options.redis_url, redis_access(options), options.seed_name)
     cache = FlavourCache(transport, shared, on_lookup=observed.flavour_lookup, on_fetch=observed.provider_request)
     settings = SettingsReader(cluster, on_request=metrics.kubernetes_request)
-    return cache, Sizing(cache, settings, key.seal, key.check_seal, options.providers or tuple(PROVIDERS))
+    return cache, settings, Sizing(cache, settings, key.seal, key.check_seal, options.providers or tuple(PROVIDERS))
 
 
 def wanted_configurations(
@@ -168,7 +169,13 @@ def wanted_configurations(
 
 
 def handler(
-    catalog: Catalog, books: Books, sizing: Sizing, view: View, clusters: Sequence[Kind], key: WebhookKey
+    catalog: Catalog,
+    books: Books,
+    sizing: Sizing,
+    settings: SettingsReader,
+    view: View,
+    clusters: Sequence[Kind],
+    key: WebhookKey,
 ) -> Callable[[Request], Awaitable[Response]]:
     """All webhooks, by the path that each is called at."""
     admission = Admission(catalog, books)
@@ -176,10 +183,13 @@ def handler(
     machine_admission = MachineAdmission(catalog, admission, sizing)
     cluster_api = ClusterApiWebhook(view, machine_admission, key.verify, observed.decision)
     of_clusters = ClusterWebhook(catalog, admission, clusters, key.verify, observed.cluster_decision)
+    scale = ScaleWebhook(catalog, books, sizing, settings, view, key.verify, observed.scale_check)
 
     async def handle(request: Request) -> Response:
         if request.path.startswith(clusters_webhook.PATH):
             return await of_clusters.handle(request)
+        if request.path.startswith(scale_webhook.PATH):
+            return await scale.handle(request)
         if request.path.startswith(cluster_api_webhook.PATH):
             return await cluster_api.handle(request)
         return await machines.handle(request)
@@ -220,7 +230,7 @@ async def serve(running: Program, options: SeedOptions) -> None:
     assert host is not None, "https_url has checked it"
     certificates = Certificates(cluster, options.namespace, [host], on_bundle=configuration_changed)
 
-    cache, sizing = sizing_of(options, cluster, key)
+    cache, settings, sizing = sizing_of(options, cluster, key)
     prefetch = Prefetch(cache, catalog.user_clusters.store.values, sizing.catalogue_of)
 
     view = View(cluster, catalog, options.project_label)
@@ -252,7 +262,7 @@ async def serve(running: Program, options: SeedOptions) -> None:
         in_flight_window=options.in_flight_window,
         on_request=metrics.kubernetes_request,
     )
-    handle = handler(catalog, books, sizing, view, clusters, key)
+    handle = handler(catalog, books, sizing, settings, view, clusters, key)
     server = HttpServer(handle, max_body=MAX_BODY, stopping=lambda: running.health.stopping)
     REGISTRY.register(observed.AccountsCollector(catalog, books))
     REGISTRY.register(observed.FlavoursCollector(cache))

@@ -68,6 +68,10 @@ def cluster_decision(decided: str, reason: str, path: str, seconds: float) -> No
     _SECONDS.labels(path).observe(seconds)
 
 
+def scale_check(kind: str, decided: str, reason: str) -> None:
+    _REQUESTS.labels(kind, decided, reason).inc()
+
+
 def ledger_write(seconds: float, changes: int) -> None:
     _WRITES.observe(seconds)
     _WRITTEN.inc(changes)

@@ -1,6 +1,7 @@
 """The configurations that make a cluster ask us about its Machines, and what keeps them there.
 
-The validating one admits. The mutating one stamps; a Machine that it misses is sized all the same.
+The validating one admits, and answers what MachineDeployments ask for. The mutating one stamps; a Machine that it
+misses is sized all the same.
 
 A tenant who is admin of his cluster can delete or change it. It is put back at once, and what slipped in meanwhile is
 counted.
@@ -32,6 +33,7 @@ log = logging.getLogger(__name__)
 NAME = "seedquota-machines"
 WEBHOOK = "machines.seedquota.io"
 STAMPING_WEBHOOK = "stamp.machines.seedquota.io"
+SCALE_WEBHOOK = "scale.seedquota.io"
 LABELS = {MANAGED_BY_LABEL: "seedquota"}
 
 RETRY_SECONDS = (0.2, 10.0)  # first and longest pause after a refused write
@@ -84,7 +86,7 @@ def desired(
     """What belongs into the cluster. It holds the token: never log it."""
     own_source = cluster.spec.kubeconfig_secret_ref is None
     selector = {"matchLabels": {"kubernetes.io/metadata.name": cluster.metadata.namespace}} if own_source else {}
-    return configuration(
+    admitting = configuration(
         name_for(cluster),
         WEBHOOK,
         url=f"{base_url}/machines/{cluster.metadata.uid}/{token}",
@@ -102,6 +104,7 @@ def desired(
         ],
         namespaces=selector,
     )
+    return with_scale_checks(admitting, f"{base_url}/scale/{cluster.metadata.uid}/{token}")
 
 
 def configuration(
@@ -138,9 +141,29 @@ def configuration(
     return WebhookConfiguration(metadata=ObjectMeta(name=name, labels=LABELS), webhooks=[written])
 
 
+def with_scale_checks(admitting: WebhookConfiguration, url: str) -> WebhookConfiguration:
+    """With a webhook for the MachineDeployments and MachineSets of the same API.
+
+    It is advice, which stops nobody while we are down: their Machines are admitted by the other one.
+    """
+    (webhook,) = admitting.webhooks
+    client, rules = webhook["clientConfig"], webhook["rules"]
+    assert isinstance(client, dict) and isinstance(rules, list), "as `configuration` writes them"
+    resources = ["machinedeployments", "machinedeployments/scale", "machinesets", "machinesets/scale"]
+    scale: Webhook = {
+        **webhook,
+        "name": SCALE_WEBHOOK,
+        "clientConfig": {**client, "url": url},
+        "rules": [{**rule, "resources": resources} for rule in rules],
+        "failurePolicy": "Ignore",
+        "sideEffects": "None",
+    }
+    return structs.replace(admitting, webhooks=[webhook, scale])
+
+
 def stamping(admitting: WebhookConfiguration) -> WebhookConfiguration:
     """The mutating configuration that goes with it, of the same name: for the same Machines, in the same way."""
-    (webhook,) = admitting.webhooks
+    webhook, _ = admitting.webhooks
     client = webhook["clientConfig"]
     assert isinstance(client, dict)
     url = str(client["url"]).replace("/machines/", "/stamp/")

@@ -19,6 +19,7 @@ from seed.catalog import HOSTED, Catalog, hosted_key
 from seed.cluster_api.served import Following, Served, Wanted
 from seed.machines import cluster_api, infrastructure
 from seed.machines.cluster_api import ClusterMachine, Infrastructure, MachinePool, Reference
+from seed.machines.deployments import Deployment
 from seed.machines.infrastructure import KINDS, Where
 from seed.machines.machine_controller import Machine
 from seed.machines.metal3 import BARE_METAL_HOSTS, BareMetalHost
@@ -105,6 +106,33 @@ class View:
         if resource is None:
             raise NotFound(404, "NotFound", "no MachinePools are served")
         return await self._cluster.get(resource, name, namespace)
+
+    async def find_deployment(self, kind: str, namespace: str, name: str) -> Deployment:
+        """A MachineDeployment or MachineSet, by a consistent read. Raises ApiError."""
+        resource = self.served.find(Wanted(cluster_api.GROUP, kind, cluster_api.VERSIONS, Deployment))
+        if resource is None:
+            raise NotFound(404, "NotFound", f"no {kind}s are served")
+        return await self._cluster.get(resource, name, namespace)
+
+    async def find_made(self, made: ClusterMachine) -> Machine:
+        """The Machine that `made`, which refers to a template, is to be; by a consistent read. Raises ApiError."""
+        reference, namespace = made.spec.infrastructure_ref, made.metadata.namespace
+        known = KINDS.get(reference.kind.removesuffix(infrastructure.TEMPLATE))
+        where = self._where(namespace, made.spec.cluster_name)
+        if known is None or not reference.name or reference.group != infrastructure.GROUP:
+            return cluster_api.machine_of(made, None, where)
+        wanted = Wanted(infrastructure.GROUP, reference.kind, known.versions, Infrastructure)
+        resource = self.served.find(wanted)
+        if resource is None:
+            raise NotFound(404, "NotFound", f"no {reference.kind}s are served")
+        template = await self._cluster.get(resource, reference.name, namespace)
+        return cluster_api.machine_of_template(made, template, where, self._hosts_in(namespace))
+
+    async def cluster_of(self, namespace: str, name: str) -> UserCluster | None:
+        """None for a Cluster of no project. Raises ApiError; without the Cluster, CAPI makes no Machine."""
+        if self.knows_cluster(namespace, name):
+            return self.user_cluster(namespace, name)
+        return await self.find_user_cluster(namespace, name)
 
     def knows_cluster(self, namespace: str, name: str) -> bool:
         return self._cached_cluster(namespace, name) is not None

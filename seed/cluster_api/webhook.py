@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import msgspec
 
-from common.api import UserCluster
 from common.kube.errors import ApiError, NotFound
 from common.kube.meta import Object
 from seed import verdict
@@ -19,7 +18,7 @@ from seed.machine_admission import MachineAdmission, OnDecision, tell
 from seed.machines import cluster_api
 from seed.machines.cluster_api import ClusterMachine, MachinePool, PoolSpec
 from seed.review import AdmissionRequest, User, decided, is_named, patience
-from seed.webhook_configuration import WebhookConfiguration, configuration
+from seed.webhook_configuration import WebhookConfiguration, configuration, with_scale_checks
 
 PATH = "/cluster-api/"
 CALLER = "cluster-api"
@@ -68,7 +67,7 @@ def desired(
     *, base_url: str, token: str, ca_bundle: bytes, timeout_seconds: int, break_glass_group: str
 ) -> WebhookConfiguration:
     """It holds the token: never log it."""
-    return configuration(
+    admitting = configuration(
         NAME,
         WEBHOOK,
         url=f"{base_url}{PATH}{token}",
@@ -85,6 +84,7 @@ def desired(
             }
         ],
     )
+    return with_scale_checks(admitting, f"{base_url}/scale/{CALLER}/{token}")
 
 
 class ClusterApiWebhook:
@@ -131,7 +131,7 @@ class ClusterApiWebhook:
                 if isinstance(new, _Scale):
                     new, old = await self._scaled(new)
                 assert not isinstance(old, _Scale), "only a Scale changes a Scale"
-                cluster = await self._cluster_of(new)
+                cluster = await self._view.cluster_of(new.metadata.namespace, new.spec.cluster_name)
                 if cluster is None:
                     return Verdict(decision="")  # of no project
                 machine = await self._view.find_machine(new)
@@ -141,13 +141,6 @@ class ClusterApiWebhook:
         except (ApiError, TimeoutError) as error:
             return _undecided(f"what the Machine is made of cannot be read now: {error or 'no answer in time'}")
         return await self._admission.decide(cluster, machine, before, dry_run=review.dry_run, deadline=deadline)
-
-    async def _cluster_of(self, subject: Subject) -> UserCluster | None:
-        """None where it is of no project. Raises NotFound: CAPI makes nothing of a Machine without its Cluster."""
-        namespace, name = subject.metadata.namespace, subject.spec.cluster_name
-        if self._view.knows_cluster(namespace, name):
-            return self._view.user_cluster(namespace, name)
-        return await self._view.find_user_cluster(namespace, name)
 
     async def _scaled(self, scale: _Scale) -> tuple[MachinePool, MachinePool]:
         """The MachinePool as it will be, and as it is. Raises ApiError."""

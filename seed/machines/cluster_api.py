@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from common.kube.meta import Object
+from common.kube.meta import Object, ObjectMeta
 from seed.machines import infrastructure, metal3
 from seed.machines.infrastructure import Described, Where
 from seed.machines.machine_controller import Machine
@@ -159,6 +159,17 @@ def machine_of(
         where = Where(where.region, spec.failure_domain)
     described = _describe(subject.metadata.namespace, spec.infrastructure_ref, found, where, replicas, hosts)
     return Machine(metadata=subject.metadata, spec=described)
+
+
+def machine_of_template(
+    made: ClusterMachine, template: Infrastructure, where: Where, hosts: Iterable[BareMetalHost] = ()
+) -> Machine:
+    """The Machine that `made` is once its infrastructure object was made of the template to which it refers."""
+    reference = made.spec.infrastructure_ref
+    kind = reference.kind.removesuffix(infrastructure.TEMPLATE)
+    spec = msgspec.structs.replace(made.spec, infrastructure_ref=msgspec.structs.replace(reference, kind=kind))
+    found = Infrastructure(metadata=ObjectMeta(), spec=infrastructure.in_template(template.spec))
+    return machine_of(msgspec.structs.replace(made, spec=spec), found, where, hosts)
 
 
 def _describe(

@@ -64,7 +64,7 @@ def describe(kind: str, spec: bytes | msgspec.Raw, where: Where, replicas: int |
     """
     if kind.endswith(TEMPLATE):
         kind = kind.removesuffix(TEMPLATE)
-        spec = _inner(_inner(spec, "template"), "spec")
+        spec = in_template(spec)
     fields = KINDS[kind].fields if kind in KINDS else ()
     try:
         given = _decode_fields(spec or b"{}")
@@ -105,6 +105,11 @@ def least(raw: bytes) -> ResourceList:
 
 def _described(description: _Description) -> Described:
     return Described(provider_spec=msgspec.Raw(_encode(description)))
+
+
+def in_template(spec: bytes | msgspec.Raw) -> msgspec.Raw:
+    """The spec of what a template makes, of the template's own."""
+    return msgspec.Raw(_inner(_inner(spec, "template"), "spec"))
 
 
 def _inner(raw: bytes | msgspec.Raw, name: str) -> bytes | msgspec.Raw:

@@ -63,7 +63,8 @@ def user_cluster(name: str = "c1", *, own_source: bool = False) -> UserCluster:
 
 def wanted(**changes: object) -> WebhookConfiguration:
     configuration = desired(user_cluster(), base_url=NOWHERE, token=TOKEN, ca_bundle=CA)
-    return structs.replace(configuration, webhooks=[{**configuration.webhooks[0], **changes}])
+    admitting, scale = configuration.webhooks
+    return structs.replace(configuration, webhooks=[{**admitting, **changes}, scale])
 
 
 @pytest_asyncio.fixture(scope="module")
@@ -204,11 +205,11 @@ async def test_what_a_tenant_changes_is_put_right_with_one_write(
     seed: Counting, admin: Cluster, caplog: pytest.LogCaptureFixture, drift: str
 ) -> None:
     async with keeping(seed.cluster) as keeper:
-        (webhook,) = (await admin.get(WEBHOOK_CONFIGURATIONS, NAME)).webhooks
+        webhook, scale = (await admin.get(WEBHOOK_CONFIGURATIONS, NAME)).webhooks
         changed = {**webhook, **DRIFTS[drift]}
         if isinstance(client := DRIFTS[drift].get("clientConfig"), dict):
             changed["clientConfig"] = {**wanted_client(), **client}
-        await admin.merge_patch(WEBHOOK_CONFIGURATIONS, NAME, {"webhooks": [changed]})
+        await admin.merge_patch(WEBHOOK_CONFIGURATIONS, NAME, {"webhooks": [changed, scale]})
         await until(lambda: len(seed.writes) == 2)
         await settle()
         assert await found(admin) == wanted().webhooks
@@ -225,18 +226,29 @@ def wanted_client() -> dict[str, object]:
     return client
 
 
+async def test_a_webhook_that_was_removed_beside_the_other_is_put_right(seed: Counting, admin: Cluster) -> None:
+    async with keeping(seed.cluster):
+        for left in wanted().webhooks:
+            await admin.merge_patch(WEBHOOK_CONFIGURATIONS, NAME, {"webhooks": [left]})
+            writes = len(seed.writes)
+            await until(lambda: len(seed.writes) > writes)  # noqa: B023 (awaited here)
+            await settle()
+            assert await found(admin) == wanted().webhooks
+    assert seed.writes == ["create", "update", "update"]
+
+
 async def test_a_webhook_that_was_added_and_a_label_that_was_removed_are_put_right(
     seed: Counting, admin: Cluster
 ) -> None:
     async with keeping(seed.cluster):
-        (webhook,) = wanted().webhooks
-        other = {**webhook, "name": "other.example.com"}
-        patch = {"metadata": {"labels": None}, "webhooks": [other, webhook]}
+        webhooks = wanted().webhooks
+        other = {**webhooks[0], "name": "other.example.com"}
+        patch = {"metadata": {"labels": None}, "webhooks": [other, *webhooks]}
         await admin.merge_patch(WEBHOOK_CONFIGURATIONS, NAME, patch)
         await until(lambda: len(seed.writes) == 2)
         await settle()
         configuration = await admin.get(WEBHOOK_CONFIGURATIONS, NAME)
-        assert configuration.webhooks == [webhook]
+        assert configuration.webhooks == webhooks
         assert configuration.metadata.labels == wanted().metadata.labels
     assert seed.writes == ["create", "update"]
 
@@ -257,11 +269,9 @@ async def test_another_desire_is_carried_out_with_one_write_and_is_no_drift(
 
 async def test_defaults_that_an_api_server_adds_start_no_loop(seed: Counting) -> None:
     def less() -> WebhookConfiguration:
-        (webhook,) = wanted().webhooks
         left_out = ("timeoutSeconds", "matchPolicy", "objectSelector")
-        return structs.replace(
-            wanted(), webhooks=[{key: value for key, value in webhook.items() if key not in left_out}]
-        )
+        kept = [{key: webhook[key] for key in webhook if key not in left_out} for webhook in wanted().webhooks]
+        return structs.replace(wanted(), webhooks=kept)
 
     async with keeping(seed.cluster, less) as keeper:
         await settle()
@@ -411,6 +421,11 @@ async def eventually(server: ApiServer, status: int, name: str, namespace: str, 
 
 async def test_without_us_nothing_is_created_but_the_way_in_works(seed: Counting, server: ApiServer) -> None:
     async with keeping(seed.cluster):
+        async with server.session() as session:
+            made = {"apiVersion": "cluster.k8s.io/v1alpha1", "kind": "MachineDeployment", "metadata": {"name": "d"}}
+            path = MACHINES.format("alpha").replace("machines", "machinedeployments")
+            async with session.post(path, json={**made, "spec": {"replicas": 3}}, params={"dryRun": "All"}) as answer:
+                assert answer.status == 201, "what is only advice stops nobody"
         text = await eventually(server, 500, "m1", "alpha", "system:masters")
         assert 'failed calling webhook \\"machines.seedquota.io\\"' in text
         await eventually(server, 201, "m1", "alpha", "system:masters", "seedquota:break-glass")

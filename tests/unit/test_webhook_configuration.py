@@ -7,6 +7,7 @@ import pytest
 
 from common.api import SecretRef, UserCluster, UserClusterSpec
 from common.kube.meta import ObjectMeta
+from seed.cluster_api import webhook as cluster_api
 from seed.webhook_configuration import Webhook, WebhookConfiguration, desired, lost, name_for, stamping
 from seed.webhook_token import token
 
@@ -23,7 +24,7 @@ def user_cluster(*, own_source: bool = False) -> UserCluster:
 def wanted(**changes: object) -> Webhook:
     arguments: dict[str, object] = {"base_url": "https://seed.example.com:8443", "token": "t0", "ca_bundle": b"CA\n"}
     build: Callable[..., WebhookConfiguration] = desired
-    (webhook,) = build(user_cluster(), **{**arguments, **changes}).webhooks
+    webhook, _ = build(user_cluster(), **{**arguments, **changes}).webhooks
     return webhook
 
 
@@ -95,6 +96,38 @@ def test_a_webhook_too_many_or_too_few_is_a_loss() -> None:
 def test_a_token_is_32_hex_digits_and_another_for_each_cluster_and_key() -> None:
     assert token(b"k" * 32, UID) == "a88494c2df8f65261a7940049115a97f"  # openssl dgst -sha256 -hmac
     assert len({token(b"k" * 32, UID), token(b"k" * 32, UID + "0"), token(b"l" * 32, UID)}) == 3
+
+
+def test_who_scales_is_advised_in_the_same_way_and_stopped_by_nobody_who_is_down() -> None:
+    admitting, scale = desired(user_cluster(), base_url="https://a", token="t", ca_bundle=b"").webhooks
+    assert scale == {
+        **admitting,
+        "name": "scale.seedquota.io",
+        "clientConfig": {"url": f"https://a/scale/{UID}/t", "caBundle": ""},
+        "rules": [
+            {
+                "apiGroups": ["cluster.k8s.io"],
+                "apiVersions": ["v1alpha1"],
+                "operations": ["CREATE", "UPDATE"],
+                "resources": ["machinedeployments", "machinedeployments/scale", "machinesets", "machinesets/scale"],
+                "scope": "Namespaced",
+            }
+        ],
+        "failurePolicy": "Ignore",
+        "sideEffects": "None",
+    }
+
+
+def test_cluster_apis_deployments_are_asked_about_in_both_of_its_versions() -> None:
+    admitting, scale = cluster_api.desired(
+        base_url="https://a", token="t", ca_bundle=b"", timeout_seconds=3, break_glass_group="g"
+    ).webhooks
+    (rule,), (of_machines,) = scale["rules"], admitting["rules"]  # type: ignore[misc]
+    assert scale["clientConfig"] == {"url": "https://a/scale/cluster-api/t", "caBundle": ""}
+    assert (rule["apiGroups"], rule["apiVersions"]) == (["cluster.x-k8s.io"], ["v1beta1", "v1beta2"])
+    assert "machinedeployments/scale" in rule["resources"]
+    assert "machines" in of_machines["resources"]
+    assert scale["matchConditions"] == admitting["matchConditions"]
 
 
 def test_the_stamping_webhook_is_asked_about_the_same_machines_and_stops_none() -> None:

@@ -1,0 +1,234 @@
+"""The webhook for MachineDeployments and MachineSets, in user clusters and of Cluster API on the seed.
+
+It only answers, see seed/scale_check.py: it reserves and writes nothing, and whatever goes wrong is a warning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import msgspec
+
+from common import resources
+from common.api import SETTINGS, UserCluster
+from common.kube.errors import ApiError
+from common.kube.meta import Object
+from common.kube.resource import Resource
+from seed import scale_check, verdict
+from seed.admission import Verdict
+from seed.books import Books
+from seed.catalog import Catalog, Quota
+from seed.cluster_api import webhook as cluster_api_webhook
+from seed.cluster_api.view import View
+from seed.flavours.settings import SettingsReader
+from seed.http_reader import Request, Response
+from seed.machines import machine_controller
+from seed.machines.deployments import DEPLOYMENTS, Deployment, cluster_machine_of, machine_of
+from seed.machines.machine_controller import Machine
+from seed.providers.size import NotSized, ProviderUnavailable
+from seed.review import User, decided, patience
+from seed.scale_check import Advice, Room
+from seed.sizing import Sizing
+
+log = logging.getLogger(__name__)
+
+PATH = "/scale/"
+CLUSTER_API = cluster_api_webhook.CALLER
+
+_RESOURCES = {
+    kind: Resource(machine_controller.GROUP, machine_controller.VERSION, plural, kind, True, Deployment)
+    for plural, kind in DEPLOYMENTS.items()
+}
+
+OnAnswer = Callable[[str, str, str], None]
+"""kind, decision, reason"""
+
+
+class _Named(msgspec.Struct, frozen=True):
+    resource: str = ""
+
+
+class _Request(msgspec.Struct, rename="camel", kw_only=True):
+    uid: str
+    operation: str
+    resource: _Named
+    sub_resource: str = ""
+    name: str = ""
+    namespace: str = ""
+    user_info: User = msgspec.field(default_factory=User)
+    object: msgspec.Raw = msgspec.Raw(b"null")
+    old_object: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _Review(msgspec.Struct):
+    request: _Request
+
+
+class _ScaleSpec(msgspec.Struct, frozen=True):
+    replicas: int = 0
+
+
+class _Scale(Object, frozen=True, kw_only=True):
+    """Of autoscaling/v1: what `kubectl scale` and autoscalers write."""
+
+    spec: _ScaleSpec = _ScaleSpec()
+
+
+_review = msgspec.json.Decoder(_Review).decode
+_deployment = msgspec.json.Decoder(Deployment | None).decode
+_scale = msgspec.json.Decoder(_Scale | None).decode
+
+
+class _Undecided(Exception):
+    """Why it cannot be told what fits."""
+
+
+class ScaleWebhook:
+    """Handles `POST /scale/<user cluster uid, or cluster-api>/<token>`."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        books: Books,
+        sizing: Sizing,
+        settings: SettingsReader,
+        view: View,
+        verify: Callable[[str, str], bool],
+        on_answer: OnAnswer = lambda _kind, _decision, _reason: None,
+    ) -> None:
+        """`settings` has the connections to user clusters."""
+        self._catalog = catalog
+        self._books = books
+        self._sizing = sizing
+        self._settings = settings
+        self._view = view
+        self._verify = verify
+        self._on_answer = on_answer
+
+    async def handle(self, request: Request) -> Response:
+        caller, _, token = request.path.removeprefix(PATH).partition("/")
+        if request.method != "POST" or not self._verify(caller, token):
+            return Response(404, b"not found\n")
+        deadline = asyncio.get_running_loop().time() + patience(request.query)
+        decision = verdict.decision_id()
+        try:
+            review = _review(request.body).request
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            return Response(400, f"not an AdmissionReview: {error}\n".encode(errors="replace"))
+        kind = DEPLOYMENTS.get(review.resource.resource)
+        if kind is None or review.operation not in {"CREATE", "UPDATE"}:
+            return decided(review.uid, Verdict(decision=decision))
+        try:
+            advice = await self._advise(caller, kind, review, deadline, decision)
+        except _Undecided as error:
+            advice = scale_check.undecided(str(error))
+        self._tell(kind, review, advice, decision)
+        warnings = [advice.warning] if advice.warning else []
+        return decided(review.uid, Verdict(decision=decision, refusal=advice.refusal, warnings=warnings))
+
+    async def _advise(self, caller: str, kind: str, review: _Request, deadline: float, decision: str) -> Advice:
+        """Raises _Undecided."""
+        settings = self._catalog.settings.store.get(SETTINGS)
+        mode = settings.spec.scale_check if settings is not None else "warn"
+        if mode == "off":
+            return Advice()
+        try:
+            async with asyncio.timeout_at(deadline):
+                change = await self._change(caller, kind, review)
+                asked = scale_check.asked(*change, is_deployment=kind == "MachineDeployment") if change else None
+                if change is None or asked is None:
+                    return Advice()
+                cluster = await self._cluster_of(caller, change[0])
+                rooms = self._rooms(cluster) if cluster is not None else []
+                if cluster is None or not rooms:
+                    return Advice()
+                machine = await self._machine_of(caller, change[0])
+                size = (await self._sizing.size(cluster, machine, deadline)).footprint
+                for room in rooms:
+                    if room.enforced:
+                        size.require(room.limits)
+        except TimeoutError:
+            raise _Undecided("what it is made of was not read in time") from None
+        except ApiError as error:
+            raise _Undecided(error.message) from error
+        except (NotSized, ProviderUnavailable) as error:
+            raise _Undecided(str(error)) from error
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise _Undecided(f"the {kind} cannot be read: {error}") from error
+        return scale_check.advise(asked, size.resources, rooms, deny=mode == "deny", decision=decision)
+
+    async def _change(self, caller: str, kind: str, review: _Request) -> tuple[Deployment, Deployment | None] | None:
+        """As it will be, and as it is. None for what does not change how many Machines there are. Raises ApiError."""
+        if review.sub_resource == "scale":
+            new, old = _scale(review.object), _scale(review.old_object)
+            if new is None or old is None or new.spec.replicas <= old.spec.replicas:
+                return None
+            found = await self._find(caller, kind, new.metadata.namespace, new.metadata.name)
+            return _with_replicas(found, new.spec.replicas), _with_replicas(found, old.spec.replicas)
+        wanted = _deployment(review.object)
+        if wanted is None or review.sub_resource or wanted.metadata.deletion_timestamp:
+            return None
+        return wanted, _deployment(review.old_object) if review.operation == "UPDATE" else None
+
+    async def _find(self, caller: str, kind: str, namespace: str, name: str) -> Deployment:
+        if caller == CLUSTER_API:
+            return await self._view.find_deployment(kind, namespace, name)
+        connection = await self._settings.connection(self._user_cluster(caller))
+        return await connection.get(_RESOURCES[kind], name, namespace)
+
+    async def _cluster_of(self, caller: str, deployment: Deployment) -> UserCluster | None:
+        """None where it is of no project."""
+        if caller == CLUSTER_API:
+            return await self._view.cluster_of(deployment.metadata.namespace, deployment.spec.cluster_name)
+        return self._user_cluster(caller)
+
+    def _user_cluster(self, uid: str) -> UserCluster:
+        found = self._catalog.user_cluster_by_uid(uid)
+        if found is None:
+            raise _Undecided("its user cluster is not known to this seed any more")
+        return found
+
+    async def _machine_of(self, caller: str, deployment: Deployment) -> Machine:
+        if caller == CLUSTER_API:
+            return await self._view.find_made(cluster_machine_of(deployment))
+        return machine_of(deployment)
+
+    def _rooms(self, cluster: UserCluster) -> list[Room]:
+        project = cluster.spec.project
+        if self._catalog.may_belong(project):
+            raise _Undecided(f"what limits project {project} has not come from the master")
+        return [self._room(quota) for quota in self._catalog.quotas_of_project(project)]
+
+    def _room(self, quota: Quota) -> Room:
+        book = self._books.get(quota)
+        if book is None or book.writer.account is None:
+            raise _Undecided(f"this seed has not opened its account of quota {quota.name} yet")
+        return Room(
+            quota=quota.name,
+            limits=quota.limits,
+            used=resources.maximum(quota.global_usage, book.use),
+            being_created=quota.global_reserved,
+            enforced=quota.enforced,
+            surge=bool(quota.surge),
+        )
+
+    def _tell(self, kind: str, review: _Request, advice: Advice, decision: str) -> None:
+        refusal = advice.refusal
+        self._on_answer(kind, "allowed" if refusal is None else "denied", advice.reason)
+        if refusal is not None:
+            log.info(
+                "scale refused",
+                extra={
+                    "decision": decision,
+                    "kind": kind,
+                    "object": f"{review.namespace}/{review.name}",
+                    "user": review.user_info.username,
+                    "text": refusal.message,
+                },
+            )
+
+
+def _with_replicas(deployment: Deployment, replicas: int) -> Deployment:
+    return msgspec.structs.replace(deployment, spec=msgspec.structs.replace(deployment.spec, replicas=replicas))
