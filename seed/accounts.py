@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping
 import msgspec
 
 from common import account as accounts
-from common import resources
+from common import loans, resources
 from common.account import Account
 from common.api import RESOURCE_QUOTAS, SEED_MANAGER, UID_LABEL, StaleSource, report_to_wire, wire_quantities
 from common.grants import Report, report
@@ -127,13 +127,16 @@ class Accounts:
             # A cloud does not tell: what was counted before may still be there, beside what was reserved since.
             used = resources.maximum(tally.used, account.used.get(source.key, {}))
             return accounts.count(account, self.term, source.key, used, seen={})
-        return accounts.count(
+        lent = loans.of_source(account, source.key)
+        return loans.count(
             account,
             self.term,
             source.key,
             tally.used,
             seen=tally.seen(reservations),
             gone=tally.gone(reservations),
+            sizes=tally.sizes(lent),
+            present=tally.sizes(loan.replaces for loan in lent.values()),
         )
 
     async def _reconcile(self, name: str) -> float | None:

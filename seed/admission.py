@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
 from common import account as accounts
-from common import resources
-from common.account import Account, Admitted, Fenced, Full, Reservation, Short
+from common import resources, surge
+from common.account import Account, Admitted, Fenced, Full, Reservation, Short, Taken
+from common.kube.errors import ApiError, Forbidden
 from common.resources import ResourceList
 from seed import verdict
 from seed.books import Book, Books
@@ -29,6 +30,7 @@ from seed.verdict import Refusal
 log = logging.getLogger(__name__)
 
 PAUSE = 0.05  # seconds before asking again when an answer brought nothing
+MAX_PLACES = 16  # that a rollout's Machine is tried in before it is refused
 MARGIN = 0.4  # seconds of the API server's patience that are left for the answer to travel
 
 
@@ -54,12 +56,16 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     attempts: Sequence[Attempt] = ()
 
 
+Replaceable = Callable[[], Awaitable[Sequence[str]]]
+"""Asked once a quota is full: the uids of those that a rollout puts the object in place of. It may raise ApiError."""
+
+
 class Admission:
     def __init__(self, catalog: Catalog, books: Books) -> None:
         self._catalog = catalog
         self._books = books
 
-    async def decide(self, request: Request) -> Verdict:
+    async def decide(self, request: Request, replaceable: Replaceable | None = None) -> Verdict:
         decision = verdict.decision_id()
         if self._catalog.may_belong(request.project):
             why = f"what limits project {request.project} has not come from the master"
@@ -80,9 +86,9 @@ class Admission:
                 attempt = Attempt(sight=seen, refusal=refusal)
                 return Verdict(decision=decision, refusal=refusal, request=request, attempts=[attempt])
         if len(quotas) == 1:
-            attempts = [await self._reserve(quotas[0], request, decision)]
+            attempts = [await self._reserve(quotas[0], request, decision, replaceable)]
         else:
-            attempts = await asyncio.gather(*(self._reserve(quota, request, decision) for quota in quotas))
+            attempts = await asyncio.gather(*(self._reserve(quota, request, decision, replaceable) for quota in quotas))
         refusals = [attempt.refusal for attempt in attempts if attempt.refusal is not None]
         waited = any(attempt.waited for attempt in attempts)
         if refusals:
@@ -111,22 +117,48 @@ class Admission:
             if error is not None:
                 log.info("reservation left to evidence", extra={"quota": undone[future].name, "error": str(error)})
 
-    async def _reserve(self, quota: Quota, request: Request, decision: str) -> Attempt:
+    async def _reserve(self, quota: Quota, request: Request, decision: str, replaceable: Replaceable | None) -> Attempt:
         book = self._books.get(quota)
         if book is None:
             why = "this seed has not opened its account yet"
             return Attempt(sight=sight(quota, None, {}), refusal=verdict.unavailable(quota.name, why, decision))
         try:
             attempt = await self._claim(book, quota, request, decision)
+            refusal = attempt.refusal if quota.enforced and quota.surge else None
+            if refusal is not None and refusal.code == 403 and replaceable is not None:
+                attempt = await self._lend(book, quota, request, decision, attempt, await replaceable())
         except (BusyError, NoAccountError) as error:
             refusal = verdict.unavailable(quota.name, str(error), decision)
             attempt = Attempt(sight=book.sight(quota), refusal=refusal)
+        except Forbidden as error:
+            log.warning("rollouts cannot be read", extra={"quota": quota.name, "error": str(error)})
+        except ApiError as error:
+            why = f"whether the machine is of a rollout cannot be read: {error}"
+            attempt = Attempt(sight=book.sight(quota), refusal=verdict.unavailable(quota.name, why, decision))
         except (TimeoutError, StoreUnavailableError, MalformedLedgerError):
             refusal = verdict.unavailable(quota.name, "the ledger does not answer", decision)
             attempt = Attempt(sight=book.sight(quota), refusal=refusal)
         if attempt.refusal is None or quota.enforced:
             return attempt
         return self._warned(book, quota, request.need)
+
+    async def _lend(
+        self, book: Book, quota: Quota, request: Request, decision: str, refused: Attempt, replaceable: Sequence[str]
+    ) -> Attempt:
+        """What a rollout makes at a full quota is admitted on surge, in place of one that will go (common/loans.py)."""
+        need = surge.lent(request.need, quota.surge)
+        for replaced in replaceable[:MAX_PLACES]:
+            reservation = msgspec.structs.replace(request.reservation, amount=need, replaces=replaced)
+            lent = msgspec.structs.replace(request, need=need, reservation=reservation)
+            attempt = await self._claim(book, quota, lent, decision)
+            if attempt.refusal is None:
+                return attempt
+            if attempt.refusal.code != 409:
+                break
+        else:
+            return refused
+        assert refused.refusal is not None, "it is lent to who was refused"
+        return msgspec.structs.replace(attempt, refusal=verdict.beyond_surge(refused.refusal, attempt.refusal))
 
     async def _claim(self, book: Book, quota: Quota, request: Request, decision: str) -> Attempt:
         clock = asyncio.get_running_loop().time
@@ -142,13 +174,8 @@ class Admission:
                     admitted = None if request.dry_run else outcome
                     near = self._near(book, quota, request)
                     return Attempt(sight=book.sight(quota), warnings=near, admitted=admitted, waited=waited)
-                case Fenced():
-                    why = "its account is being rebuilt or waits for the master"
-                    refusal = verdict.unavailable(quota.name, why, decision)
-                    return Attempt(sight=book.sight(quota), refusal=refusal, waited=waited)
-                case Full():
-                    why = "too many machines are being created at once"
-                    refusal = verdict.unavailable(quota.name, why, decision)
+                case Fenced() | Full() | Taken():
+                    refusal = _not_now(outcome, quota.name, decision)
                     return Attempt(sight=book.sight(quota), refusal=refusal, waited=waited)
                 case Short():
                     pass
@@ -174,17 +201,17 @@ class Admission:
         answer = book.shortage.refuses(need)
         if answer is not None:
             used = resources.maximum(answer.used, own)
-            return verdict.exceeded(quota.name, need, used, quota.limits, answer.reserved, decision)
-        if verdict.over_limit(need, own, quota.limits):
+            return verdict.exceeded(quota.name, need, used, quota.ceilings, answer.reserved, decision)
+        if verdict.over_limit(need, own, quota.ceilings):
             used = resources.maximum(quota.global_usage, own)
-            return verdict.exceeded(quota.name, need, used, quota.limits, quota.global_reserved, decision)
+            return verdict.exceeded(quota.name, need, used, quota.ceilings, quota.global_reserved, decision)
         return None
 
     def _foreseen(self, book: Book, quota: Quota, need: ResourceList, decision: str) -> Attempt:
         """A dry run asks nobody: what the master showed last decides whether what others hold idle would do."""
         used = resources.maximum(quota.global_usage, book.use)
-        if verdict.over_limit(need, used, quota.limits):
-            refusal = verdict.exceeded(quota.name, need, used, quota.limits, quota.global_reserved, decision)
+        if verdict.over_limit(need, used, quota.ceilings):
+            refusal = verdict.exceeded(quota.name, need, used, quota.ceilings, quota.global_reserved, decision)
             return Attempt(sight=book.sight(quota), refusal=refusal)
         return Attempt(sight=book.sight(quota))
 
@@ -233,6 +260,16 @@ class Admission:
         after = resources.add(used, resources.only(need, quota.limits))
         warning = verdict.over_allowed(quota.name, over, after, quota.limits)
         return Attempt(sight=book.sight(quota), warnings=(warning,))
+
+
+def _not_now(outcome: Fenced | Full | Taken, quota: str, decision: str) -> Refusal:
+    match outcome:
+        case Fenced():
+            return verdict.unavailable(quota, "its account is being rebuilt or waits for the master", decision)
+        case Full():
+            return verdict.unavailable(quota, "too many machines are being created at once", decision)
+        case Taken():
+            return verdict.taken(quota, decision)
 
 
 def _cancelling(uid: str, admitted: Admitted) -> Callable[[Account], tuple[Account, None]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from common import resources
+from common import resources, surge
 from common.account import Grant
 from common.api import (
     PROJECTS,
@@ -76,13 +76,15 @@ class OutOfReach(msgspec.Struct, frozen=True):
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True):
-    """A quota's copy on this seed, parsed once per change."""
+    """A quota's copy on this seed, parsed once per change. `ceilings`: its limits and its surge (common/surge.py)."""
 
     key: Key
     copy_uid: str  # of the object on this seed: what we publish must not land on its successor
     kind: str
     subject: str
     limits: ResourceList
+    surge: ResourceList = {}
+    ceilings: ResourceList
     enforced: bool
     warn_at_percent: int
     grant: Grant
@@ -100,7 +102,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def terms(self) -> Terms:
-        return Terms(limits=self.limits, grant=self.grant)
+        return Terms(limits=self.ceilings, grant=self.grant)
 
 
 def parse_quota(copy: ResourceQuota) -> Quota | None:
@@ -109,12 +111,15 @@ def parse_quota(copy: ResourceQuota) -> Quota | None:
     if not uid:
         return None
     grant = copy.status.grant
+    limits, extra = resources.parse(copy.spec.quota), resources.parse(copy.spec.surge)
     return Quota(
         key=Key(uid=uid, name=copy.metadata.name),
         copy_uid=copy.metadata.uid,
         kind=copy.spec.subject.kind,
         subject=copy.spec.subject.name,
-        limits=resources.parse(copy.spec.quota),
+        limits=limits,
+        surge=extra,
+        ceilings=surge.ceilings(limits, extra),
         enforced=copy.spec.enforcement == "deny",
         warn_at_percent=copy.spec.warn_at_percent,
         grant=grant_from_wire(grant),

@@ -194,6 +194,8 @@ class Counting:
             source = self._sources.get(reservation.source)
             if source is None or source.key in silent or checks == MAX_CHECKS:
                 continue
+            if reservation.replaces and source.tally.sizes([uid]):
+                continue  # it came, and what it replaces is still there
             checks += 1
             try:
                 generation = await source.generation(reservation.object, uid)

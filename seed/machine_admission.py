@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from common import resources
 from common.account import Reservation
 from common.api import UserCluster
+from common.kube.errors import Unavailable
 from common.kube.meta import Object
 from seed import verdict
-from seed.admission import Admission, Request, Verdict
+from seed.admission import Admission, Replaceable, Request, Verdict
 from seed.catalog import Catalog
 from seed.machines.footprint import least
 from seed.machines.machine_controller import Machine
 from seed.providers.size import Footprint, NotSized, ProviderUnavailable
 from seed.review import AdmissionRequest
+from seed.rollouts import Rolling
 from seed.sizing import Sizing
 
 log = logging.getLogger(__name__)
@@ -30,7 +33,9 @@ OnDecision = Callable[[str, str, str, float], None]
 
 
 class MachineAdmission:
-    def __init__(self, catalog: Catalog, admission: Admission, sizing: Sizing) -> None:
+    def __init__(self, catalog: Catalog, admission: Admission, sizing: Sizing, rolling: Rolling | None = None) -> None:
+        """`rolling`: None where no Machines are rolled out."""
+        self._rolling = rolling
         self._catalog = catalog
         self._admission = admission
         self._sizing = sizing
@@ -80,8 +85,35 @@ class MachineAdmission:
                 ),
                 dry_run=dry_run,
                 deadline=deadline,
-            )
+            ),
+            self._replaceable(cluster, machine, need, deadline)
+            if old is None and machine.metadata.owner_references
+            else None,
         )
+
+    def _replaceable(
+        self, cluster: UserCluster, machine: Machine, need: resources.ResourceList, deadline: float
+    ) -> Replaceable | None:
+        """For several quotas one answer: what each of them lends to is for it to decide."""
+        rolling = self._rolling
+        if rolling is None:
+            return None
+        asking: asyncio.Task[Sequence[str]] | None = None
+
+        async def ask() -> Sequence[str]:
+            try:
+                async with asyncio.timeout_at(deadline - RESERVING):
+                    return await rolling(cluster, machine, need)
+            except TimeoutError:
+                raise Unavailable(0, "Timeout", "no answer in time") from None
+
+        def replaceable() -> Awaitable[Sequence[str]]:
+            nonlocal asking
+            if asking is None:
+                asking = asyncio.create_task(ask(), name="rollout")
+            return asyncio.shield(asking)
+
+        return replaceable
 
     def _known_size(self, cluster_uid: str, machine: Machine) -> resources.ResourceList:
         try:

@@ -1,4 +1,4 @@
-"""What a Machine that a rollout makes replaces, by consistent reads of the API server that asks.
+"""What a Machine that a rollout makes may replace, by consistent reads of the API server that asks.
 
 Asked only where a quota is full and has surge. A rollout whose Machines are refused tries again and again: what was
 read is kept for a moment.
@@ -10,21 +10,33 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Generic, TypeVar
 
 import msgspec
 
+from common.api import UserCluster
 from common.kube.client import Cluster
-from common.kube.errors import ApiError
+from common.kube.errors import ApiError, NotFound, Unavailable
 from common.kube.meta import Object, ObjectMeta
 from common.kube.resource import Resource
 from common.resources import ResourceList
+from seed.cluster_api.served import Wanted
+from seed.cluster_api.view import View
+from seed.connections import Connections
+from seed.machines import cluster_api, machine_controller
+from seed.machines.cluster_api import ClusterMachine
+from seed.machines.machine_controller import Machine
 from seed.machines.rollout import Deployment, Standing, owner, replaceable
+from seed.providers.size import NotSized, ProviderUnavailable
+from seed.sizing import Sizing
+from seed.source import MACHINES
 
 T = TypeVar("T", bound=Object)
 
 KEPT = 0.5  # seconds
 MAX_KEPT = 256
+TIMEOUT = 5.0  # seconds for all that is read together; who asks has less
 
 
 class Family(msgspec.Struct, frozen=True):
@@ -36,9 +48,9 @@ class Family(msgspec.Struct, frozen=True):
 
 
 class Api(msgspec.Struct, Generic[T], frozen=True):
-    """One Machine API. `size` of one of its Machines is None where it cannot be told now. It may raise ApiError."""
+    """One Machine API. `size` of one of its Machines is None where it cannot be told now; it may raise ApiError."""
 
-    cluster: Cluster
+    connect: Callable[[], AbstractAsyncContextManager[Cluster]]
     machines: Resource[T]
     sets: Resource[Object]
     deployments: Resource[Deployment]
@@ -54,24 +66,72 @@ class Rollouts:
         newer = owner(metadata, "MachineSet")
         if not newer:
             return []
-        family = await self._family(api, metadata, newer)
+        family = await asyncio.shield(self._family(api, metadata.namespace, newer))
         return [] if family is None else replaceable(family.deployment, family.sets, family.machines, newer, need)
 
-    async def _family(self, api: Api[T], metadata: ObjectMeta, newer: str) -> Family | None:
-        """One read for all that ask about the MachineSet at once; their number cannot be counted on, so each read is
-        older than the account that decides who replaces whom."""
+    def _family(self, api: Api[T], namespace: str, newer: str) -> asyncio.Task[Family | None]:
+        """One read for all that ask about the MachineSet within a moment."""
         now = time.monotonic()
         known = self._families.get(newer)
-        if known is None or now - known[0] > KEPT or _failed(known[1]):
-            reading = asyncio.create_task(
-                _read(api, metadata.namespace, newer), name=f"rollout of {metadata.namespace}"
-            )
-            reading.add_done_callback(lambda ended: None if ended.cancelled() else ended.exception())
-            self._families[newer] = known = (now, reading)
-            self._families.move_to_end(newer)
-            if len(self._families) > MAX_KEPT:
-                self._families.popitem(last=False)
-        return await asyncio.shield(known[1])
+        if known is not None and now - known[0] <= KEPT and not _failed(known[1]):
+            return known[1]
+        reading = asyncio.create_task(_read(api, namespace, newer), name=f"rollout in {namespace}")
+        reading.add_done_callback(lambda ended: None if ended.cancelled() else ended.exception())
+        self._families[newer] = (now, reading)
+        self._families.move_to_end(newer)
+        if len(self._families) > MAX_KEPT:
+            self._families.popitem(last=False)
+        return reading
+
+
+Rolling = Callable[[UserCluster, Machine, ResourceList], Awaitable[Sequence[str]]]
+"""What a new Machine that needs so much may replace. Raises ApiError."""
+
+
+def in_user_clusters(rollouts: Rollouts, connections: Connections, sizing: Sizing) -> Rolling:
+    """machine-controller's."""
+    group, version = machine_controller.GROUP, machine_controller.VERSION
+    sets = Resource(group, version, "machinesets", "MachineSet", True, Object)
+    deployments = Resource(group, version, "machinedeployments", "MachineDeployment", True, Deployment)
+
+    def rolling(cluster: UserCluster, machine: Machine, need: ResourceList) -> Awaitable[Sequence[str]]:
+        async def size(found: Machine) -> ResourceList | None:
+            return _size(sizing, cluster, found)
+
+        api = Api(lambda: connections.to(cluster), MACHINES, sets, deployments, size)
+        return rollouts.replaceable(api, machine.metadata, need)
+
+    return rolling
+
+
+def in_cluster_api(rollouts: Rollouts, seed: Cluster, view: View, sizing: Sizing) -> Rolling:
+    def wanted(kind: str, of: type[T]) -> Resource[T]:
+        found = view.served.find(Wanted(cluster_api.GROUP, kind, cluster_api.VERSIONS, of))
+        if found is None:
+            raise NotFound(404, "NotFound", f"no {kind}s are served")
+        return found
+
+    async def rolling(cluster: UserCluster, machine: Machine, need: ResourceList) -> Sequence[str]:
+        async def size(found: ClusterMachine) -> ResourceList | None:
+            return _size(sizing, cluster, await view.find_machine(found))
+
+        api = Api(
+            lambda: nullcontext(seed),
+            wanted("Machine", ClusterMachine),
+            wanted("MachineSet", Object),
+            wanted("MachineDeployment", Deployment),
+            size,
+        )
+        return await rollouts.replaceable(api, machine.metadata, need)
+
+    return rolling
+
+
+def _size(sizing: Sizing, cluster: UserCluster, machine: Machine) -> ResourceList | None:
+    try:
+        return sizing.counted(cluster.metadata.uid, machine).resources
+    except (NotSized, ProviderUnavailable):
+        return None
 
 
 def _failed(task: asyncio.Task[Family | None]) -> bool:
@@ -79,21 +139,28 @@ def _failed(task: asyncio.Task[Family | None]) -> bool:
 
 
 async def _read(api: Api[T], namespace: str, newer: str) -> Family | None:
-    sets = [found.metadata for found in (await api.cluster.list(api.sets, namespace)).items]
-    ours = next((found for found in sets if found.uid == newer), None)
-    reference = next((ref for ref in ours.owner_references if ref.controller), None) if ours is not None else None
-    if reference is None or reference.kind != "MachineDeployment":
-        return None
-    deployment = await api.cluster.get(api.deployments, reference.name, namespace)
-    if deployment.metadata.uid != reference.uid:
-        return None
-    labels = ",".join(f"{key}={value}" for key, value in deployment.spec.selector.match_labels.items())
-    machines = (await api.cluster.list(api.machines, namespace, label_selector=labels)).items
-    return Family(
-        deployment,
-        [found for found in sets if owner(found, "MachineDeployment") == reference.uid],
-        [Standing(found.metadata, await _sized(api, found)) for found in machines],
-    )
+    """Raises ApiError."""
+    try:
+        async with asyncio.timeout(TIMEOUT):
+            return await _read_all(api, namespace, newer)
+    except TimeoutError:
+        raise Unavailable(0, "Timeout", "no answer in time") from None
+
+
+async def _read_all(api: Api[T], namespace: str, newer: str) -> Family | None:
+    async with api.connect() as cluster:
+        sets = [found.metadata for found in (await cluster.list(api.sets, namespace)).items]
+        ours = next((found for found in sets if found.uid == newer), None)
+        reference = next((ref for ref in ours.owner_references if ref.controller), None) if ours is not None else None
+        if reference is None or reference.kind != "MachineDeployment":
+            return None
+        deployment = await cluster.get(api.deployments, reference.name, namespace)
+        if deployment.metadata.uid != reference.uid:
+            return None
+        labels = ",".join(f"{key}={value}" for key, value in deployment.spec.selector.match_labels.items())
+        machines = (await cluster.list(api.machines, namespace, label_selector=labels)).items
+        standing = [Standing(found.metadata, await _sized(api, found)) for found in machines]
+    return Family(deployment, sets, standing)
 
 
 async def _sized(api: Api[T], machine: T) -> ResourceList | None:

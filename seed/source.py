@@ -65,6 +65,9 @@ class Sum(Protocol):
     def gone(self, reservations: Iterable[str]) -> set[str]:
         """Those that stood in it and do not any more."""
 
+    def sizes(self, uids: Iterable[str]) -> dict[str, ResourceList]:
+        """What those that are there take in it."""
+
 
 class Followed(Protocol):
     """What counting needs of a source, whatever it follows."""

@@ -119,6 +119,29 @@ def unavailable(quota: str, why: str, decision: str) -> Refusal:
     )
 
 
+def taken(quota: str, decision: str) -> Refusal:
+    """What is being replaced by a rollout, or replaces, cannot be claimed again."""
+    why = f"quota {quota}: the machine is part of a rollout that is under way; change it once that has ended"
+    return Refusal(
+        code=409,
+        reason="Conflict",
+        message=f"{why}; decision {decision}",
+        causes=[Cause(reason="RolloutUnderWay", message=why)],
+    )
+
+
+def beyond_surge(refused: Refusal, on_surge: Refusal) -> Refusal:
+    """A rollout's machine that neither the limit nor the surge has room for."""
+    if on_surge.code != 403:
+        return on_surge
+    surge = "; ".join(cause.message for cause in on_surge.causes)
+    return msgspec.structs.replace(
+        refused,
+        message=f"{refused.message}; its rollout may use surge, but of that too: {surge}",
+        causes=[*refused.causes, *on_surge.causes],
+    )
+
+
 def not_sized(text: str, decision: str) -> Refusal:
     return Refusal(
         code=422,

@@ -22,6 +22,7 @@ from seed.http_reader import Request, Response
 from seed.machine_admission import MachineAdmission, OnDecision, tell
 from seed.machines.machine_controller import FOOTPRINT_ANNOTATION, Machine
 from seed.review import AdmissionRequest, Review, decided, is_named, patched, patience
+from seed.rollouts import Rolling
 from seed.sizing import Sizing
 from seed.stamping import Stamping
 
@@ -41,10 +42,11 @@ class MachineWebhook:
         verify: Callable[[str, str], bool],
         on_decision: OnDecision = lambda _decision, _reason, _path, _seconds: None,
         decisions: Decisions | None = None,
+        rolling: Rolling | None = None,
     ) -> None:
         self._catalog = catalog
         self._decisions = decisions if decisions is not None else Decisions()
-        self._admission = MachineAdmission(catalog, admission, sizing)
+        self._admission = MachineAdmission(catalog, admission, sizing, rolling)
         self._stamping = Stamping(catalog, sizing)
         self._verify = verify
         self._on_decision = on_decision

@@ -1,9 +1,9 @@
 """An account as a QuotaLedger object and back.
 
 Reservations are one text, a line each: "UID GENERATION.CLAIMS SOURCE OBJECT AMOUNT;EARLIER;REPLACES" (".CLAIMS" only
-above 1, ";EARLIER;REPLACES" only as far as there is any). There may be thousands, each write carries them all, and API servers walk every field
-of an object many times: with a map of 1000 entries a write takes nearly twice as long. Names come from tenants:
-whatever would break the line is percent-encoded.
+above 1, ";EARLIER;REPLACES" only as far as there is any). There may be thousands, each write carries them all, and API
+servers walk every field of an object many times: with a map of 1000 entries a write takes nearly twice as long. Names
+come from tenants: whatever would break the line is percent-encoded.
 """
 
 from __future__ import annotations

@@ -136,6 +136,10 @@ class SeedWorld:
         copy = self.copies[name]
         self._put(msgspec.structs.replace(copy, spec=msgspec.structs.replace(copy.spec, quota=dict(limits))))
 
+    def without_surge(self, name: str) -> None:
+        copy = self.copies[name]
+        self._put(msgspec.structs.replace(copy, spec=msgspec.structs.replace(copy.spec, surge={})))
+
     def remove(self, name: str, *, by_master: bool = True) -> None:
         copy = self.copies.pop(name)
         if by_master:

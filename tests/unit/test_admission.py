@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 
 import msgspec
 import pytest
@@ -9,10 +10,11 @@ import pytest
 from common import account as accounts
 from common.account import Reservation
 from common.api import SETTINGS, QuotaSettings, WireIdle
-from seed.admission import Request, Verdict
+from common.kube.errors import ApiError, Forbidden, Unavailable
+from seed.admission import Replaceable, Request, Verdict
 from seed.ledger.memory import MemoryStore
 from seed.ledger.store import Key, StoreUnavailableError
-from tests.unit.seed_world import PROJECT, SeedWorld, nanos, seed_world
+from tests.unit.seed_world import PROJECT, SeedWorld, amounts, nanos, seed_world
 
 
 def request(
@@ -371,3 +373,96 @@ async def test_many_at_once_fill_the_quota_exactly() -> None:
         assert sum(verdict.refusal is None for verdict in found) == 8
         assert accounts.use(world.account()) == nanos("cpu=64")
         accounts.check(world.account())
+
+
+def replacing(*uids: str) -> Replaceable:
+    async def found() -> Sequence[str]:
+        return uids
+
+    return found
+
+
+def unreadable(error: ApiError) -> Replaceable:
+    async def found() -> Sequence[str]:
+        raise error
+
+    return found
+
+
+async def full_with_surge(world: SeedWorld, surge: str = "cpu=8", granted: str = "cpu=16,surge.cpu=8") -> None:
+    await world.quota(limits="cpu=16", surge=amounts(surge), granted=granted, used="cpu=16")
+    world.tell(usage="cpu=16,surge.cpu=0")
+
+
+async def test_a_rollouts_machine_is_admitted_on_surge_where_the_quota_is_full() -> None:
+    async with seed_world() as world:
+        await full_with_surge(world)
+        assert (await world.admission.decide(request("new"), replacing("old"))).refusal is None
+        assert accounts.use(world.account()) == nanos("cpu=16,surge.cpu=8")
+        assert world.account().reservations["new"].replaces == "old"
+
+
+async def test_surge_is_for_those_that_replace_something() -> None:
+    async with seed_world() as world:
+        await full_with_surge(world)
+        for replaceable in (None, replacing()):
+            refusal = (await world.admission.decide(request("new"), replaceable)).refusal
+            assert refusal is not None and refusal.code == 403
+        assert accounts.use(world.account()) == nanos("cpu=16")
+
+
+async def test_while_there_is_room_in_the_quota_a_rollout_takes_none_of_the_surge() -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=32", surge=amounts("cpu=8"), granted="cpu=32,surge.cpu=8", used="cpu=16")
+        assert (await world.admission.decide(request("new"), replacing("old"))).refusal is None
+        assert accounts.use(world.account()) == nanos("cpu=24")
+
+
+async def test_two_at_once_replace_two() -> None:
+    async with seed_world() as world:
+        await full_with_surge(world, "cpu=16", "cpu=16,surge.cpu=16")
+        both = [world.admission.decide(request(uid), replacing("a", "b")) for uid in ("x", "y")]
+        assert [found.refusal for found in await asyncio.gather(*both)] == [None, None]
+        assert {kept.replaces for kept in world.account().reservations.values()} == {"a", "b"}
+        refusal = (await world.admission.decide(request("z"), replacing("a", "b"))).refusal
+        assert refusal is not None and refusal.code == 403
+
+
+async def test_a_rollout_beyond_the_surge_is_refused_with_both_numbers() -> None:
+    async with seed_world() as world:
+        await full_with_surge(world, "cpu=4", "cpu=16,surge.cpu=4")
+        found = await world.admission.decide(request("new"), replacing("old"))
+        assert "exceeded quota: project-alpha, requested: cpu=8, used: cpu=16, limited: cpu=16" in message(found)
+        assert found.refusal is not None
+        said = (
+            "its rollout may use surge, but of that too: requested surge.cpu=8, used surge.cpu=0, limited surge.cpu=4"
+        )
+        assert said in found.refusal.message
+
+
+async def test_surge_that_another_seed_holds_is_asked_for() -> None:
+    async with seed_world() as world:
+        await full_with_surge(world, granted="cpu=16")
+        deciding = asyncio.create_task(world.admission.decide(request("new"), replacing("old")))
+        await world.asked()
+        assert world.account().ask.first == nanos("surge.cpu=8")
+        world.tell(granted=amounts("cpu=16,surge.cpu=8"), answered=1)
+        assert (await deciding).refusal is None
+
+
+@pytest.mark.parametrize(("error", "code"), [(Forbidden(403, "Forbidden", "no"), 403), (Unavailable(0, "", "no"), 503)])
+async def test_a_rollout_that_cannot_be_read_is_worth_a_retry_unless_it_may_not_be_read(
+    error: ApiError, code: int
+) -> None:
+    async with seed_world() as world:
+        await full_with_surge(world)
+        refusal = (await world.admission.decide(request("new"), unreadable(error))).refusal
+        assert refusal is not None and refusal.code == code
+
+
+async def test_surge_that_was_taken_away_lends_nothing() -> None:
+    async with seed_world() as world:
+        await full_with_surge(world)
+        world.without_surge("project-alpha")
+        refusal = (await world.admission.decide(request("new"), replacing("old"))).refusal
+        assert refusal is not None and refusal.code == 403
