@@ -1,4 +1,5 @@
-"""/healthz, /readyz and /metrics on a port of their own, so that probes and Prometheus need no certificate.
+"""/healthz, /readyz and /metrics on a port of their own, so that probes and Prometheus need no certificate, and pages
+of JSON that a program adds.
 
 Alive: the event loop turns. Ready: every named check says so, and the program is not stopping.
 """
@@ -7,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from aiohttp import web
@@ -17,6 +18,8 @@ from prometheus_client.exposition import choose_encoder
 from common.options import Address
 
 Check = Callable[[], str | None]  # why not ready, or None
+Page = Callable[[str, Mapping[str, str]], bytes | None]
+"""The path below its own, and the query, to JSON; None where there is nothing."""
 
 BEAT_SECONDS = 1.0
 BEAT_STALE_SECONDS = 10.0
@@ -28,6 +31,7 @@ class Health:
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self.stopping = False
         self.port = 0  # where it is served, once it is
+        self.pages: dict[str, Page] = {}  # by the first part of the path
         self._checks: dict[str, Check] = {}
         self._registry = registry
         self._last_beat = time.monotonic()
@@ -52,6 +56,8 @@ class Health:
                 web.get("/healthz", self._healthz),
                 web.get("/readyz", self._readyz),
                 web.get("/metrics", self._metrics),
+                web.get("/{name}", self._page),
+                web.get("/{name}/{rest}", self._page),
             ]
         )
         runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
@@ -89,6 +95,13 @@ class Health:
         lines = [f"[+] {name}" if reason is None else f"[-] {name}: {reason}" for name, reason in results.items()]
         ready = all(reason is None for reason in results.values())
         return web.Response(status=200 if ready else 503, text="\n".join(lines) + "\n")
+
+    async def _page(self, request: web.Request) -> web.Response:
+        page = self.pages.get(request.match_info["name"])
+        content = page(request.match_info.get("rest", ""), request.query) if page is not None else None
+        if content is None:
+            return web.Response(status=404, text="not found\n")
+        return web.Response(body=content, content_type="application/json")
 
     async def _metrics(self, request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))

@@ -39,6 +39,7 @@ class Connections:
         self._open: OrderedDict[str, _Connection] = OrderedDict()  # by the UserCluster's uid, the least used first
         self._opening = asyncio.Lock()
         self._places = asyncio.Semaphore(MAX_OPEN)
+        self._ended = False
 
     @asynccontextmanager
     async def to(self, user_cluster: UserCluster) -> AsyncIterator[Cluster]:
@@ -59,7 +60,7 @@ class Connections:
             finally:
                 connection.users -= 1
                 connection.used_at = time.monotonic()
-                if not connection.users and self._open.get(uid) is not connection:
+                if not connection.users and (self._ended or self._open.get(uid) is not connection):
                     await connection.cluster.close()
 
     async def run(self) -> None:
@@ -69,6 +70,7 @@ class Connections:
                 await asyncio.sleep(IDLE_SECONDS / 4)
                 await self._close(time.monotonic() - IDLE_SECONDS)
         finally:
+            self._ended = True
             await self._close(float("inf"))
 
     async def _connection(self, user_cluster: UserCluster) -> _Connection:

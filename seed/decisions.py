@@ -39,15 +39,17 @@ class Decided(msgspec.Struct, frozen=True):
     uid: str
 
 
-OnRefusal = Callable[[UserCluster, ObjectMeta, Verdict], None]
+OnDecision = Callable[[UserCluster, ObjectMeta, Verdict], None]
 
 
 class Decisions:
-    """Older ones go when there are more than `most`. `on_refusal` hears of those that are not dry runs."""
+    """Older ones go when there are more than `most`. `on_decision` hears of those that are not dry runs."""
 
-    def __init__(self, *, most: int = MAX_KEPT, on_refusal: OnRefusal = lambda _cluster, _object, _found: None) -> None:
+    def __init__(
+        self, *, most: int = MAX_KEPT, on_decision: OnDecision = lambda _cluster, _object, _found: None
+    ) -> None:
         self._kept: deque[Decided] = deque(maxlen=most)
-        self._on_refusal = on_refusal
+        self._on_decision = on_decision
 
     def made(
         self,
@@ -78,8 +80,8 @@ class Decisions:
                 subject.uid,
             )
         )
-        if verdict.refusal is not None and cluster is not None and not dry_run:
-            self._on_refusal(cluster, subject, verdict)
+        if cluster is not None and not dry_run:
+            self._on_decision(cluster, subject, verdict)
 
     def page(self, rest: str, query: Mapping[str, str]) -> bytes | None:
         """What is asked for as JSON: one decision, or a list of those about a Machine, the last first."""

@@ -29,6 +29,10 @@ class Copy(Protocol):
     @property
     def limits(self) -> ResourceList: ...
     @property
+    def surge(self) -> ResourceList: ...
+    @property
+    def ceilings(self) -> ResourceList: ...
+    @property
     def enforced(self) -> bool: ...
     @property
     def global_usage(self) -> ResourceList: ...
@@ -50,6 +54,8 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True):
 
     quota: str
     limits: ResourceList
+    surge: ResourceList
+    ceilings: ResourceList
     enforced: bool
     global_usage: ResourceList
     global_reserved: ResourceList
@@ -70,6 +76,8 @@ def sight(quota: Copy, account: Account | None, use: ResourceList) -> Sight:
     seen = Sight(
         quota=quota.name,
         limits=quota.limits,
+        surge=quota.surge,
+        ceilings=quota.ceilings,
         enforced=quota.enforced,
         global_usage=quota.global_usage,
         global_reserved=quota.global_reserved,

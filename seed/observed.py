@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -53,6 +53,13 @@ _UNSIZED = Gauge(
 _DRIFTED = Gauge(
     "seedquota_machines_drifted", "Machines whose cloud tells another size by now than their stamp.", ["cluster"]
 )
+_EVENTS = Counter(
+    "seedquota_owner_events_total",
+    "Events about refused Machines: written, failed, or dropped because there were too many.",
+    ["result"],
+)
+_WOKEN = Counter("seedquota_machinesets_woken_total", "MachineSets told to try again because capacity is free.")
+_WAITING = Gauge("seedquota_machinesets_waiting", "MachineSets that this replica is to wake when capacity is free.")
 _allowed = {path: (_REQUESTS.labels("Machine", "allowed", ""), _SECONDS.labels(path)) for path in ("local", "recall")}
 
 
@@ -70,6 +77,19 @@ def cluster_decision(decided: str, reason: str, path: str, seconds: float) -> No
 
 def scale_check(kind: str, decided: str, reason: str) -> None:
     _REQUESTS.labels(kind, decided, reason).inc()
+
+
+def told(result: str, number: int) -> None:
+    """Fits Refusals."""
+    if result == "woken":
+        _WOKEN.inc(number)
+    else:
+        _EVENTS.labels(result).inc(number)
+
+
+def watch_waiting(waiting: Callable[[], int]) -> None:
+    """It is asked whenever metrics are read."""
+    _WAITING.set_function(waiting)
 
 
 def ledger_write(seconds: float, changes: int) -> None:

@@ -8,11 +8,13 @@ from collections.abc import Callable
 
 import msgspec
 
+from common.api import UserCluster
 from common.kube.errors import ApiError, NotFound
 from common.kube.meta import Object
 from seed import verdict
 from seed.admission import Verdict
 from seed.cluster_api.view import Subject, View
+from seed.decisions import Decisions
 from seed.http_reader import Request, Response
 from seed.machine_admission import MachineAdmission, OnDecision, tell
 from seed.machines import cluster_api
@@ -96,7 +98,9 @@ class ClusterApiWebhook:
         admission: MachineAdmission,
         verify: Callable[[str, str], bool],
         on_decision: OnDecision = lambda _decision, _reason, _path, _seconds: None,
+        decisions: Decisions | None = None,
     ) -> None:
+        self._decisions = decisions if decisions is not None else Decisions()
         self._view = view
         self._admission = admission
         self._verify = verify
@@ -114,18 +118,30 @@ class ClusterApiWebhook:
         if new is not None and not is_named(new):
             return Response(400, b"the Machine has no proper name, namespace and uid\n")
         deadline = asyncio.get_running_loop().time() + patience(request.query)
-        found = await self._decide(review, new, old, deadline)
+        cluster, found = await self._decide(review, new, old, deadline)
         told: AdmissionRequest[Object] = AdmissionRequest(
             uid=review.uid, operation=review.operation, user_info=review.user_info, object=new
         )
-        tell(told, found, time.monotonic() - started, self._on_decision)
+        seconds = time.monotonic() - started
+        tell(told, found, seconds, self._on_decision)
+        self._decisions.made(
+            found,
+            cluster,
+            new.metadata if new is not None else None,
+            operation=review.operation,
+            user=review.user_info.username,
+            dry_run=review.dry_run,
+            seconds=seconds,
+        )
         return decided(review.uid, found)
 
     async def _decide(
         self, review: _Request, new: Subject | _Scale | None, old: Subject | _Scale | None, deadline: float
-    ) -> Verdict:
+    ) -> tuple[UserCluster | None, Verdict]:
+        """And whose it is, as far as that was found."""
+        cluster: UserCluster | None = None
         if new is None or review.operation not in {"CREATE", "UPDATE"} or (old is not None and new.spec == old.spec):
-            return Verdict(decision="")  # a Machine that cannot be sized must still lose its finalizer
+            return None, Verdict(decision="")  # a Machine that cannot be sized must still lose its finalizer
         try:
             async with asyncio.timeout_at(deadline):
                 if isinstance(new, _Scale):
@@ -133,14 +149,17 @@ class ClusterApiWebhook:
                 assert not isinstance(old, _Scale), "only a Scale changes a Scale"
                 cluster = await self._view.cluster_of(new.metadata.namespace, new.spec.cluster_name)
                 if cluster is None:
-                    return Verdict(decision="")  # of no project
+                    return None, Verdict(decision="")  # of no project
                 machine = await self._view.find_machine(new)
                 before = await self._view.find_machine(old) if old is not None else None
         except NotFound as error:
-            return _undecided(f"the Cluster or MachinePool that it is of is not there: {error.message}")
+            return cluster, _undecided(f"the Cluster or MachinePool that it is of is not there: {error.message}")
         except (ApiError, TimeoutError) as error:
-            return _undecided(f"what the Machine is made of cannot be read now: {error or 'no answer in time'}")
-        return await self._admission.decide(cluster, machine, before, dry_run=review.dry_run, deadline=deadline)
+            return cluster, _undecided(
+                f"what the Machine is made of cannot be read now: {error or 'no answer in time'}"
+            )
+        found = await self._admission.decide(cluster, machine, before, dry_run=review.dry_run, deadline=deadline)
+        return cluster, found
 
     async def _scaled(self, scale: _Scale) -> tuple[MachinePool, MachinePool]:
         """The MachinePool as it will be, and as it is. Raises ApiError."""
