@@ -45,6 +45,8 @@ from seed.cluster_api.webhook import ClusterApiWebhook
 from seed.clusters import webhook as clusters_webhook
 from seed.clusters.kinds import Kind, kinds
 from seed.clusters.webhook import ClusterWebhook
+from seed.connections import Connections
+from seed.decisions import PATH, Decisions
 from seed.flavours.cache import FlavourCache
 from seed.flavours.prefetch import Prefetch
 from seed.flavours.settings import SettingsReader
@@ -57,7 +59,9 @@ from seed.ledger.chosen import ChosenStore, LedgerOptions, redis_access
 from seed.machine_admission import MachineAdmission
 from seed.machines.cluster_api import PROJECT_LABEL
 from seed.providers import PROVIDERS
+from seed.refusals import Refusals
 from seed.review import MAX_BODY
+from seed.rollouts import Rollouts, in_cluster_api, in_user_clusters
 from seed.scale_webhook import ScaleWebhook
 from seed.sizing import Sizing
 from seed.webhook import MachineWebhook
@@ -113,7 +117,7 @@ class SeedOptions(LedgerOptions):
     ] = 15
 
 
-def sizing_of(options: SeedOptions, cluster: Cluster, key: WebhookKey) -> tuple[FlavourCache, SettingsReader, Sizing]:
+def sizing_of(options: SeedOptions, cluster: Cluster, key: WebhookKey) -> tuple[FlavourCache, Sizing]:
     """Raises UsageError."""
     try:
         transport = Transport(ssl_context=trusting(options.providers_ca_file))
@@ -124,7 +128,7 @@ def sizing_of(options: SeedOptions, cluster: Cluster, key: WebhookKey) -> tuple[
         shared = SharedSizes(options.redis_url, redis_access(options), options.seed_name)
     cache = FlavourCache(transport, shared, on_lookup=observed.flavour_lookup, on_fetch=observed.provider_request)
     settings = SettingsReader(cluster, on_request=metrics.kubernetes_request)
-    return cache, settings, Sizing(cache, settings, key.seal, key.check_seal, options.providers or tuple(PROVIDERS))
+    return cache, Sizing(cache, settings, key.seal, key.check_seal, options.providers or tuple(PROVIDERS))
 
 
 def wanted_configurations(
@@ -169,21 +173,26 @@ def wanted_configurations(
 
 
 def handler(
+    cluster: Cluster,
+    connections: Connections,
     catalog: Catalog,
     books: Books,
     sizing: Sizing,
-    settings: SettingsReader,
     view: View,
     clusters: Sequence[Kind],
     key: WebhookKey,
+    decisions: Decisions,
 ) -> Callable[[Request], Awaitable[Response]]:
     """All webhooks, by the path that each is called at."""
     admission = Admission(catalog, books)
-    machines = MachineWebhook(catalog, admission, sizing, key.verify, observed.decision)
-    machine_admission = MachineAdmission(catalog, admission, sizing)
-    cluster_api = ClusterApiWebhook(view, machine_admission, key.verify, observed.decision)
+    rollouts = Rollouts()
+    rolling = in_user_clusters(rollouts, connections, sizing)
+    machines = MachineWebhook(catalog, admission, sizing, key.verify, observed.decision, decisions, rolling=rolling)
+    rolling = in_cluster_api(rollouts, cluster, view, sizing)
+    machine_admission = MachineAdmission(catalog, admission, sizing, rolling)
+    cluster_api = ClusterApiWebhook(view, machine_admission, key.verify, observed.decision, decisions)
     of_clusters = ClusterWebhook(catalog, admission, clusters, key.verify, observed.cluster_decision)
-    scale = ScaleWebhook(catalog, books, sizing, settings, view, key.verify, observed.scale_check)
+    scale = ScaleWebhook(catalog, books, sizing, connections, view, key.verify, observed.scale_check)
 
     async def handle(request: Request) -> Response:
         if request.path.startswith(clusters_webhook.PATH):
@@ -195,6 +204,13 @@ def handler(
         return await machines.handle(request)
 
     return handle
+
+
+def measure(catalog: Catalog, books: Books, cache: FlavourCache, refusals: Refusals) -> None:
+    """What metrics are read from when somebody asks."""
+    REGISTRY.register(observed.AccountsCollector(catalog, books))
+    REGISTRY.register(observed.FlavoursCollector(cache))
+    observed.watch_waiting(lambda: refusals.waiting)
 
 
 async def connect(options: CommonOptions, name: str) -> Cluster:
@@ -230,7 +246,7 @@ async def serve(running: Program, options: SeedOptions) -> None:
     assert host is not None, "https_url has checked it"
     certificates = Certificates(cluster, options.namespace, [host], on_bundle=configuration_changed)
 
-    cache, settings, sizing = sizing_of(options, cluster, key)
+    cache, sizing = sizing_of(options, cluster, key)
     prefetch = Prefetch(cache, catalog.user_clusters.store.values, sizing.catalogue_of)
 
     view = View(cluster, catalog, options.project_label)
@@ -238,11 +254,12 @@ async def serve(running: Program, options: SeedOptions) -> None:
     clusters = kinds(options.project_label)
     wanted, wanted_for_cluster_api, wanted_for_clusters = wanted_configurations(options, key, certificates, clusters)
 
+    identity = options.identity or socket.gethostname()
     lease = Lease(
         cluster,
         options.namespace,
         LEASE_NAME,
-        options.identity or socket.gethostname(),
+        identity,
         duration=options.lease_duration,
         renew_deadline=options.lease_duration * 2 / 3,
         retry=min(2.0, options.lease_duration / 6),
@@ -262,15 +279,22 @@ async def serve(running: Program, options: SeedOptions) -> None:
         in_flight_window=options.in_flight_window,
         on_request=metrics.kubernetes_request,
     )
-    handle = handler(catalog, books, sizing, settings, view, clusters, key)
+    connections = Connections(cluster, on_request=metrics.kubernetes_request)
+    refusals = Refusals(cluster, catalog, books, identity, on_request=metrics.kubernetes_request, count=observed.told)
+    decisions = Decisions(on_decision=refusals.heard)
+    handle = handler(cluster, connections, catalog, books, sizing, view, clusters, key, decisions)
     server = HttpServer(handle, max_body=MAX_BODY, stopping=lambda: running.health.stopping)
-    REGISTRY.register(observed.AccountsCollector(catalog, books))
-    REGISTRY.register(observed.FlavoursCollector(cache))
-    running.health.add("certificate", certificates.not_ready)
-    running.health.add("webhook key", key.not_ready)
-    running.health.add("caches", catalog.not_ready)
-    running.health.add("ledger", chosen.not_ready)
-    running.health.add("lease", lambda: "no leader seen alive yet" if lease.trusted is None else None)
+    measure(catalog, books, cache, refusals)
+    running.health.pages[PATH] = decisions.page
+    checks = {
+        "certificate": certificates.not_ready,
+        "webhook key": key.not_ready,
+        "caches": catalog.not_ready,
+        "ledger": chosen.not_ready,
+        "lease": lambda: "no leader seen alive yet" if lease.trusted is None else None,
+    }
+    for name, check in checks.items():
+        running.health.add(name, check)
 
     followers = [
         asyncio.create_task(certificates.run(), name="certificates"),
@@ -278,6 +302,8 @@ async def serve(running: Program, options: SeedOptions) -> None:
         asyncio.create_task(chosen.run(), name="ledgers"),
         asyncio.create_task(catalog.run(), name="catalog"),
         asyncio.create_task(view.run(), name="view of Cluster API"),
+        asyncio.create_task(connections.run(), name="connections to user clusters"),
+        asyncio.create_task(refusals.run(), name="refusals"),
     ]
     try:
         await within_start(
