@@ -22,7 +22,7 @@ from seed.books import Books
 from seed.catalog import Catalog, Quota
 from seed.cluster_api import webhook as cluster_api_webhook
 from seed.cluster_api.view import View
-from seed.flavours.settings import SettingsReader
+from seed.connections import Connections
 from seed.http_reader import Request, Response
 from seed.machines import machine_controller
 from seed.machines.deployments import DEPLOYMENTS, Deployment, cluster_machine_of, machine_of
@@ -93,16 +93,15 @@ class ScaleWebhook:
         catalog: Catalog,
         books: Books,
         sizing: Sizing,
-        settings: SettingsReader,
+        connections: Connections,
         view: View,
         verify: Callable[[str, str], bool],
         on_answer: OnAnswer = lambda _kind, _decision, _reason: None,
     ) -> None:
-        """`settings` has the connections to user clusters."""
         self._catalog = catalog
         self._books = books
         self._sizing = sizing
-        self._settings = settings
+        self._connections = connections
         self._view = view
         self._verify = verify
         self._on_answer = on_answer
@@ -175,8 +174,8 @@ class ScaleWebhook:
     async def _find(self, caller: str, kind: str, namespace: str, name: str) -> Deployment:
         if caller == CLUSTER_API:
             return await self._view.find_deployment(kind, namespace, name)
-        connection = await self._settings.connection(self._user_cluster(caller))
-        return await connection.get(_RESOURCES[kind], name, namespace)
+        async with self._connections.to(self._user_cluster(caller)) as cluster:
+            return await cluster.get(_RESOURCES[kind], name, namespace)
 
     async def _cluster_of(self, caller: str, deployment: Deployment) -> UserCluster | None:
         """None where it is of no project."""

@@ -137,7 +137,7 @@ class SettingsReader:
         key = (cluster.metadata.uid, reference.kind, reference.namespace, reference.name)
         kept = self._kept.get(key)
         if kept is None or time.monotonic() >= kept.until:
-            connection = await self.connection(cluster, provider)
+            connection = await self._connection(cluster, self._seed, provider)
             kept = await self._object(key[0], connection, *key[1:], provider)
         if kept.problem:
             return "", f": {kept.problem}"
@@ -175,10 +175,8 @@ class SettingsReader:
             self._kept.popitem(last=False)
         return found
 
-    async def connection(self, cluster: UserCluster, provider: str = "") -> Cluster:
-        """To the API server that has its Machines. Raises ProviderUnavailable."""
-        seed, reference = self._seed, cluster.spec.kubeconfig_secret_ref
-        assert seed is not None, "who reads without a seed names no user cluster"
+    async def _connection(self, cluster: UserCluster, seed: Cluster, provider: str) -> Cluster:
+        reference = cluster.spec.kubeconfig_secret_ref
         if reference is None:
             return seed
         namespace = cluster.metadata.namespace

@@ -13,10 +13,10 @@ import pytest
 
 from common.api import SETTINGS, QuotaSettings, UserCluster
 from common.kube.client import Cluster
+from common.kube.errors import Unavailable
 from seed.cluster_api.view import View
-from seed.flavours.settings import SettingsReader
+from seed.connections import Connections
 from seed.http_reader import Request, Response
-from seed.providers.size import ProviderUnavailable
 from seed.scale_webhook import ScaleWebhook
 from tests.unit import fake_api_server as fakes
 from tests.unit.fake_api_server import FakeApiServer, eventually, fake_api_server
@@ -35,17 +35,21 @@ TEN_FIT_THREE = "seedquota/project-alpha: 10 replicas need cpu=80, 24 free: 3 ca
 SIX_FIT_THREE = "seedquota/project-alpha: 6 more replicas need cpu=48, 24 free: 3 can start"
 
 
-class Connections:
-    """Where the seed reaches its user cluster."""
+class Ways:
+    """How the seed reaches its user cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.problem = ""
+        self.free = asyncio.Event()
+        self.free.set()
 
-    async def connection(self, _cluster: UserCluster) -> Cluster:
+    @asynccontextmanager
+    async def to(self, _cluster: UserCluster) -> AsyncIterator[Cluster]:
+        await self.free.wait()
         if self.problem:
-            raise ProviderUnavailable("", self.problem)
-        return self.cluster
+            raise Unavailable(0, "Unavailable", self.problem)
+        yield self.cluster
 
 
 class Asking:
@@ -53,14 +57,14 @@ class Asking:
         self.world = world
         self.api = api
         self.view = View(cluster, world.catalog, "seedquota.io/project")
-        self.connections = Connections(cluster)
+        self.connections = Ways(cluster)
         self.answers: list[tuple[str, str, str]] = []
         self.sizes = sizing()
         self.webhook = ScaleWebhook(
             world.catalog,
             world.books,
             self.sizes,
-            cast(SettingsReader, self.connections),
+            cast(Connections, self.connections),
             self.view,
             lambda caller, token: token == "secret" and caller in {CLUSTER_UID, "cluster-api", "gone"},
             lambda *answer: self.answers.append(answer),
@@ -278,11 +282,7 @@ async def test_what_cannot_be_told_is_allowed_with_the_reason(ask: Asking) -> No
 
 
 async def test_who_waits_for_the_user_cluster_is_answered_in_time(ask: Asking) -> None:
-    async def never(_cluster: UserCluster) -> Cluster:
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    ask.connections.connection = never  # type: ignore[method-assign]
+    ask.connections.free.clear()
     async with asyncio.timeout(1):
         assert await ask(scale(10), scale(4), sub="scale", timeout="0.2s") == (
             0,
