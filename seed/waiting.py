@@ -148,7 +148,7 @@ class Waiting:
             if waiter.project not in of_project:
                 of_project[waiter.project] = [left[name] for name in quotas(waiter.project)]
             mine = of_project[waiter.project]
-            if waiter.woken_at is not None and waiter.refused_at < waiter.woken_at:
+            if waiter.woken_at is not None and waiter.refused_at <= waiter.woken_at:
                 settled = waiter.woken_at + SETTLE
                 if now >= settled:
                     self.drop(waiter)  # it has had its try, and was not refused
