@@ -100,6 +100,13 @@ class Seed:
         async with self._session.request(method, path, data=data, headers={"Content-Type": kind}) as answer:
             return answer.status, str((await answer.json()).get("message", ""))
 
+    async def warned(self, method: str, path: str, body: object) -> list[str]:
+        """What an accepted request is warned of."""
+        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        async with self._session.request(method, path, json=body, headers={"Content-Type": kind}) as answer:
+            assert answer.status in (200, 201), await answer.text()
+            return [text.partition('"')[2].removesuffix('"') for text in answer.headers.getall("Warning", [])]
+
     async def scale(self, name: str, replicas: int) -> None:
         body = {"spec": {"replicas": replicas}}
         assert (await self.send("PATCH", f"{CAPI}/machinedeployments/{name}/scale", body))[0] == 200
@@ -195,6 +202,27 @@ async def test_a_deployment_scaled_past_the_quota_stops_exactly_at_the_limit_and
         await seed.scale("two", 0)
         await seed.until(lambda found: not found)
         await seed.used("capi-deployments", "cpu=0,memory=0")
+
+
+async def test_whoever_asks_for_more_machines_than_fit_is_told_how_many_can_start(installation: Installation) -> None:
+    async with limited(installation, "capi-asked") as seed:
+        path = f"{CAPI}/machinedeployments"
+        assert await seed.warned("POST", path, deployment("of-nobody", "free", 5)) == []
+        warning = "seedquota/capi-asked: 10 replicas need cpu=40, 18 free: 4 can start"
+        assert warning in await seed.warned("POST", path, deployment("asking", "c1", 10))
+        await seed.until(lambda found: len(found) == 4, "deployment=asking")
+        await seed.used("capi-asked", "cpu=16,memory=16Gi")
+        warning = "seedquota/capi-asked: 8 more replicas need cpu=32, 2 free: none can start"
+        async with asyncio.timeout(SECONDS):  # until its status counts all four
+            while True:
+                for served in (CAPI, OLD_CAPI):
+                    scale = f"{served}/machinedeployments/asking/scale"
+                    told = await seed.warned("PATCH", f"{scale}?dryRun=All", {"spec": {"replicas": 12}})
+                    if warning not in told:
+                        break
+                else:
+                    break
+                await asyncio.sleep(0.1)
 
 
 async def test_an_agent_killed_while_a_deployment_grows_loses_nothing(installation: Installation) -> None:
