@@ -1,0 +1,244 @@
+"""Owners of refused Machines on real API servers: what they are told, and that they are woken when there is room."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from devcluster.install import Installation
+from devcluster.load import machine
+from tests.integration.bad_days.site import CLUSTERS, MACHINES, QUOTA, SMALL, Json, Site, cpus, until
+
+pytestmark = pytest.mark.integration
+
+GROUP = "/apis/cluster.k8s.io/v1alpha1/namespaces/kube-system"
+EVENTS = "/apis/events.k8s.io/v1/namespaces/{}/events"
+FREED = "seedquota.io/capacity-freed"
+WAKING = 2.0  # seconds from room to the MachineSet that is woken
+TELLING = 15.0
+THIRD = "user-3"  # beside user-1 on the first seed
+_numbers = itertools.count(1)
+
+
+class ThreeClusters(Site):
+    def __init__(self, installed: Installation) -> None:
+        super().__init__(installed)
+        self._sessions[THIRD] = installed.cluster(THIRD).session()
+
+
+@pytest_asyncio.fixture(scope="module")
+async def installation(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
+    async with Installation(tmp_path_factory.mktemp("owners")) as installed:
+        await installed.add_user_cluster(THIRD, "seed-1", "alpha")
+        site = ThreeClusters(installed)
+        yield site
+        await site.close()
+
+
+@pytest_asyncio.fixture
+async def site(installation: Site) -> AsyncIterator[Site]:
+    before = installation.positions()
+    await installation.quota(cpus(2))
+    yield installation
+    await installation.delete("master", f"resourcequotas/{QUOTA}")
+    for cluster in ("user-1", "user-2", THIRD):
+        for left in await installation.items(cluster, MACHINES):
+            await installation.delete(cluster, f"{MACHINES}/{left['metadata']['name']}")
+
+    async def clean() -> None:
+        for seed in installation.installed.seeds:
+            assert await installation.items(seed, "resourcequotas") == []
+            for cluster in await installation.items(seed, CLUSTERS):
+                assert cluster["status"]["machines"] == 0
+
+    await until(clean, 20)
+    assert [line for line in installation.said(before) if line["level"] not in ("debug", "info", "warning")] == []
+
+
+class Owned:
+    """A MachineSet of a MachineDeployment, without a controller."""
+
+    def __init__(self, site: Site, cluster: str, deployment: Json, machine_set: Json) -> None:
+        self.site = site
+        self.cluster = cluster
+        self.deployment = deployment
+        self.set = machine_set
+        self.path = f"{GROUP}/machinesets/{machine_set['metadata']['name']}"
+
+    async def create(self) -> tuple[int, str]:
+        body = machine(f"{self.set['metadata']['name']}-{next(_numbers)}", SMALL)
+        metadata: Any = body["metadata"]
+        answer = await self.site.call(
+            self.cluster, "POST", MACHINES, {**body, "metadata": {**metadata, **_owned_by(self.set)}}
+        )
+        return answer.status, answer.message
+
+    async def freed(self) -> str | None:
+        return (await self.site.get(self.cluster, self.path))["metadata"].get("annotations", {}).get(FREED)
+
+    async def woken(self) -> float:
+        """In how many seconds it was."""
+        started = time.monotonic()
+
+        async def touched() -> None:
+            assert await self.freed() is not None
+
+        await until(touched, 10)
+        return time.monotonic() - started
+
+
+def _owned_by(owner: Json) -> Json:
+    reference = {
+        "apiVersion": owner["apiVersion"],
+        "kind": owner["kind"],
+        "name": owner["metadata"]["name"],
+        "uid": owner["metadata"]["uid"],
+        "controller": True,
+    }
+    return {"ownerReferences": [reference]}
+
+
+async def owned(site: Site, cluster: str = "user-1", replicas: int = 5) -> Owned:
+    name = f"pool-{next(_numbers)}"
+
+    async def made(kind: str, **metadata: Any) -> Json:
+        body = {
+            "apiVersion": "cluster.k8s.io/v1alpha1",
+            "kind": kind,
+            "metadata": {"name": name, "namespace": "kube-system", **metadata},
+            "spec": {"replicas": replicas, "template": {"spec": machine(name, SMALL)["spec"]}},
+        }
+        answer = await site.call(cluster, "POST", f"{GROUP}/{kind.lower()}s", body)
+        assert answer.status == 201, answer
+        return answer.body
+
+    deployment = await made("MachineDeployment")
+    return Owned(site, cluster, deployment, await made("MachineSet", **_owned_by(deployment)))
+
+
+async def events(site: Site, cluster: str, about: Json, reason: str = "QuotaExceeded") -> list[Json]:
+    metadata = about["metadata"]
+    listed = await site.items(cluster, EVENTS.format(metadata["namespace"]))
+    return [
+        found
+        for found in listed
+        if found["regarding"].get("uid") == metadata["uid"]
+        and found["reason"] == reason
+        and found["reportingController"] == "seedquota.io/webhook"
+    ]
+
+
+def counted(found: Json) -> int:
+    return int(found.get("series", {}).get("count", 1))
+
+
+async def comes(check: Callable[[], Any], seconds: float = TELLING) -> None:
+    await until(check, seconds)
+
+
+async def test_twenty_refusals_are_one_event_on_each_owner(site: Site) -> None:
+    pool = await owned(site)
+    await site.admitted("user-2", 2)
+    for _ in range(20):
+        assert (await pool.create())[0] == 403
+    user_cluster = await site.get("seed-1", f"{CLUSTERS}/user-1")
+
+    async def told() -> None:
+        for cluster, about in (("user-1", pool.set), ("user-1", pool.deployment), ("seed-1", user_cluster)):
+            found = await events(site, cluster, about)
+            assert [counted(event) for event in found] == [20], (about["kind"], found)
+            event = found[0]
+            assert (event["type"], event["regarding"]["kind"]) == ("Warning", about["kind"])
+            assert event["note"].startswith(f"exceeded quota: {QUOTA}, requested: cpu=1, used: cpu=2, limited: cpu=2")
+
+    await comes(told)
+
+
+async def test_a_machine_that_cannot_be_sized_is_told_and_waits_for_nothing(site: Site) -> None:
+    pool = await owned(site)
+    body = {**machine("unsized", SMALL), "spec": {"providerSpec": {"value": {"cloudProvider": "no-such-cloud"}}}}
+    metadata: Any = body["metadata"]
+    answer = await site.call("user-1", "POST", MACHINES, {**body, "metadata": {**metadata, **_owned_by(pool.set)}})
+    assert answer.status == 422
+
+    async def told() -> None:
+        assert len(await events(site, "user-1", pool.deployment, "MachineNotSized")) == 1
+
+    await comes(told)
+    assert await pool.freed() is None
+
+
+async def test_a_raised_limit_wakes_as_many_as_fit_the_longest_waiting_first(site: Site) -> None:
+    pools = [await owned(site, cluster) for cluster in ("user-1", "user-1", THIRD)]
+    await site.admitted("user-1", 2)
+    for pool in pools:
+        assert (await pool.create())[0] == 403
+    await asyncio.sleep(0.5)
+    assert [await pool.freed() for pool in pools] == [None, None, None]
+    await site.patch("master", f"resourcequotas/{QUOTA}", {"spec": {"quota": cpus(4)}})
+    took = await asyncio.gather(pools[0].woken(), pools[1].woken())
+    print(f"\nwoken {max(took):.2f} s after the limit was raised")
+    assert max(took) < WAKING
+    assert await pools[2].freed() is None
+    assert [(await pool.create())[0] for pool in pools] == [201, 201, 403]
+
+    async def told() -> None:
+        assert [event["type"] for event in await events(site, "user-1", pools[0].set, "CapacityFreed")] == ["Normal"]
+
+    await comes(told)
+
+
+async def test_a_machine_that_goes_on_another_seed_wakes_who_waits_here(site: Site) -> None:
+    pool = await owned(site)
+    name, _ = await site.admitted("user-2", 2)
+    await site.uses(cpus(2))
+    assert (await pool.create())[0] == 403
+    await site.delete("user-2", f"{MACHINES}/{name}")
+    took = await pool.woken()
+    print(f"\nwoken {took:.2f} s after the Machine went")
+    assert took < WAKING
+    assert (await pool.create())[0] == 201
+
+
+async def test_one_that_has_all_its_machines_or_is_gone_is_not_touched(site: Site) -> None:
+    complete, gone, pool = [await owned(site) for _ in range(3)]
+    await site.admitted("user-1", 2)
+    for waiting in (complete, gone, pool):
+        assert (await waiting.create())[0] == 403
+    generation = complete.set["metadata"]["generation"]
+    status = {"status": {"replicas": 5, "observedGeneration": generation}}
+    await site.patch("user-1", f"{complete.path}/status", status)
+    await site.delete("user-1", gone.path)
+    await site.patch("master", f"resourcequotas/{QUOTA}", {"spec": {"quota": cpus(3)}})
+    assert await pool.woken() < WAKING
+    assert await complete.freed() is None
+
+
+async def test_a_user_cluster_that_hangs_delays_neither_admission_nor_the_others(site: Site) -> None:
+    hanging, pool = await owned(site, THIRD), await owned(site)
+    await site.admitted("user-1", 2)
+    assert (await hanging.create())[0] == 403
+    site.server(THIRD).pause()
+    try:
+        slowest = 0.0
+        for _ in range(10):
+            started = time.monotonic()
+            assert (await pool.create())[0] == 403
+            slowest = max(slowest, time.monotonic() - started)
+        print(f"\nslowest refusal {slowest:.2f} s")
+        assert slowest < 1.0
+
+        async def told() -> None:
+            assert len(await events(site, "user-1", pool.set)) == 1
+
+        await comes(told, 5)
+        await site.patch("master", f"resourcequotas/{QUOTA}", {"spec": {"quota": cpus(4)}})
+        assert await pool.woken() < WAKING
+    finally:
+        site.server(THIRD).resume()
