@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -32,6 +33,8 @@ LIMITS = {"cpu": "18", "memory": "1Ti"}
 SIZE = {"numCPUs": 4, "memoryMiB": 4096, "diskGiB": 20}
 SECONDS = 60.0
 CALM_SECONDS = 4.0
+BACKOFF_SECONDS = 7.0  # a controller that fails comes again after as long as it has failed by then
+WAKING_SECONDS = 2.0
 
 
 def infrastructure(kind: str, name: str) -> dict[str, str]:
@@ -223,6 +226,25 @@ async def test_whoever_asks_for_more_machines_than_fit_is_told_how_many_can_star
                 else:
                     break
                 await asyncio.sleep(0.1)
+
+
+async def test_a_refused_machine_set_makes_its_machine_as_soon_as_there_is_room(installation: Installation) -> None:
+    async with limited(installation, "capi-waiting") as seed:
+        await apply(seed.server, [deployment("waiting", "c1", 6)])
+        # It is refused again and again, so that its own pause is longer than the test has patience.
+        await seed.until(lambda found: len(found) == 4)
+        await asyncio.sleep(BACKOFF_SECONDS)
+        assert len(await seed.names()) == 4
+        more = {"spec": {"quota": {"cpu": "20"}}}
+        headers = {"Content-Type": "application/merge-patch+json"}
+        async with installation.master.session() as admin:
+            path = f"{GROUP_PATH}/resourcequotas/capi-waiting"
+            async with admin.patch(path, json=more, headers=headers, raise_for_status=True):
+                started = time.monotonic()
+        await seed.until(lambda found: len(found) == 5)
+        took = time.monotonic() - started
+        print(f"\nmade {took:.2f} s after there was room")
+        assert took < WAKING_SECONDS
 
 
 async def test_an_agent_killed_while_a_deployment_grows_loses_nothing(installation: Installation) -> None:
