@@ -22,6 +22,7 @@ from common.options import CommonOptions, Flag, UsageError
 from common.program import Program
 from master.caches import Caches
 from master.default_quotas import DefaultQuotas
+from master.events import QuotaEvents
 from master.ledger import Ledgers
 from master.metrics import MasterMetrics
 from master.quotas import Quotas
@@ -53,6 +54,7 @@ class Master:
         self.leading: tuple[Seeds, Quotas] | None = None
         self._cluster = cluster
         self._namespace = namespace
+        self._identity = identity
         self.caches = Caches(cluster, namespace)
         self.lease = Lease(cluster, namespace, LEASE, identity)
 
@@ -92,7 +94,8 @@ class Master:
             self.caches, self._namespace, on_request=metrics.kubernetes_request, on_reconcile=metrics.reconciled
         )
         ledgers = Ledgers(self._cluster, self._namespace)
-        quotas = Quotas(self._cluster, self.caches, seeds, ledgers, cold=cold, on_reconcile=metrics.reconciled)
+        events = QuotaEvents(self._cluster, self._identity)
+        quotas = Quotas(self._cluster, self.caches, seeds, ledgers, events, cold=cold, on_reconcile=metrics.reconciled)
         statuses = SeedStatuses(self._cluster, self.caches, seeds, quotas, on_reconcile=metrics.reconciled)
         tenants = Tenants(self._cluster, self.caches, seeds, on_reconcile=metrics.reconciled)
         defaults = DefaultQuotas(self._cluster, self.caches, on_reconcile=metrics.reconciled)
@@ -109,7 +112,7 @@ class Master:
         seeds.on_seed, seeds.on_settled, seeds.on_copy = seed_changed, copy_settled, quotas.copy_changed
         self.leading = seeds, quotas
         async with asyncio.TaskGroup() as group:
-            for work in (seeds, quotas, statuses, tenants, defaults):
+            for work in (seeds, quotas, statuses, tenants, defaults, events):
                 group.create_task(work.run(), name=type(work).__name__)
 
 

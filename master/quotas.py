@@ -36,12 +36,14 @@ from common.resources import ResourceList
 from master.allotment import Allotment, Seat
 from master.caches import BY_SUBJECT, Caches, changed_name, subject_of
 from master.decision import Decision, SeedFacts, decide, forgotten
+from master.events import QuotaEvents
 from master.ledger import Ledgers, incarnation
 from master.objects import MASTER_QUOTAS, MasterQuota, QuotaCopy
 from master.publisher import Shown
 from master.quota_state import JUST_GRANTED, QuotaState, SeedAccount
 from master.seeds import SeedLink, Seeds
 from master.status import STALE_AFTER, QuotaView, SeedView, quota_status, same, summary
+from master.turns import turns
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +70,7 @@ class Quotas:
         caches: Caches,
         seeds: Seeds,
         ledgers: Ledgers,
+        events: QuotaEvents,
         *,
         cold: bool,
         on_reconcile: ReconcileHook | None = None,
@@ -79,6 +82,7 @@ class Quotas:
         self._caches = caches
         self._seeds = seeds
         self._ledgers = ledgers
+        self._events = events
         # Quotas made later in this term have a ledger that nobody can have restored.
         self._doubtful = {quota.metadata.uid for quota in caches.quotas.store.values()} if cold else set()
         self._controller: Controller[str] = Controller(
@@ -451,6 +455,8 @@ class Quotas:
             await self._cluster.apply(MASTER_QUOTAS, body, MASTER_MANAGER, "status")
         except NotFound:
             return None
+        for reason, note in turns(state.shown.conditions, status.conditions):
+            self._events.warn(name, state.uid, reason, note)
         state.shown, state.shown_at = status, now
         return None
 
