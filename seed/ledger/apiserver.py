@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Callable
 
 import msgspec
 
 from common.account import Account
 from common.api import GROUP, VERSION, QuotaRef
-from common.kube.client import METADATA, Cluster
+from common.kube.client import MERGE_PATCH, METADATA, Cluster
 from common.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
 from common.kube.meta import Object
 from common.kube.reflector import Change, Reflector
@@ -20,6 +21,7 @@ from seed.ledger.store import ConflictError, Key, Stored, StoreUnavailableError
 log = logging.getLogger(__name__)
 
 WRITE_TIMEOUT = 2.0  # seconds; a webhook call has three
+TAKEN_ANNOTATION = "seedquota.io/taken"
 
 
 class LedgerObject(Object, frozen=True, kw_only=True):
@@ -61,14 +63,24 @@ class ApiServerStore:
         await self.reflector.run()
 
     async def load(self, key: Key) -> Stored | None:
+        return await self._read(key, "GET", None)
+
+    async def take(self, key: Key) -> Stored | None:
+        # The next write drops the annotation again.
+        mark = msgspec.json.encode({"metadata": {"annotations": {TAKEN_ANNOTATION: secrets.token_hex(8)}}})
+        return await self._read(key, "PATCH", mark)
+
+    async def _read(self, key: Key, method: str, body: bytes | None) -> Stored | None:
         try:
-            body = await self._cluster.request("GET", self._path(key.uid), None, timeout=WRITE_TIMEOUT)
+            answer = await self._cluster.request(
+                method, self._path(key.uid), body, timeout=WRITE_TIMEOUT, content_type=MERGE_PATCH
+            )
         except NotFound:
             return None
         except ApiError as error:
             raise StoreUnavailableError(f"{key.name}: reading the ledger: {error}") from error
         try:
-            found = _object.decode(body)
+            found = _object.decode(answer)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise MalformedLedgerError(f"{key.name}: {error}") from None
         last = self._last.get(key.uid)

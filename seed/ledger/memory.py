@@ -18,6 +18,14 @@ class MemoryStore:
     async def load(self, key: Key) -> Stored | None:
         return self._stored.get(key.uid)
 
+    async def take(self, key: Key) -> Stored | None:
+        stored = self._stored.get(key.uid)
+        if stored is None:
+            return None
+        self._written += 1
+        taken = self._stored[key.uid] = Stored(stored.account, str(self._written))
+        return taken
+
     async def save(self, key: Key, account: Account, version: str | None) -> str:
         present = self._stored.get(key.uid)
         if (present.version if present else None) != version:

@@ -64,6 +64,8 @@ local function reign()
   return process .. '.' .. history
 end
 
+local function following(number, salt) return string.format('%.0f', number + 1) .. '.' .. salt end
+
 local function who() return reign() end
 
 -- keys: account; args: reign, version known to the caller
@@ -73,6 +75,19 @@ local function load(keys, args)
   if not found[1] then return {'none'} end
   if found[1] == args[2] then return {'same', found[1], found[2]} end
   return {'found', found[1], found[2], redis.call('HGET', keys[1], 'object')}
+end
+
+-- keys: account; args: reign, tenure
+local function take(keys, args)
+  if reign() ~= args[1] then return {'elsewhere'} end
+  local found = redis.call('HMGET', keys[1], 'version', 'tenure', 'object')
+  if not found[1] then return {'none'} end
+  local version = found[1]
+  if found[2] == args[2] then
+    version = following(string.match(version, '^(%d+)%.(%x+)$'))
+    redis.call('HSET', keys[1], 'version', version)
+  end
+  return {'found', version, found[2], found[3]}
 end
 
 -- keys: account, list; args: reign, tenure, version that must be there, salt, uid, name, channel, adopt or keep, object
@@ -85,7 +100,7 @@ local function save(keys, args)
     if (found[2] == args[2]) ~= (args[8] == 'keep') then return {'conflict'} end
     number, salt = string.match(found[1], '^(%d+)%.(%x+)$')
   end
-  local version = string.format('%.0f', number + 1) .. '.' .. salt
+  local version = following(number, salt)
   redis.call('HSET', keys[1], 'version', version, 'tenure', args[2], 'object', args[9])
   redis.call('HSET', keys[2], args[5], args[6])
   redis.call('PUBLISH', args[7], args[5] .. ' ' .. version)
@@ -109,7 +124,14 @@ end
 
 # Two versions of the program serve side by side while it is rolled out: each has functions of its own.
 _LIBRARY = "seedquota_" + hashlib.sha256(_FUNCTIONS.encode()).hexdigest()[:12]
-_FLAGS = {"who": "'no-writes'", "load": "'no-writes'", "list": "'no-writes'", "save": "", "delete": "'allow-oom'"}
+_FLAGS = {
+    "who": "'no-writes'",
+    "load": "'no-writes'",
+    "list": "'no-writes'",
+    "take": "",
+    "save": "",
+    "delete": "'allow-oom'",
+}
 LIBRARY_CODE = f"#!lua name={_LIBRARY}\n{_FUNCTIONS}\n" + "".join(
     f"redis.register_function{{function_name='{_LIBRARY}_{name}', callback={name}, flags={{{flags}}}}}\n"
     for name, flags in _FLAGS.items()
@@ -176,12 +198,16 @@ class RedisStore:
     async def load(self, key: Key) -> Stored | None:
         return await self._load(key.uid)
 
-    async def _load(self, uid: str) -> Stored | None:
+    async def take(self, key: Key) -> Stored | None:
+        return await self._load(key.uid, take=True)
+
+    async def _load(self, uid: str, *, take: bool = False) -> Stored | None:
         for _ in range(ADOPTIONS):
             held = self._held()
             last = self._last.get(uid)
             known = last.version if last is not None else ""
-            match await self._do("load", [self._account(uid)], [held.reign, known]):
+            function, seen = ("take", held.tenure) if take else ("load", known)
+            match await self._do(function, [self._account(uid)], [held.reign, seen]):
                 case [b"none"]:
                     self._last.pop(uid, None)
                     return None

@@ -38,6 +38,9 @@ class Store(Protocol):
     async def load(self, key: Key) -> Stored | None:
         """The present state, read consistently; None where there is no such account."""
 
+    async def take(self, key: Key) -> Stored | None:
+        """As `load`, and what others are about to write by what they read before is refused: they conflict."""
+
     async def save(self, key: Key, account: Account, version: str | None) -> str:
         """Write if nobody wrote since `version` (None: if there is no such account). Raises ConflictError."""
 

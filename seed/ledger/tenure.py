@@ -301,6 +301,10 @@ class InForce:
         self._tenure.held()
         return await self._store.load(key)
 
+    async def take(self, key: Key) -> Stored | None:
+        self._tenure.held()
+        return await self._store.take(key)
+
     async def save(self, key: Key, account: Account, version: str | None) -> str:
         held = self._tenure.held()
         version = await self._store.save(key, account, version)

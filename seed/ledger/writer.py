@@ -30,8 +30,9 @@ T = TypeVar("T")
 MAX_WAITING = 4096  # beyond that a claim is refused at once: it would only time out
 MAX_BATCH = 512
 LONGEST_LINGER = 0.002  # seconds
-LONGEST_TURN = 0.02
-MAX_CONFLICTS = 100  # a replica that lost must read first, so under load it loses many times in a row
+LONGEST_TURN = 0.02  # for another's write after one's own; mostly it comes sooner, or there is none
+LONGEST_TAKEN = 0.1  # ... by who took the account: it is sure to write
+MAX_CONFLICTS = 100
 
 
 class BusyError(Exception):
@@ -101,7 +102,7 @@ class AccountWriter:
         self._stopped = False
         self._saving = False
         self._contended = False  # others write to this account as well
-        self._theirs = asyncio.Event()
+        self._theirs = asyncio.Event()  # set: another has written since our last write
         self._highest = ("", 0)  # incarnation and sequence of the latest account known
         self._unsubscribe = store.subscribe(key.uid, self._observe)
 
@@ -178,7 +179,6 @@ class AccountWriter:
         elif known is None or _newer(stored.account, known.account):
             self._known, self._loaded = stored, True
             if not self._saving:  # it may be our own; another's would refuse ours
-                self._contended = True
                 self._theirs.set()
             self._highest = (stored.account.incarnation, stored.account.sequence)
             self._on_account(stored.account)
@@ -194,7 +194,8 @@ class AccountWriter:
                     await self._serve(batch)
                     self._serving = []
                     await self._linger(len(batch))
-                    await self._give_way()
+                    if self._contended:
+                        await self._give_way(LONGEST_TURN)
         finally:
             self._stopped = True
             self._unsubscribe()
@@ -217,14 +218,11 @@ class AccountWriter:
                 await self._wake.wait()
         self._enough = 1
 
-    async def _give_way(self) -> None:
-        """Two replicas that write as fast as they can refuse each other nearly every time. So where others write too,
-        each waits for a write of another's after its own: by then it knows what to build on."""
-        if not self._contended:
-            return
-        self._theirs.clear()
+    async def _give_way(self, longest: float) -> None:
+        """Two replicas that write as fast as they can refuse each other nearly every time. So after a conflict each
+        waits for a write of another's after each of its own: by then it knows what to build on."""
         try:
-            async with asyncio.timeout(min(2 * self._took, LONGEST_TURN)):
+            async with asyncio.timeout(longest):
                 await self._theirs.wait()
         except TimeoutError:
             self._contended = False
@@ -234,12 +232,13 @@ class AccountWriter:
 
     async def _serve(self, batch: list[_Claim | _Change[object]]) -> None:
         try:
-            for _ in range(MAX_CONFLICTS):
+            for conflicts in range(MAX_CONFLICTS):
                 try:
-                    await self._commit([entry for entry in batch if not entry.future.done()])
+                    await self._commit([entry for entry in batch if not entry.future.done()], read=conflicts > 0)
                 except ConflictError:
-                    self._loaded, self._contended = False, True
+                    self._contended = True
                     self._on_conflict()
+                    await self._read_again(take=conflicts % 2 == 1)
                 else:
                     return
             raise StoreUnavailableError(f"{self.key.name}: {MAX_CONFLICTS} conflicting writes in a row")
@@ -288,6 +287,7 @@ class AccountWriter:
             finally:
                 self._saving = False
             self._took = time.monotonic() - started
+            self._theirs.clear()
             self._on_write(self._took, len(batch))
             self._written(before, Stored(after, version))
         elif not read and any(isinstance(outcome, Short | Fenced | Full | Taken) for outcome in outcomes):
@@ -306,12 +306,23 @@ class AccountWriter:
             else:
                 entry.future.set_result(outcome)  # type: ignore[arg-type]
 
-    async def _load(self) -> None:
-        known, stored = self._known, await self._store.load(self.key)
+    async def _read_again(self, *, take: bool) -> None:
+        """After a conflict. Who is slow would always lose against who writes as fast as he can, and that one would
+        never know. So who lost twice takes the account, which refuses what others have under way; they see that nothing
+        else has changed, and wait for his write."""
+        before = self._known
+        await self._load(take=take)
+        if not take and before is not None and self._known is not None and _taken(before, self._known):
+            self._theirs.clear()
+            await self._give_way(LONGEST_TAKEN)
+
+    async def _load(self, *, take: bool = False) -> None:
+        known = self._known
+        stored = await (self._store.take(self.key) if take else self._store.load(self.key))
         self._loaded = True
         heard = self._known if self._known is not known else None
-        if heard is not None and stored is not None and not _newer(stored.account, heard.account):
-            return  # it was heard of while this was read, and is later
+        if heard is not None and stored is not None and _precedes(stored.account, heard.account):
+            return  # it was heard of while this was read
         if stored is None or known is None or stored.version != known.version:
             self._known = stored
             self._on_account(stored.account if stored is not None else None)
@@ -332,6 +343,8 @@ class AccountWriter:
         if heard is before or (heard is not None and not _newer(heard.account, stored.account)):
             self._known = stored
             self._on_account(stored.account)
+        else:
+            self._theirs.set()
 
     def _decide(
         self, batch: list[_Claim | _Change[object]], account: Account | None
@@ -386,6 +399,16 @@ class _Creation:
 def _newer(account: Account, known: Account) -> bool:
     """Another life is always news: which one counts, the store decided. Within one, the sequence tells."""
     return account.incarnation != known.incarnation or account.sequence > known.sequence
+
+
+def _precedes(account: Account, other: Account) -> bool:
+    return account.incarnation == other.incarnation and account.sequence < other.sequence
+
+
+def _taken(before: Stored, now: Stored) -> bool:
+    """The same account in another version."""
+    here, there = before.account, now.account
+    return (here.incarnation, here.sequence) == (there.incarnation, there.sequence) and before.version != now.version
 
 
 def _fail(entry: _Claim | _Change[object], error: Exception) -> None:

@@ -155,6 +155,23 @@ async def test_only_who_knows_the_present_version_writes(replicas: tuple[Store, 
     assert await two.load(key) is None
 
 
+async def test_who_takes_an_account_reads_it_and_makes_others_read_again(
+    replicas: tuple[Store, Store], key: Key
+) -> None:
+    one, two = replicas
+    assert await one.take(key) is None
+    version = await one.save(key, ACCOUNT, None)
+    taken = await two.take(key)
+    assert taken is not None
+    assert taken.account == ACCOUNT
+    later = msgspec.structs.replace(ACCOUNT, sequence=1)
+    with pytest.raises(ConflictError):
+        await one.save(key, later, version)
+    assert await stored(one, key) == taken
+    await two.save(key, later, taken.version)
+    assert (await stored(one, key)).account == later
+
+
 async def test_deleting_what_is_not_there_is_no_error(replicas: tuple[Store, Store], key: Key) -> None:
     one, two = replicas
     await one.delete(key)
@@ -216,6 +233,59 @@ async def test_two_replicas_race_for_one_account_and_fill_it_exactly(replicas: t
     assert isinstance(rest[-1], Short)
 
 
+class Far:
+    """The same store, but each call is on its way for a while. Counts how often in a row a write was refused."""
+
+    def __init__(self, store: Store, seconds: float) -> None:
+        self._store = store
+        self._seconds = seconds
+        self._refused = 0
+        self.most_refused = 0
+        self.delete, self.keys, self.subscribe = store.delete, store.keys, store.subscribe
+
+    async def load(self, key: Key) -> Stored | None:
+        await asyncio.sleep(self._seconds)
+        return await self._store.load(key)
+
+    async def take(self, key: Key) -> Stored | None:
+        await asyncio.sleep(self._seconds)
+        return await self._store.take(key)
+
+    async def save(self, key: Key, account: Account, version: str | None) -> str:
+        await asyncio.sleep(self._seconds)
+        try:
+            written = await self._store.save(key, account, version)
+        except ConflictError:
+            self._refused += 1
+            self.most_refused = max(self.most_refused, self._refused)
+            raise
+        self._refused = 0
+        return written
+
+
+async def test_a_replica_far_from_the_store_is_not_kept_out_by_one_that_writes_all_the_time(
+    replicas: tuple[Store, Store], key: Key
+) -> None:
+    near, far = Far(replicas[0], 0.001), Far(replicas[1], 0.015)
+    await near.save(key, ACCOUNT, None)
+    async with writing(near, key) as first, writing(far, key) as second:
+
+        async def client(number: int) -> None:
+            for turn in count():
+                assert isinstance(await claim(first, f"near{number}-{turn}", 0), Admitted)
+
+        clients = [asyncio.create_task(client(number)) for number in range(4)]
+        for turn in range(8):
+            assert isinstance(await claim(second, f"far-{turn}"), Admitted)
+            await asyncio.sleep(0.03)  # by now nobody waits for its writes any more
+        for running in clients:
+            running.cancel()
+        ended = await asyncio.gather(*clients, return_exceptions=True)
+    assert all(isinstance(outcome, asyncio.CancelledError) for outcome in ended)
+    assert far.most_refused <= 3
+    assert near.most_refused <= 3
+
+
 async def test_a_leader_in_one_replica_counts_while_the_other_admits(replicas: tuple[Store, Store], key: Key) -> None:
     one, two = replicas
     await one.save(key, ACCOUNT, None)
@@ -234,6 +304,7 @@ async def test_a_leader_in_one_replica_counts_while_the_other_admits(replicas: t
         for number in range(300):
             assert isinstance(await claim(other, f"u{number}", 2), Admitted)
             there[f"u{number}"] = 2
+        await eventually(lambda: leader.account is not None and sum(there.values()) * UNIT == _counted(leader.account))
         await eventually(lambda: leader.account is not None and not leader.account.reservations)
         counting.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -241,6 +312,10 @@ async def test_a_leader_in_one_replica_counts_while_the_other_admits(replicas: t
     account = (await stored(one, key)).account
     assert account.used == {"ns/c1": {"cpu": 600 * UNIT}}
     assert accounts.use(account) == {"cpu": 600 * UNIT}
+
+
+def _counted(account: Account) -> int:
+    return sum(used.get("cpu", 0) for used in account.used.values())
 
 
 async def test_a_replica_that_hears_nothing_denies_nobody_who_would_fit(

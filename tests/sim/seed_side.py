@@ -107,6 +107,10 @@ class LedgerClient:
         replica, api = self._replica, self._replica.api
         return await replica.call(f"load {key.name}", lambda: api.load(key))
 
+    async def take(self, key: Key) -> Stored | None:
+        replica, api = self._replica, self._replica.api
+        return await replica.call(f"take {key.name}", lambda: api.take(key))
+
     async def save(self, key: Key, account: Account, version: str | None) -> str:
         replica, api = self._replica, self._replica.api
 

@@ -89,6 +89,7 @@ class Copy(msgspec.Struct, frozen=True):
             kind="project",
             subject=self.subject,
             limits=self.limits,
+            ceilings=self.limits,
             enforced=True,
             warn_at_percent=100,
             grant=self.grant,
@@ -135,6 +136,14 @@ class Seed:
 
     def load(self, key: Key) -> Stored | None:
         return self.ledger.get(key.uid)
+
+    def take(self, key: Key) -> Stored | None:
+        stored = self.ledger.get(key.uid)
+        if stored is None:
+            return None
+        self.revision += 1
+        taken = self.ledger[key.uid] = Stored(stored.account, str(self.revision))
+        return taken
 
     def save(self, key: Key, account: Account, version: str | None) -> str:
         present = self.ledger.get(key.uid)

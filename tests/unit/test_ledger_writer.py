@@ -39,12 +39,17 @@ class ScriptedStore(MemoryStore):
         self.after: list[Exception | None] = []
         self.saves = 0
         self.loads = 0
+        self.takes = 0
         self.seconds = 0.0
         self.silent = False
 
     async def load(self, key: Key) -> Stored | None:
         self.loads += 1
         return await super().load(key)
+
+    async def take(self, key: Key) -> Stored | None:
+        self.takes += 1
+        return await super().take(key)
 
     async def save(self, key: Key, account: Account, version: str | None) -> str:
         self.saves += 1
@@ -554,6 +559,38 @@ async def test_an_account_that_is_gone_is_told_so_that_the_leader_makes_another(
         ledger.heard.clear()
         assert isinstance(await ledger.claim("b"), Fenced)
         assert ledger.heard == [None], "also to a replica that heard nothing and had to read"
+
+
+async def test_who_loses_twice_in_a_row_takes_the_account() -> None:
+    async with opened(account()) as ledger:
+        await ledger.claim("a")
+        ledger.store.before = [lambda present: accounts.claim_epoch(present, 2 + present.epoch)] * 3
+        assert isinstance(await ledger.claim("b"), Admitted)
+        assert ledger.store.takes == 1
+        assert ledger.conflicts == 3
+
+
+async def test_an_account_that_another_took_is_written_after_that_one_wrote() -> None:
+    async with opened(account(10)) as ledger:
+        await ledger.claim("a")
+        taken = await ledger.store.take(KEY)
+        assert taken is not None
+        claimed = ledger.writer.claim("b", reservation())
+        await asyncio.sleep(0.03)
+        assert ledger.conflicts == 1
+        assert ledger.store.saves == 2, "it waits"
+        await ledger.store.by_another(lambda present: accounts.claim_epoch(present, 9))
+        assert isinstance(await claimed, Admitted)
+        assert ledger.conflicts == 1
+        assert ledger.store.account.epoch == 9
+
+
+async def test_an_account_that_was_taken_and_never_written_is_waited_for_a_moment_only() -> None:
+    async with opened(account(10)) as ledger:
+        await ledger.claim("a")
+        await ledger.store.take(KEY)
+        assert isinstance(await ledger.claim("b"), Admitted)
+        assert ledger.conflicts == 1
 
 
 async def test_two_replicas_that_write_as_fast_as_they_can_take_turns() -> None:
