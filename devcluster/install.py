@@ -142,11 +142,15 @@ class Installation:
 
     async def add_user_cluster(self, name: str, seed: str, project: str) -> None:
         """One more user cluster on a seed, of a project that the master has. Returns when it is counted."""
-        await self._plane.start([name])
-        await self._install_user_cluster(name)
+        await self.start_user_cluster(name)
         source = [namespace(project), *self._source(name, project)]
         await apply(self._plane.cluster(seed), source)
         await self._holds(self._plane.cluster(seed), f"namespaces/{project}/userclusters/{name}", "Ready")
+
+    async def start_user_cluster(self, name: str) -> None:
+        """One more, which no seed has been told of."""
+        await self._plane.start([name])
+        await self._install_user_cluster(name)
 
     async def enforced(self, quota: str, seconds: float = _READY_SECONDS) -> None:
         """Waits until the quota is in force on every seed and every user cluster asks for each Machine."""

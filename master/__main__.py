@@ -23,6 +23,7 @@ from common.program import Program
 from master.caches import Caches
 from master.default_quotas import DefaultQuotas
 from master.events import QuotaEvents
+from master.kubermatic import KubermaticProjects
 from master.ledger import Ledgers
 from master.metrics import MasterMetrics
 from master.quotas import Quotas
@@ -99,6 +100,7 @@ class Master:
         statuses = SeedStatuses(self._cluster, self.caches, seeds, quotas, on_reconcile=metrics.reconciled)
         tenants = Tenants(self._cluster, self.caches, seeds, on_reconcile=metrics.reconciled)
         defaults = DefaultQuotas(self._cluster, self.caches, on_reconcile=metrics.reconciled)
+        kubermatic = KubermaticProjects(self._cluster, self.caches, on_reconcile=metrics.reconciled)
 
         def seed_changed(seed: str) -> None:
             statuses.look(seed)
@@ -112,7 +114,7 @@ class Master:
         seeds.on_seed, seeds.on_settled, seeds.on_copy = seed_changed, copy_settled, quotas.copy_changed
         self.leading = seeds, quotas
         async with asyncio.TaskGroup() as group:
-            for work in (seeds, quotas, statuses, tenants, defaults, events):
+            for work in (seeds, quotas, statuses, tenants, defaults, events, kubermatic):
                 group.create_task(work.run(), name=type(work).__name__)
 
 

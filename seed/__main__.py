@@ -54,6 +54,7 @@ from seed.flavours.shared import SharedSizes
 from seed.flavours.transport import InvalidBundle, Transport, trusting
 from seed.http_reader import Request, Response
 from seed.http_server import HttpServer
+from seed.kubermatic.view import KubermaticView
 from seed.leader import Leader
 from seed.ledger.chosen import ChosenStore, LedgerOptions, redis_access
 from seed.machine_admission import MachineAdmission
@@ -213,6 +214,12 @@ def measure(catalog: Catalog, books: Books, cache: FlavourCache, refusals: Refus
     observed.watch_waiting(lambda: refusals.waiting)
 
 
+def host_of(url: str) -> str:
+    host = urlsplit(url).hostname
+    assert host is not None, "https_url has checked it"
+    return host
+
+
 async def connect(options: CommonOptions, name: str) -> Cluster:
     try:
         if options.kubeconfig is None:
@@ -242,14 +249,15 @@ async def serve(running: Program, options: SeedOptions) -> None:
         leader.configuration_changed()
 
     key = WebhookKey(cluster, options.namespace, on_change=configuration_changed)
-    host = urlsplit(options.webhook_url).hostname
-    assert host is not None, "https_url has checked it"
-    certificates = Certificates(cluster, options.namespace, [host], on_bundle=configuration_changed)
+    certificates = Certificates(
+        cluster, options.namespace, [host_of(options.webhook_url)], on_bundle=configuration_changed
+    )
 
     cache, sizing = sizing_of(options, cluster, key)
     prefetch = Prefetch(cache, catalog.user_clusters.store.values, sizing.catalogue_of)
 
     view = View(cluster, catalog, options.project_label)
+    kubermatic = KubermaticView(cluster, catalog, view.served)
 
     clusters = kinds(options.project_label)
     wanted, wanted_for_cluster_api, wanted_for_clusters = wanted_configurations(options, key, certificates, clusters)
@@ -273,6 +281,7 @@ async def serve(running: Program, options: SeedOptions) -> None:
         wanted,
         sizing,
         view,
+        kubermatic,
         wanted_for_cluster_api,
         clusters,
         wanted_for_clusters,
@@ -302,6 +311,7 @@ async def serve(running: Program, options: SeedOptions) -> None:
         asyncio.create_task(chosen.run(), name="ledgers"),
         asyncio.create_task(catalog.run(), name="catalog"),
         asyncio.create_task(view.run(), name="view of Cluster API"),
+        asyncio.create_task(kubermatic.run(), name="view of Kubermatic"),
         asyncio.create_task(connections.run(), name="connections to user clusters"),
         asyncio.create_task(refusals.run(), name="refusals"),
     ]
@@ -312,6 +322,7 @@ async def serve(running: Program, options: SeedOptions) -> None:
             certificates.wait_ready(START_TIMEOUT),
             catalog.wait_synced(),
             view.wait_settled(),
+            kubermatic.wait_settled(),
         )
         await server.start(options.webhook_address.host or None, options.webhook_address.port, certificates.ssl_context)
         running.health.add("webhook", lambda: None)

@@ -54,6 +54,13 @@ def is_hosted(key: str) -> bool:
     return key.partition("/")[2].startswith(HOSTED)
 
 
+KUBERMATIC = "kubermatic.k8c.io:"  # ... and of a Cluster of Kubermatic, which is reached by its kubeconfig
+
+
+def is_of_kubermatic(key: str) -> bool:
+    return key.partition("/")[2].startswith(KUBERMATIC)
+
+
 _CLUSTERS_OF = "clusters:"  # begins the key of a source that no UserCluster can have: theirs have a namespace
 
 
@@ -143,6 +150,7 @@ class Catalog:
         self._cluster_listeners: list[Callable[[str], None]] = []
         self.hosted: dict[str, UserCluster] = {}  # by key, see `host`
         self._hosted_by_project: dict[str, dict[str, UserCluster]] = {}
+        self._reached: dict[str, UserCluster] = {}  # by uid: hosted ones that a kubeconfig leads to
         self.quotas = Reflector(cluster, RESOURCE_QUOTAS, on_change=self._quota_changed)
         self.projects = Reflector(cluster, PROJECTS, on_change=self._project_changed)
         self.settings = Reflector(cluster, QUOTA_SETTINGS)
@@ -241,13 +249,26 @@ class Catalog:
         before = self.hosted.pop(key, None)
         if before is not None:
             self._hosted_by_project[before.spec.project].pop(key)
+            self._reached.pop(before.metadata.uid, None)
         if cluster is not None:
             self.hosted[key] = cluster
             self._hosted_by_project.setdefault(cluster.spec.project, {})[key] = cluster
+            if cluster.spec.kubeconfig_secret_ref is not None:
+                self._reached[cluster.metadata.uid] = cluster
+        if is_of_kubermatic(key):
+            self._tell_of_cluster(key)
+
+    def followed(self) -> list[UserCluster]:
+        """Those whose Machines are in an API server of their own, or declared to be in the seed's."""
+        return [*self.user_clusters.store.values(), *self._reached.values()]
+
+    def followed_as(self, key: str) -> UserCluster | None:
+        found = self.user_clusters.store.get(key)
+        return self.hosted.get(key) if found is None and is_of_kubermatic(key) else found
 
     def user_cluster_by_uid(self, uid: str) -> UserCluster | None:
         found = self.user_clusters.store.by_index(BY_UID, uid)
-        return found[0] if found else None
+        return found[0] if found else self._reached.get(uid)
 
     def on_quota(self, listener: Callable[[str], None]) -> Callable[[], None]:
         """Returns how to stop listening."""
@@ -300,5 +321,8 @@ class Catalog:
     def _cluster_changed(self, change: Change[UserCluster]) -> None:
         cluster = change.new if change.new is not None else change.old
         assert cluster is not None, "a change has an object before or after"
+        self._tell_of_cluster(cluster.metadata.key)
+
+    def _tell_of_cluster(self, key: str) -> None:
         for listener in tuple(self._cluster_listeners):
-            listener(cluster.metadata.key)
+            listener(key)

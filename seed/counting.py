@@ -16,7 +16,7 @@ from common.kube.errors import ApiError, NotFound
 from seed import evidence
 from seed.accounts import Accounts
 from seed.books import Book, Books
-from seed.catalog import Catalog, Quota, is_hosted, project_of_key
+from seed.catalog import Catalog, Quota, is_hosted, is_of_kubermatic, project_of_key
 from seed.evidence import Finding
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.store import Key, StoreUnavailableError
@@ -176,7 +176,7 @@ class Counting:
         return any(other.key == quota.key for other in quotas)
 
     async def _find(self, key: str) -> UserCluster | None:
-        if self._find_hosted is not None and is_hosted(key):
+        if self._find_hosted is not None and (is_hosted(key) or is_of_kubermatic(key)):
             return await self._find_hosted(key)
         namespace, _, name = key.partition("/")
         return await self._cluster.get(USER_CLUSTERS, name, namespace)

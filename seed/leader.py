@@ -14,12 +14,13 @@ from common.kube.errors import ApiError
 from common.kube.lease import Lease, LeaseLost, Term
 from seed.accounts import Accounts
 from seed.books import Books
-from seed.catalog import Catalog
+from seed.catalog import Catalog, is_of_kubermatic
 from seed.cluster_api.sources import Feed
 from seed.cluster_api.view import View
 from seed.clusters.kinds import Kind
 from seed.clusters.sources import ClusterSources
 from seed.counting import Counting
+from seed.kubermatic.view import KubermaticView
 from seed.ledger.store import Store, StoreUnavailableError
 from seed.sizing import Sizing
 from seed.source import Followed
@@ -62,6 +63,7 @@ class Leader:
         desired: Callable[[UserCluster], WebhookConfiguration],
         sizing: Sizing,
         cluster_api: View,
+        kubermatic: KubermaticView,
         desired_for_cluster_api: Callable[[], WebhookConfiguration],
         clusters: tuple[Kind, ...],
         desired_for_clusters: Callable[[], WebhookConfiguration],
@@ -70,6 +72,7 @@ class Leader:
         on_request: RequestHook | None = None,
     ) -> None:
         self._cluster_api = cluster_api
+        self._kubermatic = kubermatic
         self._desired_for_cluster_api = desired_for_cluster_api
         self._clusters = clusters
         self._desired_for_clusters = desired_for_clusters
@@ -174,7 +177,7 @@ class Leader:
             accounts,
             sources,
             in_flight_window=self._window,
-            find_hosted=self._cluster_api.find_hosted,
+            find_hosted=self._find_hosted,
         )
         self._user_clusters = user_clusters
         async with asyncio.TaskGroup() as group:
@@ -184,6 +187,11 @@ class Leader:
             group.create_task(feed.run(), name="Cluster API")
             group.create_task(clusters.run(), name="clusters")
             group.create_task(for_clusters.run(), name="webhook configuration for clusters")
+
+    async def _find_hosted(self, key: str) -> UserCluster | None:
+        """By a consistent read. Raises ApiError."""
+        view = self._kubermatic if is_of_kubermatic(key) else self._cluster_api
+        return await view.find_hosted(key)
 
 
 def _each(errors: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:

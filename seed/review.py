@@ -77,6 +77,7 @@ class _Answer(msgspec.Struct, rename="camel"):
 
 
 _UID = re.compile("[0-9A-Za-z-]{1,64}")
+_NAME = re.compile("[0-9a-z.-]{1,253}")
 _KEY = re.compile("[0-9a-z-]{1,63}/[0-9a-z.-]{1,253}")
 
 _encode = msgspec.json.Encoder().encode
@@ -96,9 +97,11 @@ def patience(query: str) -> float:
     return max(seconds - MARGIN, seconds / 2)
 
 
-def is_named(subject: Object) -> bool:
+def is_named(subject: Object, *, namespaced: bool = True) -> bool:
     """As every API server names what it sends. A tenant knows his own URL, and others' accounts hold what he sends."""
-    return bool(_UID.fullmatch(subject.metadata.uid) and _KEY.fullmatch(subject.metadata.key))
+    return bool(
+        _UID.fullmatch(subject.metadata.uid) and (_KEY if namespaced else _NAME).fullmatch(subject.metadata.key)
+    )
 
 
 def decided(uid: str, found: Verdict) -> Response:

@@ -20,8 +20,8 @@ from common.kube.client import Cluster
 from common.kube.errors import ApiError, NotFound, Unavailable
 from common.kube.meta import Object, ObjectMeta
 from common.kube.resource import Resource
+from common.kube.served import Wanted
 from common.resources import ResourceList
-from seed.cluster_api.served import Wanted
 from seed.cluster_api.view import View
 from seed.connections import Connections
 from seed.machines import cluster_api, machine_controller

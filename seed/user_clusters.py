@@ -14,7 +14,7 @@ from common.kube.client import Cluster, RequestHook
 from common.kube.controller import Controller, ReconcileHook
 from common.kube.errors import ApiError, NotFound
 from seed import observed
-from seed.catalog import Catalog
+from seed.catalog import Catalog, is_of_kubermatic
 from seed.sizing import Sizing
 from seed.source import Source
 from seed.tally import Unsized
@@ -59,7 +59,7 @@ class UserClusters:
     async def run(self) -> None:
         stop = self._catalog.on_user_cluster(self._controller.queue.add)
         try:
-            for cluster in self._catalog.user_clusters.store.values():
+            for cluster in self._catalog.followed():
                 self._controller.queue.add(cluster.metadata.key)
             await self._controller.run()
         finally:
@@ -74,7 +74,7 @@ class UserClusters:
             keeper.changed()
 
     async def _reconcile(self, key: str) -> float | None:
-        cluster = self._catalog.user_clusters.store.get(key)
+        cluster = self._catalog.followed_as(key)
         source = self.sources.get(key)
         if source is not None and (cluster is None or not _same_source(source.user_cluster, cluster)):
             del self.sources[key]
@@ -153,6 +153,10 @@ class UserClusters:
         unsized = source.tally.unsized({name for quota in quotas if quota.enforced for name in quota.limits})
         wanted = judge(cluster, source, keeper, unsized)
         observed.machines(source.key, unsized.counts, source.drift.count)
+        # a quota that comes to limit what its Machines take in no known amount is not told to this loop
+        settled = all(condition.status == "True" for condition in wanted) and not source.tally.unknown
+        if is_of_kubermatic(source.key):
+            return None if settled else LOOK_AGAIN  # there is no object of ours to say it on
         now = conditions.now()
         found = conditions.transition(before.conditions, wanted, now)
         status = {
@@ -165,8 +169,6 @@ class UserClusters:
         }
         if not status["lastCountTime"]:
             del status["lastCountTime"]
-        # a quota that comes to limit what its Machines take in no known amount is not told to this loop
-        settled = all(condition.status == "True" for condition in wanted) and not source.tally.unknown
         if counted or found != before.conditions:
             body = {
                 "metadata": {
@@ -184,10 +186,10 @@ class UserClusters:
 
 
 def _same_source(known: UserCluster, present: UserCluster) -> bool:
-    return (
-        known.metadata.uid == present.metadata.uid
-        and known.spec.kubeconfig_secret_ref == present.spec.kubeconfig_secret_ref
-    )
+    return (known.metadata.uid, known.spec.project) == (
+        present.metadata.uid,
+        present.spec.project,
+    ) and known.spec.kubeconfig_secret_ref == present.spec.kubeconfig_secret_ref
 
 
 def _summary(used: resources.ResourceList) -> str:

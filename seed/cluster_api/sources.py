@@ -14,10 +14,10 @@ from common.kube.client import Cluster
 from common.kube.errors import ApiError, Malformed, Unavailable
 from common.kube.meta import object_key
 from common.kube.reflector import Change, IndexFunction, Reflector
+from common.kube.served import Following, Wanted
 from seed import observed
 from seed.asking import Asking
-from seed.catalog import Catalog, hosted_key
-from seed.cluster_api.served import Following, Wanted
+from seed.catalog import Catalog, hosted_key, is_hosted
 from seed.cluster_api.view import Subject, View
 from seed.machines import cluster_api
 from seed.machines.cluster_api import ClusterMachine, MachinePool
@@ -206,7 +206,7 @@ class Feed:
         try:
             await self._following.wait_settled()
             view.on_cluster, view.on_infrastructure, view.on_hosts = self._cluster_changed, self._remade, self._moved
-            for key in list(self._catalog.hosted):
+            for key in filter(is_hosted, list(self._catalog.hosted)):
                 self._cluster_changed(key)
             while True:
                 self._judge()

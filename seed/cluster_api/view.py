@@ -15,8 +15,8 @@ from common.kube.client import Cluster
 from common.kube.errors import NotFound, Unavailable
 from common.kube.meta import ObjectMeta, object_key
 from common.kube.reflector import Change
+from common.kube.served import Following, Served, Wanted
 from seed.catalog import HOSTED, Catalog, hosted_key
-from seed.cluster_api.served import Following, Served, Wanted
 from seed.machines import cluster_api, infrastructure
 from seed.machines.cluster_api import ClusterMachine, Infrastructure, MachinePool, Reference
 from seed.machines.deployments import Deployment

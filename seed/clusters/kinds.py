@@ -10,6 +10,7 @@ import msgspec
 from common import api
 from common.kube.meta import Object
 from common.quantity import UNIT
+from seed.kubermatic import clusters as kubermatic
 from seed.machines import cluster_api
 
 RESOURCE = "clusters"
@@ -35,6 +36,12 @@ class Kind:
     plural: str
     versions: tuple[str, ...]
     project: Callable[[Owned], str]
+    namespaced: bool = True
+
+    @property
+    def crd(self) -> str:
+        """The name of its CustomResourceDefinition."""
+        return f"{self.plural}.{self.group}"
 
 
 def user_clusters() -> Kind:
@@ -51,6 +58,10 @@ def of_cluster_api(label: str) -> Kind:
     )
 
 
+def of_kubermatic() -> Kind:
+    return Kind(kubermatic.GROUP, "Cluster", "clusters", kubermatic.VERSIONS, kubermatic.project_of, namespaced=False)
+
+
 def kinds(project_label: str) -> tuple[Kind, ...]:
     """UserClusters come first: they are there on every seed."""
-    return user_clusters(), of_cluster_api(project_label)
+    return user_clusters(), of_cluster_api(project_label), of_kubermatic()

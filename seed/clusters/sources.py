@@ -13,8 +13,8 @@ from common.kube.client import Cluster
 from common.kube.errors import Malformed, Unavailable
 from common.kube.reflector import Change, Reflector
 from common.kube.resource import Resource
+from common.kube.served import CRDS, Following, Served, Wanted
 from seed.catalog import clusters_key, project_of_key
-from seed.cluster_api.served import CRDS, Following, Served, Wanted
 from seed.clusters.kinds import Kind, Owned
 from seed.clusters.tally import ClusterTally
 from seed.source import Followed, ListToken, Problem, reason_of
@@ -90,7 +90,7 @@ class ClusterSources(Mapping[str, Followed]):
         self.lost_at: float | None = None  # monotonic: since when the counts are kept, not followed
         self._cluster = cluster
         self._served = served
-        self._kinds = {f"{kind.plural}.{kind.group}": kind for kind in kinds}  # by the names of their CRDs
+        self._kinds = kinds
         self._on_change = on_change
         self._on_state = on_state
         self._sources: dict[str, ProjectClusters] = {}  # by project
@@ -103,8 +103,13 @@ class ClusterSources(Mapping[str, Followed]):
             cluster,
             served,
             {
-                f"{kind.plural}.{kind.group}": Wanted(
-                    kind.group, kind.kind, kind.versions, Owned, on_change=self._listener(kind)
+                kind.crd: Wanted(
+                    kind.group,
+                    kind.kind,
+                    kind.versions,
+                    Owned,
+                    on_change=self._listener(kind),
+                    namespaced=kind.namespaced,
                 )
                 for kind in others
             },
@@ -158,13 +163,15 @@ class ClusterSources(Mapping[str, Followed]):
 
     async def find(self, namespaced_name: str, uid: str) -> tuple[str, Owned] | None:
         """The cluster and its project by consistent lists: a name may be of several kinds. Raises ApiError."""
-        namespace, name = namespaced_name.split("/", 1)
-        for crd, kind in self._kinds.items():
-            resource = self._always if kind.kind == self._always.kind else self._following.resource(crd)
-            if resource is None:
-                await self._check_unserved(crd)
+        namespace, _, name = namespaced_name.rpartition("/")
+        for kind in self._kinds:
+            if kind.namespaced != bool(namespace):
                 continue
-            listing = await self._cluster.list(resource, namespace, field_selector=f"metadata.name={name}")
+            resource = self._always if kind is self._kinds[0] else self._following.resource(kind.crd)
+            if resource is None:
+                await self._check_unserved(kind.crd)
+                continue
+            listing = await self._cluster.list(resource, namespace or None, field_selector=f"metadata.name={name}")
             if any(broken.uid == uid for broken in listing.broken):
                 raise Malformed(200, "Malformed", f"{resource.kind} {namespaced_name} cannot be read")
             for found in listing.items:

@@ -68,7 +68,7 @@ def desired(
                 "apiVersions": sorted(kind.versions),
                 "operations": ["CREATE"],
                 "resources": [kind.plural],
-                "scope": "Namespaced",
+                "scope": "Namespaced" if kind.namespaced else "Cluster",
             }
             for kind in kinds
         ],
@@ -100,16 +100,15 @@ class ClusterWebhook:
             review = _review(request.body).request
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             return Response(400, f"not an AdmissionReview of a cluster: {error}\n".encode(errors="replace"))
-        cluster = review.object
-        if cluster is not None and not is_named(cluster):
+        cluster, kind = review.object, self._kinds.get((review.resource.group, review.resource.resource))
+        if cluster is not None and kind is not None and not is_named(cluster, namespaced=kind.namespaced):
             return Response(400, b"the cluster has no proper name, namespace and uid\n")
         deadline = asyncio.get_running_loop().time() + patience(request.query)
-        found = await self._decide(review, deadline)
+        found = await self._decide(kind, review, deadline)
         tell(review, found, time.monotonic() - started, self._on_decision, consumer="cluster")
         return decided(review.uid, found)
 
-    async def _decide(self, review: _Request, deadline: float) -> Verdict:
-        kind = self._kinds.get((review.resource.group, review.resource.resource))
+    async def _decide(self, kind: Kind | None, review: _Request, deadline: float) -> Verdict:
         cluster = review.object
         if kind is None or cluster is None or review.operation != "CREATE":
             return Verdict(decision="")

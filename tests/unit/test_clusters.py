@@ -15,8 +15,8 @@ from common.api import DefaultQuota, Defaults, QuotaSettings, QuotaSettingsSpec
 from common.kube.client import Cluster
 from common.kube.errors import Unavailable
 from common.kube.meta import ObjectMeta
+from common.kube.served import Served
 from seed.catalog import clusters_key, is_hosted, project_of_key
-from seed.cluster_api.served import Served
 from seed.clusters.kinds import Owned, kinds
 from seed.clusters.sources import ClusterSources
 from seed.clusters.tally import ClusterTally
@@ -356,5 +356,7 @@ def test_the_configuration_asks_about_creation_alone_and_fails_closed() -> None:
     assert [(rule["apiGroups"], rule["resources"], rule["operations"]) for rule in rules] == [
         (["seedquota.io"], ["userclusters"], ["CREATE"]),
         (["cluster.x-k8s.io"], ["clusters"], ["CREATE"]),
+        (["kubermatic.k8c.io"], ["clusters"], ["CREATE"]),
     ]
+    assert [rule["scope"] for rule in rules] == ["Namespaced", "Namespaced", "Cluster"]
     assert "glass" in str(webhook["matchConditions"])

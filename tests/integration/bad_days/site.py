@@ -86,6 +86,10 @@ class Site:
         for session in (*self._sessions.values(), *self.tenants):
             await session.__aexit__(None, None, None)
 
+    def add(self, server: ApiServer) -> None:
+        """One that is no part of the installation."""
+        self._sessions[server.name] = server.session()
+
     # Breaking and mending -------------------------------------------------------------------------------------
 
     def server(self, name: str) -> ApiServer:

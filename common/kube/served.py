@@ -1,4 +1,4 @@
-"""Which kinds the seed's API server serves, and a watch cache of each that is wanted, for as long as it is served."""
+"""Which kinds an API server serves, and a watch cache of each that is wanted, for as long as it is served."""
 
 from __future__ import annotations
 
@@ -69,6 +69,7 @@ class Wanted(Generic[T]):
     type: type[T]
     on_change: Callable[[Change[T]], None] | None = None
     indexes: Mapping[str, IndexFunction[T]] = field(default_factory=dict)
+    namespaced: bool = True
 
     def served_as(self, crd: Crd, now: Resource[T] | None) -> Resource[T] | None:
         """`now`: as what it is followed, which does not change while that is served."""
@@ -79,11 +80,13 @@ class Wanted(Generic[T]):
             return now
         known = [name for name in self.versions if name in served]
         version = next(iter(known or sorted(served, key=lambda name: not served[name])), None)
-        return Resource(self.group, version, crd.spec.names.plural, self.kind, True, self.type) if version else None
+        if version is None:
+            return None
+        return Resource(self.group, version, crd.spec.names.plural, self.kind, self.namespaced, self.type)
 
 
 class Served:
-    """The CRDs of the seed. `run()` it; `on_change` is told that something may be served differently now."""
+    """The CRDs of one API server. `run()` it; `on_change` is told that something may be served differently now."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._listeners: list[Callable[[], None]] = []

@@ -1,0 +1,51 @@
+"""What this seed knows of Kubermatic, on every replica: its Clusters, told to the catalog as user clusters."""
+
+from __future__ import annotations
+
+from common.api import UserCluster
+from common.kube.client import Cluster as Connection
+from common.kube.errors import NotFound, Unavailable
+from common.kube.reflector import Change
+from common.kube.served import Following, Served, Wanted
+from seed.catalog import KUBERMATIC, Catalog
+from seed.kubermatic.clusters import GROUP, VERSIONS, Cluster, key_of, user_cluster_of
+
+CLUSTERS = "clusters"
+
+
+class KubermaticView:
+    """`run()` it, beside `served`."""
+
+    def __init__(self, cluster: Connection, catalog: Catalog, served: Served) -> None:
+        self._cluster = cluster
+        self._catalog = catalog
+        self._served = served
+        self._clusters = Wanted(GROUP, "Cluster", VERSIONS, Cluster, on_change=self._changed, namespaced=False)
+        self._following = Following(cluster, served, {CLUSTERS: self._clusters})
+
+    async def run(self) -> None:
+        await self._following.run()
+
+    async def wait_settled(self) -> None:
+        """Until all that is served was listed."""
+        await self._following.wait_settled()
+
+    async def find_hosted(self, key: str) -> UserCluster | None:
+        """By a consistent read, None for one without a project, or under another key. Raises ApiError."""
+        if not self._served.crds.synced.is_set():
+            raise Unavailable(0, "Unavailable", self._served.crds.error or "CRDs are not listed yet")
+        resource = self._served.find(self._clusters, self._following.resource(CLUSTERS))
+        if resource is None:
+            raise NotFound(404, "NotFound", "no Clusters are served")
+        found = await self._cluster.get(resource, key.partition("/")[2].removeprefix(KUBERMATIC))
+        return user_cluster_of(found) if key_of(found) == key else None
+
+    def _changed(self, change: Change[Cluster]) -> None:
+        before = key_of(change.old) if change.old is not None else ""
+        after = key_of(change.new) if change.new is not None else ""
+        if before and before != after:
+            self._catalog.host(before, None)
+        if change.new is not None:
+            wanted = user_cluster_of(change.new)
+            if wanted != self._catalog.hosted.get(after):
+                self._catalog.host(after, wanted)

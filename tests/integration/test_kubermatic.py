@@ -1,0 +1,140 @@
+"""A seed of Kubermatic's community edition: its Projects and Clusters are ours without being declared once more."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from devcluster.install import SEED_USER, Installation, namespace, quota, secret
+from devcluster.load import Size, machine
+from devcluster.manifests import Manifest, apply
+from tests.integration.bad_days.site import MACHINES, Answer, Json, Site, until
+
+pytestmark = pytest.mark.integration
+
+API = "kubermatic.k8c.io/v1"
+PATH = f"/apis/{API}"
+PROJECT, OTHER = "x7k2m9q4wz", "b3n8v5c1rt"  # ids as Kubermatic gives them
+CLUSTER, SERVER = "qpwoeiruty", "kubermatic"
+CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/seedquota-machines"
+LIMITS = {"clusters": "1", "cpu": "4"}
+
+
+def crd(kind: str) -> Manifest:
+    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    schema = {"type": "object", "properties": {"spec": anything, "status": anything}}
+    served = {"name": "v1", "served": True, "storage": True, "subresources": {"status": {}}}
+    plural = f"{kind.lower()}s"
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.kubermatic.k8c.io"},
+        "spec": {
+            "group": "kubermatic.k8c.io",
+            "scope": "Cluster",
+            "names": {"kind": kind, "plural": plural, "singular": kind.lower(), "listKind": f"{kind}List"},
+            "versions": [{**served, "schema": {"openAPIV3Schema": schema}}],
+        },
+    }
+
+
+def project(name: str, display_name: str) -> Json:
+    return {"apiVersion": API, "kind": "Project", "metadata": {"name": name}, "spec": {"name": display_name}}
+
+
+def cluster(name: str, project: str) -> Json:
+    labels = {"project-id": project} if project else {}
+    return {"apiVersion": API, "kind": "Cluster", "metadata": {"name": name, "labels": labels}, "spec": {}}
+
+
+@pytest_asyncio.fixture(scope="module")
+async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
+    async with Installation(tmp_path_factory.mktemp("kubermatic")) as installed:
+        await installed.start_user_cluster(SERVER)
+        site = Site(installed)
+        site.add(installed.cluster(SERVER))
+        yield site
+        await site.close()
+
+
+async def create(site: Site, name: str, project: str = PROJECT) -> Answer:
+    return await site.call("seed-1", "POST", f"{PATH}/clusters", cluster(name, project))
+
+
+async def create_machine(site: Site, name: str) -> Answer:
+    return await site.call(SERVER, "POST", MACHINES, machine(name, Size("3", "1Gi", "1Gi")))
+
+
+async def test_projects_of_kubermatic_are_subjects_of_quotas_as_long_as_they_exist(site: Site) -> None:
+    await apply(site.server("master"), [crd("Project"), project(PROJECT, "Shop"), project(OTHER, "Blog")])
+    await apply(site.server("master"), [quota("shop", PROJECT, LIMITS)])
+    await site.comes("master", "resourcequotas/shop", "Ready", "True")
+    assert (await site.get("master", f"projects/{PROJECT}"))["spec"] == {"displayName": "Shop"}
+    await until(lambda: site.get("seed-1", f"projects/{OTHER}"), 10)
+
+    await site.delete("master", f"projects/{PROJECT}")
+
+    async def again() -> None:
+        assert not (await site.get("master", f"projects/{PROJECT}"))["metadata"].get("deletionTimestamp")
+
+    await until(again, 10)
+    await site.delete("master", f"{PATH}/projects/{OTHER}")
+
+    async def gone() -> None:
+        for where in ("master", "seed-1"):
+            assert (await site.call(where, "GET", f"projects/{OTHER}")).status == 404
+        assert (await site.get("master", "projects/alpha"))["metadata"]["name"] == "alpha", "it is none of Kubermatic's"
+
+    await until(gone, 10)
+
+
+async def test_clusters_of_kubermatic_are_limited_and_their_machines_too(site: Site) -> None:
+    await apply(site.server("seed-1"), [crd("Cluster")])
+    assert (await create(site, CLUSTER)).status == 201
+    await site.uses({"clusters": "1", "cpu": "0"}, "shop")
+
+    async def full() -> None:
+        refused = await create(site, "another")
+        assert refused.status == 403, refused
+        assert "exceeded quota: shop, requested: clusters=1, used: clusters=1, limited: clusters=1" in refused.message
+
+    await until(full, 10)
+    assert (await create(site, "nobodys", "")).status == 201
+
+    control_plane = f"cluster-{CLUSTER}"
+    await site.call(
+        "seed-1", "PATCH", f"{PATH}/clusters/{CLUSTER}/status", {"status": {"namespaceName": control_plane}}
+    )
+    kubeconfig = secret("admin-kubeconfig", control_plane, site.server(SERVER).kubeconfig(SEED_USER))
+    assert (await create_machine(site, "before")).status == 201, "nobody was told of that server yet"
+    await apply(site.server("seed-1"), [namespace(control_plane), kubeconfig])
+    await site.uses({"clusters": "1", "cpu": "3"}, "shop")
+
+    async def refused() -> None:
+        answer = await create_machine(site, "too-much")
+        assert answer.status == 403, answer
+        assert "exceeded quota: shop, requested: cpu=3, used: cpu=3, limited: cpu=4" in answer.message
+
+    await until(refused, 10)
+    await site.delete(SERVER, f"{MACHINES}/before")
+    await site.uses({"cpu": "0"}, "shop")
+    assert (await create_machine(site, "small")).status == 201
+
+
+async def test_a_cluster_that_moves_or_goes_takes_its_use_along(site: Site) -> None:
+    label = {"metadata": {"labels": {"project-id": "alpha"}}}
+    await apply(site.server("master"), [quota("of-alpha", "alpha", {"clusters": "5", "cpu": "10"})])
+    await site.patch("seed-1", f"{PATH}/clusters/{CLUSTER}", label)
+    await site.uses({"clusters": "0", "cpu": "0"}, "shop", seconds=20)
+    await site.uses({"clusters": "3", "cpu": "3"}, "of-alpha")  # with user-1 and user-2
+    assert (await create(site, "another")).status == 201
+
+    await site.delete("seed-1", f"{PATH}/clusters/{CLUSTER}")
+    await site.uses({"clusters": "2", "cpu": "0"}, "of-alpha", seconds=20)
+
+    async def let_go() -> None:
+        assert (await site.call(SERVER, "GET", CONFIGURATION)).status == 404
+
+    await until(let_go, 10)
