@@ -85,6 +85,7 @@ class WireReport(Wire):
     reserved: Quantities = {}
     ask: WireAsk = msgspec.field(default_factory=WireAsk)
     stale: list[StaleSource] = []
+    unenforced: list[str] = []
 
 
 class StaleSource(Wire):

@@ -11,9 +11,13 @@ _CHUNK = 64 * 1024
 
 
 class Balancer:
-    """Listens from its making; `port` is where. A backend that refuses the connection is passed over."""
+    """Listens from its making; `port` is where. A backend that refuses the connection is passed over.
+
+    While it is `cut` it ends every connection, those that it had as well.
+    """
 
     def __init__(self, backends: Sequence[int]) -> None:
+        self.cut = False
         self._backends = list(backends)
         self._next = 0
         self._socket = socket.create_server(("127.0.0.1", 0))
@@ -24,6 +28,9 @@ class Balancer:
     async def close(self) -> None:
         server = await self._serving
         server.close()
+        await self.end_connections()
+
+    async def end_connections(self) -> None:
         for connection in self._connections:
             connection.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
@@ -37,7 +44,7 @@ class Balancer:
         # A turn is one connection's: others come while it tries, and must not make it try one backend twice.
         first, self._next = self._next, (self._next + 1) % len(self._backends)
         try:
-            for port in (*self._backends[first:], *self._backends[:first]):
+            for port in () if self.cut else (*self._backends[first:], *self._backends[:first]):
                 try:
                     backend = await asyncio.open_connection("127.0.0.1", port)
                 except OSError:

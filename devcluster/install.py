@@ -99,7 +99,7 @@ class Installation:
         self.in_flight_window = in_flight_window
         self._progress = progress
         self._plane = ControlPlane(directory)
-        self._balancers: list[Balancer] = []
+        self.balancers: dict[str, Balancer] = {}  # of the webhooks of seeds with several replicas
 
     async def __aenter__(self) -> Self:
         await self._plane.__aenter__()
@@ -241,8 +241,7 @@ class Installation:
             ports = [free_port() for _ in range(self._replicas)]
             url = f"https://127.0.0.1:{ports[0]}"
             if self._replicas > 1:
-                balancer = Balancer(ports)
-                self._balancers.append(balancer)
+                balancer = self.balancers[seed] = Balancer(ports)
                 url = f"https://127.0.0.1:{balancer.port}"
             for suffix, port in zip(_SUFFIXES, ports, strict=False):
                 name = f"seedquota-{seed}{suffix}"
@@ -310,7 +309,7 @@ class Installation:
             await asyncio.sleep(_POLL_SECONDS)
 
     async def _close(self) -> None:
-        for balancer in self._balancers:
+        for balancer in self.balancers.values():
             await balancer.close()
         for link in self.links.values():
             await link.close()

@@ -340,6 +340,8 @@ class Quotas:
         report = account.report
         connected = link is not None and link.connected
         silent = now - link.last_contact if link is not None and link.last_contact is not None else None
+        if silent is None and link is not None and not link.settled and not account.stale_before:
+            silent = 0.0  # it is only being tried for the first time
         if connected and silent is not None:
             account.last_report_time = conditions.now(-silent)
         stale_sources: list[StaleSource] = account.wire.stale
@@ -357,6 +359,7 @@ class Quotas:
             use=seat.use,
             reserved=report.reserved if report is not None else {},
             stale_sources=stale_sources,
+            unenforced=account.wire.unenforced,
         )
 
     def _synced(self, state: QuotaState, link: SeedLink | None) -> bool | None:

@@ -42,6 +42,7 @@ class SeedView(msgspec.Struct, frozen=True, kw_only=True):
     use: ResourceList = {}
     reserved: ResourceList = {}
     stale_sources: Sequence[StaleSource] = ()
+    unenforced: Sequence[str] = ()
 
     @property
     def stale(self) -> bool:
@@ -243,6 +244,15 @@ def _enforced(seeds: Sequence[SeedView]) -> Condition:
     if fenced:
         return _condition(
             "Enforced", False, "AccountFenced", f"{_some(fenced)} admit nothing until everything there is recounted"
+        )
+    unchecked = [f"{source} on {seed.name}" for seed in seeds for source in seed.unenforced]
+    if unchecked:
+        return _condition(
+            "Enforced",
+            False,
+            "WebhookNotServing",
+            f"{_some(unchecked)}: Machines are not checked there, or cannot be created; see the condition Enforced of "
+            "the UserCluster",
         )
     return _condition("Enforced", True, "AllSeeds", "")
 

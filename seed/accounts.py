@@ -20,7 +20,15 @@ import msgspec
 from common import account as accounts
 from common import loans, resources
 from common.account import Account
-from common.api import RESOURCE_QUOTAS, SEED_MANAGER, UID_LABEL, StaleSource, report_to_wire, wire_quantities
+from common.api import (
+    RESOURCE_QUOTAS,
+    SEED_MANAGER,
+    UID_LABEL,
+    StaleSource,
+    UserCluster,
+    report_to_wire,
+    wire_quantities,
+)
 from common.grants import Report, report
 from common.kube.client import Cluster
 from common.kube.controller import Controller, ReconcileHook
@@ -39,7 +47,19 @@ log = logging.getLogger(__name__)
 USE_INTERVAL = 0.05  # seconds between two publications of changed use
 QUIET_INTERVAL = 1.0  # ... of a change that moves no total
 LEDGER_KEPT = 10.0  # ... for which a ledger that is found without a copy waits for it: the master may put it back
+MAX_NAMED = 32  # sources of each kind: what a status takes
 STALE_STEP = 60  # the published age of a stale source grows in steps of so many seconds
+
+
+class Sources(msgspec.Struct, frozen=True):
+    """What the master is told of sources beside their use: whose is an old one, and where Machines are not checked."""
+
+    stale: tuple[StaleSource, ...] = ()
+    unenforced: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[list[str], tuple[str, ...]]:
+        return [source.source for source in self.stale], self.unenforced
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -47,7 +67,7 @@ class Published(msgspec.Struct, frozen=True):
 
     copy_uid: str
     report: Report
-    stale: tuple[StaleSource, ...]
+    sources: Sources
     at: float
 
 
@@ -89,9 +109,11 @@ class Accounts:
         self._progress: dict[str, Progress] = {}  # by quota uid
         self._published: dict[str, Published] = {}
         self._waiting: set[asyncio.Task[None]] = set()
+        self._unenforced_clusters: set[str] = set()
 
     async def run(self) -> None:
         stop_quota = self._catalog.on_quota(self._controller.queue.add)
+        stop_cluster = self._catalog.on_user_cluster(self._cluster_changed)
         stop_account = self._books.on_account(lambda name, _account: self._controller.queue.add(name))
         try:
             for key in await self._store.keys():
@@ -102,6 +124,7 @@ class Accounts:
             await self._controller.run()
         finally:
             stop_quota()
+            stop_cluster()
             stop_account()
             for task in self._waiting:
                 task.cancel()
@@ -110,6 +133,14 @@ class Accounts:
         """Something about the project's sources changed."""
         for quota in self._catalog.quotas_of_project(project):
             self._controller.queue.add(quota.name)
+
+    def _cluster_changed(self, key: str) -> None:
+        """The leader wrote, as of any user cluster now and then, how it is: whether Machines are checked is news."""
+        cluster = self._catalog.user_clusters.store.get(key)
+        unchecked = cluster is not None and _unchecked(cluster)
+        if cluster is not None and unchecked != (key in self._unenforced_clusters):
+            self.look_again(cluster.spec.project)
+        (self._unenforced_clusters.add if unchecked else self._unenforced_clusters.discard)(key)
 
     def may_count(self, quota: Quota, source: Followed) -> bool:
         """Rule 4.4: only a list that began after our epoch was written may be counted."""
@@ -301,22 +332,25 @@ class Accounts:
         if account is None:
             return None
         said = report(account)
-        stale = self._stale(quota)
+        sources = Sources(self._stale(quota), self._unenforced(quota))
         now = time.monotonic()
         before = self._published.get(quota.key.uid)
         if before is not None and before.copy_uid != quota.copy_uid:
             before = None  # the copy was made anew, without what we said
         if before is None and quota.published is not None:
-            before = Published(quota.copy_uid, quota.published, tuple(quota.published_stale), now)
+            known = Sources(tuple(quota.published_stale), tuple(quota.published_unenforced))
+            before = Published(quota.copy_uid, quota.published, known, now)
             self._published[quota.key.uid] = before  # the intervals run from here: a predecessor's clock says nothing
-        wait = publish_in(before, said, stale, now)
+        wait = publish_in(before, said, sources, now)
         if wait is None:
-            return float(STALE_STEP) if stale else None
+            return float(STALE_STEP) if sources.stale else None
         if wait > 0:
             return wait
         status = {
-            "account": msgspec.structs.replace(report_to_wire(said), stale=list(stale)),
-            "localUsage": wire_quantities(resources.only(accounts.use(account), quota.limits)),
+            "account": msgspec.structs.replace(
+                report_to_wire(said), stale=list(sources.stale), unenforced=list(sources.unenforced)
+            ),
+            "localUsage": wire_quantities(resources.only(accounts.use(account), quota.ceilings)),
         }
         body = {"metadata": {"name": quota.name, "uid": quota.copy_uid}, "status": status}
         try:
@@ -326,7 +360,7 @@ class Accounts:
         except ApiError as error:
             log.warning("account not published", extra={"quota": quota.name, "error": str(error)})
             return 1.0
-        self._published[quota.key.uid] = Published(quota.copy_uid, said, stale, now)
+        self._published[quota.key.uid] = Published(quota.copy_uid, said, sources, now)
         return None
 
     def _stale(self, quota: Quota) -> tuple[StaleSource, ...]:
@@ -335,10 +369,21 @@ class Accounts:
             StaleSource(source=source.key, seconds=int(now - source.lost_at) // STALE_STEP * STALE_STEP)
             for source in self._sources_of(quota)
             if source.problem is not None and source.lost_at is not None
-        )
+        )[:MAX_NAMED]
+
+    def _unenforced(self, quota: Quota) -> tuple[str, ...]:
+        """By what the leader last said of each user cluster."""
+        found = (self._catalog.user_clusters.store.get(key) for key in self._catalog.source_keys(quota))
+        return tuple(cluster.metadata.key for cluster in found if cluster is not None and _unchecked(cluster))[
+            :MAX_NAMED
+        ]
 
 
-def publish_in(before: Published | None, said: Report, stale: tuple[StaleSource, ...], now: float) -> float | None:
+def _unchecked(cluster: UserCluster) -> bool:
+    return any(found.type == "Enforced" and found.status == "False" for found in cluster.status.conditions)
+
+
+def publish_in(before: Published | None, said: Report, sources: Sources, now: float) -> float | None:
     """In how many seconds the master must hear of this; None when it knows already. Pure.
 
     What somebody waits for goes at once; changed use at most every USE_INTERVAL; the rest when it is quiet.
@@ -347,14 +392,14 @@ def publish_in(before: Published | None, said: Report, stale: tuple[StaleSource,
         return 0.0
     known = before.report
     if msgspec.structs.replace(said, sequence=0) == msgspec.structs.replace(known, sequence=0):
-        return None if stale == before.stale else 0.0
+        return None if sources == before.sources else 0.0
     urgent = (
         said.incarnation != known.incarnation
         or said.master != known.master
         or said.nonce != known.nonce
         or said.returned != known.returned
         or said.ask != known.ask
-        or [source.source for source in stale] != [source.source for source in before.stale]
+        or sources.names != before.sources.names
     )
     if urgent:
         return 0.0

@@ -102,6 +102,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     draining: bool
     published: Report | None
     published_stale: Sequence[StaleSource] = ()
+    published_unenforced: Sequence[str] = ()
 
     @property
     def name(self) -> str:
@@ -137,6 +138,7 @@ def parse_quota(copy: ResourceQuota) -> Quota | None:
         draining=grant.draining,
         published=report_from_wire(copy.status.account),
         published_stale=copy.status.account.stale,
+        published_unenforced=copy.status.account.unenforced,
     )
 
 

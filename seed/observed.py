@@ -53,6 +53,11 @@ _UNSIZED = Gauge(
 _DRIFTED = Gauge(
     "seedquota_machines_drifted", "Machines whose cloud tells another size by now than their stamp.", ["cluster"]
 )
+_CANARY = Gauge(
+    "seedquota_canary_success",
+    "1 if the last dry run in the user cluster was refused by us, 0 if it was not, none if it proved nothing.",
+    ["cluster"],
+)
 _EVENTS = Counter(
     "seedquota_owner_events_total",
     "Events about refused Machines: written, failed, or dropped because there were too many.",
@@ -117,9 +122,16 @@ def machines(cluster: str, unsized: Mapping[str, int], drifted: int) -> None:
     _DRIFTED.labels(cluster).set(drifted)
 
 
+def canary(cluster: str, success: bool | None) -> None:
+    if success is not None:
+        _CANARY.labels(cluster).set(success)
+    else:
+        _CANARY.remove_by_labels({"cluster": cluster})
+
+
 def no_machines(cluster: str) -> None:
     """The user cluster is gone."""
-    for gauge in (_UNSIZED, _DRIFTED):
+    for gauge in (_UNSIZED, _DRIFTED, _CANARY):
         gauge.remove_by_labels({"cluster": cluster})
 
 

@@ -153,6 +153,11 @@ class Source:
         return self.user_cluster.spec.kubeconfig_secret_ref is None
 
     @property
+    def namespace(self) -> str:
+        """Where its Machines are made, as far as we make any."""
+        return self.key.split("/", 1)[0] if self.on_seed else "kube-system"
+
+    @property
     def counted(self) -> bool:
         """True once a complete list stands behind the sum, however old it is."""
         return self._reflector is not None and self._reflector.synced.is_set()

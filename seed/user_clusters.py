@@ -14,6 +14,7 @@ from common.kube.client import Cluster, RequestHook
 from common.kube.controller import Controller, ReconcileHook
 from common.kube.errors import ApiError, NotFound
 from seed import observed
+from seed.canary import Canary, Proof
 from seed.catalog import Catalog, is_of_kubermatic
 from seed.sizing import Sizing
 from seed.source import Source
@@ -44,6 +45,7 @@ class UserClusters:
         self.sources: dict[str, Source] = {}
         self._keepers: dict[str, ConfigurationKeeper] = {}
         self._stampers: dict[str, ConfigurationKeeper] = {}
+        self._canaries: dict[str, Canary] = {}
         self._keeping: dict[str, asyncio.Task[None]] = {}
         self._cluster = cluster
         self._catalog = catalog
@@ -110,6 +112,7 @@ class UserClusters:
         """A user cluster that is none of ours any more must not go on asking us about its Machines."""
         keeper, stamper = self._keepers.pop(key, None), self._stampers.pop(key, None)
         task = self._keeping.pop(key, None)
+        self._canaries.pop(key, None)
         if keeper is None or stamper is None or task is None:
             return
         task.cancel()
@@ -123,23 +126,33 @@ class UserClusters:
             log.warning("webhook configuration left behind", extra={"cluster": key, "error": str(error)})
 
     def _keep_webhook(self, source: Source, cluster: Cluster) -> asyncio.Task[None]:
+        def proven() -> None:
+            self._controller.queue.add(source.key)
+            self._on_state(source)
+
+        canary = Canary(cluster, source.namespace, on_proof=proven)
+
+        def kept() -> None:
+            canary.look()
+            self._controller.queue.add(source.key)
+
         keeper = ConfigurationKeeper(
-            cluster,
-            lambda: self._desired(source.user_cluster),
-            on_state=lambda: self._controller.queue.add(source.key),
+            cluster, lambda: self._desired(source.user_cluster), on_state=kept, on_write=canary.look
         )
         stamper = ConfigurationKeeper(
             cluster, lambda: stamping(self._desired(source.user_cluster)), resource=STAMPING_CONFIGURATIONS
         )
 
-        async def keep_both() -> None:
+        async def keep() -> None:
             async with asyncio.TaskGroup() as group:
                 group.create_task(keeper.run())
                 group.create_task(stamper.run())
+                group.create_task(canary.run())
 
         self._keepers[source.key] = keeper
         self._stampers[source.key] = stamper
-        task = asyncio.create_task(keep_both(), name=f"webhook configurations of {source.key}")
+        self._canaries[source.key] = canary
+        task = asyncio.create_task(keep(), name=f"webhook configurations of {source.key}")
         self._keeping[source.key] = task
         return task
 
@@ -151,7 +164,10 @@ class UserClusters:
         counted = (machines, usage) != (before.machines, before.resource_usage) or not before.last_count_time
         quotas = self._catalog.quotas_of_project(source.project)
         unsized = source.tally.unsized({name for quota in quotas if quota.enforced for name in quota.limits})
-        wanted = judge(cluster, source, keeper, unsized)
+        canary = self._canaries.get(source.key)
+        proof = canary.proof if canary is not None else None
+        wanted = judge(cluster, source, keeper, proof, unsized)
+        observed.canary(source.key, proof.enforced if proof is not None else None)
         observed.machines(source.key, unsized.counts, source.drift.count)
         # a quota that comes to limit what its Machines take in no known amount is not told to this loop
         settled = all(condition.status == "True" for condition in wanted) and not source.tally.unknown
@@ -211,8 +227,17 @@ def _stamps(source: Source) -> tuple[str, str, str]:
     return "False", "FlavorsChanged", f"{source.drift.count} machines: {'; '.join(source.drift.named)}"
 
 
+def _enforced(proof: Proof | None) -> tuple[str, str, str]:
+    """With the webhook in place."""
+    if proof is None:
+        return "True", "WebhookConfigured", ""
+    if proof.enforced is None:
+        return "True", "WebhookConfigured", f"not proven: {proof.message}"
+    return "True" if proof.enforced else "False", proof.reason, proof.message
+
+
 def judge(
-    cluster: UserCluster, source: Source, keeper: ConfigurationKeeper | None, unsized: Unsized
+    cluster: UserCluster, source: Source, keeper: ConfigurationKeeper | None, proof: Proof | None, unsized: Unsized
 ) -> list[Condition]:
     """The UserCluster's conditions, Ready first."""
     if source.problem is not None:
@@ -225,7 +250,7 @@ def judge(
     if unseen is not None:
         enforced = ("Unknown", unseen.reason, "whether the webhook is in place cannot be seen")
     elif keeper is not None and keeper.in_place:
-        enforced = ("True", "WebhookConfigured", "")
+        enforced = _enforced(proof)
     elif keeper is not None and keeper.error is not None:
         enforced = ("False", "WebhookMissing", keeper.error)
     else:

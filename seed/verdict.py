@@ -172,6 +172,12 @@ def forged(decision: str) -> Refusal:
     )
 
 
+def canary() -> Refusal:
+    """A dry run that is refused to see that it is (seed/canary.py)."""
+    text = "this is a canary: it is refused so that whoever sent it sees that Machines are checked here"
+    return Refusal(code=403, reason="Forbidden", message=text, causes=[Cause(reason="CanaryDenied", message=text)])
+
+
 def age(seconds: int) -> str:
     """As kubectl shows ages: 40s, 7m, 3h, 2d."""
     for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):

@@ -16,6 +16,7 @@ import msgspec
 from common.api import UserCluster
 from seed import verdict
 from seed.admission import Admission, Verdict
+from seed.canary import is_canary
 from seed.catalog import Catalog
 from seed.decisions import Decisions
 from seed.http_reader import Request, Response
@@ -64,6 +65,8 @@ class MachineWebhook:
             purpose == "machines" and review.object is not None and not is_named(review.object)
         ):  # the stamp comes before the uid and a generated name
             return Response(400, b"the Machine has no proper name, namespace and uid\n")
+        if purpose == "machines" and review.object is not None and is_canary(review.object, dry_run=review.dry_run):
+            return decided(review.uid, Verdict(decision="", refusal=verdict.canary()))
         deadline = asyncio.get_running_loop().time() + patience(request.query)
         if purpose == "stamp":
             return await self._stamp(cluster_uid, review, deadline)

@@ -229,14 +229,17 @@ class ConfigurationKeeper:
         *,
         resource: Resource[WebhookConfiguration] = WEBHOOK_CONFIGURATIONS,
         on_state: Callable[[], None] = lambda: None,
+        on_write: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_state` tells that `in_place` or `error` may have changed; it must not block."""
+        """`on_state` tells that `in_place` or `error` may have changed, `on_write` that it was written; they must not
+        block."""
         self.in_place = False
         self.break_glass = False
         self._cluster = cluster
         self._desired = desired
         self._resource = resource
         self._on_state = on_state
+        self._on_write = on_write
         self._name = desired().metadata.name
         self._facts = {"cluster": cluster.name, "kind": resource.kind, "configuration": self._name}
         self._refused: str | None = None
@@ -310,6 +313,7 @@ class ConfigurationKeeper:
         written = await self._write(want, have)
         self._accepted = _Accepted(want.webhooks, written.webhooks, number)
         self._note(want.webhooks, written.webhooks)
+        self._on_write()
         why = "missing" if have is None else ", ".join(lost(want.webhooks, have.webhooks)) or "other fields or labels"
         log.log(
             logging.WARNING if drifted else logging.INFO,

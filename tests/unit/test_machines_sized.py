@@ -53,7 +53,7 @@ async def condition_of(
     unsized = tally.unsized(limited)
     observed.machines(KEY, unsized.counts, 0)
     source = SimpleNamespace(tally=tally, drift=Drift(), problem=None, current=True)
-    found = judge(CLUSTER, cast(Source, source), None, unsized)
+    found = judge(CLUSTER, cast(Source, source), None, None, unsized)
     return next(condition for condition in found if condition.type == "MachinesSized")
 
 

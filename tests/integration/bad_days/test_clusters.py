@@ -24,6 +24,7 @@ from tests.integration.bad_days.site import (
 
 pytestmark = pytest.mark.integration
 
+WEBHOOK_CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/seedquota-machines"
 NOBODY_LISTENS = "https://127.0.0.1:1"
 
 
@@ -239,3 +240,44 @@ async def test_a_user_cluster_that_was_never_readable_keeps_no_quota_from_openin
             await site.delete("seed-1", f"{CLUSTERS}/{name}")
             await site.delete("seed-1", f"/api/v1/namespaces/{PROJECT}/secrets/{name}")
     await site.comes("master", f"resourcequotas/{QUOTA}", "UsageCurrent", "True", "AllReported")
+
+
+async def test_a_webhook_that_a_user_cluster_does_not_reach_is_noticed_and_the_master_says_so(site: Site) -> None:
+    """A configuration that is in place proves nothing: a dry run must come back refused, by us."""
+    path, quota = f"{CLUSTERS}/user-1", f"resourcequotas/{QUOTA}"
+    await site.quota(cpus(4))
+    await site.comes("seed-1", path, "Enforced", "True", "CanaryDenied")
+    await site.comes("master", quota, "Enforced", "True", "AllSeeds")
+    balancer = site.installed.balancers["seed-1"]
+    balancer.cut = True
+    try:
+        await balancer.end_connections()
+        await site.delete("user-1", WEBHOOK_CONFIGURATION)  # whatever happens to it, it is tried again
+        await site.comes("seed-1", path, "Enforced", "False", "NotServing", "no Machine can be created")
+        await site.comes("seed-1", path, "Ready", "False", "NotServing")
+        assert "/machines/" not in str((await site.get("seed-1", path))["status"]), "the webhook's URL has a token"
+        await site.comes("master", quota, "Enforced", "False", "WebhookNotServing", "alpha/user-1 on seed-1")
+    finally:
+        balancer.cut = False
+    await site.comes("seed-1", path, "Enforced", "True", "CanaryDenied", seconds=20)
+    await site.comes("master", quota, "Enforced", "True", "AllSeeds")
+    await site.uses(cpus(0))  # a dry run costs nothing
+
+
+async def test_without_the_right_to_create_machines_enforcement_is_in_place_but_not_proven(site: Site) -> None:
+    path = "/apis/rbac.authorization.k8s.io/v1/clusterroles/seedquota-user-cluster"
+    role = await site.get("user-1", path)
+    verbs = [
+        rule | {"verbs": ["get", "list", "watch"]} if rule["resources"] == ["machines"] else rule
+        for rule in role["rules"]
+    ]
+    await site.patch("user-1", path, {"rules": verbs})
+    try:
+        await asyncio.sleep(1)  # API servers learn of rights a moment later
+        await site.delete("user-1", WEBHOOK_CONFIGURATION)
+        await site.comes(
+            "seed-1", f"{CLUSTERS}/user-1", "Enforced", "True", "WebhookConfigured", "not proven", seconds=20
+        )
+    finally:
+        await site.patch("user-1", path, {"rules": role["rules"]})
+    await site.comes("seed-1", f"{CLUSTERS}/user-1", "Enforced", "True", "CanaryDenied", seconds=20)

@@ -1,0 +1,132 @@
+"""Proof that a user cluster's API server asks us: a Machine is sent to it as a dry run, and our refusal must come back.
+
+A webhook configuration that is in place proves little: an API server may not reach us, may not trust our certificate,
+or somebody's proxy may answer for us. So the seed's leader looks, now and then and after every change of the
+configuration.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgspec
+
+from common.kube.client import Cluster
+from common.kube.errors import ApiError, Forbidden
+from seed.machines.machine_controller import GROUP, KIND, VERSION, Machine
+from seed.source import MACHINES
+from seed.webhook_configuration import WEBHOOK
+
+log = logging.getLogger(__name__)
+
+ANNOTATION = "seedquota.io/canary"
+DENIED = "CanaryDenied"  # the cause that seed/verdict.py gives
+EVERY = 60.0  # seconds
+SOON = 5.0  # ... after one that proved nothing
+TAKES_UP = 1.0  # ... in which an API server has taken up a configuration
+TIMEOUT = 35.0  # ... for one: a webhook may take 30
+
+
+class Proof(msgspec.Struct, frozen=True):
+    """What the last canary showed, with a condition's reason and message. `enforced` is None where it was nothing."""
+
+    enforced: bool | None
+    reason: str
+    message: str = ""
+
+
+def is_canary(machine: Machine, *, dry_run: bool) -> bool:
+    """Whoever else sends one refuses his own dry run."""
+    return dry_run and ANNOTATION in machine.metadata.annotations
+
+
+def judge(error: ApiError | None) -> Proof:
+    """What the API server's answer to a canary proves; None: it was admitted."""
+    if error is None:
+        return Proof(
+            False,
+            "CanaryAdmitted",
+            "a dry-run Machine that we refuse was admitted though our webhook is configured: look what stands between "
+            "this API server and the webhook, and whether its version evaluates the configuration",
+        )
+    if any(cause.reason == DENIED for cause in error.causes):
+        return Proof(True, DENIED)
+    if isinstance(error, Forbidden) and "admission webhook" not in error.message:
+        return Proof(None, "NotProven", "the kubeconfig may not create machines, so no dry run can prove it")
+    if f'failed calling webhook "{WEBHOOK}"' in error.message:
+        why = error.message.rpartition('": ')[2]  # what comes before has the URL, and that a token
+        reason = "CertificateInvalid" if "x509:" in why or "tls:" in why else "NotServing"
+        return Proof(False, reason, f"no Machine can be created, the API server does not reach the webhook: {why}")
+    return Proof(None, "NotProven", f"a dry run was refused before it came to us ({error.status} {error.reason})")
+
+
+class Canary:
+    """`run()` it; `proof` is None until there is one. `on_proof` must not block."""
+
+    def __init__(self, cluster: Cluster, namespace: str, *, on_proof: Callable[[], None]) -> None:
+        self.proof: Proof | None = None
+        self._cluster = cluster
+        self._namespace = namespace
+        self._on_proof = on_proof
+        self._wake = asyncio.Event()
+
+    def look(self) -> None:
+        """Something that matters to the webhook has changed."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            await asyncio.sleep(TAKES_UP)
+            proof = await self._ask()
+            if proof is not None and proof.enforced is False:
+                await asyncio.sleep(TAKES_UP)  # once may be the moment of a change
+                proof = await self._ask()
+            if proof is not None and proof != self.proof:
+                level = logging.INFO if proof.enforced else logging.WARNING
+                log.log(level, "canary", extra={"cluster": self._cluster.name, "reason": proof.reason})
+                self.proof = proof
+                self._on_proof()
+            again = EVERY if proof is not None and proof.enforced else SOON
+            with suppress(TimeoutError):
+                async with asyncio.timeout(again * random.uniform(0.8, 1.2)):  # noqa: S311
+                    await self._wake.wait()
+            self._wake.set()
+
+    async def _ask(self) -> Proof | None:
+        """None where the API server does not answer: then nothing is known, and its source says so."""
+        path = MACHINES.path(self._namespace)
+        try:
+            await self._cluster.request(
+                "POST", f"{path}?dryRun=All", _body(self._namespace), timeout=TIMEOUT, verb="create", plural="machines"
+            )
+        except ApiError as error:
+            if error.status == 0:
+                return None
+            return judge(error)
+        return judge(None)
+
+
+def _body(namespace: str) -> bytes:
+    return msgspec.json.encode(
+        {
+            "apiVersion": f"{GROUP}/{VERSION}",
+            "kind": KIND,
+            "metadata": {
+                "generateName": "seedquota-canary-",
+                "namespace": namespace,
+                "annotations": {ANNOTATION: "true"},
+            },
+            "spec": {
+                "versions": {"kubelet": "1.30.0"},
+                "providerSpec": {
+                    "value": {"cloudProvider": "fake", "cloudProviderSpec": {}, "operatingSystem": "ubuntu"}
+                },
+            },
+        }
+    )
