@@ -168,7 +168,8 @@ def machine_of_template(
     reference = made.spec.infrastructure_ref
     kind = reference.kind.removesuffix(infrastructure.TEMPLATE)
     spec = msgspec.structs.replace(made.spec, infrastructure_ref=msgspec.structs.replace(reference, kind=kind))
-    found = Infrastructure(metadata=ObjectMeta(), spec=infrastructure.in_template(template.spec))
+    metadata = ObjectMeta(name=template.metadata.name, namespace=template.metadata.namespace)  # bound to nothing yet
+    found = Infrastructure(metadata=metadata, spec=infrastructure.in_template(template.spec))
     return machine_of(msgspec.structs.replace(made, spec=spec), found, where, hosts)
 
 

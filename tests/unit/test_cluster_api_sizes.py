@@ -19,6 +19,7 @@ from seed.machines.cluster_api import (
     Infrastructure,
     MachinePool,
     machine_of,
+    machine_of_template,
     project_of,
     where_of,
 )
@@ -437,6 +438,22 @@ def test_until_it_has_one_it_counts_as_the_largest_host_that_it_may_get(selector
         host("new", 128, inspected=False),
     ]
     assert cost(bare(hosts, {"hostSelector": selector})).startswith(f"cpu={cpus},")
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "cpus"),
+    [
+        ("VSphereMachine", SPEC["VSphereMachine"], 4),
+        ("AWSMachine", SPEC["AWSMachine"], 2),
+        ("Metal3Machine", {}, 16),
+    ],
+)
+def test_a_template_costs_what_each_of_its_machines_will(kind: str, spec: object, cpus: int) -> None:
+    hosts = [host("a", 8), host("b", 16)]
+    template = made(f"{kind}Template", {"template": {"spec": spec}})
+    found = machine_of_template(capi_machine(f"{kind}Template", failureDomain="z"), template, WHERE, hosts)
+    assert found.spec == machine_of(capi_machine(kind, failureDomain="z"), made(kind, spec), WHERE, hosts).spec
+    assert cost(found, DISKLESS).startswith(f"cpu={cpus},")
 
 
 def test_a_metal3_machine_without_a_host_is_not_sized() -> None:

@@ -28,7 +28,6 @@ KINDS = {
     "clusters": (CAPI, "Cluster"),
     "machinedeployments": (CAPI, "MachineDeployment"),
     "machinesets": (CAPI, "MachineSet"),
-    "awsmachinetemplates": (INFRASTRUCTURE, "AWSMachineTemplate"),
     "vspheremachinetemplates": (INFRASTRUCTURE, "VSphereMachineTemplate"),
 }
 TEN_FIT_THREE = "seedquota/project-alpha: 10 replicas need cpu=80, 24 free: 3 can start"
