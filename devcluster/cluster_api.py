@@ -43,11 +43,13 @@ class _Manager(Server):
 class ClusterApi:
     """`async with ClusterApi(server, directory):` runs it until the end; the log is in the directory.
 
-    The manager is built when it is needed first, which takes minutes. Raises BuildError, ManifestError, StartError.
+    With `prompt` its controllers look at an object as soon as it changed, not once a second. The manager is built when
+    it is needed first, which takes minutes. Raises BuildError, ManifestError, StartError.
     """
 
-    def __init__(self, server: ApiServer, directory: Path) -> None:
+    def __init__(self, server: ApiServer, directory: Path, *, prompt: bool = False) -> None:
         self._server = server
+        self._prompt = prompt
         self._directory = directory / f"{server.name}-cluster-api"
 
     async def __aenter__(self) -> Self:
@@ -72,6 +74,7 @@ class ClusterApi:
             f"--health-addr=127.0.0.1:{health}",
             "--diagnostics-address=0",
             "--skip-crd-migration-phases=StorageVersionMigration,CleanupManagedFields",
+            f"--feature-gates=ReconcilerRateLimiting={'false' if self._prompt else 'true'}",
         ]
         self.manager = _Manager("manager", command, self._directory, self._group, f"http://127.0.0.1:{health}/readyz")
         try:

@@ -44,7 +44,7 @@ class CrdCondition(msgspec.Struct, frozen=True):
 
 
 class CrdStatus(msgspec.Struct, frozen=True):
-    conditions: list[CrdCondition] = []
+    conditions: list[CrdCondition] | None = None  # null until somebody looked at it first
 
 
 class Crd(Object, frozen=True, kw_only=True):
@@ -53,7 +53,7 @@ class Crd(Object, frozen=True, kw_only=True):
 
     @property
     def established(self) -> bool:
-        return any(found.type == "Established" and found.status == "True" for found in self.status.conditions)
+        return any(found.type == "Established" and found.status == "True" for found in self.status.conditions or ())
 
 
 CRDS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", False, Crd)
