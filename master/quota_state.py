@@ -37,6 +37,7 @@ class SeedAccount:
         self.demand: Demand | None = None
         self.draining = False  # the last ask was answered with nothing, because the seed drains
         self.last_report_time = ""
+        self.stale_before = False  # the status said so before this master began
 
     def hear(self, copy: QuotaCopy) -> bool:
         """True if it says something new. Raises QuantityError; then the last report stays."""
@@ -105,6 +106,7 @@ class QuotaState:
             account = self.account(line.name)
             account.use_before = resources.parse(line.local_usage)
             account.last_report_time = line.last_report_time
+            account.stale_before = line.state == "Stale"
 
     @property
     def uid(self) -> str:

@@ -46,7 +46,10 @@ class AccountRecord(_Wire):
 
 
 class QuotaRecord(_Wire):
-    """One quota's part. `used` is the use by which it refused, or the last that the master had told, everywhere."""
+    """One quota's part. `used` is the use by which it refused, or the last that the master had told, everywhere.
+
+    `limits` has surge, too. `lent`: what was taken instead of what is needed, since a rollout may use surge.
+    """
 
     name: str
     enforcement: Literal["deny", "warn"]
@@ -55,6 +58,7 @@ class QuotaRecord(_Wire):
     used: Quantities = {}
     being_created: Quantities = {}
     reserved: bool = False
+    lent: Quantities = {}
     waited: bool = False
     learning: bool = False
     draining: bool = False
@@ -93,14 +97,16 @@ def quota_record(attempt: Attempt) -> QuotaRecord:
     numbers = refusal is not None and bool(refusal.used)
     used = refusal.used if refusal is not None and numbers else seen.global_usage
     creating = refusal.being_created if refusal is not None and numbers else seen.global_reserved
+    taken = attempt.admitted.after if attempt.admitted is not None else None
     return QuotaRecord(
         name=seen.quota,
         enforcement="deny" if seen.enforced else "warn",
         admits=refusal is None,
-        limits=resources.render(seen.limits),
-        used=resources.render(resources.only(used, seen.limits)),
-        being_created=_some(resources.only(creating, seen.limits)),
-        reserved=attempt.admitted is not None,
+        limits=resources.render(seen.ceilings),
+        used=resources.render(resources.only(used, seen.ceilings)),
+        being_created=_some(resources.only(creating, seen.ceilings)),
+        reserved=taken is not None,
+        lent=_some(taken.amount) if taken is not None and taken.replaces else {},
         waited=attempt.waited,
         learning=seen.learning,
         draining=seen.draining,
@@ -125,7 +131,7 @@ def _account(seen: Sight) -> AccountRecord | None:
         held=resources.render(resources.subtract(seen.granted, seen.returned)),
         used=resources.render(seen.use),
         being_created=_some(seen.reserved),
-        free=resources.render(accounts.free(account_of(seen), seen.limits)),
+        free=resources.render(accounts.free(account_of(seen), seen.ceilings)),
         asked=Asked(number=seen.ask.number, first=_some(seen.ask.first), wanted=_some(seen.ask.wanted)),
     )
 

@@ -1,0 +1,138 @@
+"""The agents of a seed, and how their pages of JSON are read: through the API server, or at a URL each.
+
+The API server's proxy to pods asks for the right to `get pods/proxy`: so whoever may read decisions is said in RBAC.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import msgspec
+
+from common.kube.client import Cluster
+from common.kube.errors import ApiError, NotFound
+from common.kube.kubeconfig import InvalidKubeconfig
+from common.kube.meta import Object
+from common.kube.resource import Resource
+
+LABEL = "app.kubernetes.io/name=seedquota-seed"
+PORT_NAME = "health"
+PORT = 8081  # of --health-address
+TIMEOUT = 10.0  # seconds for one answer
+MAX_ANSWER = 16 * 2**20  # bytes
+
+
+class _Port(msgspec.Struct, rename="camel"):
+    container_port: int
+    name: str = ""
+
+
+class _Container(msgspec.Struct):
+    ports: list[_Port] = []
+
+
+class _PodSpec(msgspec.Struct):
+    containers: list[_Container] = []
+
+
+class _PodStatus(msgspec.Struct):
+    phase: str = ""
+
+
+class Pod(Object, frozen=True, kw_only=True):
+    spec: _PodSpec = msgspec.field(default_factory=_PodSpec)
+    status: _PodStatus = msgspec.field(default_factory=_PodStatus)
+
+    @property
+    def port(self) -> int:
+        ports = [port for container in self.spec.containers for port in container.ports]
+        return next((port.container_port for port in ports if port.name == PORT_NAME), PORT)
+
+
+PODS = Resource("", "v1", "pods", "Pod", True, Pod)
+
+
+class Unreachable(Exception):
+    """No agent can be asked. The message says why."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """`content` is None where the agent has nothing there."""
+
+    agent: str
+    content: bytes | None = None
+    problem: str = ""
+
+
+Ask = Callable[[str], Awaitable[Sequence[Answer]]]
+"""What every agent has at this path."""
+
+
+@asynccontextmanager
+async def at_urls(urls: Sequence[str]) -> AsyncIterator[Ask]:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT)) as session:
+
+        async def one(url: str, path: str) -> Answer:
+            try:
+                async with session.get(f"{url.rstrip('/')}/{path}") as answer:
+                    if answer.status == 404:
+                        return Answer(url)
+                    if answer.status != 200:
+                        return Answer(url, problem=f"answered {answer.status}")
+                    return Answer(url, content=await answer.content.read(MAX_ANSWER))
+            except (aiohttp.ClientError, OSError, ValueError) as error:
+                return Answer(url, problem=str(error) or type(error).__name__)
+
+        async def ask(path: str) -> Sequence[Answer]:
+            return await asyncio.gather(*(one(url, path) for url in urls))
+
+        yield ask
+
+
+@asynccontextmanager
+async def in_pods(context: str | None, namespace: str) -> AsyncIterator[Ask]:
+    """Of the seed that the current kubeconfig names. Raises Unreachable."""
+    cluster = await _connect(context)
+    try:
+        pods = [pod for pod in await _pods(cluster, namespace) if pod.status.phase == "Running"]
+        if not pods:
+            raise Unreachable(f"no pod of {LABEL} runs in namespace {namespace} of {cluster.server}")
+
+        async def one(pod: Pod, path: str) -> Answer:
+            proxy = f"/api/v1/namespaces/{namespace}/pods/{pod.metadata.name}:{pod.port}/proxy/{path}"
+            try:
+                content = await cluster.request("GET", proxy, timeout=TIMEOUT, max_body=MAX_ANSWER)
+            except NotFound:
+                return Answer(pod.metadata.name)
+            except ApiError as error:
+                return Answer(pod.metadata.name, problem=error.message)
+            return Answer(pod.metadata.name, content=content)
+
+        async def ask(path: str) -> Sequence[Answer]:
+            return await asyncio.gather(*(one(pod, path) for pod in pods))
+
+        yield ask
+    finally:
+        await cluster.close()
+
+
+async def _connect(context: str | None) -> Cluster:
+    path = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+    if os.pathsep in path.strip(os.pathsep):
+        raise Unreachable("KUBECONFIG names several files, which is not supported: name one")
+    try:
+        return await Cluster.from_kubeconfig_file(path.strip(os.pathsep), name="seed", context=context, timeout=TIMEOUT)
+    except InvalidKubeconfig as error:
+        raise Unreachable(f"{path}: {error}") from None
+
+
+async def _pods(cluster: Cluster, namespace: str) -> list[Pod]:
+    try:
+        return (await cluster.list(PODS, namespace, label_selector=LABEL)).items
+    except ApiError as error:
+        raise Unreachable(error.message) from None

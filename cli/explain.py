@@ -1,0 +1,121 @@
+"""`seedquota explain`: what a decision was made from, made again, and what would have made it fit."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from cli.agents import Answer, Ask, Unreachable, at_urls, in_pods
+from common.quantity import QuantityError
+from seed import replay
+from seed.record import Record
+from seed.replay import Replay
+
+PATH = "decisions"
+MACHINE = "machine/"
+
+
+class NotExplained(Exception):
+    """There is no such decision, or nobody can be asked. The message says which."""
+
+
+class _Found(msgspec.Struct):
+    """What one agent knows."""
+
+    agent: str
+    record: Record
+
+
+class _Items(msgspec.Struct):
+    items: list[Record] = []
+
+
+class _Explained(msgspec.Struct, rename="camel"):
+    agent: str
+    record: Record
+    replay: Replay
+
+
+def declare(commands: Any) -> None:
+    parser = commands.add_parser("explain", help="why a Machine was admitted or refused", description=__doc__)
+    parser.add_argument(
+        "what", metavar="ID|machine/NAME|machine/NAMESPACE/NAME", help="a decision, or the last one about a Machine"
+    )
+    parser.add_argument("--context", help="of the kubeconfig, a seed's; not set: its current one")
+    parser.add_argument("-n", "--namespace", default="seedquota", help="of the agents' pods [default seedquota]")
+    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="[default text]")
+    parser.add_argument(
+        "--url", action="append", default=[], help="an agent's http://host:port, repeated for each; not set: its pods"
+    )
+    parser.set_defaults(run=run)
+
+
+async def run(options: argparse.Namespace) -> str:
+    """What is printed. Raises NotExplained."""
+    agents: AbstractAsyncContextManager[Ask]
+    agents = at_urls(options.url) if options.url else in_pods(options.context, options.namespace)
+    try:
+        async with agents as ask:
+            answers = await ask(_path(options.what))
+    except Unreachable as error:
+        raise NotExplained(str(error)) from None
+    read = _all if options.what.startswith(MACHINE) else _one
+    found = sorted(_found(answers, read), key=lambda one: one.record.time, reverse=True)
+    if not found:
+        raise NotExplained(_nothing(options.what, answers))
+    try:
+        explained = [_Explained(one.agent, one.record, replay.replay(one.record)) for one in found]
+    except QuantityError as error:
+        raise NotExplained(f"an agent's answer cannot be read: {error}") from None
+    if options.output == "json":
+        return msgspec.json.format(msgspec.json.encode({"items": explained}), indent=2).decode()
+    return "\n".join(_text(explained, answers))
+
+
+def _path(what: str) -> str:
+    if what.startswith(MACHINE):
+        return f"{PATH}?machine={quote(what.removeprefix(MACHINE), safe='')}"
+    return f"{PATH}/{quote(what, safe='')}"
+
+
+def _one(content: bytes) -> list[Record]:
+    return [msgspec.json.decode(content, type=Record)]
+
+
+def _all(content: bytes) -> list[Record]:
+    return msgspec.json.decode(content, type=_Items).items
+
+
+def _found(answers: Sequence[Answer], read: Callable[[bytes], list[Record]]) -> list[_Found]:
+    found: list[_Found] = []
+    for answer in answers:
+        if answer.content is None:
+            continue
+        try:
+            records = read(answer.content)
+        except msgspec.MsgspecError as error:
+            raise NotExplained(f"{answer.agent} answers what is no decision: {error}") from None
+        found.extend(_Found(answer.agent, record) for record in records)
+    return found
+
+
+def _nothing(what: str, answers: Sequence[Answer]) -> str:
+    problems = "".join(f"; {answer.agent}: {answer.problem}" for answer in answers if answer.problem)
+    return f"none of {len(answers)} agents knows a decision of {what}: each keeps its last 8192{problems}"
+
+
+def _text(explained: Sequence[_Explained], answers: Sequence[Answer]) -> list[str]:
+    last = explained[0]
+    lines = replay.text(last.record, last.replay)
+    lines.append(f"kept by {last.agent}")
+    if len(explained) > 1:
+        others = ", ".join(f"{one.record.decision} {one.record.result} {one.record.time}" for one in explained[1:11])
+        more = f" and {len(explained) - 11} more" if len(explained) > 11 else ""
+        lines.append(f"before it: {others}{more}")
+    lines.extend(f"not asked: {answer.agent}: {answer.problem}" for answer in answers if answer.problem)
+    return lines
