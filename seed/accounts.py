@@ -25,7 +25,6 @@ from common.api import (
     SEED_MANAGER,
     UID_LABEL,
     StaleSource,
-    UserCluster,
     report_to_wire,
     wire_quantities,
 )
@@ -109,11 +108,9 @@ class Accounts:
         self._progress: dict[str, Progress] = {}  # by quota uid
         self._published: dict[str, Published] = {}
         self._waiting: set[asyncio.Task[None]] = set()
-        self._unenforced_clusters: set[str] = set()
 
     async def run(self) -> None:
         stop_quota = self._catalog.on_quota(self._controller.queue.add)
-        stop_cluster = self._catalog.on_user_cluster(self._cluster_changed)
         stop_account = self._books.on_account(lambda name, _account: self._controller.queue.add(name))
         try:
             for key in await self._store.keys():
@@ -124,7 +121,6 @@ class Accounts:
             await self._controller.run()
         finally:
             stop_quota()
-            stop_cluster()
             stop_account()
             for task in self._waiting:
                 task.cancel()
@@ -133,14 +129,6 @@ class Accounts:
         """Something about the project's sources changed."""
         for quota in self._catalog.quotas_of_project(project):
             self._controller.queue.add(quota.name)
-
-    def _cluster_changed(self, key: str) -> None:
-        """The leader wrote, as of any user cluster now and then, how it is: whether Machines are checked is news."""
-        cluster = self._catalog.user_clusters.store.get(key)
-        unchecked = cluster is not None and _unchecked(cluster)
-        if cluster is not None and unchecked != (key in self._unenforced_clusters):
-            self.look_again(cluster.spec.project)
-        (self._unenforced_clusters.add if unchecked else self._unenforced_clusters.discard)(key)
 
     def may_count(self, quota: Quota, source: Followed) -> bool:
         """Rule 4.4: only a list that began after our epoch was written may be counted."""
@@ -332,7 +320,7 @@ class Accounts:
         if account is None:
             return None
         said = report(account)
-        sources = Sources(self._stale(quota), self._unenforced(quota))
+        sources = Sources(self._stale(quota), tuple(self._catalog.unenforced(quota)[:MAX_NAMED]))
         now = time.monotonic()
         before = self._published.get(quota.key.uid)
         if before is not None and before.copy_uid != quota.copy_uid:
@@ -370,17 +358,6 @@ class Accounts:
             for source in self._sources_of(quota)
             if source.problem is not None and source.lost_at is not None
         )[:MAX_NAMED]
-
-    def _unenforced(self, quota: Quota) -> tuple[str, ...]:
-        """By what the leader last said of each user cluster."""
-        found = (self._catalog.user_clusters.store.get(key) for key in self._catalog.source_keys(quota))
-        return tuple(cluster.metadata.key for cluster in found if cluster is not None and _unchecked(cluster))[
-            :MAX_NAMED
-        ]
-
-
-def _unchecked(cluster: UserCluster) -> bool:
-    return any(found.type == "Enforced" and found.status == "False" for found in cluster.status.conditions)
 
 
 def publish_in(before: Published | None, said: Report, sources: Sources, now: float) -> float | None:

@@ -232,6 +232,11 @@ class Catalog:
             keys.extend(cluster.metadata.key for cluster in self._clusters_of(project))
         return keys
 
+    def unenforced(self, quota: Quota) -> list[str]:
+        """User clusters of which the leader said last that Machines are not checked there."""
+        found = (self.user_clusters.store.get(key) for key in self.source_keys(quota))
+        return [cluster.metadata.key for cluster in found if cluster is not None and _unenforced(cluster)]
+
     def _projects_of(self, quota: Quota) -> list[str]:
         if quota.kind == "project":
             return [quota.subject]
@@ -324,7 +329,16 @@ class Catalog:
         cluster = change.new if change.new is not None else change.old
         assert cluster is not None, "a change has an object before or after"
         self._tell_of_cluster(cluster.metadata.key)
+        if _unenforced(change.old) != _unenforced(change.new):
+            for quota in self.quotas_of_project(cluster.spec.project):
+                for listener in tuple(self._quota_listeners):
+                    listener(quota.name)
 
     def _tell_of_cluster(self, key: str) -> None:
         for listener in tuple(self._cluster_listeners):
             listener(key)
+
+
+def _unenforced(cluster: UserCluster | None) -> bool:
+    conditions = cluster.status.conditions if cluster is not None else []
+    return any(found.type == "Enforced" and found.status == "False" for found in conditions)

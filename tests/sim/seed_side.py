@@ -78,6 +78,9 @@ class View:
         """Only user clusters are simulated, not that they themselves are counted."""
         return [found.metadata.key for found in self.clusters.values() if quota.subject in (found.spec.project, "all")]
 
+    def unenforced(self, _quota: Quota) -> list[str]:
+        return []
+
     def on_quota(self, listener: Callable[[str], None]) -> Callable[[], None]:
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
