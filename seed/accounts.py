@@ -62,10 +62,11 @@ class Sources(msgspec.Struct, frozen=True):
 
 
 class Published(msgspec.Struct, frozen=True):
-    """What the master was told last, through which copy, and when (monotonic)."""
+    """What the master was told last, through which copy, and when (monotonic). The report is None while it is open
+    whether it arrived."""
 
     copy_uid: str
-    report: Report
+    report: Report | None
     sources: Sources
     at: float
 
@@ -214,7 +215,7 @@ class Accounts:
             made = Account(incarnation=secrets.token_hex(8), nonce=secrets.token_hex(8), epoch=self.term)
             account = await writer.create(made)
             if account.incarnation == made.incarnation:
-                self._progress[uid] = Progress(claimed=made.epoch)  # nobody counted before us
+                self._progress[uid] = Progress(claimed=made.epoch, life=made.incarnation)  # nobody counted before us
         if account.epoch > self.term:
             # The lease object began anew below the epoch that the account has seen.
             self.term = await self._raise_term(account.epoch)
@@ -340,6 +341,7 @@ class Accounts:
             ),
             "localUsage": wire_quantities(resources.only(accounts.use(account), quota.ceilings)),
         }
+        self._published[quota.key.uid] = Published(quota.copy_uid, None, sources, now)
         body = {"metadata": {"name": quota.name, "uid": quota.copy_uid}, "status": status}
         try:
             await self._cluster.apply(RESOURCE_QUOTAS, body, manager=SEED_MANAGER, subresource="status")
@@ -368,6 +370,8 @@ def publish_in(before: Published | None, said: Report, sources: Sources, now: fl
     if before is None:
         return 0.0
     known = before.report
+    if known is None:
+        return max(0.0, before.at + USE_INTERVAL - now)
     if msgspec.structs.replace(said, sequence=0) == msgspec.structs.replace(known, sequence=0):
         return None if sources == before.sources else 0.0
     urgent = (

@@ -87,9 +87,12 @@ class FakeSeedCluster:
         self._world = world
         self.before_answer: Callable[[], None] = lambda: None
         self.published: list[dict[str, Any]] = []
+        self.answers = True
 
     async def apply(self, _resource: object, body: dict[str, Any], **_kwargs: object) -> None:
         self.published.append(body["status"])
+        if not self.answers:
+            raise Unavailable(0, "Unavailable", "no answer")
 
     async def get(self, resource: object, name: str, namespace: str | None = None) -> object:
         self.before_answer()
@@ -199,6 +202,18 @@ async def test_a_new_leader_publishes_what_changes_after_its_predecessor_publish
         assert leader.cluster.published[-1]["localUsage"] == {"cpu": "8"}
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_report_that_may_have_arrived_is_followed_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when all is as it was before: the master would believe for ever what was true for a moment."""
+    async with leading(monkeypatch) as leader:
+        await eventually(lambda: leader.cluster.published)
+        leader.cluster.answers = False
+        await reserve(leader.world, "a")
+        await eventually(lambda: leader.cluster.published[-1]["account"].reserved)
+        await eventually(lambda: not leader.world.account().reservations)  # it never came
+        leader.cluster.answers = True
+        await eventually(lambda: not leader.cluster.published[-1]["account"].reserved)
 
 
 async def test_a_count_that_waits_beside_the_claim_is_not_decided_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
