@@ -34,11 +34,14 @@ class SourceFacts(msgspec.Struct, frozen=True):
 class Progress(msgspec.Struct, frozen=True):
     """What the leader remembers of one account within its term.
 
-    `claimed` is the term under which lists were demanded, `lost_since` the time (monotonic) at which a lost ledger was
-    noticed, `relisted` whether its sources were listed once more after the in-flight window.
+    `claimed` is the term under which lists were demanded, and `life` the life of the account that they are for: one
+    that began since, in a ledger that went back, may have been another leader's again. `lost_since` is the time
+    (monotonic) at which a lost ledger was noticed, `relisted` whether its sources were listed once more after the
+    in-flight window.
     """
 
     claimed: int = 0
+    life: str = ""
     lost_since: float | None = None
     relisted: bool = False
 
@@ -91,12 +94,12 @@ def next_step(
     now: float,
 ) -> tuple[Step, Progress]:
     """The step, and what is remembered if it succeeds. `window` in seconds, `now` monotonic."""
-    if account.epoch != term or progress.claimed != term:
-        return Claim(), Progress(claimed=term)
+    if account.epoch != term or (progress.claimed, progress.life) != (term, account.incarnation):
+        return Claim(), Progress(claimed=term, life=account.incarnation)
     if accounts.needs_fence(account, grant):
         return Fence(), progress
     if accounts.went_back(account, grant):
-        return Rebuild(), Progress(claimed=term)
+        return Rebuild(), progress
     if accounts.is_superseded(account, grant):
         return Fence(), progress
     if accounts.answers(account, grant):
@@ -128,7 +131,7 @@ def _opening(
     if any(lost or not source.unreachable for source in waiting):
         return Wait(WAIT_FOR_SOURCES), progress
     ready = tuple(source.key for source in sources if source.countable)
-    return Open(ready), Progress(claimed=progress.claimed)
+    return Open(ready), Progress(claimed=progress.claimed, life=progress.life)
 
 
 def is_lost(account: Account, grant: Grant) -> bool:

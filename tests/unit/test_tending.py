@@ -12,7 +12,7 @@ from seed.tending import Claim, Fence, Obey, Open, Progress, Rebuild, Relist, Re
 
 TERM = 7
 WINDOW = 60.0
-MINE = Progress(claimed=TERM)
+MINE = Progress(claimed=TERM, life="a")
 LISTED = SourceFacts("ns/a", countable=True, unreachable=False)
 LISTING = SourceFacts("ns/b", countable=False, unreachable=False)
 AWAY = SourceFacts("ns/c", countable=False, unreachable=True)
@@ -48,7 +48,15 @@ def test_an_account_in_order_is_left_alone():
     assert step(account(), Grant(incarnation="")) == (Rest(), MINE)
 
 
-@pytest.mark.parametrize(("epoch", "progress"), [(TERM - 1, MINE), (TERM, Progress()), (TERM, Progress(claimed=3))])
+@pytest.mark.parametrize(
+    ("epoch", "progress"),
+    [
+        (TERM - 1, MINE),
+        (TERM, Progress()),
+        (TERM, Progress(claimed=3, life="a")),
+        (TERM, Progress(claimed=TERM, life="before")),  # another may have counted in this life before our claim arrived
+    ],
+)
 def test_another_leaders_account_is_claimed_before_anything_else(epoch: int, progress: Progress):
     recalled = grant(recall={"cpu": 5})
     assert step(account(epoch=epoch), recalled, progress) == (Claim(), MINE)
