@@ -18,9 +18,10 @@ def main() -> int:
     parser.add_argument("--trace", action="store_true", help="with --seed: tell every step")
     parser.add_argument("--mutants", action="store_true", help="break one rule after the other: each must be noticed")
     parser.add_argument("--mutant", default=None, help="with --seed: break this rule")
+    parser.add_argument("--unbroken", action="store_true", help="with --mutant: the same schedule, and no rule broken")
     options = parser.parse_args()
     if options.seed is not None:
-        world = mutants.run(options.mutant, options.seed, trace=options.trace)
+        world = mutants.run(options.mutant, options.seed, unbroken=options.unbroken, trace=options.trace)
         print(f"schedule {options.seed}: admitted {world.truth.admitted}, refused {world.refused}")
         return 0
     if options.mutants:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from common import account as accounts
-from common import grants
+from common import grants, surge
 from common.account import Account, Grant, Reservation
 from common.grants import MasterLedger, Report
 from common.resources import ResourceList
@@ -23,7 +23,8 @@ class Violation(AssertionError):
 
 
 class Wish:
-    """One request to an API server: to create an object, or to change its size. `after` by quota uid."""
+    """One request to an API server: to create an object, or to change its size. `after` by quota uid. `replaces`: what
+    its rollout would have it in place of."""
 
     __slots__ = (
         "after",
@@ -32,6 +33,7 @@ class Wish:
         "generation",
         "need",
         "repeats",
+        "replaces",
         "size",
         "slow",
         "thing",
@@ -50,6 +52,7 @@ class Wish:
         self.slow = False  # it takes long to be written
         self.told = False  # the API server has heard that it is allowed
         self.repeats = 0
+        self.replaces: list[str] = []
         self.after: dict[str, ResourceList] = {}
 
     @property
@@ -59,15 +62,19 @@ class Wish:
 
 
 class Thing:
-    """One object that costs. `admitted` by quota uid: what it was admitted for."""
+    """One object that costs. `admitted` by quota uid: what it was admitted for. `reserved`: the last of its generations
+    that needed a reservation. `resurrected`: it was deleted, and a restore brought it back under its uid; who is told
+    late of its deletion takes that for the end of it."""
 
-    __slots__ = ("admitted", "cost", "generation", "size", "source", "uid", "wishes")
+    __slots__ = ("admitted", "cost", "generation", "reserved", "resurrected", "size", "source", "uid", "wishes")
 
     def __init__(self, uid: str, source: str) -> None:
         self.uid = uid
         self.source = source
         self.size: ResourceList | None = None
         self.generation = 0
+        self.reserved = 0
+        self.resurrected = False
         self.admitted: dict[str, ResourceList] = {}
         self.wishes: list[Wish] = []
         self.cost: dict[str, ResourceList] = {}
@@ -85,6 +92,7 @@ class Truth:
         self.accounts: dict[tuple[str, str], Account] = {}  # by quota uid and seed
         self.answered: set[tuple[str, str, str]] = set()  # nonces that were answered to a seed
         self.admitted = 0
+        self.loans = 0
         self.found: Violation | None = None  # the first; the product may have swallowed it
 
     def _broken(self, text: str) -> Violation:
@@ -100,9 +108,10 @@ class Truth:
             self.clean[uid] = True
             return
         ceiling, before = self.ceiling[uid], self.limits[uid]
-        if any(name not in before or amount < before[name] for name, amount in limits.items()):
+        lowered = any(name not in before or amount < before[name] for name, amount in limits.items())
+        if lowered or any(name not in limits for name in before if name.startswith(surge.PREFIX)):
             self.clean[uid] = False
-        for name in [name for name in ceiling if name not in limits]:
+        for name in [name for name in ceiling if name not in limits and not name.startswith(surge.PREFIX)]:
             del ceiling[name]
         for name, limit in limits.items():
             if name in ceiling:
@@ -111,9 +120,11 @@ class Truth:
 
     def tighten(self, uid: str) -> None:
         """Everybody has heard the limits: what is past them can only become less."""
-        total, ceiling = self.totals[uid], self.ceiling[uid]
-        for name, limit in self.limits[uid].items():
-            admitted = total.get(name, 0)
+        total, ceiling, limits = self.totals[uid], self.ceiling[uid], self.limits[uid]
+        for name in [name for name in ceiling if name not in limits]:
+            del ceiling[name]
+        for name, limit in limits.items():
+            admitted = total.get(name, 0) - limits.get(surge.PREFIX + name, 0)
             ceiling[name] = limit if admitted <= limit else min(ceiling.get(name, admitted), admitted)
         self.check(uid)
 
@@ -158,7 +169,7 @@ class Truth:
                 raise self._broken(f"{thing.uid} was admitted, and quota {uid} has no durable reservation of it")
             if kept.generation == wish.claimed:
                 for name, amount in wish.need.items():
-                    if kept.amount.get(name, 0) < amount:
+                    if kept.amount.get(name, 0) + kept.amount.get(surge.PREFIX + name, 0) < amount:
                         raise self._broken(f"{thing.uid} was admitted for more than quota {uid} has reserved")
             before = thing.admitted.get(uid, {})
             wish.after[uid] = {
@@ -171,10 +182,21 @@ class Truth:
         self.recount(thing)
 
     def check(self, uid: str) -> None:
-        total = self.totals[uid]
-        for name, ceiling in self.ceiling[uid].items():
-            if total.get(name, 0) > ceiling:
-                raise self._broken(f"{total[name]} {name} of {uid} admitted, the limit is {ceiling}")
+        total, ceilings = self.totals[uid], self.ceiling[uid]
+        for name, ceiling in ceilings.items():
+            admitted = total.get(name, 0)
+            if admitted <= ceiling:
+                continue
+            extra = ceilings.get(surge.PREFIX + name, 0)
+            if extra and self.clean[uid]:
+                extra = min(extra, self.lent(uid, name))
+            if admitted > ceiling + extra:
+                raise self._broken(f"{admitted} {name} of {uid} admitted, the limit is {ceiling} and {extra} of surge")
+
+    def lent(self, uid: str, name: str) -> int:
+        """What stands on the surge, as far as it is durable."""
+        name = surge.PREFIX + name
+        return sum(account.reserved.get(name, 0) for (quota, _), account in self.accounts.items() if quota == uid)
 
     # Ledgers -------------------------------------------------------------------------------------------------------
 
@@ -197,6 +219,7 @@ class Truth:
             known = before.reservations if before is not None else {}
             for name, reservation in after.reservations.items():
                 if known.get(name) is not reservation:
+                    self.loans += bool(reservation.replaces)
                     self.durable[uid, name] = reservation
         self.accounts[uid, seed] = after
         self._compare(uid, seed, after)
@@ -214,8 +237,11 @@ class Truth:
         may_come = [wish for wish in thing.wishes if wish.allowed and wish.generation == thing.generation + 1]
         if any(uid in wish.after and wish.need and wish.claimed <= kept.generation for wish in may_come):
             raise self._broken(f"{uid} drops the reservation of {thing.uid}, which may still come")
-        there = thing.size is not None and thing.generation >= kept.generation and uid in thing.admitted
-        if there and seen is not None and seen < max(kept.generation, 1):
+        if thing.size is None or uid not in thing.admitted or seen is None:
+            return
+        covers = max(kept.generation, 1)
+        due = min(thing.reserved, covers)
+        if seen < due and (due == covers or kept.earlier):
             raise self._broken(f"{uid} drops the reservation of {thing.uid}, which is not counted")
 
     def ledger_saved(self, uid: str, before: MasterLedger | None, after: MasterLedger) -> None:

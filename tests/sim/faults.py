@@ -31,7 +31,7 @@ NAMES = (
     "clusters",  # user clusters made and deleted
     "master",  # crashes of the master
 )
-ALWAYS = ("updates", "repeats", "deletes", "never", "slow")  # not faults, but drawn in the same way
+ALWAYS = ("updates", "repeats", "deletes", "never", "slow", "rollouts")  # not faults, but drawn in the same way
 
 
 class Swarm(msgspec.Struct):
@@ -51,7 +51,7 @@ class Swarm(msgspec.Struct):
 
 def draw(rng: random.Random, focus: Collection[str] = ()) -> Swarm:
     """`focus`: these happen in any case; "nothing" goes wrong, time passes "fast", there are "two_quotas"."""
-    steps = rng.choice((20, 30, 30, 40, 40, 60, 60, 90, 160)) if rng.random() > 0.003 else 1500
+    steps = rng.choice((12, 20, 20, 30, 30, 40, 40, 60, 120)) if rng.random() > 0.002 else 1000
     count = rng.choice((0, 1, 1, 2, 2, 3, 3, 4, 6))
     chosen = rng.sample(NAMES, count)
     rates = {name: rng.choice((0.3, 1.0, 1.0, 3.0)) for name in chosen}
@@ -63,7 +63,7 @@ def draw(rng: random.Random, focus: Collection[str] = ()) -> Swarm:
     rates.update(dict.fromkeys(focus, 4.0))
     return Swarm(
         steps=steps,
-        seeds=rng.choice((1, 2, 2, 2, 2, 3)),
+        seeds=rng.choice((1, 1, 2, 2, 2, 3)),
         clusters=rng.choice((1, 1, 1, 2)),
         two_quotas=rng.random() < 0.3 or "two_quotas" in focus,
         settled=rng.random() < 0.9,

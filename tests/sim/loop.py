@@ -20,7 +20,8 @@ class Loop(asyncio.AbstractEventLoop):
         self._now = now
         self._rate = rate
         self._ready: deque[_Soon] = deque()
-        self._timers: list[asyncio.TimerHandle] = []
+        self._timers: list[tuple[float, int, _Soon]] = []
+        self._timed = 0
         self.dead = False
         self._running = False
         self._tasks: list[asyncio.Task[Any]] = []
@@ -55,33 +56,31 @@ class Loop(asyncio.AbstractEventLoop):
     def call_at(
         self, when: float, callback: Callable[..., object], *args: Any, context: object = None
     ) -> asyncio.TimerHandle:
-        handle = asyncio.TimerHandle(when, callback, args, self)
-        heapq.heappush(self._timers, handle)
-        return handle
+        soon = _Soon(callback, args)
+        self._timed += 1
+        heapq.heappush(self._timers, (when, self._timed, soon))
+        return soon  # type: ignore[return-value]
 
     def call_later(
         self, delay: float, callback: Callable[..., object], *args: Any, context: object = None
     ) -> asyncio.TimerHandle:
-        return self.call_at(self.time() + delay, callback, *args)
+        return self.call_at(self._now() * self._rate + delay, callback, *args)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """A future whose exception nobody asked for: the process that would have asked has crashed."""
 
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Cancelled timers fall out of the heap when they come up."""
-
     def run(self) -> None:
         """Everything that can be done now."""
         ready, timers = self._ready, self._timers
-        if self.dead or self._running or not (ready or timers):
+        if self.dead or self._running or not (ready or (timers and timers[0][0] <= self.time())):
             return
         self._running = True
         events._set_running_loop(self)
         try:
             if timers:
                 now = self.time()
-                while timers and timers[0]._when <= now:  # type: ignore[attr-defined]
-                    ready.append(_Soon(_fire, (heapq.heappop(timers),)))
+                while timers and timers[0][0] <= now:
+                    ready.append(heapq.heappop(timers)[2])
             while ready:
                 soon = ready.popleft()
                 if soon.callback is not None:
@@ -121,8 +120,3 @@ class _Soon:
 
     def cancel(self) -> None:
         self.callback = None
-
-
-def _fire(handle: asyncio.TimerHandle) -> None:
-    if not handle._cancelled:  # type: ignore[attr-defined]
-        handle._callback(*handle._args)  # type: ignore[attr-defined]

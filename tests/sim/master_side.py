@@ -142,6 +142,9 @@ class MasterReplica(Process):
         self._shows = shows
         self._token = token
 
+    def parts(self) -> list[object]:
+        return [self.lease]
+
     # Watches -------------------------------------------------------------------------------------------------------
 
     def watch(self, upto: int) -> None:
@@ -356,7 +359,7 @@ class MasterReplica(Process):
             resources.only(seat.use, spec.limits) for seat in decided.seats
         )
         for seed in ledger.seeds:
-            heard = memory.heard[seed]
+            heard = memory.heard.setdefault(seed, Heard())  # it may have been forgotten while the ledger was written
             grant = grants.message(ledger, seed, decided.recalls.get(seed, {}), heard.asked, heard.seen)
             memory.wanted[seed] = (grant, use, heard.out_of_reach, decided.learning, heard.draining, spec.version)
             self._publish(term, spec.key.name, seed)

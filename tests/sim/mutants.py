@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from common import account as accounts
-from common import grants, resources
+from common import grants, loans, resources
 from common.account import Account, Ask, Grant, Reservation
 from common.grants import Holding, MasterLedger, Report
 from master import decision
@@ -58,34 +58,44 @@ def applied(mutant: Mutant) -> Iterator[None]:
             setattr(place, name, value)
 
 
-def hunt(mutant: Mutant, budget: int | None = None) -> tuple[int, str] | None:
-    """After how many schedules it was noticed, and by what."""
-    for number in range(budget or mutant.budget):
+class Found(msgspec.Struct, frozen=True):
+    """`schedules`: how many it took, of which these fail `unbroken`, too. `what` is empty if it was not noticed."""
+
+    schedules: int
+    what: str
+    unbroken: tuple[int, ...] = ()
+
+
+def hunt(mutant: Mutant, budget: int | None = None, first: int = FIRST) -> Found:
+    most, unbroken = budget or mutant.budget, []
+    for number in range(most):
         if number % 50 == 49:
             gc.collect()
         with applied(mutant):
-            found = _violation(FIRST + number, mutant.focus)
-        if found is not None:
-            unbroken = _violation(FIRST + number, mutant.focus)
-            assert unbroken is None, f"schedule {FIRST + number} of {mutant.focus} fails unbroken, too: {unbroken}"
-            return number + 1, found
-    return None
+            what = _violation(first + number, mutant.focus)
+        if what and _violation(first + number, mutant.focus):
+            unbroken.append(first + number)
+        elif what:
+            return Found(number + 1, what, tuple(unbroken))
+    return Found(most, "", tuple(unbroken))
 
 
-def _violation(number: int, focus: tuple[str, ...]) -> str | None:
+def _violation(number: int, focus: tuple[str, ...]) -> str:
     try:
         schedule.run(number, focus=focus)
     except Violation as error:
         return str(error)
-    except AssertionError as error:
-        return f"an assertion of the product: {error}"
-    return None
+    except Exception as error:  # noqa: BLE001 (the product's, or the simulator's: it would be noticed)
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
-def run(name: str | None, number: int, *, trace: bool) -> World:
+def run(name: str | None, number: int, *, unbroken: bool = False, trace: bool) -> World:
     if name is None:
         return schedule.run(number, trace=trace)
     mutant = BY_NAME[name]
+    if unbroken:
+        return schedule.run(number, focus=mutant.focus, trace=trace)
     with applied(mutant):
         return schedule.run(number, focus=mutant.focus, trace=trace)
 
@@ -196,6 +206,26 @@ def _reopen(account: Account, _epoch: int, grant: Grant) -> Account:
 def admit_beyond_what_is_held(account: Account, limits: Mapping[str, int]) -> dict[str, int]:
     used = accounts.use(account)
     return {name: limit - used.get(name, 0) for name, limit in limits.items()}
+
+
+# Rollouts ------------------------------------------------------------------------------------------------------------
+
+
+def a_loan_is_counted_at_once(account: Account, epoch: int, source: str, *state: Any, **_loans: object) -> Account:
+    return _count(account, epoch, source, *state)
+
+
+def a_loan_ends_early(*arguments: Any, present: object, **options: Any) -> Account:
+    return _count_loans(*arguments, present=(), **options)
+
+
+def a_loan_ends_beyond_what_is_held(
+    account: Account, epoch: int, source: str, used: Any, seen: Any, gone: Any, sizes: Any, present: Any
+) -> Account:
+    lent = loans.of_source(account, source)
+    kept = [uid for uid in lent if uid in sizes and lent[uid].replaces in present]
+    used = resources.subtract(used, resources.total(sizes[uid] for uid in kept))
+    return _count(account, epoch, source, used, {uid: number for uid, number in seen.items() if uid not in kept}, gone)
 
 
 # The seed's programs ---------------------------------------------------------------------------------------------
@@ -351,6 +381,7 @@ def master_writes_blindly(self: servers.Master, uid: str, ledger: MasterLedger, 
 
 
 _count = accounts.count
+_count_loans = loans.count
 _obey = accounts.obey
 _commit = AccountWriter._commit
 _save = servers.Seed.save
@@ -439,6 +470,16 @@ ALL: tuple[Mutant, ...] = (
         ((tending, "claimed", lambda account, term, **_k: accounts.claim_epoch(account, term)),),
         ("restore_seed", "cold"),
     ),
+    Mutant(
+        "a loan is counted while what it replaces is there",
+        ((loans, "count", a_loan_is_counted_at_once),),
+        ("rollouts",),
+    ),
+    Mutant("a loan ends before what it replaces", ((loans, "count", a_loan_ends_early),), ("rollouts",)),
+    Mutant(
+        "a loan ends beyond what is held", ((loans, "count", a_loan_ends_beyond_what_is_held),), ("rollouts", "deletes")
+    ),
+    Mutant("two replace the same one", ((accounts, "_is_taken", lambda *_a: False),), ("rollouts",)),
     Mutant("a stale source counts as zero", ((Accounts, "counted", stale_is_zero),), ("stale", "cut")),
     Mutant(
         "a deleted source is dropped early",

@@ -37,7 +37,6 @@ WEBHOOK_TIMEOUT = 1.5
 LEASE_DURATION = 5
 RENEW_DEADLINE = 4.0
 RETRY = 1.0
-GONE = StoreUnavailableError("no answer")
 
 
 class Meta(msgspec.Struct, frozen=True):
@@ -117,7 +116,7 @@ class LedgerClient:
     async def save(self, key: Key, account: Account, version: str | None) -> str:
         replica, api = self._replica, self._replica.api
 
-        leader = replica.leader
+        leader = replica.led.get(account.epoch, replica.leader)  # it may have waited since an earlier term
         term = leader.accounts.term if leader is not None else replica.last_term
         listed = {key: followed.listed_at for key, followed in leader.sources.items()} if leader is not None else {}
 
@@ -442,8 +441,15 @@ class Replica(Process):
         self._shows = shows
         self.counted = counted
         self.last_term = 0
+        self.led: dict[int, Leader] = {}  # by term
         self.blind_until = 0.0  # its watch brings nothing
         loop.call(self._open_books)
+
+    def parts(self) -> list[object]:
+        books = [part for book in self.books._books.values() for part in (book.writer, book.shortage, book)]
+        leader = self.leader
+        led = [leader.accounts, leader.counting, leader.turns, leader] if leader is not None else []
+        return [*books, *led, self.books, self.admission, self.lease, self.view, self.store]
 
     def _open_books(self) -> None:
         for name in self.view.quotas:
@@ -453,7 +459,7 @@ class Replica(Process):
         self._shows(self, name, said)
 
     async def call(self, what: str, effect: Callable[[], Any]) -> Any:
-        return await self.network.call(what, self, self.api.kept, effect, GONE)
+        return await self.network.call(what, self, self.api.kept, effect, StoreUnavailableError("no answer"))
 
     # Watches -------------------------------------------------------------------------------------------------------
 
@@ -517,7 +523,7 @@ class Replica(Process):
         if term is not None:
             lease.lost = asyncio.Event()
             self.last_term = term.number
-            self.leader = Leader(self, term.number, cold=not term.continuous)
+            self.leader = self.led[term.number] = Leader(self, term.number, cold=not term.continuous)
             self._follow_clusters(self.leader)
 
     def stop_leading(self) -> None:
@@ -529,12 +535,19 @@ class Replica(Process):
 
     # Admission -----------------------------------------------------------------------------------------------------
 
-    def ask(self, request: Request, project: str, heard: Callable[[Refusal | None, list[Quota]], None]) -> None:
+    def ask(self, request: Request, replaces: list[str], heard: Callable[[Refusal | None, list[Quota]], None]) -> None:
         """An API server calls the webhook. `heard` is told the verdict, and the quotas that were asked."""
+        source = self.sources[request.reservation.source]
+
+        async def replaceable() -> list[str]:
+            def read() -> list[str]:
+                return [uid for uid in replaces if uid in source.machines]
+
+            return cast("list[str]", await self.network.call("rollout", self, source, read, away(source.key)))
 
         async def answer() -> None:
-            quotas = self.view.quotas_of_project(project)
-            verdict = await self.admission.decide(request)
+            quotas = self.view.quotas_of_project(request.project)
+            verdict = await self.admission.decide(request, replaceable if replaces else None)
             heard(verdict.refusal, quotas)
 
         self.loop.start(answer())

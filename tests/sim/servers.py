@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from common import surge
 from common.account import Account, Grant
 from common.grants import MasterLedger, Report
 from common.kube.errors import AlreadyExists, Conflict, NotFound, Unavailable
@@ -88,7 +89,8 @@ class Copy(msgspec.Struct, frozen=True):
             copy_uid=self.copy_uid,
             kind="project",
             subject=self.subject,
-            limits=self.limits,
+            limits=surge.regular(self.limits),
+            surge=surge.beyond(self.limits),
             ceilings=self.limits,
             enforced=True,
             warn_at_percent=100,
@@ -216,7 +218,8 @@ class Seed:
 
 
 class Spec(msgspec.Struct, frozen=True):
-    """A quota as the admin wrote it. `noted` is the annotation that names the life of its ledger."""
+    """A quota as the admin wrote it, its surge among the limits (common/surge.py). `noted` is the annotation that names
+    the life of its ledger."""
 
     key: Key
     subject: str

@@ -54,7 +54,9 @@ def test_a_schedule_is_known_by_its_number() -> None:
 def test_a_broken_rule_is_noticed(name: str) -> None:
     mutant = mutants.BY_NAME[name]
     with runner.quietly():
-        assert mutants.hunt(mutant, QUICK) is not None
+        found = mutants.hunt(mutant, QUICK)
+    assert found.what
+    assert not found.unbroken
 
 
 def test_a_schedule_can_be_run_again_by_hand() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from common import grants, resources
+from common import grants, resources, surge
 from common.account import Account, Grant, Reservation
 from common.grants import Holding, MasterLedger, Report
 from common.kube.lease import WRITES_ANNOTATION, Lease, LeaseObject, LeaseSpec
@@ -25,7 +25,7 @@ from tests.sim import faults, servers
 from tests.sim.checks import Thing, Truth, Violation, Wish
 from tests.sim.loop import Loop
 from tests.sim.master_side import MasterReplica
-from tests.sim.network import Network
+from tests.sim.network import Network, Process
 from tests.sim.seed_side import API_TIMEOUT, WEBHOOK_TIMEOUT, Replica
 from tests.sim.servers import Copy, Machine, ObjectMeta, Source, Spec
 
@@ -64,6 +64,7 @@ class World:
         self.network = Network(self.rng, self.note if trace else None)
         self.master = servers.Master(self._ledger_saved)
         self.masters: list[MasterReplica] = []
+        self.processes: list[Process] = []  # that ever were
         self.sites: dict[str, Site] = {}
         self.apis: dict[str, servers.Seed] = {}
         self.things: dict[str, Thing] = {}  # that exist, or may
@@ -73,6 +74,7 @@ class World:
         self.filled = 0
         self.working = False  # nothing goes wrong now
         self.claims: dict[tuple[str, str, str], tuple[int, int]] = {}  # of which epoch an account is, and since when
+        self.rolling: dict[str, list[str]] = {}  # what was made by a rollout, and what it is in place of
         self.written: set[str] = set()  # while the leader followed
         self.denied: set[str] = set()
         self._tokens = 0
@@ -91,7 +93,9 @@ class World:
     def _build(self) -> None:
         rng, swarm = self.rng, self.swarm
         units = rng.randint(2, 10)
-        self._make_quota("a", "a", {"cpu": units, "memory": rng.randint(units, 2 * units)})
+        extra = {surge.PREFIX + name: rng.randint(1, 4) for name in rng.choice((("cpu",), ("cpu", "memory")))}
+        limits = {"cpu": units, "memory": rng.randint(units, 2 * units)}
+        self._make_quota("a", "a", limits | (extra if swarm["rollouts"] else {}))
         if swarm.two_quotas:
             more = rng.randint(max(units - 2, 2), units + 4)
             self._make_quota("all", "all", {"cpu": more} if rng.random() < 0.5 else {"cpu": more, "memory": 2 * more})
@@ -128,7 +132,8 @@ class World:
     def _settled(self) -> None:
         """Accounts are open, some machines are there, and some capacity is idle."""
         left = {name: dict(spec.limits) for name, spec in self.master.quotas.items()}
-        for _ in range(self.rng.randint(0, 6)):
+        full = self.swarm["rollouts"] and self.rng.random() < 0.7  # they use surge at a full quota only
+        for _ in range(20 if full else self.rng.randint(0, 6)):
             self._place(left)
         for spec in list(self.master.quotas.values()):
             life = self.token()
@@ -158,11 +163,10 @@ class World:
         if any(resources.short(size, left[spec.key.name]) for spec in applying):
             return
         thing = Thing(f"{source.key}-{self.token()}", source.key)
-        thing.size, thing.generation = size, 1
+        thing.size, thing.generation, thing.reserved = size, 1, 1
         for spec in applying:
             thing.admitted[spec.key.uid] = size
-            for name in left[spec.key.name]:
-                left[spec.key.name][name] -= size[name]
+            left[spec.key.name] = resources.subtract(left[spec.key.name], resources.only(size, left[spec.key.name]))
         self.things[thing.uid] = thing
         source.write(None, Machine(ObjectMeta(thing.uid, thing.uid, 1), size))
         self.truth.recount(thing)
@@ -199,12 +203,13 @@ class World:
             self._counted,
         )
         site.replicas.append(replica)
+        self.processes.append(replica)
 
     def start_master(self) -> None:
         name = f"master-{self.token()}"
-        self.masters.append(
-            MasterReplica(name, self.master, self.apis, self.network, self._loop(), self.truth.shown, self.token)
-        )
+        master = MasterReplica(name, self.master, self.apis, self.network, self._loop(), self.truth.shown, self.token)
+        self.masters.append(master)
+        self.processes.append(master)
 
     def crash_replica(self, site: Site, replica: Replica) -> None:
         replica.crash()
@@ -252,10 +257,24 @@ class World:
 
     # What users do -------------------------------------------------------------------------------------------------
 
-    def create(self, site: Site, source: Source, size: ResourceList) -> Wish:
+    def create(self, site: Site, source: Source, size: ResourceList, replaces: Collection[str] = ()) -> Wish:
         thing = Thing(f"{source.key}-{self.token()}", source.key)
         self.things[thing.uid] = thing
-        return self._wish(site, source, thing, size, size)
+        return self._wish(site, source, thing, size, size, replaces)
+
+    def roll(self, site: Site, source: Source, size: ResourceList) -> None:
+        """A rollout makes one in place of one that is as large, which it will delete, if all goes well."""
+        older = [uid for uid, machine in source.machines.items() if not resources.short(size, machine.resources)]
+        if older:
+            self.create(site, source, size, self.rng.sample(older, min(len(older), 2)))
+
+    def roll_on(self, thing: Thing) -> None:
+        """What is replaced goes; or what replaces it, when the user thinks better of it."""
+        older = [uid for uid in self.rolling.pop(thing.uid) if uid in self.things]
+        if older and self.rng.random() < 0.8:
+            self.delete(self.things[older[0]])
+        elif thing.size is not None and self.rng.random() < 0.5:
+            self.delete(thing)
 
     def storm(self, site: Site) -> None:
         """Many at once, as after an outage."""
@@ -268,8 +287,17 @@ class World:
         need = {name: amount - thing.size[name] for name, amount in size.items() if amount > thing.size[name]}
         self._wish(site, source, thing, size, need)
 
-    def _wish(self, site: Site, source: Source, thing: Thing, size: ResourceList, need: ResourceList) -> Wish:
+    def _wish(
+        self,
+        site: Site,
+        source: Source,
+        thing: Thing,
+        size: ResourceList,
+        need: ResourceList,
+        replaces: Collection[str] = (),
+    ) -> Wish:
         wish = Wish(thing, size, thing.generation + 1, need, self.now + API_TIMEOUT)
+        wish.replaces = list(replaces)
         wish.slow = self.rng.random() < 0.2 * self.swarm["slow"]
         thing.wishes.append(wish)
         self.wishes.append(wish)
@@ -302,7 +330,7 @@ class World:
                 dry_run=False,
                 deadline=replica.loop.time() + 0.8 * WEBHOOK_TIMEOUT,
             )
-            replica.ask(request, source.project, lambda no, quotas: self._verdict(wish, site, no, quotas, gives_up))
+            replica.ask(request, wish.replaces, lambda no, quotas: self._verdict(wish, site, no, quotas, gives_up))
 
         self.network.post(f"asks for {wish.thing.uid}", None, site.api, arrives)
 
@@ -336,6 +364,10 @@ class World:
             before = source.machines.get(thing.uid)
             thing.size, thing.generation = wish.size, wish.generation
             thing.admitted = dict(wish.after)
+            if wish.need:
+                thing.reserved = wish.generation
+            if wish.replaces:
+                self.rolling[thing.uid] = wish.replaces
             meta = ObjectMeta(thing.uid, thing.uid, thing.generation)
             source.write(before, Machine(meta, wish.size))
             if self._followed(source):
@@ -474,6 +506,7 @@ class World:
                 continue
             thing = self.things.setdefault(uid, Thing(uid, source.key))
             thing.size, thing.generation, thing.admitted = machine.resources, machine.metadata.generation, {}
+            thing.resurrected |= present is None
             source.write(present, machine)
             self.truth.recount(thing)
 
@@ -514,7 +547,7 @@ class World:
         for spec in self.master.quotas.values():
             if spec.subject in (project, "all"):
                 there = [self.there(site, spec.subject) for site in self.sites.values()]
-                for name, limit in spec.limits.items():
+                for name, limit in surge.regular(spec.limits).items():
                     left = max(limit - sum(each.get(name, 0) for each in there), 0)
                     room = left if room is None else min(room, left)
         return room
@@ -568,8 +601,11 @@ class World:
                     self.truth.tighten(spec.key.uid)
 
     def end(self) -> None:
-        for process in (*self.masters, *(replica for site in self.sites.values() for replica in site.replicas)):
-            process.crash()
+        """Nothing of it is needed any more, but for what is asked of the servers and the truth."""
+        for process in self.processes:
+            process.end()
+        self.network.flying.clear()
+        self.later.clear()
 
     def fail(self, text: str) -> None:
         raise Violation(text)
