@@ -19,9 +19,10 @@ from common.kube.events import Regarding, microtime
 from common.kube.meta import ObjectMeta
 from seed.admission import Verdict
 from seed.books import Books
-from seed.catalog import HOSTED, Catalog, Quota, is_hosted
+from seed.catalog import HOSTED, KUBERMATIC, Catalog, Quota, is_hosted, is_of_kubermatic
 from seed.connections import Connections
 from seed.facts import sight
+from seed.kubermatic import clusters as kubermatic
 from seed.machines import cluster_api
 from seed.owners import Owners, Refused, machine_set_of
 from seed.series import Occurrence
@@ -215,16 +216,18 @@ def _server(cluster: UserCluster) -> str:
 
 
 def _regarding(cluster: UserCluster) -> Regarding:
-    """The UserCluster itself, or Cluster API's Cluster that takes the place of one."""
+    """The UserCluster itself, or the Cluster of another API that takes the place of one."""
     of = cluster.metadata
     if is_hosted(of.key):
         api_version, kind = f"{cluster_api.GROUP}/{cluster_api.VERSIONS[0]}", "Cluster"
+    elif is_of_kubermatic(of.key):
+        api_version, kind = f"{kubermatic.GROUP}/{kubermatic.VERSIONS[0]}", "Cluster"
     else:
         api_version, kind = API_VERSION, "UserCluster"
     return Regarding(
         api_version=api_version,
         kind=kind,
         namespace=of.namespace,
-        name=of.name.removeprefix(HOSTED),
+        name=of.name.removeprefix(HOSTED).removeprefix(KUBERMATIC),
         uid=of.uid,
     )

@@ -118,6 +118,14 @@ async def test_clusters_of_kubermatic_are_limited_and_their_machines_too(site: S
         assert "exceeded quota: shop, requested: cpu=3, used: cpu=3, limited: cpu=4" in answer.message
 
     await until(refused, 10)
+
+    async def told() -> None:
+        event = (await site.items("seed-1", f"/apis/events.k8s.io/v1/namespaces/{control_plane}/events"))[0]
+        regarding = event["regarding"]
+        assert (regarding["apiVersion"], regarding["kind"], regarding["name"]) == (API, "Cluster", CLUSTER)
+        assert "exceeded quota: shop" in event["note"]
+
+    await until(told, 15)
     await site.delete(SERVER, f"{MACHINES}/before")
     await site.uses({"cpu": "0"}, "shop")
     assert (await create_machine(site, "small")).status == 201
@@ -132,7 +140,7 @@ async def test_a_cluster_that_moves_or_goes_takes_its_use_along(site: Site) -> N
     assert (await create(site, "another")).status == 201
 
     await site.delete("seed-1", f"{PATH}/clusters/{CLUSTER}")
-    await site.uses({"clusters": "2", "cpu": "0"}, "of-alpha", seconds=20)
+    await site.uses({"clusters": "2"}, "of-alpha")
 
     async def let_go() -> None:
         assert (await site.call(SERVER, "GET", CONFIGURATION)).status == 404

@@ -10,9 +10,7 @@ from seed import verdict
 from seed.canary import ANNOTATION, is_canary, judge
 from seed.machines.machine_controller import Machine
 
-WEBHOOK = (
-    'failed calling webhook "machines.seedquota.io": failed to call webhook: Post "https://seed:9443/machines/u/t0k3n?timeout=3s"'
-)
+WEBHOOK = 'failed calling webhook "machines.seedquota.io": failed to call webhook: Post "https://seed:9443/machines/u/t0k3n?timeout=3s"'
 
 
 def refused() -> ApiError:
