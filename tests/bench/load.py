@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import json
 import random
+import re
 import ssl
 import sys
 import time
@@ -21,6 +22,7 @@ import uvloop
 
 HOST = "127.0.0.1"
 UID = b"00000000-0000-0000-0000-000000000000"  # in the template: replaced by a fresh one for every request
+_MESSAGE = re.compile(rb'"message":"((?:[^"\\]|\\.)*)"')
 
 
 @dataclass
@@ -41,6 +43,7 @@ class Result:
     allowed: int
     denied: int
     failed: int
+    failure: str  # what the first that failed was told
     p50_ms: float
     p99_ms: float
 
@@ -49,12 +52,26 @@ class Result:
         return self.requests / self.seconds
 
 
+class _Tally:
+    def __init__(self) -> None:
+        self.latencies: list[float] = []
+        self.counts = {"allowed": 0, "denied": 0, "failed": 0}
+        self.failure = ""
+
+    def add(self, seconds: float, answer: bytes) -> None:
+        self.latencies.append(seconds)
+        outcome = "allowed" if b'"allowed":true' in answer else "denied" if b'"code":403' in answer else "failed"
+        self.counts[outcome] += 1
+        if outcome == "failed" and not self.failure:
+            said = _MESSAGE.search(answer)
+            self.failure = (said[1] if said else answer)[:200].decode(errors="replace")
+
+
 class _Client(asyncio.Protocol):
-    def __init__(self, head: bytes, body: bytes, latencies: list[float], counts: dict[str, int], end: float) -> None:
+    def __init__(self, head: bytes, body: bytes, tally: _Tally, end: float) -> None:
         self._head = head
         self._parts = body.split(UID)
-        self._latencies = latencies
-        self._counts = counts
+        self._tally = tally
         self._end = end
         self._received = b""
         self._sent = 0.0
@@ -79,9 +96,7 @@ class _Client(asyncio.Protocol):
         if len(body) < length:
             return
         now = time.perf_counter()
-        self._latencies.append(now - self._sent)
-        outcome = "allowed" if b'"allowed":true' in body else "denied" if b'"code":403' in body else "failed"
-        self._counts[outcome] += 1
+        self._tally.add(now - self._sent, body)
         self._received = b""
         if now < self._end:
             self._send()
@@ -98,27 +113,25 @@ class _Client(asyncio.Protocol):
 async def run(task: Task) -> Result:
     context = ssl.create_default_context(cadata=task.ca)
     body = task.body.encode()
-    latencies: list[float] = []
-    counts = {"allowed": 0, "denied": 0, "failed": 0}
+    tally = _Tally()
     loop = asyncio.get_running_loop()
     started = time.perf_counter()
     end = started + task.seconds
     connections = [
-        loop.create_connection(
-            partial(_Client, _head(path, body), body, latencies, counts, end), HOST, port, ssl=context
-        )
+        loop.create_connection(partial(_Client, _head(path, body), body, tally, end), HOST, port, ssl=context)
         for port, path in itertools.islice(itertools.cycle(task.targets), task.clients)
     ]
     clients = [protocol for _, protocol in await asyncio.gather(*connections)]
     await asyncio.gather(*(client.done for client in clients))
     seconds = time.perf_counter() - started
-    latencies.sort()
+    latencies = sorted(tally.latencies)
     return Result(
         requests=len(latencies),
         seconds=seconds,
         p50_ms=latencies[len(latencies) // 2] * 1000,
         p99_ms=latencies[len(latencies) * 99 // 100] * 1000,
-        **counts,
+        failure=tally.failure,
+        **tally.counts,
     )
 
 

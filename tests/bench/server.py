@@ -97,8 +97,7 @@ async def admission(facts: Facts, ready: Ready) -> None:
     book = books.get(quota)
     assert book is not None
     if facts.leads:
-        plenty = dict.fromkeys(quota.limits, 10**24)
-        await book.writer.create(Account(incarnation="bench", master="bench", epoch=EPOCH, granted=plenty))
+        await book.writer.create(Account(incarnation="bench", master="bench", epoch=EPOCH, granted=quota.limits))
         tasks.append(asyncio.create_task(_keep_counting(book.writer)))
     server = HttpServer(webhook.handle, max_body=MAX_BODY)
     await server.start("127.0.0.1", 0, certificates.ssl_context)

@@ -95,6 +95,8 @@ async def warm(servers: Sequence[Served], clients: int) -> None:
 def tell(result: Result) -> None:
     if result.failed or result.denied:
         print(f"         {result.denied} denied, {result.failed} failed: not a figure of admissions alone", flush=True)
+    if result.failure:
+        print(f"         the first to fail was told: {result.failure}", flush=True)
 
 
 def _objects(clusters: int) -> list[manifests.Manifest]:

@@ -14,6 +14,7 @@ from devcluster.controlplane import ApiServer
 from devcluster.observe import api_writes
 from devcluster.redis import RedisServer, Settings
 from seed.ledger.tenure import API_SERVER, REDIS
+from tests.bench.alone import beside
 from tests.bench.serving import load, seed_api, serving, tell, warm
 
 CLIENTS = (1, 32, 128)
@@ -59,6 +60,8 @@ async def _measure(
                 flush=True,
             )
             tell(result)
+            if clients == 1:
+                await beside(result, api, url, seconds / 2)
 
 
 @asynccontextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -350,6 +351,14 @@ async def test_an_account_full_of_long_names_is_stored(api: ApiServer, key: Key)
         )
         await store.save(key, full, None)
         assert (await stored(store, key)).account == full
+
+
+async def test_an_api_server_does_not_keep_track_of_who_owns_a_ledgers_fields(api: ApiServer, key: Key) -> None:
+    async with api_server_store(api) as store:
+        version = await store.save(key, ACCOUNT, None)
+        await store.save(key, msgspec.structs.replace(ACCOUNT, sequence=1), version)
+        body = await store._cluster.request("GET", LEDGERS.path(NAMESPACE, key.uid))
+        assert "managedFields" not in json.loads(body)["metadata"]
 
 
 async def test_a_ledger_edited_by_hand_is_named_and_can_be_mended(api: ApiServer, key: Key) -> None:
