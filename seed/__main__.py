@@ -192,7 +192,7 @@ def handler(
     rolling = in_cluster_api(rollouts, cluster, view, sizing)
     machine_admission = MachineAdmission(catalog, admission, sizing, rolling)
     cluster_api = ClusterApiWebhook(view, machine_admission, key.verify, observed.decision, decisions)
-    of_clusters = ClusterWebhook(catalog, admission, clusters, key.verify, observed.cluster_decision)
+    of_clusters = ClusterWebhook(catalog, admission, clusters, key.verify, observed.cluster_decision, decisions)
     scale = ScaleWebhook(catalog, books, sizing, connections, view, key.verify, observed.scale_check)
 
     async def handle(request: Request) -> Response:

@@ -37,6 +37,7 @@ class Decided(msgspec.Struct, frozen=True):
     namespace: str
     name: str
     uid: str
+    consumer: str
 
 
 OnDecision = Callable[[UserCluster, ObjectMeta, Verdict], None]
@@ -61,6 +62,7 @@ class Decisions:
         user: str,
         dry_run: bool,
         seconds: float,
+        consumer: str = "machine",
     ) -> None:
         if not verdict.decision or subject is None:
             return  # it costs nothing: there was nothing to decide
@@ -78,6 +80,7 @@ class Decisions:
                 subject.namespace,
                 subject.name,
                 subject.uid,
+                consumer,
             )
         )
         if cluster is not None and not dry_run:
@@ -92,7 +95,7 @@ class Decisions:
         namespace, slash, name = machine.rpartition("/")
         found: list[Record] = []
         for kept in self._latest():
-            if kept.name == name and (not slash or kept.namespace == namespace):
+            if kept.name == name and (not slash or kept.namespace == namespace) and kept.consumer == "machine":
                 found.append(record(kept))
                 if len(found) == MAX_FOUND:
                     break
@@ -117,7 +120,8 @@ def record(decided: Decided) -> Record:
         user=decided.user,
         dry_run=decided.dry_run,
         cluster=object_key(decided.cluster_namespace, decided.cluster_name),
-        machine=object_key(decided.namespace, decided.name),
+        consumer=decided.consumer,
+        object=object_key(decided.namespace, decided.name),
         uid=decided.uid,
         project=request.project if request is not None else "",
         need=resources.render(request.need) if request is not None else {},

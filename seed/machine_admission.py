@@ -7,6 +7,8 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
+import msgspec
+
 from common import resources
 from common.account import Reservation
 from common.api import UserCluster
@@ -18,6 +20,7 @@ from seed.catalog import Catalog
 from seed.machines.footprint import least
 from seed.machines.machine_controller import Machine
 from seed.providers.size import Footprint, NotSized, ProviderUnavailable
+from seed.record import quota_record
 from seed.review import AdmissionRequest
 from seed.rollouts import Rolling
 from seed.sizing import Sizing
@@ -135,7 +138,7 @@ def tell(
     if refusal is None:
         on_decision("allowed", "", "recall" if found.waited else "local", seconds)
         return
-    reason = refusal.causes[0].reason if refusal.causes else refusal.reason
+    reason, request = refusal.cause, found.request
     path = "unavailable" if refusal.code == 503 else "recall" if found.waited else "local"
     on_decision("denied", reason, path, seconds)
     log.info(
@@ -143,9 +146,15 @@ def tell(
         extra={
             "decision": found.decision,
             consumer: review.object.metadata.key if review.object is not None else review.name,
+            "uid": review.object.metadata.uid if review.object is not None else "",
+            "cluster": request.reservation.source if request is not None else "",
+            "operation": review.operation,
             "user": review.user_info.username,
+            "dry_run": review.dry_run,
             "reason": reason,
             "text": refusal.message,
+            "needs": resources.text(request.need) if request is not None else "",
+            "quotas": [msgspec.to_builtins(quota_record(attempt)) for attempt in found.attempts],
             "duration_ms": round(seconds * 1000, 1),
         },
     )

@@ -71,7 +71,10 @@ class QuotaRecord(_Wire):
 
 
 class Record(_Wire):
-    """`machine` is namespace/name, `cluster` that of its UserCluster. Times are RFC 3339."""
+    """`consumer` is machine or cluster, `object` its namespace/name, `cluster` a Machine's UserCluster's.
+
+    Times are RFC 3339.
+    """
 
     decision: str
     time: str
@@ -80,8 +83,9 @@ class Record(_Wire):
     operation: str
     user: str = ""
     dry_run: bool = False
+    consumer: str = ""
     cluster: str = ""
-    machine: str = ""
+    object: str = ""
     uid: str = ""
     project: str = ""
     need: Quantities = {}

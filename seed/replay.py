@@ -57,7 +57,7 @@ def _admitted(record: Record, quota: QuotaRecord, need: ResourceList) -> QuotaRe
     # What the account used has this decision in it, and may have others that shared its write.
     before = resources.subtract(resources.parse(account.used), taken)
     outcome = Reserving(_account(account, before), resources.parse(quota.limits)).claim(
-        record.uid, Reservation(source=record.cluster, object=record.machine, amount=taken)
+        record.uid, Reservation(source=record.cluster, object=record.object, amount=taken)
     )
     if isinstance(outcome, Admitted):
         return QuotaReplay(name=quota.name, result="admitted", as_then=True)
@@ -139,9 +139,10 @@ def text(record: Record, found: Replay) -> list[str]:
     """For people, a line each."""
     said = f" ({record.code} {record.reason})" if record.code else ""
     dry = ", dry run" if record.dry_run else ""
+    of = f" of {record.cluster}" if record.cluster else ""
     lines = [
         f"decision {record.decision} of {record.time}: {record.result}{said} in {record.duration_ms:g} ms{dry}",
-        f"machine {record.machine} of {record.cluster or 'no user cluster'}, {record.operation} by {record.user}",
+        f"{record.consumer} {record.object}{of}, {record.operation} by {record.user}",
     ]
     if record.message:
         lines.append(f"said: {record.message}")

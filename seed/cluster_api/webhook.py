@@ -120,7 +120,11 @@ class ClusterApiWebhook:
         deadline = asyncio.get_running_loop().time() + patience(request.query)
         cluster, found = await self._decide(review, new, old, deadline)
         told: AdmissionRequest[Object] = AdmissionRequest(
-            uid=review.uid, operation=review.operation, user_info=review.user_info, object=new
+            uid=review.uid,
+            operation=review.operation,
+            user_info=review.user_info,
+            object=new,
+            dry_run=review.dry_run,
         )
         seconds = time.monotonic() - started
         tell(told, found, seconds, self._on_decision)

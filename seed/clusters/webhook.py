@@ -16,6 +16,7 @@ from seed.admission import Admission, Verdict
 from seed.admission import Request as Claim
 from seed.catalog import Catalog, clusters_key
 from seed.clusters.kinds import ONE, RESOURCE, Kind, Owned
+from seed.decisions import Decisions
 from seed.http_reader import Request, Response
 from seed.machine_admission import OnDecision, tell
 from seed.review import AdmissionRequest, decided, is_named, patience
@@ -85,7 +86,9 @@ class ClusterWebhook:
         kinds: Sequence[Kind],
         verify: Callable[[str, str], bool],
         on_decision: OnDecision = lambda _decision, _reason, _path, _seconds: None,
+        decisions: Decisions | None = None,
     ) -> None:
+        self._decisions = decisions if decisions is not None else Decisions()
         self._catalog = catalog
         self._admission = admission
         self._kinds = {(kind.group, kind.plural): kind for kind in kinds}
@@ -105,7 +108,18 @@ class ClusterWebhook:
             return Response(400, b"the cluster has no proper name, namespace and uid\n")
         deadline = asyncio.get_running_loop().time() + patience(request.query)
         found = await self._decide(kind, review, deadline)
-        tell(review, found, time.monotonic() - started, self._on_decision, consumer="cluster")
+        seconds = time.monotonic() - started
+        tell(review, found, seconds, self._on_decision, consumer="cluster")
+        self._decisions.made(
+            found,
+            None,
+            cluster.metadata if cluster is not None else None,
+            operation=review.operation,
+            user=review.user_info.username,
+            dry_run=review.dry_run,
+            seconds=seconds,
+            consumer="cluster",
+        )
         return decided(review.uid, found)
 
     async def _decide(self, kind: Kind | None, review: _Request, deadline: float) -> Verdict:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from cli.__main__ import run
 from devcluster.install import Installation
 from devcluster.load import machine
 from tests.integration.bad_days.site import CLUSTERS, MACHINES, QUOTA, SMALL, Json, Site, cpus, until
@@ -242,3 +243,54 @@ async def test_a_user_cluster_that_hangs_delays_neither_admission_nor_the_others
         assert await pool.woken() < WAKING
     finally:
         site.server(THIRD).resume()
+
+
+async def test_the_agent_that_refused_explains_it_and_so_does_its_log(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = site.positions()
+    pool = await owned(site)
+    await site.admitted("user-2", 2)
+    status, message = await pool.create()
+    decision = message.rpartition("; decision ")[2]
+    urls = [f"--url={site.program(seed).health}" for seed in site.installed.seeds]
+    assert status == 403
+    assert await asyncio.to_thread(run, ["explain", decision, *urls]) == 0
+    said = capsys.readouterr().out
+    assert f"said: exceeded quota: {QUOTA}, requested: cpu=1, used: cpu=2, limited: cpu=2" in said
+    assert "of alpha/user-1, CREATE by " in said
+    assert "replayed: refused: short by cpu=1\n" in said
+    assert "fits if cpu=1 is freed or the limit is raised to cpu=3; no machine that needs cpu fits now" in said
+    admitted = (await site.items("user-2", MACHINES))[0]["metadata"]["name"]
+    assert await asyncio.to_thread(run, ["explain", f"machine/{admitted}", *urls]) == 0
+    assert "replayed: admitted\n" in capsys.readouterr().out
+    (line,) = [line for line in site.said(before) if line.get("decision") == decision]
+    assert (line["cluster"], line["needs"].split(",")[0]) == ("alpha/user-1", "cpu=1")
+    assert line["quotas"][0]["limits"] == {"cpu": "2"}
+
+
+async def test_a_quota_is_told_of_once_for_each_turn_also_by_the_next_master(site: Site) -> None:
+    uid = (await site.get("master", f"resourcequotas/{QUOTA}"))["metadata"]["uid"]
+
+    async def reasons() -> list[str]:
+        found = await site.items("master", EVENTS.format("default"))
+        return sorted(event["reason"] for event in found if event["regarding"].get("uid") == uid)
+
+    async def are(*wanted: str) -> None:
+        async def told() -> None:
+            assert await reasons() == list(wanted)
+
+        await until(told, TELLING)
+
+    await site.admitted("user-1", 2)
+    await are("NearLimit")
+    await site.patch("master", f"resourcequotas/{QUOTA}", {"spec": {"quota": cpus(1)}})
+    await are("Exceeded", "NearLimit")
+    master = site.program("master")
+    await master.kill()
+    await master.start()
+    await site.patch("master", f"resourcequotas/{QUOTA}", {"spec": {"quota": cpus(2)}})
+    await site.comes("master", f"resourcequotas/{QUOTA}", "Exceeded", "False")
+    await are("Exceeded", "NearLimit")
+    await site.patch("master", f"resourcequotas/{QUOTA}", {"spec": {"quota": cpus(1)}})
+    await are("Exceeded", "Exceeded", "NearLimit")
