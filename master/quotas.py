@@ -39,6 +39,7 @@ from master.decision import Decision, SeedFacts, decide, forgotten
 from master.events import QuotaEvents
 from master.ledger import Ledgers, incarnation
 from master.objects import MASTER_QUOTAS, MasterQuota, QuotaCopy
+from master.pace import WAITING, hear_within
 from master.publisher import Shown
 from master.quota_state import JUST_GRANTED, QuotaState, SeedAccount
 from master.seeds import SeedLink, Seeds
@@ -51,10 +52,6 @@ WORKERS = 64
 STATUS_WORKERS = 8  # what people read must not crowd out what programs wait for
 TIMEOUT = 30.0  # seconds for one decision
 POLL_ASK = 0.2  # seconds until another look while an ask waits
-ROUND = 1.0  # seconds between mere changes of the global use on one seed ...
-ROUND_PER_SEED = 0.25  # ... and this much longer for every seed
-PROMPT = 0.2  # seconds until a seed that was refused hears that use has fallen
-REFUSED_LATELY = 30.0
 STATUS_EVERY = 0.1  # seconds between writes of one quota's status
 RESERVED_EVERY = 1.0  # ... where only what is reserved has changed
 STATUS_ECHO = 2.0  # seconds after a write in which the watch may still show what was before
@@ -426,14 +423,13 @@ class Quotas:
         """In how many seconds the seed should hear it: 0 where somebody waits for it."""
         if before is None or before.hard != shown.hard or _speaks(before, shown):
             return 0.0
-        if now - account.refused_at < REFUSED_LATELY and any(
+        since = now - account.refused_at
+        fell = since < WAITING and any(
             amount < known
             for name, known in resources.parse(before.global_usage).items()
             if (amount := use.get(name)) is not None
-        ):
-            return PROMPT
-        every = max(ROUND, ROUND_PER_SEED * len(self._seeds.links))
-        return max(written_at + every - now, every / 2)
+        )
+        return hear_within(since if fell else None, now - written_at, len(self._seeds.links))
 
     async def _show(self, name: str) -> float | None:
         """Write the quota's own status, if it says something new."""
