@@ -44,6 +44,7 @@ from seed.cluster_api.view import View
 from seed.cluster_api.webhook import ClusterApiWebhook
 from seed.clusters import webhook as clusters_webhook
 from seed.clusters.kinds import Kind, kinds
+from seed.clusters.twins import Twins
 from seed.clusters.webhook import ClusterWebhook
 from seed.connections import Connections
 from seed.decisions import PATH, Decisions
@@ -192,7 +193,9 @@ def handler(
     rolling = in_cluster_api(rollouts, cluster, view, sizing)
     machine_admission = MachineAdmission(catalog, admission, sizing, rolling)
     cluster_api = ClusterApiWebhook(view, machine_admission, key.verify, observed.decision, decisions)
-    of_clusters = ClusterWebhook(catalog, admission, clusters, key.verify, observed.cluster_decision, decisions)
+    of_clusters = ClusterWebhook(
+        catalog, admission, clusters, Twins(cluster, catalog, view), key.verify, observed.cluster_decision, decisions
+    )
     scale = ScaleWebhook(catalog, books, sizing, connections, view, key.verify, observed.scale_check)
 
     async def handle(request: Request) -> Response:

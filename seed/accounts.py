@@ -152,7 +152,7 @@ class Accounts:
             account,
             self.term,
             source.key,
-            tally.used,
+            tally.used_beside(reservations),
             seen=tally.seen(reservations),
             gone=tally.gone(reservations),
             sizes=tally.sizes(lent),

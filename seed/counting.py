@@ -188,6 +188,7 @@ class Counting:
         )
         absent: dict[str, Reservation] = {}
         recount: set[Followed] = set()
+        kept: set[Followed] = set()  # in their counts were objects that were only reserved for
         silent: set[str] = set()
         checks = 0
         for uid, reservation in evidence.overdue(known, self._window, now):
@@ -210,6 +211,8 @@ class Counting:
             ):
                 case Finding.NEVER_CAME:
                     absent[uid] = reservation
+                    if not any(reservation.amount.values()):
+                        kept.add(source)
                 case Finding.NEVER_CHANGED:
                     absent[uid] = reservation
                     recount.add(source)
@@ -225,6 +228,8 @@ class Counting:
 
         if absent and await self._write(book, quota, released):
             log.info("reservations released on evidence", extra={"quota": quota.name, "count": len(absent)})
+            for source in kept:
+                self.changed(source, freed=True)
 
 
 def _forgetting(term: int, source: str) -> Callable[[Account], tuple[Account, None]]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Protocol
 
 import msgspec
 
+from common.account import Reservation
 from common.api import UserCluster
 from common.kube.client import Cluster, RequestHook
 from common.kube.errors import Malformed, Unavailable
@@ -54,6 +55,9 @@ class Sum(Protocol):
 
     @property
     def used(self) -> ResourceList: ...
+
+    def used_beside(self, reservations: Mapping[str, Reservation]) -> ResourceList:
+        """What counts of it in an account with these reservations."""
 
     @property
     def too_low(self) -> bool:

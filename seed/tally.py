@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from common import resources
+from common.account import Reservation
 from common.kube.reflector import Change
 from common.resources import ResourceList
 from seed.machines.footprint import footprint, least
@@ -105,6 +106,9 @@ class Tally:
             waiting = isinstance(error, ProviderUnavailable)
             return Counted(known, machine.metadata.generation, str(error), error.condition, waiting=waiting)
         return Counted(size.resources, machine.metadata.generation, unknown=size if size.unknown else None)
+
+    def used_beside(self, _reservations: Mapping[str, Reservation]) -> ResourceList:
+        return self.used
 
     def seen(self, reservations: Iterable[str]) -> dict[str, int]:
         """Which of the reserved objects stand in the sum, and at which generation.

@@ -15,6 +15,7 @@ from seed.machines import cluster_api
 
 RESOURCE = "clusters"
 ONE = {RESOURCE: UNIT}
+NOTHING = {RESOURCE: 0}
 
 
 class OwnedSpec(msgspec.Struct, frozen=True):

@@ -34,7 +34,7 @@ class ProjectClusters:
     def __init__(self, feed: ClusterSources, project: str) -> None:
         self.key = clusters_key(project)
         self.project = project
-        self.tally = ClusterTally()
+        self.tally = ClusterTally(self.key)
         self._feed = feed
 
     @property

@@ -1,10 +1,15 @@
-"""How many clusters a project has. Pure but for being mutable."""
+"""How many clusters a project has. Pure but for being mutable.
+
+A reservation of nothing is for an object that stands for a cluster which is there already. Until that object was seen
+it keeps its cluster in the count: else the other could go meanwhile, and its place be given away.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from common.account import Reservation
 from common.quantity import UNIT
 from common.resources import ResourceList
 from seed.clusters.kinds import RESOURCE, Owned
@@ -16,7 +21,9 @@ class ClusterTally:
 
     too_low = False
 
-    def __init__(self) -> None:
+    def __init__(self, key: str) -> None:
+        """`key`: of the source that it is of."""
+        self._key = key
         self._generations: dict[str, int] = {}  # by uid
         self._objects: dict[str, set[str]] = {}  # uids by namespace/name
         self._gone: OrderedDict[str, None] = OrderedDict()
@@ -24,6 +31,18 @@ class ClusterTally:
     @property
     def used(self) -> ResourceList:
         return {RESOURCE: len(self._objects) * UNIT} if self._objects else {}
+
+    def used_beside(self, reservations: Mapping[str, Reservation]) -> ResourceList:
+        kept = {
+            reservation.object
+            for uid, reservation in reservations.items()
+            if reservation.source == self._key
+            and not any(reservation.amount.values())
+            and uid not in self._generations
+            and uid not in self._gone
+        }
+        count = len(self._objects.keys() | kept)
+        return {RESOURCE: count * UNIT} if count else {}
 
     def add(self, cluster: Owned) -> None:
         metadata = cluster.metadata

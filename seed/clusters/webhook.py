@@ -12,10 +12,14 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from common.account import Reservation
+from common.kube.errors import ApiError
+from common.resources import ResourceList
+from seed import verdict
 from seed.admission import Admission, Verdict
 from seed.admission import Request as Claim
 from seed.catalog import Catalog, clusters_key
-from seed.clusters.kinds import ONE, RESOURCE, Kind, Owned
+from seed.clusters.kinds import NOTHING, ONE, RESOURCE, Kind, Owned
+from seed.clusters.twins import Twins
 from seed.decisions import Decisions
 from seed.http_reader import Request, Response
 from seed.machine_admission import OnDecision, tell
@@ -84,6 +88,7 @@ class ClusterWebhook:
         catalog: Catalog,
         admission: Admission,
         kinds: Sequence[Kind],
+        twins: Twins,
         verify: Callable[[str, str], bool],
         on_decision: OnDecision = lambda _decision, _reason, _path, _seconds: None,
         decisions: Decisions | None = None,
@@ -92,6 +97,7 @@ class ClusterWebhook:
         self._catalog = catalog
         self._admission = admission
         self._kinds = {(kind.group, kind.plural): kind for kind in kinds}
+        self._twins = twins
         self._verify = verify
         self._on_decision = on_decision
 
@@ -130,13 +136,31 @@ class ClusterWebhook:
         if not project or not self._catalog.may_limit(project, RESOURCE):
             # Nobody limits it: then no account that is fenced, and no ledger that is away, keeps it from being made.
             return Verdict(decision="")
-        return await self._admission.decide(
-            Claim(
-                uid=cluster.metadata.uid,
-                project=project,
-                need=ONE,
-                reservation=Reservation(source=clusters_key(project), object=cluster.metadata.key, amount=ONE),
-                dry_run=review.dry_run,
-                deadline=deadline,
+
+        async def claim(need: ResourceList) -> Verdict:
+            return await self._admission.decide(
+                Claim(
+                    uid=cluster.metadata.uid,
+                    project=project,
+                    need=need,
+                    reservation=Reservation(source=clusters_key(project), object=cluster.metadata.key, amount=need),
+                    dry_run=review.dry_run,
+                    deadline=deadline,
+                )
             )
-        )
+
+        if self._twins.known(kind.group, cluster.metadata, project):
+            found = await claim(NOTHING)
+            if found.refusal is not None:
+                return found
+            # Only from here on its place is kept: what is there now cannot go without this one taking it.
+            try:
+                async with asyncio.timeout_at(deadline):
+                    there = await self._twins.there(kind.group, cluster.metadata, project)
+            except (ApiError, TimeoutError) as error:
+                why = f"what stands for the same cluster cannot be read now: {error or 'no answer in time'}"
+                refusal = verdict.unavailable("of the project", why, found.decision)
+                return Verdict(decision=found.decision, refusal=refusal)
+            if there:
+                return found
+        return await claim(ONE)

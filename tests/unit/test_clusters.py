@@ -11,15 +11,17 @@ from typing import Any
 import pytest
 
 from common import account as accounts
+from common.account import Reservation
 from common.api import DefaultQuota, Defaults, QuotaSettings, QuotaSettingsSpec
 from common.kube.client import Cluster
-from common.kube.errors import Unavailable
+from common.kube.errors import ApiError, Unavailable
 from common.kube.meta import ObjectMeta
 from common.kube.served import Served
 from seed.catalog import clusters_key, is_hosted, project_of_key
-from seed.clusters.kinds import Owned, kinds
+from seed.clusters.kinds import NOTHING, ONE, Owned, kinds
 from seed.clusters.sources import ClusterSources
 from seed.clusters.tally import ClusterTally
+from seed.clusters.twins import Twins
 from seed.clusters.webhook import CALLER, ClusterWebhook, desired
 from seed.http_reader import Request
 from tests.unit import fake_api_server as fakes
@@ -102,7 +104,7 @@ def test_a_projects_source_is_nobodys_user_cluster() -> None:
 
 
 def test_objects_of_one_name_are_one_cluster_until_the_last_is_gone() -> None:
-    tally = ClusterTally()
+    tally = ClusterTally(KEY)
     tally.add(owned("a"))
     tally.add(owned("a", "twin"))
     tally.add(owned("b"))
@@ -115,6 +117,28 @@ def test_objects_of_one_name_are_one_cluster_until_the_last_is_gone() -> None:
     assert tally.used == {}
     assert tally.gone(["a-uid", "twin", "b-uid", "other"]) == {"a-uid", "twin", "b-uid"}
     assert not tally.remove(owned("b")), "it is gone already"
+
+
+def reserved(name: str, amount: dict[str, int], source: str = KEY) -> Reservation:
+    return Reservation(source=source, object=f"alpha/{name}", amount=amount)
+
+
+def test_what_was_admitted_for_nothing_keeps_its_cluster_in_the_count_until_it_was_seen() -> None:
+    tally = ClusterTally(KEY)
+    tally.add(owned("a"))
+    reservations = {
+        "twin": reserved("a", NOTHING),
+        "c-uid": reserved("c", ONE),
+        "d-uid": reserved("d", NOTHING, "alpha/c1"),
+    }
+    assert tally.used_beside(reservations) == nanos("clusters=1")
+    tally.remove(owned("a"))
+    assert tally.used == {}
+    assert tally.used_beside(reservations) == nanos("clusters=1"), "nobody else may have its place"
+    tally.add(owned("a", "twin"))
+    assert tally.used_beside(reservations) == nanos("clusters=1")
+    tally.remove(owned("a", "twin"))
+    assert tally.used_beside(reservations) == {}
 
 
 async def test_clusters_of_every_api_are_counted_for_their_projects(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,13 +242,31 @@ async def test_an_api_server_that_does_not_answer_leaves_the_count_as_it_was(mon
 # Admission ---------------------------------------------------------------------------------------------------------
 
 
+class FakeTwins(Twins):
+    """The test says what was seen last, and what a consistent read finds."""
+
+    def __init__(self) -> None:
+        self.seen: set[str] = set()
+        self.found: bool | ApiError = True
+
+    def known(self, _group: str, cluster: ObjectMeta, _project: str) -> bool:
+        return cluster.name in self.seen
+
+    async def there(self, _group: str, _cluster: ObjectMeta, _project: str) -> bool:
+        if isinstance(self.found, ApiError):
+            raise self.found
+        return self.found
+
+
 class Webhook:
     def __init__(self, world: SeedWorld) -> None:
         self.decisions: list[tuple[str, str]] = []
+        self.twins = FakeTwins()
         self._handler = ClusterWebhook(
             world.catalog,
             world.admission,
             KINDS,
+            self.twins,
             lambda caller, token: (caller, token) == (CALLER, "t"),
             lambda decision, reason, _path, _seconds: self.decisions.append((decision, reason)),
         )
@@ -272,6 +314,24 @@ async def test_a_cluster_is_reserved_by_its_uid_in_every_quota_or_in_none() -> N
         assert "clusters=1 of used is" not in refused["status"]["message"]
         await eventually(lambda: list(world.account().reservations) == ["a-uid"])
         assert webhook.decisions == [("allowed", ""), ("allowed", ""), ("denied", "QuotaExceeded")]
+
+
+async def test_an_object_for_a_cluster_that_is_there_costs_nothing() -> None:
+    async with serving() as (world, webhook):
+        await world.quota(limits="clusters=1", granted="clusters=1", used="clusters=1")
+        webhook.twins.seen.add("a")
+        assert code(await webhook.create("a")) == 200
+        assert world.account().reservations["a-uid"].amount == nanos("clusters=0")
+        webhook.twins.found = Unavailable(0, "Unavailable", "no answer")
+        unclear = await webhook.create("a")
+        assert code(unclear) == 503
+        assert "what stands for the same cluster cannot be read now: no answer" in unclear["status"]["message"]
+        webhook.twins.found = False
+        assert code(await webhook.create("a")) == 403, "it went meanwhile"
+        world.limit("project-alpha", amounts("clusters=2"))
+        world.tell(granted=amounts("clusters=2"))
+        assert code(await webhook.create("a")) == 200
+        assert world.account().reservations["a-uid"].amount == nanos("clusters=1")
 
 
 async def test_a_refusal_tells_clusters_that_are_being_created() -> None:

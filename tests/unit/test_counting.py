@@ -17,10 +17,13 @@ from common.api import report_to_wire
 from common.grants import report
 from common.kube.client import Cluster
 from common.kube.errors import NotFound, Unavailable
+from common.kube.meta import ObjectMeta
 from common.kube.reflector import Change
 from seed import counting as countings
 from seed.accounts import Accounts
 from seed.catalog import clusters_key
+from seed.clusters.kinds import NOTHING, ONE, Owned
+from seed.clusters.tally import ClusterTally
 from seed.counting import Counting
 from seed.machines.footprint import footprint
 from seed.machines.machine_controller import Machine
@@ -74,6 +77,10 @@ class FakeClusters(FakeSource):
 
     key = CLUSTERS_KEY
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.tally = cast(Tally, ClusterTally(CLUSTERS_KEY))
+
     def listed_since(self, _token: ListToken) -> bool:
         return True
 
@@ -108,7 +115,8 @@ class Leading:
         self.cluster = FakeSeedCluster(world)
         self.source = FakeSource()
         self.source.lists = 1
-        sources = cast(dict[str, Source], {KEY: self.source, CLUSTERS_KEY: FakeClusters()})
+        self.clusters = FakeClusters()
+        sources = cast(dict[str, Source], {KEY: self.source, CLUSTERS_KEY: self.clusters})
         cluster = cast(Cluster, self.cluster)
 
         async def raise_term(above: int) -> int:
@@ -395,3 +403,25 @@ async def test_what_is_recalled_and_idle_is_given_back(monkeypatch: pytest.Monke
         leader.world.tell(granted={"cpu": "70"}, recall={"cpu": "65"})
         await eventually(lambda: leader.world.account().returned == nanos("cpu=62"))
         assert leader.world.account().granted == nanos("cpu=70")
+
+
+async def test_a_cluster_keeps_its_place_for_an_object_of_it_until_that_came_or_never_will(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with leading(monkeypatch) as leader:
+        world, source = leader.world, leader.clusters
+        source.unreachable = True
+        tally = cast(ClusterTally, source.tally)
+        first = Owned(metadata=ObjectMeta(name="a", namespace=PROJECT, uid="first"))
+        tally.add(first)
+        leader.counting.changed(source, freed=False)
+        await eventually(lambda: world.account().used.get(CLUSTERS_KEY) == ONE)
+        second = Reservation(source=CLUSTERS_KEY, object=f"{PROJECT}/a", amount=NOTHING)
+        await world.book().writer.claim("second", second, asyncio.get_running_loop().time() + 5)
+        tally.remove(first)
+        leader.counting.changed(source, freed=True)
+        await asyncio.sleep(4 * WINDOW)
+        assert world.account().used[CLUSTERS_KEY] == ONE
+        source.unreachable = False
+        await eventually(lambda: not world.account().reservations)
+        await eventually(lambda: world.account().used[CLUSTERS_KEY] == {})

@@ -1,0 +1,43 @@
+"""Whether the cluster that is about to be created is there already, under another API.
+
+A UserCluster and a Cluster of Cluster API with one namespace, name and project are one cluster.
+"""
+
+from __future__ import annotations
+
+from common import api
+from common.kube.client import Cluster
+from common.kube.errors import NotFound
+from common.kube.meta import ObjectMeta
+from seed.catalog import Catalog
+from seed.cluster_api.view import View
+from seed.machines import cluster_api
+
+
+class Twins:
+    def __init__(self, cluster: Cluster, catalog: Catalog, view: View) -> None:
+        self._cluster = cluster
+        self._catalog = catalog
+        self._view = view
+
+    def known(self, group: str, cluster: ObjectMeta, project: str) -> bool:
+        """By what was seen last. `group`: of the one that is created."""
+        match group:
+            case api.GROUP:
+                found = self._view.user_cluster(cluster.namespace, cluster.name)
+            case cluster_api.GROUP:
+                found = self._catalog.user_clusters.store.get(cluster.key)
+            case _:
+                return False
+        return found is not None and found.spec.project == project
+
+    async def there(self, group: str, cluster: ObjectMeta, project: str) -> bool:
+        """By a consistent read. Raises ApiError."""
+        try:
+            if group == api.GROUP:
+                found = await self._view.find_user_cluster(cluster.namespace, cluster.name)
+            else:
+                found = await self._cluster.get(api.USER_CLUSTERS, cluster.name, cluster.namespace)
+        except NotFound:
+            return False
+        return found is not None and found.spec.project == project
