@@ -293,7 +293,7 @@ class Site:
 
     async def clean(self) -> None:
         """All that was broken works again, no quota and no Machine is left, and nothing of them."""
-        wanted_down = [self.program(f"{seed}-b") for seed in self.installed.seeds]
+        wanted_down = [program for name, program in self.installed.programs.items() if name.endswith("-b")]
         await self.start(*(server for server in self.down if server not in wanted_down))
         await until(self._delete_everything, 20)
         await self.settled()
