@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,6 +21,7 @@ from devcluster.manifests import apply
 log = logging.getLogger(__name__)
 
 FINALIZER = f"devcluster.{INFRASTRUCTURE_GROUP}"
+_INITIALIZED = "ControlPlaneInitialized"
 _POLL_SECONDS = 0.1
 _MERGE = {"Content-Type": "application/merge-patch+json"}
 _HEALTHY = {"Ready": "True", "MemoryPressure": "False", "DiskPressure": "False", "PIDPressure": "False"}
@@ -38,13 +40,16 @@ class Infrastructure:
         self._namespace = namespace
         self._cluster = cluster
         self.stalled = False
+        self._path_of_cluster = f"/apis/cluster.x-k8s.io/v1beta2/namespaces/{namespace}/clusters/{cluster}"
         self._path = f"/apis/{INFRASTRUCTURE_GROUP}/v1beta1/namespaces/{namespace}"
 
     async def __aenter__(self) -> Self:
         self._machines = self._management.session()
         self._nodes = self._workload.session()
         try:
-            await self._provide_control_plane()
+            # The kubeconfig first: Cluster API tries it once the infrastructure is there, and then not for 30 s.
+            await apply(self._management, [self._kubeconfig()])
+            await self._provisioned("vsphereclusters", self._cluster)
         except BaseException:
             await self._close()
             raise
@@ -62,22 +67,25 @@ class Infrastructure:
         await self._machines.close()
         await self._nodes.close()
 
-    async def _provide_control_plane(self) -> None:
-        """The kubeconfig first: Cluster API tries it as soon as the infrastructure is there, and else after 30 s."""
-        await apply(self._management, [self._kubeconfig()])
-        await self._provisioned("vsphereclusters", self._cluster)
-        condition = {"type": "ControlPlaneInitialized", "status": "True", "reason": "Initialized", "message": ""}
+    async def _initialize_control_plane(self) -> None:
+        """Cluster API leaves it at that once it has seen it. Before, it may write the contrary from what it read."""
+        async with self._machines.get(self._path_of_cluster, raise_for_status=True) as answer:
+            found = (await answer.json()).get("status", {}).get("conditions", ())
+        if any(condition["type"] == _INITIALIZED and condition["status"] == "True" for condition in found):
+            return
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        condition = {"type": _INITIALIZED, "status": "True", "reason": "Initialized", "message": ""}
         cluster = {
             "apiVersion": "cluster.x-k8s.io/v1beta2",
             "kind": "Cluster",
             "metadata": {"name": self._cluster, "namespace": self._namespace},
             "status": {
                 "initialization": {"controlPlaneInitialized": True},
-                "conditions": [{**condition, "lastTransitionTime": "2024-01-01T00:00:00Z"}],
+                "conditions": [{**condition, "lastTransitionTime": now}],
             },
         }
         await self._machines.patch(
-            f"/apis/cluster.x-k8s.io/v1beta2/namespaces/{self._namespace}/clusters/{self._cluster}/status",
+            f"{self._path_of_cluster}/status",
             json=cluster,
             headers={"Content-Type": "application/apply-patch+yaml"},
             params={"fieldManager": "devcluster-infrastructure", "force": "true"},
@@ -102,6 +110,7 @@ class Infrastructure:
             try:
                 async with self._machines.get(f"{self._path}/vspheremachines", raise_for_status=True) as answer:
                     machines = (await answer.json())["items"]
+                await self._initialize_control_plane()
                 for machine in machines:
                     await self._attend(machine)
             except (aiohttp.ClientError, TimeoutError) as error:
