@@ -105,8 +105,11 @@ def _found(answers: Sequence[Answer], read: Callable[[bytes], list[Record]]) -> 
 
 
 def _nothing(what: str, answers: Sequence[Answer]) -> str:
-    problems = "".join(f"; {answer.agent}: {answer.problem}" for answer in answers if answer.problem)
-    return f"none of {len(answers)} agents knows a decision of {what}: each keeps its last 8192{problems}"
+    problems = [f"{answer.agent}: {answer.problem}" for answer in answers if answer.problem]
+    if len(problems) == len(answers):
+        return f"no agent can be asked: {'; '.join(problems)}"
+    said = "; ".join(["each keeps its last 8192", *problems])
+    return f"none of {len(answers)} agents knows a decision of {what}: {said}"
 
 
 def _text(explained: Sequence[_Explained], answers: Sequence[Answer]) -> list[str]:

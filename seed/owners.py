@@ -117,7 +117,6 @@ class Owners:
         count: Callable[[str, int], None],
     ) -> None:
         self.name = name
-        self.used_at = time.monotonic()
         self._instance = instance
         self._connect = connect
         self._on_gone = on_gone
@@ -155,7 +154,6 @@ class Owners:
             await asyncio.wait([task])
 
     def _work(self) -> None:
-        self.used_at = time.monotonic()
         self._something.set()
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name=f"owners of {self.name}")

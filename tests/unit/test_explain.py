@@ -275,6 +275,8 @@ async def test_the_command_fails_for_what_nobody_knows(
         assert await explain(what, "--url", agent[0]) == 1
         printed = capsys.readouterr()
         assert printed.out == "" and "knows a decision" in printed.err
+    assert await explain("00000000", "--url", "http://127.0.0.1:1") == 1
+    assert capsys.readouterr().err.startswith("seedquota: no agent can be asked: http://127.0.0.1:1: ")
     with pytest.raises(SystemExit) as usage:
         await explain()
     assert usage.value.code == 1
