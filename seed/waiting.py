@@ -68,13 +68,14 @@ def _fit(need: ResourceList, room: Room) -> tuple[bool, bool, bool]:
 class Waiter:
     """One MachineSet. Times are monotonic seconds."""
 
-    __slots__ = ("need", "project", "refused_at", "regarding", "served", "server", "then", "woken_at")
+    __slots__ = ("alike", "need", "project", "refused_at", "regarding", "served", "server", "then", "woken_at")
 
     def __init__(self, server: str, regarding: Regarding, project: str) -> None:
         self.server = server
         self.regarding = regarding
         self.project = project
         self.need: ResourceList = {}
+        self.alike: object = None  # equal for those of the project that need as much
         self.then = Fit()  # whether there was room when it was refused, as far as was seen
         self.refused_at = 0.0
         self.woken_at: float | None = None
@@ -120,7 +121,7 @@ class Waiting:
                 del self._waiters[min(self._waiters, key=lambda known: self._waiters[known].refused_at)]
                 self.dropped += 1
             waiter = self._waiters[key] = Waiter(server, regarding, project)
-        waiter.need, waiter.refused_at = need, now
+        waiter.need, waiter.alike, waiter.refused_at = need, (project, frozenset(need.items())), now
         then = fit(need, [room(attempt.sight) for attempt in attempts if attempt.sight.enforced])
         waiter.then = Fit(lent=then.lent) if final else then
 
@@ -144,6 +145,7 @@ class Waiting:
         of_project: dict[str, list[Room]] = {}
         woken: list[Waiter] = []
         again: list[float] = []
+        hopeless: set[object] = set()  # room only shrinks: what did not fit does not fit later
         for waiter in list(self._waiters.values()):
             if waiter.project not in of_project:
                 of_project[waiter.project] = [left[name] for name in quotas(waiter.project)]
@@ -157,7 +159,11 @@ class Waiting:
                 if not waiter.served:
                     _take(waiter.need, mine)
                 continue
+            if waiter.alike in hopeless:
+                continue
             fits = fit(waiter.need, mine)
+            if not fits.lent:
+                hopeless.add(waiter.alike)
             if not fits.anywhere and (waiter.then.lent or not fits.lent):
                 continue
             when = _ready(waiter, fits)
