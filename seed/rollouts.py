@@ -26,8 +26,9 @@ from seed.cluster_api.view import View
 from seed.connections import Connections
 from seed.machines import cluster_api, machine_controller
 from seed.machines.cluster_api import ClusterMachine
+from seed.machines.deployments import Deployment
 from seed.machines.machine_controller import Machine
-from seed.machines.rollout import Deployment, Standing, owner, replaceable
+from seed.machines.rollout import Standing, owner, replaceable
 from seed.providers.size import NotSized, ProviderUnavailable
 from seed.sizing import Sizing
 from seed.source import MACHINES
@@ -157,7 +158,7 @@ async def _read_all(api: Api[T], namespace: str, newer: str) -> Family | None:
         deployment = await cluster.get(api.deployments, reference.name, namespace)
         if deployment.metadata.uid != reference.uid:
             return None
-        labels = ",".join(f"{key}={value}" for key, value in deployment.spec.selector.match_labels.items())
+        labels = ",".join(f"{key}={value}" for key, value in deployment.labels.items())
         machines = (await cluster.list(api.machines, namespace, label_selector=labels)).items
         standing = [Standing(found.metadata, await _sized(api, found)) for found in machines]
     return Family(deployment, sets, standing)

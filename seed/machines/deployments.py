@@ -33,9 +33,14 @@ class Rollout(msgspec.Struct, frozen=True):
     strategy: Strategy | None = None
 
 
+class Selector(msgspec.Struct, frozen=True, rename="camel"):
+    match_labels: dict[str, str] | None = None
+
+
 class DeploymentSpec(msgspec.Struct, frozen=True, rename="camel"):
     cluster_name: str = ""
     replicas: int | None = None
+    selector: Selector | None = None
     template: msgspec.Raw = msgspec.Raw(b"{}")
     strategy: Strategy | None = None
     rollout: Rollout | None = None
@@ -59,6 +64,25 @@ class Deployment(Object, frozen=True, kw_only=True):
     @property
     def existing(self) -> int:
         return max(self.status.replicas or 0, 0)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """That its Machines have; they may have to meet other expressions, too."""
+        selector = self.spec.selector
+        return (selector.match_labels if selector is not None else None) or {}
+
+    @property
+    def strategy(self) -> Strategy:
+        spec = self.spec
+        return (spec.rollout.strategy if spec.rollout is not None else spec.strategy) or Strategy()
+
+    @property
+    def max_surge(self) -> int:
+        """Machines that a rollout may have beyond those that are wanted; not set is one."""
+        bounds = self.strategy.rolling_update
+        if bounds is None or bounds.max_surge is None:
+            return 1
+        return _share(bounds.max_surge, self.wanted, up=True)
 
     @property
     def controlled(self) -> bool:
@@ -107,16 +131,12 @@ def surge(deployment: Deployment) -> int:
     As both controllers compute it (ResolveFenceposts): where some may be unavailable, old ones go even though the new
     ones do not come.
     """
-    strategy = deployment.spec.strategy
-    if deployment.spec.rollout is not None:
-        strategy = deployment.spec.rollout.strategy
-    strategy = strategy or Strategy()
+    strategy = deployment.strategy
     if strategy.type not in ("", "RollingUpdate"):
         return 0
     bounds = strategy.rolling_update or RollingUpdate()
-    most = 1 if bounds.max_surge is None else _share(bounds.max_surge, deployment.wanted, up=True)
     unavailable = 0 if bounds.max_unavailable is None else _share(bounds.max_unavailable, deployment.wanted, up=False)
-    return 0 if unavailable else most
+    return 0 if unavailable else deployment.max_surge
 
 
 def _share(bound: int | str, replicas: int, *, up: bool) -> int:

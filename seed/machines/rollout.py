@@ -1,61 +1,14 @@
-"""Rolling updates of MachineDeployments: which older Machines a new one may replace. Pure.
-
-The same for machine-controller's API and Cluster API, whose MachineDeployments differ only in where maxSurge stands.
-"""
+"""Rolling updates of MachineDeployments: which older Machines a new one may replace. Pure."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import msgspec
 
-from common.kube.meta import Object, ObjectMeta
+from common.kube.meta import ObjectMeta
 from common.resources import ResourceList
-
-Share = int | str
-"""So many, or of all replicas so many percent: `25%`."""
-
-
-class _Rolling(msgspec.Struct, frozen=True, rename="camel"):
-    max_surge: Share | None = None
-
-
-class _Strategy(msgspec.Struct, frozen=True, rename="camel"):
-    rolling_update: _Rolling | None = None
-
-
-class _Rollout(msgspec.Struct, frozen=True):
-    strategy: _Strategy | None = None
-
-
-class _Selector(msgspec.Struct, frozen=True, rename="camel"):
-    match_labels: dict[str, str] = {}
-
-
-class DeploymentSpec(msgspec.Struct, frozen=True, rename="camel"):
-    """`rollout` has the strategy since Cluster API's v1beta2."""
-
-    replicas: int | None = None
-    selector: _Selector = _Selector()
-    strategy: _Strategy | None = None
-    rollout: _Rollout | None = None
-
-
-class Deployment(Object, frozen=True, kw_only=True):
-    """A MachineDeployment."""
-
-    spec: DeploymentSpec = DeploymentSpec()
-
-    @property
-    def most(self) -> int:
-        """Machines that a rollout of it may have at once."""
-        replicas = 1 if self.spec.replicas is None else self.spec.replicas
-        rollout = self.spec.rollout
-        strategy = self.spec.strategy or (rollout.strategy if rollout is not None else None)
-        rolling = strategy.rolling_update if strategy is not None else None
-        surge = rolling.max_surge if rolling is not None else None
-        return replicas + _of(1 if surge is None else surge, replicas)
+from seed.machines.deployments import Deployment
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -80,7 +33,8 @@ def replaceable(
     """
     family = {known.uid for known in sets if owner(known, "MachineDeployment") == deployment.metadata.uid}
     members = [standing for standing in machines if owner(standing.metadata, "MachineSet") in family]
-    if newer not in family or deployment.metadata.deletion_timestamp or len(members) >= deployment.most:
+    most = deployment.wanted + deployment.max_surge
+    if newer not in family or deployment.metadata.deletion_timestamp or len(members) >= most:
         return []
     older = [
         standing.metadata
@@ -94,11 +48,3 @@ def replaceable(
 
 def _covers(size: ResourceList, need: ResourceList) -> bool:
     return all(size.get(name, 0) >= amount for name, amount in need.items())
-
-
-def _of(share: Share, replicas: int) -> int:
-    """Rounded up, as both APIs do for maxSurge."""
-    if isinstance(share, int):
-        return max(share, 0)
-    digits = share.removesuffix("%")
-    return math.ceil(int(digits) * replicas / 100) if digits.isascii() and digits.isdigit() and digits != share else 0

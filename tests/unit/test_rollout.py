@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from common.kube.meta import ObjectMeta, OwnerReference
-from seed.machines.rollout import Deployment, Standing, replaceable
+from seed.machines.deployments import Deployment
+from seed.machines.rollout import Standing, replaceable
 
 SIZE = {"cpu": 4, "memory": 8}
 
