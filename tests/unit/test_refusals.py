@@ -1,0 +1,142 @@
+"""From a refusal to whom it wakes, on a seed without Kubernetes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import cast
+
+import msgspec
+import pytest
+
+from common.api import SecretRef, UserCluster
+from common.kube.client import Cluster
+from common.kube.meta import ObjectMeta
+from common.kube.reflector import Change
+from seed import refusals as module
+from seed.admission import Verdict
+from seed.refusals import Refusals
+from tests.unit.seed_world import CLUSTER_UID, PROJECT, SeedWorld, seed_world
+from tests.unit.test_admission import request
+from tests.unit.test_owners import Server, machine_set, metadata
+
+
+class SeedServer(Server):
+    """The seed's own API server, which has this cluster's Machines, too."""
+
+    name = "seed"
+
+
+class World:
+    def __init__(self, world: SeedWorld) -> None:
+        self.seed = world
+        self.server = SeedServer()
+        self.counts: Counter[str] = Counter()
+        self.refusals = Refusals(
+            cast(Cluster, self.server),
+            world.catalog,
+            world.books,
+            "replica",
+            count=lambda result, number: self.counts.update({result: number}),
+        )
+        cluster = world.catalog.user_cluster_by_uid(CLUSTER_UID)
+        assert cluster is not None
+        self.cluster = cluster
+
+    async def decided(self, uid: str = "u", machine: ObjectMeta | None = None, need: str = "cpu=8") -> Verdict:
+        found = await self.seed.admission.decide(request(uid, need))
+        self.refusals.heard(self.cluster, machine or metadata(), found)
+        return found
+
+    async def until(self, **counts: int) -> None:
+        async with asyncio.timeout(5):
+            while any(self.counts[result] < number for result, number in counts.items()):
+                await asyncio.sleep(0.01)
+
+    def remote(self, name: str) -> UserCluster:
+        """A user cluster with a kubeconfig, whose Secret is never answered."""
+        self.server.hangs = True
+        spec = msgspec.structs.replace(self.cluster.spec, kubeconfig_secret_ref=SecretRef(name=name))
+        of = ObjectMeta(name=name, namespace=PROJECT, uid=f"uid of {name}")
+        cluster = msgspec.structs.replace(self.cluster, metadata=of, spec=spec)
+        self.seed.catalog.user_clusters.store._set(of.key, cluster)
+        return cluster
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with seed_world() as seed:
+        made = World(seed)
+        running = asyncio.create_task(made.refusals.run())
+        await asyncio.sleep(0)
+        yield made
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_owners_are_told_and_the_machine_set_is_woken_when_there_is_room(world: World) -> None:
+    world.server.sets["pool"] = machine_set()
+    await world.seed.quota(limits="cpu=4", granted="cpu=4")
+    assert (await world.decided()).refusal is not None
+    await world.until(written=2)
+    assert world.server.about() == [
+        ("MachineSet", "pool", "QuotaExceeded"),
+        ("UserCluster", "c1", "QuotaExceeded"),
+    ]
+    assert world.refusals.waiting == 1
+    world.seed.limit("project-alpha", {"cpu": "6"})
+    await asyncio.sleep(0.3)
+    assert world.server.patches == [], "not even a part of it would fit"
+    world.seed.limit("project-alpha", {"cpu": "8"})
+    await world.until(woken=1)
+
+
+async def test_what_is_deleted_here_wakes_although_the_master_has_not_heard_of_it(world: World) -> None:
+    world.server.sets["pool"] = machine_set()
+    book = await world.seed.quota(limits="cpu=8", granted="cpu=8", used="cpu=8")
+    world.seed.tell(usage="cpu=8")
+    assert (await world.decided()).refusal is not None
+    await book.writer.change(lambda account: (msgspec.structs.replace(account, used={}), None))
+    await world.until(woken=1)
+
+
+async def test_nobody_waits_for_what_no_room_helps(world: World) -> None:
+    await world.seed.quota(limits="cpu=4", granted="cpu=4")
+    await world.decided(machine=ObjectMeta(name="bare", namespace="ns", uid="bare"))
+    await world.until(written=1)
+    assert world.server.about() == [("UserCluster", "c1", "QuotaExceeded")]
+    assert (await world.decided(need="cpu=1")).refusal is None
+    assert world.refusals.waiting == 0
+
+
+async def test_a_user_cluster_that_is_gone_is_forgotten_with_all_who_wait_there(world: World) -> None:
+    await world.seed.quota(limits="cpu=4", granted="cpu=4")
+    cluster = world.remote("c2")
+    world.refusals.heard(cluster, metadata(), await world.seed.admission.decide(request()))
+    await asyncio.sleep(0.1)
+    assert world.refusals.waiting == 1
+    catalog = world.seed.catalog
+    catalog.user_clusters.store._remove(cluster.metadata.key)
+    catalog._cluster_changed(Change(cluster, None))
+    assert world.refusals.waiting == 0
+    await asyncio.sleep(0.1)
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "owners of alpha/c2"]
+
+
+async def test_of_too_many_user_clusters_the_one_heard_of_first_is_forgotten(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_SERVERS", 3)  # one of them is the seed
+    await world.seed.quota(limits="cpu=4", granted="cpu=4")
+    found = await world.seed.admission.decide(request())
+    for name in ("c2", "c3", "c2", "c4"):
+        world.refusals.heard(world.remote(name), metadata(), found)
+    await asyncio.sleep(0.1)
+    running = {task.get_name() for task in asyncio.all_tasks()}
+    assert {name for name in running if name.startswith("owners of")} == {
+        "owners of seed",
+        "owners of alpha/c2",
+        "owners of alpha/c4",
+    }
+    assert world.refusals.waiting == 2
