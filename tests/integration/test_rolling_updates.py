@@ -1,0 +1,330 @@
+"""Rolling updates at a full quota, made by Cluster API's own controllers: what surge is for, and what it is not."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+import pytest_asyncio
+
+from common import resources
+from devcluster.cluster_api import ClusterApi, infrastructure_crd
+from devcluster.controlplane import ApiServer
+from devcluster.infrastructure import Infrastructure
+from devcluster.install import GROUP_PATH, Installation, named
+from devcluster.manifests import apply
+from tests.integration.test_cluster_api import (
+    CAPI,
+    INFRASTRUCTURE,
+    NAMESPACE,
+    SEED,
+    SIZE,
+    Seed,
+    cluster,
+    deployment,
+    machines_of,
+    made,
+)
+
+pytestmark = pytest.mark.integration
+
+CLUSTER = "rolling"
+WORKERS = f"{CAPI}/machinedeployments/workers"
+TEMPLATES = {"first": 4, "second": 4, "third": 4, "large": 8}
+"""Names of machine templates, and their CPUs."""
+
+ONE = {"cpu": "4", "machines": "1"}
+SECONDS = 60.0
+CALM_SECONDS = 1.5
+FORGOTTEN_SECONDS = 0.6
+"""What was read of a rollout is kept for half a second."""
+
+_numbers = itertools.count(1)
+
+
+class Rollouts(msgspec.Struct, frozen=True):
+    """One seed with Cluster API, and who brings up its machines."""
+
+    installed: Installation
+    provider: Infrastructure
+
+
+@pytest_asyncio.fixture(scope="module")
+async def rollouts(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rollouts]:
+    async with Installation(tmp_path_factory.mktemp("rolling"), seeds=1) as installed:
+        server = installed.cluster(SEED)
+        kinds = ("VSphereMachine", "VSphereMachineTemplate", "VSphereCluster")
+        async with ClusterApi(server, installed.directory, prompt=True):
+            await apply(server, [infrastructure_crd(kind, "v1beta1") for kind in kinds])
+            templates = [
+                made("VSphereMachineTemplate", name, {"template": {"spec": SIZE | {"numCPUs": cpus}}})
+                for name, cpus in TEMPLATES.items()
+            ]
+            await apply(server, [*cluster(CLUSTER), *templates])
+            workload = installed.cluster(installed.user_clusters[SEED])
+            async with Infrastructure(server, workload, NAMESPACE, CLUSTER) as provider:
+                yield Rollouts(installed, provider)
+
+
+class Watched:
+    """All Machines there are, at each revision of the API server, and all that the master shows of the quota."""
+
+    def __init__(self) -> None:
+        self.now: set[str] = set()
+        self.most = 0
+        self.usage: list[dict[str, int]] = []
+        self.lent: list[dict[str, int]] = []
+
+    def machine(self, kind: str, found: Any) -> None:
+        name = found["metadata"]["name"]
+        (self.now.discard if kind == "DELETED" else self.now.add)(name)
+        self.most = max(self.most, len(self.now))
+
+    def quota(self, _kind: str, found: Any) -> None:
+        status = found.get("status", {})
+        self.usage.append(resources.parse(status.get("globalUsage", {})))
+        self.lent.append(resources.parse(status.get("surge", {}).get("used", {})))
+
+
+class Rolling(Seed):
+    """The seed's API server, with a quota that the MachineDeployment `workers` fills."""
+
+    def __init__(
+        self, installed: Installation, session: aiohttp.ClientSession, name: str, count: int, watched: Watched
+    ) -> None:
+        super().__init__(installed.cluster(SEED), session)
+        self.name = name
+        self.count = count
+        self.limits = {"cpu": str(4 * count), "machines": str(count)}
+        self.watched = watched
+        self._master = installed.master
+
+    async def surge(self, surge: Mapping[str, str]) -> None:
+        """The quota now has this surge, and else its limits."""
+        subject = {"kind": "project", "name": NAMESPACE}
+        more = {"surge": dict(surge)} if surge else {}
+        await apply(self._master, [named("ResourceQuota", self.name, subject=subject, quota=self.limits, **more)])
+
+    async def roll(self, template: str) -> None:
+        """The deployment is to have Machines of this template."""
+        body: Any = deployment("workers", CLUSTER, self.count)
+        body["spec"]["template"]["spec"] = machines_of(CLUSTER, "VSphereMachineTemplate", template)
+        await apply(self.server, [body])
+
+    async def change(self, path: str, **spec: object) -> None:
+        status, why = await self.send("PATCH", path, {"spec": spec})
+        assert status == 200, why
+
+    async def rolled_to(self, template: str) -> None:
+        """Until its Machines are all of this template, and there are no others."""
+        async with asyncio.timeout(SECONDS):
+            while True:
+                made_of = await self._made_of()
+                if sorted(made_of.get(name, "") for name in await self.names()) == [template] * self.count:
+                    return
+                await asyncio.sleep(0.1)
+
+    async def _made_of(self) -> dict[str, str]:
+        cloned = "cluster.x-k8s.io/cloned-from-name"
+        found = await self.list(f"{INFRASTRUCTURE}/vspheremachines")
+        return {one["metadata"]["name"]: one["metadata"].get("annotations", {}).get(cloned, "") for one in found}
+
+    async def list(self, path: str) -> list[Any]:
+        async with self._session.get(path, raise_for_status=True) as answer:
+            return list((await answer.json())["items"])
+
+    async def set_of(self, template: str) -> Any:
+        """Its MachineSet, as soon as there is one."""
+        async with asyncio.timeout(SECONDS):
+            while True:
+                for found in await self.list(f"{CAPI}/machinesets"):
+                    if found["spec"]["template"]["spec"]["infrastructureRef"]["name"] == template:
+                        return found
+                await asyncio.sleep(0.05)
+
+    async def refused(self, template: str) -> None:
+        """Until the MachineSet of the template was told that a Machine of it was refused."""
+        uid = (await self.set_of(template))["metadata"]["uid"]
+        async with asyncio.timeout(SECONDS):
+            while True:
+                events = await self.list(f"/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events")
+                if any(
+                    event["reason"] == "QuotaExceeded" and event.get("regarding", {}).get("uid") == uid
+                    for event in events
+                ):
+                    return
+                await asyncio.sleep(0.05)
+
+    async def shows(self, right: Callable[[Watched], bool]) -> None:
+        async with asyncio.timeout(SECONDS):
+            while not right(self.watched):
+                await asyncio.sleep(0.05)
+
+    async def stays_with(self, machines: int) -> None:
+        """There are so many, and a while later still these and no others."""
+        before = set(self.watched.now)
+        assert len(before) == machines
+        await asyncio.sleep(CALM_SECONDS)
+        assert self.watched.now == before
+
+    async def lends_one(self) -> None:
+        """Until a rollout's first Machine stands on surge."""
+        await self.shows(lambda seen: seen.lent[-1] == resources.parse(ONE) and len(seen.now) == self.count + 1)
+
+    async def is_as_before(self) -> None:
+        """Until nothing is lent any more. The quota is full, and was never beyond its limit."""
+        limits = resources.parse(self.limits)
+        await self.shows(lambda seen: not seen.lent[-1] and seen.usage[-1] == limits)
+        assert not [use for use in self.watched.usage if resources.short(use, limits)]
+        status, why = await self.try_one()
+        assert status == 403, why
+
+    async def try_one(self, *owners: Mapping[str, object]) -> tuple[int, str]:
+        """A Machine of four CPUs that somebody makes by hand, and says it belongs to these."""
+        name = f"by-hand-{next(_numbers)}"
+        await apply(self.server, [made("VSphereMachine", name, SIZE)])
+        metadata = {"name": name, "namespace": NAMESPACE, "labels": {"deployment": "workers"}}
+        spec = machines_of(CLUSTER, "VSphereMachine", name)
+        body = {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine", "spec": spec}
+        return await self.send(
+            "POST", f"{CAPI}/machines", {**body, "metadata": {**metadata, "ownerReferences": owners}}
+        )
+
+
+async def follow(server: ApiServer, path: str, take: Callable[[str, Any], None], **query: str) -> None:
+    """Every change from the beginning, until cancelled."""
+    forever = aiohttp.ClientTimeout(total=None)
+    async with (
+        server.session() as session,
+        session.get(path, params={"watch": "1", **query}, timeout=forever, raise_for_status=True) as answer,
+    ):
+        async for line in answer.content:
+            event = json.loads(line)
+            take(event["type"], event["object"])
+    raise AssertionError("the watch ended")
+
+
+@asynccontextmanager
+async def full(rollouts: Rollouts, name: str, count: int, surge: Mapping[str, str]) -> AsyncIterator[Rolling]:
+    """A quota that so many Machines of the first template fill. Their deployment starts one before it stops one."""
+    installed, watched = rollouts.installed, Watched()
+    server = installed.cluster(SEED)
+    async with server.session() as session:
+        seed = Rolling(installed, session, name, count, watched)
+        await seed.surge(surge)
+        await installed.enforced(name)
+        only = {"fieldSelector": f"metadata.name={name}"}
+        watching = [
+            asyncio.create_task(follow(server, f"{CAPI}/machines", watched.machine)),
+            asyncio.create_task(follow(installed.master, f"{GROUP_PATH}/resourcequotas", watched.quota, **only)),
+        ]
+        try:
+            await seed.roll("first")
+            await seed.rolled_to("first")
+            await seed.shows(lambda seen: seen.usage[-1:] == [resources.parse(seed.limits)])
+            yield seed
+            assert not [task for task in watching if task.done()]
+        finally:
+            rollouts.provider.stalled = False
+            for task in watching:
+                task.cancel()
+            await asyncio.gather(*watching, return_exceptions=True)
+            await seed.clear()
+            async with installed.master.session() as admin:
+                await admin.delete(f"{GROUP_PATH}/resourcequotas/{name}", raise_for_status=True)
+
+
+async def test_a_rollout_of_ten_at_a_full_quota_waits_until_there_is_surge_and_then_completes(
+    rollouts: Rollouts,
+) -> None:
+    async with full(rollouts, "ten", 10, {}) as seed:
+        await seed.roll("second")
+        await seed.refused("second")
+        await seed.stays_with(10)
+
+        await seed.surge(ONE)
+        await seed.rolled_to("second")
+        assert seed.watched.most == 11
+        assert resources.parse(ONE) in seed.watched.lent
+        assert not [lent for lent in seed.watched.lent if resources.short(lent, resources.parse(ONE))]
+        await seed.is_as_before()
+
+
+async def test_scaling_up_and_pausing_in_the_middle_of_a_rollout_bring_no_more_machines(rollouts: Rollouts) -> None:
+    async with full(rollouts, "scaled", 3, ONE) as seed:
+        rollouts.provider.stalled = True
+        await seed.roll("second")
+        await seed.lends_one()
+
+        await seed.change(WORKERS, replicas=6)
+        await seed.refused("second")
+        await seed.stays_with(4)
+
+        await seed.change(WORKERS, replicas=3, paused=True)
+        newer = (await seed.set_of("second"))["metadata"]["name"]
+        await seed.change(f"{CAPI}/machinesets/{newer}", replicas=5)
+        await seed.stays_with(4)
+
+        rollouts.provider.stalled = False
+        await seed.change(WORKERS, paused=False)
+        await seed.rolled_to("second")
+        assert seed.watched.most == 4
+        await seed.is_as_before()
+
+
+async def test_forged_machines_of_a_rollout_get_no_more_than_the_surge_and_keep_none_of_it(rollouts: Rollouts) -> None:
+    two = {"cpu": "8", "machines": "2"}
+    async with full(rollouts, "forged", 3, two) as seed:
+        rollouts.provider.stalled = True
+        await seed.roll("second")
+        await seed.lends_one()
+        newer = await seed.set_of("second")
+        owner = {"apiVersion": newer["apiVersion"], "kind": "MachineSet", "controller": True}
+        owner |= {name: newer["metadata"][name] for name in ("name", "uid")}
+
+        await asyncio.sleep(FORGOTTEN_SECONDS)
+        status, why = await seed.try_one(owner)
+        assert status == 403, why  # maxSurge is one
+
+        rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 5, "maxUnavailable": 0}}
+        await seed.change(WORKERS, paused=True, rollout={"strategy": rolling})
+        outcomes = []
+        for _ in range(4):
+            outcomes.append((await seed.try_one(owner))[0])
+            await asyncio.sleep(FORGOTTEN_SECONDS)
+        assert outcomes.count(201) == 1
+        assert set(outcomes) == {201, 403}
+        status, why = await seed.try_one({**owner, "uid": "00000000-0000-0000-0000-000000000000"})
+        assert status == 403, why
+
+        rollouts.provider.stalled = False
+        await seed.change(WORKERS, paused=False)
+        await seed.rolled_to("second")
+        assert seed.watched.most == 5
+        await seed.is_as_before()
+
+
+async def test_a_larger_machine_gets_no_surge_and_another_template_in_the_middle_ends_within_the_limit(
+    rollouts: Rollouts,
+) -> None:
+    async with full(rollouts, "changed", 3, {"cpu": "16", "machines": "1"}) as seed:
+        await seed.roll("large")
+        await seed.refused("large")
+        await seed.stays_with(3)
+
+        rollouts.provider.stalled = True
+        await seed.roll("second")
+        await seed.lends_one()
+        await seed.roll("third")
+        await seed.set_of("third")
+        rollouts.provider.stalled = False
+        await seed.rolled_to("third")
+        assert seed.watched.most == 4
+        await seed.is_as_before()
