@@ -30,7 +30,9 @@ T = TypeVar("T")
 MAX_WAITING = 4096  # beyond that a claim is refused at once: it would only time out
 MAX_BATCH = 512
 LONGEST_LINGER = 0.002  # seconds
-LONGEST_TURN = 0.02  # for another's write after one's own; mostly it comes sooner, or there is none
+LONGEST_TURN = 0.02  # for another's write after one's own ...
+TURN_WRITES = 6  # ... and so many times as long as that took: the other hears, reads, decides, and writes
+CLOSE_CONFLICTS = 4  # with no more writes between them others write all the time, not only now and then
 LONGEST_TAKEN = 0.1  # ... by who took the account: it is sure to write
 MAX_CONFLICTS = 100
 
@@ -101,7 +103,8 @@ class AccountWriter:
         self._loaded = False
         self._stopped = False
         self._saving = False
-        self._contended = False  # others write to this account as well
+        self._contended = False  # others write to this account as busily
+        self._since_conflict = CLOSE_CONFLICTS + 1  # writes
         self._theirs = asyncio.Event()  # set: another has written since our last write
         self._highest = ("", 0)  # incarnation and sequence of the latest account known
         self._unsubscribe = store.subscribe(key.uid, self._observe)
@@ -195,7 +198,7 @@ class AccountWriter:
                     self._serving = []
                     await self._linger(len(batch))
                     if self._contended:
-                        await self._give_way(LONGEST_TURN)
+                        await self._give_way(min(TURN_WRITES * self._took, LONGEST_TURN))
         finally:
             self._stopped = True
             self._unsubscribe()
@@ -219,7 +222,7 @@ class AccountWriter:
         self._enough = 1
 
     async def _give_way(self, longest: float) -> None:
-        """Two replicas that write as fast as they can refuse each other nearly every time. So after a conflict each
+        """Two replicas that write as fast as they can refuse each other nearly every time. So after conflicts each
         waits for a write of another's after each of its own: by then it knows what to build on."""
         try:
             async with asyncio.timeout(longest):
@@ -236,7 +239,8 @@ class AccountWriter:
                 try:
                     await self._commit([entry for entry in batch if not entry.future.done()], read=conflicts > 0)
                 except ConflictError:
-                    self._contended = True
+                    self._contended = self._contended or self._since_conflict <= CLOSE_CONFLICTS
+                    self._since_conflict = 0
                     self._on_conflict()
                     await self._read_again(take=conflicts % 2 == 1)
                 else:
@@ -288,6 +292,7 @@ class AccountWriter:
                 self._saving = False
             self._took = time.monotonic() - started
             self._theirs.clear()
+            self._since_conflict += 1
             self._on_write(self._took, len(batch))
             self._written(before, Stored(after, version))
         elif not read and any(isinstance(outcome, Short | Fenced | Full | Taken) for outcome in outcomes):

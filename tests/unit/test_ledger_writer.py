@@ -593,6 +593,19 @@ async def test_an_account_that_was_taken_and_never_written_is_waited_for_a_momen
         assert ledger.conflicts == 1
 
 
+async def test_one_conflict_does_not_make_the_next_wait_for_a_turn_of_another() -> None:
+    async with opened(account(10)) as ledger:
+        ledger.store.seconds = 0.1
+        await ledger.claim("a")
+        ledger.store.before = [lambda present: accounts.claim_epoch(present, 9)]
+        await ledger.claim("b")
+        assert ledger.conflicts == 1
+        assert not ledger.writer._contended
+        ledger.store.before = [lambda present: accounts.claim_epoch(present, 10)]
+        await ledger.claim("c")
+        assert ledger.writer._contended, "two conflicts so close to each other are no accident"
+
+
 async def test_two_replicas_that_write_as_fast_as_they_can_take_turns() -> None:
     async with opened(account(1000)) as ledger:
         ledger.store.seconds = 0.002
