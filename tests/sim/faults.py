@@ -40,9 +40,11 @@ class Swarm(msgspec.Struct):
     steps: int
     seeds: int
     clusters: int
+    replicas: int  # of each seed
     two_quotas: bool
     settled: bool  # whether it begins with open accounts
     pace: float  # how fast time passes
+    fills: bool  # whether it is filled in the end
     rates: dict[str, float]
 
     def __getitem__(self, name: str) -> float:
@@ -51,7 +53,7 @@ class Swarm(msgspec.Struct):
 
 def draw(rng: random.Random, focus: Collection[str] = ()) -> Swarm:
     """`focus`: these happen in any case; "nothing" goes wrong, time passes "fast", there are "two_quotas"."""
-    steps = rng.choice((12, 20, 20, 30, 30, 40, 40, 60, 120)) if rng.random() > 0.002 else 1000
+    steps = rng.choice((12, 20, 20, 30, 40, 40, 60, 60, 120)) if rng.random() > 0.002 else 1000
     count = rng.choice((0, 1, 1, 2, 2, 3, 3, 4, 6))
     chosen = rng.sample(NAMES, count)
     rates = {name: rng.choice((0.3, 1.0, 1.0, 3.0)) for name in chosen}
@@ -64,6 +66,8 @@ def draw(rng: random.Random, focus: Collection[str] = ()) -> Swarm:
     return Swarm(
         steps=steps,
         seeds=rng.choice((1, 1, 2, 2, 2, 3)),
+        replicas=rng.choice((1, 2, 2, 2)),
+        fills=rng.random() < (0.6 if focus else 0.35),
         clusters=rng.choice((1, 1, 1, 2)),
         two_quotas=rng.random() < 0.3 or "two_quotas" in focus,
         settled=rng.random() < 0.9,

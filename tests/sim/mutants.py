@@ -401,7 +401,7 @@ ALL: tuple[Mutant, ...] = (
     Mutant(
         "release without the in-flight window",
         ((evidence, "overdue", lambda known, _window, _now: [(uid, seen) for uid, (seen, _) in known.items()]),),
-        ("loss", "never"),
+        ("slow", "fast"),
     ),
     Mutant("no epoch check", ((accounts, "_check_epoch", lambda *_a: None),), ("sluggish", "deletes")),
     Mutant("blind write, no compare-and-set", ((servers.Seed, "save", blind_write),)),
@@ -487,7 +487,7 @@ ALL: tuple[Mutant, ...] = (
         ("clusters", "lag", "fast"),
         5000,
     ),
-    Mutant("two quotas without cancel", ((Admission, "_cancel", no_cancel),), ("two_quotas",)),
+    Mutant("two quotas without cancel", ((Admission, "_cancel", no_cancel),), ("nothing", "two_quotas")),
     Mutant("nobody asks the master", ((Shortage, "wait", never_asks),)),
     Mutant("grant while learning", ((decision, "allot", grant_while_learning),), ("restore_master", "cut")),
     Mutant("grant what is not used", ((decision, "decide", grant_what_is_not_used),)),

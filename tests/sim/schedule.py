@@ -35,7 +35,8 @@ def run(number: int, *, focus: Collection[str] = (), trace: bool = False) -> Wor
         for _ in range(world.swarm.steps):
             chaos.step()
         quiet(world)
-        fill(world)
+        if world.swarm.fills:
+            fill(world)
         world.end()
     if world.truth.found is not None:
         raise world.truth.found
@@ -603,6 +604,8 @@ def quiet(world: World) -> None:
             if world.now > until:
                 world.fail(f"after {QUIET:g} quiet seconds: {left}")
             world.pass_time(2.5)
+            if not (world.wishes or world.network.flying):  # evidence takes its time
+                world.pass_time(2.5)
     world.tighten()
 
 

@@ -105,7 +105,7 @@ class World:
         if swarm.settled:
             self._settled()
         for site in self.sites.values():
-            for _ in range(2):
+            for _ in range(swarm.replicas):
                 self.start_replica(site)
         for _ in range(2 if swarm["master"] or swarm["sluggish"] else 1):
             self.start_master()
@@ -190,7 +190,7 @@ class World:
     # Processes -----------------------------------------------------------------------------------------------------
 
     def _loop(self) -> Loop:
-        return Loop(lambda: self.now, self.rng.choice((0.9, 0.95, 1.0, 1.05, 1.1)))
+        return Loop(self, self.rng.choice((0.9, 0.95, 1.0, 1.05, 1.1)))
 
     def start_replica(self, site: Site) -> None:
         replica = Replica(
@@ -246,7 +246,8 @@ class World:
         if after.reservations is not before.reservations:
             for name, kept in before.reservations.items():
                 if name not in after.reservations and (thing := self.things.get(name)) is not None:
-                    followed = replica.leader.sources.get(kept.source) if replica.leader is not None else None
+                    leader = replica.led.get(after.epoch, replica.leader)
+                    followed = leader.sources.get(kept.source) if leader is not None else None
                     self.truth.dropped(uid, thing, kept, followed.seen(name) if followed is not None else None)
         if after.used is before.used or after.used == before.used or after.epoch != before.epoch:
             return
