@@ -37,6 +37,7 @@ MAX_WAKES = 256
 MAX_SERIES = 512
 MAX_PARENTS = 1024
 PARENT_SECONDS = 300.0  # for which it is kept whose a MachineSet is
+FIRST_PAUSE = 2.0  # seconds after a failure; it doubles with each until RETRY
 AT_ONCE = 8  # requests to one API server
 MAX_ROUND = 64  # refusals taken up before Events are written
 PAUSE = 0.05  # seconds in which what belongs together comes together
@@ -128,6 +129,7 @@ class Owners:
         self._dropped = 0  # of the table's, that were counted
         self._parents: OrderedDict[str, tuple[float, Regarding | None]] = OrderedDict()
         self._unreachable_until = 0.0
+        self._failures = 0
         self._something = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -170,6 +172,8 @@ class Owners:
             except Exception:  # whatever it was, the next must be told
                 self._failed()
                 log.exception("telling owners of Machines failed", extra={"cluster": self.name})
+            else:
+                self._failures = 0
             if self._series.dropped > self._dropped:
                 self._count("dropped", self._series.dropped - self._dropped)
                 self._dropped = self._series.dropped
@@ -177,7 +181,8 @@ class Owners:
                 return
 
     def _failed(self) -> None:
-        self._unreachable_until = time.monotonic() + RETRY
+        self._unreachable_until = time.monotonic() + min(FIRST_PAUSE * 2**self._failures, RETRY)
+        self._failures = min(self._failures + 1, 10)
         self._count("failed", 1)
         while self._wakes:
             self._on_failed(self._wakes.popleft())

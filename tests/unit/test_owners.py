@@ -202,7 +202,7 @@ async def test_without_the_right_to_patch_nobody_waits_for_ever(world: World) ->
 async def test_an_api_server_that_is_away_is_tried_again_later_and_wakings_fail_at_once(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "RETRY", 0.3)
+    monkeypatch.setattr(module, "FIRST_PAUSE", 0.3)
     world.server.error = Unavailable(0, "Unavailable", "away")
     world.server.sets["pool"] = machine_set()
     world.owners.refused(refused())
