@@ -192,8 +192,10 @@ async def test_clusters_of_cluster_api_count_and_one_with_its_user_cluster_count
     await created(site, "seed-2", "two")
     await uses(site, 2)
     await created(site, "seed-1", "one")  # which says with whose credentials its Machines are sized
-    await site.reserves_nothing("seed-1", name=QUOTA)
+    assert (await create_in_cluster_api(site, "seed-2", "two")).status == 201
+    await site.reserves_nothing(*SEEDS, name=QUOTA)
     await uses(site, 2)
+    await site.delete("seed-2", f"{CAPI}/two")
     for seed in SEEDS:
         assert says_full(await create_in_cluster_api(site, seed, "three"), 2, 2)
         assert (await create_in_cluster_api(site, seed, "of-nobody", "")).status == 201

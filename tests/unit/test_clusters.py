@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from common import account as accounts
 from common.account import Reservation
@@ -207,6 +208,18 @@ async def test_a_kind_that_is_not_followed_yet_proves_nothing(monkeypatch: pytes
         uid = await found.cluster("a")
         with pytest.raises(Unavailable, match="not followed yet"):
             await found.alpha.generation("alpha/a", uid)
+
+
+async def test_where_crds_may_not_be_read_there_are_no_other_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def forbidden(request: web.Request) -> web.Response | None:
+        return status(403, "Forbidden") if "customresourcedefinitions" in request.path else None
+
+    async with counting(monkeypatch) as found:
+        found.api.answers += [forbidden] * 10_000
+        uid = await found.user_cluster("a")
+        await eventually(lambda: found.uses(1))
+        assert await found.alpha.generation("alpha/a", uid) == 0
+        assert await found.alpha.generation("alpha/b", "never-came") is None
 
 
 async def test_a_kind_that_comes_is_counted_and_one_that_goes_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
