@@ -131,7 +131,6 @@ class Following:
         self._reflectors: dict[str, Reflector[Any]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
-        self.epoch = 0  # grows when a reflector is replaced or goes
 
     def get(self, name: str) -> Reflector[Any] | None:
         return self._reflectors.get(name)
@@ -173,7 +172,6 @@ class Following:
     def _follow(self, name: str, wanted: Wanted[Any], resource: Resource[Any] | None) -> None:
         before = self._reflectors.pop(name, None)
         if before is not None:
-            self.epoch += 1
             self._tasks.pop(name).cancel()
         known = before.store.values() if before is not None else []
         if resource is None:

@@ -13,7 +13,7 @@ from common.api import UserCluster
 from common.kube.client import Cluster
 from common.kube.errors import ApiError, Malformed, Unavailable
 from common.kube.meta import object_key
-from common.kube.reflector import Change, IndexFunction, Reflector
+from common.kube.reflector import Change, IndexFunction
 from common.kube.served import Following, Wanted
 from seed import observed
 from seed.asking import Asking
@@ -25,7 +25,7 @@ from seed.machines.infrastructure import Described, undescribed
 from seed.machines.machine_controller import Machine
 from seed.providers.size import Footprint, ProviderUnavailable
 from seed.sizing import Sizing
-from seed.source import ListToken, Problem, reason_of
+from seed.source import Lists, ListToken, Problem, demand_lists, reason_of
 from seed.tally import Tally
 from seed.webhook_configuration import ConfigurationKeeper
 
@@ -36,12 +36,6 @@ MACHINES, POOLS = "machines", "pools"
 
 class Unseen(Described, frozen=True):
     """Of a Machine whose infrastructure object is not in the watch cache, and was not read either."""
-
-
-class Lists(ListToken, frozen=True):
-    """Of both watch caches: `number` is of the Machines, `pools` of the MachinePools, `connection` of both."""
-
-    pools: int = 0
 
 
 def _cluster_of(subject: Subject) -> str:
@@ -236,32 +230,19 @@ class Feed:
         return None
 
     def demand_list(self) -> ListToken:
-        machines, pools = self._following.get(MACHINES), self._following.get(POOLS)
-        return Lists(
-            self._following.epoch,
-            machines.relist() if machines is not None else 0,
-            pools.relist() if pools is not None else 0,
-        )
+        return demand_lists(self._following.reflectors)
 
     def listed_since(self, token: ListToken) -> bool:
         assert isinstance(token, Lists), "our own token"
-        if not self.counted:
-            return False
-        if self._following.epoch > token.connection:
-            return True
-        return all(reflector.lists_completed >= number for reflector, number in self._demanded(token))
+        return self.counted and not token.missing(self._following.reflectors)
 
     async def listed(self, token: ListToken) -> None:
         assert isinstance(token, Lists), "our own token"
         while not self.listed_since(token):
-            for reflector, number in self._demanded(token):
+            for reflector, number in token.missing(self._following.reflectors):
                 with suppress(TimeoutError):
                     await reflector.wait_listed(number, 1)
             await asyncio.sleep(0.2 if self.problem is not None else 0.02)
-
-    def _demanded(self, token: Lists) -> list[tuple[Reflector[Any], int]]:
-        wanted = ((self._following.get(MACHINES), token.number), (self._following.get(POOLS), token.pools))
-        return [(reflector, number) for reflector, number in wanted if reflector is not None]
 
     async def generation(self, namespaced_name: str, uid: str) -> int | None:
         """As Source's: by consistent lists, since a name may be a Machine's and a MachinePool's."""

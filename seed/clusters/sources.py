@@ -17,15 +17,9 @@ from common.kube.served import CRDS, Following, Served, Wanted
 from seed.catalog import clusters_key, project_of_key
 from seed.clusters.kinds import Kind, Owned
 from seed.clusters.tally import ClusterTally
-from seed.source import Followed, ListToken, Problem, reason_of
+from seed.source import Followed, Lists, ListToken, Problem, demand_lists, reason_of
 
 log = logging.getLogger(__name__)
-
-
-class Lists(ListToken, frozen=True):
-    """A list of each kind. A watch cache that is made later lists later anyway."""
-
-    demanded: tuple[tuple[Reflector[Any], int], ...]
 
 
 class ProjectClusters:
@@ -147,16 +141,16 @@ class ClusterSources(Mapping[str, Followed]):
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def demand_list(self) -> ListToken:
-        return Lists(0, 0, tuple((reflector, reflector.relist()) for reflector in self._reflectors))
+        return demand_lists(self._reflectors)
 
     def listed_since(self, token: ListToken) -> bool:
         assert isinstance(token, Lists), "our own token"
-        return self.counted and all(reflector.lists_completed >= number for reflector, number in self._demanded(token))
+        return self.counted and not token.missing(self._reflectors)
 
     async def listed(self, token: ListToken) -> None:
         assert isinstance(token, Lists), "our own token"
         while not self.listed_since(token):
-            for reflector, number in self._demanded(token):
+            for reflector, number in token.missing(self._reflectors):
                 with suppress(TimeoutError):
                     await reflector.wait_listed(number, 1)
             await asyncio.sleep(0.2 if self.problem is not None else 0.02)
@@ -182,11 +176,6 @@ class ClusterSources(Mapping[str, Followed]):
     @property
     def _reflectors(self) -> list[Reflector[Any]]:
         return [self._reflector, *self._following.reflectors]
-
-    def _demanded(self, token: Lists) -> list[tuple[Reflector[Any], int]]:
-        """What is still followed by the same watch cache."""
-        present = self._reflectors
-        return [(reflector, number) for reflector, number in token.demanded if reflector in present]
 
     async def _check_unserved(self, crd: str) -> None:
         """That we do not follow a kind does not prove that there is nothing of it. Raises ApiError."""

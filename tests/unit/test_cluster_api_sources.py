@@ -299,6 +299,23 @@ async def test_a_list_is_demanded_of_machines_and_pools(monkeypatch: pytest.Monk
             assert made.source.listed_since(token)
 
 
+async def test_a_kind_that_moves_to_another_version_answers_no_demand_for_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with seed(monkeypatch) as made:
+        await made.cluster()
+        async with leading(made):
+            await eventually(lambda: made.uses(""))
+            machines, pools = (made.feed._following.get(kind) for kind in ("machines", "pools"))
+            assert machines is not None
+            monkeypatch.setattr(machines, "relist", lambda: machines.lists_started + 1)  # the API server is slow
+            token = made.source.demand_list()
+            await made.crd("machinepools", "v1beta2")
+            await eventually(lambda: made.feed._following.get("pools") not in (None, pools) and made.source.counted)
+            assert not made.source.listed_since(token)
+            monkeypatch.undo()
+
+
 async def test_a_fresh_read_finds_machines_and_pools_by_their_uid(monkeypatch: pytest.MonkeyPatch) -> None:
     async with seed(monkeypatch) as made:
         await made.cluster()
