@@ -1,10 +1,10 @@
-"""Loans: a rollout's Machines that stand on a quota's surge until what they replace is gone. Pure.
+"""Loans: a rollout's Machines that stand on a quota's surge until there is room for them. Pure.
 
-A loan is a reservation with `replaces`, the uid of an older Machine of the same rollout. While both are there, the
-newer one is left out of the count and its reservation stays, on the surge. Once the older one is gone, the newer one is
-counted and its reservation dropped, in the same write: it takes the place that became free. If it needs more than
-that, and the account holds no more, the loan goes on. So what is counted never exceeds what is held on account of a
-rollout, and no rollout turns surge into quota.
+A loan is a reservation with `replaces`, the uid of an older Machine of the same rollout. At first the newer one is left
+out of the count and its reservation stays, on the surge. As soon as the account holds enough that is free, the newer
+one is counted and its reservation dropped, in the same write: it takes the place of what has gone, the older one or,
+since a controller chooses by itself, another. So what is counted never exceeds what is held on account of a rollout,
+and no rollout turns surge into quota.
 """
 
 from __future__ import annotations
@@ -29,22 +29,20 @@ def count(
     seen: Mapping[str, int],
     gone: Collection[str],
     sizes: Mapping[str, ResourceList],
-    present: Collection[str],
 ) -> Account:
     """`accounts.count` for a source with loans.
 
-    `sizes` are, by uid, what lent Machines take in `used`; `present` are the replaced ones that are there. Both come
-    from the very state that `used` was summed from. Raises StaleEpochError.
+    `sizes` are, by uid, what lent Machines take in `used`, from the very state that it was summed from. Raises
+    StaleEpochError.
     """
     loans = of_source(account, source)
     if not loans:
         return accounts.count(account, epoch, source, used, seen, gone)
     on_surge = [uid for uid in loans if uid in sizes]
-    ended = [uid for uid in on_surge if loans[uid].replaces not in present]
     used = resources.subtract(used, resources.total(sizes[uid] for uid in on_surge))
     seen = {uid: generation for uid, generation in seen.items() if uid not in on_surge}
     after = accounts.count(account, epoch, source, used, seen, gone)
-    for uid in ended:
+    for uid in on_surge:
         free = resources.subtract(accounts.held(after), accounts.use(after))
         more = resources.subtract(sizes[uid], surge.regular(loans[uid].amount))
         if not resources.short(more, resources.only(free, surge.regular(after.granted))):

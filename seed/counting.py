@@ -196,7 +196,7 @@ class Counting:
             if source is None or source.key in silent or checks == MAX_CHECKS:
                 continue
             if reservation.replaces and source.tally.sizes([uid]):
-                continue  # it came, and what it replaces is still there
+                continue  # it came, and stands on surge
             checks += 1
             try:
                 generation = await source.generation(reservation.object, uid)

@@ -215,19 +215,6 @@ def a_loan_is_counted_at_once(account: Account, epoch: int, source: str, *state:
     return _count(account, epoch, source, *state)
 
 
-def a_loan_ends_early(*arguments: Any, present: object, **options: Any) -> Account:
-    return _count_loans(*arguments, present=(), **options)
-
-
-def a_loan_ends_beyond_what_is_held(
-    account: Account, epoch: int, source: str, used: Any, seen: Any, gone: Any, sizes: Any, present: Any
-) -> Account:
-    lent = loans.of_source(account, source)
-    kept = [uid for uid in lent if uid in sizes and lent[uid].replaces in present]
-    used = resources.subtract(used, resources.total(sizes[uid] for uid in kept))
-    return _count(account, epoch, source, used, {uid: number for uid, number in seen.items() if uid not in kept}, gone)
-
-
 # The seed's programs ---------------------------------------------------------------------------------------------
 
 
@@ -381,7 +368,6 @@ def master_writes_blindly(self: servers.Master, uid: str, ledger: MasterLedger, 
 
 
 _count = accounts.count
-_count_loans = loans.count
 _obey = accounts.obey
 _commit = AccountWriter._commit
 _save = servers.Seed.save
@@ -470,15 +456,7 @@ ALL: tuple[Mutant, ...] = (
         ((tending, "claimed", lambda account, term, **_k: accounts.claim_epoch(account, term)),),
         ("restore_seed", "cold"),
     ),
-    Mutant(
-        "a loan is counted while what it replaces is there",
-        ((loans, "count", a_loan_is_counted_at_once),),
-        ("rollouts",),
-    ),
-    Mutant("a loan ends before what it replaces", ((loans, "count", a_loan_ends_early),), ("rollouts",)),
-    Mutant(
-        "a loan ends beyond what is held", ((loans, "count", a_loan_ends_beyond_what_is_held),), ("rollouts", "deletes")
-    ),
+    Mutant("a loan is counted where there is no room", ((loans, "count", a_loan_is_counted_at_once),), ("rollouts",)),
     Mutant("two replace the same one", ((accounts, "_is_taken", lambda *_a: False),), ("rollouts",)),
     Mutant("a stale source counts as zero", ((Accounts, "counted", stale_is_zero),), ("stale", "cut")),
     Mutant(

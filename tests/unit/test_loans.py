@@ -47,7 +47,6 @@ def counted(account: Account, machines: dict[str, ResourceList], gone: frozenset
         seen=dict.fromkeys(machines, 0),
         gone=gone,
         sizes={uid: machines[uid] for uid in loans.of_source(account, SOURCE) if uid in machines},
-        present=machines,
     )
 
 
@@ -74,6 +73,25 @@ def test_once_the_older_one_is_gone_the_newer_one_takes_its_place_and_the_surge_
     assert accounts.use(account) == {"cpu": 16, "machines": 4}
     assert account.reservations == {}
     lend(account, "next", loan("m1"))
+
+
+def test_whichever_machine_goes_the_newer_one_takes_its_place() -> None:
+    """A controller does not know which one the account names."""
+    account = counted(lend(full(), "new", loan("m0")), {"m0": SIZE, "m1": SIZE, "m2": SIZE, "new": SIZE})
+    assert accounts.use(account) == {"cpu": 16, "machines": 4}
+    assert account.reservations == {}
+    lend(account, "next", loan("m0"))
+
+
+def test_of_two_on_surge_one_takes_the_place_of_one_that_goes() -> None:
+    wide = surge.ceilings({"cpu": 16, "machines": 4}, {"cpu": 8, "machines": 2})
+    account = full(granted={**HELD, "surge.cpu": 8, "surge.machines": 2})
+    for uid, replaced in (("new", "m0"), ("newer", "m1")):
+        account, outcome = accounts.reserve(account, wide, uid, loan(replaced))
+        assert isinstance(outcome, Admitted), outcome
+    account = counted(account, {"m1": SIZE, "m2": SIZE, "m3": SIZE, "new": SIZE, "newer": SIZE})
+    assert accounts.use(account) == {"cpu": 16, "machines": 4, "surge.cpu": 4, "surge.machines": 1}
+    assert len(account.reservations) == 1
 
 
 def test_a_newer_one_that_goes_gives_the_surge_back() -> None:
