@@ -211,8 +211,10 @@ def admit_beyond_what_is_held(account: Account, limits: Mapping[str, int]) -> di
 # Rollouts ------------------------------------------------------------------------------------------------------------
 
 
-def a_loan_is_counted_at_once(account: Account, epoch: int, source: str, *state: Any, **_loans: object) -> Account:
-    return _count(account, epoch, source, *state)
+def a_loan_is_counted_at_once(
+    account: Account, epoch: int, source: str, used: Any, seen: Any, gone: Any, sizes: object
+) -> Account:
+    return _count(account, epoch, source, used, seen, gone)
 
 
 # The seed's programs ---------------------------------------------------------------------------------------------
