@@ -114,7 +114,7 @@ async def test_a_fresh_read_tells_the_generation_or_that_there_is_none(monkeypat
 async def test_an_api_that_is_not_served_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """It answers 404, as for a Machine that does not exist: that must not release its reservation."""
     async with following(monkeypatch) as there:
-        await eventually(lambda: there.source.current)
+        await eventually(lambda: there.source.current and there.api.watches)  # which would take the prepared answer
 
         async def not_served(_request: web.Request) -> web.Response:
             return web.Response(status=404, text="404 page not found")
