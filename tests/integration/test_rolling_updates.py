@@ -42,6 +42,7 @@ TEMPLATES = {"first": 4, "second": 4, "third": 4, "large": 8}
 
 ONE = {"cpu": "4", "machines": "1"}
 SECONDS = 60.0
+BY_HAND = "by-hand"
 CALM_SECONDS = 1.5
 FORGOTTEN_SECONDS = 0.6
 """What was read of a rollout is kept for half a second."""
@@ -123,18 +124,18 @@ class Rolling(Seed):
         assert status == 200, why
 
     async def rolled_to(self, template: str) -> None:
-        """Until its Machines are all of this template, and there are no others."""
+        """Until there are as many Machines as are wanted, all of this template or made by hand."""
         async with asyncio.timeout(SECONDS):
             while True:
-                made_of = await self._made_of()
-                if sorted(made_of.get(name, "") for name in await self.names()) == [template] * self.count:
+                made_of, names = await self._made_of(), await self.names()
+                if len(names) == self.count and {made_of.get(name, "") for name in names} - {BY_HAND} == {template}:
                     return
                 await asyncio.sleep(0.1)
 
     async def _made_of(self) -> dict[str, str]:
         cloned = "cluster.x-k8s.io/cloned-from-name"
         found = await self.list(f"{INFRASTRUCTURE}/vspheremachines")
-        return {one["metadata"]["name"]: one["metadata"].get("annotations", {}).get(cloned, "") for one in found}
+        return {one["metadata"]["name"]: one["metadata"].get("annotations", {}).get(cloned, BY_HAND) for one in found}
 
     async def list(self, path: str) -> list[Any]:
         async with self._session.get(path, raise_for_status=True) as answer:
@@ -188,7 +189,7 @@ class Rolling(Seed):
 
     async def try_one(self, *owners: Mapping[str, object]) -> tuple[int, str]:
         """A Machine of four CPUs that somebody makes by hand, and says it belongs to these."""
-        name = f"by-hand-{next(_numbers)}"
+        name = f"{BY_HAND}-{next(_numbers)}"
         await apply(self.server, [made("VSphereMachine", name, SIZE)])
         metadata = {"name": name, "namespace": NAMESPACE, "labels": {"deployment": "workers"}}
         spec = machines_of(CLUSTER, "VSphereMachine", name)
