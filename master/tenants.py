@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import msgspec
 
 from common.api import MASTER_MANAGER, Condition
@@ -16,8 +18,9 @@ from master.objects import ORGANIZATIONS, PROJECTS, MasterQuota, Named
 from master.seeds import Seeds
 
 SETTLE = 1.0  # seconds to wait for more of the same
+ARRIVING = 15.0  # ... for a project that was made just now to be on all seeds
 USAGE_EVERY = 5.0  # seconds in which a changed use is repeated here
-WORKERS = 8
+WORKERS = 2  # what people read must not crowd out what programs wait for
 TIMEOUT = 15.0
 
 Key = tuple[str, str]  # plural and name
@@ -35,6 +38,8 @@ class Tenants:
         self._controller: Controller[Key] = Controller(
             "tenant-status", self._show, workers=WORKERS, timeout=TIMEOUT, on_reconcile=on_reconcile
         )
+
+        self._arriving: dict[Key, float] = {}  # since when (monotonic); no longer than ARRIVING
 
     async def run(self) -> None:
         ends = self._caches.listen(self._changed)
@@ -82,9 +87,13 @@ class Tenants:
         )
         there = cache.store.get(name)
         if there is None:
+            self._arriving.pop(key, None)
             return None
+        if plural == "projects" and self._arrives(key, there):
+            return SETTLE
         status = self._project(there) if plural == "projects" else self._organization(there)
-        if all(there.status.get(field) == value for field, value in status.items()):
+        known = {**there.status, "conditions": _conditions(there)}
+        if all(known.get(field) == value for field, value in status.items()):
             return None
         try:
             await self._cluster.apply(
@@ -96,6 +105,17 @@ class Tenants:
         except NotFound:
             return None
         return None
+
+    def _arrives(self, key: Key, project: Named) -> bool:
+        """Nothing is said of it yet, and it is on its way to seeds in reach: a moment later one write tells all."""
+        on_its_way = any(
+            link.connected and link.sync is not None and not link.sync.in_sync(*key) for link in self._seeds.present()
+        )
+        if project.status or not on_its_way:
+            self._arriving.pop(key, None)
+            return False
+        now = time.monotonic()
+        return now - self._arriving.setdefault(key, now) < ARRIVING
 
     def _project(self, project: Named) -> dict[str, object]:
         name, organization = project.metadata.name, organization_of(project)
@@ -111,7 +131,7 @@ class Tenants:
             ready = _ready(False, "SeedNotSynced", f"not known to be on {some}")
         else:
             ready = _ready(True, "AllSeeds", "the project is on all seeds")
-        before = msgspec.convert(project.status.get("conditions", []), list[Condition])
+        before = _conditions(project)
         ready = msgspec.structs.replace(ready, observed_generation=project.metadata.generation)
         status: dict[str, object] = {
             "observedGeneration": project.metadata.generation,
@@ -140,6 +160,10 @@ class Tenants:
         return sorted(
             self._caches.quotas.store.by_index(BY_SUBJECT, f"{kind}/{name}"), key=lambda quota: quota.metadata.name
         )
+
+
+def _conditions(there: Named) -> list[Condition]:
+    return msgspec.convert(there.status.get("conditions", []), list[Condition])
 
 
 def _ready(ready: bool, reason: str, message: str) -> Condition:
