@@ -81,7 +81,7 @@ def quota_status(view: QuotaView, before: QuotaStatus, now: str) -> QuotaStatus:
         _enforced(present),
         _usage_current(present),
         _near_limit(use, view.limits, view.spec.warn_at_percent),
-        _exceeded(use, view.limits, before),
+        _exceeded(use, view.limits, before, warn=view.spec.enforcement == "warn"),
     ]
     conditions = [msgspec.structs.replace(each, observed_generation=view.generation) for each in conditions]
     return QuotaStatus(
@@ -298,7 +298,7 @@ def _near_limit(use: ResourceList, limits: ResourceList, warn_at_percent: int) -
     return _condition("NearLimit", False, "BelowWarnPercent", f"all below {warn_at_percent}% of the limit")
 
 
-def _exceeded(use: ResourceList, limits: ResourceList, before: QuotaStatus) -> Condition:
+def _exceeded(use: ResourceList, limits: ResourceList, before: QuotaStatus, *, warn: bool) -> Condition:
     over = [name for name, limit in limits.items() if use.get(name, 0) > limit]
     if not over:
         return _condition("Exceeded", False, "WithinLimit", "")
@@ -311,12 +311,8 @@ def _exceeded(use: ResourceList, limits: ResourceList, before: QuotaStatus) -> C
     else:
         reason = "UsageNotAdmitted"
     why = "the limit was lowered" if reason == "LimitLowered" else "this use was not admitted here"
-    return _condition(
-        "Exceeded",
-        True,
-        reason,
-        f"{_texts(over, use, limits)}: {why}; nothing is removed, and nothing more is admitted until use has fallen",
-    )
+    more = "what more comes is admitted with a warning" if warn else "nothing more is admitted until use has fallen"
+    return _condition("Exceeded", True, reason, f"{_texts(over, use, limits)}: {why}; nothing is removed, and {more}")
 
 
 def _condition(kind: str, status: bool | None, reason: str, message: str) -> Condition:

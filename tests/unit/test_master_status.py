@@ -159,6 +159,12 @@ def test_exceeded_says_whether_the_limit_was_lowered_or_use_was_not_admitted():
     assert condition(status(seed(use={"cpu": "70"}), before=before), "Exceeded")[:2] == ("True", "UsageNotAdmitted")
 
 
+def test_exceeded_promises_no_refusals_where_the_quota_only_warns():
+    use = seed(use={"cpu": "70"})
+    assert "nothing more is admitted" in condition(status(use), "Exceeded")[2]
+    assert "admitted with a warning" in condition(status(use, enforcement="warn"), "Exceeded")[2]
+
+
 def test_transition_time_is_kept_while_the_status_is():
     before = status(seed())
     same_status = quota_status(view(seed(use={"cpu": "1"})), before, LATER)
