@@ -326,6 +326,8 @@ async def _condition(session: aiohttp.ClientSession, path: str, kind: str) -> st
     conditions = body.get("status", {}).get("conditions", ())
     for condition in conditions:
         if condition["type"] == kind:
+            if condition.get("observedGeneration", body["metadata"]["generation"]) != body["metadata"]["generation"]:
+                return f"{kind} of an older generation"
             return "" if condition["status"] == "True" else f"{condition['reason']}: {condition['message']}"
     return f"no condition {kind} yet"
 

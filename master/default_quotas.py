@@ -15,7 +15,7 @@ from master.objects import MASTER_QUOTAS, MasterQuota
 
 log = logging.getLogger(__name__)
 
-WORKERS = 64  # as many as decide about quotas, for these come first
+WORKERS = 16
 TIMEOUT = 30.0  # seconds for one project or organization
 WATCH_LAG = 1.0  # seconds to wait for the watch to show what the API server has already
 

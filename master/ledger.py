@@ -49,19 +49,25 @@ class Ledgers:
     async def load(self, quota: MasterQuota, seeds: Collection[str]) -> Stored:
         """The quota's ledger; made anew where there is none, or where the one that is there is not the one noted."""
         noted = quota.metadata.annotations.get(LEDGER_ANNOTATION, "")
-        found = await self._read(quota.metadata.uid)
-        if found is None:
-            stored = await self._create(quota, fresh(seeds, learning=bool(noted)))
-            if noted:
-                log.warning("ledger is gone, learning what seeds hold", extra={"quota": quota.metadata.name})
-        elif noted and found.ledger.incarnation != noted:
-            log.warning("ledger is not the one noted on the quota, learning", extra={"quota": quota.metadata.name})
-            stored = await self.save(quota, found, forgotten(found.ledger, incarnation()))
-        else:
-            stored = found
+        # Of a quota that is new, making one tells whether there is one: to ask first costs a request more.
+        stored = None if noted else await self._create(quota, fresh(seeds, learning=False))
+        if stored is None:
+            stored = await self._found(quota, seeds, noted)
         if noted != stored.ledger.incarnation:
             await self.note(quota, stored.ledger.incarnation)
         return stored
+
+    async def _found(self, quota: MasterQuota, seeds: Collection[str], noted: str) -> Stored:
+        found = await self._read(quota.metadata.uid)
+        if found is None:
+            found = await self._create(quota, fresh(seeds, learning=True))
+            if found is None:
+                raise Conflict(409, "Conflict", f"ledger of seedquota/{quota.metadata.name}: another was made just now")
+            log.warning("ledger is gone, learning what seeds hold", extra={"quota": quota.metadata.name})
+        elif noted and found.ledger.incarnation != noted:
+            log.warning("ledger is not the one noted on the quota, learning", extra={"quota": quota.metadata.name})
+            found = await self.save(quota, found, forgotten(found.ledger, incarnation()))
+        return found
 
     async def save(self, quota: MasterQuota, stored: Stored, ledger: MasterLedger) -> Stored:
         """Replace the stored ledger. Raises Conflict when it has changed since; then it must be loaded again."""
@@ -101,11 +107,12 @@ class Ledgers:
             ledger = fresh((), learning=True)
         return Stored(ledger, found.metadata.resource_version)
 
-    async def _create(self, quota: MasterQuota, ledger: MasterLedger) -> Stored:
+    async def _create(self, quota: MasterQuota, ledger: MasterLedger) -> Stored | None:
+        """None where there is one already."""
         try:
             created = await self._cluster.create(MASTER_LEDGERS, self._body(quota, ledger), self._namespace)
-        except AlreadyExists as error:
-            raise Conflict(409, "Conflict", f"ledger of seedquota/{quota.metadata.name}: {error.message}") from error
+        except AlreadyExists:
+            return None
         return Stored(ledger, created.metadata.resource_version)
 
     def _body(self, quota: MasterQuota, ledger: MasterLedger) -> dict[str, object]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import msgspec
 
 from common import grants, resources, surge
@@ -96,7 +98,9 @@ class QuotaState:
         self.quota = quota
         self.spec = msgspec.convert(quota.spec, ResourceQuotaSpec)
         self._parse()
+        self.since = time.monotonic()
         self.stored: Stored | None = None
+        self.noted_at = float("-inf")  # when the quota was last told which ledger it has
         self.known: MasterLedger | None = None  # as it was last known to be durable, while that is in doubt
         self.seeds: dict[str, SeedAccount] = {}
         self.view: QuotaView | None = None

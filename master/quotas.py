@@ -52,9 +52,12 @@ WORKERS = 64
 STATUS_WORKERS = 8  # what people read must not crowd out what programs wait for
 TIMEOUT = 30.0  # seconds for one decision
 POLL_ASK = 0.2  # seconds until another look while an ask waits
+COPIES_FIRST = 5.0  # seconds that a quota made just now waits for its first copy: nothing can be decided before
+FIRST_WORD = 1.0  # seconds until a seed that has said nothing is written to: mostly it asks sooner
 STATUS_EVERY = 0.1  # seconds between writes of one quota's status
+STATUS_SETTLING = 1.0  # ... while it is on its way to the seeds: mostly it is there sooner
 RESERVED_EVERY = 1.0  # ... where only what is reserved has changed
-STATUS_ECHO = 2.0  # seconds after a write in which the watch may still show what was before
+ECHO = 2.0  # seconds after a write in which the watch may still show what was before
 AGES_EVERY = 30.0
 
 
@@ -123,7 +126,7 @@ class Quotas:
                 and (state := self.states.get(name)) is not None
                 and not same(new.status, state.shown)
             ):
-                self._status.queue.add_after(name, STATUS_ECHO)
+                self._status.queue.add_after(name, ECHO)
         elif plural in ("projects", "organizations") and (old is None or new is None):
             kind = plural.removesuffix("s")
             for quota in self._caches.quotas.store.by_index(BY_SUBJECT, f"{kind}/{name}"):
@@ -165,8 +168,14 @@ class Quotas:
             state = self.states[name] = self._open(quota)
         state.take(quota)
         if state.stored is None:
+            if (wait := self._awaits_copy(state)) > 0:
+                return wait
             state.stored = await self._ledgers.load(quota, [link.name for link in self._seeds.present()])
-        elif quota.metadata.annotations.get(LEDGER_ANNOTATION) != state.stored.ledger.incarnation:
+            state.noted_at = time.monotonic()
+        elif (
+            quota.metadata.annotations.get(LEDGER_ANNOTATION) != state.stored.ledger.incarnation
+            and time.monotonic() - state.noted_at >= ECHO
+        ):
             await self._note(state, state.stored.ledger)
         ledger = state.stored.ledger
         if state.known is not None and grants.went_back(ledger, state.known):
@@ -190,7 +199,8 @@ class Quotas:
         state.view = view
         self._note_troubles(view, name)
         self._publish(state, decision, now)
-        self._status.queue.add_after(name, max(0.0, state.shown_at + STATUS_EVERY - now))
+        every = STATUS_SETTLING if _settling(view) else STATUS_EVERY
+        self._status.queue.add_after(name, max(every - STATUS_EVERY, state.shown_at + every - now))
         return self._again(state, decision, now)
 
     def _open(self, quota: MasterQuota) -> QuotaState:
@@ -201,6 +211,15 @@ class Quotas:
             if copy is not None and copy.metadata.labels.get(UID_LABEL) == state.uid:
                 self._hear(state, link.name, copy)
         return state
+
+    def _awaits_copy(self, state: QuotaState) -> float:
+        """For how many seconds: of a quota without a ledger, which no seed has yet although one could."""
+        if LEDGER_ANNOTATION in state.quota.metadata.annotations:
+            return 0.0
+        there = [self._synced(state, link) for link in self._seeds.present()]
+        if True in there or False not in there:
+            return 0.0
+        return state.since + COPIES_FIRST - time.monotonic()
 
     async def _forget(self, state: QuotaState) -> None:
         for link in self._seeds.links.values():
@@ -264,6 +283,7 @@ class Quotas:
             _mark(self.learning, seed.name, name, not seed.learned and not seed.lost)
 
     async def _note(self, state: QuotaState, ledger: MasterLedger) -> None:
+        state.noted_at = time.monotonic()
         try:
             await self._ledgers.note(state.quota, ledger.incarnation)
         except (NotFound, Conflict) as error:
@@ -303,6 +323,8 @@ class Quotas:
         """In how many seconds to decide once more although nobody reports anything."""
         allotment = decision.allotment
         waits = [] if allotment.again is None else [allotment.again / 1000]
+        if state.quota.metadata.annotations.get(LEDGER_ANNOTATION) != decision.ledger.incarnation:
+            waits.append(ECHO)
         if decision.granting and any(
             seat.asking and seat.seed not in allotment.answered and seat.seed not in allotment.draining
             for seat in decision.seats
@@ -395,9 +417,11 @@ class Quotas:
             account = state.account(seed)
             seen = account.seen if account.report is not None and account.report.nonce else 0
             message = grants.message(ledger, seed, recalls.get(seed, {}), account.asked, seen)
+            before, written_at = link.publisher.last(state.name, copy.metadata.uid)
+            # A limit that is on its way to the seed is shown when it is there: one write instead of two.
             shown = Shown(
                 observed_generation=copy.metadata.generation,
-                hard=hard,
+                hard=hard if before is None or copy.spec == state.quota.spec else before.hard,
                 global_usage=global_usage,
                 reserved=shown_reserved,
                 grant=grant_to_wire(
@@ -407,7 +431,6 @@ class Quotas:
                     unavailable=account.unavailable,
                 ),
             )
-            before, written_at = link.publisher.last(state.name, copy.metadata.uid)
             within = self._within(account, before, shown, use, written_at, now)
             link.publisher.offer(state.name, copy.metadata.uid, shown, words, within=within)
 
@@ -420,8 +443,11 @@ class Quotas:
         written_at: float,
         now: float,
     ) -> float:
-        """In how many seconds the seed should hear it: 0 where somebody waits for it."""
-        if before is None or before.hard != shown.hard or _speaks(before, shown):
+        """In how many seconds the seed should hear it: 0 where somebody waits for it. One that has not said anything
+        yet is about to ask."""
+        if before is None:
+            return 0.0 if account.report is not None else FIRST_WORD
+        if before.hard != shown.hard or _speaks(before, shown):
             return 0.0
         since = now - account.refused_at
         fell = since < WAITING and any(
@@ -440,7 +466,7 @@ class Quotas:
         status = quota_status(state.view, state.shown, conditions.now())
         if same(status, state.shown):
             there = self._caches.quotas.store.get(name)
-            if there is None or now - state.shown_at < STATUS_ECHO or same(status, there.status):
+            if there is None or now - state.shown_at < ECHO or same(status, there.status):
                 return None
         elif same(msgspec.structs.replace(status, reserved=state.shown.reserved), state.shown):
             wait = state.shown_at + RESERVED_EVERY - now
@@ -480,6 +506,15 @@ def _speaks(before: Shown, shown: Shown) -> bool:
         now.answered,
         now.learning,
     ) or (bool(now.recall) and now.recall != was.recall)
+
+
+def _settling(view: QuotaView) -> bool:
+    """Not in force yet on a seed that is in reach."""
+    return any(
+        seed.synced is False or (seed.connected and (seed.fenced or not seed.reported))
+        for seed in view.seeds
+        if not seed.lost and not seed.gone
+    )
 
 
 def _mark(marked: dict[str, set[str]], seed: str, quota: str, troubled: bool) -> None:

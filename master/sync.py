@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +22,7 @@ from master.objects import ORGANIZATIONS, PROJECTS, QUOTA_COPIES, QUOTA_SETTINGS
 
 log = logging.getLogger(__name__)
 
-WORKERS = 8
+WORKERS = 8  # for quotas, and as many for the rest
 TIMEOUT = 30.0  # seconds for one object
 FINALIZING = 1.0  # seconds until another look at a copy that is being deleted
 SUCCEEDED = 1.0  # ... at one that must not go before another is here; that one's coming is heard of sooner
@@ -81,9 +82,17 @@ class CopySync:
         self._cluster = cluster
         self._there = there
         self._on_settled = on_settled
-        self._queue: WorkQueue[Key] = WorkQueue(max_backoff=15.0)
-        self._controller = Controller(
-            "sync", self._reconcile, workers=WORKERS, timeout=TIMEOUT, queue=self._queue, on_reconcile=on_reconcile
+        # A quota limits nothing on a seed before its copy is there: it does not wait behind a thousand projects.
+        self._quotas, self._others = (
+            Controller(
+                "sync",
+                self._reconcile,
+                workers=WORKERS,
+                timeout=TIMEOUT,
+                queue=WorkQueue[Key](max_backoff=15.0),
+                on_reconcile=on_reconcile,
+            )
+            for _ in range(2)
         )
 
     async def run(self) -> None:
@@ -91,11 +100,13 @@ class CopySync:
             await reflector.synced.wait()
         for key in self._keys():
             self.add(key)
-        await self._controller.run()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._quotas.run())
+            group.create_task(self._others.run())
 
     def add(self, key: Key) -> None:
         self._unsynced.add(key)
-        self._queue.add(key)
+        (self._quotas if key[0] == "resourcequotas" else self._others).queue.add(key)
 
     def in_sync(self, plural: str, name: str) -> bool:
         return self._there.synced and (plural, name) not in self._unsynced
@@ -191,7 +202,7 @@ class CopySync:
             return
         for other in self._there.quotas.store.by_index(BY_SUBJECT, "/".join(subject_of(copy))):
             if other.metadata.name not in self._caches.quotas.store:
-                self._queue.add(("resourcequotas", other.metadata.name))
+                self._quotas.queue.add(("resourcequotas", other.metadata.name))
 
     async def _delete(self, key: Key, actual: Object, *, released: bool) -> None:
         resource: Resource[Any] = QUOTA_COPIES if key[0] == "resourcequotas" else _named(key)

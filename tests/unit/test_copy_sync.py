@@ -95,7 +95,7 @@ async def test_the_one_that_waits_is_looked_at_when_the_other_has_come() -> None
     seen(seed.there, copy(quota("new")))
     seen(seed.master, quota("new"))
     await seed.look("new")
-    assert await seed.sync._queue.get() == (QUOTA, "old")
+    assert await seed.sync._quotas.queue.get() == (QUOTA, "old")
 
 
 async def test_a_copy_stays_while_a_default_quota_is_to_come() -> None:
