@@ -3,13 +3,17 @@
 A loan is a reservation with `replaces`, the uid of an older Machine of the same rollout. At first the newer one is left
 out of the count and its reservation stays, on the surge. As soon as the account holds enough that is free, the newer
 one is counted and its reservation dropped, in the same write: it takes the place of what has gone, the older one or,
-since a controller chooses by itself, another. So what is counted never exceeds what is held on account of a rollout,
-and no rollout turns surge into quota.
+since a controller chooses by itself, another. The place of its own older one is kept for it even if nobody has seen it
+yet, and no other loan goes before: so each loan that goes on has an older one of its own that is still to go, and none
+is left once they have gone. What is counted never exceeds what is held on account of a rollout, and no rollout turns
+surge into quota.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+
+import msgspec
 
 from common import account as accounts
 from common import resources, surge
@@ -29,11 +33,12 @@ def count(
     seen: Mapping[str, int],
     gone: Collection[str],
     sizes: Mapping[str, ResourceList],
+    present: Collection[str],
 ) -> Account:
     """`accounts.count` for a source with loans.
 
-    `sizes` are, by uid, what lent Machines take in `used`, from the very state that it was summed from. Raises
-    StaleEpochError.
+    `sizes` are, by uid, what lent Machines take in `used`; `present` are the replaced ones that are there. Both come
+    from the very state that `used` was summed from. Raises StaleEpochError.
     """
     loans = of_source(account, source)
     if not loans:
@@ -42,11 +47,37 @@ def count(
     used = resources.subtract(used, resources.total(sizes[uid] for uid in on_surge))
     seen = {uid: generation for uid, generation in seen.items() if uid not in on_surge}
     after = accounts.count(account, epoch, source, used, seen, gone)
-    for uid in on_surge:
+    queued = False  # an older one is gone, and there is no room for its newer one yet
+    for uid in sorted(loans, key=lambda uid: loans[uid].replaces in present):
+        beside = loans[uid].replaces in present
+        if uid not in after.reservations or (beside and (queued or uid not in sizes)):
+            continue
         free = resources.subtract(accounts.held(after), accounts.use(after))
-        more = resources.subtract(sizes[uid], surge.regular(loans[uid].amount))
-        if not resources.short(more, resources.only(free, surge.regular(after.granted))):
+        need = sizes.get(uid, _regular(loans[uid].amount))
+        more = resources.subtract(need, surge.regular(loans[uid].amount))
+        if resources.short(more, resources.only(free, surge.regular(after.granted))):
+            queued = queued or not beside
+        elif uid in sizes:
             used = resources.add(used, sizes[uid])
             seen[uid] = 0
             after = accounts.count(after, epoch, source, used, seen, gone)
+        else:
+            after = _kept_in_quota(after, uid)
     return after
+
+
+def _kept_in_quota(account: Account, uid: str) -> Account:
+    """The reservation is one like any other from now on."""
+    kept = account.reservations[uid]
+    amount = _regular(kept.amount)
+    reserved = resources.add(resources.subtract(account.reserved, kept.amount), amount)
+    return msgspec.structs.replace(
+        account,
+        reservations={**account.reservations, uid: msgspec.structs.replace(kept, amount=amount, replaces="")},
+        reserved={name: held for name, held in reserved.items() if held},
+    )
+
+
+def _regular(lent: ResourceList) -> ResourceList:
+    """What it would be without surge."""
+    return {**surge.regular(lent), **surge.beyond(lent)}

@@ -147,6 +147,7 @@ class Accounts:
             # A cloud does not tell: what was counted before may still be there, beside what was reserved since.
             used = resources.maximum(tally.used, account.used.get(source.key, {}))
             return accounts.count(account, self.term, source.key, used, seen={})
+        lent = loans.of_source(account, source.key)
         return loans.count(
             account,
             self.term,
@@ -154,7 +155,8 @@ class Accounts:
             tally.used_beside(reservations),
             seen=tally.seen(reservations),
             gone=tally.gone(reservations),
-            sizes=tally.sizes(loans.of_source(account, source.key)),
+            sizes=tally.sizes(lent),
+            present=tally.sizes(loan.replaces for loan in lent.values()),
         )
 
     async def _reconcile(self, name: str) -> float | None:

@@ -212,7 +212,7 @@ def admit_beyond_what_is_held(account: Account, limits: Mapping[str, int]) -> di
 
 
 def a_loan_is_counted_at_once(
-    account: Account, epoch: int, source: str, used: Any, seen: Any, gone: Any, sizes: object
+    account: Account, epoch: int, source: str, used: Any, seen: Any, gone: Any, **_loans: object
 ) -> Account:
     return _count(account, epoch, source, used, seen, gone)
 

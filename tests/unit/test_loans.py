@@ -47,6 +47,7 @@ def counted(account: Account, machines: dict[str, ResourceList], gone: frozenset
         seen=dict.fromkeys(machines, 0),
         gone=gone,
         sizes={uid: machines[uid] for uid in loans.of_source(account, SOURCE) if uid in machines},
+        present=machines,
     )
 
 
@@ -83,15 +84,34 @@ def test_whichever_machine_goes_the_newer_one_takes_its_place() -> None:
     lend(account, "next", loan("m0"))
 
 
-def test_of_two_on_surge_one_takes_the_place_of_one_that_goes() -> None:
+@pytest.mark.parametrize("goes", ["m0", "m1"])
+def test_of_two_on_surge_the_one_whose_older_one_went_takes_the_place(goes: str) -> None:
+    """Else the other's older one could be named once more, and in the end a newer one were left without any."""
     wide = surge.ceilings({"cpu": 16, "machines": 4}, {"cpu": 8, "machines": 2})
     account = full(granted={**HELD, "surge.cpu": 8, "surge.machines": 2})
     for uid, replaced in (("new", "m0"), ("newer", "m1")):
         account, outcome = accounts.reserve(account, wide, uid, loan(replaced))
         assert isinstance(outcome, Admitted), outcome
-    account = counted(account, {"m1": SIZE, "m2": SIZE, "m3": SIZE, "new": SIZE, "newer": SIZE})
+    machines: dict[str, ResourceList] = {**OLD, "new": SIZE, "newer": SIZE}
+    del machines[goes]
+    account = counted(account, machines)
     assert accounts.use(account) == {"cpu": 16, "machines": 4, "surge.cpu": 4, "surge.machines": 1}
-    assert len(account.reservations) == 1
+    assert [kept.replaces for kept in account.reservations.values()] == [{"m0": "m1", "m1": "m0"}[goes]]
+
+
+def test_the_place_of_an_older_one_is_kept_for_a_newer_one_that_nobody_has_seen_yet() -> None:
+    """Else who delays its creation could fill the place, and have it all the same."""
+    machines: dict[str, ResourceList] = {"m1": SIZE, "m2": SIZE, "m3": SIZE}
+    account = counted(lend(full(), "new", loan("m0")), machines)
+    assert accounts.use(account) == {"cpu": 16, "machines": 4}
+    accounts.check(account)
+    _, refused = accounts.reserve(account, LIMITS, "grown", Reservation(source=SOURCE, object="k/g", amount=SIZE))
+    assert refused == Short({"cpu": 4, "machines": 1})
+    again = lend(account, "new", Reservation(source=SOURCE, object="kube-system/new", amount=SIZE))
+    assert accounts.use(again) == accounts.use(account)
+    account = counted(account, {**machines, "new": SIZE})
+    assert accounts.use(account) == {"cpu": 16, "machines": 4}
+    assert account.reservations == {}
 
 
 def test_a_newer_one_that_goes_gives_the_surge_back() -> None:
