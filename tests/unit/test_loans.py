@@ -125,7 +125,7 @@ def test_a_newer_one_that_is_larger_than_the_place_stays_on_surge_until_it_fits(
     small: dict[str, ResourceList] = {**OLD, "m0": {"cpu": 2, "machines": 1}}
     account = counted(account, {**small, "new": SIZE})
     taken = lend(account, "other", Reservation(source=SOURCE, object="k/o", amount={"cpu": 2}))
-    machines = {"m1": SIZE, "m2": SIZE, "m3": SIZE, "new": SIZE}
+    machines: dict[str, ResourceList] = {"m1": SIZE, "m2": SIZE, "m3": SIZE, "new": SIZE}
     account = counted(taken, machines)
     assert "new" in account.reservations, "2 became free, 4 are needed: else 18 of 16 were used"
     assert accounts.use(account)["cpu"] == 14
