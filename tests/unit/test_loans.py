@@ -174,16 +174,23 @@ class Rollouts(RuleBasedStateMachine):
     def begin(self, sizes: list[int]) -> None:
         self.machines: dict[str, ResourceList] = {f"m{number}": {"cpu": cpu} for number, cpu in enumerate(sizes)}
         self.account = full(granted={"cpu": 8, "surge.cpu": 4}, used={SOURCE: resources.total(self.machines.values())})
+        self.late: dict[str, ResourceList] = {}  # admitted, and not stored yet
         self.number = 0
 
     def count(self) -> None:
-        self.account = counted(self.account, self.machines, frozenset({*self.account.reservations} - {*self.machines}))
+        gone = frozenset({*self.account.reservations} - {*self.machines} - {*self.late})
+        self.account = counted(self.account, self.machines, gone)
 
-    def create(self, reservation: Reservation, size: ResourceList) -> None:
+    def create(self, reservation: Reservation, size: ResourceList, *, late: bool = False) -> None:
         self.number += 1
         self.account, outcome = accounts.reserve(self.account, self.limits, f"n{self.number}", reservation)
         if isinstance(outcome, Admitted):
-            self.machines[f"n{self.number}"] = size
+            (self.late if late else self.machines)[f"n{self.number}"] = size
+
+    @rule()
+    def arrive(self) -> None:
+        self.machines.update(self.late)
+        self.late.clear()
 
     @rule(cpu=st.integers(1, 4))
     def grow(self, cpu: int) -> None:
@@ -197,11 +204,11 @@ class Rollouts(RuleBasedStateMachine):
             self.grow(free)
 
     @precondition(lambda self: self.machines)
-    @rule(data=st.data(), cpu=st.integers(1, 4))
-    def roll(self, data: st.DataObject, cpu: int) -> None:
+    @rule(data=st.data(), cpu=st.integers(1, 4), late=st.booleans())
+    def roll(self, data: st.DataObject, cpu: int, late: bool) -> None:
         """Whatever size it has and whomever it names: admission checks that, and what follows must not depend on it."""
         size = {"cpu": cpu}
-        self.create(loan(data.draw(st.sampled_from(sorted(self.machines))), size), size)
+        self.create(loan(data.draw(st.sampled_from(sorted(self.machines))), size), size, late=late)
 
     @precondition(lambda self: self.machines)
     @rule(data=st.data())
@@ -228,7 +235,7 @@ class Rollouts(RuleBasedStateMachine):
     @invariant()
     def neither_limit_nor_surge_is_exceeded(self) -> None:
         accounts.check(self.account)
-        there = resources.total(self.machines.values())
+        there = resources.total([*self.machines.values(), *self.late.values()])
         assert there.get("cpu", 0) <= sum(self.limits.values())
         used = accounts.use(self.account)
         assert all(used.get(name, 0) <= limit for name, limit in self.limits.items()), used
@@ -237,6 +244,7 @@ class Rollouts(RuleBasedStateMachine):
         """However it went, nothing stays on surge once there is room."""
         if not hasattr(self, "account"):
             return
+        self.arrive()
         lent = loans.of_source(self.account, SOURCE)
         self.machines = {uid: size for uid, size in self.machines.items() if uid in lent}
         for _ in range(2):
