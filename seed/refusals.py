@@ -128,12 +128,16 @@ class Refusals:
                 self._clusters.get(server, self._seed.name),
                 self._instance,
                 connect,
-                on_gone=self._waiting.drop,
+                on_gone=self._gone,
                 on_failed=self._not_woken,
                 count=self._count,
             )
         self._owners.move_to_end(server)
         return known
+
+    def _gone(self, waiter: Waiter) -> None:
+        self._waiting.drop(waiter)
+        self._look.set()  # what it was to be woken for is for the next
 
     def _not_woken(self, waiter: Waiter) -> None:
         waiter.refused_at = time.monotonic()  # as if it had tried in vain: others may have the room meanwhile

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from typing import cast
@@ -17,6 +18,7 @@ from common.kube.reflector import Change
 from seed import refusals as module
 from seed.admission import Verdict
 from seed.refusals import Refusals
+from seed.waiting import SETTLE
 from tests.unit.seed_world import CLUSTER_UID, PROJECT, SeedWorld, seed_world
 from tests.unit.test_admission import request
 from tests.unit.test_owners import Server, machine_set, metadata
@@ -99,6 +101,18 @@ async def test_what_is_deleted_here_wakes_although_the_master_has_not_heard_of_i
     assert (await world.decided()).refusal is not None
     await book.writer.change(lambda account: (msgspec.structs.replace(account, used={}), None))
     await world.until(woken=1)
+
+
+async def test_what_one_does_not_need_any_more_is_for_the_next_at_once(world: World) -> None:
+    world.server.sets.update(first=machine_set("first", has=3), second=machine_set("second"))
+    await world.seed.quota(limits="cpu=4", granted="cpu=4")
+    for name in ("first", "second"):
+        await world.decided(name, metadata(name))
+    started = time.monotonic()
+    world.seed.limit("project-alpha", {"cpu": "8"})
+    await world.until(woken=1)
+    assert time.monotonic() - started < SETTLE
+    assert [name for name, _ in world.server.patches] == ["second"]
 
 
 async def test_nobody_waits_for_what_no_room_helps(world: World) -> None:
