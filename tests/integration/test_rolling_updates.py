@@ -305,11 +305,12 @@ async def test_forged_machines_of_a_rollout_get_no_more_than_the_surge_and_keep_
         status, why = await seed.try_one({**owner, "uid": "00000000-0000-0000-0000-000000000000"})
         assert status == 403, why
 
-        rollouts.provider.stalled = False
-        await seed.change(WORKERS, paused=False)
-        await seed.rolled_to("second")
+        await seed.change(WORKERS, paused=False, replicas=0)
+        await seed.shows(lambda seen: all(name.startswith(BY_HAND) for name in seen.now))
+        await seed.shows(lambda seen: not seen.lent[-1] and seen.usage[-1] == resources.parse(ONE))
         assert seed.watched.most == 5
-        await seed.is_as_before()
+        outcomes = [(await seed.try_one(owner))[0] for _ in range(4)]
+        assert sorted(outcomes) == [201, 201, 403, 403]
 
 
 async def test_a_larger_machine_gets_no_surge_and_another_template_in_the_middle_ends_within_the_limit(
