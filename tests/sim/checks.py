@@ -217,6 +217,9 @@ class Truth:
                 raise self._broken(f"account of {uid} on {seed}: epoch {before.epoch}, then {after.epoch}")
         if before is None or after.reservations is not before.reservations:
             known = before.reservations if before is not None else {}
+            replaced = [kept.replaces for kept in after.reservations.values() if kept.replaces]
+            if len(replaced) > len(set(replaced)):
+                raise self._broken(f"account of {uid} on {seed}: two replace the same one, of {replaced}")
             for name, reservation in after.reservations.items():
                 if known.get(name) is not reservation:
                     self.loans += bool(reservation.replaces)

@@ -5,7 +5,8 @@ schedules for the rule to matter, so that few are needed.
 
 Not in the list, since they break nothing that is promised: to believe late reports (what grows is merged by maximum,
 the rest is said again), and to believe that a seed that comes holds nothing (it fences itself and tells what it holds;
-past the limit, that is recalled in the message that opens it).
+past the limit, that is recalled in the message that opens it); to withdraw a creation that another request relies on
+(no API server asks twice, docs/guarantees.md).
 """
 
 from __future__ import annotations
@@ -178,10 +179,6 @@ def an_update_rides_on_the_creation(known: Reservation, wanted: Reservation) -> 
 
 def a_repeat_takes_the_place(known: Reservation, wanted: Reservation) -> tuple[Reservation, Mapping[str, int]]:
     return wanted, resources.subtract(wanted.amount, known.amount)
-
-
-def withdraw_whoever_relies_on_it(account: Account, uid: str, _reservation: Reservation) -> Account:
-    return accounts._drop(account, [uid])
 
 
 def a_rebuilt_account_keeps_its_counters(account: Account, incarnation: str, nonce: str) -> Account:
@@ -421,12 +418,6 @@ ALL: tuple[Mutant, ...] = (
         "a repeat does not begin the window anew",
         ((evidence, "watched", age_of_the_first_claim),),
         ("updates", "never", "slow", "fast"),
-        5000,
-    ),
-    Mutant(
-        "a request given up withdraws what others rely on",
-        ((accounts, "withdraw", withdraw_whoever_relies_on_it),),
-        ("repeats", "loss", "late"),
         5000,
     ),
     Mutant(

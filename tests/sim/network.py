@@ -10,8 +10,9 @@ from typing import Any, Protocol
 
 from common.kube.errors import ApiError
 from seed.ledger.store import ConflictError
-from tests.sim.loop import Loop
+from tests.sim.loop import Clock, Loop
 
+DELAYS = (0.5, 3.0, 10.0, 25.0)  # seconds of what is overtaken
 QUICK = 0.7  # of the answers come right after what they answer; the rest leave time for something in between
 
 
@@ -52,7 +53,7 @@ class Process:
 class Flight:
     """A request, then its answer. `future` is None for what nobody waits for (any more)."""
 
-    __slots__ = ("done", "effect", "error", "future", "lost", "result", "sender", "server", "slow", "what")
+    __slots__ = ("done", "effect", "error", "future", "lost", "result", "sender", "server", "until", "what")
 
     def __init__(
         self,
@@ -72,12 +73,13 @@ class Flight:
         self.done = False
         self.result: Any = None
         self.error: Exception | None = None
-        self.slow = False  # others overtake it
+        self.until = 0.0  # others overtake it
 
 
 class Network:
-    def __init__(self, rng: random.Random, note: Callable[[str], None] | None) -> None:
+    def __init__(self, rng: random.Random, clock: Clock, note: Callable[[str], None] | None) -> None:
         self.flying: list[Flight] = []
+        self._clock = clock
         self.cut: set[tuple[str, str]] = set()
         self.loss = 0.0  # of the requests, and of the answers
         self.late = 0.0  # of the requests: the sender gives up, and then it arrives
@@ -99,8 +101,14 @@ class Network:
     def post(self, what: str, sender: Process | None, server: Place, effect: Callable[[], Any]) -> None:
         """What nobody waits to hear of."""
         flight = Flight(what, sender, server, effect, None, None)
-        flight.slow = self.late > 0 and self._rng.random() < 3 * self.late
+        if self.late > 0 and self._rng.random() < 3 * self.late:
+            flight.until = self._clock.now + self._rng.choice(DELAYS)
         self.flying.append(flight)
+
+    def due(self) -> list[int]:
+        """What can arrive now."""
+        now = self._clock.now
+        return [place for place, flight in enumerate(self.flying) if flight.until <= now]
 
     def deliver(self, index: int) -> None:
         """One step of one flight: it arrives, its answer arrives, or either is lost."""

@@ -36,7 +36,8 @@ def run(number: int, *, focus: Collection[str] = (), trace: bool = False) -> Wor
             chaos.step()
         quiet(world)
         if world.swarm.fills:
-            fill(world)
+            with _working(world):
+                fill(world)
         world.end()
     if world.truth.found is not None:
         raise world.truth.found
@@ -146,7 +147,9 @@ class Chaos:
         flying = self.world.network.flying
         for _ in range(min(3, len(flying))):
             if flying:
-                self.world.network.deliver(self.rng.randrange(len(flying)))
+                place = self.rng.randrange(len(flying))
+                if flying[place].until <= self.world.now:
+                    self.world.network.deliver(place)
 
     def watch(self) -> None:
         replica = self.replica()
@@ -507,17 +510,16 @@ def settle(world: World) -> None:
 
 
 def _deliver_all(world: World) -> bool:
-    """But for what is slow, unless everything works."""
     network, rng, did = world.network, world.rng, False
     flying = network.flying
-    if not network.late:
-        while flying:
-            did = True
-            network.deliver(rng.randrange(len(flying)))
-        return did
-    while quick := [place for place, flight in enumerate(flying) if not flight.slow]:
+    while flying:
+        place = rng.randrange(len(flying))
+        if flying[place].until > world.now:
+            if not (due := network.due()):
+                return did
+            place = rng.choice(due)
         did = True
-        network.deliver(rng.choice(quick))
+        network.deliver(place)
     return did
 
 
@@ -595,7 +597,7 @@ def quiet(world: World) -> None:
                     world.finish(wish, persists=world.rng.random() < 0.7)
                 settle(world)
             left = unfinished(world)
-            if not left:
+            if not left and not world.network.flying:
                 break
             _end_rollouts(world, given_up=world.now > until - QUIET / 2)
             if busy and world.rng.random() < 0.5:  # users are never quiet for long
@@ -738,11 +740,10 @@ def _pieces(world: World, units: int) -> Iterator[int]:
 
 
 def _wait(world: World, times: int) -> None:
-    with _working(world):
-        for _ in range(times):
+    for _ in range(times):
+        settle(world)
+        if not any(wish for wish in world.wishes if not wish.told):
+            return
+        for pause in (0.1, 0.3, 0.3):
+            world.pass_time(pause)
             settle(world)
-            if not any(wish for wish in world.wishes if not wish.told):
-                return
-            for pause in (0.1, 0.3, 0.3):
-                world.pass_time(pause)
-                settle(world)

@@ -61,7 +61,7 @@ class World:
         self.tracing = trace
         self.swarm = faults.draw(self.rng, focus)
         self.truth = Truth()
-        self.network = Network(self.rng, self.note if trace else None)
+        self.network = Network(self.rng, self, self.note if trace else None)
         self.master = servers.Master(self._ledger_saved)
         self.masters: list[MasterReplica] = []
         self.processes: list[Process] = []  # that ever were
