@@ -330,7 +330,7 @@ class Accounts:
             known = Sources(tuple(quota.published_stale), tuple(quota.published_unenforced))
             before = Published(quota.copy_uid, quota.published, known, now)
             self._published[quota.key.uid] = before  # the intervals run from here: a predecessor's clock says nothing
-        wait = publish_in(before, said, sources, now)
+        wait = publish_in(before, said, sources, quota.published, now)
         if wait is None:
             return float(STALE_STEP) if sources.stale else None
         if wait > 0:
@@ -362,10 +362,13 @@ class Accounts:
         )[:MAX_NAMED]
 
 
-def publish_in(before: Published | None, said: Report, sources: Sources, now: float) -> float | None:
+def publish_in(
+    before: Published | None, said: Report, sources: Sources, shown: Report | None, now: float
+) -> float | None:
     """In how many seconds the master must hear of this; None when it knows already. Pure.
 
-    What somebody waits for goes at once; changed use at most every USE_INTERVAL; the rest when it is quiet.
+    What somebody waits for goes at once; changed use at most every USE_INTERVAL; the rest when it is quiet. `shown` by
+    the copy, as far as its watch has come: an earlier report that arrives late takes the place of the last one.
     """
     if before is None:
         return 0.0
@@ -373,7 +376,11 @@ def publish_in(before: Published | None, said: Report, sources: Sources, now: fl
     if known is None:
         return max(0.0, before.at + USE_INTERVAL - now)
     if msgspec.structs.replace(said, sequence=0) == msgspec.structs.replace(known, sequence=0):
-        return None if sources == before.sources else 0.0
+        if sources != before.sources:
+            return 0.0
+        if shown is None or (shown.incarnation, shown.sequence) == (known.incarnation, known.sequence):
+            return None
+        return max(0.0, before.at + QUIET_INTERVAL - now)
     urgent = (
         said.incarnation != known.incarnation
         or said.master != known.master
