@@ -129,6 +129,7 @@ class Network:
             if flight.future is not None and fate < self.loss + self.late:
                 self._fail(flight, "late")  # it is still under way
                 flight.future = None
+                flight.until = self._clock.now + rng.choice(DELAYS)
                 return
             if self._note is not None:
                 self._note(f"arrives: {flight.what}")
