@@ -10,7 +10,7 @@ import pytest_asyncio
 from devcluster.install import SEED_USER, Installation, namespace, quota, secret
 from devcluster.load import Size, machine
 from devcluster.manifests import Manifest, apply
-from tests.integration.bad_days.site import MACHINES, Answer, Json, Site, until
+from tests.integration.installed.site import MACHINES, Answer, Json, Site, until
 
 pytestmark = pytest.mark.integration
 

@@ -15,7 +15,7 @@ from devcluster.load import Attempt, Outcome, Size, fill, storm, unjustified
 from devcluster.observe import Overshoot
 from devcluster.redis import RedisServer, Settings
 from seed.ledger.chosen import PASSWORD_VARIABLE
-from tests.integration.bad_days.site import NAMESPACE, SMALL, Json, Site, cpus, until
+from tests.integration.installed.site import NAMESPACE, SMALL, Json, Site, cpus, until
 from tests.integration.redis_servers import Rack, rack
 
 pytestmark = pytest.mark.integration

@@ -8,7 +8,7 @@ import pytest
 
 from common import resources
 from devcluster.load import Size, machine
-from tests.integration.bad_days.site import (
+from tests.integration.installed.site import (
     API,
     BREAK_GLASS,
     CLUSTERS,

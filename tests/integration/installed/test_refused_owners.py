@@ -12,9 +12,8 @@ import pytest
 import pytest_asyncio
 
 from cli.__main__ import run
-from devcluster.install import Installation
 from devcluster.load import machine
-from tests.integration.bad_days.site import CLUSTERS, MACHINES, QUOTA, SMALL, Json, Site, cpus, until
+from tests.integration.installed.site import CLUSTERS, MACHINES, QUOTA, SMALL, Json, Site, cpus, until
 
 pytestmark = pytest.mark.integration
 
@@ -27,19 +26,19 @@ THIRD = "user-3"  # beside user-1 on the first seed
 _numbers = itertools.count(1)
 
 
-class ThreeClusters(Site):
-    def __init__(self, installed: Installation) -> None:
-        super().__init__(installed)
-        self._sessions[THIRD] = installed.cluster(THIRD).session()
-
-
 @pytest_asyncio.fixture(scope="module")
-async def installation(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
-    async with Installation(tmp_path_factory.mktemp("owners")) as installed:
-        await installed.add_user_cluster(THIRD, "seed-1", "alpha")
-        site = ThreeClusters(installed)
-        yield site
-        await site.close()
+async def installation(installation: Site) -> AsyncIterator[Site]:
+    installed = installation.installed
+    await installed.add_user_cluster(THIRD, "seed-1", "alpha")
+    installation.add(installed.cluster(THIRD))
+    yield installation
+    await installation.delete("seed-1", f"{CLUSTERS}/{THIRD}")
+    await until(lambda: without_third(installation), 20)
+    await installed.cluster(THIRD).stop()
+
+
+async def without_third(site: Site) -> None:
+    assert (await site.call("seed-1", "GET", f"{CLUSTERS}/{THIRD}")).status == 404
 
 
 @pytest_asyncio.fixture

@@ -15,6 +15,7 @@ from devcluster.install import GROUP_PATH, Installation, named, quota
 from devcluster.load import Size, machine
 from devcluster.manifests import apply
 from devcluster.observe import quota_on
+from tests.integration.installed.site import Site
 
 pytestmark = pytest.mark.integration
 
@@ -98,17 +99,19 @@ def machine_set(name: str, replicas: int, **metadata: object) -> dict[str, Any]:
 
 
 @pytest_asyncio.fixture(scope="module")
-async def tenant(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Tenant]:
-    async with Installation(tmp_path_factory.mktemp("scale"), seeds=1) as installed:
-        await apply(installed.master, [quota("project-alpha", installed.project, LIMITS)])
-        await installed.enforced("project-alpha")
-        async with installed.cluster(USER).session() as session:
-            tenant = Tenant(installed, session)
-            for name in ("a", "b", "c", "d", "e"):
-                assert (await tenant.send("POST", "machines", machine(name, SIZE)))[0] == 201
-            full = "10 replicas need cpu=80, 24 free"
-            await tenant.until_told((201, full), "machinedeployments", deployment("probe", 10))
-            yield tenant
+async def tenant(installation: Site) -> AsyncIterator[Tenant]:
+    installed = installation.installed
+    await apply(installed.master, [quota("project-alpha", installed.project, LIMITS)])
+    await installed.enforced("project-alpha")
+    async with installed.cluster(USER).session() as session:
+        tenant = Tenant(installed, session)
+        for name in ("a", "b", "c", "d", "e"):
+            assert (await tenant.send("POST", "machines", machine(name, SIZE)))[0] == 201
+        full = "10 replicas need cpu=80, 24 free"
+        await tenant.until_told((201, full), "machinedeployments", deployment("probe", 10))
+        yield tenant
+    await installation.delete("master", "quotasettings/default")
+    await installation.clean()
 
 
 async def test_whoever_creates_more_than_fits_is_warned_and_nothing_is_taken(tenant: Tenant) -> None:

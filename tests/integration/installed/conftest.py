@@ -6,13 +6,16 @@ import pytest
 import pytest_asyncio
 
 from devcluster.install import Installation
-from tests.integration.bad_days.site import WINDOW, Site
+from tests.integration.installed.site import WINDOW, Site
 
 
 @pytest_asyncio.fixture(scope="package")
 async def installation(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
-    """Two replicas of each seed's agent are installed, and one runs: most bad days are one replica's."""
-    directory = tmp_path_factory.mktemp("bad")
+    """One for all that is here, since it takes its time to start. Whoever changes it puts it back.
+
+    Two replicas of each seed's agent are installed, and one runs: most bad days are one replica's.
+    """
+    directory = tmp_path_factory.mktemp("installed")
     async with Installation(directory, replicas=2, in_flight_window=WINDOW) as installed:
         site = Site(installed)
         await site.stop(*(program for name, program in installed.programs.items() if name.endswith("-b")))

@@ -11,7 +11,7 @@ import pytest
 from common import resources
 from devcluster.load import Attempt, Outcome, Size, fill, storm, unjustified
 from devcluster.observe import Overshoot
-from tests.integration.bad_days.site import NAMESPACE, QUOTA, SMALL, Json, Site, cpus, until
+from tests.integration.installed.site import NAMESPACE, QUOTA, SMALL, Json, Site, cpus, until
 
 pytestmark = pytest.mark.integration
 

@@ -16,10 +16,10 @@ import pytest_asyncio
 from common.api import DEFAULT_LABEL
 from common.kube.client import Cluster
 from common.kube.reflector import Reflector
-from devcluster.install import API, Installation, named
+from devcluster.install import API, named
 from devcluster.load import Size, machine
 from master.objects import MASTER_QUOTAS, QUOTA_COPIES
-from tests.integration.bad_days.site import MACHINES, Answer, Json, Site, until
+from tests.integration.installed.site import MACHINES, Answer, Json, Site, until
 
 pytestmark = pytest.mark.integration
 
@@ -30,14 +30,6 @@ BOUND = 300.0  # ... on a machine that is busy with other tests
 HUGE = Size("10000", "1Gi", "1Gi")  # more than any limit here
 PROBE_PAUSE = 0.005
 _numbers = itertools.count(1)
-
-
-@pytest_asyncio.fixture(scope="module")
-async def installation(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
-    async with Installation(tmp_path_factory.mktemp("defaults")) as installed:
-        site = Site(installed)
-        yield site
-        await site.close()
 
 
 @pytest_asyncio.fixture

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 
 import pytest
-import pytest_asyncio
 
-from devcluster.install import Installation
 from devcluster.load import machine
-from tests.integration.bad_days.site import (
+from tests.integration.installed.site import (
     MACHINES,
     PROJECT,
     QUOTA,
     SMALL,
-    WINDOW,
     Answer,
     Json,
     Site,
@@ -30,22 +27,6 @@ ONE, TWO = "user-1", "user-2"
 API = "cluster.k8s.io/v1alpha1"
 PATH = f"/apis/{API}/namespaces/kube-system"
 _numbers = itertools.count(1)
-
-
-@pytest_asyncio.fixture(scope="module")
-async def installation(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
-    async with Installation(tmp_path_factory.mktemp("surge"), in_flight_window=WINDOW) as installed:
-        site = Site(installed)
-        yield site
-        await site.close()
-
-
-@pytest_asyncio.fixture
-async def site(installation: Site) -> AsyncIterator[Site]:
-    before = installation.positions()
-    yield installation
-    await installation.clean()
-    assert [line for line in installation.said(before) if line["level"] not in ("debug", "info", "warning")] == []
 
 
 class Rollout:

@@ -9,7 +9,7 @@ import pytest
 
 from devcluster.install import MASTER_USER, NAMESPACE, SEED_USER
 from devcluster.load import Outcome, fill
-from tests.integration.bad_days.site import (
+from tests.integration.installed.site import (
     API,
     CLUSTERS,
     PROJECT,

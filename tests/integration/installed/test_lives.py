@@ -1,6 +1,6 @@
 """The life of things with real programs: what becomes of use when something goes, stays too long or comes again.
 
-Elsewhere: quotas made again and limits lowered (bad_days/test_quotas.py), labels that move (test_cluster_api.py).
+Elsewhere: quotas made again and limits lowered (installed/test_quotas.py), labels that move (../test_cluster_api.py).
 docs/operations.md has a table of them all.
 """
 
@@ -14,50 +14,32 @@ from functools import partial
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from devcluster.cluster_api import INFRASTRUCTURE_GROUP, infrastructure_crd
-from devcluster.install import Installation, named
+from devcluster.install import named
 from devcluster.load import machine
-from tests.integration.bad_days.site import (
+from tests.integration.installed.site import (
     CLUSTERS,
     MACHINES,
     PROJECT,
     QUOTA,
     SMALL,
+    WINDOW,
     Json,
     Site,
     cpus,
     until,
 )
-from tests.integration.test_default_quotas import gone, limited_to, limits, set_defaults
+from tests.integration.installed.test_default_quotas import gone, limited_to, limits, set_defaults
 
 pytestmark = pytest.mark.integration
 
-WINDOW = 2.0  # seconds; what is not there any more is noticed as often, too
 EXISTING = 300
 CLIENTS = 16
 FINALIZER = "example.com/slow-cloud"
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1"
 CAPI = f"/apis/cluster.x-k8s.io/v1beta2/namespaces/{PROJECT}"
 INFRASTRUCTURE = f"/apis/{INFRASTRUCTURE_GROUP}/v1beta1/namespaces/{PROJECT}"
-
-
-@pytest_asyncio.fixture(scope="module")
-async def installation(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
-    async with Installation(tmp_path_factory.mktemp("lives"), in_flight_window=WINDOW) as installed:
-        site = Site(installed)
-        yield site
-        await site.close()
-
-
-@pytest_asyncio.fixture
-async def site(installation: Site) -> AsyncIterator[Site]:
-    before = installation.positions()
-    yield installation
-    await installation.clean()
-    failures = [line for line in installation.said(before) if line["level"] not in ("debug", "info", "warning")]
-    assert failures == []
 
 
 async def without_project_on_seeds(site: Site) -> None:

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from devcluster.install import API, Installation, named
-from devcluster.manifests import Manifest, apply
-from tests.integration.bad_days.site import Answer, Json, Site, quota_manifest, until
+from devcluster.install import API, named
+from devcluster.manifests import Manifest
+from tests.integration.installed.site import Answer, Json, Site, quota_manifest, until
 
 pytestmark = pytest.mark.integration
 
@@ -76,29 +76,31 @@ async def uses(site: Site, clusters: int) -> None:
 
 
 @pytest_asyncio.fixture(scope="module")
-async def installation(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
-    async with Installation(tmp_path_factory.mktemp("clusters")) as installed:
-        site = Site(installed)
-        await asyncio.gather(*(apply(installed.cluster(seed), [crd_of_cluster_api()]) for seed in SEEDS))
-        await site.apply(
-            "master",
-            named("Organization", "acme"),
-            *(named("Project", name, organization="acme") for name in ("beta", "gamma")),
-            named("Project", "probe"),
-            quota_manifest({"clusters": "0"}, "probe", subject="probe"),
-        )
+async def installation(installation: Site) -> AsyncIterator[Site]:
+    site, crd = installation, crd_of_cluster_api()
+    await asyncio.gather(*(site.apply(seed, crd) for seed in SEEDS))
+    await site.apply(
+        "master",
+        named("Organization", "acme"),
+        *(named("Project", name, organization="acme") for name in ("beta", "gamma")),
+        named("Project", "probe"),
+        quota_manifest({"clusters": "0"}, "probe", subject="probe"),
+    )
 
-        async def asked() -> None:
-            for seed in SEEDS:
-                for answer in (
-                    await create(site, seed, "probe", "probe", dryRun="All"),
-                    await create_in_cluster_api(site, seed, "probe", "probe"),
-                ):
-                    assert answer.status == 403, answer
+    async def asked() -> None:
+        for seed in SEEDS:
+            for answer in (
+                await create(site, seed, "probe", "probe", dryRun="All"),
+                await create_in_cluster_api(site, seed, "probe", "probe"),
+            ):
+                assert answer.status == 403, answer
 
-        await until(asked, 30)
-        yield site
-        await site.close()
+    await until(asked, 30)
+    yield site
+    for path in ("resourcequotas/probe", "projects/probe", "projects/gamma", "projects/beta", "organizations/acme"):
+        await site.delete("master", path)
+    for seed in SEEDS:
+        await site.delete(seed, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/clusters.cluster.x-k8s.io")
 
 
 @pytest_asyncio.fixture
@@ -222,10 +224,11 @@ async def test_a_cluster_whose_label_moves_counts_where_it_went(site: Site) -> N
 async def test_an_agent_killed_while_clusters_are_made_loses_none_of_them(site: Site) -> None:
     await limit(site, 3)
     await created(site, "seed-1", "one", "two")
-    for program in await site.installed.kill_replicas("seed-1"):
-        refused = await create(site, "seed-1", "three")
-        assert refused.status == 500, "nobody answers, and without an answer there is no cluster"
-        await program.start()
+    program = site.program("seed-1")
+    await site.kill(program)
+    refused = await create(site, "seed-1", "three")
+    assert refused.status == 500, "nobody answers, and without an answer there is no cluster"
+    await site.start(program)
 
     async def again() -> None:
         assert (await create(site, "seed-1", "three")).status == 201
