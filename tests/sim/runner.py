@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 from tests.sim import mutants, schedule
@@ -136,4 +137,8 @@ def _each(work: Callable[[A], R], arguments: list[A], jobs: int) -> Iterator[tup
             yield work(each), each
         return
     with multiprocessing.get_context("fork").Pool(jobs) as pool:
-        yield from zip(pool.imap(work, arguments), arguments, strict=True)
+        yield from pool.imap_unordered(partial(_with, work), arguments)
+
+
+def _with(work: Callable[[A], R], argument: A) -> tuple[R, A]:
+    return work(argument), argument

@@ -14,9 +14,6 @@ from tests.sim.servers import Source
 from tests.sim.world import RESTORE_TAKES, SIZES, UNIT, Site, World
 
 PAUSES = (0.01, 0.01, 0.05, 0.1, 0.1, 0.3, 0.3, 0.6, 1.0, 2.0)
-# Only a proxy with retries would repeat a creation, which docs/guarantees.md rules out: it may lose its reservation
-# when one of the two calls is given up.
-REPEATS_OF_CREATIONS = False
 LONG_PAUSES = (0.3, 1.0, 2.0, 3.0)
 SETTLING = 40  # rounds in which what was begun ends while no time passes, unless two fight who both believe to lead
 QUIET = 120.0  # seconds after which nothing of what went wrong may still show
@@ -235,10 +232,9 @@ class Chaos:
                 self.world.roll_on(thing)
 
     def repeat(self) -> None:
-        """The same request is sent again, maybe to another replica."""
-        wishes = [wish for wish in self.world.wishes if wish.need and wish.repeats < 2]
-        if not REPEATS_OF_CREATIONS:
-            wishes = [wish for wish in wishes if wish.claimed]
+        """The same update is sent again, maybe to another replica. Only a proxy with retries would repeat a creation,
+        which docs/guarantees.md rules out: it may lose its reservation when one of the two calls is given up."""
+        wishes = [wish for wish in self.world.wishes if wish.need and wish.claimed and wish.repeats < 2]
         if wishes:
             wish = self.rng.choice(wishes)
             wish.repeats += 1

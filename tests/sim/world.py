@@ -333,7 +333,7 @@ class World:
             )
             replica.ask(request, wish.replaces, lambda no, quotas: self._verdict(wish, site, no, quotas, gives_up))
 
-        self.network.post(f"asks for {wish.thing.uid}", None, site.api, arrives)
+        self.network.post(f"asks for {wish.thing.uid}", None, site.api, arrives, once=not wish.claimed)
 
     def _verdict(self, wish: Wish, site: Site, no: Refusal | None, quotas: list[Quota], gives_up: float) -> None:
         if self.tracing:
