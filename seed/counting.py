@@ -33,6 +33,10 @@ MAX_CHECKS = 64  # consistent reads a look, so that a storm of failed creations 
 RETRY_DELAY = 1.0
 
 
+class _NeverOpenError(Exception):
+    """The account waits for the master since it was made."""
+
+
 class Counting:
     """Runs while this replica leads."""
 
@@ -122,16 +126,17 @@ class Counting:
                 self._due.setdefault(key, time.monotonic() + RETRY_DELAY)
 
     def _counted(self, account: Account, source: Followed) -> Account:
-        """An account that was never open is counted when it opens: use in it looks like a life that was lost."""
+        """An account that was never open is counted when it opens: use in it looks like a life that was lost. But what
+        it opens with may be older than this change, so that has to come again."""
         if account.fenced and not account.granted:
-            return account
+            raise _NeverOpenError
         return self._accounts.counted(account, source)
 
     async def _write(self, book: Book, quota: Quota, change: Callable[[Account], tuple[Account, None]]) -> bool:
         try:
             await book.writer.change(change)
-        except StaleEpochError:
-            return False  # the accounts controller claims it first
+        except (StaleEpochError, _NeverOpenError):
+            return False  # the accounts controller claims it first, or opens it
         except NoAccountError:
             return True
         except (StoreUnavailableError, MalformedLedgerError) as error:

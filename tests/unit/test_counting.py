@@ -30,6 +30,7 @@ from seed.machines.machine_controller import Machine
 from seed.providers.size import Footprint, ProviderUnavailable
 from seed.source import ListToken, Source
 from seed.tally import Tally
+from seed.tending import Progress
 from tests.unit.fake_api_server import eventually
 from tests.unit.seed_world import PROJECT, SeedWorld, nanos, seed_world
 from tests.unit.test_source_tally import machine
@@ -208,6 +209,26 @@ async def test_a_new_leader_publishes_what_changes_after_its_predecessor_publish
         await reserve(world, "a")
         await eventually(lambda: leader.cluster.published)
         assert leader.cluster.published[-1]["localUsage"] == {"cpu": "8"}
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_what_changed_before_an_account_opened_is_counted_although_it_opened_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The write that opens it was decided before, given up, and arrived all the same."""
+    monkeypatch.setattr(countings, "RETRY_DELAY", 0.01)
+    async with seed_world() as world:
+        book = await world.quota(limits="cpu=64")
+        leader = Leading(world)
+        await book.writer.change(lambda account: (accounts.fence(account, "n"), None))
+        leader.accounts._progress[book.key.uid] = Progress(claimed=1, life="life")
+        leader.there("a")
+        await leader.counting._count(KEY)
+        assert use(world) == 0
+        running = asyncio.create_task(leader.counting.run())
+        await book.writer.change(lambda account: (msgspec.structs.replace(account, nonce=""), None))
+        await eventually(lambda: use(world) == 8)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
