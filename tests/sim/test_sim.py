@@ -9,7 +9,7 @@ from tests.sim import mutants, runner, schedule
 from tests.sim.failures import FOUND
 
 SCHEDULES = 600
-QUICK = 60  # schedules in which the mutants below must be noticed; all of them: python -m tests.sim --mutants
+QUICK = 120  # schedules in which the mutants below must be noticed; all of them: python -m tests.sim --mutants
 
 
 def test_no_schedule_breaks_the_promise() -> None:
