@@ -90,7 +90,7 @@ class Truth:
         self.doubted: set[str] = set()  # lives of ledgers and accounts that a restore has set back
         self.ledgers: dict[str, MasterLedger] = {}
         self.accounts: dict[tuple[str, str], Account] = {}  # by quota uid and seed
-        self.answered: set[tuple[str, str, str]] = set()  # nonces that were answered to a seed
+        self.answered: dict[tuple[str, str, str], int] = {}  # nonces that were answered to a seed, and what was seen
         self.admitted = 0
         self.loans = 0
         self.found: Violation | None = None  # the first; the product may have swallowed it
@@ -209,8 +209,12 @@ class Truth:
             self._grows(f"granted of {uid} on {seed}", before.granted, after.granted)
             self._grows(f"returned of {uid} on {seed}", before.returned, after.returned)
             self._only_free(uid, seed, before, after)
-            if before.fenced and not after.fenced and (uid, seed, before.nonce) not in self.answered:
-                raise self._broken(f"account of {uid} on {seed} opens, and nobody has answered its nonce")
+            if before.fenced and not after.fenced:
+                seen = self.answered.get((uid, seed, before.nonce))
+                if seen is None:
+                    raise self._broken(f"account of {uid} on {seed} opens, and nobody has answered its nonce")
+                if seen > before.fenced_at:
+                    raise self._broken(f"account of {uid} on {seed} opens, and the master has seen a later one")
             if after.sequence <= before.sequence:
                 raise self._broken(f"account of {uid} on {seed}: sequence {before.sequence}, then {after.sequence}")
             if after.epoch < before.epoch:
@@ -254,6 +258,8 @@ class Truth:
                 if known is not None and known.learned:
                     self._grows(f"G of {uid} for {seed}", known.granted, holding.granted)
                     self._grows(f"R of {uid} for {seed}", known.returned, holding.returned)
+            if after.learning and more_granted(before, after):
+                raise self._broken(f"ledger of {uid} grants while it is learning")
         self.ledgers[uid] = after
         if self.clean.get(uid):
             limits = self.ceiling[uid]
@@ -310,7 +316,7 @@ class Truth:
     def shown(self, uid: str, seed: str, grant: Grant) -> None:
         """What the master shows must be durable."""
         if grant.nonce:
-            self.answered.add((uid, seed, grant.nonce))
+            self.answered[uid, seed, grant.nonce] = grant.seen
         ledger = self.ledgers.get(uid)
         if ledger is None or ledger.incarnation != grant.incarnation or grant.incarnation in self.doubted:
             return
@@ -328,3 +334,14 @@ class Truth:
         for name, amount in part.items():
             if amount > whole.get(name, 0):
                 raise self._broken(f"{what}: {amount} {name}, {whole.get(name, 0)}")
+
+
+def more_granted(before: MasterLedger, after: MasterLedger) -> bool:
+    """Whether anything was granted: what an account that asks with a nonce has, is only taken up."""
+    both = ((before.seeds.get(seed), holding) for seed, holding in after.seeds.items())
+    return any(
+        amount > known.granted.get(name, 0)
+        for known, holding in both
+        if known is not None and known.learned and (known.account, known.nonce) == (holding.account, holding.nonce)
+        for name, amount in holding.granted.items()
+    )
