@@ -13,6 +13,7 @@ import gc
 import logging
 import signal
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import uvloop
 
@@ -55,7 +56,19 @@ def run(name: str, options: CommonOptions, main: Main) -> int:
         return FAILED
 
 
+def _lost(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """A connection that breaks within TLS: uvloop calls that fatal, while whoever used it is told by its request."""
+    error = context.get("exception")
+    if str(context.get("message")).startswith("Fatal error on SSL protocol") and isinstance(
+        error, OSError | RuntimeError
+    ):
+        log.info("connection broke", extra={"error": str(error)})
+    else:
+        loop.default_exception_handler(context)
+
+
 async def _run(name: str, options: CommonOptions, main: Main) -> int:
+    asyncio.get_running_loop().set_exception_handler(_lost)
     program = Program()
     signals = _Signals(program.health)
     facts = {"program": name, "version": metrics.build_version()}

@@ -161,11 +161,11 @@ class Accounts:
 
     async def _reconcile(self, name: str) -> float | None:
         quota = self._catalog.quota(name)
-        wait = await self._forget(name, quota)
-        book = self._books.get(quota) if quota is not None else None
-        if quota is None or book is None:
-            return wait
         try:
+            wait = await self._forget(name, quota)
+            book = self._books.get(quota) if quota is not None else None
+            if quota is None or book is None:
+                return wait
             again = await self._tend(quota, book)
             publish_again = await self._publish(quota, book)
         except (StoreUnavailableError, MalformedLedgerError, NoAccountError) as error:

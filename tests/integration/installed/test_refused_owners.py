@@ -145,12 +145,15 @@ async def comes(check: Callable[[], Any], seconds: float = TELLING) -> None:
 async def test_twenty_refusals_are_one_event_on_each_owner(site: Site) -> None:
     pool = await owned(site)
     await site.admitted("user-2", 2)
+    user_cluster = await site.get("seed-1", f"{CLUSTERS}/user-1")
+    earlier = sum(map(counted, await events(site, "seed-1", user_cluster)))
     for _ in range(20):
         assert (await pool.create())[0] == 403
-    user_cluster = await site.get("seed-1", f"{CLUSTERS}/user-1")
 
     async def told() -> None:
-        for cluster, about in (("user-1", pool.set), ("user-1", pool.deployment), ("seed-1", user_cluster)):
+        total = sum(map(counted, await events(site, "seed-1", user_cluster)))
+        assert total - earlier == 20, (earlier, total)
+        for cluster, about in (("user-1", pool.set), ("user-1", pool.deployment)):
             found = await events(site, cluster, about)
             assert [counted(event) for event in found] == [20], (about["kind"], found)
             event = found[0]
