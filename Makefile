@@ -33,7 +33,7 @@ demo: $(STAMP)
 
 test: lint
 	@$(BIN)/python -m devcluster build
-	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

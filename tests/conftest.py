@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
-TESTS = Path(__file__).parent
+
+class BySharedInstallation(LoadFileScheduling):
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.split("::", 1)[0]
+        return "installed" if "/installed/" in file else file
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        path = item.path.relative_to(TESTS)
-        group = path.parent if path.parent.name == "installed" else path
-        item.add_marker(pytest.mark.xdist_group(str(group)))
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> BySharedInstallation:
+    return BySharedInstallation(config, log)
