@@ -44,7 +44,6 @@ ONE = {"cpu": "4", "machines": "1"}
 SECONDS = 240.0  # a rollout of ten takes half a minute on free cores
 BY_HAND = "by-hand"
 CALM_SECONDS = 1.5
-FORGOTTEN_SECONDS = 0.6
 """What was read of a rollout is kept for half a second."""
 
 _numbers = itertools.count(1)
@@ -278,39 +277,6 @@ async def test_scaling_up_and_pausing_in_the_middle_of_a_rollout_bring_no_more_m
         await seed.rolled_to("second")
         assert seed.watched.most == 4
         await seed.is_as_before()
-
-
-async def test_forged_machines_of_a_rollout_get_no_more_than_the_surge_and_keep_none_of_it(rollouts: Rollouts) -> None:
-    two = {"cpu": "8", "machines": "2"}
-    async with full(rollouts, "forged", 3, two) as seed:
-        rollouts.provider.stalled = True
-        await seed.roll("second")
-        await seed.lends_one()
-        newer = await seed.set_of("second")
-        owner = {"apiVersion": newer["apiVersion"], "kind": "MachineSet", "controller": True}
-        owner |= {name: newer["metadata"][name] for name in ("name", "uid")}
-
-        await asyncio.sleep(FORGOTTEN_SECONDS)
-        status, why = await seed.try_one(owner)
-        assert status == 403, why  # maxSurge is one
-
-        rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 5, "maxUnavailable": 0}}
-        await seed.change(WORKERS, paused=True, rollout={"strategy": rolling})
-        outcomes = []
-        for _ in range(4):
-            outcomes.append((await seed.try_one(owner))[0])
-            await asyncio.sleep(FORGOTTEN_SECONDS)
-        assert outcomes.count(201) == 1
-        assert set(outcomes) == {201, 403}
-        status, why = await seed.try_one({**owner, "uid": "00000000-0000-0000-0000-000000000000"})
-        assert status == 403, why
-
-        await seed.change(WORKERS, paused=False, replicas=0)
-        await seed.shows(lambda seen: all(name.startswith(BY_HAND) for name in seen.now))
-        await seed.shows(lambda seen: not seen.lent[-1] and seen.usage[-1] == resources.parse(ONE))
-        assert seed.watched.most == 5
-        outcomes = [(await seed.try_one(owner))[0] for _ in range(4)]
-        assert sorted(outcomes) == [201, 201, 403, 403]
 
 
 async def test_a_larger_machine_gets_no_surge_and_another_template_in_the_middle_ends_within_the_limit(
