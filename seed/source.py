@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -41,24 +41,6 @@ class ListToken(msgspec.Struct, frozen=True):
 
     connection: int = 0
     number: int = 0
-
-
-class Lists(ListToken, frozen=True, kw_only=True):
-    """A list of each of several watch caches. One that takes the place of another lists later anyway."""
-
-    demanded: Sequence[tuple[Reflector[Any], int]]
-
-    def missing(self, followed: Collection[Reflector[Any]]) -> list[tuple[Reflector[Any], int]]:
-        """Those of `followed` whose list is not complete yet, and its number."""
-        return [
-            (reflector, number)
-            for reflector, number in self.demanded
-            if reflector in followed and reflector.lists_completed < number
-        ]
-
-
-def demand_lists(followed: Iterable[Reflector[Any]]) -> Lists:
-    return Lists(demanded=[(reflector, reflector.relist()) for reflector in followed])
 
 
 class Problem(msgspec.Struct, frozen=True):

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from typing import Any
 
 from common.api import UserCluster
 from common.kube.client import Cluster
 from common.kube.errors import ApiError, Malformed, Unavailable
 from common.kube.meta import object_key
-from common.kube.reflector import Change, IndexFunction
+from common.kube.reflector import Change, IndexFunction, Reflector
 from common.kube.served import Following, Wanted
 from seed import observed
 from seed.asking import Asking
 from seed.catalog import Catalog, hosted_key, is_hosted
 from seed.cluster_api.view import Subject, View
+from seed.fed import Fed, WatchCaches
 from seed.machines import cluster_api
 from seed.machines.cluster_api import ClusterMachine, MachinePool
 from seed.machines.infrastructure import Described, undescribed
 from seed.machines.machine_controller import Machine
 from seed.providers.size import Footprint, ProviderUnavailable
 from seed.sizing import Sizing
-from seed.source import Lists, ListToken, Problem, demand_lists, reason_of
 from seed.tally import Tally
 from seed.webhook_configuration import ConfigurationKeeper
 
@@ -59,10 +57,11 @@ _INDEXES: Mapping[str, IndexFunction[Any]] = {
 }
 
 
-class ClusterSource:
+class ClusterSource(Fed):
     """One Cluster's Machines and MachinePools."""
 
     def __init__(self, feed: Feed, user_cluster: UserCluster, tally: Tally | None = None) -> None:
+        super().__init__(feed)
         self.user_cluster = user_cluster
         self.key = user_cluster.metadata.key
         self.project = user_cluster.spec.project
@@ -73,31 +72,6 @@ class ClusterSource:
         for subject in feed.subjects_of(self.key):
             self.apply(None, subject)
         self.tally.listed()
-
-    @property
-    def counted(self) -> bool:
-        return self._feed.counted
-
-    @property
-    def current(self) -> bool:
-        return self._feed.counted and self._feed.problem is None
-
-    @property
-    def problem(self) -> Problem | None:
-        return self._feed.problem
-
-    @property
-    def lost_at(self) -> float | None:
-        return self._feed.lost_at
-
-    def demand_list(self) -> ListToken:
-        return self._feed.demand_list()
-
-    def listed_since(self, token: ListToken) -> bool:
-        return self._feed.listed_since(token)
-
-    async def listed(self, token: ListToken) -> None:
-        await self._feed.listed(token)
 
     async def generation(self, namespaced_name: str, uid: str) -> int | None:
         return await self._feed.generation(namespaced_name, uid)
@@ -147,7 +121,7 @@ class ClusterSource:
         self._feed.on_change(self, freed)
 
 
-class Feed:
+class Feed(WatchCaches):
     """The watch caches, and what all sources of Cluster API share. `run()` it while this replica leads."""
 
     def __init__(
@@ -168,8 +142,6 @@ class Feed:
         self.view = view
         self.sizing = sizing
         self.on_change = on_change
-        self.problem: Problem | None = None
-        self.lost_at: float | None = None  # monotonic: since when the counts are kept, not followed
         self._on_state = on_state
         self._cluster = cluster
         self._catalog = catalog
@@ -191,8 +163,8 @@ class Feed:
         )
 
     @property
-    def counted(self) -> bool:
-        return all(reflector.synced.is_set() for reflector in self._following.reflectors)
+    def reflectors(self) -> list[Reflector[Any]]:
+        return self._following.reflectors
 
     async def run(self) -> None:
         view = self.view
@@ -228,21 +200,6 @@ class Feed:
             if found is not None and found.metadata.uid == machine.metadata.uid:
                 return found
         return None
-
-    def demand_list(self) -> ListToken:
-        return demand_lists(self._following.reflectors)
-
-    def listed_since(self, token: ListToken) -> bool:
-        assert isinstance(token, Lists), "our own token"
-        return self.counted and not token.missing(self._following.reflectors)
-
-    async def listed(self, token: ListToken) -> None:
-        assert isinstance(token, Lists), "our own token"
-        while not self.listed_since(token):
-            for reflector, number in token.missing(self._following.reflectors):
-                with suppress(TimeoutError):
-                    await reflector.wait_listed(number, 1)
-            await asyncio.sleep(0.2 if self.problem is not None else 0.02)
 
     async def generation(self, namespaced_name: str, uid: str) -> int | None:
         """As Source's: by consistent lists, since a name may be a Machine's and a MachinePool's."""
@@ -319,21 +276,9 @@ class Feed:
                 log.warning("webhook configuration left behind", extra={"error": str(error)})
 
     def _judge(self) -> None:
-        problem = next(
-            (
-                Problem(reason_of(reflector.error_status), reflector.error)
-                for reflector in self._following.reflectors
-                if reflector.error is not None
-            ),
-            None,
-        )
-        if problem is not None and self.lost_at is None:
-            self.lost_at = time.monotonic()
-        elif problem is None:
-            self.lost_at = None
-        counted = self.counted
-        if problem != self.problem or counted != self._told_counted:
-            self.problem, self._told_counted = problem, counted
+        changed, counted = self._look(), self.counted
+        if changed or counted != self._told_counted:
+            self._told_counted = counted
             for source in self.sources.values():
                 self._on_state(source)
         for source in self.sources.values():

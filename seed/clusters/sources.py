@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
@@ -17,44 +16,21 @@ from common.kube.served import CRDS, Following, Served, Wanted
 from seed.catalog import clusters_key, project_of_key
 from seed.clusters.kinds import Kind, Owned
 from seed.clusters.tally import ClusterTally
-from seed.source import Followed, Lists, ListToken, Problem, demand_lists, reason_of
+from seed.fed import Fed, WatchCaches
+from seed.source import Followed
 
 log = logging.getLogger(__name__)
 
 
-class ProjectClusters:
+class ProjectClusters(Fed):
     """One project's clusters."""
 
     def __init__(self, feed: ClusterSources, project: str) -> None:
+        super().__init__(feed)
         self.key = clusters_key(project)
         self.project = project
         self.tally = ClusterTally(self.key)
         self._feed = feed
-
-    @property
-    def counted(self) -> bool:
-        return self._feed.counted
-
-    @property
-    def current(self) -> bool:
-        return self._feed.counted and self._feed.problem is None
-
-    @property
-    def problem(self) -> Problem | None:
-        return self._feed.problem
-
-    @property
-    def lost_at(self) -> float | None:
-        return self._feed.lost_at
-
-    def demand_list(self) -> ListToken:
-        return self._feed.demand_list()
-
-    def listed_since(self, token: ListToken) -> bool:
-        return self._feed.listed_since(token)
-
-    async def listed(self, token: ListToken) -> None:
-        await self._feed.listed(token)
 
     async def generation(self, namespaced_name: str, uid: str) -> int | None:
         """None also for a cluster that has moved to another project: it is not this one's to count."""
@@ -64,7 +40,7 @@ class ProjectClusters:
         return found[1].metadata.generation
 
 
-class ClusterSources(Mapping[str, Followed]):
+class ClusterSources(WatchCaches, Mapping[str, Followed]):
     """The sources by key; any project's is made when it is first asked for. `run()` it while this replica leads.
 
     Its watch caches are its own: the catalog's serve admission, and cannot be listed anew when counting demands it.
@@ -80,8 +56,6 @@ class ClusterSources(Mapping[str, Followed]):
         on_state: Callable[[Followed], None],
     ) -> None:
         """The first of the kinds is there on every seed."""
-        self.problem: Problem | None = None
-        self.lost_at: float | None = None  # monotonic: since when the counts are kept, not followed
         self._cluster = cluster
         self._served = served
         self._kinds = kinds
@@ -123,7 +97,7 @@ class ClusterSources(Mapping[str, Followed]):
 
     @property
     def counted(self) -> bool:
-        return self._settled and all(reflector.synced.is_set() for reflector in self._reflectors)
+        return self._settled and super().counted
 
     async def run(self) -> None:
         tasks = [
@@ -139,21 +113,6 @@ class ClusterSources(Mapping[str, Followed]):
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-
-    def demand_list(self) -> ListToken:
-        return demand_lists(self._reflectors)
-
-    def listed_since(self, token: ListToken) -> bool:
-        assert isinstance(token, Lists), "our own token"
-        return self.counted and not token.missing(self._reflectors)
-
-    async def listed(self, token: ListToken) -> None:
-        assert isinstance(token, Lists), "our own token"
-        while not self.listed_since(token):
-            for reflector, number in token.missing(self._reflectors):
-                with suppress(TimeoutError):
-                    await reflector.wait_listed(number, 1)
-            await asyncio.sleep(0.2 if self.problem is not None else 0.02)
 
     async def find(self, namespaced_name: str, uid: str) -> tuple[str, Owned] | None:
         """The cluster and its project by consistent lists: a name may be of several kinds. Raises ApiError."""
@@ -174,7 +133,7 @@ class ClusterSources(Mapping[str, Followed]):
         return None
 
     @property
-    def _reflectors(self) -> list[Reflector[Any]]:
+    def reflectors(self) -> list[Reflector[Any]]:
         return [self._reflector, *self._following.reflectors]
 
     async def _check_unserved(self, crd: str) -> None:
@@ -217,24 +176,12 @@ class ClusterSources(Mapping[str, Followed]):
             self._on_change(source, False)
 
     def _judge(self) -> None:
-        problem = next(
-            (
-                Problem(reason_of(reflector.error_status), reflector.error)
-                for reflector in self._reflectors
-                if reflector.error is not None
-            ),
-            None,
-        )
-        if problem is None:
-            self.lost_at = None
-        elif self.lost_at is None:
-            self.lost_at = time.monotonic()
+        changed = self._look()
         # What counting dropped because a kind that came later was not listed yet is made good, too.
-        news = self.counted and self._told != self._reflectors
+        news = self.counted and self._told != self.reflectors
         if news:
-            self._told = self._reflectors
-        if news or problem != self.problem:
-            self.problem = problem
+            self._told = self.reflectors
+        if news or changed:
             for source in list(self._sources.values()):
                 if news:
                     self._on_change(source, True)
