@@ -13,17 +13,20 @@ from common import resources
 from common.account import Reservation
 from common.api import UserCluster
 from common.kube.errors import Unavailable
-from common.kube.meta import Object
+from common.kube.meta import Object, ObjectMeta
 from seed import verdict
 from seed.admission import Admission, Replaceable, Request, Verdict
 from seed.catalog import Catalog
+from seed.decisions import Decisions
+from seed.http_reader import Response
 from seed.machines.footprint import least
 from seed.machines.machine_controller import Machine
 from seed.providers.size import Footprint, NotSized, ProviderUnavailable
 from seed.record import quota_record
-from seed.review import AdmissionRequest
+from seed.review import AdmissionRequest, RawRequest, decided
 from seed.rollouts import Rolling
 from seed.sizing import Sizing
+from seed.verdict import Refusal
 
 log = logging.getLogger(__name__)
 
@@ -125,36 +128,66 @@ class MachineAdmission:
             return least(machine)  # as it is counted, at the least
 
 
-def tell(
-    review: AdmissionRequest[ObjectT],
+def conclude(
+    review: AdmissionRequest[ObjectT] | RawRequest,
+    subject: ObjectMeta | None,
+    cluster: UserCluster | None,
     found: Verdict,
     seconds: float,
     on_decision: OnDecision,
+    decisions: Decisions,
     *,
     consumer: str = "machine",
-) -> None:
-    """The metrics, and of a refusal the log."""
-    refusal = found.refusal
-    if refusal is None:
+) -> Response:
+    """The answer to a request, once it stands in the metrics, among the last decisions, and of a refusal in the log."""
+    if found.refusal is None:
         on_decision("allowed", "", "recall" if found.waited else "local", seconds)
-        return
-    reason, request = refusal.cause, found.request
-    path = "unavailable" if refusal.code == 503 else "recall" if found.waited else "local"
-    on_decision("denied", reason, path, seconds)
+    else:
+        path = "unavailable" if found.refusal.code == 503 else "recall" if found.waited else "local"
+        on_decision("denied", found.refusal.cause, path, seconds)
+        _log_refusal(review, subject, found, found.refusal, seconds, consumer)
+    decisions.made(
+        found,
+        cluster,
+        subject,
+        operation=review.operation,
+        user=review.user_info.username,
+        dry_run=review.dry_run,
+        seconds=seconds,
+        consumer=consumer,
+    )
+    return decided(review.uid, found)
+
+
+def _log_refusal(
+    review: AdmissionRequest[ObjectT] | RawRequest,
+    subject: ObjectMeta | None,
+    found: Verdict,
+    refusal: Refusal,
+    seconds: float,
+    consumer: str,
+) -> None:
+    request = found.request
     log.info(
         f"{consumer} refused",
         extra={
             "decision": found.decision,
-            consumer: review.object.metadata.key if review.object is not None else review.name,
-            "uid": review.object.metadata.uid if review.object is not None else "",
+            consumer: subject.key if subject is not None else review.name,
+            "uid": subject.uid if subject is not None else "",
             "cluster": request.reservation.source if request is not None else "",
             "operation": review.operation,
             "user": review.user_info.username,
             "dry_run": review.dry_run,
-            "reason": reason,
+            "reason": refusal.cause,
             "text": refusal.message,
             "needs": resources.text(request.need) if request is not None else "",
             "quotas": [msgspec.to_builtins(quota_record(attempt)) for attempt in found.attempts],
             "duration_ms": round(seconds * 1000, 1),
         },
     )
+
+
+def undecided(why: str) -> Verdict:
+    """Of a request that has not come as far as its quotas."""
+    decision = verdict.decision_id()
+    return Verdict(decision=decision, refusal=verdict.unavailable("of the project", why, decision))

@@ -42,6 +42,40 @@ class Review(msgspec.Struct, Generic[T]):
     request: AdmissionRequest[T]
 
 
+class GroupResource(msgspec.Struct, frozen=True):
+    group: str = ""
+    resource: str = ""
+
+
+class RawRequest(msgspec.Struct, rename="camel", kw_only=True):
+    """Where one webhook is asked about several kinds: what the objects are is told by `resource` and `sub_resource`."""
+
+    uid: str
+    operation: str
+    resource: GroupResource
+    sub_resource: str = ""
+    name: str = ""
+    namespace: str = ""
+    user_info: User = msgspec.field(default_factory=User)
+    object: msgspec.Raw = msgspec.Raw(b"null")
+    old_object: msgspec.Raw = msgspec.Raw(b"null")
+    dry_run: bool = False
+
+
+class RawReview(msgspec.Struct):
+    request: RawRequest
+
+
+class _ScaleSpec(msgspec.Struct, frozen=True):
+    replicas: int = 0
+
+
+class Scale(Object, frozen=True, kw_only=True):
+    """Of autoscaling/v1: what `kubectl scale` and autoscalers write."""
+
+    spec: _ScaleSpec = _ScaleSpec()
+
+
 class _Cause(msgspec.Struct, omit_defaults=True):
     reason: str
     message: str

@@ -14,7 +14,6 @@ import msgspec
 from common import resources
 from common.api import SETTINGS, UserCluster
 from common.kube.errors import ApiError
-from common.kube.meta import Object
 from common.kube.resource import Resource
 from seed import scale_check, verdict
 from seed.admission import Verdict
@@ -28,7 +27,7 @@ from seed.machines import machine_controller
 from seed.machines.deployments import DEPLOYMENTS, Deployment, cluster_machine_of, machine_of
 from seed.machines.machine_controller import Machine
 from seed.providers.size import NotSized, ProviderUnavailable
-from seed.review import User, decided, patience
+from seed.review import RawRequest, RawReview, Scale, decided, patience
 from seed.scale_check import Advice, Room
 from seed.sizing import Sizing
 
@@ -46,39 +45,9 @@ OnAnswer = Callable[[str, str, str], None]
 """kind, decision, reason"""
 
 
-class _Named(msgspec.Struct, frozen=True):
-    resource: str = ""
-
-
-class _Request(msgspec.Struct, rename="camel", kw_only=True):
-    uid: str
-    operation: str
-    resource: _Named
-    sub_resource: str = ""
-    name: str = ""
-    namespace: str = ""
-    user_info: User = msgspec.field(default_factory=User)
-    object: msgspec.Raw = msgspec.Raw(b"null")
-    old_object: msgspec.Raw = msgspec.Raw(b"null")
-
-
-class _Review(msgspec.Struct):
-    request: _Request
-
-
-class _ScaleSpec(msgspec.Struct, frozen=True):
-    replicas: int = 0
-
-
-class _Scale(Object, frozen=True, kw_only=True):
-    """Of autoscaling/v1: what `kubectl scale` and autoscalers write."""
-
-    spec: _ScaleSpec = _ScaleSpec()
-
-
-_review = msgspec.json.Decoder(_Review).decode
+_review = msgspec.json.Decoder(RawReview).decode
 _deployment = msgspec.json.Decoder(Deployment | None).decode
-_scale = msgspec.json.Decoder(_Scale | None).decode
+_scale = msgspec.json.Decoder(Scale | None).decode
 
 
 class _Undecided(Exception):
@@ -127,7 +96,7 @@ class ScaleWebhook:
         warnings = [advice.warning] if advice.warning else []
         return decided(review.uid, Verdict(decision=decision, refusal=advice.refusal, warnings=warnings))
 
-    async def _advise(self, caller: str, kind: str, review: _Request, deadline: float, decision: str) -> Advice:
+    async def _advise(self, caller: str, kind: str, review: RawRequest, deadline: float, decision: str) -> Advice:
         """Raises _Undecided."""
         settings = self._catalog.settings.store.get(SETTINGS)
         mode = settings.spec.scale_check if settings is not None else "warn"
@@ -158,7 +127,7 @@ class ScaleWebhook:
             raise _Undecided(f"the {kind} cannot be read: {error}") from error
         return scale_check.advise(asked, size.resources, rooms, deny=mode == "deny", decision=decision)
 
-    async def _change(self, caller: str, kind: str, review: _Request) -> tuple[Deployment, Deployment | None] | None:
+    async def _change(self, caller: str, kind: str, review: RawRequest) -> tuple[Deployment, Deployment | None] | None:
         """As it will be, and as it is. None for what does not change how many Machines there are. Raises ApiError."""
         if review.sub_resource == "scale":
             new, old = _scale(review.object), _scale(review.old_object)
@@ -213,7 +182,7 @@ class ScaleWebhook:
             surge=bool(quota.surge),
         )
 
-    def _tell(self, kind: str, review: _Request, advice: Advice, decision: str) -> None:
+    def _tell(self, kind: str, review: RawRequest, advice: Advice, decision: str) -> None:
         refusal = advice.refusal
         self._on_answer(kind, "allowed" if refusal is None else "denied", advice.reason)
         if refusal is not None:

@@ -20,7 +20,7 @@ from seed.canary import is_canary
 from seed.catalog import Catalog
 from seed.decisions import Decisions
 from seed.http_reader import Request, Response
-from seed.machine_admission import MachineAdmission, OnDecision, tell
+from seed.machine_admission import MachineAdmission, OnDecision, conclude, undecided
 from seed.machines.machine_controller import FOOTPRINT_ANNOTATION, Machine
 from seed.review import AdmissionRequest, Review, decided, is_named, patched, patience
 from seed.rollouts import Rolling
@@ -72,18 +72,8 @@ class MachineWebhook:
             return await self._stamp(cluster_uid, review, deadline)
         cluster = self._catalog.user_cluster_by_uid(cluster_uid)
         found = await self._decide(cluster, review, deadline)
-        seconds = time.monotonic() - started
-        tell(review, found, seconds, self._on_decision)
-        self._decisions.made(
-            found,
-            cluster,
-            review.object.metadata if review.object is not None else None,
-            operation=review.operation,
-            user=review.user_info.username,
-            dry_run=review.dry_run,
-            seconds=seconds,
-        )
-        return decided(review.uid, found)
+        metadata, seconds = review.object.metadata if review.object is not None else None, time.monotonic() - started
+        return conclude(review, metadata, cluster, found, seconds, self._on_decision, self._decisions)
 
     def _caller(self, path: str) -> tuple[str, str | None]:
         """What is asked, and for which user cluster; None for whoever cannot prove to be its API server."""
@@ -105,9 +95,7 @@ class MachineWebhook:
         if machine is None or review.operation not in {"CREATE", "UPDATE"}:
             return Verdict(decision="")
         if cluster is None:
-            decision = verdict.decision_id()
-            why = "its user cluster is not known to this seed any more"
-            return Verdict(decision=decision, refusal=verdict.unavailable("of the project", why, decision))
+            return undecided("its user cluster is not known to this seed any more")
         old = old if review.operation == "UPDATE" else None
         return await self._admission.decide(cluster, machine, old, dry_run=review.dry_run, deadline=deadline)
 

@@ -10,16 +10,14 @@ import msgspec
 
 from common.api import UserCluster
 from common.kube.errors import ApiError, NotFound
-from common.kube.meta import Object
-from seed import verdict
 from seed.admission import Verdict
 from seed.cluster_api.view import Subject, View
 from seed.decisions import Decisions
 from seed.http_reader import Request, Response
-from seed.machine_admission import MachineAdmission, OnDecision, tell
+from seed.machine_admission import MachineAdmission, OnDecision, conclude, undecided
 from seed.machines import cluster_api
 from seed.machines.cluster_api import ClusterMachine, MachinePool, PoolSpec
-from seed.review import AdmissionRequest, User, decided, is_named, patience
+from seed.review import RawRequest, RawReview, Scale, is_named, patience
 from seed.webhook_configuration import WebhookConfiguration, configuration, with_scale_checks
 
 PATH = "/cluster-api/"
@@ -30,39 +28,10 @@ NAME = "seedquota-cluster-api"
 WEBHOOK = "cluster-api.seedquota.io"
 
 
-class _Named(msgspec.Struct, frozen=True):
-    resource: str = ""
-
-
-class _Request(msgspec.Struct, rename="camel", kw_only=True):
-    uid: str
-    operation: str
-    resource: _Named
-    sub_resource: str = ""
-    user_info: User = msgspec.field(default_factory=User)
-    object: msgspec.Raw = msgspec.Raw(b"null")
-    old_object: msgspec.Raw = msgspec.Raw(b"null")
-    dry_run: bool = False
-
-
-class _Review(msgspec.Struct):
-    request: _Request
-
-
-class _ScaleSpec(msgspec.Struct, frozen=True):
-    replicas: int = 0
-
-
-class _Scale(Object, frozen=True, kw_only=True):
-    """Of autoscaling/v1: what `kubectl scale` and autoscalers write."""
-
-    spec: _ScaleSpec = _ScaleSpec()
-
-
-_review = msgspec.json.Decoder(_Review).decode
+_review = msgspec.json.Decoder(RawReview).decode
 _machine = msgspec.json.Decoder(ClusterMachine | None).decode
 _pool = msgspec.json.Decoder(MachinePool | None).decode
-_scale = msgspec.json.Decoder(_Scale | None).decode
+_scale = msgspec.json.Decoder(Scale | None).decode
 
 
 def desired(
@@ -119,28 +88,11 @@ class ClusterApiWebhook:
             return Response(400, b"the Machine has no proper name, namespace and uid\n")
         deadline = asyncio.get_running_loop().time() + patience(request.query)
         cluster, found = await self._decide(review, new, old, deadline)
-        told: AdmissionRequest[Object] = AdmissionRequest(
-            uid=review.uid,
-            operation=review.operation,
-            user_info=review.user_info,
-            object=new,
-            dry_run=review.dry_run,
-        )
-        seconds = time.monotonic() - started
-        tell(told, found, seconds, self._on_decision)
-        self._decisions.made(
-            found,
-            cluster,
-            new.metadata if new is not None else None,
-            operation=review.operation,
-            user=review.user_info.username,
-            dry_run=review.dry_run,
-            seconds=seconds,
-        )
-        return decided(review.uid, found)
+        metadata, seconds = new.metadata if new is not None else None, time.monotonic() - started
+        return conclude(review, metadata, cluster, found, seconds, self._on_decision, self._decisions)
 
     async def _decide(
-        self, review: _Request, new: Subject | _Scale | None, old: Subject | _Scale | None, deadline: float
+        self, review: RawRequest, new: Subject | Scale | None, old: Subject | Scale | None, deadline: float
     ) -> tuple[UserCluster | None, Verdict]:
         """And whose it is, as far as that was found."""
         cluster: UserCluster | None = None
@@ -148,24 +100,22 @@ class ClusterApiWebhook:
             return None, Verdict(decision="")  # a Machine that cannot be sized must still lose its finalizer
         try:
             async with asyncio.timeout_at(deadline):
-                if isinstance(new, _Scale):
+                if isinstance(new, Scale):
                     new, old = await self._scaled(new)
-                assert not isinstance(old, _Scale), "only a Scale changes a Scale"
+                assert not isinstance(old, Scale), "only a Scale changes a Scale"
                 cluster = await self._view.cluster_of(new.metadata.namespace, new.spec.cluster_name)
                 if cluster is None:
                     return None, Verdict(decision="")  # of no project
                 machine = await self._view.find_machine(new)
                 before = await self._view.find_machine(old) if old is not None else None
         except NotFound as error:
-            return cluster, _undecided(f"the Cluster or MachinePool that it is of is not there: {error.message}")
+            return cluster, undecided(f"the Cluster or MachinePool that it is of is not there: {error.message}")
         except (ApiError, TimeoutError) as error:
-            return cluster, _undecided(
-                f"what the Machine is made of cannot be read now: {error or 'no answer in time'}"
-            )
+            return cluster, undecided(f"what the Machine is made of cannot be read now: {error or 'no answer in time'}")
         found = await self._admission.decide(cluster, machine, before, dry_run=review.dry_run, deadline=deadline)
         return cluster, found
 
-    async def _scaled(self, scale: _Scale) -> tuple[MachinePool, MachinePool]:
+    async def _scaled(self, scale: Scale) -> tuple[MachinePool, MachinePool]:
         """The MachinePool as it will be, and as it is. Raises ApiError."""
         old = await self._view.find_pool(scale.metadata.namespace, scale.metadata.name)
         spec: PoolSpec = msgspec.structs.replace(old.spec, replicas=scale.spec.replicas)
@@ -173,7 +123,7 @@ class ClusterApiWebhook:
         return msgspec.structs.replace(old, metadata=metadata, spec=spec), old
 
 
-def _subjects(review: _Request) -> tuple[Subject | _Scale | None, Subject | _Scale | None]:
+def _subjects(review: RawRequest) -> tuple[Subject | Scale | None, Subject | Scale | None]:
     """Raises msgspec.MsgspecError."""
     old = review.old_object if review.operation == "UPDATE" else b"null"
     match review.resource.resource, review.sub_resource:
@@ -184,8 +134,3 @@ def _subjects(review: _Request) -> tuple[Subject | _Scale | None, Subject | _Sca
         case "machinepools", "scale":
             return _scale(review.object), _scale(old)
     return None, None  # a status, say: costs nothing
-
-
-def _undecided(why: str) -> Verdict:
-    decision = verdict.decision_id()
-    return Verdict(decision=decision, refusal=verdict.unavailable("of the project", why, decision))

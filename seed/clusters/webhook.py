@@ -22,8 +22,8 @@ from seed.clusters.kinds import NOTHING, ONE, RESOURCE, Kind, Owned
 from seed.clusters.twins import Twins
 from seed.decisions import Decisions
 from seed.http_reader import Request, Response
-from seed.machine_admission import OnDecision, tell
-from seed.review import AdmissionRequest, decided, is_named, patience
+from seed.machine_admission import OnDecision, conclude
+from seed.review import AdmissionRequest, GroupResource, is_named, patience
 from seed.webhook_configuration import WebhookConfiguration, configuration
 
 PATH = "/clusters/"
@@ -34,13 +34,8 @@ NAME = "seedquota-clusters"
 WEBHOOK = "clusters.seedquota.io"
 
 
-class _Named(msgspec.Struct, frozen=True):
-    group: str = ""
-    resource: str = ""
-
-
 class _Request(AdmissionRequest[Owned], rename="camel", kw_only=True):
-    resource: _Named
+    resource: GroupResource
 
 
 class _Review(msgspec.Struct):
@@ -114,19 +109,8 @@ class ClusterWebhook:
             return Response(400, b"the cluster has no proper name, namespace and uid\n")
         deadline = asyncio.get_running_loop().time() + patience(request.query)
         found = await self._decide(kind, review, deadline)
-        seconds = time.monotonic() - started
-        tell(review, found, seconds, self._on_decision, consumer="cluster")
-        self._decisions.made(
-            found,
-            None,
-            cluster.metadata if cluster is not None else None,
-            operation=review.operation,
-            user=review.user_info.username,
-            dry_run=review.dry_run,
-            seconds=seconds,
-            consumer="cluster",
-        )
-        return decided(review.uid, found)
+        metadata, seconds = cluster.metadata if cluster is not None else None, time.monotonic() - started
+        return conclude(review, metadata, None, found, seconds, self._on_decision, self._decisions, consumer="cluster")
 
     async def _decide(self, kind: Kind | None, review: _Request, deadline: float) -> Verdict:
         cluster = review.object

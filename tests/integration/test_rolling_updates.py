@@ -186,16 +186,14 @@ class Rolling(Seed):
         status, why = await self.try_one()
         assert status == 403, why
 
-    async def try_one(self, *owners: Mapping[str, object]) -> tuple[int, str]:
-        """A Machine of four CPUs that somebody makes by hand, and says it belongs to these."""
+    async def try_one(self) -> tuple[int, str]:
+        """A Machine of four CPUs that somebody makes by hand."""
         name = f"{BY_HAND}-{next(_numbers)}"
         await apply(self.server, [made("VSphereMachine", name, SIZE)])
         metadata = {"name": name, "namespace": NAMESPACE, "labels": {"deployment": "workers"}}
         spec = machines_of(CLUSTER, "VSphereMachine", name)
         body = {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine", "spec": spec}
-        return await self.send(
-            "POST", f"{CAPI}/machines", {**body, "metadata": {**metadata, "ownerReferences": owners}}
-        )
+        return await self.send("POST", f"{CAPI}/machines", {**body, "metadata": metadata})
 
 
 async def follow(server: ApiServer, path: str, take: Callable[[str, Any], None], **query: str) -> None:
