@@ -13,5 +13,6 @@ class BySharedInstallation(LoadFileScheduling):
         return "installed" if "/installed/" in file else file
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> BySharedInstallation:
     return BySharedInstallation(config, log)

@@ -134,7 +134,7 @@ def check(seats: Sequence[Seat], decided: Allotment) -> None:
     idle = {seat.seed: lacking(seat.held, seat.use) for seat in seats}
     for seat in seats:
         granted, recalled = decided.grants.get(seat.seed, {}), decided.recalls.get(seat.seed, {})
-        assert not (granted and recalled), "both at once"
+        assert not (granted.keys() & recalled.keys()), "a resource goes both ways at once"
         assert not lacking(recalled, idle[seat.seed])
         assert not recalled or (seat.reachable and not (seat.just_granted and not seat.draining))
         if granted:
@@ -142,6 +142,9 @@ def check(seats: Sequence[Seat], decided: Allotment) -> None:
             machine = MACHINES[seat.seed]
             count = times(machine, resources.add(idle[seat.seed], granted))
             assert granted == lacking(scaled(machine, count), idle[seat.seed]), "more than completes machines"
+            # A fragment that completes nothing here may go to who waits longer, with the same message.
+            kept = resources.subtract(idle[seat.seed], recalled)
+            assert times(machine, resources.add(kept, granted)) == count, "recalled is what the grant needs"
         if seat.seed in decided.answered:
             check_answer(seat, decided, seats, room)
         else:
