@@ -119,12 +119,12 @@ class Truth:
         self.limits[uid] = limits
 
     def tighten(self, uid: str) -> None:
-        """Everybody has heard the limits: what is past them can only become less."""
+        """Everybody has heard the limits: what is past them and not on surge can only become less."""
         total, ceiling, limits = self.totals[uid], self.ceiling[uid], self.limits[uid]
         for name in [name for name in ceiling if name not in limits]:
             del ceiling[name]
         for name, limit in limits.items():
-            admitted = total.get(name, 0) - limits.get(surge.PREFIX + name, 0)
+            admitted = total.get(name, 0) - self.lent(uid, name)
             ceiling[name] = limit if admitted <= limit else min(ceiling.get(name, admitted), admitted)
         self.check(uid)
 
