@@ -224,6 +224,8 @@ class Followed:
             self._fail()
             return
         self.listing, self.listed_at = False, listed_at
+        source.between.update(new.metadata.uid for _, new in source.log[self.at : at] if new is not None)
+        source.between.difference_update(objects)
         before, self._store, self.at = self._store, objects, at
         freed = False
         for uid, machine in before.items():

@@ -310,6 +310,7 @@ class Source:
         self.machines: dict[str, Machine] = {}
         self.log: list[tuple[Machine | None, Machine | None]] = []
         self.snapshot: dict[str, Machine] | None = None
+        self.between: set[str] = set()  # written and deleted between two lists: no watch tells of it
 
     def write(self, old: Machine | None, new: Machine | None) -> None:
         if old is not None:
