@@ -196,7 +196,7 @@ def handler(
     of_clusters = ClusterWebhook(
         catalog, admission, clusters, Twins(cluster, catalog, view), key.verify, observed.cluster_decision, decisions
     )
-    scale = ScaleWebhook(catalog, books, sizing, connections, view, key.verify, observed.scale_check)
+    scale = ScaleWebhook(catalog, books, sizing, connections, view, key.verify, observed.scale_check, decisions)
 
     async def handle(request: Request) -> Response:
         if request.path.startswith(clusters_webhook.PATH):

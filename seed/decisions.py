@@ -19,6 +19,7 @@ MAX_KEPT = 8192
 MAX_FOUND = 100  # of one Machine
 
 PATH = "decisions"
+MACHINE = "machine"
 
 _encode = msgspec.json.Encoder().encode
 
@@ -44,7 +45,7 @@ OnDecision = Callable[[UserCluster, ObjectMeta, Verdict], None]
 
 
 class Decisions:
-    """Older ones go when there are more than `most`. `on_decision` hears of those that are not dry runs."""
+    """Older ones go when there are more than `most`. `on_decision` hears of Machines, and not of dry runs."""
 
     def __init__(
         self, *, most: int = MAX_KEPT, on_decision: OnDecision = lambda _cluster, _object, _found: None
@@ -62,7 +63,7 @@ class Decisions:
         user: str,
         dry_run: bool,
         seconds: float,
-        consumer: str = "machine",
+        consumer: str = MACHINE,
     ) -> None:
         if not verdict.decision or subject is None:
             return  # it costs nothing: there was nothing to decide
@@ -83,7 +84,7 @@ class Decisions:
                 consumer,
             )
         )
-        if cluster is not None and not dry_run:
+        if cluster is not None and consumer == MACHINE and not dry_run:
             self._on_decision(cluster, subject, verdict)
 
     def page(self, rest: str, query: Mapping[str, str]) -> bytes | None:
@@ -95,7 +96,7 @@ class Decisions:
         namespace, slash, name = machine.rpartition("/")
         found: list[Record] = []
         for kept in self._latest():
-            if kept.name == name and (not slash or kept.namespace == namespace) and kept.consumer == "machine":
+            if kept.name == name and (not slash or kept.namespace == namespace) and kept.consumer == MACHINE:
                 found.append(record(kept))
                 if len(found) == MAX_FOUND:
                     break

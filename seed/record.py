@@ -48,7 +48,8 @@ class AccountRecord(_Wire):
 class QuotaRecord(_Wire):
     """One quota's part. `used` is the use by which it refused, or the last that the master had told, everywhere.
 
-    `limits` has surge, too. `lent`: what was taken instead of what is needed, since a rollout may use surge.
+    `limits` has surge, too. `lent`: what was taken instead of what is needed, since a rollout may use surge. `note` is
+    in `message`, beside the numbers.
     """
 
     name: str
@@ -67,11 +68,14 @@ class QuotaRecord(_Wire):
     code: int = 0
     reason: str = ""
     message: str = ""
+    note: str = ""
     warnings: list[str] = []
 
 
 class Record(_Wire):
-    """`consumer` is machine or cluster, `object` its namespace/name, `cluster` a Machine's UserCluster's.
+    """`consumer` is machine, cluster, machinedeployment or machineset, `object` its namespace/name.
+
+    `cluster` is the namespace/name of a Machine's UserCluster. `need` is that of all replicas that are asked for.
 
     Times are RFC 3339.
     """
@@ -121,6 +125,7 @@ def quota_record(attempt: Attempt) -> QuotaRecord:
         code=refusal.code if refusal is not None else 0,
         reason=refusal.cause if refusal is not None else "",
         message=refusal.message if refusal is not None else "",
+        note=refusal.note if refusal is not None else "",
         warnings=list(attempt.warnings),
     )
 

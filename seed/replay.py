@@ -71,7 +71,7 @@ def _exceeded(record: Record, quota: QuotaRecord, need: ResourceList) -> QuotaRe
     if not over:
         return QuotaReplay(name=quota.name, result="admitted", as_then=False)
     creating = resources.parse(quota.being_created)
-    said = verdict.exceeded(quota.name, need, used, limits, creating, record.decision).message
+    said = verdict.exceeded(quota.name, need, used, limits, creating, record.decision, note=quota.note).message
     # Where a rollout could have used surge, what is short of that follows.
     return QuotaReplay(
         name=quota.name,

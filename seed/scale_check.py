@@ -39,10 +39,10 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
-    """`reason` is for programs, empty where nothing is to be said."""
+    """`reason` is for programs, empty where nothing is to be said. Of several refusals the first is told."""
 
     reason: str = ""
-    refusal: Refusal | None = None
+    refusals: Sequence[Refusal] = ()
     warning: str = ""
 
 
@@ -76,20 +76,25 @@ def asked(new: Deployment, old: Deployment | None, *, is_deployment: bool) -> As
 
 def advise(asked: Asked, size: ResourceList, rooms: Sequence[Room], *, deny: bool, decision: str) -> Advice:
     """`size`: what one Machine costs. One quota speaks: one that refuses Machines, with the fewest that fit."""
-    shortage = _shortest(rooms, asked.more, size)
-    if shortage is None:
+    shortages = _shortages(rooms, asked.more, size)
+    if not shortages:
         warning = _rollout(asked, size, rooms)
         return Advice(reason="SurgeShort" if warning else "", warning=warning)
+    shortage = shortages[0]
     room = shortage.room
     if deny and asked.grows and room.enforced:
-        need = {name: amount * asked.more for name, amount in size.items()}
-        start = f"{shortage.fitting} of {_replicas(asked)} can start"
-        refusal = verdict.exceeded(room.quota, need, room.used, room.limits, room.being_created, decision, note=start)
-        return Advice(reason="QuotaExceeded", refusal=refusal)
+        need = all_replicas(asked, size)
+        refusals = [_refused(short, asked, need, decision) for short in shortages if short.room.enforced]
+        return Advice(reason="QuotaExceeded", refusals=refusals)
     end = f": {shortage.fitting or 'none'} can start" if room.enforced else "; allowed because enforcement is warn"
     verb = "needs" if asked.more == 1 else "need"
     warning = f"seedquota/{room.quota}: {_replicas(asked)} {verb} {shortage.amounts(size)}{end}"
     return Advice(reason="ReplicasShort", warning=warning)
+
+
+def all_replicas(asked: Asked, size: ResourceList) -> ResourceList:
+    """What all that are asked for beyond those that exist cost together."""
+    return {name: amount * asked.more for name, amount in size.items()}
 
 
 def undecided(why: str) -> Advice:
@@ -99,15 +104,16 @@ def undecided(why: str) -> Advice:
 
 def _rollout(asked: Asked, size: ResourceList, rooms: Iterable[Room]) -> str:
     """A warning for a rollout that will not get its surge, empty if it will. Never a refusal: it does not grow."""
-    grown = {name: amount * asked.more for name, amount in size.items()}
+    grown = all_replicas(asked, size)
     after = [
         msgspec.structs.replace(room, used=resources.add(room.used, grown))
         for room in rooms
         if room.enforced and not room.surge
     ]
-    shortage = _shortest(after, asked.surge, size)
-    if shortage is None:
+    shortages = _shortages(after, asked.surge, size)
+    if not shortages:
         return ""
+    shortage = shortages[0]
     begins = f"seedquota/{shortage.room.quota}: "
     surge = f"maxSurge {asked.surge} needs {shortage.amounts(size)}"
     if shortage.fitting:
@@ -115,9 +121,15 @@ def _rollout(asked: Asked, size: ResourceList, rooms: Iterable[Room]) -> str:
     return f"{begins}rollout cannot begin: {surge}; set maxSurge 0, maxUnavailable 1"
 
 
-def _shortest(rooms: Iterable[Room], count: int, size: ResourceList) -> _Shortage | None:
+def _refused(shortage: _Shortage, asked: Asked, need: ResourceList, decision: str) -> Refusal:
+    room, note = shortage.room, f"{shortage.fitting} of {_replicas(asked)} can start"
+    return verdict.exceeded(room.quota, need, room.used, room.limits, room.being_created, decision, note=note)
+
+
+def _shortages(rooms: Iterable[Room], count: int, size: ResourceList) -> Sequence[_Shortage]:
+    """The first refuses Machines, if one does, and has the fewest that fit."""
     found = [shortage for room in rooms if (shortage := _shortage(room, count, size)) is not None]
-    return min(found, key=lambda it: (not it.room.enforced, it.fitting, it.room.quota), default=None)
+    return sorted(found, key=lambda it: (not it.room.enforced, it.fitting, it.room.quota))
 
 
 def _shortage(room: Room, count: int, size: ResourceList) -> _Shortage | None:

@@ -1,35 +1,43 @@
 """The webhook for MachineDeployments and MachineSets, in user clusters and of Cluster API on the seed.
 
-It only answers, see seed/scale_check.py: it reserves and writes nothing, and whatever goes wrong is a warning.
+It only answers, see seed/scale_check.py: it reserves and writes nothing, and whatever goes wrong is a warning. Refusals
+are kept among the last decisions; nothing else is decided here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from common import resources
+from common.account import Reservation
 from common.api import SETTINGS, UserCluster
 from common.kube.errors import ApiError
+from common.kube.meta import ObjectMeta
 from common.kube.resource import Resource
-from seed import scale_check, verdict
+from common.resources import ResourceList
+from seed import admission, scale_check, verdict
 from seed.admission import Verdict
 from seed.books import Books
 from seed.catalog import Catalog, Quota
 from seed.cluster_api import webhook as cluster_api_webhook
 from seed.cluster_api.view import View
 from seed.connections import Connections
+from seed.decisions import Decisions
+from seed.facts import Attempt, Sight, sight
 from seed.http_reader import Request, Response
 from seed.machines import machine_controller
 from seed.machines.deployments import DEPLOYMENTS, Deployment, cluster_machine_of, machine_of
 from seed.machines.machine_controller import Machine
 from seed.providers.size import NotSized, ProviderUnavailable
 from seed.review import RawRequest, RawReview, Scale, decided, patience
-from seed.scale_check import Advice, Room
+from seed.scale_check import Advice, Asked, Room
 from seed.sizing import Sizing
+from seed.verdict import Refusal
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +62,16 @@ class _Undecided(Exception):
     """Why it cannot be told what fits."""
 
 
+class _Question(msgspec.Struct, frozen=True):
+    """What is asked for, by which object of which cluster, and its quotas as they are seen."""
+
+    subject: ObjectMeta
+    cluster: UserCluster
+    asked: Asked
+    size: ResourceList
+    seen: Sequence[Sight]
+
+
 class ScaleWebhook:
     """Handles `POST /scale/<user cluster uid, or cluster-api>/<token>`."""
 
@@ -66,7 +84,9 @@ class ScaleWebhook:
         view: View,
         verify: Callable[[str, str], bool],
         on_answer: OnAnswer = lambda _kind, _decision, _reason: None,
+        decisions: Decisions | None = None,
     ) -> None:
+        self._decisions = decisions if decisions is not None else Decisions()
         self._catalog = catalog
         self._books = books
         self._sizing = sizing
@@ -79,6 +99,7 @@ class ScaleWebhook:
         caller, _, token = request.path.removeprefix(PATH).partition("/")
         if request.method != "POST" or not self._verify(caller, token):
             return Response(404, b"not found\n")
+        started = time.monotonic()
         deadline = asyncio.get_running_loop().time() + patience(request.query)
         decision = verdict.decision_id()
         try:
@@ -89,34 +110,48 @@ class ScaleWebhook:
         if kind is None or review.operation not in {"CREATE", "UPDATE"}:
             return decided(review.uid, Verdict(decision=decision))
         try:
-            advice = await self._advise(caller, kind, review, deadline, decision)
+            return await self._answer(caller, kind, review, decision, deadline, started)
         except _Undecided as error:
             advice = scale_check.undecided(str(error))
-        self._tell(kind, review, advice, decision)
-        warnings = [advice.warning] if advice.warning else []
-        return decided(review.uid, Verdict(decision=decision, refusal=advice.refusal, warnings=warnings))
+            self._on_answer(kind, "allowed", advice.reason)
+            return decided(review.uid, Verdict(decision=decision, warnings=[advice.warning]))
 
-    async def _advise(self, caller: str, kind: str, review: RawRequest, deadline: float, decision: str) -> Advice:
+    async def _answer(
+        self, caller: str, kind: str, review: RawRequest, decision: str, deadline: float, started: float
+    ) -> Response:
         """Raises _Undecided."""
         settings = self._catalog.settings.store.get(SETTINGS)
         mode = settings.spec.scale_check if settings is not None else "warn"
-        if mode == "off":
-            return Advice()
+        question = await self._question(caller, kind, review, deadline) if mode != "off" else None
+        if question is None:
+            advice = Advice()
+        else:
+            rooms = [_room(seen) for seen in question.seen]
+            advice = scale_check.advise(question.asked, question.size, rooms, deny=mode == "deny", decision=decision)
+        warnings = [advice.warning] if advice.warning else []
+        if question is None or not advice.refusals:
+            self._on_answer(kind, "allowed", advice.reason)
+            return decided(review.uid, Verdict(decision=decision, warnings=warnings))
+        self._on_answer(kind, "denied", advice.reason)
+        return self._refuse(kind, review, question, advice.refusals, decision, time.monotonic() - started)
+
+    async def _question(self, caller: str, kind: str, review: RawRequest, deadline: float) -> _Question | None:
+        """None for what costs nothing, or nobody limits. Raises _Undecided."""
         try:
             async with asyncio.timeout_at(deadline):
                 change = await self._change(caller, kind, review)
                 asked = scale_check.asked(*change, is_deployment=kind == "MachineDeployment") if change else None
                 if change is None or asked is None:
-                    return Advice()
+                    return None
                 cluster = await self._cluster_of(caller, change[0])
-                rooms = self._rooms(cluster) if cluster is not None else []
-                if cluster is None or not rooms:
-                    return Advice()
+                seen = self._seen(cluster) if cluster is not None else []
+                if cluster is None or not seen:
+                    return None
                 machine = await self._machine_of(caller, change[0])
                 size = (await self._sizing.size(cluster, machine, deadline)).footprint
-                for room in rooms:
-                    if room.enforced:
-                        size.require(room.limits)
+                for quota in seen:
+                    if quota.enforced:
+                        size.require(quota.limits)
         except TimeoutError:
             raise _Undecided("what it is made of was not read in time") from None
         except ApiError as error:
@@ -125,7 +160,7 @@ class ScaleWebhook:
             raise _Undecided(str(error)) from error
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise _Undecided(f"the {kind} cannot be read: {error}") from error
-        return scale_check.advise(asked, size.resources, rooms, deny=mode == "deny", decision=decision)
+        return _Question(change[0].metadata, cluster, asked, size.resources, seen)
 
     async def _change(self, caller: str, kind: str, review: RawRequest) -> tuple[Deployment, Deployment | None] | None:
         """As it will be, and as it is. None for what does not change how many Machines there are. Raises ApiError."""
@@ -163,39 +198,75 @@ class ScaleWebhook:
             return await self._view.find_made(cluster_machine_of(deployment))
         return machine_of(deployment)
 
-    def _rooms(self, cluster: UserCluster) -> list[Room]:
+    def _seen(self, cluster: UserCluster) -> list[Sight]:
         project = cluster.spec.project
         if self._catalog.may_belong(project):
             raise _Undecided(f"what limits project {project} has not come from the master")
-        return [self._room(quota) for quota in self._catalog.quotas_of_project(project)]
+        return [self._sight(quota) for quota in self._catalog.quotas_of_project(project)]
 
-    def _room(self, quota: Quota) -> Room:
+    def _sight(self, quota: Quota) -> Sight:
         book = self._books.get(quota)
         if book is None or book.writer.account is None:
             raise _Undecided(f"this seed has not opened its account of quota {quota.name} yet")
-        return Room(
-            quota=quota.name,
-            limits=quota.limits,
-            used=resources.maximum(quota.global_usage, book.use),
-            being_created=quota.global_reserved,
-            enforced=quota.enforced,
-            surge=bool(quota.surge),
-        )
+        return sight(quota, book.writer.account, book.use)
 
-    def _tell(self, kind: str, review: RawRequest, advice: Advice, decision: str) -> None:
-        refusal = advice.refusal
-        self._on_answer(kind, "allowed" if refusal is None else "denied", advice.reason)
-        if refusal is not None:
-            log.info(
-                "scale refused",
-                extra={
-                    "decision": decision,
-                    "kind": kind,
-                    "object": f"{review.namespace}/{review.name}",
-                    "user": review.user_info.username,
-                    "text": refusal.message,
-                },
-            )
+    def _refuse(
+        self,
+        kind: str,
+        review: RawRequest,
+        question: _Question,
+        refusals: Sequence[Refusal],
+        decision: str,
+        seconds: float,
+    ) -> Response:
+        by_quota = {refusal.quota: refusal for refusal in refusals}
+        need = scale_check.all_replicas(question.asked, question.size)
+        subject, cluster = question.subject, question.cluster
+        found = Verdict(
+            decision=decision,
+            refusal=refusals[0],
+            request=admission.Request(
+                uid=subject.uid,
+                project=cluster.spec.project,
+                need=need,
+                reservation=Reservation(source=cluster.metadata.key, object=subject.key, amount=need),
+                dry_run=review.dry_run,
+                deadline=0,
+            ),
+            attempts=[Attempt(sight=seen, refusal=by_quota.get(seen.quota)) for seen in question.seen],
+        )
+        self._decisions.made(
+            found,
+            cluster,
+            subject,
+            operation=review.operation,
+            user=review.user_info.username,
+            dry_run=review.dry_run,
+            seconds=seconds,
+            consumer=kind.lower(),
+        )
+        log.info(
+            "scale refused",
+            extra={
+                "decision": decision,
+                "kind": kind,
+                "object": f"{review.namespace}/{review.name}",
+                "user": review.user_info.username,
+                "text": refusals[0].message,
+            },
+        )
+        return decided(review.uid, found)
+
+
+def _room(seen: Sight) -> Room:
+    return Room(
+        quota=seen.quota,
+        limits=seen.limits,
+        used=resources.maximum(seen.global_usage, seen.use),
+        being_created=seen.global_reserved,
+        enforced=seen.enforced,
+        surge=bool(seen.surge),
+    )
 
 
 def _with_replicas(deployment: Deployment, replicas: int) -> Deployment:

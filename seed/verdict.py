@@ -31,7 +31,8 @@ class Cause(msgspec.Struct, frozen=True):
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     """Why not. `code` 403 is final until something is deleted, 503 is worth a retry, 422 never succeeds.
 
-    `quota` is the one that refuses, if one does; `used` and `being_created` are the numbers that it refuses by.
+    `quota` is the one that refuses, if one does; `used` and `being_created` are the numbers that it refuses by, `note`
+    is what else the message says of them.
     """
 
     code: int
@@ -42,6 +43,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     quota: str = ""
     used: ResourceList = {}
     being_created: ResourceList = {}
+    note: str = ""
 
     @property
     def cause(self) -> str:
@@ -100,6 +102,7 @@ def exceeded(
         quota=quota,
         used=used,
         being_created=being_created,
+        note=note,
     )
 
 

@@ -184,23 +184,24 @@ def test_of_several_quotas_the_one_speaks_that_lets_the_fewest_start() -> None:
         "seedquota/org-acme: 10 replicas need cpu=80, 32 free: 4"
     )
     assert told(more(5), own, organization).warning.startswith("seedquota/org-acme")
-    refusal = told(more(10), own, organization, deny=True).refusal
-    assert refusal is not None and refusal.message.startswith("exceeded quota: org-acme,")
+    refusals = told(more(10), own, organization, deny=True).refusals
+    assert [refusal.quota for refusal in refusals] == ["org-acme", "project-alpha"]
+    assert refusals[0].message.startswith("exceeded quota: org-acme,")
 
 
 def test_a_refusal_has_the_numbers_of_a_machines_and_says_how_many_can_start() -> None:
     advice = told(more(10), room("cpu=64,memory=1Ti", "cpu=40", being_created=nanos("cpu=8")), deny=True)
     assert advice.warning == ""
     assert advice.reason == "QuotaExceeded"
-    assert advice.refusal is not None
-    assert (advice.refusal.code, advice.refusal.reason) == (403, "Forbidden")
-    assert advice.refusal.message == (
+    (refusal,) = advice.refusals
+    assert (refusal.code, refusal.reason) == (403, "Forbidden")
+    assert refusal.message == (
         "exceeded quota: project-alpha, requested: cpu=80, used: cpu=40, limited: cpu=64; short by cpu=56; "
         "3 of 10 replicas can start; cpu=8 of used is machines being created; "
         "retrying helps only after something is deleted; decision 01JD3Y6K"
     )
-    added = told(more(6, 10), room("cpu=64", "cpu=40"), deny=True).refusal
-    assert added is not None and "; 3 of 6 more replicas can start; " in added.message
+    (added,) = told(more(6, 10), room("cpu=64", "cpu=40"), deny=True).refusals
+    assert "; 3 of 6 more replicas can start; " in added.message
 
 
 def test_a_quota_that_only_warns_refuses_nothing_and_leaves_the_word_to_one_that_does() -> None:
@@ -214,7 +215,7 @@ def test_a_quota_that_only_warns_refuses_nothing_and_leaves_the_word_to_one_that
 
 def test_who_only_changes_the_template_is_never_refused() -> None:
     advice = told(more(6, 10, grows=False), room("cpu=64", "cpu=40"), deny=True)
-    assert advice.refusal is None
+    assert not advice.refusals
     assert advice.warning == "seedquota/project-alpha: 6 more replicas need cpu=48, 24 free: 3 can start"
 
 
@@ -245,7 +246,7 @@ def test_a_rollout_that_grows_needs_room_for_both() -> None:
 
 def test_what_cannot_be_told_is_allowed_on_one_line() -> None:
     advice = scale_check.undecided("cannot size machine: vsphere memoryMB is\nmissing")
-    assert advice.refusal is None
+    assert not advice.refusals
     assert advice.warning == (
         "seedquota: cannot tell how many replicas fit: cannot size machine: vsphere memoryMB is missing"
     )

@@ -14,9 +14,12 @@ import pytest
 from common.api import SETTINGS, QuotaSettings, UserCluster
 from common.kube.client import Cluster
 from common.kube.errors import Unavailable
+from seed import replay
 from seed.cluster_api.view import View
 from seed.connections import Connections
+from seed.decisions import Decisions
 from seed.http_reader import Request, Response
+from seed.record import Record
 from seed.scale_webhook import ScaleWebhook
 from tests.unit import fake_api_server as fakes
 from tests.unit.fake_api_server import FakeApiServer, eventually, fake_api_server
@@ -59,6 +62,7 @@ class Asking:
         self.connections = Ways(cluster)
         self.answers: list[tuple[str, str, str]] = []
         self.sizes = sizing()
+        self.decisions = Decisions()
         self.webhook = ScaleWebhook(
             world.catalog,
             world.books,
@@ -67,6 +71,7 @@ class Asking:
             self.view,
             lambda caller, token: token == "secret" and caller in {CLUSTER_UID, "cluster-api", "gone"},
             lambda *answer: self.answers.append(answer),
+            self.decisions,
         )
 
     async def raw(self, body: bytes, path: str = f"/scale/{CLUSTER_UID}/secret", timeout: str = "3s") -> Response:
@@ -207,6 +212,22 @@ async def test_it_is_warned_refused_or_left_alone_as_the_settings_say(ask: Askin
         ("allowed", ""),
     ]
     assert {answer[0] for answer in ask.answers} == {"MachineDeployment"}
+
+
+async def test_a_refusal_is_kept_with_its_facts_and_comes_out_again(ask: Asking) -> None:
+    ask.mode("deny")
+    await ask(deployment(3))
+    _, message = await ask(deployment(10))
+    decision = message.rpartition(" ")[2]
+    page = ask.decisions.page(decision, {})
+    assert page is not None
+    kept = msgspec.json.decode(page, type=Record)
+    assert (kept.consumer, kept.object, kept.result) == ("machinedeployment", "kube-system/d", "refused")
+    assert (kept.message, kept.need["cpu"], kept.cluster) == (message, "80", "alpha/c1")
+    again = replay.replay(kept)
+    assert again.as_then
+    assert again.quotas[0].cure.startswith("fits if the limit is raised to cpu=120")
+    assert ask.decisions.page("", {"machine": "d"}) == b'{"items":[]}', "it is no Machine"
 
 
 async def test_it_is_advice_and_reserves_nothing(ask: Asking) -> None:
