@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,12 +21,13 @@ from common.kube.kubeconfig import InvalidKubeconfig
 from common.kube.meta import ObjectMeta
 from seed.flavours.cache import FlavourCache
 from seed.flavours.settings import SettingsReader
-from seed.flavours.transport import Transport
-from seed.machines.machine_controller import Machine
+from seed.flavours.transport import InvalidBundle, Transport, trusting
+from seed.machines.machine_controller import GROUP, Machine
 from seed.providers.size import NotSized, ProviderUnavailable
 from seed.sizing import Sized, Sizing
 
 SECONDS = 30.0  # admission has two or three; here somebody wants to know what comes after that
+MAKERS = frozenset({"MachineSet", "MachineDeployment"})
 
 
 class UnusableInput(Exception):
@@ -36,7 +38,10 @@ def main(arguments: Sequence[str]) -> int:
     """0: all were sized, 1: some were not, 2: nothing could be done."""
     parser = argparse.ArgumentParser(prog="seedquota-seed size", description=__doc__)
     parser.add_argument(
-        "-f", "--filename", required=True, help="YAML with Machines, MachineSets or MachineDeployments; - is stdin"
+        "-f",
+        "--filename",
+        required=True,
+        help="YAML or JSON with Machines, MachineSets or MachineDeployments, or a List of them; - is stdin",
     )
     parser.add_argument("--kubeconfig", help="of the seed; together with --user-cluster")
     parser.add_argument(
@@ -44,14 +49,29 @@ def main(arguments: Sequence[str]) -> int:
         metavar="NAMESPACE/NAME",
         help="UserCluster on the seed whose credentials are used; not set: those in the file and the environment",
     )
+    parser.add_argument(
+        "--providers-ca-file",
+        type=Path,
+        help="file with certificates of authorities to trust, beside the system's, when clouds are asked",
+    )
     options = parser.parse_args(arguments)
+    logging.basicConfig(handlers=[logging.NullHandler()])  # what goes wrong is printed below, in a user's words
     try:
-        text = sys.stdin.read() if options.filename == "-" else Path(options.filename).read_text()
-        machines = list(read(text))
-        return asyncio.run(_size_all(machines, options.kubeconfig, options.user_cluster, sys.stdout))
-    except (OSError, UnicodeDecodeError, UnusableInput, InvalidKubeconfig, ApiError) as error:
+        machines = list(read(_text(options.filename)))
+        transport = Transport(ssl_context=trusting(options.providers_ca_file))
+        return asyncio.run(_size_all(machines, transport, options.kubeconfig, options.user_cluster, sys.stdout))
+    except (UnusableInput, InvalidBundle, InvalidKubeconfig, ApiError) as error:
         print(f"seedquota-seed size: {error}", file=sys.stderr)
         return 2
+
+
+def _text(filename: str) -> str:
+    try:
+        return sys.stdin.read() if filename == "-" else Path(filename).read_text()
+    except OSError as error:
+        raise UnusableInput(f"{filename} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UnusableInput(f"{filename} is no text") from error
 
 
 def read(text: str) -> Iterator[Machine]:
@@ -60,36 +80,57 @@ def read(text: str) -> Iterator[Machine]:
         documents = [document for document in yaml.safe_load_all(text) if document is not None]
     except yaml.YAMLError as error:
         raise UnusableInput(f"no YAML: {error}") from error
-    for document in documents:
-        if not isinstance(document, dict) or document.get("kind") not in {"Machine", "MachineSet", "MachineDeployment"}:
-            raise UnusableInput("only Machines, MachineSets and MachineDeployments can be sized")
-        if document["kind"] == "Machine":
-            yield _machine(document)
-            continue
-        spec = document.get("spec")
-        template = spec.get("template") if isinstance(spec, dict) else None
-        if not isinstance(template, dict):
-            raise UnusableInput(f"{document['kind']} has no spec.template")
-        yield _machine({"metadata": document.get("metadata"), "spec": template.get("spec")})
+    objects = [found for document in documents for found in _objects(document)]
+    if not objects:
+        raise UnusableInput("there is no Machine in it")
+    for found in objects:
+        yield _machine(found)
+
+
+def _objects(document: object) -> Iterator[dict[str, object]]:
+    """What `kubectl get` writes is one List."""
+    if isinstance(document, dict) and str(document.get("kind")).endswith("List"):
+        for item in document.get("items") or ():
+            yield from _objects(item)
+        return
+    if not isinstance(document, dict) or document.get("kind") not in {"Machine", *MAKERS}:
+        raise UnusableInput("only Machines, MachineSets and MachineDeployments can be sized")
+    group = str(document.get("apiVersion", GROUP)).partition("/")[0]
+    if group != GROUP:
+        raise UnusableInput(
+            f"only those of {GROUP} can be sized: a Machine of {group} costs what its infrastructure object says"
+        )
+    yield document
 
 
 def _machine(document: dict[str, object]) -> Machine:
+    kind, spec = document["kind"], document.get("spec")
+    if kind in MAKERS:
+        template = spec.get("template") if isinstance(spec, dict) else None
+        if not isinstance(template, dict):
+            raise UnusableInput(f"{kind} has no spec.template")
+        spec = template.get("spec")
     try:
-        return msgspec.json.decode(msgspec.json.encode(document), type=Machine)
+        body = {"metadata": document.get("metadata") or {}, "spec": spec or {}}
+        return msgspec.json.decode(msgspec.json.encode(body), type=Machine)
     except (msgspec.MsgspecError, TypeError) as error:
-        raise UnusableInput(f"not a Machine: {error}") from error
+        raise UnusableInput(f"not a {kind}: {error}") from error
 
 
-async def _size_all(machines: Sequence[Machine], kubeconfig: str | None, user_cluster: str | None, out: TextIO) -> int:
+async def _size_all(
+    machines: Sequence[Machine], transport: Transport, kubeconfig: str | None, user_cluster: str | None, out: TextIO
+) -> int:
     seed = None
     cluster = UserCluster(metadata=ObjectMeta(), spec=UserClusterSpec(project=""))
     if user_cluster is not None:
         if kubeconfig is None:
             raise UnusableInput("--user-cluster needs the --kubeconfig of its seed")
-        seed = await Cluster.from_kubeconfig_file(kubeconfig, name="seed")
         namespace, _, name = user_cluster.partition("/")
+        if not namespace or not name:
+            raise UnusableInput("--user-cluster must be NAMESPACE/NAME")
+        seed = await Cluster.from_kubeconfig_file(kubeconfig, name="seed")
         cluster = await seed.get(USER_CLUSTERS, name, namespace)
-    sizing = Sizing(FlavourCache(Transport()), SettingsReader(seed), seal=_no_seal, check=lambda _text, _seal: False)
+    sizing = Sizing(FlavourCache(transport), SettingsReader(seed), seal=_no_seal, check=lambda _text, _seal: False)
     try:
         sized = [await _size(sizing, cluster, machine, out) for machine in machines]
     finally:
@@ -107,10 +148,10 @@ async def _size(sizing: Sizing, cluster: UserCluster, machine: Machine, out: Tex
     try:
         sized = await sizing.size(cluster, machine, asyncio.get_running_loop().time() + SECONDS)
     except NotSized as error:
-        print(f"{machine.metadata.name}: 422 {error}", file=out)
+        print(f"{_name(machine)}: 422 {error}", file=out)
         return False
     except ProviderUnavailable as error:
-        print(f"{machine.metadata.name}: 503 {error}", file=out)
+        print(f"{_name(machine)}: 503 {error}", file=out)
         return False
     print("\n".join(_lines(machine, sized)), file=out)
     return True
@@ -118,10 +159,14 @@ async def _size(sizing: Sizing, cluster: UserCluster, machine: Machine, out: Tex
 
 def _lines(machine: Machine, sized: Sized) -> Iterator[str]:
     cost = sized.footprint
-    yield f"{machine.metadata.name}: {resources.text(cost.resources)}"
+    yield f"{_name(machine)}: {resources.text(cost.resources)}"
     for resource, reason in cost.unknown.items():
         yield f"  {resource} is not known: {cost.provider} {reason}; refused where a quota limits {resource}"
     if sized.flavour:
         yield f"  found: {sized.flavour} of {sized.place}, asked {sized.as_of}; the rest stands in the spec"
     else:
         yield f"  found: all of it stands in the spec, as {cost.provider} reads it"
+
+
+def _name(machine: Machine) -> str:
+    return machine.metadata.name or machine.metadata.generate_name or "Machine"

@@ -83,7 +83,10 @@ class SettingsReader:
             setting = lookup.where[lookup.endpoint]
             asked = (await self.where(cluster, lookup)).get(lookup.endpoint)
             if asked != environment.get(setting.variable, ""):
-                named = f"; those of {named} are not sent to an {lookup.endpoint} that the Machine names"
+                named = (
+                    f"; those of {named} are not sent to an {lookup.endpoint} that the Machine names, unless "
+                    f"{setting.variable} there is the same"
+                )
                 environment = {}
         return await self._settle(cluster, lookup.provider, lookup.credentials, environment, named, CredentialsMissing)
 
@@ -115,8 +118,12 @@ class SettingsReader:
             if value:
                 values[name] = value
             else:
-                missing[name] = problem or _where_to_set(setting, named)
-        return Settings(provider, values, missing, error)
+                missing[name] = problem or ": set it in the Machine"
+                if setting.variable and (self._seed is None or not problem):
+                    otherwise = f", or {'set ' * bool(problem)}{setting.variable} in {named}"
+                    missing[name] += named if named.startswith(";") else otherwise
+        referred = [name for name, setting in wanted.items() if setting.reference is not None]
+        return Settings(provider, values, missing, error, referred)
 
     async def _environment_of(self, cluster: UserCluster, lookup: Lookup) -> tuple[Mapping[str, str], str]:
         """And how to call it."""
@@ -130,7 +137,7 @@ class SettingsReader:
     async def _referred(self, cluster: UserCluster, provider: str, reference: Reference) -> tuple[str, str]:
         """The text, or why there is none."""
         if self._seed is None:
-            return "", f": it is in {reference}, of a user cluster that was not named"
+            return "", f": {reference} can be read with --user-cluster"
         if cluster.spec.kubeconfig_secret_ref is None and reference.namespace != cluster.metadata.namespace:
             # The seed's Secrets of others: whoever may create a Machine here must not have us use them.
             return "", f": {reference} is not in the UserCluster's namespace"
@@ -196,14 +203,6 @@ class SettingsReader:
                 await self._connections.popitem(last=False)[1].close()
         self._connections.move_to_end(key)
         return connection
-
-
-def _where_to_set(setting: Setting, named: str) -> str:
-    if not setting.variable:
-        return ""
-    if named.startswith(";"):
-        return f": set it in the Machine{named}"
-    return f": set it in the Machine, or {setting.variable} in {named}"
 
 
 async def _file(path: str, variable: str) -> tuple[str, str]:

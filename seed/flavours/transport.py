@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -22,16 +22,18 @@ from common.kube.errors import ApiError, Malformed, NotFound
 from common.kube.kubeconfig import InvalidKubeconfig
 from common.kube.meta import Object
 from common.kube.resource import Resource
-from seed.providers.flavour import Answer, CloudError, Headers, is_nearby
+from seed.providers.flavour import Answer, CloudError, Headers, is_nearby, only_429
 
 ATTEMPTS = 4
 FIRST_PAUSE = 0.1  # seconds, then doubled, with jitter
 LONGEST_PAUSE = 5.0
 MAX_BODY = 32 * 2**20  # Azure's list of all SKUs takes some 10 MiB
 CONNECT_SECONDS = 5.0
+ONE_SECONDS = 10.0  # for one attempt
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 ObjectT = TypeVar("ObjectT", bound=Object)
+T = TypeVar("T")
 
 
 class InvalidBundle(Exception):
@@ -107,13 +109,26 @@ class BoundedHttp:
         query: Mapping[str, str] = _NOTHING,
         body: bytes = b"",
         ca: str = "",
-        timeout: float = 10.0,
+        timeout: float = ONE_SECONDS,
         attempts: int = ATTEMPTS,
+        throttled: Callable[[Answer], str] = only_429,
     ) -> Answer:
         parts = urlsplit(url)
         if parts.scheme != "https" and not (parts.scheme == "http" and is_nearby(parts.hostname or "")):
             raise CloudError("is to be asked without TLS, which is not done", refused=True)
         context = _trusting(ca) if ca else None
+
+        async def once() -> Answer:
+            made = headers() if callable(headers) else headers
+            answer = await self._once(method, url, made, query, body, context, timeout)
+            word = throttled(answer) if answer.status >= 400 else ""
+            if word:
+                raise CloudError(f"answers too many requests ({word})", retry_after=_retry_after(answer))
+            return _judged(answer)
+
+        return await self._again(once, attempts)
+
+    async def _again(self, once: Callable[[], Awaitable[T]], attempts: int) -> T:
         async for attempt in AsyncRetrying(
             retry=retry_if_exception(lambda error: isinstance(error, CloudError) and not error.refused),
             wait=_pause,
@@ -121,15 +136,21 @@ class BoundedHttp:
             reraise=True,
         ):
             with attempt:
-                made = headers() if callable(headers) else headers
                 try:
-                    answer = await self._once(method, url, made, query, body, context, timeout)
+                    answer = await once()
                 except CloudError as error:
                     self.trouble = str(error)
                     raise
                 self.trouble = ""
                 return answer
         raise AssertionError("the last attempt returns or raises")
+
+    def _left(self, most: float) -> float:
+        """Seconds for one attempt."""
+        seconds = min(most, self._deadline - asyncio.get_running_loop().time())
+        if seconds <= 0:
+            raise CloudError("did not answer in time")
+        return seconds
 
     async def _once(
         self,
@@ -141,9 +162,7 @@ class BoundedHttp:
         context: ssl.SSLContext | None,
         timeout: float,
     ) -> Answer:
-        seconds = min(timeout, self._deadline - asyncio.get_running_loop().time())
-        if seconds <= 0:
-            raise CloudError("did not answer in time")
+        seconds = self._left(timeout)
         session = self._session if url.startswith("https:") else self._nearby
         try:
             async with session.request(
@@ -156,7 +175,7 @@ class BoundedHttp:
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_SECONDS),
             ) as response:
-                answer = Answer(
+                return Answer(
                     response.status,
                     {name.lower(): value for name, value in response.headers.items()},
                     await _read(response),
@@ -169,18 +188,25 @@ class BoundedHttp:
             raise CloudError("does not prove by its certificate who it is") from None
         except (aiohttp.ClientError, OSError) as error:
             raise CloudError(f"cannot be reached ({type(error).__name__})") from None
-        return _judged(answer)
 
     async def kubernetes(
         self, kubeconfig: str, resource: Resource[ObjectT], name: str, namespace: str | None = None
     ) -> ObjectT | None:
-        seconds = self._deadline - asyncio.get_running_loop().time()
         try:
-            cluster = await Cluster.from_kubeconfig(kubeconfig, name="infra", timeout=max(seconds, 0.1))
+            cluster = await Cluster.from_kubeconfig(kubeconfig, name="infra", timeout=ONE_SECONDS)
         except InvalidKubeconfig as error:
             raise CloudError(f"cannot be asked: kubeconfig: {error}", refused=True) from error
         try:
-            async with asyncio.timeout(max(seconds, 0.1)):
+            return await self._again(lambda: self._object(cluster, resource, name, namespace), ATTEMPTS)
+        finally:
+            await cluster.close()
+
+    async def _object(
+        self, cluster: Cluster, resource: Resource[ObjectT], name: str, namespace: str | None
+    ) -> ObjectT | None:
+        seconds = self._left(ONE_SECONDS)
+        try:
+            async with asyncio.timeout(seconds):
                 return await cluster.get(resource, name, namespace)
         except NotFound:
             return None
@@ -193,9 +219,10 @@ class BoundedHttp:
                 raise CloudError(f"refuses these credentials ({error.status})", refused=True) from error
             if 300 <= error.status < 400:
                 raise _moved(error.status) from error
-            raise CloudError(f"answered {error.status}" if error.status else "cannot be reached") from error
-        finally:
-            await cluster.close()
+            if error.status == 429:
+                raise CloudError("answers too many requests (429)", retry_after=error.retry_after) from error
+            why = f"answered {error.status}" if error.status else "cannot be reached"
+            raise CloudError(why, retry_after=error.retry_after) from error
 
 
 class _Late(stop_base):

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from seed.providers.flavour import CloudError, Http
+from seed.providers.flavour import Answer, CloudError, Http
 
 VERSION = "2014-05-26"
 _CODE = re.compile(r"[A-Za-z][A-Za-z0-9._]{0,127}")
@@ -52,18 +52,28 @@ async def call(
         f"https://{host}/",
         headers=lambda: signed(host, keys, action, parameters, datetime.now(UTC), secrets.token_hex(16)),
         query=parameters,
+        throttled=_throttled,
     )
     if answer.status == 200:
         return answer.json(shape)
+    code = _code(answer)
+    if not code:
+        raise CloudError(f"answered {answer.status}")
+    raise RefusedCall(code)
+
+
+def _throttled(answer: Answer) -> str:
+    code = _code(answer)
+    return code if code.startswith("Throttling") else ""
+
+
+def _code(answer: Answer) -> str:
+    """Alibaba's word for what is wrong; empty where the answer has none."""
     try:
         code = msgspec.json.decode(answer.body, type=_Failure).code
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        code = ""
-    if not _CODE.fullmatch(code):
-        raise CloudError(f"answered {answer.status}")
-    if code.startswith("Throttling"):
-        raise CloudError(f"answers too many requests ({code})")
-    raise RefusedCall(code)
+        return ""
+    return code if _CODE.fullmatch(code) else ""
 
 
 def signed(

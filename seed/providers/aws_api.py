@@ -49,15 +49,12 @@ class Service:
         headers = {"Content-Type": _FORM}
         if keys is not None:
             headers |= signature(self, keys, body, datetime.now(UTC))
-        answer = await http.request("POST", self.url, headers=headers, body=body)
-        root = _xml(answer)
+        answer = await http.request("POST", self.url, headers=headers, body=body, throttled=_throttled)
         if answer.status == 200:
-            return root
-        code = root.findtext(".//Error/Code") or ""
-        if not _CODE.fullmatch(code):
+            return _xml(answer)
+        code = _code(answer)
+        if not code:
             raise CloudError(f"answered {answer.status}")
-        if code in _THROTTLED:
-            raise CloudError(f"answers too many requests ({code})")
         raise RefusedCall(code)
 
 
@@ -175,13 +172,26 @@ def _keys(root: ElementTree.Element) -> Keys:
     return Keys(*texts)
 
 
+def _throttled(answer: Answer) -> str:
+    code = _code(answer)
+    return code if code in _THROTTLED else ""
+
+
+def _code(answer: Answer) -> str:
+    """AWS's word for what is wrong; empty where the answer has none."""
+    try:
+        code = _xml(answer).findtext(".//Error/Code") or ""
+    except CloudError:
+        return ""
+    return code if _CODE.fullmatch(code) else ""
+
+
 def _xml(answer: Answer) -> ElementTree.Element:
+    """Without namespaces."""
     try:
         root = ElementTree.fromstring(answer.body)  # noqa: S314 (expat bounds what entities grow to, we the body)
     except (ElementTree.ParseError, LookupError, ValueError) as error:
-        raise CloudError(
-            "answers what cannot be read" if answer.status == 200 else f"answered {answer.status}"
-        ) from error
+        raise CloudError("answers what cannot be read") from error
     for element in root.iter():
         element.tag = element.tag.rpartition("}")[2]
     return root

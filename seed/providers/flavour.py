@@ -5,7 +5,7 @@ Pure: a provider is handed whatever does I/O for it, see `Query`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from types import MappingProxyType
@@ -75,12 +75,17 @@ class Settings:
         values: Mapping[str, str],
         missing: Mapping[str, str] = _NOTHING,
         error: type[NotSized] = NotSized,
+        referred: Collection[str] = (),
     ) -> None:
-        """`missing` says for a name that has no value where one could be set; `error` is what is raised then."""
+        """`missing` says for a name that has no value where one could be set; `error` is what is raised then.
+
+        `referred`: names that the Machine gives by a reference, whether that led to a value or not.
+        """
         self.provider = provider
         self._values = {name: value for name, value in values.items() if value}
         self._missing = missing
         self._error = error
+        self._referred = frozenset(referred)
 
     def __getitem__(self, name: str) -> str:
         """Raises NotSized, which names what is missing."""
@@ -99,6 +104,14 @@ class Settings:
 
     def __contains__(self, name: str) -> bool:
         return name in self._values
+
+    def meant(self, *names: str, otherwise: str) -> str:
+        """The first of them that is set; if none is, the first that the Machine refers to, for an error to name it."""
+        for known in (self._values, self._referred):
+            for name in names:
+                if name in known:
+                    return name
+        return otherwise
 
     def __repr__(self) -> str:
         return f"Settings({self.provider}: {', '.join(sorted(self._values))})"
@@ -194,6 +207,11 @@ class Answer:
             raise CloudError("answers what cannot be read") from error
 
 
+def only_429(_answer: Answer) -> str:
+    """Of a cloud that says so by 429 and nothing else."""
+    return ""
+
+
 _NEARBY = frozenset({"169.254.169.254", "169.254.170.2", "169.254.170.23", "fd00:ec2::23", "localhost"})
 
 
@@ -223,12 +241,14 @@ class Http(Protocol):
         ca: str = "",
         timeout: float = 10.0,
         attempts: int = 4,
+        throttled: Callable[[Answer], str] = only_429,
     ) -> Answer:
         """The answer with a status of 2xx, or a 4xx that the provider reads for itself.
 
         Connections that fail, timeouts, 5xx and 429 are tried again, then raise CloudError; 401, 403 and redirects
         raise CloudError(refused). `ca`: PEM of the only authorities to trust instead of the usual ones. `timeout` is
-        for each attempt.
+        for each attempt. `throttled`: the cloud's own word for too many requests, where it says so by a code in an
+        error's body instead of by 429; empty where it says something else.
         """
 
     async def kubernetes(

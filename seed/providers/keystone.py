@@ -64,7 +64,7 @@ async def sign_in(query: Query) -> Session:
 
 
 def _auth(credentials: Settings) -> dict[str, object]:
-    if "applicationCredentialID" in credentials:
+    if credentials.meant("applicationCredentialID", "username", otherwise="username") != "username":
         secret = {
             "id": credentials["applicationCredentialID"],
             "secret": credentials["applicationCredentialSecret"],
@@ -82,11 +82,10 @@ def _auth(credentials: Settings) -> dict[str, object]:
 
 
 def _project(credentials: Settings) -> dict[str, object]:
-    by_id = credentials.get("projectID") or credentials.get("tenantID")
-    if by_id:
-        return {"id": by_id}
-    name = credentials.get("projectName") or credentials.get("tenantName") or credentials["projectName"]
-    return {"name": name, "domain": {"name": credentials["domainName"]}}
+    how = credentials.meant("projectID", "tenantID", "projectName", "tenantName", otherwise="projectName")
+    if how in ("projectID", "tenantID"):
+        return {"id": credentials[how]}
+    return {"name": credentials[how], "domain": {"name": credentials["domainName"]}}
 
 
 def _compute(query: Query, token: _Token) -> str:

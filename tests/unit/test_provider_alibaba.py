@@ -249,13 +249,14 @@ async def test_bad_days_are_told_without_secrets(
     assert SECRET not in f"{caught.value!r} {caplog.text}"
 
 
-async def test_a_question_asked_again_is_signed_anew(cloud: FakeCloud) -> None:
+@pytest.mark.parametrize("problem", [web.Response(status=502), _failure(400, "Throttling.User")])
+async def test_a_question_asked_again_is_signed_anew(cloud: FakeCloud, problem: web.Response) -> None:
     ecs = cloud.handler
 
     async def lost(request: web.Request) -> web.StreamResponse:
         cloud.disturb = None
         assert (await ecs(request)).status == 200  # ECS took it, and remembers its nonce
-        return web.Response(status=502)
+        return problem
 
     cloud.disturb = lost
     assert (await cloud.ask(alibaba.CLOUD, asked())).flavours

@@ -189,7 +189,8 @@ def failure(status: int, code: str) -> Handler:
         (failure(403, "UnauthorizedOperation"), "refuses these credentials (403)", True),
         (failure(400, "RequestExpired"), "refuses the request (RequestExpired)", True),
         (failure(400, "Throttling"), "answers too many requests (Throttling)", False),
-        (failure(503, "RequestLimitExceeded"), "answered 503", False),
+        (failure(503, "RequestLimitExceeded"), "answers too many requests (RequestLimitExceeded)", False),
+        (failure(503, "Unavailable"), "answered 503", False),
         (failure(500, "InternalError"), "answered 500", False),
         (answering(400, "<html>"), "answered 400", False),
         (
@@ -210,12 +211,13 @@ async def test_bad_days_are_told_without_secrets(
     assert (str(caught.value), caught.value.refused) == (message, refused)
 
 
-async def test_a_throttled_call_is_tried_again(moto: FakeCloud) -> None:
+@pytest.mark.parametrize(("status", "code"), [(503, "RequestLimitExceeded"), (400, "Throttling")])
+async def test_a_throttled_call_is_tried_again(moto: FakeCloud, status: int, code: str) -> None:
     moto.requests.clear()
 
     async def once(request: web.Request) -> web.StreamResponse:
         moto.disturb = None
-        return await failure(503, "RequestLimitExceeded")(request)
+        return await failure(status, code)(request)
 
     moto.disturb = once
     assert (await moto.ask(aws.CLOUD, asked("m5.large"))).flavours

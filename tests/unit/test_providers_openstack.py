@@ -36,6 +36,7 @@ APPLICATION: dict[str, object] = {
 FLAVORS: dict[str, tuple[int, int, int, dict[str, str]]] = {
     "m1.tiny": (1, 512, 1, {}),
     "m1.small": (1, 2048, 20, {}),
+    "m1.medium": (2, 4096, 40, {}),
     "m1.xlarge": (8, 16384, 160, {"hw:cpu_policy": "shared"}),
     "c1.c4r7.5": (4, 7680, 40, {}),
     "d2-2": (1, 2000, 25, {}),
@@ -189,6 +190,7 @@ def asked(flavor: object = "m1.small", **more: object) -> Lookup:
 COSTS = {
     "m1.tiny": "cpu=1,machines=1,memory=512Mi,storage=1Gi",
     "m1.small": "cpu=1,machines=1,memory=2Gi,storage=20Gi",
+    "m1.medium": "cpu=2,machines=1,memory=4Gi,storage=40Gi",
     "m1.xlarge": "cpu=8,machines=1,memory=16Gi,storage=160Gi",
     "c1.c4r7.5": "cpu=4,machines=1,memory=7680Mi,storage=40Gi",
     "d2-2": "cpu=1,machines=1,memory=2000Mi,storage=25Gi",

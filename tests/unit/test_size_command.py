@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -47,9 +48,42 @@ def test_it_prints_what_admission_would_say(tmp_path: Path, capsys: pytest.Captu
     text = f"kind: Machine\nmetadata: {{name: m}}\nspec: {{providerSpec: {{value: {value}}}}}"
     assert run(tmp_path, text) == 1
     assert capsys.readouterr().out == (
-        "m: 422 cannot size machine: aws secretAccessKey is missing: it is in Secret a/b key c, of a user cluster that "
-        "was not named\n"
+        "m: 422 cannot size machine: aws secretAccessKey is missing: Secret a/b key c can be read with --user-cluster, "
+        "or set AWS_SECRET_ACCESS_KEY in seedquota-seed's environment\n"
     )
+
+
+def test_credentials_that_the_machine_refers_to_are_the_ones_that_are_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of two ways to sign in, the one that it chose; and a private cloud is not sent what it was not meant for."""
+    reference = "{secretKeyRef: {namespace: a, name: b, key: c}}"
+    spec = (
+        f"{{identityEndpoint: 'https://k.example/v3', flavor: f, applicationCredentialID: {reference}, "
+        f"applicationCredentialSecret: {reference}}}"
+    )
+    value = f"{{cloudProvider: openstack, cloudProviderSpec: {spec}}}"
+    text = f"kind: Machine\nmetadata: {{name: m}}\nspec: {{providerSpec: {{value: {value}}}}}"
+    assert run(tmp_path, text) == 1
+    assert capsys.readouterr().out == (
+        "m: 422 cannot size machine: openstack applicationCredentialID is missing: Secret a/b key c can be read with "
+        "--user-cluster; those of seedquota-seed's environment are not sent to an identityEndpoint that the Machine "
+        "names, unless OS_AUTH_URL there is the same\n"
+    )
+
+
+def test_what_kubectl_writes_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    value = {"cloudProvider": "fake", "cloudProviderSpec": {"cpu": 1, "memory": "1Gi", "storage": "1Gi"}}
+    machines: list[dict[str, object]] = [
+        {"apiVersion": "cluster.k8s.io/v1alpha1", "kind": "Machine", "metadata": {"generateName": "pool-"}},
+        {"kind": "Machine"},
+    ]
+    items = [{**machine, "spec": {"providerSpec": {"value": value}}} for machine in machines]
+    assert run(tmp_path, json.dumps({"apiVersion": "v1", "kind": "List", "items": items})) == 0
+    assert capsys.readouterr().out.splitlines()[::2] == [
+        "pool-: cpu=1,machines=1,memory=1Gi,storage=1Gi",
+        "Machine: cpu=1,machines=1,memory=1Gi,storage=1Gi",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +93,17 @@ def test_it_prints_what_admission_would_say(tmp_path: Path, capsys: pytest.Captu
         ("kind: Pod", [], "only Machines"),
         ("kind: MachineSet", [], "MachineSet has no spec.template"),
         ("kind: Machine\nspec: 5", [], "not a Machine"),
+        ("---\n", [], "there is no Machine in it"),
+        ("{kind: List, items: null}", [], "there is no Machine in it"),
+        (
+            "apiVersion: cluster.x-k8s.io/v1beta1\nkind: Machine",
+            [],
+            "only those of cluster.k8s.io can be sized: a Machine of cluster.x-k8s.io costs what its infrastructure",
+        ),
         ("kind: Machine\nmetadata: {}", ["--user-cluster", "a/b"], "needs the --kubeconfig"),
+        ("kind: Machine", ["--user-cluster", "a", "--kubeconfig", "k"], "--user-cluster must be NAMESPACE/NAME"),
+        ("kind: Machine", ["--user-cluster", "a/b", "--kubeconfig", "/none"], "kubeconfig file cannot be read"),
+        ("kind: Machine", ["--providers-ca-file", "/none"], "/none: "),
     ],
 )
 def test_what_cannot_be_used_is_said(
@@ -67,3 +111,11 @@ def test_what_cannot_be_used_is_said(
 ) -> None:
     assert run(tmp_path, text, *more) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_read_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert size_command.main(["-f", str(tmp_path / "none")]) == 2
+    assert capsys.readouterr().err.endswith("none cannot be read: No such file or directory\n")
+    (tmp_path / "disk.img").write_bytes(b"\xff\xfe")
+    assert size_command.main(["-f", str(tmp_path / "disk.img")]) == 2
+    assert capsys.readouterr().err.endswith("disk.img is no text\n")
