@@ -124,7 +124,8 @@ class Truth:
         for name in [name for name in ceiling if name not in limits]:
             del ceiling[name]
         for name, limit in limits.items():
-            admitted = total.get(name, 0) - self.lent(uid, name)
+            on_surge = min(self.lent(uid, name), limits.get(surge.PREFIX + name, 0))
+            admitted = total.get(name, 0) - on_surge
             ceiling[name] = limit if admitted <= limit else min(ceiling.get(name, admitted), admitted)
         self.check(uid)
 
