@@ -425,6 +425,7 @@ class Replica(Process):
         self.network = network
         self.sources = sources
         self.leader: Leader | None = None
+        self.asked = 0  # requests that it has not answered yet
         self.lease = Lease(
             cast("Cluster", servers.Leases(api)),
             "seedquota",
@@ -550,8 +551,10 @@ class Replica(Process):
         async def answer() -> None:
             quotas = self.view.quotas_of_project(request.project)
             verdict = await self.admission.decide(request, replaceable if replaces else None)
+            self.asked -= 1
             heard(verdict.refusal, quotas)
 
+        self.asked += 1  # it goes on when an API server that was restored waits no more
         self.loop.start(answer())
 
 
