@@ -52,7 +52,7 @@ class Swarm(msgspec.Struct):
 
 
 def draw(rng: random.Random, focus: Collection[str] = ()) -> Swarm:
-    """`focus`: these happen in any case; "nothing" goes wrong, time passes "fast", there are "two_quotas"."""
+    """`focus`: these happen in any case; "nothing" goes wrong, time is "fast", there are "two_quotas", "two_seeds"."""
     steps = rng.choice((12, 20, 20, 30, 40, 40, 60, 60, 120)) if rng.random() > 0.002 else 1000
     count = rng.choice((0, 1, 1, 2, 2, 3, 3, 4, 6))
     chosen = rng.sample(NAMES, count)
@@ -65,7 +65,7 @@ def draw(rng: random.Random, focus: Collection[str] = ()) -> Swarm:
     rates.update(dict.fromkeys(focus, 4.0))
     return Swarm(
         steps=steps,
-        seeds=rng.choice((1, 1, 2, 2, 2, 3)),
+        seeds=max(rng.choice((1, 1, 2, 2, 2, 3)), 2 if "two_seeds" in focus else 1),
         replicas=rng.choice((1, 2, 2, 2)),
         fills=rng.random() < (0.6 if focus else 0.35),
         clusters=rng.choice((1, 1, 1, 2)),

@@ -1,7 +1,7 @@
 """Deliberate breakages of the rules, one at a time. A simulator that does not notice them proves nothing.
 
 Each replaces a part of the real code by what somebody in a hurry might write. `focus` names what must go wrong in the
-schedules for the rule to matter, so that few are needed.
+schedules for the rule to matter, so that few are needed; `scene` is in which order, where chance would take too long.
 
 Not in the list, since they break nothing that is promised: to believe late reports (what grows is merged by maximum,
 the rest is said again), and to believe that a seed that comes holds nothing (it fences itself and tells what it holds;
@@ -30,9 +30,10 @@ from seed.counting import Counting, _forgetting
 from seed.ledger.store import StoreUnavailableError
 from seed.ledger.writer import AccountWriter
 from seed.shortage import Shortage
-from tests.sim import schedule, servers
+from tests.sim import scenes, schedule, servers
 from tests.sim.checks import Violation
 from tests.sim.master_side import MasterReplica
+from tests.sim.scenes import Scene
 from tests.sim.seed_side import Followed
 from tests.sim.world import World
 
@@ -45,6 +46,7 @@ class Mutant(msgspec.Struct, frozen=True):
     patches: tuple[tuple[Any, str, Any], ...]
     focus: tuple[str, ...] = ()
     budget: int = 2000
+    scene: Scene | None = None
 
 
 @contextmanager
@@ -73,17 +75,17 @@ def hunt(mutant: Mutant, budget: int | None = None, first: int = FIRST) -> Found
         if number % 50 == 49:
             gc.collect()
         with applied(mutant):
-            what = _violation(first + number, mutant.focus)
-        if what and _violation(first + number, mutant.focus):
+            what = _violation(first + number, mutant)
+        if what and _violation(first + number, mutant):
             unbroken.append(first + number)
         elif what:
             return Found(number + 1, what, tuple(unbroken))
     return Found(most, "", tuple(unbroken))
 
 
-def _violation(number: int, focus: tuple[str, ...]) -> str:
+def _violation(number: int, mutant: Mutant) -> str:
     try:
-        schedule.run(number, focus=focus)
+        schedule.run(number, focus=mutant.focus, scene=mutant.scene)
     except Violation as error:
         return str(error)
     except Exception as error:  # noqa: BLE001 (the product's, or the simulator's: it would be noticed)
@@ -96,9 +98,9 @@ def run(name: str | None, number: int, *, unbroken: bool = False, trace: bool) -
         return schedule.run(number, trace=trace)
     mutant = BY_NAME[name]
     if unbroken:
-        return schedule.run(number, focus=mutant.focus, trace=trace)
+        return schedule.run(number, focus=mutant.focus, scene=mutant.scene, trace=trace)
     with applied(mutant):
-        return schedule.run(number, focus=mutant.focus, trace=trace)
+        return schedule.run(number, focus=mutant.focus, scene=mutant.scene, trace=trace)
 
 
 # Accounts ------------------------------------------------------------------------------------------------------------
@@ -394,7 +396,12 @@ ALL: tuple[Mutant, ...] = (
         "lists from before the epoch", ((Accounts, "may_count", lists_from_before),), ("sluggish", "lag", "deletes")
     ),
     Mutant("adopt a lower counter", ((accounts, "receive", adopt_a_lower_counter),), ("late",), 4000),
-    Mutant("receive from another life", ((accounts, "obey", obey_any_life),), ("restore_master", "late"), 5000),
+    Mutant(
+        "receive from another life",
+        ((accounts, "obey", obey_any_life),),
+        budget=200,
+        scene=scenes.another_life_of_the_master,
+    ),
     Mutant(
         "a grant lifts the fence",
         ((accounts, "obey", obey_while_fenced),),
@@ -417,8 +424,8 @@ ALL: tuple[Mutant, ...] = (
     Mutant(
         "a repeat does not begin the window anew",
         ((evidence, "watched", age_of_the_first_claim),),
-        ("updates", "never", "slow", "fast"),
-        5000,
+        budget=200,
+        scene=scenes.an_update_tried_again,
     ),
     Mutant(
         "a rebuilt account keeps its counters",
@@ -455,20 +462,33 @@ ALL: tuple[Mutant, ...] = (
     Mutant(
         "a deleted source is dropped early",
         ((Counting, "_forget_sources", drop_early),),
-        ("clusters", "lag", "fast"),
-        5000,
+        budget=200,
+        scene=scenes.a_cluster_that_the_leader_does_not_know,
     ),
     Mutant("two quotas without cancel", ((Admission, "_cancel", no_cancel),), ("nothing", "two_quotas")),
     Mutant("nobody asks the master", ((Shortage, "wait", never_asks),)),
     Mutant("grant while learning", ((decision, "allot", grant_while_learning),), ("restore_master", "cut")),
     Mutant("grant what is not used", ((decision, "decide", grant_what_is_not_used),)),
-    Mutant("a cold master grants", ((decision, "decide", warm_from_the_start),), ("restore_master", "cut", "master")),
-    Mutant("absorb what another life returned", ((grants, "absorb", absorb_from_any_life),), ("restore_seed", "late")),
+    Mutant(
+        "a cold master grants",
+        ((decision, "decide", warm_from_the_start),),
+        ("two_seeds",),
+        200,
+        scenes.a_seed_away_while_the_master_is_restored,
+    ),
+    Mutant(
+        "absorb what another life returned",
+        ((grants, "absorb", absorb_from_any_life),),
+        ("two_seeds",),
+        200,
+        scenes.a_report_of_the_life_before,
+    ),
     Mutant(
         "learn from a fence",
         ((grants, "_learn", learn_from_a_fence),),
-        ("restore_master", "master", "late", "sluggish"),
-        3000,
+        ("two_seeds",),
+        300,
+        scenes.an_answer_of_the_life_before,
     ),
     Mutant("what is silent is freed", ((decision, "_take_up", free_what_is_silent),), ("cut",)),
     Mutant(

@@ -82,6 +82,7 @@ class Network:
         self.flying: list[Flight] = []
         self._clock = clock
         self.cut: set[tuple[str, str]] = set()
+        self.held: dict[tuple[str, str], float] = {}  # what is sent from there to there arrives then, and not before
         self.loss = 0.0  # of the requests, and of the answers
         self.late = 0.0  # of the requests: the sender gives up, and then it arrives
         self.repeat = 0.0  # of what nobody waits for
@@ -96,8 +97,15 @@ class Network:
     ) -> asyncio.Future[Any]:
         """What a process asks of a server. `lost` is raised there when no answer comes."""
         future = sender.loop.create_future()
-        self.flying.append(Flight(what, sender, server, effect, future, lost))
+        flight = Flight(what, sender, server, effect, future, lost)
+        self.flying.append(flight)
+        if (until := self._held_until(sender.place, server)) > self._clock.now:
+            future.set_exception(lost)  # who waits gives up before
+            flight.future, flight.until = None, until
         return future
+
+    def _held_until(self, place: str, server: Place) -> float:
+        return self.held.get((place, server.name), 0.0)
 
     def post(
         self, what: str, sender: Process | None, server: Place, effect: Callable[[], Any], *, once: bool = False
@@ -107,6 +115,12 @@ class Network:
         flight.once = once
         if self.late > 0 and self._rng.random() < 3 * self.late:
             flight.until = self._clock.now + self._rng.choice(DELAYS)
+        if sender is not None and (until := self._held_until(sender.place, server)) > self._clock.now:
+            flight.until = until
+            for index, known in enumerate(self.flying):
+                if (known.what, known.sender, known.until) == (what, sender, until):
+                    self.flying[index] = flight  # of what is said again and again, the last is enough
+                    return
         self.flying.append(flight)
 
     def due(self) -> list[int]:

@@ -7,8 +7,10 @@ from contextlib import contextmanager
 
 from common import account as accounts
 from common import grants
+from seed.ledger.store import Stored
 from tests.sim import faults, product
 from tests.sim.master_side import MasterReplica
+from tests.sim.scenes import Scene
 from tests.sim.seed_side import Replica, choose_lag
 from tests.sim.servers import Source
 from tests.sim.world import RESTORE_TAKES, SIZES, UNIT, Site, World
@@ -23,13 +25,17 @@ MOST_FILLED = 14  # requests at once
 Step = Callable[[], None]
 
 
-def run(number: int, *, focus: Collection[str] = (), trace: bool = False) -> World:
-    """One schedule. Raises Violation."""
+def run(number: int, *, focus: Collection[str] = (), scene: Scene | None = None, trace: bool = False) -> World:
+    """One schedule. Raises Violation. `scene`: it is played once, after a few steps."""
     with product.on_simulated_time():
         world = World(number, focus=focus, trace=trace)
         product.tokens(world.token)
         chaos = Chaos(world)
-        for _ in range(world.swarm.steps):
+        steps = world.swarm.steps
+        plays_at = chaos.rng.randrange(min(steps, 20)) if scene is not None else steps
+        for number_of_step in range(steps):
+            if number_of_step == plays_at and scene is not None:
+                chaos.play(scene)
             chaos.step()
         quiet(world)
         if world.swarm.fills:
@@ -121,6 +127,19 @@ class Chaos:
         act()
         if self.world.truth.found is not None:
             raise self.world.truth.found
+
+    def play(self, scene: Scene) -> None:
+        if self.world.tracing:
+            self.world.note(f"== scene {scene.__name__}")
+        scene(self)
+        if self.world.truth.found is not None:
+            raise self.world.truth.found
+
+    def rounds(self) -> None:
+        """All that can be done now, as far as watches bring it."""
+        for _ in range(SETTLING):
+            if not _round(self.world):
+                return
 
     # Choosing ------------------------------------------------------------------------------------------------------
 
@@ -346,7 +365,7 @@ class Chaos:
             site.api.up = True
             self.world.storm(site)
 
-        self._away(site.api, RESTORE_TAKES, restored)
+        self.away(site.api, RESTORE_TAKES, restored)
 
     def restore_master(self) -> None:
         world = self.world
@@ -358,7 +377,7 @@ class Chaos:
         snapshot = world.master_snapshot
         if self.rng.random() < 0.5:
             self.cut()
-        self._away(world.master, RESTORE_TAKES, lambda: world.restore_master(snapshot))
+        self.away(world.master, RESTORE_TAKES, lambda: world.restore_master(snapshot))
 
     def restore_ledger(self) -> None:
         site = self.site()
@@ -367,7 +386,10 @@ class Chaos:
         if site.ledger_snapshot is None or self.rng.random() < 0.3:
             site.ledger_snapshot = dict(site.api.ledger)
             return
-        snapshot = site.ledger_snapshot if self.rng.random() < 0.7 else {}
+        self.lose_ledger(site, site.ledger_snapshot if self.rng.random() < 0.7 else {})
+
+    def lose_ledger(self, site: Site, snapshot: dict[str, Stored]) -> None:
+        """The Redis comes back with that."""
         kept, world = site.api.kept, self.world
         kept.answers = False
 
@@ -389,7 +411,7 @@ class Chaos:
         else:
             self.world.restore_source(source, source.snapshot)
 
-    def _away(self, server: object, seconds: float, then: Step) -> None:
+    def away(self, server: object, seconds: float, then: Step) -> None:
         world = self.world
         server.up = False  # type: ignore[attr-defined]
 
@@ -402,12 +424,12 @@ class Chaos:
     def outage(self) -> None:
         server = self.rng.choice([self.world.master, *self.world.apis.values()])
         if server.up:
-            self._away(server, self.rng.choice((0.5, 2.0, 7.0)), lambda: None)
+            self.away(server, self.rng.choice((0.5, 2.0, 7.0)), lambda: None)
 
     def stale(self) -> None:
         found = self.source()
         if found is not None and found[1].up:
-            self._away(found[1], self.rng.choice((0.5, 2.0, 9.0, 20.0)), lambda: None)
+            self.away(found[1], self.rng.choice((0.5, 2.0, 9.0, 20.0)), lambda: None)
 
     # Admins --------------------------------------------------------------------------------------------------------
 

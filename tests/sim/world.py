@@ -514,6 +514,7 @@ class World:
     def repair(self) -> None:
         """Everything works again."""
         self.network.cut.clear()
+        self.network.held.clear()
         while self.later:
             self.pass_time(2.0)
         for site in self.sites.values():

@@ -1,0 +1,207 @@
+"""Scenes: what must go wrong, in which order, for one rule to matter. Chance alone would play them too rarely.
+
+A scene is played once within a schedule (`schedule.run`), whose world, faults and checks are those of all others; when
+it begins, how long things take in it and who does what is drawn. It arranges, and looks at nothing: the checks do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tests.sim.world import RESTORE_TAKES, SIZES, Site, World
+
+if TYPE_CHECKING:
+    from tests.sim.schedule import Chaos
+
+Scene = Callable[["Chaos"], None]
+
+REQUEST = 1.6  # seconds after which no webhook call waits any more
+TAKEOVER = 7.0  # ... and after which a dead leader has a successor
+
+
+class Play:
+    """What scenes are made of."""
+
+    def __init__(self, chaos: Chaos) -> None:
+        self.chaos = chaos
+        self.world: World = chaos.world
+        self.rng = chaos.rng
+
+    def go(self, seconds: float) -> None:
+        """Everybody does what is to be done, while time passes."""
+        until = self.world.now + seconds
+        while True:
+            self.chaos.rounds()
+            if self.world.now >= until - 1e-9:
+                return
+            self.world.pass_time(min(self.rng.choice((0.1, 0.3, 0.5)), until - self.world.now))
+
+    def about(self, least: float, most: float) -> float:
+        return self.rng.uniform(least, most)
+
+    def in_order(self) -> None:
+        """All that was broken before works, and everything is up to date."""
+        self.world.repair()
+        for site in self.alive():
+            while len(site.replicas) < 2:
+                self.world.start_replica(site)
+        self.go(TAKEOVER)
+
+    def alive(self) -> list[Site]:
+        return [site for site in self.world.sites.values() if not site.dead and site.api.up]
+
+    def sites(self, most: int) -> list[Site]:
+        """So many of those where something can be made, in any order."""
+        sites = [site for site in self.alive() if site.sources and site.replicas]
+        self.rng.shuffle(sites)
+        return sites[:most]
+
+    def grow(self, site: Site, times: int) -> None:
+        """Users create what they can get."""
+        for _ in range(times):
+            self.world.storm(site)
+            self.go(REQUEST)
+            self.write(site)
+            self.go(0.5)
+
+    def write(self, site: Site) -> None:
+        """What was admitted is written."""
+        for wish in [wish for wish in self.world.wishes if wish.told and wish.thing.source in site.sources]:
+            self.world.finish(wish, persists=True)
+
+    def grant_unheard(self, site: Site) -> None:
+        """Somebody asks, and has given up when the master grants: the account has not taken it up."""
+        self.blind(site, REQUEST + 0.5)
+        for _ in range(2):
+            self.world.storm(site)
+        self.go(REQUEST + 0.5)
+
+    def blind(self, site: Site, seconds: float, *, leads: bool | None = None) -> None:
+        """Watches bring nothing to any replica; or to who leads, or to the others."""
+        for replica in site.replicas:
+            if leads is None or leads == (replica.leader is not None):
+                replica.blind_until = self.world.now + seconds
+        self.world.later.append((self.world.now + seconds, lambda: None))
+
+    def restore_master(self, snapshot: tuple[object, ...]) -> None:
+        self.chaos.away(self.world.master, RESTORE_TAKES, lambda: self.world.restore_master(snapshot))
+
+
+def another_life_of_the_master(chaos: Chaos) -> None:
+    """A replica still has a grant of the master's ledger that a restore has undone, and the account did not take it up
+    while that ledger was believed."""
+    play = Play(chaos)
+    play.in_order()
+    snapshot = play.world.master.snapshot()
+    for site in play.sites(1):
+        play.grant_unheard(site)
+        play.go(0.3)
+        play.blind(site, 30.0, leads=False)
+        play.restore_master(snapshot)
+        play.go(RESTORE_TAKES + play.about(2.0, 8.0))
+        for _ in range(4):
+            play.world.storm(site)
+            play.go(play.about(0.3, REQUEST))
+
+
+def an_update_tried_again(chaos: Chaos) -> None:
+    """The first one came to nothing; the second is under way when the time of the first is over."""
+    play = Play(chaos)
+    play.in_order()
+    world = play.world
+    for site in play.sites(1):
+        there = [world.things[uid] for source in site.sources.values() for uid in source.machines]
+        for thing in [thing for thing in there if not thing.wishes and not thing.resurrected][:3]:
+            source = site.sources[thing.source]
+            size = {name: amount + 1 for name, amount in source.machines[thing.uid].resources.items()}
+            world.resize(site, source, thing, size)
+            play.go(REQUEST)
+            for wish in [wish for wish in thing.wishes if wish.told]:
+                world.finish(wish, persists=False)
+            play.go(play.about(5.0, 11.0))
+            world.resize(site, source, thing, size)
+            play.go(11.5)
+
+
+def a_cluster_that_the_leader_does_not_know(chaos: Chaos) -> None:
+    """It is new. Machines of it are admitted by the other replica, and the leader hears of that from the ledger."""
+    play = Play(chaos)
+    play.in_order()
+    world = play.world
+    for site in play.sites(1):
+        key = f"{site.name}/{world.token()}"
+        known = list(site.sources.values())
+        play.blind(site, 20.0, leads=True)
+        world.add_cluster(site, key, "a")
+        play.go(0.5)
+        for _ in range(3):
+            world.create(site, site.sources[key], play.rng.choice(SIZES))
+        play.go(0.5)
+        for _ in range(4):
+            world.create(site, play.rng.choice(known), play.rng.choice(SIZES))
+            play.go(0.3)
+        play.go(8.0)
+
+
+def a_seed_away_while_the_master_is_restored(chaos: Chaos) -> None:
+    """It uses what the master's ledger does not know any more to have granted."""
+    play = Play(chaos)
+    play.in_order()
+    world = play.world
+    snapshot = world.master.snapshot()
+    for site in play.sites(1):
+        play.grow(site, 3)
+        world.network.cut.add(("master", site.name))
+        play.restore_master(snapshot)
+        play.go(RESTORE_TAKES + TAKEOVER)
+        for other in play.sites(4):
+            if other is not site:
+                play.grow(other, 3)
+
+
+def a_report_of_the_life_before(chaos: Chaos) -> None:
+    """An account gives back, and loses its ledger before the master has heard of that; then he hears of it."""
+    play = Play(chaos)
+    play.in_order()
+    world = play.world
+    for site in play.sites(1):
+        snapshot = dict(site.api.ledger)
+        arrives = world.now + play.about(28.0, 32.0)
+        link = (site.name, site.name)
+        world.network.held[link] = arrives
+        for other in play.sites(4):
+            if other is not site:
+                world.storm(other)
+        play.go(REQUEST)
+        chaos.lose_ledger(site, snapshot)
+        play.go(RESTORE_TAKES + 0.1)
+        world.network.held.pop(link, None)
+        play.go(arrives - world.now - 1.0)
+        play.grow(site, 1)
+        play.go(2.0)
+
+
+def an_answer_of_the_life_before(chaos: Chaos) -> None:
+    """An account asks with a nonce; the master's answer is under way while he is restored to before what it grants."""
+    play = Play(chaos)
+    play.in_order()
+    world = play.world
+    snapshot = world.master.snapshot()
+    for site in play.sites(1):
+        play.grant_unheard(site)
+        for replica in list(site.replicas):
+            world.crash_replica(site, replica)
+        for _ in range(2):
+            world.start_replica(site)
+        link, arrives = ("master", site.name), world.now + play.about(22.0, 24.0)
+        world.network.held[link] = arrives
+        play.go(TAKEOVER)
+        play.restore_master(snapshot)
+        world.network.held[link] = arrives + 10.0
+        play.go(RESTORE_TAKES + 2.0)
+        for other in play.sites(4):
+            if other is not site:
+                play.grow(other, 2)
+        play.go(max(arrives - world.now, 0.0) + 0.3)
+        play.grow(site, 3)
