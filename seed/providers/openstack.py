@@ -33,6 +33,7 @@ _PATH = re.compile(r"(/[A-Za-z0-9._~-]+)*")
 # extra_specs come with a flavor since this version (Rocky, 2018); before, each flavor is asked for its own
 _MICROVERSION = {"OpenStack-API-Version": "compute 2.61", "X-OpenStack-Nova-API-Version": "2.61"}
 _RESOURCE = re.compile(r"resources[A-Za-z0-9_-]*:(?P<class>[A-Z0-9_]+)")
+_GPU_SPECS = re.compile(r"(?P<model>[^:]+):[^:]+:(?P<count>[0-9]+)")  # Huawei's clouds: `m60_1q:virt:1`
 _NVIDIA = re.compile(
     r"gpu|nvidia|tesla|quadro|rtx|pci_10de|"
     r"(?<![a-z])(a10|a16|a30|a40|a100|a800|b[123]00|h20|h100|h200|k80|l4|l40s?|m10|m60|p4|p40|p100|t4|v100)(?![a-z0-9])",
@@ -205,6 +206,9 @@ def _gpus(extra_specs: Mapping[str, str]) -> Iterator[tuple[str, int]]:
         device = _device(name)
         if device:
             yield device, _count(count or "1")
+    special = _GPU_SPECS.fullmatch(extra_specs.get("pci_passthrough:gpu_specs", ""))
+    if special and not extra_specs.get("pci_passthrough:alias"):
+        yield _device(special["model"]) or "nvidia.com/gpu", _count(special["count"])
     for key, count in extra_specs.items():
         resource = _RESOURCE.fullmatch(key)
         device = _device(resource["class"].removeprefix("CUSTOM_")) if resource else ""

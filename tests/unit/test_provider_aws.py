@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import re
+import secrets
 import socket
-from collections.abc import AsyncIterator
+import urllib.request
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs
 
 import aiohttp
+import boto3
 import pytest
 from aiohttp import web
 from botocore.auth import SigV4Auth
@@ -24,6 +31,7 @@ from seed.providers.flavour import ALL, CloudError, Lookup, Settings
 from seed.providers.size import CredentialsMissing, NotSized
 from tests.unit.fake_cloud import FakeCloud, Handler, answering, cost, fake_cloud, lookup
 
+PAGE = (Path(__file__).parents[2] / "docs" / "providers.md").read_text()
 REGION = "eu-central-1"
 HOSTS = (f"ec2.{REGION}.amazonaws.com", f"sts.{REGION}.amazonaws.com", "ec2.us-east-1.amazonaws.com")
 SECRET = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
@@ -35,26 +43,38 @@ def asked(instance_type: object = "m5.large", **more: object) -> Lookup:
     return lookup(aws.size, "aws", spec)
 
 
+def client(url: str, service: str) -> Any:
+    return boto3.client(service, endpoint_url=url, region_name=REGION, aws_access_key_id="x", aws_secret_access_key="y")
+
+
 @pytest.fixture(scope="module")
-async def moto() -> AsyncIterator[FakeCloud]:
+def emulator() -> Iterator[str]:
+    """Its URL."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     server = ThreadedMotoServer("127.0.0.1", port, verbose=False)
     server.start()
+    url = f"http://127.0.0.1:{port}"
     try:
-        async with aiohttp.ClientSession() as session:
-
-            async def forward(request: web.Request) -> web.StreamResponse:
-                headers = {name: value for name, value in request.headers.items() if name != "Content-Length"}
-                url = f"http://127.0.0.1:{port}{request.path_qs}"
-                async with session.request(request.method, url, headers=headers, data=await request.read()) as answer:
-                    return web.Response(status=answer.status, body=await answer.read())
-
-            async with fake_cloud(forward, *HOSTS) as cloud:
-                yield cloud
+        client(url, "ec2").describe_instance_types(InstanceTypes=["t2.nano"])  # the first time it reads its types
+        yield url
     finally:
         server.stop()
+
+
+@pytest.fixture(scope="module")
+async def moto(emulator: str) -> AsyncIterator[FakeCloud]:
+    async with aiohttp.ClientSession() as session:
+
+        async def forward(request: web.Request) -> web.StreamResponse:
+            headers = {name: value for name, value in request.headers.items() if name != "Content-Length"}
+            url = f"{emulator}{request.path_qs}"
+            async with session.request(request.method, url, headers=headers, data=await request.read()) as answer:
+                return web.Response(status=answer.status, body=await answer.read())
+
+        async with fake_cloud(forward, *HOSTS) as cloud:
+            yield cloud
 
 
 @pytest.mark.parametrize(
@@ -143,6 +163,69 @@ async def test_without_keys_the_web_identity_signs_in(moto: FakeCloud) -> None:
     assert (seen.calls[0]["WebIdentityToken"], seen.calls[0]["key"]) == ("jwt", "")
 
 
+@pytest.fixture
+def iam(emulator: str) -> Iterator[Iam]:
+    made = Iam(emulator)
+    try:
+        yield made
+    finally:
+        made.check("inf")
+
+
+class Iam:
+    """moto as it checks signatures and policies. One user may do what docs/providers.md calls the least, the other may
+    become a role that may.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._client = client(url, "iam")
+        (least,) = re.findall(r"^### aws\n.*?^```json\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+        assume: dict[str, object] = {"Effect": "Allow", "Action": "sts:AssumeRole"}
+        _, self.least = self._user(least)
+        arn, self.assumer = self._user(_policy({**assume, "Resource": "*"}))
+        name, trust = secrets.token_hex(4), _policy({**assume, "Principal": {"AWS": arn}})
+        self.role = self._client.create_role(RoleName=name, AssumeRolePolicyDocument=trust)["Role"]["Arn"]
+        self._client.put_role_policy(RoleName=name, PolicyName="p", PolicyDocument=least)
+        self.check("0")
+
+    def check(self, after: str) -> None:
+        """From so many requests on."""
+        plain = {"Content-Type": "text/plain"}
+        request = urllib.request.Request(f"{self._url}/moto-api/reset-auth", after.encode(), plain)
+        urllib.request.urlopen(request, timeout=5).close()
+
+    def _user(self, policy: str) -> tuple[str, dict[str, str]]:
+        """The ARN and keys of a new one."""
+        name = secrets.token_hex(4)
+        arn = self._client.create_user(UserName=name)["User"]["Arn"]
+        self._client.put_user_policy(UserName=name, PolicyName="p", PolicyDocument=policy)
+        made = self._client.create_access_key(UserName=name)["AccessKey"]
+        return arn, {"accessKeyId": made["AccessKeyId"], "secretAccessKey": made["SecretAccessKey"]}
+
+
+def _policy(statement: Mapping[str, object]) -> str:
+    return json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+
+
+async def test_the_least_permissions_of_the_page_are_enough_and_signatures_are_true(moto: FakeCloud, iam: Iam) -> None:
+    assert set((await moto.ask(aws.CLOUD, asked(**iam.least))).flavours) == {"m5.large"}
+    assert "m5.large" in (await moto.ask(aws.CLOUD, asked("m5.larg", **iam.least))).names
+
+
+async def test_a_role_that_may_is_enough_for_a_user_who_may_not(moto: FakeCloud, iam: Iam) -> None:
+    with pytest.raises(CloudError, match=r"refuses these credentials \(403\)"):
+        await moto.ask(aws.CLOUD, asked(**iam.assumer))
+    assert set((await moto.ask(aws.CLOUD, asked(**iam.assumer, assumeRoleARN=iam.role))).flavours) == {"m5.large"}
+
+
+@pytest.mark.parametrize("wrong", [{"secretAccessKey": "wr0ng"}, {"accessKeyId": "AKIAOTHER"}])
+async def test_wrong_keys_are_refused(moto: FakeCloud, iam: Iam, wrong: dict[str, str]) -> None:
+    with pytest.raises(CloudError, match="refuses these credentials") as caught:
+        await moto.ask(aws.CLOUD, asked(**{**iam.least, **wrong}))
+    assert caught.value.refused
+
+
 async def test_a_session_token_of_the_environment_goes_only_with_its_own_key(moto: FakeCloud) -> None:
     seen = Recorder(moto)
     await moto.ask(aws.CLOUD, asked("m5.large"), {"environmentToken": "t", "environmentKeyId": "other"})
@@ -207,7 +290,7 @@ async def test_bad_days_are_told_without_secrets(
 ) -> None:
     moto.disturb = bad_day
     with pytest.raises(CloudError) as caught:
-        await moto.ask(aws.CLOUD, asked("m5.large"), seconds=0.5)
+        await moto.ask(aws.CLOUD, asked("m5.large"))
     assert (str(caught.value), caught.value.refused) == (message, refused)
 
 

@@ -1,4 +1,8 @@
-"""OpenStack against a server that speaks Keystone v3 and Nova as documented: catalogue, paging, microversions."""
+"""OpenStack against a server that speaks Keystone v3 and Nova as documented: catalogue, paging, microversions.
+
+Published flavors are those of clouds that publish theirs. Nobody publishes extra specs, only how Nova and
+Huawei write them: those of real GPU flavors are written so here, and not confirmed.
+"""
 
 from __future__ import annotations
 
@@ -33,24 +37,51 @@ APPLICATION: dict[str, object] = {
     "region": "RegionOne",
 }
 
-FLAVORS: dict[str, tuple[int, int, int, dict[str, str]]] = {
+PUBLISHED: dict[str, tuple[int, int, int, dict[str, str]]] = {
+    # DevStack's, and Nova's own until 2016
     "m1.tiny": (1, 512, 1, {}),
     "m1.small": (1, 2048, 20, {}),
     "m1.medium": (2, 4096, 40, {}),
     "m1.xlarge": (8, 16384, 160, {"hw:cpu_policy": "shared"}),
-    "c1.c4r7.5": (4, 7680, 40, {}),
+    # OVHcloud: its GB of memory are 1000 MiB
     "d2-2": (1, 2000, 25, {}),
     "b3-8": (2, 8000, 50, {"quota:vif_inbound_average": "62500"}),
-    "l1.medium": (2, 4096, 0, {}),
-    "SCS-2V-4-20s": (2, 4096, 20, {"scs:cpu-type": "shared-core"}),
-    "SCS-1L-1": (1, 1024, 0, {"scs:cpu-type": "crowded-core"}),
-    "arm.large": (4, 8192, 40, {"hw_architecture": "aarch64"}),
     "t1-45": (8, 45000, 400, {"pci_passthrough:alias": "v100:1"}),
     "l40s-90": (15, 90000, 400, {"pci_passthrough:alias": "nvidia-l40s:1,bf3-port:2"}),
+    # Sovereign Cloud Stack, standard 0103; L is a crowded core, which is how it calls burstable
+    "SCS-1L-1": (1, 1024, 0, {"scs:cpu-type": "crowded-core"}),
+    "SCS-2V-4-20s": (2, 4096, 20, {"scs:cpu-type": "shared-core"}),
+    "SCS-4V-16-100s": (4, 16384, 100, {"scs:cpu-type": "shared-core"}),
+    "SCS-16V-64": (16, 65536, 0, {"scs:cpu-type": "shared-core"}),
+    # Jetstream2
+    "m3.tiny": (1, 3072, 20, {}),
+    "m3.2xl": (64, 256000, 60, {}),
+    "r3.xl": (128, 1024000, 60, {}),
+    "g3.medium": (8, 30720, 60, {"resources:VGPU": "1"}),
+    "g3.xl": (32, 128000, 60, {"pci_passthrough:alias": "a100:1"}),
+    # Open Telekom Cloud and Huawei Cloud, the latter one with ARM
+    "p2s.2xlarge.8": (
+        8,
+        65536,
+        0,
+        {"pci_passthrough:gpu_specs": "v100:direct:1", "pci_passthrough:enable_gpu": "true"},
+    ),
+    "kc1.large.2": (2, 4096, 0, {"ecs:performancetype": "kunpeng_computing"}),
+}
+MADE_UP: dict[str, tuple[int, int, int, dict[str, str]]] = {
+    "c1.c4r7.5": (4, 7680, 40, {}),
+    "arm.large": (4, 8192, 40, {"hw_architecture": "aarch64"}),
     "gpu.a100.8": (96, 983040, 1000, {"pci_passthrough:alias": "a100:8"}),
     "gpu.mi300": (64, 524288, 500, {"pci_passthrough:alias": "mi300x:4"}),
     "vgpu.half": (4, 16384, 40, {"resources:VGPU": "1", "trait:CUSTOM_NVIDIA_11": "required"}),
     "gpu.placement": (8, 65536, 100, {"resources1:CUSTOM_PCI_10DE_20B5": "2"}),
+    "gpu.huawei": (8, 65536, 40, {"pci_passthrough:gpu_specs": "m60_1q:virt:2"}),
+    "gpu.huawei.told.twice": (
+        8,
+        65536,
+        40,
+        {"pci_passthrough:gpu_specs": "p100:direct:4", "pci_passthrough:alias": "nvidia-p100:4"},
+    ),
     "bm.gold": (
         64,
         262144,
@@ -65,6 +96,7 @@ FLAVORS: dict[str, tuple[int, int, int, dict[str, str]]] = {
     "net.sriov": (2, 4096, 20, {"pci_passthrough:alias": "sriov1:2,e810:1", "resources:CUSTOM_NIC": "1"}),
     "große maschine/8": (8, 8192, 80, {}),
 }
+FLAVORS = PUBLISHED | MADE_UP
 IDS = {name: f"00000000-0000-0000-0000-{number:012}" for number, name in enumerate(FLAVORS)}
 
 
@@ -192,19 +224,29 @@ COSTS = {
     "m1.small": "cpu=1,machines=1,memory=2Gi,storage=20Gi",
     "m1.medium": "cpu=2,machines=1,memory=4Gi,storage=40Gi",
     "m1.xlarge": "cpu=8,machines=1,memory=16Gi,storage=160Gi",
-    "c1.c4r7.5": "cpu=4,machines=1,memory=7680Mi,storage=40Gi",
     "d2-2": "cpu=1,machines=1,memory=2000Mi,storage=25Gi",
     "b3-8": "cpu=2,machines=1,memory=8000Mi,storage=50Gi",
-    "l1.medium": "cpu=2,machines=1,memory=4Gi",
-    "SCS-2V-4-20s": "cpu=2,machines=1,memory=4Gi,storage=20Gi",
-    "SCS-1L-1": "cpu=1,machines=1,memory=1Gi",
-    "arm.large": "cpu=4,machines=1,memory=8Gi,storage=40Gi",
     "t1-45": "cpu=8,machines=1,memory=45000Mi,nvidia.com/gpu=1,storage=400Gi",
     "l40s-90": "cpu=15,machines=1,memory=90000Mi,nvidia.com/gpu=1,storage=400Gi",
+    "SCS-1L-1": "cpu=1,machines=1,memory=1Gi",
+    "SCS-2V-4-20s": "cpu=2,machines=1,memory=4Gi,storage=20Gi",
+    "SCS-4V-16-100s": "cpu=4,machines=1,memory=16Gi,storage=100Gi",
+    "SCS-16V-64": "cpu=16,machines=1,memory=64Gi",
+    "m3.tiny": "cpu=1,machines=1,memory=3Gi,storage=20Gi",
+    "m3.2xl": "cpu=64,machines=1,memory=250Gi,storage=60Gi",
+    "r3.xl": "cpu=128,machines=1,memory=1000Gi,storage=60Gi",
+    "g3.medium": "cpu=8,machines=1,memory=30Gi,nvidia.com/gpu=1,storage=60Gi",
+    "g3.xl": "cpu=32,machines=1,memory=125Gi,nvidia.com/gpu=1,storage=60Gi",
+    "p2s.2xlarge.8": "cpu=8,machines=1,memory=64Gi,nvidia.com/gpu=1",
+    "kc1.large.2": "cpu=2,machines=1,memory=4Gi",
+    "c1.c4r7.5": "cpu=4,machines=1,memory=7680Mi,storage=40Gi",
+    "arm.large": "cpu=4,machines=1,memory=8Gi,storage=40Gi",
     "gpu.a100.8": "cpu=96,machines=1,memory=960Gi,nvidia.com/gpu=8,storage=1000Gi",
     "gpu.mi300": "amd.com/gpu=4,cpu=64,machines=1,memory=512Gi,storage=500Gi",
     "vgpu.half": "cpu=4,machines=1,memory=16Gi,nvidia.com/gpu=1,storage=40Gi",
     "gpu.placement": "cpu=8,machines=1,memory=64Gi,nvidia.com/gpu=2,storage=100Gi",
+    "gpu.huawei": "cpu=8,machines=1,memory=64Gi,nvidia.com/gpu=2,storage=40Gi",
+    "gpu.huawei.told.twice": "cpu=8,machines=1,memory=64Gi,nvidia.com/gpu=4,storage=40Gi",
     "bm.gold": "cpu=64,machines=1,memory=256Gi,storage=900Gi",
     "net.sriov": "cpu=2,machines=1,memory=4Gi,storage=20Gi",
     "große maschine/8": "cpu=8,machines=1,memory=8Gi,storage=80Gi",
@@ -217,7 +259,7 @@ async def test_what_real_flavors_cost_by_name_and_by_id_out_of_one_list(cloud: F
     assert {name: resources.text(cost(asked(IDS[name]), catalogue).resources) for name in COSTS} == COSTS
     assert [request.split("?")[0] for request in cloud.requests] == [
         "POST keystone.example.com/v3/auth/tokens",
-        *["GET nova.example.com/v2.1/project-id/flavors/detail"] * 3,
+        *["GET nova.example.com/v2.1/project-id/flavors/detail"] * 5,
     ]
 
 
@@ -236,11 +278,11 @@ async def test_a_name_goes_before_an_id_as_with_machine_controller(
 
 
 async def test_the_root_disk_is_the_volume_of_the_spec_where_it_says_one(cloud: FakeCloud) -> None:
-    for flavor in ("m1.xlarge", "l1.medium"):
+    for flavor in ("m1.xlarge", "SCS-16V-64"):
         wanted = asked(flavor, rootDiskSizeGB=50)
         footprint = cost(wanted, await cloud.ask(openstack.CLOUD, wanted))
         assert footprint.resources["storage"] == 50 * 2**30 * 10**9
-    wanted = asked("l1.medium")
+    wanted = asked("SCS-16V-64")
     footprint = cost(wanted, await cloud.ask(openstack.CLOUD, wanted))
     with pytest.raises(NotSized, match=r"rootDiskSizeGB is not set, so .* set it in the spec, because a quota"):
         footprint.require(["storage"])
