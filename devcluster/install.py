@@ -68,7 +68,8 @@ class Installation:
     seedquota-master, seedquota-seed-1, and with two replicas also seedquota-seed-1-b. Logs are in `directory`.
     `in_flight_window` is in seconds. `organization` is the project's, if it has one. `seed_flags` gives more flags
     to the agents of a seed. With `breakable`, the master's cluster and each seed have an etcd of their own, which can
-    be restored from a snapshot, and `links` has the master's way to each seed, which can be cut.
+    be restored from a snapshot, `links` has the master's way to each seed, and `balancers` that to its webhook: each can
+    be cut.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class Installation:
         self.in_flight_window = in_flight_window
         self._progress = progress
         self._plane = ControlPlane(directory)
-        self.balancers: dict[str, Balancer] = {}  # of the webhooks of seeds with several replicas
+        self.balancers: dict[str, Balancer] = {}  # of webhooks: of several replicas, or to be cut off
 
     async def __aenter__(self) -> Self:
         await self._plane.__aenter__()
@@ -240,7 +241,7 @@ class Installation:
         for seed in self.seeds:
             ports = [free_port() for _ in range(self._replicas)]
             url = f"https://127.0.0.1:{ports[0]}"
-            if self._replicas > 1:
+            if self._replicas > 1 or self._breakable:
                 balancer = self.balancers[seed] = Balancer(ports)
                 url = f"https://127.0.0.1:{balancer.port}"
             for suffix, port in zip(_SUFFIXES, ports, strict=False):

@@ -252,7 +252,7 @@ def _enforced(seeds: Sequence[SeedView]) -> Condition:
             False,
             "WebhookNotServing",
             f"{_some(unchecked)}: Machines are not checked there, or cannot be created; see the condition Enforced of "
-            "the UserCluster",
+            "the UserCluster, or for other clusters what seedquota-seed logs of its canary",
         )
     return _condition("Enforced", True, "AllSeeds", "")
 

@@ -1,4 +1,4 @@
-"""Proof that a user cluster's API server asks us: a Machine is sent to it as a dry run, and our refusal must come back.
+"""Proof that an API server asks us: a Machine is sent to it as a dry run, and our refusal must come back.
 
 A webhook configuration that is in place proves little: an API server may not reach us, may not trust our certificate,
 or somebody's proxy may answer for us. So the seed's leader looks, now and then and after every change of the
@@ -10,14 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 
 from common.kube.client import Cluster
 from common.kube.errors import ApiError, Forbidden
-from seed.machines.machine_controller import GROUP, KIND, VERSION, Machine
+from common.kube.meta import ObjectMeta
+from common.kube.resource import Resource
 from seed.source import MACHINES
 from seed.webhook_configuration import WEBHOOK
 
@@ -39,12 +41,27 @@ class Proof(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-def is_canary(machine: Machine, *, dry_run: bool) -> bool:
+class Sample(msgspec.Struct, frozen=True):
+    """The Machine that is sent, as valid as any, and the webhook that is to refuse it."""
+
+    resource: Resource[Any]
+    namespace: str
+    spec: Mapping[str, object]
+    webhook: str
+
+
+def in_user_cluster(namespace: str) -> Sample:
+    provider = {"cloudProvider": "fake", "cloudProviderSpec": {}, "operatingSystem": "ubuntu"}
+    spec = {"versions": {"kubelet": "1.30.0"}, "providerSpec": {"value": provider}}
+    return Sample(MACHINES, namespace, spec, WEBHOOK)
+
+
+def is_canary(metadata: ObjectMeta, *, dry_run: bool) -> bool:
     """Whoever else sends one refuses his own dry run."""
-    return dry_run and ANNOTATION in machine.metadata.annotations
+    return dry_run and ANNOTATION in metadata.annotations
 
 
-def judge(error: ApiError | None) -> Proof:
+def judge(error: ApiError | None, webhook: str) -> Proof:
     """What the API server's answer to a canary proves; None: it was admitted."""
     if error is None:
         return Proof(
@@ -57,7 +74,7 @@ def judge(error: ApiError | None) -> Proof:
         return Proof(True, DENIED)
     if isinstance(error, Forbidden) and "admission webhook" not in error.message:
         return Proof(None, "NotProven", "the kubeconfig may not create machines, so no dry run can prove it")
-    if f'failed calling webhook "{WEBHOOK}"' in error.message:
+    if f'failed calling webhook "{webhook}"' in error.message:
         why = error.message.rpartition('": ')[2]  # what comes before has the URL, and that a token
         reason = "CertificateInvalid" if "x509:" in why or "tls:" in why else "NotServing"
         return Proof(False, reason, f"no Machine can be created, the API server does not reach the webhook: {why}")
@@ -65,12 +82,12 @@ def judge(error: ApiError | None) -> Proof:
 
 
 class Canary:
-    """`run()` it; `proof` is None until there is one. `on_proof` must not block."""
+    """`run()` it; `proof` is None until there is one. `on_proof` must not block. `sample` is None while none can be."""
 
-    def __init__(self, cluster: Cluster, namespace: str, *, on_proof: Callable[[], None]) -> None:
+    def __init__(self, cluster: Cluster, sample: Callable[[], Sample | None], *, on_proof: Callable[[], None]) -> None:
         self.proof: Proof | None = None
         self._cluster = cluster
-        self._namespace = namespace
+        self._sample = sample
         self._on_proof = on_proof
         self._wake = asyncio.Event()
 
@@ -89,7 +106,8 @@ class Canary:
                 proof = await self._ask()
             if proof is not None and proof != self.proof:
                 level = logging.INFO if proof.enforced else logging.WARNING
-                log.log(level, "canary", extra={"cluster": self._cluster.name, "reason": proof.reason})
+                facts = {"cluster": self._cluster.name, "reason": proof.reason, "text": proof.message}
+                log.log(level, "canary", extra=facts)
                 self.proof = proof
                 self._on_proof()
             again = EVERY if proof is not None and proof.enforced else SOON
@@ -100,33 +118,28 @@ class Canary:
 
     async def _ask(self) -> Proof | None:
         """None where the API server does not answer: then nothing is known, and its source says so."""
-        path = MACHINES.path(self._namespace)
+        sample = self._sample()
+        if sample is None:
+            return None
+        path = sample.resource.path(sample.namespace)
         try:
             await self._cluster.request(
-                "POST", f"{path}?dryRun=All", _body(self._namespace), timeout=TIMEOUT, verb="create", plural="machines"
+                "POST", f"{path}?dryRun=All", _body(sample), timeout=TIMEOUT, verb="create", plural="machines"
             )
         except ApiError as error:
             if error.status == 0:
                 return None
-            return judge(error)
-        return judge(None)
+            return judge(error, sample.webhook)
+        return judge(None, sample.webhook)
 
 
-def _body(namespace: str) -> bytes:
+def _body(sample: Sample) -> bytes:
+    metadata = {"generateName": "seedquota-canary-", "namespace": sample.namespace, "annotations": {ANNOTATION: "true"}}
     return msgspec.json.encode(
         {
-            "apiVersion": f"{GROUP}/{VERSION}",
-            "kind": KIND,
-            "metadata": {
-                "generateName": "seedquota-canary-",
-                "namespace": namespace,
-                "annotations": {ANNOTATION: "true"},
-            },
-            "spec": {
-                "versions": {"kubelet": "1.30.0"},
-                "providerSpec": {
-                    "value": {"cloudProvider": "fake", "cloudProviderSpec": {}, "operatingSystem": "ubuntu"}
-                },
-            },
+            "apiVersion": sample.resource.api_version,
+            "kind": sample.resource.kind,
+            "metadata": metadata,
+            "spec": sample.spec,
         }
     )

@@ -46,6 +46,9 @@ MISSED_FOR = 600.0  # seconds for which a quota limits whose copy somebody delet
 HOSTED = "cluster.x-k8s.io:"  # begins the name of a Cluster that counts as a user cluster; no UserCluster has such
 
 
+CLUSTER_API = "cluster-api"  # the seed's own API server, which is asked about the Machines of all of these
+
+
 def hosted_key(namespace: str, name: str) -> str:
     return object_key(namespace, HOSTED + name)
 
@@ -151,6 +154,7 @@ class Catalog:
         self._quota_listeners: list[Callable[[str], None]] = []
         self._cluster_listeners: list[Callable[[str], None]] = []
         self.hosted: dict[str, UserCluster] = {}  # by key, see `host`
+        self._unenforced: set[str] = set()  # see `tell_enforced`
         self._hosted_by_project: dict[str, dict[str, UserCluster]] = {}
         self._reached: dict[str, UserCluster] = {}  # by uid: hosted ones that a kubeconfig leads to
         self.quotas = Reflector(cluster, RESOURCE_QUOTAS, on_change=self._quota_changed)
@@ -234,8 +238,22 @@ class Catalog:
 
     def unenforced(self, quota: Quota) -> list[str]:
         """User clusters of which the leader said last that Machines are not checked there."""
-        found = (self.user_clusters.store.get(key) for key in self.source_keys(quota))
-        return [cluster.metadata.key for cluster in found if cluster is not None and _unenforced(cluster)]
+        return [key for key in self.source_keys(quota) if self._is_unenforced(key)]
+
+    def tell_enforced(self, key: str, enforced: bool) -> bool:
+        """The leader saw it of a Cluster of Kubermatic, or of CLUSTER_API for all of them. True if that is new."""
+        before = key not in self._unenforced
+        if enforced:
+            self._unenforced.discard(key)
+        else:
+            self._unenforced.add(key)
+        return before != enforced
+
+    def _is_unenforced(self, key: str) -> bool:
+        declared = self.user_clusters.store.get(key)
+        if declared is not None:
+            return _unenforced(declared)
+        return (CLUSTER_API if is_hosted(key) else key) in self._unenforced
 
     def _projects_of(self, quota: Quota) -> list[str]:
         if quota.kind == "project":

@@ -15,6 +15,7 @@ from common.kube.lease import Lease, LeaseLost, Term
 from seed.accounts import Accounts
 from seed.books import Books
 from seed.catalog import Catalog, is_of_kubermatic
+from seed.cluster_api.enforcement import Enforcement
 from seed.cluster_api.sources import Feed
 from seed.cluster_api.view import View
 from seed.clusters.kinds import Kind
@@ -76,7 +77,7 @@ class Leader:
         self._desired_for_cluster_api = desired_for_cluster_api
         self._clusters = clusters
         self._desired_for_clusters = desired_for_clusters
-        self._keepers: tuple[ConfigurationKeeper, ...] = ()  # on the seed itself
+        self._keepers: tuple[ConfigurationKeeper | Enforcement, ...] = ()  # on the seed itself
         self._cluster = cluster
         self._catalog = catalog
         self._books = books
@@ -142,7 +143,19 @@ class Leader:
             on_request=self._on_request,
             on_reconcile=metrics.reconciled,
         )
-        for_cluster_api = ConfigurationKeeper(self._cluster, self._desired_for_cluster_api)
+
+        def cluster_api_proven() -> None:
+            for source in feed.sources.values():
+                state_changed(source)
+
+        for_cluster_api = Enforcement(
+            self._cluster,
+            self._catalog,
+            self._cluster_api,
+            self._desired_for_cluster_api,
+            self._lease.namespace,
+            on_change=cluster_api_proven,
+        )
         for_clusters = ConfigurationKeeper(self._cluster, self._desired_for_clusters)
         self._keepers = for_cluster_api, for_clusters
         feed = Feed(

@@ -14,7 +14,7 @@ from common.kube.client import Cluster, RequestHook
 from common.kube.controller import Controller, ReconcileHook
 from common.kube.errors import ApiError, NotFound
 from seed import observed
-from seed.canary import Canary, Proof
+from seed.canary import Canary, Proof, in_user_cluster
 from seed.catalog import Catalog, is_of_kubermatic
 from seed.sizing import Sizing
 from seed.source import Source
@@ -84,6 +84,7 @@ class UserClusters:
             await source.stop()
             source = None
         if cluster is None:
+            self._catalog.tell_enforced(key, True)
             observed.no_machines(key)
             return None
         if source is None:
@@ -130,7 +131,8 @@ class UserClusters:
             self._controller.queue.add(source.key)
             self._on_state(source)
 
-        canary = Canary(cluster, source.namespace, on_proof=proven)
+        sample = in_user_cluster(source.namespace)
+        canary = Canary(cluster, lambda: sample, on_proof=proven)
 
         def kept() -> None:
             canary.look()
@@ -171,8 +173,11 @@ class UserClusters:
         observed.machines(source.key, unsized.counts, source.drift.count)
         # a quota that comes to limit what its Machines take in no known amount is not told to this loop
         settled = all(condition.status == "True" for condition in wanted) and not source.tally.unknown
-        if is_of_kubermatic(source.key):
-            return None if settled else LOOK_AGAIN  # there is no object of ours to say it on
+        if is_of_kubermatic(source.key):  # there is no object of ours to say it on
+            refused = any(found.type == "Enforced" and found.status == "False" for found in wanted)
+            if self._catalog.tell_enforced(source.key, not refused):
+                self._on_state(source)
+            return None if settled else LOOK_AGAIN
         now = conditions.now()
         found = conditions.transition(before.conditions, wanted, now)
         status = {

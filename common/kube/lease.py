@@ -102,7 +102,7 @@ class Lease:
         self.error: str | None = None  # why the last attempt failed
         self.trusted: int | None = None
         self._cluster = cluster
-        self._namespace = namespace
+        self.namespace = namespace
         self._name = name
         self._identity = identity
         self._duration = duration
@@ -191,14 +191,14 @@ class Lease:
             try:
                 await self._write(record, spec)
             except Conflict:  # the renewal that was cancelled got through
-                record = await self._cluster.get(LEASES, self._name, self._namespace)
+                record = await self._cluster.get(LEASES, self._name, self.namespace)
             else:
                 return
 
     async def _try_acquire(self) -> Term | None:
         """None while another holds it. The first request is a read: the usual case is that another holds it."""
         try:
-            found = await self._cluster.get(LEASES, self._name, self._namespace)
+            found = await self._cluster.get(LEASES, self._name, self.namespace)
         except NotFound:
             return await self._create()
         spec = found.spec
@@ -227,7 +227,7 @@ class Lease:
 
     async def _create(self) -> Term | None:
         sent = self._clock()
-        meta = ObjectMeta(namespace=self._namespace, name=self._name, annotations={WRITES_ANNOTATION: "1"})
+        meta = ObjectMeta(namespace=self.namespace, name=self._name, annotations={WRITES_ANNOTATION: "1"})
         spec = self._spec(LeaseSpec(), 1, _timestamp(None))
         try:
             created = await self._cluster.create(LEASES, LeaseObject(metadata=meta, spec=spec))
@@ -317,7 +317,7 @@ class Lease:
                 raise LeaseLost("the Lease object is gone") from None
             except Conflict:
                 # someone touched the object, or an earlier renewal of ours got through although its answer did not
-                record = await self._cluster.get(LEASES, self._name, self._namespace)
+                record = await self._cluster.get(LEASES, self._name, self.namespace)
             else:
                 return
             older = _writes(record) < self._writes

@@ -16,6 +16,7 @@ from common.kube.served import Following, Wanted
 from seed import observed
 from seed.asking import Asking
 from seed.catalog import Catalog, hosted_key, is_hosted
+from seed.cluster_api.enforcement import Enforcement
 from seed.cluster_api.view import Subject, View
 from seed.fed import Fed, WatchCaches
 from seed.machines import cluster_api
@@ -25,7 +26,6 @@ from seed.machines.machine_controller import Machine
 from seed.providers.size import Footprint, ProviderUnavailable
 from seed.sizing import Sizing
 from seed.tally import Tally
-from seed.webhook_configuration import ConfigurationKeeper
 
 log = logging.getLogger(__name__)
 
@@ -130,13 +130,12 @@ class Feed(WatchCaches):
         catalog: Catalog,
         view: View,
         sizing: Sizing,
-        keeper: ConfigurationKeeper,
+        enforcement: Enforcement,
         *,
         on_change: Callable[[ClusterSource, bool], None],
         on_state: Callable[[ClusterSource], None],
     ) -> None:
-        """`keeper`: of the webhook's configuration, which is there while there are Machines to ask about."""
-        self._keeper = keeper
+        self._enforcement = enforcement
         self._keeping: asyncio.Task[None] | None = None
         self.sources: dict[str, ClusterSource] = {}
         self.view = view
@@ -265,13 +264,13 @@ class Feed(WatchCaches):
     async def _keep_webhook(self) -> None:
         served = bool(self._following.reflectors)
         if served and self._keeping is None:
-            self._keeping = asyncio.create_task(self._keeper.run(), name="webhook configuration for Cluster API")
+            self._keeping = asyncio.create_task(self._enforcement.run(), name="webhook configuration for Cluster API")
         elif not served and self._keeping is not None:
             self._keeping.cancel()
             await asyncio.gather(self._keeping, return_exceptions=True)
             self._keeping = None
             try:
-                await self._keeper.remove()
+                await self._enforcement.remove()
             except ApiError as error:
                 log.warning("webhook configuration left behind", extra={"error": str(error)})
 

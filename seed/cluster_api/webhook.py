@@ -10,14 +10,17 @@ import msgspec
 
 from common.api import UserCluster
 from common.kube.errors import ApiError, NotFound
+from common.kube.resource import Resource
+from seed import verdict
 from seed.admission import Verdict
+from seed.canary import Sample, is_canary
 from seed.cluster_api.view import Subject, View
 from seed.decisions import Decisions
 from seed.http_reader import Request, Response
 from seed.machine_admission import MachineAdmission, OnDecision, conclude, undecided
-from seed.machines import cluster_api
+from seed.machines import cluster_api, infrastructure
 from seed.machines.cluster_api import ClusterMachine, MachinePool, PoolSpec
-from seed.review import RawRequest, RawReview, Scale, is_named, patience
+from seed.review import RawRequest, RawReview, Scale, decided, is_named, patience
 from seed.webhook_configuration import WebhookConfiguration, configuration, with_scale_checks
 
 PATH = "/cluster-api/"
@@ -58,6 +61,19 @@ def desired(
     return with_scale_checks(admitting, f"{base_url}/scale/{CALLER}/{token}")
 
 
+def sample(resource: Resource[ClusterMachine], namespace: str) -> Sample:
+    """A canary: of no Cluster, so it would cost nobody anything."""
+    group, version = infrastructure.GROUP, resource.version
+    reference = {"kind": "SeedQuotaCanary", "name": "seedquota-canary"}
+    reference |= {"apiGroup": group} if version == "v1beta2" else {"apiVersion": f"{group}/v1beta1"}
+    spec = {
+        "clusterName": "seedquota-canary",
+        "bootstrap": {"dataSecretName": "seedquota-canary"},
+        "infrastructureRef": reference,
+    }
+    return Sample(resource, namespace, spec, WEBHOOK)
+
+
 class ClusterApiWebhook:
     """Handles `POST /cluster-api/<token>`."""
 
@@ -84,6 +100,8 @@ class ClusterApiWebhook:
             new, old = _subjects(review)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             return Response(400, f"not an AdmissionReview of a Machine: {error}\n".encode(errors="replace"))
+        if isinstance(new, ClusterMachine) and is_canary(new.metadata, dry_run=review.dry_run):
+            return decided(review.uid, Verdict(decision="", refusal=verdict.canary()))
         if new is not None and not is_named(new):
             return Response(400, b"the Machine has no proper name, namespace and uid\n")
         deadline = asyncio.get_running_loop().time() + patience(request.query)

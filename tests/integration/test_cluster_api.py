@@ -27,6 +27,7 @@ SEED = "seed-1"
 CAPI = f"/apis/cluster.x-k8s.io/v1beta2/namespaces/{NAMESPACE}"
 OLD_CAPI = f"/apis/cluster.x-k8s.io/v1beta1/namespaces/{NAMESPACE}"
 INFRASTRUCTURE = f"/apis/{INFRASTRUCTURE_GROUP}/v1beta1/namespaces/{NAMESPACE}"
+CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/seedquota-cluster-api"
 LIMITS = {"cpu": "18", "memory": "1Ti"}
 """Four machines of four CPUs, and no fifth."""
 
@@ -147,7 +148,7 @@ class Seed:
 
 @pytest_asyncio.fixture(scope="module")
 async def installation(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Installation]:
-    async with Installation(tmp_path_factory.mktemp("sq"), seeds=1) as installed:
+    async with Installation(tmp_path_factory.mktemp("sq"), seeds=1, breakable=True) as installed:
         server = installed.cluster(SEED)
         kinds = ("VSphereMachine", "VSphereMachineTemplate", "VSphereCluster")
         async with ClusterApi(server, installed.directory):
@@ -178,8 +179,7 @@ async def limited(installed: Installation, name: str) -> AsyncIterator[Seed]:
     async with server.session() as session:
         seed = Seed(server, session)
         async with asyncio.timeout(SECONDS):
-            path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/seedquota-cluster-api"
-            while (await seed.send("GET", path))[0] != 200:
+            while (await seed.send("GET", CONFIGURATION))[0] != 200:
                 await asyncio.sleep(0.1)
         try:
             yield seed
@@ -230,6 +230,50 @@ async def test_whoever_asks_for_more_machines_than_fit_is_told_how_many_can_star
                 else:
                     break
                 await asyncio.sleep(0.1)
+
+
+async def test_that_machines_are_checked_is_proven_and_the_quota_tells_when_the_webhook_is_not_reached(
+    installation: Installation,
+) -> None:
+    """With Cluster API's own webhooks beside ours: its sample must be as valid as any Machine."""
+    balancer = installation.balancers[SEED]
+    async with limited(installation, "capi-proven") as seed:
+        await proven(installation, "1.0")
+        balancer.cut = True
+        try:
+            await balancer.end_connections()
+            status, _ = await seed.send("DELETE", CONFIGURATION)  # whatever happens to it, it is tried again
+            assert status == 200
+            told = await enforced(installation, "capi-proven", "False")
+            assert told.startswith("alpha/cluster.x-k8s.io:c1 on seed-1, alpha/cluster.x-k8s.io:c2 on seed-1: "), told
+        finally:
+            balancer.cut = False
+        await enforced(installation, "capi-proven", "True")
+        await proven(installation, "1.0")
+
+
+async def proven(installed: Installation, value: str) -> None:
+    """What the leader saw last of the canaries that it sends to the seed itself."""
+    url = f"{installed.programs['seedquota-seed-1'].health}/metrics"
+    wanted = f'seedquota_canary_success{{cluster="cluster-api"}} {value}'
+    async with aiohttp.ClientSession() as session, asyncio.timeout(SECONDS):
+        while True:
+            async with session.get(url) as answer:
+                if wanted in (await answer.text()).splitlines():
+                    return
+            await asyncio.sleep(0.1)
+
+
+async def enforced(installed: Installation, name: str, status: str) -> str:
+    """Waits for the quota's condition Enforced on the master. Its message."""
+    async with installed.master.session() as session, asyncio.timeout(SECONDS):
+        while True:
+            async with session.get(f"{GROUP_PATH}/resourcequotas/{name}") as answer:
+                found = (await answer.json()).get("status", {}).get("conditions", [])
+            for condition in found:
+                if condition["type"] == "Enforced" and condition["status"] == status:
+                    return str(condition["message"])
+            await asyncio.sleep(0.1)
 
 
 async def test_a_refused_machine_set_makes_its_machine_as_soon_as_there_is_room(installation: Installation) -> None:

@@ -56,7 +56,7 @@ def refused() -> ApiError:
 def test_only_our_own_refusal_proves_that_machines_are_checked(
     answer: ApiError | None, enforced: bool | None, reason: str
 ) -> None:
-    proof = judge(answer)
+    proof = judge(answer, "machines.seedquota.io")
     assert (proof.enforced, proof.reason) == (enforced, reason)
     assert "t0k3n" not in proof.message
 
@@ -65,5 +65,5 @@ def test_a_machine_that_is_really_made_is_no_canary() -> None:
 
     body = {"metadata": {"name": "m", "annotations": {ANNOTATION: "true"}}, "spec": {}}
     machine = msgspec.convert(body, Machine)
-    assert is_canary(machine, dry_run=True)
-    assert not is_canary(machine, dry_run=False)
+    assert is_canary(machine.metadata, dry_run=True)
+    assert not is_canary(machine.metadata, dry_run=False)

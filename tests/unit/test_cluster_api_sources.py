@@ -15,13 +15,13 @@ from common.kube.errors import NotFound, Unavailable
 from seed.admission import Admission
 from seed.books import Books
 from seed.catalog import Catalog, hosted_key, is_hosted
+from seed.cluster_api.enforcement import Enforcement
 from seed.cluster_api.sources import ClusterSource, Feed
 from seed.cluster_api.view import View
 from seed.cluster_api.webhook import CALLER, ClusterApiWebhook
 from seed.http_reader import Request, Response
 from seed.ledger.memory import MemoryStore
 from seed.machine_admission import MachineAdmission
-from seed.webhook_configuration import ConfigurationKeeper
 from tests.unit import fake_api_server as fakes
 from tests.unit.fake_api_server import FakeApiServer, eventually, fake_api_server
 from tests.unit.seed_world import nanos, sizing
@@ -40,7 +40,7 @@ KINDS = {
 KEY = hosted_key("alpha", "c1")
 
 
-class NoKeeper:
+class NoEnforcement:
     """The webhook's configuration is another test's."""
 
     async def run(self) -> None:
@@ -62,7 +62,7 @@ class Seed:
             self.catalog,
             self.view,
             self.sizing,
-            cast(ConfigurationKeeper, NoKeeper()),
+            cast(Enforcement, NoEnforcement()),
             on_change=lambda source, freed: self.changes.append((source.project, freed)),
             on_state=lambda _source: None,
         )
