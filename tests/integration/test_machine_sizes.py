@@ -10,8 +10,10 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import aiohttp
 import pytest
 import pytest_asyncio
+from aiohttp import web
 
 from devcluster.install import API, Installation, quota
 from devcluster.manifests import apply
@@ -26,6 +28,7 @@ pytestmark = pytest.mark.integration
 MACHINES = "/apis/cluster.k8s.io/v1alpha1/namespaces/kube-system/machines"
 USER_CLUSTER = f"/apis/{API}/namespaces/alpha/userclusters/user-1"
 STAMP = "seedquota.io/footprint"
+SECRET = "s3cret-of-the-platform"
 
 
 class Site:
@@ -72,6 +75,17 @@ class Site:
             status = (await answer.json())["status"]
         return status["machines"], status["resourceUsage"]
 
+    async def metrics(self) -> str:
+        url = f"{self.installed.programs['seedquota-seed-1'].health}/metrics"
+        async with aiohttp.ClientSession() as session, session.get(url) as answer:
+            return await answer.text()
+
+    async def stamps_current(self) -> tuple[str, str]:
+        async with self.seed.get(USER_CLUSTER) as answer:
+            conditions = (await answer.json())["status"]["conditions"]
+        (found,) = (condition for condition in conditions if condition["type"] == "StampsCurrent")
+        return found["status"], found.get("message", "")
+
     async def counts(self, machines: int, cpu: str | None, seconds: float = 15) -> None:
         found: tuple[int, dict] = (0, {})
         deadline = time.monotonic() + seconds
@@ -98,7 +112,7 @@ async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
                 data = {
                     "AWS_ENDPOINT_URL_EC2": f"https://127.0.0.1:{cloud.port}/",
                     "AWS_ACCESS_KEY_ID": "AKIDEXAMPLE",
-                    "AWS_SECRET_ACCESS_KEY": "s3cret-of-the-platform",
+                    "AWS_SECRET_ACCESS_KEY": SECRET,
                 }
                 secret = {
                     "apiVersion": "v1",
@@ -116,9 +130,33 @@ async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
                 await _stamping(made)
                 yield made
                 for log in directory.glob("*.log"):
-                    assert "s3cret-of-the-platform" not in log.read_text()
+                    assert SECRET not in log.read_text()
+                told = await _told(made)
+                assert "cannot size machine" in told  # in an Event
+                assert SECRET not in told
         finally:
             environment.undo()
+
+
+async def _told(site: Site) -> str:
+    """All that people and monitoring can read: Events, objects of ours and their status, Machines, metrics."""
+    ours = f"/apis/{API}"
+    paths = {
+        "seed-1": (
+            "/api/v1/events",
+            *(f"{ours}/{kind}" for kind in ("userclusters", "resourcequotas", "quotaledgers")),
+        ),
+        "user-1": ("/api/v1/events", MACHINES),
+    }
+    told: list[str] = []
+    for cluster, session in (("seed-1", site.seed), ("user-1", site.user)):
+        for path in paths[cluster]:
+            async with session.get(path) as answer:
+                assert answer.status == 200, path
+                told.append(await answer.text())
+    async with site.installed.master.session() as session, session.get(f"{ours}/resourcequotas") as answer:
+        told.append(await answer.text())
+    return "\n".join([*told, await site.metrics()])
 
 
 async def _stamping(site: Site) -> None:
@@ -201,6 +239,28 @@ async def test_a_machine_that_slipped_in_is_counted_by_asking_when_the_cloud_is_
     await site.counts(machines + 1, str(int(usage["cpu"]) + 2), seconds=70)
 
 
+async def test_a_cloud_that_tells_another_size_than_a_stamp_is_told_and_changes_nothing(site: Site) -> None:
+    async def bigger(request: web.Request) -> web.StreamResponse:
+        told = await ec2(request)
+        assert isinstance(told, web.Response)
+        return web.Response(text=str(told.text).replace("<defaultVCpus>2<", "<defaultVCpus>4<"))
+
+    async with site.user.delete(f"{MACHINES}/slipped") as answer:  # it has no stamp
+        assert answer.status == 200
+    await site.counts(2, "4")
+    assert await site.stamps_current() == ("True", "")
+    site.cloud.disturb = bigger
+    await restarted(site)
+    async with asyncio.timeout(30):
+        while (told := await site.stamps_current())[0] != "False":
+            await asyncio.sleep(0.1)
+    assert told[1].startswith("2 machines: kube-system/")
+    assert "stamped cpu=2, now cpu=4" in told[1]
+    assert 'seedquota_machines_drifted{cluster="alpha/user-1"} 2.0' in (await site.metrics()).splitlines()
+    await site.counts(2, "4")
+    site.cloud.disturb = None
+
+
 async def test_with_a_redis_a_program_that_restarts_knows_what_was_told_before_though_the_cloud_is_down(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,6 +284,8 @@ async def test_with_a_redis_a_program_that_restarts_knows_what_was_told_before_t
         assert status == 201, made
         assert json.loads(made["metadata"]["annotations"][STAMP])["footprint"]["cpu"] == "2"
         site.cloud.disturb = None
+        kept = [await redis.command("HGETALL", "{seedquota:seed-1}:sizes:1"), await redis.command("KEYS", "*")]
+        assert not any(word in b"".join(kept) for word in (SECRET.encode(), b"AKIDEXAMPLE"))
 
 
 async def restarted(site: Site) -> None:

@@ -1,11 +1,22 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
 from aiohttp import web
+from prometheus_client import REGISTRY
 
 from common.api import UserCluster
-from seed.drift import MAX_NAMED, audit, difference
+from seed import observed
+from seed.drift import MAX_NAMED, Drift, audit, difference
 from seed.machines.machine_controller import FOOTPRINT_ANNOTATION as ANNOTATION
 from seed.machines.machine_controller import Machine
+from seed.providers.size import Footprint
+from seed.source import Source
+from seed.tally import Tally
+from seed.user_clusters import judge
+from seed.webhook_configuration import ConfigurationKeeper
 from tests.unit.fake_cloud import answering, fake_cloud, machine
 from tests.unit.seed_world import nanos, sizing
 from tests.unit.test_flavour_settings import cluster
@@ -56,6 +67,35 @@ async def test_a_cloud_that_says_otherwise_than_the_stamp_is_told_and_changes_no
             assert (await audit(sizes, there, [stamped(current, "m")])).count == 0
         finally:
             await sizes.close()
+
+
+@pytest.mark.parametrize(
+    ("drift", "status", "reason", "message"),
+    [
+        (Drift(), "True", "AsStamped", ""),
+        (Drift(7, ["a/m: stamped cpu=2, now cpu=4"]), "False", "FlavorsChanged", "7 machines: a/m: stamped cpu=2, now"),
+    ],
+)
+def test_a_drift_is_a_condition_that_leaves_the_cluster_ready_and_a_metric(
+    drift: Drift, status: str, reason: str, message: str
+) -> None:
+    source = SimpleNamespace(drift=drift, problem=None, current=True)
+    keeper = SimpleNamespace(in_place=True, error=None)
+    judged = judge(
+        cluster(), cast(Source, source), cast(ConfigurationKeeper, keeper), None, Tally(size=unasked).unsized(())
+    )
+    found = {condition.type: condition for condition in judged}
+    told = found["StampsCurrent"]
+    assert (told.status, told.reason) == (status, reason)
+    assert told.message.startswith(message)
+    assert found["Ready"].status == "True"
+    observed.machines("alpha/c1", {}, drift.count)
+    assert REGISTRY.get_sample_value("seedquota_machines_drifted", {"cluster": "alpha/c1"}) == drift.count
+    observed.no_machines("alpha/c1")
+
+
+def unasked(_machine: Machine) -> Footprint:
+    raise AssertionError("there is no Machine")
 
 
 async def test_a_cloud_that_is_down_differs_in_nothing() -> None:
