@@ -8,51 +8,28 @@ have learned is looked for first, in a Redis where there is one, and for some te
 from __future__ import annotations
 
 import asyncio
-import difflib
 import logging
 import random
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
-from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import NamedTuple
 
-import msgspec
-
-from seed.flavours.breaker import Breaker
+from seed.flavours.gates import Gates
 from seed.flavours.sessions import Sessions
 from seed.flavours.shared import SharedSizes, Told
+from seed.flavours.shelves import Known, Shelves
 from seed.flavours.transport import BoundedHttp, Transport
-from seed.providers.flavour import ALL, Catalogue, Cloud, CloudError, Flavour, Place, Query, Settings
+from seed.providers.flavour import ALL, Catalogue, Cloud, CloudError, Place, Query, Settings
 from seed.providers.size import CredentialsRejected, FlavourUnknown, NotSized, ProviderUnavailable
-from seed.providers.spec import quoted
 
 log = logging.getLogger(__name__)
 
-K = TypeVar("K")
-V = TypeVar("V")
-
 FRESH_SECONDS = 24 * 3600.0  # with a fifth of jitter either way
-MISSING_SECONDS = 60.0  # for which a flavour that does not exist is not asked for again
-REFUSED_SECONDS = 5.0  # ... credentials that were refused
 FETCH_SECONDS = 30.0  # for one question, however long its asker waits
-MAX_PLACES = 1024
-MAX_FLAVOURS = 8192  # in one place; Azure lists about 1,000
-MAX_MISSING = 1024
 MAX_FLIGHTS = 256
-NEAREST = 3
 SHARED_SECONDS = 0.05  # for which a lookup waits for what other replicas have learned
 SHARED_LOOKS = 10  # within that time; a busy event loop takes longer, and gives Redis as many chances to answer
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """A flavour and when it was learned: `as_of` for people (RFC 3339), the rest monotonic."""
-
-    flavour: Flavour
-    as_of: str
-    learned: float
-    fresh_until: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,29 +47,6 @@ class Question:
     asker: Hashable
 
 
-@dataclass(slots=True)
-class _Shelf:
-    """What is known of one place."""
-
-    flavours: dict[str, Known] = field(default_factory=dict)
-    names: tuple[str, ...] = ()
-    missing: OrderedDict[str, float] = field(default_factory=OrderedDict)  # name -> until when (monotonic)
-    listed_until: float = 0.0  # until then, what is not among the flavours does not exist (monotonic)
-
-    def lacks(self, name: str, now: float) -> bool:
-        """True if it was asked for lately and does not exist."""
-        return now < self.missing.get(name, 0.0) or (now < self.listed_until and name not in self.flavours)
-
-    def keep(self, name: str, known: Known, *, wanted: bool) -> None:
-        """Where it is full only what is `wanted` gets in, in the place of another."""
-        if name not in self.flavours and len(self.flavours) >= MAX_FLAVOURS:
-            if not wanted:
-                return
-            del self.flavours[next(iter(self.flavours))]
-        self.flavours[name] = known
-        self.missing.pop(name, None)
-
-
 @dataclass(frozen=True, slots=True)
 class _Flight:
     """A question under way, whose credentials it uses, and the requests it makes."""
@@ -107,11 +61,6 @@ class _Reading(NamedTuple):
 
     task: asyncio.Task[None]
     patience: asyncio.Task[None]
-
-
-class _Refused(msgspec.Struct, frozen=True):
-    until: float
-    reason: str
 
 
 class FlavourCache:
@@ -138,15 +87,13 @@ class FlavourCache:
         self._fetch_seconds = fetch_seconds
         self._fresh_seconds = fresh_seconds
         self._sessions = Sessions()
-        self._shelves: OrderedDict[Place, _Shelf] = OrderedDict()
-        self._breakers: OrderedDict[tuple[str, str], Breaker] = OrderedDict()
-        self._refused: OrderedDict[tuple[Place, Hashable], _Refused] = OrderedDict()
+        self._shelves = Shelves()
+        self._gates = Gates()
         self._flights: dict[tuple[Place, str], _Flight] = {}
         self._readings: dict[tuple[Place, str], _Reading] = {}
 
     def known(self, place: Place, flavour: str) -> Known | None:
-        shelf = self._shelves.get(place)
-        return shelf.flavours.get(flavour) if shelf is not None else None
+        return self._shelves.known(place, flavour)
 
     async def find(self, question: Question, deadline: float) -> Known:
         """By `deadline`, on the event loop's clock.
@@ -170,7 +117,7 @@ class FlavourCache:
         except ProviderUnavailable:
             self._on_lookup(question.place.provider, "unavailable")
             raise
-        self._shelves.move_to_end(question.place)
+        self._shelves.used(question.place)
         fresh = time.monotonic() < known.fresh_until
         if not fresh:
             self._refresh(question)
@@ -196,17 +143,12 @@ class FlavourCache:
         """Tell the Redis all that is known here, if it has forgotten everything."""
         if self._shared is None or not self._shelves or not await self._shared.is_empty():
             return
-        for place, shelf in self._shelves.items():
-            self._shared.put(place, {name: Told(known.flavour, known.as_of) for name, known in shelf.flavours.items()})
+        for place, flavours in self._shelves:
+            self._shared.put(place, {name: Told(known.flavour, known.as_of) for name, known in flavours.items()})
 
     def oldest(self) -> dict[str, float]:
         """The age in seconds of the oldest flavour that is kept, by provider."""
-        now = time.monotonic()
-        found: dict[str, float] = {}
-        for place, shelf in self._shelves.items():
-            age = max((now - known.learned for known in shelf.flavours.values()), default=0.0)
-            found[place.provider] = max(found.get(place.provider, 0.0), age)
-        return found
+        return self._shelves.oldest(time.monotonic())
 
     async def close(self) -> None:
         tasks = [flight.task for flight in self._flights.values()]
@@ -234,12 +176,10 @@ class FlavourCache:
 
     async def _recall(self, shared: SharedSizes, place: Place, flavour: str) -> None:
         told = await shared.get(place, flavour)
-        if told is None or self.known(place, flavour) is not None:
-            return
-        now = time.monotonic()
-        # Our clock cannot tell how old it is, so it is asked for again at any time within the period.
-        fresh_until = now + self._fresh_seconds * random.random()  # noqa: S311
-        self._shelf(place).keep(flavour, Known(told.flavour, told.as_of, now, fresh_until), wanted=True)
+        if told is not None:
+            # Our clock cannot tell how old it is, so it is asked for again at any time within the period.
+            fresh = self._fresh_seconds * random.random()  # noqa: S311
+            self._shelves.recall(place, flavour, told.flavour, as_of=told.as_of, now=time.monotonic(), fresh=fresh)
 
     async def _ask(self, question: Question, deadline: float) -> Known:
         place = question.place
@@ -261,12 +201,9 @@ class FlavourCache:
 
     def _known_missing(self, question: Question) -> None:
         """Raises NotSized for a flavour that was asked for lately and does not exist."""
-        shelf = self._shelves.get(question.place)
-        if shelf is None or not shelf.lacks(question.flavour, time.monotonic()):
-            return
-        nearest = difflib.get_close_matches(question.flavour, {*shelf.flavours, *shelf.names}, n=NEAREST)
-        suggestion = f"; nearest: {', '.join(nearest)}" if nearest else ""
-        raise FlavourUnknown(str(question.place), f"has no type {_plain(question.flavour)}{suggestion}")
+        if self._shelves.lacks(question.place, question.flavour, time.monotonic()):
+            reason = self._shelves.lacking(question.place, question.flavour)
+            raise FlavourUnknown(str(question.place), reason)
 
     def _flight(self, question: Question) -> _Flight:
         """The one under way, or a new one. Raises ProviderUnavailable where asking would do no good."""
@@ -274,15 +211,9 @@ class FlavourCache:
         flight = self._flights.get(key)
         if flight is not None:
             return flight
-        now = time.monotonic()
-        refused = self._refused.get((question.place, question.asker))
-        if refused is not None and now < refused.until:
-            raise CredentialsRejected(str(question.place), refused.reason)
         if len(self._flights) >= MAX_FLIGHTS:
             raise ProviderUnavailable(str(question.place), "must wait: too much is being asked")
-        reason = self._breaker(question.place).closed_because(now)
-        if reason is not None:
-            raise ProviderUnavailable(str(question.place), reason)
+        self._gates.check(question.place, question.asker, time.monotonic())
         deadline = asyncio.get_running_loop().time() + self._fetch_seconds
         http = self._transport.within(deadline)
         task = asyncio.create_task(self._fetch(question, http, deadline), name=f"fetch {question.place}")
@@ -296,7 +227,7 @@ class FlavourCache:
             flight.task.exception()  # it is told to whoever waits, and logged; nobody may wait
 
     def _refresh(self, question: Question) -> None:
-        if self._shelves[question.place].lacks(question.flavour, time.monotonic()):
+        if self._shelves.lacks(question.place, question.flavour, time.monotonic()):
             return  # the cloud has dropped it, and was asked just now
         try:
             self._flight(question)
@@ -312,12 +243,8 @@ class FlavourCache:
             catalogue = await self._answer(question, http, deadline)
             result = "ok"
         except CloudError as error:
-            if error.refused:
-                result = "refused"
-                self._breaker(place).succeeded()
-                _keep(self._refused, (place, question.asker), _Refused(started + REFUSED_SECONDS, str(error)))
-            else:
-                self._breaker(place).failed(time.monotonic(), str(error), error.retry_after)
+            result = "refused" if error.refused else "failed"
+            self._gates.failed(place, question.asker, error, time.monotonic())
             log.warning("cloud not asked", extra={**_facts(question), "error": str(error), "refused": error.refused})
             raise
         except (NotSized, ProviderUnavailable):
@@ -325,11 +252,12 @@ class FlavourCache:
             raise
         except Exception as error:
             log.exception("fetch failed", extra=_facts(question))
-            self._breaker(place).failed(time.monotonic(), "answers what cannot be read")
-            raise CloudError("answers what cannot be read") from error
+            unreadable = CloudError("answers what cannot be read")
+            self._gates.failed(place, question.asker, unreadable, time.monotonic())
+            raise unreadable from error
         finally:
             self._on_fetch(place.provider, result, time.monotonic() - started)
-        self._breaker(place).succeeded()
+        self._gates.answered(place)
         self._learn(question, catalogue)
 
     async def _answer(self, question: Question, http: BoundedHttp, deadline: float) -> Catalogue:
@@ -348,35 +276,20 @@ class FlavourCache:
             raise CloudError(f"did not answer within {self._fetch_seconds:g} s") from None
 
     def _learn(self, question: Question, catalogue: Catalogue) -> None:
-        now = time.monotonic()
         as_of = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        shelf = self._shelf(question.place)
         jitter = random.uniform(0.8, 1.2)  # noqa: S311 (so that not all is asked again at once)
-        if question.cloud.lists or question.flavour == ALL:
-            shelf.listed_until = now + MISSING_SECONDS
-        if question.flavour not in catalogue.flavours and question.flavour != ALL:
-            _keep(shelf.missing, question.flavour, now + MISSING_SECONDS, MAX_MISSING)
-        if catalogue.names:
-            shelf.names = catalogue.names[:MAX_FLAVOURS]
-        fresh_until = now + self._fresh_seconds * jitter
-        for name, flavour in catalogue.flavours.items():
-            shelf.keep(name, Known(flavour, as_of, now, fresh_until), wanted=name == question.flavour)
+        self._shelves.learn(
+            question.place,
+            question.flavour,
+            catalogue,
+            all_of_it=question.cloud.lists or question.flavour == ALL,
+            as_of=as_of,
+            now=time.monotonic(),
+            fresh=self._fresh_seconds * jitter,
+        )
         if self._shared is not None:
             told = {name: Told(flavour, as_of) for name, flavour in catalogue.flavours.items()}
             self._shared.put(question.place, told)
-
-    def _shelf(self, place: Place) -> _Shelf:
-        shelf = self._shelves.get(place) or _Shelf()
-        _keep(self._shelves, place, shelf, MAX_PLACES)
-        return shelf
-
-    def _breaker(self, place: Place) -> Breaker:
-        key = (place.provider, place.endpoint)
-        breaker = self._breakers.get(key)
-        if breaker is None:
-            breaker = Breaker()
-            _keep(self._breakers, key, breaker)
-        return breaker
 
 
 async def _patience(reading: asyncio.Task[None]) -> None:
@@ -399,20 +312,5 @@ def _for_caller(place: Place, error: BaseException) -> Exception:
     return ProviderUnavailable(str(place), "was not asked to the end")
 
 
-def _plain(name: str) -> str:
-    """A flavour's name as it is, or in quotes where it is no plain word."""
-    return (
-        name if name.isascii() and name.replace("-", "").replace("_", "").replace(".", "").isalnum() else quoted(name)
-    )
-
-
 def _facts(question: Question) -> dict[str, str]:
     return {"provider": question.place.provider, "place": str(question.place), "flavour": question.flavour}
-
-
-def _keep(kept: OrderedDict[K, V], key: K, value: V, most: int = MAX_PLACES) -> None:
-    """The least lately used goes."""
-    kept[key] = value
-    kept.move_to_end(key)
-    if len(kept) > most:
-        kept.popitem(last=False)

@@ -7,12 +7,12 @@ import hashlib
 import hmac
 import secrets
 import time
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
 
+from seed.flavours.lately import Lately
 from seed.providers.flavour import Place, Session, Settings, SignIn
 
 MAX_SESSIONS = 1024
@@ -29,7 +29,7 @@ class Sessions:
 
     def __init__(self) -> None:
         self._salt = secrets.token_bytes(32)
-        self._kept: OrderedDict[bytes, _Kept] = OrderedDict()
+        self._kept: Lately[bytes, _Kept] = Lately()
         self._locks: dict[bytes, asyncio.Lock] = {}
 
     def of(self, place: Place, credentials: Settings) -> Signing:
@@ -45,10 +45,7 @@ class Sessions:
                 if kept is not None and time.monotonic() < kept.until:
                     return kept.session, False
                 session = await make()
-                self._kept[key] = _Kept(session, time.monotonic() + session.lifetime)
-                self._kept.move_to_end(key)
-                if len(self._kept) > MAX_SESSIONS:
-                    self._kept.popitem(last=False)
+                self._kept.keep(key, _Kept(session, time.monotonic() + session.lifetime), MAX_SESSIONS)
                 return session, True
         finally:
             if not lock.locked():

@@ -23,6 +23,7 @@ from common.kube.errors import ApiError, NotFound
 from common.kube.kubeconfig import InvalidKubeconfig
 from common.kube.meta import Object
 from common.kube.resource import Resource
+from seed.flavours.lately import Lately
 from seed.own_secret import SECRETS
 from seed.providers.flavour import Lookup, Reference, Setting, Settings
 from seed.providers.size import CredentialsMissing, NotSized, ProviderUnavailable
@@ -64,7 +65,7 @@ class SettingsReader:
         self._seed = seed
         self._on_request = on_request
         self._environment = environment
-        self._kept: OrderedDict[tuple[str, str, str, str], _Read] = OrderedDict()
+        self._kept: Lately[tuple[str, str, str, str], _Read] = Lately()
         self._connections: OrderedDict[tuple[str, str], Cluster] = OrderedDict()  # cluster uid, kubeconfig
 
     async def where(self, cluster: UserCluster, lookup: Lookup) -> Settings:
@@ -176,10 +177,7 @@ class SettingsReader:
             else:
                 raise ProviderUnavailable(provider, f"{kind} {namespace}/{name} cannot be read now") from error
         found = _Read(data, problem, time.monotonic() + (KEPT_SECONDS if not problem else KEPT_SECONDS / 12))
-        self._kept[key] = found
-        self._kept.move_to_end(key)
-        if len(self._kept) > MAX_KEPT:
-            self._kept.popitem(last=False)
+        self._kept.keep(key, found, MAX_KEPT)
         return found
 
     async def _connection(self, cluster: UserCluster, seed: Cluster, provider: str) -> Cluster:

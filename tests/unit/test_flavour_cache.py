@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from common.quantity import UNIT
-from seed.flavours import cache as caches
+from seed.flavours import shelves
 from seed.flavours.breaker import FAILURES, FIRST_REST, LONGEST_REST, Breaker
 from seed.flavours.cache import FlavourCache, Question
 from seed.flavours.transport import Transport
@@ -201,7 +201,7 @@ async def test_after_a_while_an_unknown_flavour_is_asked_for_again(
     async def nothing(_query: Query) -> Catalogue:
         return Catalogue({})
 
-    monkeypatch.setattr(caches, "MISSING_SECONDS", 0.02)
+    monkeypatch.setattr(shelves, "MISSING_SECONDS", 0.02)
     cloud = Told(nothing)
     assert "has no type m5.large" in await cache.refusal(cloud.question())
     cloud.answer = large
@@ -328,7 +328,7 @@ async def test_a_session_is_made_once_and_anew_when_it_is_refused(cache: Kept) -
 
 
 async def test_what_is_kept_is_bounded(cache: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caches, "MAX_FLAVOURS", 10)
+    monkeypatch.setattr(shelves, "MAX_FLAVOURS", 10)
 
     async def many(query: Query) -> Catalogue:
         return Catalogue({**{f"f{number}": LARGE for number in range(100)}, query.flavour: LARGE})

@@ -78,8 +78,8 @@ async def test_what_could_not_be_had_is_asked_for_again(world: World, monkeypatc
     world.cloud.disturb = answering(400)
     await world.prefetch.look()
     world.cloud.disturb = None
-    monkeypatch.setattr("seed.flavours.cache.REFUSED_SECONDS", 0.0)
-    world.cache._refused.clear()
+    monkeypatch.setattr("seed.flavours.gates.REFUSED_SECONDS", 0.0)
+    world.cache._gates.refusals.clear()
     await world.prefetch.look()
     assert await world.size("Standard_D2s_v3") == "Standard_D2s_v3"
     await world.prefetch.look()

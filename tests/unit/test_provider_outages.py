@@ -18,7 +18,7 @@ from tenacity.wait import wait_none
 
 from common.api import UserCluster
 from common.kube.client import Cluster
-from seed.flavours import cache as caches
+from seed.flavours import gates, shelves
 from seed.flavours import transport as transports
 from seed.flavours.cache import FlavourCache
 from seed.flavours.settings import SettingsReader
@@ -287,7 +287,7 @@ class World:
 
     def shown(self) -> str:
         cache = self.cache
-        return repr([self.said, cache._shelves, cache._breakers, cache._refused, cache._sessions._kept, cache._flights])
+        return repr([self.said, cache._shelves, cache._gates, cache._sessions._kept, cache._flights])
 
 
 @pytest.fixture(scope="module")
@@ -307,8 +307,8 @@ async def world(
     caplog: pytest.LogCaptureFixture,
 ) -> AsyncIterator[World]:
     monkeypatch.setattr(transports, "_doubling", wait_none())
-    monkeypatch.setattr(caches, "MISSING_SECONDS", 0.0)
-    monkeypatch.setattr(caches, "REFUSED_SECONDS", 0.0)
+    monkeypatch.setattr(shelves, "MISSING_SECONDS", 0.0)
+    monkeypatch.setattr(gates, "REFUSED_SECONDS", 0.0)
     subject: Subject = request.getfixturevalue("subject")
     cloud = clouds[subject.provider]
     cloud.disturb = None
@@ -346,7 +346,7 @@ async def test_a_bad_day(world: World, subject: Subject, day: str, signed_in: bo
         world.sizing.counted(CLUSTER.metadata.uid, known)
 
     world.cloud.disturb = None  # it ends
-    world.cache._breakers.clear()  # as after the minute for which it wants to be left alone
+    world.cache._gates.breakers.clear()  # as after the minute for which it wants to be left alone
     async with asyncio.timeout(10):
         while True:
             try:
@@ -390,7 +390,7 @@ async def test_wrong_credentials_are_told_and_missing_ones_are_named(world: Worl
 async def test_a_type_that_does_not_exist_is_told_as_such(
     world: World, subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(caches, "MISSING_SECONDS", 60.0)
+    monkeypatch.setattr(shelves, "MISSING_SECONDS", 60.0)
     text = await world.refused(subject.machine(world.cloud, subject.unheard_of), FlavourUnknown, 5.0)
     assert "has no type" in text
 

@@ -240,6 +240,6 @@ async def test_no_secret_shows_anywhere(seed: Seed, caplog: pytest.LogCaptureFix
     cache = seed.caller.sizes._cache
     shown.append(generate_latest().decode())
     assert 'seedquota_provider_requests_total{provider="aws"' in shown[-1]
-    shown += [repr(cache._shelves), repr(cache._breakers), repr(cache._refused), repr(cache._sessions._kept)]
+    shown += [repr(cache._shelves), repr(cache._gates), repr(cache._sessions._kept)]
     assert "AKIDEXAMPLE" not in repr(shown)
     assert SECRET not in repr(shown)
