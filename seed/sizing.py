@@ -11,8 +11,9 @@ import msgspec
 
 from common.api import UserCluster
 from seed import stamp
-from seed.flavours.cache import FlavourCache, Known, Question
+from seed.flavours.cache import FlavourCache, Question
 from seed.flavours.settings import SettingsReader
+from seed.flavours.shelves import Known
 from seed.machines.footprint import evaluate
 from seed.machines.machine_controller import Machine
 from seed.providers import CLOUDS, PROVIDERS
