@@ -1,4 +1,7 @@
-"""Alibaba Cloud against a server that checks Signature Version 3 and answers as ECS documents DescribeInstanceTypes."""
+"""Alibaba Cloud against a server that checks Signature Version 3 and answers as ECS documents DescribeInstanceTypes.
+
+Sizes are those of Alibaba's pages of instance families. Which GPUAmount ECS tells of a part of a GPU is not documented.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""AWS against moto's server, over TLS under AWS's own host names; what moto cannot say, as AWS documents it."""
+"""AWS against moto's server, over TLS under AWS's own host names; what moto cannot say, as AWS documents it.
+
+moto's instance types are answers of EC2 itself, which its maintainers collect.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""DigitalOcean against a server that answers as its OpenAPI description says."""
+"""DigitalOcean against a server that answers as its OpenAPI description says.
+
+Sizes are those of DigitalOcean's pages of Droplets; how the API says the 2 TiB of gpu-h100x8-640gb is unconfirmed.
+"""
 
 from __future__ import annotations
 

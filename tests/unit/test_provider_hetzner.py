@@ -1,4 +1,6 @@
-"""Hetzner Cloud against a server that answers as its API reference says."""
+"""Hetzner Cloud against a server that answers as its API reference says. Sizes are those of its price lists; it sells
+neither GPUs nor bare metal there.
+"""
 
 from __future__ import annotations
 

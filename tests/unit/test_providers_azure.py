@@ -1,4 +1,8 @@
-"""Azure against a server that speaks its token endpoint and Resource SKUs as documented, under its host names."""
+"""Azure against a server that speaks its token endpoint and Resource SKUs as documented, under its host names.
+
+Sizes are those of Azure's pages of VM series. What the SKUs say of a part of a GPU is not documented: 0 and 0.125 are
+here, and both are one device. There is no bare metal among VM sizes.
+"""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ TYPES: dict[str, tuple[int, int, tuple[str, int] | None]] = {
     "a3-highgpu-8g": (208, 1916928, ("nvidia-h100-80gb", 8)),
     "g2-standard-4": (4, 16384, ("nvidia-l4", 1)),
     "ct5lp-hightpu-4t": (112, 196608, ("ct5lp", 4)),
-    "w9-future-2": (2, 4096, ("not-known-yet", 1)),
+    "w9-future-2": (2, 4096, ("not-known-yet", 1)),  # no real type
 }
 UNLISTED = {"g2-custom-24-98304": (24, 98304, ("nvidia-l4", 2))}
 
