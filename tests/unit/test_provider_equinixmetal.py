@@ -1,7 +1,7 @@
 """Equinix Metal against a server that answers as its last OpenAPI description says.
 
-Cores and memory are those that Kubernetes' autoscaler has for these plans. The later ones that it does not know (m3, n3,
-a3, c3.large.arm64) and the API's words for each plan's CPUs and drives cannot be confirmed any more.
+Cores and memory are those that Kubernetes' autoscaler has for these plans. The later ones that it does not know (m3,
+n3, a3, c3.large.arm64) and the API's words for each plan's CPUs and drives cannot be confirmed any more.
 """
 
 from __future__ import annotations
