@@ -1,7 +1,8 @@
 """What the master shows on one seed: the latest per quota, at most one write in flight for each.
 
 A write that somebody waits for goes out at once. A mere change of the global use waits for the next round, so that the
-number of writes per Machine does not grow with the number of seeds.
+number of writes per Machine does not grow with the number of seeds; and, like all that nobody waits for, until a rush
+of quotas is over.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from common.kube.controller import Controller, ReconcileHook
 from common.kube.errors import Conflict, NotFound
 from common.kube.queue import WorkQueue
 from common.kube.reflector import Store
+from common.rush import PAUSE, Rush
 from master.objects import QUOTA_COPIES, QuotaCopy, Summary
 
 log = logging.getLogger(__name__)
@@ -56,12 +58,15 @@ class Publisher:
         seed: str,
         copies: Callable[[], Store[QuotaCopy] | None],
         cluster: Callable[[], Cluster | None],
+        rush: Rush,
         *,
         on_reconcile: ReconcileHook | None = None,
     ) -> None:
         self._seed = seed
         self._copies = copies
         self._cluster = cluster
+        self._rush = rush
+        self._waited_for: set[str] = set()  # quotas of which something was to be shown at once, and was not yet
         self._wanted: dict[str, _Wanted] = {}
         self._written: dict[str, _Written] = {}
         self._queue: WorkQueue[str] = WorkQueue(max_backoff=5.0)
@@ -77,6 +82,8 @@ class Publisher:
         wanted = _Wanted(copy_uid, shown, summary)
         if self._wanted.get(quota) != wanted:
             self._wanted[quota] = wanted
+            if within <= 0:
+                self._waited_for.add(quota)
             self._queue.add_after(quota, within)
 
     def last(self, quota: str, copy_uid: str) -> tuple[Shown | None, float]:
@@ -89,6 +96,7 @@ class Publisher:
     def forget(self, quota: str) -> None:
         self._wanted.pop(quota, None)
         self._written.pop(quota, None)
+        self._waited_for.discard(quota)
 
     def seen(self, quota: str, copy: QuotaCopy) -> None:
         """The watch brought a copy. If somebody dropped our part of its status, it is put back."""
@@ -112,6 +120,8 @@ class Publisher:
         written = self._written.get(quota)
         if written is not None and written.wanted == wanted and time.monotonic() - written.at < ECHO:
             return ECHO
+        if quota not in self._waited_for and self._rush.defers((self._seed, quota)):
+            return PAUSE
         body = {
             "metadata": {"name": quota, "uid": wanted.copy_uid},
             "status": {**_fields(wanted.shown), "summary": wanted.summary},
@@ -123,6 +133,8 @@ class Publisher:
             log.info("copy is gone", extra={"seed": self._seed, "quota": quota, "error": error.message})
             return None
         self._written[quota] = _Written(wanted, time.monotonic())
+        if self._wanted.get(quota) == wanted:
+            self._waited_for.discard(quota)
         return ECHO
 
 

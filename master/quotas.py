@@ -33,6 +33,7 @@ from common.kube.meta import Object
 from common.kube.reflector import Change
 from common.quantity import QuantityError
 from common.resources import ResourceList
+from common.rush import PAUSE
 from master.allotment import Allotment, Seat
 from master.caches import BY_SUBJECT, Caches, changed_name, subject_of
 from master.decision import Decision, SeedFacts, decide, forgotten
@@ -53,7 +54,8 @@ STATUS_WORKERS = 8  # what people read must not crowd out what programs wait for
 TIMEOUT = 30.0  # seconds for one decision
 POLL_ASK = 0.2  # seconds until another look while an ask waits
 COPIES_FIRST = 5.0  # seconds that a quota made just now waits for its first copy: nothing can be decided before
-FIRST_WORD = 1.0  # seconds until a seed that has said nothing is written to: mostly it asks sooner
+SOON = 0.01  # seconds until a seed is shown what people wait for: in a rush it has to wait
+FIRST_WORD = 3.0  # seconds until a seed that has said nothing is written to: mostly it asks sooner
 STATUS_EVERY = 0.1  # seconds between writes of one quota's status
 STATUS_SETTLING = 1.0  # ... while it is on its way to the seeds: mostly it is there sooner
 RESERVED_EVERY = 1.0  # ... where only what is reserved has changed
@@ -168,7 +170,7 @@ class Quotas:
             state = self.states[name] = self._open(quota)
         state.take(quota)
         if state.stored is None:
-            if (wait := self._awaits_copy(state)) > 0:
+            if (wait := self._ledger_can_wait(state)) > 0:
                 return wait
             state.stored = await self._ledgers.load(quota, [link.name for link in self._seeds.present()])
             state.noted_at = time.monotonic()
@@ -212,10 +214,15 @@ class Quotas:
                 self._hear(state, link.name, copy)
         return state
 
-    def _awaits_copy(self, state: QuotaState) -> float:
-        """For how many seconds: of a quota without a ledger, which no seed has yet although one could."""
+    def _ledger_can_wait(self, state: QuotaState) -> float:
+        """For how many seconds: of a quota that is new, about which no seed asks. While many come, or no seed has it
+        yet although one could."""
         if LEDGER_ANNOTATION in state.quota.metadata.annotations:
             return 0.0
+        if any(account.report is not None for account in state.seeds.values()):
+            return 0.0
+        if self._seeds.rush.defers(("ledger", state.name)):
+            return PAUSE
         there = [self._synced(state, link) for link in self._seeds.present()]
         if True in there or False not in there:
             return 0.0
@@ -447,8 +454,10 @@ class Quotas:
         yet is about to ask."""
         if before is None:
             return 0.0 if account.report is not None else FIRST_WORD
-        if before.hard != shown.hard or _speaks(before, shown):
+        if _speaks(before, shown):
             return 0.0
+        if before.hard != shown.hard:
+            return SOON
         since = now - account.refused_at
         fell = since < WAITING and any(
             amount < known
@@ -462,6 +471,9 @@ class Quotas:
         state = self.states.get(name)
         if state is None or state.view is None:
             return None
+        arrives = state.shown.observed_generation != state.view.generation or _settling(state.view)
+        if arrives and self._seeds.rush.defers(("status", name)):
+            return PAUSE
         now = time.monotonic()
         status = quota_status(state.view, state.shown, conditions.now())
         if same(status, state.shown):

@@ -23,6 +23,7 @@ from common.kube.errors import ApiError, Forbidden, Unauthorized
 from common.kube.kubeconfig import InvalidKubeconfig
 from common.kube.meta import Object
 from common.kube.reflector import Change, Store
+from common.rush import Rush
 from master.caches import Caches, changed_name
 from master.objects import QuotaCopy
 from master.publisher import Publisher
@@ -62,6 +63,7 @@ class SeedLink:
         on_copy: Callable[[str, Change[QuotaCopy]], None],
         on_phase: Callable[[str], None],
         on_settled: Callable[[str, str, str], None],
+        rush: Rush,
         on_request: RequestHook | None,
         on_reconcile: ReconcileHook | None,
     ) -> None:
@@ -78,6 +80,7 @@ class SeedLink:
         self._on_copy = on_copy
         self._on_phase = on_phase
         self._on_settled = on_settled
+        self._rush = rush
         self._on_request = on_request
         self._on_reconcile = on_reconcile
         self._there: SeedCaches | None = None
@@ -89,6 +92,7 @@ class SeedLink:
             self.name,
             lambda: self.copies,
             lambda: self._cluster if self.connected else None,
+            rush,
             on_reconcile=on_reconcile,
         )
 
@@ -99,6 +103,11 @@ class SeedLink:
     @property
     def lost(self) -> bool:
         return self.seed.spec.state == "Lost"
+
+    @property
+    def crowded(self) -> bool:
+        """Quotas queue up that it should get."""
+        return self.connected and self.sync is not None and self.sync.crowded
 
     @property
     def copies(self) -> Store[QuotaCopy] | None:
@@ -164,6 +173,7 @@ class SeedLink:
             self._caches,
             cluster,
             there,
+            self._rush,
             on_settled=lambda plural, name: self._on_settled(self.name, plural, name),
             on_reconcile=self._on_reconcile,
         )
@@ -263,7 +273,8 @@ class Seeds:
     """The links by name, as the Seed objects say.
 
     `on_copy(seed, change)` tells of a quota's copy, `on_seed(seed)` of everything else about a seed,
-    `on_settled(seed, plural, name)` of a copy that is in sync. They are set before `run`.
+    `on_settled(seed, plural, name)` of a copy that is in sync. They are set before `run`. `rush`: many quotas are on
+    their way to seeds.
     """
 
     def __init__(
@@ -278,6 +289,7 @@ class Seeds:
         self.on_copy: Callable[[str, Change[QuotaCopy]], None] = lambda _seed, _change: None
         self.on_seed: Callable[[str], None] = lambda _seed: None
         self.on_settled: Callable[[str, str, str], None] = lambda _seed, _plural, _name: None
+        self.rush = Rush(lambda: any(link.crowded for link in self.links.values()))
         self._caches = caches
         self._namespace = namespace
         self._on_request = on_request
@@ -312,6 +324,8 @@ class Seeds:
                 if link.seed.spec.kubeconfig_secret_ref.name == name:
                     link.check()
         elif _matters(change):
+            if plural == "resourcequotas":
+                self.rush.note()
             for link in self.links.values():
                 if link.sync is not None:
                     link.sync.add((plural, changed_name(change)))
@@ -322,6 +336,7 @@ class Seeds:
         if link is not None and link.seed.metadata.uid != seed.metadata.uid:
             self._drop(name)
             link = None
+        news = link is None or link.seed.spec != seed.spec
         if link is None:
             link = self.links[name] = SeedLink(
                 seed,
@@ -330,19 +345,19 @@ class Seeds:
                 on_copy=self.on_copy,
                 on_phase=self.on_seed,
                 on_settled=self.on_settled,
+                rush=self.rush,
                 on_request=self._on_request,
                 on_reconcile=self._on_reconcile,
             )
-        spec_changed = link.seed.spec != seed.spec
         link.seed = seed
         if link.lost:
             self._end(link)
         else:
             link.start()
             link.check()
-        if spec_changed:
+        if news:  # not each write of its status: every quota is looked at
             log.info("seed changed", extra={"seed": name, "state": seed.spec.state})
-        self.on_seed(name)
+            self.on_seed(name)
 
     def _drop(self, name: str) -> None:
         link = self.links.pop(name, None)

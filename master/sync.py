@@ -17,6 +17,7 @@ from common.kube.meta import Object
 from common.kube.queue import WorkQueue
 from common.kube.reflector import Change, Reflector, Store
 from common.kube.resource import Resource
+from common.rush import PAUSE, Rush
 from master.caches import BY_SUBJECT, Caches, subject_of
 from master.objects import ORGANIZATIONS, PROJECTS, QUOTA_COPIES, QUOTA_SETTINGS, MasterQuota, Named, QuotaCopy
 
@@ -70,6 +71,7 @@ class CopySync:
         caches: Caches,
         cluster: Cluster,
         there: SeedCaches,
+        rush: Rush,
         *,
         on_settled: Callable[[str, str], None],
         on_reconcile: ReconcileHook | None = None,
@@ -81,6 +83,7 @@ class CopySync:
         self._caches = caches
         self._cluster = cluster
         self._there = there
+        self._rush = rush
         self._on_settled = on_settled
         # A quota limits nothing on a seed before its copy is there: it does not wait behind a thousand projects.
         self._quotas, self._others = (
@@ -112,6 +115,10 @@ class CopySync:
         return self._there.synced and (plural, name) not in self._unsynced
 
     @property
+    def crowded(self) -> bool:
+        return len(self._quotas.queue) > WORKERS
+
+    @property
     def outstanding(self) -> int:
         return len(self._unsynced)
 
@@ -133,6 +140,8 @@ class CopySync:
         return found
 
     async def _reconcile(self, key: Key) -> float | None:
+        if key[0] == "projects" and self._rush.defers((self._seed, *key)):
+            return PAUSE
         try:
             again = await self._put_right(key)
         except ApiError as error:

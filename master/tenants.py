@@ -89,7 +89,7 @@ class Tenants:
         if there is None:
             self._arriving.pop(key, None)
             return None
-        if plural == "projects" and self._arrives(key, there):
+        if self._seeds.rush.defers(("tenant", *key)) or (plural == "projects" and self._arrives(key, there)):
             return SETTLE
         status = self._project(there) if plural == "projects" else self._organization(there)
         known = {**there.status, "conditions": _conditions(there)}

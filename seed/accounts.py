@@ -32,9 +32,10 @@ from common.grants import Report, report
 from common.kube.client import Cluster
 from common.kube.controller import Controller, ReconcileHook
 from common.kube.errors import ApiError, Conflict, NotFound
+from common.rush import PAUSE, Rush
 from seed import tending
 from seed.books import Book, Books
-from seed.catalog import Catalog, Quota
+from seed.catalog import Catalog, Quota, project_of_key
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.store import Key, Store, StoreUnavailableError
 from seed.ledger.writer import NoAccountError
@@ -103,6 +104,7 @@ class Accounts:
         self._controller: Controller[str] = Controller(
             "accounts", self._reconcile, workers=8, timeout=30, on_reconcile=on_reconcile
         )
+        self._rush = Rush()  # of quotas that come
         self._keys: dict[str, Key] = {}
         self._without_copy: dict[str, float] = {}  # quota name -> since when (monotonic) its copy is missed
         self._demands: dict[tuple[str, str], ListToken] = {}  # (quota uid, source): the list that counts must follow
@@ -111,7 +113,7 @@ class Accounts:
         self._waiting: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        stop_quota = self._catalog.on_quota(self._controller.queue.add)
+        stop_quota = self._catalog.on_quota(self._quota_changed)
         stop_account = self._books.on_account(lambda name, _account: self._controller.queue.add(name))
         try:
             for key in await self._store.keys():
@@ -159,6 +161,11 @@ class Accounts:
             present=tally.sizes(loan.replaces for loan in lent.values()),
         )
 
+    def _quota_changed(self, name: str) -> None:
+        if name not in self._keys and self._catalog.quota(name) is not None:
+            self._rush.note()
+        self._controller.queue.add(name)
+
     async def _reconcile(self, name: str) -> float | None:
         quota = self._catalog.quota(name)
         try:
@@ -166,6 +173,8 @@ class Accounts:
             book = self._books.get(quota) if quota is not None else None
             if quota is None or book is None:
                 return wait
+            if self._can_wait(quota, book):
+                return PAUSE
             again = await self._tend(quota, book)
             publish_again = await self._publish(quota, book)
         except (StoreUnavailableError, MalformedLedgerError, NoAccountError) as error:
@@ -200,6 +209,13 @@ class Accounts:
         if quota is not None:
             self._keys[name] = quota.key
         return None
+
+    def _can_wait(self, quota: Quota, book: Book) -> bool:
+        """While others need their account sooner: nothing can be created yet that this one's quota limits."""
+        if book.writer.account is not None or "clusters" in quota.limits:
+            return False
+        in_use = any(project_of_key(key) is None for key in self._catalog.source_keys(quota))
+        return not in_use and self._rush.defers(quota.key)
 
     async def _exists(self, key: Key) -> bool:
         try:

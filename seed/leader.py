@@ -105,9 +105,10 @@ class Leader:
             try:
                 async with self._lease.hold() as term:
                     await self._lead(term)
+                # Not a moment later: where nobody else took the lease, it is held on if sight of it is not lost.
             except* (ApiError, StoreUnavailableError, LeaseLost) as errors:
                 log.warning("leading ended", extra={"error": "; ".join(str(error) for error in _each(errors))})
-            await asyncio.sleep(PAUSE)
+                await asyncio.sleep(PAUSE)
 
     async def _lead(self, term: Term) -> None:
         lost = self._lease.lost

@@ -54,7 +54,8 @@ class LeaseLost(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One time of holding the lease. `number` (leaseTransitions) grows with every acquisition, by whomever.
+    """One time of holding the lease. `number` (leaseTransitions) grows with every acquisition, by whomever; but who
+    lost it to nobody, because he could not renew it in time, goes on with the number that he had.
 
     `previous_holder` is empty if the lease was released, or `created` now. `was_expired`: the previous holder
     was silent for the whole duration. Neither, with our own identity as previous holder: a predecessor of this process.
@@ -114,6 +115,7 @@ class Lease:
         self._looked_at = float("-inf")  # when the record was read or written last, by whomever it was ...
         self._writes = 0  # ... and its count of writes then
         self._record: LeaseObject | None = None  # ours, while held
+        self._number = 0  # of the last term that was ours
         self._valid_until = 0.0
         self._renewal: asyncio.Task[None] | None = None
         self._writing = asyncio.Lock()
@@ -211,7 +213,9 @@ class Lease:
         expired = now >= self._observed_at + longest
         if holder not in ("", self._identity) and not expired:
             return None
-        number = (spec.lease_transitions or 0) + 1
+        transitions = spec.lease_transitions or 0
+        resumed = holder == self._identity and transitions == self._number and self.trusted is not None
+        number = transitions if resumed else transitions + 1
         try:
             mine = self._spec(spec, number, _timestamp(spec.renew_time))
             self._accept(await self._write(found, mine), now)
@@ -270,6 +274,7 @@ class Lease:
 
     def _accept(self, record: LeaseObject, sent: float) -> None:
         self._record = record
+        self._number = record.spec.lease_transitions or 0
         self._observed = None
         self._looked_at, self._writes = sent, _writes(record)
         self._valid_until = sent + self._renew_deadline
@@ -277,9 +282,11 @@ class Lease:
     async def _renew_until_lost(self, lost: asyncio.Event) -> None:
         """Returns when the lease is lost, with `lost` set."""
         reason = f"not renewed within {self._renew_deadline:g} s"
+        pause = self._retry
         try:
             while (remaining := self._valid_until - self._clock()) > 0:
-                await asyncio.sleep(min(self._retry, remaining))
+                await asyncio.sleep(min(pause, remaining))
+                pause = self._retry
                 if (remaining := self._valid_until - self._clock()) <= 0:
                     break
                 try:
@@ -288,7 +295,7 @@ class Lease:
                         await self._renew(None)
                     self.error = None
                 except TimeoutError:
-                    continue
+                    pause = 0.0  # it has waited long enough
                 except ApiError as error:
                     self._note(error)
             reason = f"{reason}: {self.error}" if self.error else reason

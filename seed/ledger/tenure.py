@@ -61,6 +61,7 @@ SETTLING = "Settling"
 IN_FORCE = "InForce"
 
 PASSING = 120.0  # seconds
+READ_WITHIN = 0.4  # of the lease's duration: a slow answer still confirms, a lost one leaves time for another
 FENCE_ATTEMPTS = 20  # for one account that others write at the same time
 
 
@@ -149,6 +150,7 @@ class Tenure:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
+            began = self._clock()
             try:
                 await self._look()
             except (ApiError, TimeoutError) as error:
@@ -157,8 +159,9 @@ class Tenure:
                 )
             except StoreUnavailableError as error:
                 self._note(str(error), passes=False)
+            # Where the answer took long, the next look begins at once: what was confirmed is old already.
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._duration / 8):
+                async with asyncio.timeout(max(self._duration / 8 - (self._clock() - began), 0.0)):
                     await self._wake.wait()
             self._wake.clear()
 
@@ -209,7 +212,7 @@ class Tenure:
 
     async def _read(self) -> LeaseObject | None:
         try:
-            async with asyncio.timeout(self._duration / 4):
+            async with asyncio.timeout(self._duration * READ_WITHIN):
                 return await self._cluster.get(LEASES, NAME, self._namespace)
         except NotFound:
             return None

@@ -11,6 +11,7 @@ from common.api import RELEASED_ANNOTATION, UID_LABEL
 from common.kube.client import Cluster
 from common.kube.meta import Object, ObjectMeta
 from common.kube.reflector import Store
+from common.rush import PAUSE, Rush
 from master.caches import BY_SUBJECT, Caches, subject_of
 from master.objects import MASTER_QUOTAS, MasterQuota, Named, QuotaCopy
 from master.sync import SUCCEEDED, CopySync, SeedCaches
@@ -33,6 +34,7 @@ class Seed:
         self.master = stores()
         self.there = stores()
         self.done: list[Written] = []
+        self.rush = False
         cluster = SimpleNamespace(create=self._create, replace=self._replace, delete=self._delete)
         self.master.gets_default = lambda kind, name: False
         self.sync = CopySync(
@@ -40,6 +42,7 @@ class Seed:
             cast(Caches, self.master),
             cast(Cluster, cluster),
             cast(SeedCaches, self.there),
+            Rush(lambda: self.rush),
             on_settled=lambda _plural, _name: None,
         )
 
@@ -138,3 +141,17 @@ async def test_quotas_for_namespaces_do_not_wait_for_each_other() -> None:
     seen(seed.master, msgspec.structs.replace(quota("other"), spec=picked))
     assert await seed.look("old") is None
     assert seed.done == GOES
+
+
+async def test_in_a_rush_quotas_come_before_projects() -> None:
+    seed = Seed()
+    seen(seed.master, quota("project-alpha"))
+    alpha = Named(metadata=ObjectMeta(name="alpha", uid="1"))
+    seed.master.projects.store._set("alpha", alpha)
+    seed.rush = True
+    assert await seed.sync._reconcile(("projects", "alpha")) == PAUSE
+    await seed.look("project-alpha")
+    assert [name for _, name, _ in seed.done] == ["project-alpha"]
+    seed.rush = False
+    assert await seed.sync._reconcile(("projects", "alpha")) is None
+    assert [name for _, name, _ in seed.done] == ["project-alpha", "alpha"]

@@ -117,6 +117,34 @@ async def test_a_holder_that_cannot_renew_loses_it_before_another_may_take_it(fa
     assert fake.count("PUT", "leases") == writes, "what may belong to another is not touched"
 
 
+async def test_who_lost_it_to_nobody_goes_on_with_the_same_term(fake, cluster, clock):
+    lease = candidate(cluster, "a", clock)
+    assert (await lease.acquire()).number == 1
+    clock.now += 10.1  # it was not renewed
+    await asyncio.wait_for(lease.lost.wait(), 2)
+    await lease.release()
+    term = await lease.acquire()
+    assert (term.number, term.continuous, lease.held) == (1, True, True)
+    await lease.release()
+
+
+async def test_who_lost_sight_of_it_or_lost_it_to_another_begins_another_term(fake, cluster, clock):
+    lease = candidate(cluster, "a", clock)
+    await lease.acquire()
+    clock.now += 15.1
+    await asyncio.wait_for(lease.lost.wait(), 2)
+    await lease.release()
+    term = await lease.acquire()
+    assert (term.number, term.continuous) == (2, False)
+    clock.now += 10.1
+    await asyncio.wait_for(lease.lost.wait(), 2)
+    await lease.release()
+    await renewed(fake, {"holderIdentity": "a", "leaseTransitions": 3}, writes=99)  # under the same name
+    term = await lease.acquire()
+    assert (term.number, term.continuous) == (4, True)
+    await lease.release()
+
+
 async def test_a_renewal_that_hangs_does_not_outlive_the_deadline(fake, cluster):
     lease = Lease(cluster, "ns", "leader", "a", duration=1, renew_deadline=0.3, retry=0.05)
     await lease.acquire()

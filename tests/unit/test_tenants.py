@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from common.kube.meta import ObjectMeta
+from common.rush import Rush
 from master import tenants
 from master.objects import Named
 from master.tenants import SETTLE, Tenants
@@ -31,7 +32,7 @@ class Master:
             organizations=SimpleNamespace(store={}),
             quotas=SimpleNamespace(store=SimpleNamespace(by_index=lambda _index, _key: [])),
         )
-        seeds: Any = SimpleNamespace(present=lambda: [link])
+        seeds: Any = SimpleNamespace(present=lambda: [link], rush=Rush())
         cluster: Any = SimpleNamespace(apply=self._apply)
         self.tenants = Tenants(cluster, caches, seeds)
 
