@@ -16,7 +16,7 @@ import yaml
 from common import resources
 from common.api import USER_CLUSTERS, UserCluster, UserClusterSpec
 from common.kube.client import Cluster
-from common.kube.errors import ApiError
+from common.kube.errors import ApiError, NotFound
 from common.kube.kubeconfig import InvalidKubeconfig
 from common.kube.meta import ObjectMeta
 from seed.flavours.cache import FlavourCache
@@ -120,23 +120,32 @@ def _machine(document: dict[str, object]) -> Machine:
 async def _size_all(
     machines: Sequence[Machine], transport: Transport, kubeconfig: str | None, user_cluster: str | None, out: TextIO
 ) -> int:
-    seed = None
     cluster = UserCluster(metadata=ObjectMeta(), spec=UserClusterSpec(project=""))
-    if user_cluster is not None:
-        if kubeconfig is None:
-            raise UnusableInput("--user-cluster needs the --kubeconfig of its seed")
-        namespace, _, name = user_cluster.partition("/")
-        if not namespace or not name:
-            raise UnusableInput("--user-cluster must be NAMESPACE/NAME")
-        seed = await Cluster.from_kubeconfig_file(kubeconfig, name="seed")
+    if user_cluster is None:
+        return await _size_in(cluster, None, machines, transport, out)
+    if kubeconfig is None:
+        raise UnusableInput("--user-cluster needs the --kubeconfig of its seed")
+    namespace, _, name = user_cluster.partition("/")
+    if not namespace or not name:
+        raise UnusableInput("--user-cluster must be NAMESPACE/NAME")
+    seed = await Cluster.from_kubeconfig_file(kubeconfig, name="seed")
+    try:
         cluster = await seed.get(USER_CLUSTERS, name, namespace)
+        return await _size_in(cluster, seed, machines, transport, out)
+    except NotFound as error:
+        raise UnusableInput(f"the seed has no UserCluster {user_cluster}") from error
+    finally:
+        await seed.close()
+
+
+async def _size_in(
+    cluster: UserCluster, seed: Cluster | None, machines: Sequence[Machine], transport: Transport, out: TextIO
+) -> int:
     sizing = Sizing(FlavourCache(transport), SettingsReader(seed), seal=_no_seal, check=lambda _text, _seal: False)
     try:
         sized = [await _size(sizing, cluster, machine, out) for machine in machines]
     finally:
         await sizing.close()
-        if seed is not None:
-            await seed.close()
     return 0 if all(sized) else 1
 
 

@@ -18,6 +18,7 @@ from aiohttp import web
 from devcluster.install import API, Installation, quota
 from devcluster.manifests import apply
 from devcluster.redis import Settings
+from seed import size_command
 from seed.ledger.chosen import PASSWORD_VARIABLE
 from tests.integration.redis_servers import rack
 from tests.unit.fake_cloud import FakeCloud, answering, fake_cloud
@@ -237,6 +238,28 @@ async def test_a_machine_that_slipped_in_is_counted_by_asking_when_the_cloud_is_
     await site.counts(machines + 1, usage["cpu"])
     site.cloud.disturb = None
     await site.counts(machines + 1, str(int(usage["cpu"]) + 2), seconds=70)
+
+
+async def test_whoever_sizes_a_file_for_a_user_cluster_is_told_what_admission_would_say(
+    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "seed.yaml").write_text(site.installed.cluster("seed-1").kubeconfig())
+    async with site.user.get(MACHINES) as answer:
+        (tmp_path / "machines.json").write_text(await answer.text())  # as `kubectl get machines -o json`
+    arguments = ["-f", str(tmp_path / "machines.json"), "--kubeconfig", str(tmp_path / "seed.yaml")]
+    site.cloud.disturb = None
+    assert await asyncio.to_thread(size_command.main, [*arguments, "--user-cluster", "alpha/user-1"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[0] == "a: cpu=2,machines=1,memory=8Gi,storage=50Gi"
+    assert told[1].startswith("  found: m5.large of aws eu-central-1, asked 2")
+    site.cloud.disturb = answering(401)
+    assert await asyncio.to_thread(size_command.main, [*arguments, "--user-cluster", "alpha/user-1"]) == 1
+    assert capsys.readouterr().out.splitlines()[0] == (
+        "a: 503 cannot size machine now: aws eu-central-1 refuses these credentials (401)"
+    )
+    site.cloud.disturb = None
+    assert await asyncio.to_thread(size_command.main, [*arguments, "--user-cluster", "alpha/none"]) == 2
+    assert capsys.readouterr().err == "seedquota-seed size: the seed has no UserCluster alpha/none\n"
 
 
 async def test_a_cloud_that_tells_another_size_than_a_stamp_is_told_and_changes_nothing(site: Site) -> None:
