@@ -110,6 +110,7 @@ class WireGrant(Wire):
     recall: Quantities = {}
     answered: int = 0
     seen: int = 0
+    unbroken: bool = False
     learning: bool = False
     draining: bool = False
     unavailable: list[WireIdle] = []
@@ -304,6 +305,7 @@ def grant_to_wire(
         recall=wire_quantities(grant.recall),
         answered=grant.answered,
         seen=grant.seen,
+        unbroken=grant.unbroken,
         learning=learning,
         draining=draining,
         unavailable=unavailable or [],
@@ -320,6 +322,7 @@ def grant_from_wire(wire: WireGrant) -> Grant:
         recall=resources.parse(wire.recall),
         answered=wire.answered,
         seen=wire.seen,
+        unbroken=wire.unbroken,
     )
 
 

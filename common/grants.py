@@ -169,8 +169,10 @@ def check_shown(holding: Holding, shown: Grant, ledger_incarnation: str) -> None
         )
 
 
-def message(ledger: MasterLedger, seed: str, recall: ResourceList, answered: int, seen: int = 0) -> Grant:
-    """What the master shows to a seed, after it was persisted. `seen`: see Grant."""
+def message(
+    ledger: MasterLedger, seed: str, recall: ResourceList, answered: int, seen: int = 0, *, unbroken: bool = False
+) -> Grant:
+    """What the master shows to a seed, after it was persisted. `seen`, `unbroken`: see Grant."""
     holding = ledger.seeds[seed]
     if not holding.learned and not holding.nonce:
         # No account has this name as its master, so each that is open fences itself and asks with a fresh nonce: also
@@ -185,4 +187,5 @@ def message(ledger: MasterLedger, seed: str, recall: ResourceList, answered: int
         recall=resources.add(holding.returned, recall) if recall else {},
         answered=answered,
         seen=seen,
+        unbroken=unbroken,
     )

@@ -20,6 +20,10 @@ RECALL_PATIENCE = 1.0  # seconds after which a seed that does not react to a rec
 JUST_GRANTED = 0.1  # seconds that a seed has to use what it asked for before another's ask takes it back
 
 
+Run = tuple[int, int]
+"""One watch of a seed's copies without a break: everything that happens there meanwhile is told."""
+
+
 class SeedAccount:
     """What the master remembers of one quota on one seed, beside the ledger."""
 
@@ -27,6 +31,8 @@ class SeedAccount:
         self.wire = WireReport()
         self.report: Report | None = None
         self.seen = 0  # the last sequence that it had shown before it asked with its present nonce
+        self.unbroken = False  # whether it was watched from before that was written until it asked
+        self._run: Run | None = None  # the run of the watch that brought the report
         self.shown: Grant | None = None  # what the copy said when it was first seen; None once that was looked at
         self.met = False
         self.use_before: ResourceList | None = None  # as the status said before this master began
@@ -41,8 +47,11 @@ class SeedAccount:
         self.last_report_time = ""
         self.stale_before = False  # the status said so before this master began
 
-    def hear(self, copy: QuotaCopy) -> bool:
-        """True if it says something new. Raises QuantityError; then the last report stays."""
+    def hear(self, copy: QuotaCopy, run: Run | None = None) -> bool:
+        """True if it says something new. Raises QuantityError; then the last report stays.
+
+        `run`: the run of the watch that told of this change, None for what a list brought: that was written earlier.
+        """
         wire, grant = copy.status.account, copy.status.grant
         if not self.met:
             self.met, self.shown = True, grant_from_wire(grant)
@@ -52,13 +61,26 @@ class SeedAccount:
         if said is None or not grants.supersedes(said, self.report):
             return False
         if said.nonce and (self.report is None or said.nonce != self.report.nonce):
-            same_life = self.report is not None and self.report.incarnation == said.incarnation
-            self.seen = self.report.sequence if self.report is not None and same_life else 0
-        self.report, self.wire = said, wire
+            self._fenced(self.report, said, watched=run is not None and run == self._run)
+        self.report, self.wire, self._run = said, wire, run
         if self.answered_life != wire.incarnation and grant.account == wire.incarnation:
             # What was answered before this master began stays answered.
             self.answered_life, self.answered = wire.incarnation, grant.answered
         return True
+
+    def _fenced(self, before: Report | None, said: Report, *, watched: bool) -> None:
+        """A fence that was never lifted leaves the doubts for which it was put up."""
+        if before is None or before.incarnation != said.incarnation:
+            self.seen, self.unbroken = 0, False
+        elif before.nonce:
+            self.seen, self.unbroken = before.sequence if self.seen else 0, self.unbroken and watched
+        else:
+            self.seen, self.unbroken = before.sequence, watched
+
+    @property
+    def remembered(self) -> tuple[int, bool]:
+        """What the answer to its nonce says of what it had shown before: see Grant.seen and Grant.unbroken."""
+        return (self.seen, self.unbroken) if self.report is not None and self.report.nonce else (0, False)
 
     @property
     def asked(self) -> int:

@@ -42,7 +42,7 @@ from master.ledger import Ledgers, incarnation
 from master.objects import MASTER_QUOTAS, MasterQuota, QuotaCopy
 from master.pace import WAITING, hear_within
 from master.publisher import Shown
-from master.quota_state import JUST_GRANTED, QuotaState, SeedAccount
+from master.quota_state import JUST_GRANTED, QuotaState, Run, SeedAccount
 from master.seeds import SeedLink, Seeds
 from master.status import STALE_AFTER, QuotaView, SeedView, quota_status, same, summary
 from master.turns import turns
@@ -134,7 +134,7 @@ class Quotas:
             for quota in self._caches.quotas.store.by_index(BY_SUBJECT, f"{kind}/{name}"):
                 self._controller.queue.add(quota.metadata.name)
 
-    def copy_changed(self, seed: str, change: Change[QuotaCopy]) -> None:
+    def copy_changed(self, seed: str, change: Change[QuotaCopy], run: Run | None) -> None:
         copy = change.new
         if copy is None:
             return
@@ -142,16 +142,16 @@ class Quotas:
         state = self.states.get(name)
         if state is None or copy.metadata.labels.get(UID_LABEL) != state.uid:
             return
-        if self._hear(state, seed, copy) or change.old is None or change.old.metadata.uid != copy.metadata.uid:
+        if self._hear(state, seed, copy, run) or change.old is None or change.old.metadata.uid != copy.metadata.uid:
             self._controller.queue.add(name)
 
     def copy_settled(self, _seed: str, plural: str, name: str) -> None:
         if plural == "resourcequotas" and name in self.states:
             self._controller.queue.add(name)
 
-    def _hear(self, state: QuotaState, seed: str, copy: QuotaCopy) -> bool:
+    def _hear(self, state: QuotaState, seed: str, copy: QuotaCopy, run: Run | None = None) -> bool:
         try:
-            return state.account(seed).hear(copy)
+            return state.account(seed).hear(copy, run)
         except QuantityError as error:
             log.error("report cannot be read", extra={"seed": seed, "quota": state.name, "error": str(error)})
             return False
@@ -422,8 +422,8 @@ class Quotas:
             if link is None or copy is None or copy.metadata.labels.get(UID_LABEL) != state.uid:
                 continue
             account = state.account(seed)
-            seen = account.seen if account.report is not None and account.report.nonce else 0
-            message = grants.message(ledger, seed, recalls.get(seed, {}), account.asked, seen)
+            seen, unbroken = account.remembered
+            message = grants.message(ledger, seed, recalls.get(seed, {}), account.asked, seen, unbroken=unbroken)
             before, written_at = link.publisher.last(state.name, copy.metadata.uid)
             # A limit that is on its way to the seed is shown when it is there: one write instead of two.
             shown = Shown(

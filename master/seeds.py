@@ -27,6 +27,7 @@ from common.rush import Rush
 from master.caches import Caches, changed_name
 from master.objects import QuotaCopy
 from master.publisher import Publisher
+from master.quota_state import Run
 from master.sync import CopySync, SeedCaches
 
 log = logging.getLogger(__name__)
@@ -46,6 +47,10 @@ class Phase(Enum):
     INVALID_KUBECONFIG = "InvalidKubeconfig"
 
 
+OnCopy = Callable[[str, Change[QuotaCopy], Run | None], None]
+"""seed, change, the run of the watch that told it"""
+
+
 class SeedLink:
     """The master's end of one seed.
 
@@ -60,7 +65,7 @@ class SeedLink:
         caches: Caches,
         namespace: str,
         *,
-        on_copy: Callable[[str, Change[QuotaCopy]], None],
+        on_copy: OnCopy,
         on_phase: Callable[[str], None],
         on_settled: Callable[[str, str, str], None],
         rush: Rush,
@@ -84,6 +89,7 @@ class SeedLink:
         self._on_request = on_request
         self._on_reconcile = on_reconcile
         self._there: SeedCaches | None = None
+        self._sessions = 0
         self._cluster: Cluster | None = None
         self._fingerprint = ""
         self._changed = asyncio.Event()
@@ -178,6 +184,7 @@ class SeedLink:
             on_reconcile=self._on_reconcile,
         )
         self._cluster, self._there, self.sync = cluster, there, sync
+        self._sessions += 1
         async with asyncio.TaskGroup() as group:
             for reflector in there.all:
                 group.create_task(reflector.run())
@@ -242,7 +249,12 @@ class SeedLink:
             after = new if isinstance(new, QuotaCopy) else None
             if after is not None:
                 self.publisher.seen(after.metadata.name, after)
-            self._on_copy(self.name, Change(before, after))
+            self._on_copy(self.name, Change(before, after), self._run_of_watch())
+
+    def _run_of_watch(self) -> Run | None:
+        """That a change of a copy came by, None while a list tells it."""
+        unbroken = self._there.quotas.unbroken if self._there is not None else None
+        return (self._sessions, unbroken) if unbroken is not None else None
 
     def _where(self) -> str:
         ref = self.seed.spec.kubeconfig_secret_ref
@@ -272,7 +284,7 @@ class SeedLink:
 class Seeds:
     """The links by name, as the Seed objects say.
 
-    `on_copy(seed, change)` tells of a quota's copy, `on_seed(seed)` of everything else about a seed,
+    `on_copy(seed, change, run)` tells of a quota's copy, `on_seed(seed)` of everything else about a seed,
     `on_settled(seed, plural, name)` of a copy that is in sync. They are set before `run`. `rush`: many quotas are on
     their way to seeds.
     """
@@ -286,7 +298,7 @@ class Seeds:
         on_reconcile: ReconcileHook | None = None,
     ) -> None:
         self.links: dict[str, SeedLink] = {}
-        self.on_copy: Callable[[str, Change[QuotaCopy]], None] = lambda _seed, _change: None
+        self.on_copy: OnCopy = lambda _seed, _change, _run: None
         self.on_seed: Callable[[str], None] = lambda _seed: None
         self.on_settled: Callable[[str, str, str], None] = lambda _seed, _plural, _name: None
         self.rush = Rush(lambda: any(link.crowded for link in self.links.values()))

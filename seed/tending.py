@@ -5,14 +5,15 @@
 2. Another life of the master's ledger speaks: fence.
 3. The master has seen more of it than the ledger knows: a new life, fenced. He speaks to another life of it: fenced,
    in doubt.
-4. Fenced and answered: recount every source, then open. Where the ledger was lost or is in doubt, only after nothing
-   that was admitted before can still be on its way.
+4. Fenced and answered: recount every source, then open. Where the ledger may know nothing of what was admitted
+   last, only after that cannot be on its way any more.
 5. Recalled: give back what is idle.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 
 import msgspec
 
@@ -36,8 +37,8 @@ class Progress(msgspec.Struct, frozen=True):
 
     `claimed` is the term under which lists were demanded, and `life` the life of the account that they are for: one
     that began since, in a ledger that went back, may have been another leader's again. `lost_since` is the time
-    (monotonic) at which a lost ledger was noticed, `relisted` whether its sources were listed once more after the
-    in-flight window.
+    (monotonic) at which it was noticed that the ledger cannot be trusted, `relisted` whether its sources were listed
+    once more after the in-flight window.
     """
 
     claimed: int = 0
@@ -118,8 +119,8 @@ def _opening(
     window: float,
     now: float,
 ) -> tuple[Step, Progress]:
-    lost = is_lost(account, grant)
-    if lost:
+    trust = trusted(account, grant)
+    if trust is not Trust.ALL:
         if progress.lost_since is None:
             progress = msgspec.structs.replace(progress, lost_since=now)
         left = (progress.lost_since or 0.0) + window - now
@@ -128,20 +129,35 @@ def _opening(
         if not progress.relisted:
             return Relist(), msgspec.structs.replace(progress, relisted=True)
     waiting = [source for source in sources if not source.countable]
-    if any(lost or not source.unreachable for source in waiting):
+    if any(trust is Trust.NOTHING or not source.unreachable for source in waiting):
         return Wait(WAIT_FOR_SOURCES), progress
     ready = tuple(source.key for source in sources if source.countable)
     return Open(ready), Progress(claimed=progress.claimed, life=progress.life)
 
 
-def is_lost(account: Account, grant: Grant) -> bool:
-    """Whether capacity was handed out of which the ledger may know nothing: no count that is kept can be relied on.
+class Trust(Enum):
+    """What a fenced account's ledger can be relied on for.
 
-    A ledger that is in doubt is intact if the master remembers what it showed last, and that was no later.
+    COUNTS: what the master saw of it is there. What was admitted after that, in the moments before he lost sight of the
+    seed, may have gone with a backup that was restored since. NOTHING: no count that is kept, also of a source that
+    cannot be asked, can be relied on.
     """
-    handed_out = any(resources.subtract(grant.granted, grant.returned).values())
-    intact = not account.in_doubt or 0 < grant.seen <= account.fenced_at
-    return handed_out and not (account.granted and intact)
+
+    ALL = "all"
+    COUNTS = "counts"
+    NOTHING = "nothing"
+
+
+def trusted(account: Account, grant: Grant) -> Trust:
+    if not any(resources.subtract(grant.granted, grant.returned).values()):
+        return Trust.ALL  # nothing was handed out that could have been used
+    if not account.granted:
+        return Trust.NOTHING
+    if not account.in_doubt:
+        return Trust.ALL
+    if not 0 < grant.seen <= account.fenced_at:
+        return Trust.NOTHING
+    return Trust.ALL if grant.unbroken else Trust.COUNTS
 
 
 def claimed(account: Account, term: int, *, cold: bool, nonce: str) -> Account:

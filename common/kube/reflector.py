@@ -20,6 +20,7 @@ LIST_TIMEOUT = 60.0  # seconds for one page
 WATCH_SECONDS = (240, 480)  # spread, so that watches do not all end at once
 FIRST_BACKOFF = 0.2  # seconds
 MAX_BACKOFF = 30.0
+AT_ONCE = 3.0  # seconds between a list or watch and the next watch; an API server takes longer to start
 SHORT_WATCH = 1.0  # seconds; a watch that ends sooner and brought nothing counts as a failure
 MAX_OBJECTS = 500_000
 
@@ -108,7 +109,9 @@ class Store(Generic[T]):
 class Reflector(Generic[T]):
     """Keeps `store` equal to what the API server has, and calls `on_change` for every difference.
 
-    A watch that ends in good order goes on where it ended; after anything else comes a new list.
+    A watch that ends in good order goes on where it ended; after anything else comes a new list. As long as `unbroken`
+    is the same number, whatever happened there was told: no API server is stopped, restored from a backup and started
+    in the pause between two watches. It is None while a list is read.
 
     Lists are consistent, never from a cache that may lag. The store is replaced at once when a list is complete; then
     come the changes that it brought, then `synced`. An object deleted and made again under its name is two changes.
@@ -151,6 +154,9 @@ class Reflector(Generic[T]):
         self._relist_asked = False
         self._progress = False  # whether the present attempt brought anything, so that backoff begins anew
         self._watching: asyncio.Task[None] | None = None
+        self.unbroken: int | None = None
+        self._runs = 0  # of watches without a break
+        self._ended_at = float("-inf")  # when a list was complete, or a watch ended in good order (monotonic)
         self._facts = {"cluster": cluster.name, "resource": resource.plural}
 
     async def wait_synced(self, timeout: float) -> None:
@@ -215,6 +221,7 @@ class Reflector(Generic[T]):
     async def _list(self) -> None:
         self.state = State.LISTING
         self.lists_started += 1
+        self.unbroken = None
         number = self.lists_started
         self._relist_asked = False
         self._version = ""
@@ -228,6 +235,8 @@ class Reflector(Generic[T]):
         self.last_contact = time.monotonic()
         self._replace(listing)
         self._version = listing.resource_version
+        self._ended_at = time.monotonic()
+        self._runs += 1
         self.lists_completed = number
         self.synced.set()
         done, self._list_done = self._list_done, asyncio.Event()
@@ -276,6 +285,11 @@ class Reflector(Generic[T]):
             timeout_seconds=random.randint(*WATCH_SECONDS),  # noqa: S311
         )
         async with opened as stream:
+            if time.monotonic() - self._ended_at <= AT_ONCE:
+                self.unbroken = self._runs
+            else:
+                self._runs += 1
+                self.unbroken = None  # what this watch tells may have happened before it
             if self.error is not None:
                 log.info("following the API server again", extra=self._facts)
             self.state, self.error = State.WATCHING, None
@@ -287,7 +301,8 @@ class Reflector(Generic[T]):
                         self._apply(event)
                         self._progress = True
             finally:
-                if time.monotonic() - opened_at >= SHORT_WATCH:
+                self._ended_at = time.monotonic()
+                if self._ended_at - opened_at >= SHORT_WATCH:
                     self._progress = True
 
     def _apply(self, event: WatchEvent[T]) -> None:

@@ -19,7 +19,7 @@ from common.resources import ResourceList
 from master import decision
 from master.decision import Decision, SeedFacts
 from master.objects import QuotaCopy
-from master.quota_state import SeedAccount
+from master.quota_state import Run, SeedAccount
 from seed.catalog import OutOfReach
 from seed.ledger.store import ConflictError
 from tests.sim import servers
@@ -39,7 +39,7 @@ class Heard(SeedAccount):
         self.out_of_reach: tuple[OutOfReach, ...] = ()
         self._last: tuple[Report | None, Grant] | None = None
 
-    def news(self, copy: Copy) -> bool:
+    def news(self, copy: Copy, run: Run | None) -> bool:
         """True if it says something new."""
         if self._last is not None and self._last[0] is copy.report:
             return False
@@ -48,7 +48,7 @@ class Heard(SeedAccount):
             account=report_to_wire(copy.report) if copy.report is not None else WireReport(),
             grant=grant_to_wire(copy.grant),
         )
-        return self.hear(QuotaCopy(metadata=ObjectMeta(name=copy.key.name), status=status)) or first
+        return self.hear(QuotaCopy(metadata=ObjectMeta(name=copy.key.name), status=status), run) or first
 
     def facts(self, name: str, state: str | None, link: Link, now: float) -> SeedFacts:
         shown, self.shown = self.shown, None
@@ -74,6 +74,7 @@ class Link:
         self.copies: dict[str, Copy] = {}
         self.at = 0
         self.listed = False
+        self.run = 0  # the run of its watch: it breaks when the seed's API server goes down
         self.tried = False
         self.connected = False
 
@@ -175,11 +176,13 @@ class MasterReplica(Process):
             term.due.update(dict.fromkeys(self.quotas))
         if not reached:
             return
+        if link.run != api.outages:
+            link.run, link.listed = api.outages, False
         if not link.listed:
             link.copies = {name: copy for name, (copy, _) in api.copies.items()}
             link.at, link.listed = len(api.events), True
             for copy in link.copies.values():
-                self._hear(term, seed, copy)
+                self._hear(term, seed, copy, None)
             return
         upto = lag(link.at, len(api.events))
         for place in range(link.at, upto):
@@ -190,11 +193,11 @@ class MasterReplica(Process):
                     link.copies.pop(name, None)
                 else:
                     link.copies[name] = both[0]
-                    self._hear(term, seed, both[0])
+                    self._hear(term, seed, both[0], (0, link.run))
         link.at = upto
 
-    def _hear(self, term: Term, seed: str, copy: Copy) -> None:
-        if term.of(copy.key.uid).heard.setdefault(seed, Heard()).news(copy):
+    def _hear(self, term: Term, seed: str, copy: Copy, run: Run | None) -> None:
+        if term.of(copy.key.uid).heard.setdefault(seed, Heard()).news(copy, run):
             term.due[copy.key.name] = None
 
     # The lease -----------------------------------------------------------------------------------------------------
@@ -360,7 +363,9 @@ class MasterReplica(Process):
         )
         for seed in ledger.seeds:
             heard = memory.heard.setdefault(seed, Heard())  # it may have been forgotten while the ledger was written
-            grant = grants.message(ledger, seed, decided.recalls.get(seed, {}), heard.asked, heard.seen)
+            seen, unbroken = heard.remembered
+            recall = decided.recalls.get(seed, {})
+            grant = grants.message(ledger, seed, recall, heard.asked, seen, unbroken=unbroken)
             memory.wanted[seed] = (grant, use, heard.out_of_reach, decided.learning, heard.draining, spec.version)
             self._publish(term, spec.key.name, seed)
 

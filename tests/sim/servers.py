@@ -122,7 +122,8 @@ class Seed:
 
     def __init__(self, name: str, saved: Callable[[Seed, str, Account | None, Account], None]) -> None:
         self.name = name
-        self.up = True
+        self._up = True
+        self.outages = 0  # each ends all watches
         self.revision = 0
         self.lease: LeaseObject | None = None
         self.kept = Ledger(self)
@@ -133,6 +134,15 @@ class Seed:
         self.events: list[tuple[str, str]] = []  # what changed: "ledger"/"copy"/"cluster", and which
         self.values: list[Any] = []  # ... and what it is since; None: gone
         self._saved = saved
+
+    @property
+    def up(self) -> bool:
+        return self._up
+
+    @up.setter
+    def up(self, up: bool) -> None:
+        self.outages += self._up and not up
+        self._up = up
 
     # The ledger ----------------------------------------------------------------------------------------------------
 

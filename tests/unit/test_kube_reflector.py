@@ -84,7 +84,8 @@ async def test_a_watch_that_ends_goes_on_from_the_last_bookmark_without_a_list(f
     async with reflecting(fake) as (made, _):
         await made.wait_synced(2)
         await eventually(lambda: fake.watches == 1)
-        contact = made.last_contact
+        await eventually(lambda: made.unbroken is not None)
+        contact, unbroken = made.last_contact, made.unbroken
         fake.version = 500
         fake.bookmark(500)
         await eventually(lambda: made.last_contact > contact)
@@ -92,6 +93,32 @@ async def test_a_watch_that_ends_goes_on_from_the_last_bookmark_without_a_list(f
         fake.end_watches = asyncio.Event()
         await eventually(lambda: fake.watches == 2)
         assert "resourceVersion=500" in fake.requests[-1][1] and fake.lists == 1
+        assert made.unbroken == unbroken
+
+
+async def next_watch(fake, made):
+    """The present one brings something and ends in good order."""
+    contact, watches = made.last_contact, fake.watches
+    fake.version += 1
+    fake.bookmark(fake.version)
+    await eventually(lambda: made.last_contact > contact)
+    fake.end_watches.set()
+    fake.end_watches = asyncio.Event()
+    await eventually(lambda: fake.watches == watches + 1)
+
+
+async def test_a_watch_that_goes_on_too_late_is_another_run_and_what_it_tells_first_is_of_none(fake, monkeypatch):
+    async with reflecting(fake) as (made, _):
+        await made.wait_synced(2)
+        await eventually(lambda: made.unbroken is not None)
+        unbroken = made.unbroken
+        monkeypatch.setattr(module, "AT_ONCE", -1.0)
+        await next_watch(fake, made)
+        await eventually(lambda: made.unbroken is None)
+        monkeypatch.undo()
+        await next_watch(fake, made)
+        await eventually(lambda: made.unbroken is not None)
+        assert made.unbroken != unbroken and fake.lists == 1
 
 
 @pytest.mark.parametrize("as_event", [False, True])
@@ -161,6 +188,7 @@ async def test_a_server_that_was_away_is_listed_again(fake, seen_away):
         fake.raw.put_nowait(None)
         await made.wait_listed(2, 5)
         assert made.store.keys() == ["n/a"] and changes[-1] == ("delete", "n/b")
+        await eventually(lambda: made.unbroken == 2)
 
 
 async def test_backoff_grows_is_explained_and_ends(fake, monkeypatch, caplog):

@@ -79,7 +79,23 @@ def test_another_life_of_the_masters_ledger_fences():
 def test_a_ledger_behind_what_the_master_saw_is_rebuilt():
     assert step(account(), grant(returned={"cpu": 2}))[0] == Rebuild()
     assert step(in_doubt(), grant(nonce="n", seen=41))[0] == Rebuild()
-    assert step(in_doubt(), grant(nonce="n", seen=40), MINE, LISTED)[0] == Open(("ns/a",))
+
+
+def test_a_ledger_that_the_master_watched_without_a_break_is_whole():
+    assert step(in_doubt(), grant(nonce="n", seen=40, unbroken=True), MINE, LISTED, AWAY)[0] == Open(("ns/a",))
+
+
+def test_after_a_break_in_the_watch_nothing_may_be_on_its_way_any_more_before_the_account_opens():
+    """What was admitted in the moments before the break may have gone with a backup."""
+    said = grant(nonce="n", seen=40)
+    first, progress = step(in_doubt(), said, MINE, LISTED, AWAY, now=1000.0)
+    assert first == Wait(WINDOW)
+    relist, progress = step(in_doubt(), said, progress, LISTED, AWAY, now=1060.0)
+    assert relist == Relist()
+    assert step(in_doubt(), said, progress, LISTING, AWAY, now=1061.0)[0] == Wait(tending.WAIT_FOR_SOURCES)
+    assert step(in_doubt(), said, progress, LISTED, AWAY, now=1062.0)[0] == Open(("ns/a",)), (
+        "the last count of one that is away"
+    )
 
 
 def test_an_open_account_to_whose_later_life_the_master_speaks_is_in_doubt():
