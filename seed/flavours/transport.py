@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
+from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -259,9 +260,15 @@ def _moved(status: int) -> CloudError:
 
 
 def _retry_after(answer: Answer) -> float | None:
-    """Seconds. The form with a date is not read: it needs clocks that agree."""
+    """Seconds. A date is read by the cloud's own clock, which its answer tells."""
     text = answer.headers.get("retry-after", "")
-    return float(text) if text.isdecimal() and len(text) < 7 else None
+    if text.isdecimal():
+        return float(text) if len(text) < 7 else None
+    try:
+        until, now = (parsedate_to_datetime(date) for date in (text, answer.headers.get("date", "")))
+        return max((until - now).total_seconds(), 0.0)
+    except (TypeError, ValueError):
+        return None
 
 
 _doubling = wait_exponential_jitter(multiplier=FIRST_PAUSE, max=LONGEST_PAUSE, jitter=FIRST_PAUSE)

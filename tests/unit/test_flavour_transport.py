@@ -109,3 +109,26 @@ async def test_who_must_stop_waiting_can_see_what_went_wrong_so_far() -> None:
         assert (await asking).status == 200
         assert http.trouble == ""
         await transport.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [
+        ("7", 7.0),
+        ("Sat, 21 Nov 2026 08:00:09 GMT", 9.0),  # whatever time it is here
+        ("Sat, 21 Nov 2026 07:59:00 GMT", 0.0),
+        ("9999999", None),
+        ("soon", None),
+        ("-1", None),
+    ],
+)
+async def test_how_long_a_cloud_wants_to_be_left_alone_is_read_by_its_own_clock(said: str, seconds: float) -> None:
+    busy = answering(429, Retry_After=said, Date="Sat, 21 Nov 2026 08:00:00 GMT")
+    async with fake_cloud(busy, HOST) as cloud:
+        transport = cloud.transport()
+        with pytest.raises(CloudError) as caught:
+            await transport.within(asyncio.get_running_loop().time() + 10).request(
+                "GET", f"https://{HOST}/", attempts=1
+            )
+        assert caught.value.retry_after == seconds
+        await transport.close()
