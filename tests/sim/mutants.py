@@ -14,6 +14,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -22,11 +23,15 @@ from common import account as accounts
 from common import grants, loans, resources
 from common.account import Account, Ask, Grant, Reservation
 from common.grants import Holding, MasterLedger, Report
-from master import decision
+from master import allotment, decision
+from master.allotment import Allotment
+from master.demand import lacking
+from master.table import Table
 from seed import evidence, tending
 from seed.accounts import Accounts
 from seed.admission import Admission
 from seed.counting import Counting, _forgetting
+from seed.ledger import writer
 from seed.ledger.store import StoreUnavailableError
 from seed.ledger.writer import AccountWriter
 from seed.shortage import Shortage
@@ -290,6 +295,19 @@ def open_without_a_list(account: Account, grant: Grant, progress: Any, sources: 
     return (tending.Open(()), after) if isinstance(step, tending.Open) else (step, after)
 
 
+def open_without_the_window(*arguments: Any, window: float, **facts: Any) -> Any:
+    return _opening(*arguments, window=0.0, **facts)
+
+
+def doubt_is_nothing(account: Account, *arguments: Any, **facts: Any) -> Any:
+    return _opening(replace(account, in_doubt=False), *arguments, **facts)
+
+
+def claimed_without_doubt(account: Account, term: int, *, cold: bool, nonce: str) -> Account:
+    after = accounts.claim_epoch(account, term)
+    return accounts.fence(after, nonce) if cold else after
+
+
 async def no_cancel(self: Admission, *_arguments: object) -> None:
     """What the other quotas reserved stays."""
 
@@ -342,6 +360,16 @@ def free_what_is_silent(ledger: MasterLedger, seeds: Any) -> MasterLedger:
         if not seed.connected and (kept := taken.seeds.get(seed.name)) is not None and kept.learned
     }
     return replace(taken, seeds={**taken.seeds, **freed}) if freed else taken
+
+
+def recall_what_is_idle(_limits: Any, _ledger: MasterLedger, decided: Allotment) -> Mapping[str, Mapping[str, int]]:
+    """Past the limit, too, where what becomes free is not to be admitted again."""
+    return decided.recalls
+
+
+def cover_what_is_reserved(table: Table) -> None:
+    for seat in table.seats:
+        table.grant(seat, lacking(table.use[seat.seed], seat.held))
 
 
 def never_went_back(*_arguments: object) -> None:
@@ -442,8 +470,29 @@ ALL: tuple[Mutant, ...] = (
     Mutant("open at once", ((tending, "_opening", open_at_once),), ("restore_ledger", "slow")),
     Mutant(
         "open a lost ledger without the window",
-        ((tending, "is_lost", lambda _account, _grant: False),),
+        ((tending, "_opening", open_without_the_window),),
         ("restore_ledger", "slow"),
+    ),
+    Mutant(
+        "a ledger in doubt opens without the window",
+        ((tending, "_opening", doubt_is_nothing),),
+        (),
+        400,
+        scenes.a_restore_that_nobody_remembers,
+    ),
+    Mutant(
+        "a cold start puts nothing in doubt",
+        ((tending, "claimed", claimed_without_doubt),),
+        (),
+        400,
+        scenes.a_restore_that_nobody_remembers,
+    ),
+    Mutant(
+        "the life before goes on",
+        ((accounts, "is_superseded", lambda *_a: False),),
+        ("two_seeds",),
+        200,
+        scenes.a_restore_of_the_life_before,
     ),
     Mutant(
         "a ledger that went back is believed",
@@ -489,6 +538,27 @@ ALL: tuple[Mutant, ...] = (
         ("two_seeds",),
         300,
         scenes.an_answer_of_the_life_before,
+    ),
+    Mutant(
+        "past the limit, what is idle is recalled",
+        ((decision, "_recalls", recall_what_is_idle),),
+        ("two_seeds",),
+        200,
+        scenes.a_limit_lowered,
+    ),
+    Mutant(
+        "what is recalled is admitted again",
+        ((writer, "accounts", SimpleNamespace(**{**vars(accounts), "obey": accounts.receive})),),
+        ("two_seeds",),
+        200,
+        scenes.a_limit_lowered,
+    ),
+    Mutant(
+        "what is reserved is covered",
+        ((allotment, "cover", cover_what_is_reserved),),
+        ("nothing",),
+        200,
+        scenes.updates_before_the_count,
     ),
     Mutant("what is silent is freed", ((decision, "_take_up", free_what_is_silent),), ("cut",)),
     Mutant(

@@ -7,9 +7,10 @@ it begins, how long things take in it and who does what is drawn. It arranges, a
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from tests.sim.world import RESTORE_TAKES, SIZES, Site, World
+from tests.sim.servers import Source
+from tests.sim.world import RESTORE_TAKES, SIZES, UNIT, Site, World
 
 if TYPE_CHECKING:
     from tests.sim.schedule import Chaos
@@ -84,7 +85,21 @@ class Play:
                 replica.blind_until = self.world.now + seconds
         self.world.later.append((self.world.now + seconds, lambda: None))
 
-    def restore_master(self, snapshot: tuple[object, ...]) -> None:
+    def see(self, site: Site) -> None:
+        """Nobody is blind any more."""
+        for replica in site.replicas:
+            replica.blind_until = self.world.now
+
+    def hear_of_one_more(self, site: Site, source: Source) -> None:
+        """Of the changes of a source, who leads."""
+        for replica in site.replicas:
+            if replica.leader is not None and (followed := replica.leader.sources.get(source.key)) is not None:
+                followed.look(min(followed.at + 1, len(source.log)))
+
+    def restore_seed(self, site: Site, snapshot: tuple[Any, ...]) -> None:
+        self.chaos.away(site.api, RESTORE_TAKES, lambda: self.world.restore_seed(site, snapshot))
+
+    def restore_master(self, snapshot: tuple[Any, ...]) -> None:
         self.chaos.away(self.world.master, RESTORE_TAKES, lambda: self.world.restore_master(snapshot))
 
 
@@ -205,3 +220,108 @@ def an_answer_of_the_life_before(chaos: Chaos) -> None:
                 play.grow(other, 2)
         play.go(max(arrives - world.now, 0.0) + 0.3)
         play.grow(site, 3)
+
+
+def a_restore_that_nobody_remembers(chaos: Chaos) -> None:
+    """Who knew of the last admission is gone: the replica that wrote it, and the master, who had not seen it. Who leads
+    lives on, and had not heard of it either."""
+    play = Play(chaos)
+    play.in_order()
+    world = play.world
+    for site in play.sites(1):
+        snapshot = site.api.snapshot()
+        play.blind(site, 20.0, leads=True)
+        world.network.cut.add(("master", site.name))
+        world.create(site, play.rng.choice(list(site.sources.values())), UNIT)
+        play.go(0.3)
+        for replica in [replica for replica in site.replicas if replica.leader is None]:
+            world.crash_replica(site, replica)
+        for master in list(world.masters):
+            world.crash_master(master)
+            world.start_master()
+        play.restore_seed(site, snapshot)
+        play.go(RESTORE_TAKES + 1.5)
+        world.network.cut.discard(("master", site.name))
+        play.see(site)
+        for _ in range(4):
+            world.storm(site)
+            play.go(0.3)
+        play.write(site)
+
+
+def a_restore_of_the_life_before(chaos: Chaos) -> None:
+    """The account lost its ledger once, and has given back since; a restore of all brings its former life back. Who
+    leads does not look at his lease, so he does not know."""
+    play = Play(chaos)
+    play.in_order()
+    world = play.world
+    for site in play.sites(1):
+        snapshot = site.api.snapshot()
+        chaos.lose_ledger(site, dict(site.api.ledger))
+        play.go(RESTORE_TAKES + 20.0)
+        for other in play.sites(4):
+            if other is not site:
+                play.grow(other, 3)
+        for replica in site.replicas:
+            replica.deaf_until = world.now + 20.0
+        play.restore_seed(site, snapshot)
+        play.go(RESTORE_TAKES + 0.5)
+        for _ in range(4):
+            world.storm(site)
+            play.go(0.3)
+
+
+def a_limit_lowered(chaos: Chaos) -> None:
+    """Everybody has heard. Then something is deleted, and others are created before the master hears of that."""
+    play = Play(chaos)
+    play.in_order()
+    world = play.world
+    for site in play.sites(4):
+        play.grow(site, 2)
+    for name, spec in list(world.master.quotas.items()):
+        world.change_limits(name, {resource: amount // 2 for resource, amount in spec.limits.items()})
+    play.go(3.0)
+    world.tighten()
+    for site in play.sites(4):
+        if play.rng.random() < 0.5:
+            world.network.cut.add(("master", site.name))
+        there = [world.things[uid] for source in site.sources.values() for uid in source.machines]
+        for thing in play.rng.sample(there, min(len(there), 2)):
+            world.delete(thing)
+        chaos.rounds()
+        world.tighten()
+        world.storm(site)
+        world.pass_time(0.03)
+        play.go(0.5)
+        world.storm(site)
+        play.go(0.5)
+
+
+def updates_before_the_count(chaos: Chaos) -> None:
+    """The quota is full. One object is created and updated twice before the leader hears more than the first of it."""
+    play = Play(chaos)
+    play.in_order()
+    world = play.world
+    for site in play.sites(1):
+        play.grow(site, 5)
+        there = [world.things[uid] for source in site.sources.values() for uid in source.machines]
+        play.rng.shuffle(there)
+        for thing in there[:2]:
+            if not thing.wishes:
+                world.delete(thing)
+        play.go(1.0)
+        source = play.rng.choice(list(site.sources.values()))
+        link = (site.name, source.name)
+        world.network.cut.add(link)
+        wish = world.create(site, source, UNIT)
+        play.go(0.3)
+        play.write(site)
+        for size in (2, 3):
+            if wish.thing.size is not None:
+                world.resize(site, source, wish.thing, {"cpu": size, "memory": 1})
+                play.go(0.3)
+                play.write(site)
+        world.network.cut.discard(link)
+        play.hear_of_one_more(site, source)
+        world.network.cut.add(link)
+        play.go(1.0)
