@@ -1,4 +1,7 @@
-"""10,000 Machines over 40 types of AWS: how often the cloud is asked, and how long a recount takes."""
+"""10,000 Machines over 40 types: how often the cloud is asked, and how long a recount takes.
+
+AWS is asked for each type, Hetzner for a list of all.
+"""
 
 from __future__ import annotations
 
@@ -44,18 +47,26 @@ async def _ec2(request: web.Request) -> web.StreamResponse:
     )
 
 
-def _machine(number: int, stamp: str = "") -> Machine:
-    spec = {
-        "instanceType": f"m{number % TYPES}.large",
-        "region": "eu-central-1",
-        "diskSize": 50,
-        "accessKeyId": "AKIDEXAMPLE",
-        "secretAccessKey": "secret",
+async def _hetzner(_request: web.Request) -> web.StreamResponse:
+    types = [{"id": number, "name": f"cx{number}", "cores": 2, "memory": 4.0, "disk": 40} for number in range(TYPES)]
+    return web.json_response({"server_types": types, "meta": {"pagination": {"next_page": None}}})
+
+
+def _machine(number: int, stamp: str = "", provider: str = "aws") -> Machine:
+    specs: dict[str, dict[str, object]] = {
+        "aws": {
+            "instanceType": f"m{number % TYPES}.large",
+            "region": "eu-central-1",
+            "diskSize": 50,
+            "accessKeyId": "AKIDEXAMPLE",
+            "secretAccessKey": "secret",
+        },
+        "hetzner": {"serverType": f"cx{number % TYPES}", "location": "fsn1", "token": "secret"},
     }
     annotations = {ANNOTATION: stamp} if stamp else {}
     body = {
         "metadata": {"name": f"m-{number}", "namespace": "n", "uid": f"uid-{number}", "annotations": annotations},
-        "spec": {"providerSpec": {"value": {"cloudProvider": "aws", "cloudProviderSpec": spec}}},
+        "spec": {"providerSpec": {"value": {"cloudProvider": provider, "cloudProviderSpec": specs[provider]}}},
     }
     return msgspec.json.decode(msgspec.json.encode(body), type=Machine)
 
@@ -81,12 +92,7 @@ async def sizes(_seconds: float) -> None:
         loop = asyncio.get_running_loop()
 
         print(f"{MACHINES:,} Machines over {TYPES} types of AWS, whose API is on this machine, over TLS")
-        for state in ("cold", "warm"):
-            cloud.requests.clear()
-            started = time.perf_counter()
-            await _size_all(sizing, machines)
-            seconds = time.perf_counter() - started
-            print(f"  sized {state}: {len(cloud.requests)} calls, {seconds * 1000:.0f} ms")
+        await _cold_and_warm(cloud, sizing, machines, TYPES)
         print(f"  counted by what is known: {_recount(sizing, machines) * 1000:.0f} ms")
         stamped = []
         for number, machine in enumerate(machines):
@@ -95,6 +101,24 @@ async def sizes(_seconds: float) -> None:
         print(f"  counted by their stamps:  {_recount(sizing, stamped) * 1000:.0f} ms")
         await sizing.close()
         await _restarted(cloud, machines, sealed)
+
+    async with fake_cloud(_hetzner, "api.hetzner.cloud") as cloud:
+        print(f"{MACHINES:,} Machines over {TYPES} types of Hetzner")
+        settings = SettingsReader(None, environment={})
+        sizing = Sizing(FlavourCache(cloud.transport()), settings, sealed, lambda _text, _seal: False)
+        machines = [_machine(number, provider="hetzner") for number in range(MACHINES)]
+        await _cold_and_warm(cloud, sizing, machines, 1)
+        await sizing.close()
+
+
+async def _cold_and_warm(cloud: FakeCloud, sizing: Sizing, machines: list[Machine], calls: int) -> None:
+    for state, most in (("cold", calls), ("warm", 0)):
+        cloud.requests.clear()
+        started = time.perf_counter()
+        await _size_all(sizing, machines)
+        seconds = time.perf_counter() - started
+        print(f"  sized {state}: {len(cloud.requests)} calls, {seconds * 1000:.0f} ms")
+        assert len(cloud.requests) <= most
 
 
 async def _restarted(cloud: FakeCloud, machines: list[Machine], sealed: Seal) -> None:
