@@ -30,7 +30,7 @@ _Whole = Annotated[int, msgspec.Meta(gt=0, le=LARGEST)]
 def size(spec: Spec) -> Lookup:
     return Lookup(
         provider=NAME,
-        flavour=spec.text("size"),
+        flavour=spec.word("size", "a size"),
         where={},
         credentials={"token": spec.setting("token", "DO_TOKEN")},
     )

@@ -60,7 +60,7 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=1024)]
 def size(spec: Spec) -> Lookup:
     return Lookup(
         provider=NAME,
-        flavour=spec.text("instanceType"),
+        flavour=spec.word("instanceType", "a plan"),
         where={},
         credentials={
             "token": spec.setting("token", "METAL_AUTH_TOKEN"),

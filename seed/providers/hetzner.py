@@ -31,7 +31,7 @@ _Whole = Annotated[int, msgspec.Meta(gt=0, le=LARGEST)]
 def size(spec: Spec) -> Lookup:
     return Lookup(
         provider=NAME,
-        flavour=spec.text("serverType"),
+        flavour=spec.word("serverType", "a server type"),
         where={},
         credentials={"token": spec.setting("token", "HZ_TOKEN")},
     )

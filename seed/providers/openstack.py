@@ -29,7 +29,7 @@ NAME = "openstack"
 _NAMED = re.compile(r"[^\x00-\x1f\x7f]{1,255}")  # what Nova takes: any printable text
 _REGION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}|")
 _HOST = re.compile(r"[A-Za-z0-9.-]{1,253}(:[0-9]{1,5})?")
-_PATH = re.compile(r"(/[A-Za-z0-9._~-]+)*")
+_PATH = re.compile(r"(/[A-Za-z0-9._~-]{1,64}){0,8}")
 # extra_specs come with a flavor since this version (Rocky, 2018); before, each flavor is asked for its own
 _MICROVERSION = {"OpenStack-API-Version": "compute 2.61", "X-OpenStack-Nova-API-Version": "2.61"}
 _RESOURCE = re.compile(r"resources[A-Za-z0-9_-]*:(?P<class>[A-Z0-9_]+)")

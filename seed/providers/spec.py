@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
@@ -16,6 +17,7 @@ LARGEST = 2**53
 """No size field may exceed this, in its own unit: JSON numbers above it are not exact everywhere."""
 
 _SHOWN_CHARACTERS = 40
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 T = TypeVar("T")
 
 
@@ -109,6 +111,13 @@ class Spec:
         text = self.variable(name)
         if not text:
             raise self.missing(name)
+        return text
+
+    def word(self, name: str, what: str) -> str:
+        """A `text` of the kind that clouds call things by. It is kept, logged and shown, so it is not long."""
+        text = self.text(name)
+        if not _WORD.fullmatch(text):
+            raise NotSized(self.provider, f"{self._named(name)} is no name of {what}")
         return text
 
     def setting(self, name: str, variable: str = "") -> Setting:

@@ -151,6 +151,8 @@ async def test_a_size_of_nothing_is_not_believed(cloud: FakeCloud) -> None:
     [
         (None, "digitalocean size is missing"),
         ({"configMapKeyRef": {"namespace": "a", "name": "b", "key": "c"}}, "size is a configMapKeyRef"),
+        ("s-2vcpu 4gb", "digitalocean size is no name of a size"),
+        ("s" * 101, "digitalocean size is no name of a size"),
     ],
 )
 def test_what_the_spec_must_say(size: object, message: str) -> None:

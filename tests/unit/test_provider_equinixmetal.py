@@ -227,6 +227,8 @@ async def test_the_token_of_packet_is_taken_when_there_is_no_other(cloud: FakeCl
     [
         (None, "equinixmetal instanceType is missing"),
         ({"secretKeyRef": {"namespace": "a", "name": "b", "key": "c"}}, "instanceType is a secretKeyRef"),
+        ("../x", "equinixmetal instanceType is no name of a plan"),
+        ("c" * 101, "equinixmetal instanceType is no name of a plan"),
     ],
 )
 def test_what_the_spec_must_say(plan: object, message: str) -> None:

@@ -145,6 +145,8 @@ async def test_memory_that_no_server_has_is_not_believed(cloud: FakeCloud, memor
     [
         (None, "hetzner serverType is missing"),
         ({"secretKeyRef": {"namespace": "a", "name": "b", "key": "c"}}, "serverType is a secretKeyRef"),
+        ("cax11\n", "hetzner serverType is no name of a server type"),
+        ("c" * 10**6, "hetzner serverType is no name of a server type"),
     ],
 )
 def test_what_the_spec_must_say(server_type: object, message: str) -> None:

@@ -349,7 +349,10 @@ async def test_a_ca_bundle_replaces_the_usual_authorities(cloud: FakeCloud, sett
         "https://keystone.example.com/v3#",
         "https://[::1",
         "file:///etc/passwd",
+        f"https://keystone.example.com/{'x' * 10**6}/v3",
+        f"https://keystone.example.com{'/x' * 10**5}/v3",
     ],
+    ids=lambda endpoint: endpoint[:50],
 )
 def test_an_endpoint_is_a_plain_https_url(endpoint: str) -> None:
     where = {"identityEndpoint": endpoint, "region": "RegionOne"}
