@@ -119,12 +119,20 @@ class SettingsReader:
             if value:
                 values[name] = value
             else:
-                missing[name] = problem or ": set it in the Machine"
-                if setting.variable and (self._seed is None or not problem):
-                    otherwise = f", or {'set ' * bool(problem)}{setting.variable} in {named}"
-                    missing[name] += named if named.startswith(";") else otherwise
+                missing[name] = self._how_to_set(setting, problem, named)
         referred = [name for name, setting in wanted.items() if setting.reference is not None]
         return Settings(provider, values, missing, error, referred)
+
+    def _how_to_set(self, setting: Setting, problem: str, named: str) -> str:
+        """`named`: how to call the environment, or from its semicolon on why it is not used."""
+        if setting.platform:
+            return f": set {setting.variable} in {named}"
+        how = problem or ": set it in the Machine"
+        if not setting.variable or (problem and self._seed is not None):
+            return how
+        if named.startswith(";"):
+            return how + named
+        return f"{how}, or {'set ' if problem else ''}{setting.variable} in {named}"
 
     async def _environment_of(self, cluster: UserCluster, lookup: Lookup) -> tuple[Mapping[str, str], str]:
         """And how to call it."""

@@ -69,7 +69,7 @@ def size(spec: Spec) -> Lookup:
             "environmentKeyId": Setting(variable="AWS_ACCESS_KEY_ID"),
             "environmentToken": Setting(variable="AWS_SESSION_TOKEN"),
             "webIdentity": Setting(variable="AWS_WEB_IDENTITY_TOKEN_FILE", file=True),
-            "webIdentityRole": Setting(variable="AWS_ROLE_ARN"),
+            "webIdentityRole": Setting(variable="AWS_ROLE_ARN", platform=True),
             "containerPath": Setting(variable="AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", own=True),
             "containerURL": Setting(variable="AWS_CONTAINER_CREDENTIALS_FULL_URI", own=True),
             "containerToken": Setting(variable="AWS_CONTAINER_AUTHORIZATION_TOKEN", own=True),

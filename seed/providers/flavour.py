@@ -56,7 +56,8 @@ class Setting:
 
     First the reference, then the value in the Machine, then the environment: the Secret that the UserCluster names on
     the seed, whose keys are the variables' names, and after it the seed program's own environment. `own`: in the latter
-    only. `file`: so is this one, and the variable names a file, whose content it is. `repr` shows no value.
+    only. `file`: so is this one, and the variable names a file, whose content it is. `platform`: no field of a Machine
+    says it. `repr` shows no value.
     """
 
     value: str = field(default="", repr=False)
@@ -64,6 +65,7 @@ class Setting:
     variable: str = ""
     file: bool = False
     own: bool = False
+    platform: bool = False
 
 
 class Settings:
@@ -156,7 +158,8 @@ class Lookup:
 class Place:
     """One cloud, as far as the sizes of its machine types go. It is part of cache keys and metrics: no secrets.
 
-    `account` only where two accounts may see different sizes by one name. `str` is for messages: `aws eu-central-1`.
+    `account` only where two accounts may see different sizes by one name, as in private clouds. `str` is for messages:
+    `aws eu-central-1`; two private clouds may call their regions alike.
     """
 
     provider: str
@@ -165,7 +168,9 @@ class Place:
     account: str = ""
 
     def __str__(self) -> str:
-        return f"{self.provider} {self.region or self.endpoint}"
+        if not self.region:
+            return f"{self.provider} {self.endpoint}"
+        return f"{self.provider} {self.region}" + (f" at {self.endpoint}" if self.account else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ def size(spec: Spec) -> Footprint | Lookup:
             flavour=_instancetype(machine.inner("instancetype")),
             where={
                 "kubeconfig": spec.inner("auth").setting("kubeconfig", "KUBEVIRT_KUBECONFIG"),
-                "namespace": Setting(variable=ENVIRONMENT_NAMESPACE),
+                "namespace": Setting(variable=ENVIRONMENT_NAMESPACE, platform=True),
             },
             credentials={},
             endpoint="kubeconfig",

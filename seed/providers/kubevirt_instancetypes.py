@@ -82,7 +82,7 @@ def place(where: Settings) -> Place:
     namespace = where.get("namespace")
     if namespace and not _NAMESPACE.fullmatch(namespace):
         raise NotSized(NAME, f"{ENVIRONMENT_NAMESPACE} is no name of a namespace")
-    return Place(NAME, server, namespace)
+    return Place(NAME, server, account=namespace)
 
 
 def _text(kubeconfig: str) -> str:

@@ -148,6 +148,12 @@ async def test_what_is_missing_is_named(
     assert str(caught.value) == f"cannot size machine: openstack token is missing: {message}"
 
 
+async def test_what_no_field_of_a_machine_says_is_not_looked_for_there(api: Api) -> None:
+    found = await reader(api).where(cluster(), lookup(where={"role": Setting(variable="ROLE", platform=True)}))
+    with pytest.raises(NotSized, match=r"role is missing: set ROLE in seedquota-seed's environment$"):
+        found["role"]
+
+
 async def test_what_cannot_be_read_now_may_be_read_later(api: Api) -> None:
     api.error = Unavailable(0, "Unavailable", "no answer")
     with pytest.raises(ProviderUnavailable, match="Secret alpha/cloud cannot be read now"):

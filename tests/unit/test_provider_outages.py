@@ -209,7 +209,7 @@ SUBJECTS = (
     ),
     Subject(
         "openstack",
-        "openstack RegionOne",
+        f"openstack RegionOne at {openstack.IDENTITY}",
         ("keystone.example.com", "nova.example.com"),
         lambda: openstack.Nova().serve,
         lambda _: dict(openstack.KEYS),

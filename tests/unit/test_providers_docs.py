@@ -82,7 +82,7 @@ SERVED: dict[str, tuple[Callable[[], Handler], tuple[str, ...], dict[str, str], 
             "OS_APPLICATION_CREDENTIAL_ID": "app-id",
             "OS_APPLICATION_CREDENTIAL_SECRET": openstack.APPLICATION_SECRET,
         },
-        "m1.medium of openstack RegionOne",
+        f"m1.medium of openstack RegionOne at {openstack.IDENTITY}",
     ),
 }
 
