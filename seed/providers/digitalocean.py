@@ -93,4 +93,4 @@ def _flavour(size: _Size) -> Flavour:
     )
 
 
-CLOUD = Cloud(place=place, fetch=fetch, lists=True, least_spec=lambda _region: {"size": "-"})
+CLOUD = Cloud(place=place, fetch=fetch, lists=True, least_spec=lambda _region: {"size": "x"})

@@ -166,4 +166,4 @@ def _amount(text: str, *, binary: bool) -> int:
     return nanos(f"{found[1]}{found[2].upper()}{'i' if binary else ''}")
 
 
-CLOUD = Cloud(place=place, fetch=fetch, lists=True, least_spec=lambda _region: {"instanceType": "-"})
+CLOUD = Cloud(place=place, fetch=fetch, lists=True, least_spec=lambda _region: {"instanceType": "x"})

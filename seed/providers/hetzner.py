@@ -85,4 +85,4 @@ def _flavour(kind: _Type) -> Flavour:
     return Flavour(cpu=kind.cores * UNIT, memory=gibibytes(kind.memory), storage=kind.disk * GIB * UNIT)
 
 
-CLOUD = Cloud(place=place, fetch=fetch, lists=True, least_spec=lambda _region: {"serverType": "-"})
+CLOUD = Cloud(place=place, fetch=fetch, lists=True, least_spec=lambda _region: {"serverType": "x"})
