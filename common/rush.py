@@ -9,8 +9,8 @@ from collections.abc import Callable, Hashable
 MANY = 32  # things that come within SPAN are a rush ...
 SPAN = 8.0  # seconds; also where the machine is so busy that few of them come in a second
 GAP = 1.0  # ... until nothing has come for so long
-PATIENCE = 15.0  # seconds for which the same thing waits, however long the rush is
-PAUSE = 0.5  # seconds after which what waits looks again
+PATIENCE = 30.0  # seconds for which the same thing waits, however long the rush is
+PAUSE = 1.0  # seconds after which what waits looks again
 
 
 class Rush:

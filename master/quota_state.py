@@ -121,6 +121,7 @@ class QuotaState:
         self.spec = msgspec.convert(quota.spec, ResourceQuotaSpec)
         self._parse()
         self.since = time.monotonic()
+        self.rushed = False  # it came with many others and is not in force yet
         self.stored: Stored | None = None
         self.noted_at = float("-inf")  # when the quota was last told which ledger it has
         self.known: MasterLedger | None = None  # as it was last known to be durable, while that is in doubt

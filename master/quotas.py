@@ -33,7 +33,7 @@ from common.kube.meta import Object
 from common.kube.reflector import Change
 from common.quantity import QuantityError
 from common.resources import ResourceList
-from common.rush import PAUSE
+from common.rush import PATIENCE, PAUSE
 from master.allotment import Allotment, Seat
 from master.caches import BY_SUBJECT, Caches, changed_name, subject_of
 from master.decision import Decision, SeedFacts, decide, forgotten
@@ -56,6 +56,7 @@ POLL_ASK = 0.2  # seconds until another look while an ask waits
 COPIES_FIRST = 5.0  # seconds that a quota made just now waits for its first copy: nothing can be decided before
 SOON = 0.01  # seconds until a seed is shown what people wait for: in a rush it has to wait
 FIRST_WORD = 3.0  # seconds until a seed that has said nothing is written to: mostly it asks sooner
+RUSHED_WORD = 120.0  # ... where many came at once, of which it asks one after the other
 STATUS_EVERY = 0.1  # seconds between writes of one quota's status
 STATUS_SETTLING = 1.0  # ... while it is on its way to the seeds: mostly it is there sooner
 RESERVED_EVERY = 1.0  # ... where only what is reserved has changed
@@ -201,7 +202,9 @@ class Quotas:
         state.view = view
         self._note_troubles(view, name)
         self._publish(state, decision, now)
-        every = STATUS_SETTLING if _settling(view) else STATUS_EVERY
+        settling = _settling(view)
+        state.rushed = state.rushed and settling
+        every = (PATIENCE if state.rushed else STATUS_SETTLING) if settling else STATUS_EVERY
         self._status.queue.add_after(name, max(every - STATUS_EVERY, state.shown_at + every - now))
         return self._again(state, decision, now)
 
@@ -222,6 +225,7 @@ class Quotas:
         if any(account.report is not None for account in state.seeds.values()):
             return 0.0
         if self._seeds.rush.defers(("ledger", state.name)):
+            state.rushed = True
             return PAUSE
         there = [self._synced(state, link) for link in self._seeds.present()]
         if True in there or False not in there:
@@ -439,6 +443,8 @@ class Quotas:
                 ),
             )
             within = self._within(account, before, shown, use, written_at, now)
+            if before is None and account.report is None and state.rushed:
+                within = RUSHED_WORD
             link.publisher.offer(state.name, copy.metadata.uid, shown, words, within=within)
 
     def _within(

@@ -32,13 +32,13 @@ from common.grants import Report, report
 from common.kube.client import Cluster
 from common.kube.controller import Controller, ReconcileHook
 from common.kube.errors import ApiError, Conflict, NotFound
-from common.rush import PAUSE, Rush
 from seed import tending
 from seed.books import Book, Books
 from seed.catalog import Catalog, Quota, project_of_key
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.store import Key, Store, StoreUnavailableError
 from seed.ledger.writer import NoAccountError
+from seed.opening import Opening
 from seed.source import Followed, ListToken
 from seed.tending import Progress, SourceFacts
 
@@ -104,7 +104,7 @@ class Accounts:
         self._controller: Controller[str] = Controller(
             "accounts", self._reconcile, workers=8, timeout=30, on_reconcile=on_reconcile
         )
-        self._rush = Rush()  # of quotas that come
+        self._opening = Opening(self._begin)
         self._keys: dict[str, Key] = {}
         self._without_copy: dict[str, float] = {}  # quota name -> since when (monotonic) its copy is missed
         self._demands: dict[tuple[str, str], ListToken] = {}  # (quota uid, source): the list that counts must follow
@@ -161,9 +161,12 @@ class Accounts:
             present=tally.sizes(loan.replaces for loan in lent.values()),
         )
 
+    def _begin(self, name: str) -> None:
+        self._controller.queue.add(name)
+
     def _quota_changed(self, name: str) -> None:
         if name not in self._keys and self._catalog.quota(name) is not None:
-            self._rush.note()
+            self._opening.came()
         self._controller.queue.add(name)
 
     async def _reconcile(self, name: str) -> float | None:
@@ -173,15 +176,16 @@ class Accounts:
             book = self._books.get(quota) if quota is not None else None
             if quota is None or book is None:
                 return wait
-            if self._can_wait(quota, book):
-                return PAUSE
+            if self._can_wait(quota, book) and (later := self._opening.wait(name)) is not None:
+                return later
             again = await self._tend(quota, book)
+            if book.writer.account is not None and not book.writer.account.fenced:
+                self._opening.ended(name)
             publish_again = await self._publish(quota, book)
         except (StoreUnavailableError, MalformedLedgerError, NoAccountError) as error:
             log.info("account not reconciled", extra={"quota": name, "error": str(error)})
             return 1.0
-        later = [seconds for seconds in (again, publish_again) if seconds is not None]
-        return min(later, default=None)
+        return min((seconds for seconds in (again, publish_again) if seconds is not None), default=None)
 
     async def _forget(self, name: str, quota: Quota | None) -> float | None:
         """Drops the account that belongs to nothing any more: its quota is gone, or another one bears its name.
@@ -214,8 +218,7 @@ class Accounts:
         """While others need their account sooner: nothing can be created yet that this one's quota limits."""
         if book.writer.account is not None or "clusters" in quota.limits:
             return False
-        in_use = any(project_of_key(key) is None for key in self._catalog.source_keys(quota))
-        return not in_use and self._rush.defers(quota.key)
+        return all(project_of_key(key) is not None for key in self._catalog.source_keys(quota))
 
     async def _exists(self, key: Key) -> bool:
         try:
@@ -286,10 +289,16 @@ class Accounts:
 
     async def _claim(self, quota: Quota, book: Book, nonce: str) -> None:
         term, cold = self.term, self._cold
-        await book.writer.change(lambda present: (tending.claimed(present, term, cold=cold, nonce=nonce), None))
+
+        def claimed(present: Account) -> tuple[Account, bool]:
+            after = tending.claimed(present, term, cold=cold, nonce=nonce)
+            return after, after != present
+
+        news = await book.writer.change(claimed)
         for source in self._sources_of(quota):
             self._demand(quota, source)
-        log.info("account taken over", extra={"quota": quota.name, "epoch": term, "fenced": cold})
+        if news:
+            log.info("account taken over", extra={"quota": quota.name, "epoch": term, "fenced": cold})
 
     def _source_facts(self, quota: Quota) -> list[SourceFacts]:
         """Of every source that there is, also of those that nobody follows yet."""

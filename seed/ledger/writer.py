@@ -69,6 +69,10 @@ class _Change(Generic[T]):
         self.apply = apply
         self.future = future
 
+    @property
+    def creates(self) -> bool:
+        return isinstance(self.apply, _Creation)
+
 
 class AccountWriter:
     """One account in one process. `run` serves until cancelled; what waits then is told that the store is away."""
@@ -277,7 +281,9 @@ class AccountWriter:
         withdrawn.add_done_callback(lambda ended: None if ended.cancelled() else ended.exception())
 
     async def _commit(self, batch: list[_Claim | _Change[object]], *, read: bool = False) -> None:
-        if not self._loaded:
+        # Of an account that nobody has heard of, making one tells whether there is one: to ask first is one call more.
+        new = self._known is None and all(isinstance(entry, _Change) and entry.creates for entry in batch)
+        if not self._loaded and (read or not new):
             await self._load()
             read = True
         before = self._known
@@ -294,6 +300,7 @@ class AccountWriter:
             self._theirs.clear()
             self._since_conflict += 1
             self._on_write(self._took, len(batch))
+            self._loaded = True
             self._written(before, Stored(after, version))
         elif not read and any(isinstance(outcome, Short | Fenced | Full | Taken) for outcome in outcomes):
             # No write proved that the account is as it was known, and others write too: nobody is denied from memory.

@@ -393,6 +393,21 @@ async def test_creating_an_account_that_another_has_made_meanwhile_gives_theirs(
         assert ledger.store.account.sequence == 4
 
 
+async def test_to_make_an_account_that_nobody_heard_of_costs_one_call() -> None:
+    async with opened(None) as ledger:
+        await ledger.writer.create(account())
+        assert isinstance(await ledger.claim("a"), Admitted)
+        assert (ledger.store.saves, ledger.store.loads) == (2, 0)
+
+
+async def test_who_makes_an_account_that_is_there_unheard_of_gets_that_one() -> None:
+    async with opened(account(7)) as ledger:
+        found = await ledger.writer.create(account(0, incarnation="mine"))
+        assert (found.incarnation, found.granted) == ("life", {"cpu": 7})
+        assert ledger.store.account.granted == {"cpu": 7}
+        assert isinstance(await ledger.claim("a"), Admitted)
+
+
 async def test_a_preview_decides_as_a_claim_would_and_writes_nothing() -> None:
     async with opened(account(10)) as ledger:
         await ledger.claim("a", 4)
