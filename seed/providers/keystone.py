@@ -1,4 +1,4 @@
-"""Signing in to OpenStack: Keystone's version 3, by password or application credential, and Nova's address of a region.
+"""Signing in to OpenStack: Keystone's version 3, by password, application credential or token, and where Nova is.
 
 https://docs.openstack.org/api-ref/identity/v3/#authentication-and-token-management
 """
@@ -64,7 +64,14 @@ async def sign_in(query: Query) -> Session:
 
 
 def _auth(credentials: Settings) -> dict[str, object]:
-    if credentials.meant("applicationCredentialID", "username", otherwise="username") != "username":
+    """As machine-controller: beside an application credential no password is read, and a token goes before the former."""
+    by_application = credentials.meant("applicationCredentialID", "username", otherwise="username") != "username"
+    if "tokenId" in credentials and (by_application or "password" not in credentials):
+        return {
+            "identity": {"methods": ["token"], "token": {"id": credentials["tokenId"]}},
+            "scope": {"project": _project(credentials)},
+        }
+    if by_application:
         secret = {
             "id": credentials["applicationCredentialID"],
             "secret": credentials["applicationCredentialSecret"],

@@ -73,6 +73,7 @@ def size(spec: Spec) -> Lookup:
             ),
             "username": spec.setting("username", "OS_USER_NAME"),
             "password": spec.setting("password", "OS_PASSWORD"),
+            "tokenId": spec.setting("tokenId"),
             **whose,
         },
         endpoint="identityEndpoint",

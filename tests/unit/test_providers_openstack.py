@@ -21,6 +21,7 @@ from tests.unit.fake_cloud import FakeCloud, Handler, answering, cost, fake_clou
 PASSWORD = "pass\"word'+&"
 TOKEN = "gAAAAABkeystone-token"
 APPLICATION_SECRET = "application-secret"
+MACHINES_TOKEN = "gAAAAABtoken-of-the-machine"
 IDENTITY = "https://keystone.example.com:5000/v3"
 KEYS: dict[str, object] = {
     "identityEndpoint": IDENTITY,
@@ -164,6 +165,10 @@ class Nova:
         (method,) = auth["identity"]["methods"]
         if method == "application_credential":
             known = auth["identity"][method] == {"id": "app-id", "secret": APPLICATION_SECRET} and "scope" not in auth
+        elif method == "token":
+            known = auth["identity"][method] == {"id": MACHINES_TOKEN} and auth["scope"]["project"] == {
+                "id": "project-id"
+            }
         else:
             user = auth["identity"]["password"]["user"]
             scope = auth["scope"]["project"]
@@ -201,7 +206,7 @@ def nothing_secret_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]
     with caplog.at_level(logging.DEBUG):
         yield
     logged = " ".join(str(vars(record)) for record in caplog.get_records("call"))
-    assert not any(word in logged for word in (PASSWORD, TOKEN, APPLICATION_SECRET))
+    assert not any(word in logged for word in (PASSWORD, TOKEN, APPLICATION_SECRET, MACHINES_TOKEN))
 
 
 @pytest.fixture
@@ -297,6 +302,8 @@ async def test_the_root_disk_is_the_volume_of_the_spec_where_it_says_one(cloud: 
         {"identityEndpoint": "https://keystone.example.com:5000/"},
         {"identityEndpoint": "https://Keystone.example.com:5000/v2.0/"},
         {**APPLICATION, "username": None, "password": None, "domainName": None},
+        {"username": None, "password": None, "projectID": "project-id", "tokenId": MACHINES_TOKEN},
+        {"tokenId": "ended-long-ago"},  # a password goes before it
         APPLICATION,
     ],
 )
