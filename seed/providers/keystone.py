@@ -64,7 +64,7 @@ async def sign_in(query: Query) -> Session:
 
 
 def _auth(credentials: Settings) -> dict[str, object]:
-    """As machine-controller: beside an application credential no password is read, and a token goes before the former."""
+    """As machine-controller: beside an application credential no password is read, and a token goes before it."""
     by_application = credentials.meant("applicationCredentialID", "username", otherwise="username") != "username"
     if "tokenId" in credentials and (by_application or "password" not in credentials):
         return {
