@@ -189,6 +189,10 @@ def a_repeat_takes_the_place(known: Reservation, wanted: Reservation) -> tuple[R
 
 
 def a_rebuilt_account_keeps_its_counters(account: Account, incarnation: str, nonce: str) -> Account:
+    return accounts.fence(replace(account, incarnation=incarnation, ask=Ask()), nonce)
+
+
+def a_rebuilt_account_is_not_fenced(account: Account, incarnation: str, nonce: str) -> Account:
     return replace(account, incarnation=incarnation, ask=Ask())
 
 
@@ -303,6 +307,10 @@ def doubt_is_nothing(account: Account, *arguments: Any, **facts: Any) -> Any:
     return _opening(replace(account, in_doubt=False), *arguments, **facts)
 
 
+def a_break_is_nothing(account: Account, grant: Grant, *arguments: Any, **facts: Any) -> Any:
+    return _opening(account, replace(grant, unbroken=True), *arguments, **facts)
+
+
 def claimed_without_doubt(account: Account, term: int, *, cold: bool, nonce: str) -> Account:
     after = accounts.claim_epoch(account, term)
     return accounts.fence(after, nonce) if cold else after
@@ -412,7 +420,12 @@ _learn = grants._learn
 ALL: tuple[Mutant, ...] = (
     Mutant("answer before the write", ((AccountWriter, "_commit", answer_before_the_write),)),
     Mutant("an unknown outcome is a yes", ((AccountWriter, "_commit", an_unknown_outcome_is_a_yes),), ("loss",)),
-    Mutant("release by age alone", ((Followed, "generation", never_there),), ("stale", "cut")),
+    Mutant(
+        "release by age alone",
+        ((Followed, "generation", never_there),),
+        budget=200,
+        scene=scenes.what_is_admitted_is_not_seen,
+    ),
     Mutant(
         "release without the in-flight window",
         ((evidence, "overdue", lambda known, _window, _now: [(uid, seen) for uid, (seen, _) in known.items()]),),
@@ -423,7 +436,13 @@ ALL: tuple[Mutant, ...] = (
     Mutant(
         "lists from before the epoch", ((Accounts, "may_count", lists_from_before),), ("sluggish", "lag", "deletes")
     ),
-    Mutant("adopt a lower counter", ((accounts, "receive", adopt_a_lower_counter),), ("late",), 4000),
+    Mutant(
+        "adopt a lower counter",
+        ((accounts, "receive", adopt_a_lower_counter),),
+        ("two_seeds",),
+        200,
+        scenes.an_older_grant,
+    ),
     Mutant(
         "receive from another life",
         ((accounts, "obey", obey_any_life),),
@@ -448,7 +467,13 @@ ALL: tuple[Mutant, ...] = (
     Mutant(
         "an update is charged as the larger", ((accounts, "_on_top", an_update_rides_on_the_creation),), ("updates",)
     ),
-    Mutant("a repeat takes the place", ((accounts, "_on_top", a_repeat_takes_the_place),), ("repeats", "updates")),
+    Mutant(
+        "a repeat takes the place",
+        ((accounts, "_on_top", a_repeat_takes_the_place),),
+        ("nothing",),
+        200,
+        scenes.updates_before_the_count,
+    ),
     Mutant(
         "a repeat does not begin the window anew",
         ((evidence, "watched", age_of_the_first_claim),),
@@ -458,7 +483,14 @@ ALL: tuple[Mutant, ...] = (
     Mutant(
         "a rebuilt account keeps its counters",
         ((accounts, "rebuild", a_rebuilt_account_keeps_its_counters),),
-        ("restore_seed",),
+        budget=200,
+        scene=scenes.an_older_ledger_under_the_leader,
+    ),
+    Mutant(
+        "a rebuilt account is not fenced",
+        ((accounts, "rebuild", a_rebuilt_account_is_not_fenced),),
+        budget=200,
+        scene=scenes.an_older_ledger_under_the_leader,
     ),
     Mutant("the limit is all there is", ((accounts, "free", admit_beyond_what_is_held),)),
     Mutant(
@@ -466,12 +498,18 @@ ALL: tuple[Mutant, ...] = (
         ((accounts, "answers", reopen_without_the_nonce), (accounts, "reopen", _reopen)),
         ("restore_seed", "late"),
     ),
-    Mutant("reopen without a recount", ((tending, "_opening", open_without_a_list),), ("restore_ledger", "slow")),
-    Mutant("open at once", ((tending, "_opening", open_at_once),), ("restore_ledger", "slow")),
+    Mutant(
+        "reopen without a recount",
+        ((tending, "_opening", open_without_a_list),),
+        budget=200,
+        scene=scenes.a_lost_ledger,
+    ),
+    Mutant("open at once", ((tending, "_opening", open_at_once),), budget=200, scene=scenes.a_lost_ledger),
     Mutant(
         "open a lost ledger without the window",
         ((tending, "_opening", open_without_the_window),),
-        ("restore_ledger", "slow"),
+        budget=200,
+        scene=scenes.a_lost_ledger,
     ),
     Mutant(
         "a ledger in doubt opens without the window",
@@ -488,6 +526,13 @@ ALL: tuple[Mutant, ...] = (
         scenes.a_restore_that_nobody_remembers,
     ),
     Mutant(
+        "what the master saw last proves a ledger whole",
+        ((tending, "_opening", a_break_is_nothing),),
+        (),
+        400,
+        scenes.a_restore_to_what_the_master_saw_last,
+    ),
+    Mutant(
         "the life before goes on",
         ((accounts, "is_superseded", lambda *_a: False),),
         ("two_seeds",),
@@ -499,15 +544,26 @@ ALL: tuple[Mutant, ...] = (
         ((AccountWriter, "_sound", lambda _self, account: account), (accounts, "went_back", lambda *_a: False)),
         ("restore_seed",),
     ),
-    Mutant("a cold replica admits", ((AccountWriter, "_trusts", lambda *_a: True),), ("restore_seed", "cold")),
+    Mutant(
+        "a cold replica admits",
+        ((AccountWriter, "_trusts", lambda *_a: True),),
+        budget=200,
+        scene=scenes.a_cold_start_from_a_backup,
+    ),
     Mutant(
         "a cold leader does not fence",
         ((tending, "claimed", lambda account, term, **_k: accounts.claim_epoch(account, term)),),
-        ("restore_seed", "cold"),
+        budget=200,
+        scene=scenes.a_cold_start_from_a_backup,
     ),
     Mutant("a loan is counted where there is no room", ((loans, "count", a_loan_is_counted_at_once),), ("rollouts",)),
     Mutant("two replace the same one", ((accounts, "_is_taken", lambda *_a: False),), ("rollouts",)),
-    Mutant("a stale source counts as zero", ((Accounts, "counted", stale_is_zero),), ("stale", "cut")),
+    Mutant(
+        "a stale source counts as zero",
+        ((Accounts, "counted", stale_is_zero),),
+        budget=200,
+        scene=scenes.a_source_that_goes_away,
+    ),
     Mutant(
         "a deleted source is dropped early",
         ((Counting, "_forget_sources", drop_early),),
@@ -516,7 +572,13 @@ ALL: tuple[Mutant, ...] = (
     ),
     Mutant("two quotas without cancel", ((Admission, "_cancel", no_cancel),), ("nothing", "two_quotas")),
     Mutant("nobody asks the master", ((Shortage, "wait", never_asks),)),
-    Mutant("grant while learning", ((decision, "allot", grant_while_learning),), ("restore_master", "cut")),
+    Mutant(
+        "grant while learning",
+        ((decision, "allot", grant_while_learning),),
+        ("two_seeds",),
+        200,
+        scenes.a_seed_away_while_the_master_is_restored,
+    ),
     Mutant("grant what is not used", ((decision, "decide", grant_what_is_not_used),)),
     Mutant(
         "a cold master grants",
@@ -564,9 +626,17 @@ ALL: tuple[Mutant, ...] = (
     Mutant(
         "a master's ledger that went back is believed",
         ((grants, "check_shown", never_went_back), (grants, "absorb", absorb_blindly)),
-        ("restore_master",),
+        ("two_seeds",),
+        200,
+        scenes.a_restored_master,
     ),
     Mutant("show before it is persisted", ((MasterReplica, "_persist", show_before_it_is_persisted),), ("master",)),
-    Mutant("the master writes blindly", ((servers.Master, "save", master_writes_blindly),), ("sluggish",)),
+    Mutant(
+        "the master writes blindly",
+        ((servers.Master, "save", master_writes_blindly),),
+        ("two_seeds",),
+        200,
+        scenes.two_masters,
+    ),
 )
 BY_NAME: dict[str, Mutant] = {mutant.name: mutant for mutant in ALL}

@@ -249,6 +249,31 @@ def a_restore_that_nobody_remembers(chaos: Chaos) -> None:
         play.write(site)
 
 
+def a_restore_to_what_the_master_saw_last(chaos: Chaos) -> None:
+    """The backup lacks only what the master has not seen, and who wrote that is gone. Who leads lives on, and had not
+    heard of it."""
+    play = Play(chaos)
+    play.in_order()
+    world = play.world
+    for site in play.sites(1):
+        snapshot = site.api.snapshot()
+        play.blind(site, 20.0, leads=True)
+        world.network.cut.add(("master", site.name))
+        world.create(site, play.rng.choice(list(site.sources.values())), UNIT)
+        play.go(0.3)
+        for replica in [replica for replica in site.replicas if replica.leader is None]:
+            world.crash_replica(site, replica)
+        play.restore_seed(site, snapshot)
+        play.go(RESTORE_TAKES)
+        world.network.cut.discard(("master", site.name))
+        play.see(site)
+        play.go(1.5)
+        for _ in range(4):
+            world.storm(site)
+            play.go(0.3)
+        play.write(site)
+
+
 def a_restore_of_the_life_before(chaos: Chaos) -> None:
     """The account lost its ledger once, and has given back since; a restore of all brings its former life back. Who
     leads does not look at his lease, so he does not know."""
@@ -321,7 +346,153 @@ def updates_before_the_count(chaos: Chaos) -> None:
                 world.resize(site, source, wish.thing, {"cpu": size, "memory": 1})
                 play.go(0.3)
                 play.write(site)
+        world.storm(site)
+        play.go(0.3)
         world.network.cut.discard(link)
         play.hear_of_one_more(site, source)
         world.network.cut.add(link)
         play.go(1.0)
+
+
+def an_older_ledger_under_the_leader(chaos: Chaos) -> None:
+    """A restore undoes what the leader has written. He does not look at his lease, and finds out by what he knows."""
+    play = Play(chaos)
+    play.in_order()
+    world = play.world
+    for site in play.sites(1):
+        snapshot = site.api.snapshot()
+        for replica in site.replicas:
+            replica.deaf_until = world.now + 20.0
+        world.storm(site)
+        play.go(0.5)
+        play.restore_seed(site, snapshot)
+        play.go(RESTORE_TAKES + 0.1)
+        for _ in range(5):
+            world.storm(site)
+            play.go(0.3)
+
+
+def an_older_grant(chaos: Chaos) -> None:
+    """A message of the master arrives when a later one was taken up, and the next is late, too."""
+    play = Play(chaos)
+    play.in_order()
+    world = play.world
+    for site in play.sites(1):
+        link = ("master", site.name)
+        arrives = world.now + 8.0
+        world.network.held[link] = arrives
+        world.storm(site)
+        play.go(REQUEST)
+        world.network.held.pop(link)
+        play.grow(site, 2)
+        world.network.held[link] = arrives + 4.0
+        play.go(max(arrives - world.now, 0.0) + 0.1)
+        world.storm(site)
+        play.go(1.0)
+
+
+def a_lost_ledger(chaos: Chaos) -> None:
+    """All of it, or what is new; while something that it admitted is under way."""
+    play = Play(chaos)
+    play.in_order()
+    world = play.world
+    for site in play.sites(1):
+        snapshot = dict(site.api.ledger) if play.rng.random() < 0.5 else {}
+        play.grow(site, 2)
+        world.storm(site)
+        play.go(0.3)
+        chaos.lose_ledger(site, snapshot)
+        play.go(RESTORE_TAKES)
+        for _ in range(3):
+            play.go(0.2)
+            world.storm(site)
+        play.go(play.about(11.0, 12.0))
+        for _ in range(27):
+            play.go(0.2)
+            world.storm(site)
+
+
+def a_source_that_goes_away(chaos: Chaos) -> None:
+    """Between the news of a deletion and its count."""
+    play = Play(chaos)
+    play.in_order()
+    world = play.world
+    for site in play.sites(1):
+        play.grow(site, 4)
+        source = play.rng.choice(list(site.sources.values()))
+        for uid in list(source.machines)[:1]:
+            world.delete(world.things[uid])
+        chaos.rounds()
+        world.network.cut.add((site.name, source.name))
+        play.hear_of_one_more(site, source)
+        for _ in range(3):
+            play.go(0.1)
+            world.storm(site)
+        play.go(REQUEST)
+
+
+def a_cold_start_from_a_backup(chaos: Chaos) -> None:
+    """Nobody who is alive has seen the ledger that was."""
+    play = Play(chaos)
+    play.in_order()
+    world = play.world
+    for site in play.sites(1):
+        snapshot = site.api.snapshot()
+        play.grow(site, 3)
+        for replica in list(site.replicas):
+            world.crash_replica(site, replica)
+        play.restore_seed(site, snapshot)
+        play.go(RESTORE_TAKES)
+        for _ in range(2):
+            world.start_replica(site)
+        for _ in range(20):
+            world.storm(site)
+            play.go(0.35)
+
+
+def what_is_admitted_is_not_seen(chaos: Chaos) -> None:
+    """Its source is away for longer than anything can be under way."""
+    play = Play(chaos)
+    play.in_order()
+    world = play.world
+    for site in play.sites(1):
+        source = play.rng.choice(list(site.sources.values()))
+        world.network.cut.add((site.name, source.name))
+        for _ in range(3):
+            world.create(site, source, play.rng.choice(SIZES))
+        play.go(REQUEST)
+        play.write(site)
+        play.go(play.about(20.0, 24.0))
+
+
+def a_restored_master(chaos: Chaos) -> None:
+    """What he has granted since the backup is used."""
+    play = Play(chaos)
+    play.in_order()
+    snapshot = play.world.master.snapshot()
+    for site in play.sites(1):
+        play.grow(site, 3)
+        play.restore_master(snapshot)
+        play.go(RESTORE_TAKES + TAKEOVER)
+        for other in play.sites(4):
+            if other is not site:
+                play.grow(other, 3)
+
+
+def two_masters(chaos: Chaos) -> None:
+    """One does not look at his lease, and believes to lead while the other does."""
+    play = Play(chaos)
+    play.in_order()
+    world = play.world
+    while len(world.masters) < 2:
+        world.start_master()
+    for master in world.masters:
+        if master.term is not None:
+            master.deaf_until = world.now + 30.0
+    play.go(TAKEOVER)
+    for _ in range(60):  # they do not hear of the same things at the same moment
+        for act in (chaos.create, chaos.deliver, chaos.watch, chaos.take_turn, chaos.master_turn):
+            act()
+        if play.rng.random() < 0.2:
+            chaos.finish()
+            world.pass_time(0.2)

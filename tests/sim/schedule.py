@@ -37,7 +37,7 @@ def run(number: int, *, focus: Collection[str] = (), scene: Scene | None = None,
             if number_of_step == plays_at and scene is not None:
                 chaos.play(scene)
             chaos.step()
-        quiet(world)
+        quiet(world, tidy=scene is None)
         if world.swarm.fills:
             with _working(world):
                 fill(world)
@@ -598,15 +598,18 @@ def _master_round(world: World, master: MasterReplica) -> bool:
     return did
 
 
-def quiet(world: World) -> None:
-    """Nothing new happens, nothing is lost, everything is up, time passes: all that was begun comes to its end."""
+def quiet(world: World, *, tidy: bool = True) -> None:
+    """Nothing new happens, nothing is lost, everything is up, time passes: all that was begun comes to its end.
+
+    `tidy`: nothing went wrong but what was drawn.
+    """
     world.repair()
     if world.tracing:
         world.note("== quiet")
     until = world.now + QUIET
     busy = BUSY
     with _working(world):
-        if not any(world.swarm[name] for name in (*faults.NAMES, "updates", "repeats")):
+        if tidy and not any(world.swarm[name] for name in (*faults.NAMES, "updates", "repeats")):
             _tidy(world)
         while True:
             settle(world)
