@@ -107,6 +107,7 @@ class AccountWriter:
         self._loaded = False
         self._stopped = False
         self._saving = False
+        self._pending = False  # a write whose outcome is not known may still arrive
         self._contended = False  # others write to this account as busily
         self._since_conflict = CLOSE_CONFLICTS + 1  # writes
         self._theirs = asyncio.Event()  # set: another has written since our last write
@@ -243,6 +244,7 @@ class AccountWriter:
                 try:
                     await self._commit([entry for entry in batch if not entry.future.done()], read=conflicts > 0)
                 except ConflictError:
+                    self._pending = False  # it was for the version that is not there any more
                     self._contended = self._contended or self._since_conflict <= CLOSE_CONFLICTS
                     self._since_conflict = 0
                     self._on_conflict()
@@ -284,7 +286,7 @@ class AccountWriter:
         # Of an account that nobody has heard of, making one tells whether there is one: to ask first is one call more.
         new = self._known is None and all(isinstance(entry, _Change) and entry.creates for entry in batch)
         if not self._loaded and (read or not new):
-            await self._load()
+            await self._load(take=self._pending)
             read = True
         before = self._known
         outcomes, after = self._decide(batch, self._sound(before.account) if before else None)
@@ -294,9 +296,13 @@ class AccountWriter:
             self._saving = True
             try:
                 version = await self._store.save(self.key, after, before.version if before else None)
+            except StoreUnavailableError:
+                self._pending = True
+                raise
             finally:
                 self._saving = False
             self._took = time.monotonic() - started
+            self._pending = False
             self._theirs.clear()
             self._since_conflict += 1
             self._on_write(self._took, len(batch))
@@ -329,8 +335,12 @@ class AccountWriter:
             await self._give_way(LONGEST_TAKEN)
 
     async def _load(self, *, take: bool = False) -> None:
+        """`take`: what is under way, ours too, is refused from here on. Without it a write that arrives late could undo
+        what was found right and therefore not written again."""
         known = self._known
         stored = await (self._store.take(self.key) if take else self._store.load(self.key))
+        if take:
+            self._pending = False
         self._loaded = True
         heard = self._known if self._known is not known else None
         if heard is not None and stored is not None and _precedes(stored.account, heard.account):

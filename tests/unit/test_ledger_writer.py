@@ -233,7 +233,7 @@ async def test_endless_conflicts_end_as_unavailable() -> None:
 
 
 @pytest.mark.parametrize("written", [False, True], ids=["lost", "written"])
-async def test_after_an_unknown_outcome_the_account_is_read_and_the_claim_withdrawn_before_the_next_decision(
+async def test_after_an_unknown_outcome_the_account_is_taken_and_the_claim_withdrawn_before_the_next_decision(
     written: bool,
 ) -> None:
     async with opened(account(10)) as ledger:
@@ -244,10 +244,27 @@ async def test_after_an_unknown_outcome_the_account_is_read_and_the_claim_withdr
         with pytest.raises(StoreUnavailableError, match="no answer"):
             await ledger.claim("a", 6)
         outcome = await ledger.claim("b", 6)
-        assert ledger.store.loads == loads + 1
+        assert (ledger.store.takes, ledger.store.loads) == (1, loads)
         assert isinstance(outcome, Admitted)
         assert set(ledger.store.account.reservations) == {"b"}
         assert ledger.conflicts == 0
+
+
+async def test_a_write_that_arrives_late_does_not_undo_what_was_right_meanwhile() -> None:
+    def count(cpu: int) -> Callable[[Account], tuple[Account, None]]:
+        return lambda present: (accounts.count(present, 1, "ns/c1", {"cpu": cpu}, {}), None)
+
+    async with opened(account(10)) as ledger:
+        await ledger.writer.change(count(3))
+        before = ledger.store.stored
+        ledger.store.before = [StoreUnavailableError("no answer")]
+        with pytest.raises(StoreUnavailableError, match="no answer"):
+            await ledger.writer.change(count(2))
+        await ledger.writer.change(count(3))  # as it is in the ledger: there is nothing to write
+        late = msgspec.structs.replace(count(2)(before.account)[0], sequence=before.account.sequence + 1)
+        with pytest.raises(ConflictError):
+            await MemoryStore.save(ledger.store, KEY, late, before.version)
+        assert accounts.use(ledger.store.account) == {"cpu": 3}
 
 
 async def test_a_repeat_after_an_unknown_outcome_reserves_once() -> None:
