@@ -120,13 +120,14 @@ class Truth:
 
     def tighten(self, uid: str) -> None:
         """Everybody has heard the limits: what is past them and not on surge can only become less."""
+        self.check(uid)
         total, ceiling, limits = self.totals[uid], self.ceiling[uid], self.limits[uid]
         for name in [name for name in ceiling if name not in limits]:
             del ceiling[name]
         for name, limit in limits.items():
             on_surge = min(self.lent(uid, name), limits.get(surge.PREFIX + name, 0))
             admitted = total.get(name, 0) - on_surge
-            ceiling[name] = limit if admitted <= limit else min(ceiling.get(name, admitted), admitted)
+            ceiling[name] = max(limit, admitted)
         self.check(uid)
 
     def excuse(self) -> None:
@@ -272,15 +273,15 @@ class Truth:
                 self._compare(uid, seed, account)
 
     def _only_free(self, uid: str, seed: str, before: Account, after: Account) -> None:
-        """Only what is free is returned or reserved."""
+        """Only what is free is returned or reserved, before what else the same write counts."""
         if after.fenced or before.fenced or (after.returned is before.returned and after.reserved is before.reserved):
             return
-        used = accounts.use(after)
+        used, used_before = accounts.use(after), accounts.use(before)
         for name, granted in after.granted.items():
             returned = after.returned.get(name, 0)
             if granted - returned >= used.get(name, 0):
                 continue
-            if returned > before.returned.get(name, 0):
+            if returned > before.returned.get(name, 0) and granted - returned < used_before.get(name, 0):
                 raise self._broken(f"{seed} returns {name} of {uid} that is in use")
             more = after.reserved.get(name, 0) > before.reserved.get(name, 0)
             if more and name in self.limits[uid] and self.clean[uid]:
