@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 
+from msgspec.structs import replace
+
 from common.kube.client import Cluster
 from common.kube.controller import Controller, ReconcileHook
 from common.kube.errors import AlreadyExists, NotFound
@@ -11,7 +13,7 @@ from common.kube.meta import Object
 from common.kube.reflector import Change
 from master.caches import BY_SUBJECT, Caches, changed_name, subject_of
 from master.defaults import Kind, decide, in_force, usual_name
-from master.objects import MASTER_QUOTAS, MasterQuota
+from master.objects import MASTER_QUOTAS, MasterQuota, QuotaStatus
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +81,8 @@ class DefaultQuotas:
             quotas.get(usual_name(kind, name)),
         )
         for quota in decision.replace:
-            await self._cluster.replace(MASTER_QUOTAS, quota)
+            # Without the status, which is written elsewhere: the API server need not read what it leaves out.
+            await self._cluster.replace(MASTER_QUOTAS, replace(quota, status=QuotaStatus()))
             log.info("default quota changed", extra={"quota": quota.metadata.name})
         if decision.create is not None:
             try:

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from common.api import MANAGED_BY_LABEL, MASTER_MANAGER, RELEASED_ANNOTATION, UID_LABEL
+from common.api import MANAGED_BY_LABEL, MASTER_MANAGER, RELEASED_ANNOTATION, UID_LABEL, ResourceQuotaStatus
 from common.kube.client import Cluster
 from common.kube.controller import Controller, ReconcileHook
 from common.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
@@ -176,7 +176,8 @@ class CopySync:
             return None
         metadata = replace(actual.metadata, labels=labels)
         if isinstance(actual, QuotaCopy):
-            await self._cluster.replace(QUOTA_COPIES, replace(actual, metadata=metadata, spec=desired.spec))
+            changed = replace(actual, metadata=metadata, spec=desired.spec, status=ResourceQuotaStatus())
+            await self._cluster.replace(QUOTA_COPIES, changed)
         else:
             await self._cluster.replace(_named(key), replace(actual, metadata=metadata, spec=desired.spec))
         log.info("copy put right", extra=self._facts(key))

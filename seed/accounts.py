@@ -179,7 +179,7 @@ class Accounts:
             if self._can_wait(quota, book) and (later := self._opening.wait(name)) is not None:
                 return later
             again = await self._tend(quota, book)
-            if book.writer.account is not None and not book.writer.account.fenced:
+            if (account := book.writer.account) is not None and account.epoch == self.term and not account.fenced:
                 self._opening.ended(name)
             publish_again = await self._publish(quota, book)
         except (StoreUnavailableError, MalformedLedgerError, NoAccountError) as error:
@@ -215,8 +215,9 @@ class Accounts:
         return None
 
     def _can_wait(self, quota: Quota, book: Book) -> bool:
-        """While others need their account sooner: nothing can be created yet that this one's quota limits."""
-        if book.writer.account is not None or "clusters" in quota.limits:
+        """To be made or taken over, while others need theirs sooner: nothing can be created that this quota limits."""
+        account = book.writer.account
+        if (account is not None and account.epoch == self.term) or "clusters" in quota.limits:
             return False
         return all(project_of_key(key) is not None for key in self._catalog.source_keys(quota))
 

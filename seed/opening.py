@@ -1,5 +1,5 @@
-"""Accounts that nobody can use yet are opened when no more quotas come, and a few at a time: each is a handful of
-writes and an answer of the master's. Those without which something could be refused do not wait here."""
+"""Accounts that nobody can use yet are opened, and taken over, when no more quotas come and a few at a time: each is a
+handful of writes and an answer of the master's. Those without which something could be refused do not wait here."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from master.objects import QuotaCopy, Summary
 from master.publisher import ECHO, Publisher, Shown
 from master.seeds import Seeds
 from seed.accounts import Accounts
+from seed.opening import AT_ONCE
 from tests.unit.seed_world import PROJECT, SeedWorld, amounts, seed_world
 
 
@@ -88,7 +89,7 @@ def copy(name: str, project: str, limits: str) -> ResourceQuota:
 class Leading:
     """Quotas come to a seed whose leader does what it does next to each of them."""
 
-    def __init__(self, world: SeedWorld) -> None:
+    def __init__(self, world: SeedWorld, term: int = 1) -> None:
         self.world = world
 
         async def raise_term(above: int) -> int:
@@ -102,15 +103,14 @@ class Leading:
             world.books,
             world.store,
             {},
-            term=1,
+            term=term,
             cold=False,
             raise_term=raise_term,
             in_flight_window=1.0,
         )
 
     def come(self, name: str, project: str, limits: str = "cpu=1") -> None:
-        self.world.catalog.quotas.store._set(name, found := copy(name, project, limits))
-        self.world.catalog._quota_changed(Change(None, found))
+        self.world.catalog._quota_changed(Change(None, copy(name, project, limits)))
         self.accounts._quota_changed(name)
 
     async def account(self, name: str) -> Account | None:
@@ -128,6 +128,20 @@ async def test_in_a_rush_a_seed_opens_accounts_first_by_which_something_can_be_c
         assert await leading.account("q-0") is None
         assert await leading.account("of-a-project-with-a-cluster") is not None
         assert await leading.account("of-clusters") is not None
+
+
+async def test_a_leader_takes_over_first_what_somebody_can_use_and_of_the_rest_a_few_at_a_time() -> None:
+    async with seed_world() as world:
+        names = [f"q-{number}" for number in range(AT_ONCE + 1)]
+        leading = Leading(world, term=2)
+        for name, project in [*zip(names, names, strict=True), ("used", PROJECT)]:
+            world.catalog._quota_changed(Change(None, copy(name, project, "cpu=1")))
+            await world.book(name).writer.create(Account(incarnation=name, nonce="n", epoch=1))
+        for name in names:
+            await leading.accounts._reconcile(name)
+        assert [world.account(name).epoch for name in names] == [2] * AT_ONCE + [1]
+        await leading.accounts._reconcile("used")
+        assert world.account("used").epoch == 2
 
 
 async def test_without_a_rush_every_account_is_opened_at_once() -> None:
