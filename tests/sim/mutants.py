@@ -483,14 +483,16 @@ ALL: tuple[Mutant, ...] = (
     Mutant(
         "a rebuilt account keeps its counters",
         ((accounts, "rebuild", a_rebuilt_account_keeps_its_counters),),
-        budget=200,
-        scene=scenes.an_older_ledger_under_the_leader,
+        ("nothing",),
+        200,
+        scenes.an_older_ledger_under_the_leader,
     ),
     Mutant(
         "a rebuilt account is not fenced",
         ((accounts, "rebuild", a_rebuilt_account_is_not_fenced),),
-        budget=200,
-        scene=scenes.an_older_ledger_under_the_leader,
+        ("nothing",),
+        200,
+        scenes.an_older_ledger_under_the_leader,
     ),
     Mutant("the limit is all there is", ((accounts, "free", admit_beyond_what_is_held),)),
     Mutant(
@@ -501,15 +503,17 @@ ALL: tuple[Mutant, ...] = (
     Mutant(
         "reopen without a recount",
         ((tending, "_opening", open_without_a_list),),
-        budget=200,
-        scene=scenes.a_lost_ledger,
+        ("nothing",),
+        200,
+        scenes.a_lost_ledger,
     ),
-    Mutant("open at once", ((tending, "_opening", open_at_once),), budget=200, scene=scenes.a_lost_ledger),
+    Mutant("open at once", ((tending, "_opening", open_at_once),), ("nothing",), 200, scenes.a_lost_ledger),
     Mutant(
         "open a lost ledger without the window",
         ((tending, "_opening", open_without_the_window),),
-        budget=200,
-        scene=scenes.a_lost_ledger,
+        ("nothing",),
+        200,
+        scenes.a_lost_ledger,
     ),
     Mutant(
         "a ledger in doubt opens without the window",
@@ -575,7 +579,7 @@ ALL: tuple[Mutant, ...] = (
     Mutant(
         "grant while learning",
         ((decision, "allot", grant_while_learning),),
-        ("two_seeds",),
+        ("nothing", "two_seeds"),
         200,
         scenes.a_seed_away_while_the_master_is_restored,
     ),
@@ -583,7 +587,7 @@ ALL: tuple[Mutant, ...] = (
     Mutant(
         "a cold master grants",
         ((decision, "decide", warm_from_the_start),),
-        ("two_seeds",),
+        ("nothing", "two_seeds"),
         200,
         scenes.a_seed_away_while_the_master_is_restored,
     ),
@@ -604,14 +608,14 @@ ALL: tuple[Mutant, ...] = (
     Mutant(
         "past the limit, what is idle is recalled",
         ((decision, "_recalls", recall_what_is_idle),),
-        ("two_seeds",),
+        ("nothing", "two_seeds"),
         200,
         scenes.a_limit_lowered,
     ),
     Mutant(
         "what is recalled is admitted again",
         ((writer, "accounts", SimpleNamespace(**{**vars(accounts), "obey": accounts.receive})),),
-        ("two_seeds",),
+        ("nothing", "two_seeds"),
         200,
         scenes.a_limit_lowered,
     ),
@@ -626,7 +630,7 @@ ALL: tuple[Mutant, ...] = (
     Mutant(
         "a master's ledger that went back is believed",
         ((grants, "check_shown", never_went_back), (grants, "absorb", absorb_blindly)),
-        ("two_seeds",),
+        ("nothing", "two_seeds"),
         200,
         scenes.a_restored_master,
     ),
