@@ -586,7 +586,7 @@ class World:
                 return False
             end = len(site.api.events)
             for replica in site.replicas:
-                if replica.at != end:
+                if replica.at != end or replica.asked:
                     return False
             for copy, _ in site.api.copies.values():
                 spec = self.master.quotas.get(copy.key.name)
