@@ -143,12 +143,18 @@ class Quotas:
         state = self.states.get(name)
         if state is None or copy.metadata.labels.get(UID_LABEL) != state.uid:
             return
-        if self._hear(state, seed, copy, run) or change.old is None or change.old.metadata.uid != copy.metadata.uid:
+        if self._hear(state, seed, copy, run):
             self._controller.queue.add(name)
+        elif change.old is None or change.old.metadata.uid != copy.metadata.uid:
+            self._look_soon(name)
 
     def copy_settled(self, _seed: str, plural: str, name: str) -> None:
         if plural == "resourcequotas" and name in self.states:
-            self._controller.queue.add(name)
+            self._look_soon(name)
+
+    def _look_soon(self, name: str) -> None:
+        """At what was expected to come: in a rush once for all seeds that it comes to."""
+        self._controller.queue.add_after(name, PAUSE if self._seeds.rush.on else 0.0)
 
     def _hear(self, state: QuotaState, seed: str, copy: QuotaCopy, run: Run | None = None) -> bool:
         try:
