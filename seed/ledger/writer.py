@@ -372,8 +372,6 @@ class AccountWriter:
         self, batch: list[_Claim | _Change[object]], account: Account | None
     ) -> tuple[list[object], Account | None]:
         terms = self._terms()
-        if account is not None and terms is not None and any(isinstance(entry, _Claim) for entry in batch):
-            account = accounts.obey(account, terms.grant)
         outcomes: list[object] = []
         reserving: Reserving | None = None
         for entry in batch:
@@ -382,6 +380,7 @@ class AccountWriter:
                     outcomes.append(Fenced())
                     continue
                 if reserving is None:
+                    account = accounts.obey(account, terms.grant)  # also what became free in this very batch
                     reserving = Reserving(account, terms.limits)
                 outcomes.append(reserving.claim(entry.uid, entry.reservation))
                 continue
