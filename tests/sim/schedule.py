@@ -654,6 +654,7 @@ def _tidy(world: World) -> None:
         for uid, stored in site.api.ledger.items():
             kept = {uid for uid, reservation in stored.account.reservations.items() if not reservation.replaces}
             left = kept & (world.written | world.denied)
+            left.difference_update(*(source.between for source in site.sources.values()))
             if left:
                 world.fail(
                     f"{site.name} still keeps reservations of {uid}, although nothing went wrong: {sorted(left)}"
@@ -667,6 +668,8 @@ def unfinished(world: World) -> str:
     for site in world.sites.values():
         if site.dead:
             continue
+        if any(replica.asked for replica in site.replicas):
+            return "requests are under way"
         if all(replica.leader is None for replica in site.replicas):
             return f"{site.name} has no leader"
         for name, (copy, _) in site.api.copies.items():
