@@ -17,7 +17,7 @@ import msgspec
 
 from common import account as accounts
 from common import resources, surge
-from common.account import Account, Reservation
+from common.account import Account, Admitted, Reservation
 from common.resources import ResourceList
 
 
@@ -66,16 +66,36 @@ def count(
     return after
 
 
+def withdraw(account: Account, uid: str, reservation: Reservation) -> Account:
+    """`accounts.withdraw`, also of a loan that has ended meanwhile."""
+    for known in (reservation, _in_quota(reservation)):
+        after = accounts.withdraw(account, uid, known)
+        if after is not account:
+            return after
+    return account
+
+
+def cancel(account: Account, uid: str, admitted: Admitted) -> Account:
+    """`accounts.cancel`, likewise."""
+    if admitted.before is None:
+        return withdraw(account, uid, admitted.after)
+    return accounts.cancel(account, uid, admitted)
+
+
 def _kept_in_quota(account: Account, uid: str) -> Account:
-    """The reservation is one like any other from now on."""
     kept = account.reservations[uid]
-    amount = _regular(kept.amount)
-    reserved = resources.add(resources.subtract(account.reserved, kept.amount), amount)
+    made = _in_quota(kept)
+    reserved = resources.add(resources.subtract(account.reserved, kept.amount), made.amount)
     return msgspec.structs.replace(
         account,
-        reservations={**account.reservations, uid: msgspec.structs.replace(kept, amount=amount, replaces="")},
+        reservations={**account.reservations, uid: made},
         reserved={name: held for name, held in reserved.items() if held},
     )
+
+
+def _in_quota(loan: Reservation) -> Reservation:
+    """One like any other."""
+    return msgspec.structs.replace(loan, amount=_regular(loan.amount), replaces="")
 
 
 def _regular(lent: ResourceList) -> ResourceList:

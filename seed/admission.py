@@ -12,8 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from common import account as accounts
-from common import resources, surge
+from common import loans, resources, surge
 from common.account import Account, Admitted, Fenced, Full, Reservation, Short, Taken
 from common.kube.errors import ApiError, Forbidden
 from common.resources import ResourceList
@@ -273,4 +272,4 @@ def _not_now(outcome: Fenced | Full | Taken, quota: str, decision: str) -> Refus
 
 
 def _cancelling(uid: str, admitted: Admitted) -> Callable[[Account], tuple[Account, None]]:
-    return lambda account: (accounts.cancel(account, uid, admitted), None)
+    return lambda account: (loans.cancel(account, uid, admitted), None)

@@ -61,9 +61,7 @@ class MachineWebhook:
             review = _review.decode(request.body).request
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             return Response(400, f"not an AdmissionReview of a Machine: {error}\n".encode(errors="replace"))
-        checked = (
-            review.object if purpose == "machines" else None
-        )  # the stamp comes before a uid and a generated name
+        checked = review.object if purpose == "machines" else None  # the stamp comes before a uid and a generated name
         if checked is not None and not is_named(checked):
             return Response(400, b"the Machine has no proper name, namespace and uid\n")
         if checked is not None and is_canary(checked.metadata, dry_run=review.dry_run):

@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from common import account as accounts
+from common import loans
 from common.account import Account, Admitted, Fenced, Full, Grant, Outcome, Reservation, Reserving, Short, Taken
 from common.resources import ResourceList
 from seed.ledger.encoding import MalformedLedgerError
@@ -279,7 +280,7 @@ class AccountWriter:
         if entry.reservation.generation:
             return
         uid, reservation = entry.uid, entry.reservation
-        withdrawn = self.change(lambda account: (accounts.withdraw(account, uid, reservation), None))
+        withdrawn = self.change(lambda account: (loans.withdraw(account, uid, reservation), None))
         withdrawn.add_done_callback(lambda ended: None if ended.cancelled() else ended.exception())
 
     async def _commit(self, batch: list[_Claim | _Change[object]], *, read: bool = False) -> None:

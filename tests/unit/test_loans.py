@@ -159,6 +159,20 @@ def test_a_quota_without_surge_lends_nothing() -> None:
     assert outcome == Short({"surge.cpu": 4, "surge.machines": 1})
 
 
+@pytest.mark.parametrize("ended", [False, True], ids=["on surge", "ended meanwhile"])
+def test_a_loan_that_nobody_was_told_of_is_undone(ended: bool) -> None:
+    lent = loan("m0")
+    account, admitted = accounts.reserve(full(), LIMITS, "new", lent)
+    assert isinstance(admitted, Admitted)
+    before = counted(full(), dict(list(OLD.items())[1:])) if ended else full()
+    if ended:
+        account = counted(account, dict(list(OLD.items())[1:]))
+        assert account.reservations["new"].replaces == ""
+    for after in (loans.withdraw(account, "new", lent), loans.cancel(account, "new", admitted)):
+        assert after == before
+        accounts.check(after)
+
+
 def test_loans_of_another_source_are_left_alone() -> None:
     account = lend(full(), "new", loan("x0", source="alpha/c2"))
     after = counted(account, OLD)
