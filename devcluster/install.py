@@ -68,7 +68,7 @@ class Installation:
     seedquota-master, seedquota-seed-1, and with two replicas also seedquota-seed-1-b. Logs are in `directory`.
     `in_flight_window` is in seconds. `organization` is the project's, if it has one. `seed_flags` gives more flags
     to the agents of a seed. With `breakable`, the master's cluster and each seed have an etcd of their own, which can
-    be restored from a snapshot, `links` has the master's way to each seed, and `balancers` that to its webhook: each can
+    be restored from a snapshot, and `links`, the master's way to each seed, and `balancers`, that to its webhook, can
     be cut.
     """
 
