@@ -226,8 +226,13 @@ async def test_up_leaves_nothing_behind_however_it_ends(number: signal.Signals, 
     output = tmp_path / "output"
     with tempfile.TemporaryDirectory() as short:
         command = [sys.executable, "-m", "devcluster", "up", "--seeds", "1"]
-        with output.open("w") as file:
-            up = subprocess.Popen(command, stdout=file, stderr=file, env=os.environ | {"TMPDIR": short})
+        # What runs in the background of a script ignores SIGINT, and so would all that it starts.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            with output.open("w") as file:
+                up = subprocess.Popen(command, stdout=file, stderr=file, env=os.environ | {"TMPDIR": short})
+        finally:
+            signal.signal(signal.SIGINT, before)
         try:
             deadline = time.monotonic() + 60
             while "Ctrl-C stops everything" not in output.read_text():
