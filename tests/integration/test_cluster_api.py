@@ -144,6 +144,9 @@ class Seed:
         for plural in ("machinedeployments", "machinepools", "machines"):
             await self.send("DELETE", f"{CAPI}/{plural}")
         await self.until(lambda found: not found)
+        async with asyncio.timeout(SECONDS):  # the next one may have the same name
+            while await self.items("machinedeployments"):
+                await asyncio.sleep(0.1)
 
 
 @pytest_asyncio.fixture(scope="module")
