@@ -9,20 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from tests.sim.checks import Thing
 from tests.sim.servers import Source
 from tests.sim.world import RESTORE_TAKES, SIZES, UNIT, Site, World
 
 if TYPE_CHECKING:
     from tests.sim.schedule import Chaos
 
-Scene = Callable[["Chaos"], None]
-
 REQUEST = 1.6  # seconds after which no webhook call waits any more
 TAKEOVER = 7.0  # ... and after which a dead leader has a successor
 
 
 class Play:
-    """What scenes are made of."""
+    """What scenes are made of. All is in order when one begins."""
 
     def __init__(self, chaos: Chaos) -> None:
         self.chaos = chaos
@@ -66,6 +65,19 @@ class Play:
             self.write(site)
             self.go(0.5)
 
+    def grow_others(self, site: Site, times: int) -> None:
+        for other in self.sites(4):
+            if other is not site:
+                self.grow(other, times)
+
+    def storms(self, site: Site, times: int, pause: float) -> None:
+        for _ in range(times):
+            self.world.storm(site)
+            self.go(pause)
+
+    def there(self, site: Site) -> list[Thing]:
+        return [self.world.things[uid] for source in site.sources.values() for uid in source.machines]
+
     def write(self, site: Site) -> None:
         """What was admitted is written."""
         for wish in [wish for wish in self.world.wishes if wish.told and wish.thing.source in site.sources]:
@@ -77,6 +89,15 @@ class Play:
         for _ in range(2):
             self.world.storm(site)
         self.go(REQUEST + 0.5)
+
+    def admit_unseen(self, site: Site) -> None:
+        """By who dies then. Neither who leads has heard of it nor the master, whose link is cut."""
+        self.blind(site, 20.0, leads=True)
+        self.world.network.cut.add(("master", site.name))
+        self.world.create(site, self.rng.choice(list(site.sources.values())), UNIT)
+        self.go(0.3)
+        for replica in [replica for replica in site.replicas if replica.leader is None]:
+            self.world.crash_replica(site, replica)
 
     def blind(self, site: Site, seconds: float, *, leads: bool | None = None) -> None:
         """Watches bring nothing to any replica; or to who leads, or to the others."""
@@ -103,11 +124,12 @@ class Play:
         self.chaos.away(self.world.master, RESTORE_TAKES, lambda: self.world.restore_master(snapshot))
 
 
-def another_life_of_the_master(chaos: Chaos) -> None:
+Scene = Callable[[Play], None]
+
+
+def another_life_of_the_master(play: Play) -> None:
     """A replica still has a grant of the master's ledger that a restore has undone, and the account did not take it up
     while that ledger was believed."""
-    play = Play(chaos)
-    play.in_order()
     snapshot = play.world.master.snapshot()
     for site in play.sites(1):
         play.grant_unheard(site)
@@ -120,13 +142,11 @@ def another_life_of_the_master(chaos: Chaos) -> None:
             play.go(play.about(0.3, REQUEST))
 
 
-def an_update_tried_again(chaos: Chaos) -> None:
+def an_update_tried_again(play: Play) -> None:
     """The first one came to nothing; the second is under way when the time of the first is over."""
-    play = Play(chaos)
-    play.in_order()
     world = play.world
     for site in play.sites(1):
-        there = [world.things[uid] for source in site.sources.values() for uid in source.machines]
+        there = play.there(site)
         for thing in [thing for thing in there if not thing.wishes and not thing.resurrected][:3]:
             source = site.sources[thing.source]
             size = {name: amount + 1 for name, amount in source.machines[thing.uid].resources.items()}
@@ -139,10 +159,8 @@ def an_update_tried_again(chaos: Chaos) -> None:
             play.go(11.5)
 
 
-def a_cluster_that_the_leader_does_not_know(chaos: Chaos) -> None:
+def a_cluster_that_the_leader_does_not_know(play: Play) -> None:
     """It is new. Machines of it are admitted by the other replica, and the leader hears of that from the ledger."""
-    play = Play(chaos)
-    play.in_order()
     world = play.world
     for site in play.sites(1):
         key = f"{site.name}/{world.token()}"
@@ -159,10 +177,8 @@ def a_cluster_that_the_leader_does_not_know(chaos: Chaos) -> None:
         play.go(8.0)
 
 
-def a_seed_away_while_the_master_is_restored(chaos: Chaos) -> None:
+def a_seed_away_while_the_master_is_restored(play: Play) -> None:
     """It uses what the master's ledger does not know any more to have granted."""
-    play = Play(chaos)
-    play.in_order()
     world = play.world
     snapshot = world.master.snapshot()
     for site in play.sites(1):
@@ -170,15 +186,11 @@ def a_seed_away_while_the_master_is_restored(chaos: Chaos) -> None:
         world.network.cut.add(("master", site.name))
         play.restore_master(snapshot)
         play.go(RESTORE_TAKES + TAKEOVER)
-        for other in play.sites(4):
-            if other is not site:
-                play.grow(other, 3)
+        play.grow_others(site, 3)
 
 
-def a_report_of_the_life_before(chaos: Chaos) -> None:
+def a_report_of_the_life_before(play: Play) -> None:
     """An account gives back, and loses its ledger before the master has heard of that; then he hears of it."""
-    play = Play(chaos)
-    play.in_order()
     world = play.world
     for site in play.sites(1):
         snapshot = dict(site.api.ledger)
@@ -189,7 +201,7 @@ def a_report_of_the_life_before(chaos: Chaos) -> None:
             if other is not site:
                 world.storm(other)
         play.go(REQUEST)
-        chaos.lose_ledger(site, snapshot)
+        play.chaos.lose_ledger(site, snapshot)
         play.go(RESTORE_TAKES + 0.1)
         world.network.held.pop(link, None)
         play.go(arrives - world.now - 1.0)
@@ -197,10 +209,8 @@ def a_report_of_the_life_before(chaos: Chaos) -> None:
         play.go(2.0)
 
 
-def an_answer_of_the_life_before(chaos: Chaos) -> None:
+def an_answer_of_the_life_before(play: Play) -> None:
     """An account asks with a nonce; the master's answer is under way while he is restored to before what it grants."""
-    play = Play(chaos)
-    play.in_order()
     world = play.world
     snapshot = world.master.snapshot()
     for site in play.sites(1):
@@ -215,27 +225,18 @@ def an_answer_of_the_life_before(chaos: Chaos) -> None:
         play.restore_master(snapshot)
         world.network.held[link] = arrives + 10.0
         play.go(RESTORE_TAKES + 2.0)
-        for other in play.sites(4):
-            if other is not site:
-                play.grow(other, 2)
+        play.grow_others(site, 2)
         play.go(max(arrives - world.now, 0.0) + 0.3)
         play.grow(site, 3)
 
 
-def a_restore_that_nobody_remembers(chaos: Chaos) -> None:
+def a_restore_that_nobody_remembers(play: Play) -> None:
     """Who knew of the last admission is gone: the replica that wrote it, and the master, who had not seen it. Who leads
     lives on, and had not heard of it either."""
-    play = Play(chaos)
-    play.in_order()
     world = play.world
     for site in play.sites(1):
         snapshot = site.api.snapshot()
-        play.blind(site, 20.0, leads=True)
-        world.network.cut.add(("master", site.name))
-        world.create(site, play.rng.choice(list(site.sources.values())), UNIT)
-        play.go(0.3)
-        for replica in [replica for replica in site.replicas if replica.leader is None]:
-            world.crash_replica(site, replica)
+        play.admit_unseen(site)
         for master in list(world.masters):
             world.crash_master(master)
             world.start_master()
@@ -243,63 +244,44 @@ def a_restore_that_nobody_remembers(chaos: Chaos) -> None:
         play.go(RESTORE_TAKES + 1.5)
         world.network.cut.discard(("master", site.name))
         play.see(site)
-        for _ in range(4):
-            world.storm(site)
-            play.go(0.3)
+        play.storms(site, 4, 0.3)
         play.write(site)
 
 
-def a_restore_to_what_the_master_saw_last(chaos: Chaos) -> None:
+def a_restore_to_what_the_master_saw_last(play: Play) -> None:
     """The backup lacks only what the master has not seen, and who wrote that is gone. Who leads lives on, and had not
     heard of it."""
-    play = Play(chaos)
-    play.in_order()
     world = play.world
     for site in play.sites(1):
         snapshot = site.api.snapshot()
-        play.blind(site, 20.0, leads=True)
-        world.network.cut.add(("master", site.name))
-        world.create(site, play.rng.choice(list(site.sources.values())), UNIT)
-        play.go(0.3)
-        for replica in [replica for replica in site.replicas if replica.leader is None]:
-            world.crash_replica(site, replica)
+        play.admit_unseen(site)
         play.restore_seed(site, snapshot)
         play.go(RESTORE_TAKES)
         world.network.cut.discard(("master", site.name))
         play.see(site)
         play.go(1.5)
-        for _ in range(4):
-            world.storm(site)
-            play.go(0.3)
+        play.storms(site, 4, 0.3)
         play.write(site)
 
 
-def a_restore_of_the_life_before(chaos: Chaos) -> None:
+def a_restore_of_the_life_before(play: Play) -> None:
     """The account lost its ledger once, and has given back since; a restore of all brings its former life back. Who
     leads does not look at his lease, so he does not know."""
-    play = Play(chaos)
-    play.in_order()
     world = play.world
     for site in play.sites(1):
         snapshot = site.api.snapshot()
-        chaos.lose_ledger(site, dict(site.api.ledger))
+        play.chaos.lose_ledger(site, dict(site.api.ledger))
         play.go(RESTORE_TAKES + 20.0)
-        for other in play.sites(4):
-            if other is not site:
-                play.grow(other, 3)
+        play.grow_others(site, 3)
         for replica in site.replicas:
             replica.deaf_until = world.now + 20.0
         play.restore_seed(site, snapshot)
         play.go(RESTORE_TAKES + 0.5)
-        for _ in range(4):
-            world.storm(site)
-            play.go(0.3)
+        play.storms(site, 4, 0.3)
 
 
-def a_limit_lowered(chaos: Chaos) -> None:
+def a_limit_lowered(play: Play) -> None:
     """Everybody has heard. Then something is deleted, and others are created before the master hears of that."""
-    play = Play(chaos)
-    play.in_order()
     world = play.world
     for site in play.sites(4):
         play.grow(site, 2)
@@ -310,10 +292,10 @@ def a_limit_lowered(chaos: Chaos) -> None:
     for site in play.sites(4):
         if play.rng.random() < 0.5:
             world.network.cut.add(("master", site.name))
-        there = [world.things[uid] for source in site.sources.values() for uid in source.machines]
+        there = play.there(site)
         for thing in play.rng.sample(there, min(len(there), 2)):
             world.delete(thing)
-        chaos.rounds()
+        play.chaos.rounds()
         world.tighten()
         world.storm(site)
         world.pass_time(0.03)
@@ -322,14 +304,12 @@ def a_limit_lowered(chaos: Chaos) -> None:
         play.go(0.5)
 
 
-def updates_before_the_count(chaos: Chaos) -> None:
+def updates_before_the_count(play: Play) -> None:
     """The quota is full. One object is created and updated twice before the leader hears more than the first of it."""
-    play = Play(chaos)
-    play.in_order()
     world = play.world
     for site in play.sites(1):
         play.grow(site, 5)
-        there = [world.things[uid] for source in site.sources.values() for uid in source.machines]
+        there = play.there(site)
         play.rng.shuffle(there)
         for thing in there[:2]:
             if not thing.wishes:
@@ -354,10 +334,8 @@ def updates_before_the_count(chaos: Chaos) -> None:
         play.go(1.0)
 
 
-def an_older_ledger_under_the_leader(chaos: Chaos) -> None:
+def an_older_ledger_under_the_leader(play: Play) -> None:
     """A restore undoes what the leader has written. He does not look at his lease, and finds out by what he knows."""
-    play = Play(chaos)
-    play.in_order()
     world = play.world
     for site in play.sites(1):
         snapshot = site.api.snapshot()
@@ -367,15 +345,11 @@ def an_older_ledger_under_the_leader(chaos: Chaos) -> None:
         play.go(0.5)
         play.restore_seed(site, snapshot)
         play.go(RESTORE_TAKES + 0.1)
-        for _ in range(5):
-            world.storm(site)
-            play.go(0.3)
+        play.storms(site, 5, 0.3)
 
 
-def an_older_grant(chaos: Chaos) -> None:
+def an_older_grant(play: Play) -> None:
     """A message of the master arrives when a later one was taken up, and the next is late, too."""
-    play = Play(chaos)
-    play.in_order()
     world = play.world
     for site in play.sites(1):
         link = ("master", site.name)
@@ -391,17 +365,15 @@ def an_older_grant(chaos: Chaos) -> None:
         play.go(1.0)
 
 
-def a_lost_ledger(chaos: Chaos) -> None:
+def a_lost_ledger(play: Play) -> None:
     """All of it, or what is new; while something that it admitted is under way."""
-    play = Play(chaos)
-    play.in_order()
     world = play.world
     for site in play.sites(1):
         snapshot = dict(site.api.ledger) if play.rng.random() < 0.5 else {}
         play.grow(site, 2)
         world.storm(site)
         play.go(0.3)
-        chaos.lose_ledger(site, snapshot)
+        play.chaos.lose_ledger(site, snapshot)
         play.go(RESTORE_TAKES)
         for _ in range(3):
             play.go(0.2)
@@ -412,17 +384,15 @@ def a_lost_ledger(chaos: Chaos) -> None:
             world.storm(site)
 
 
-def a_source_that_goes_away(chaos: Chaos) -> None:
+def a_source_that_goes_away(play: Play) -> None:
     """Between the news of a deletion and its count."""
-    play = Play(chaos)
-    play.in_order()
     world = play.world
     for site in play.sites(1):
         play.grow(site, 4)
         source = play.rng.choice(list(site.sources.values()))
         for uid in list(source.machines)[:1]:
             world.delete(world.things[uid])
-        chaos.rounds()
+        play.chaos.rounds()
         world.network.cut.add((site.name, source.name))
         play.hear_of_one_more(site, source)
         for _ in range(3):
@@ -431,10 +401,8 @@ def a_source_that_goes_away(chaos: Chaos) -> None:
         play.go(REQUEST)
 
 
-def a_cold_start_from_a_backup(chaos: Chaos) -> None:
+def a_cold_start_from_a_backup(play: Play) -> None:
     """Nobody who is alive has seen the ledger that was."""
-    play = Play(chaos)
-    play.in_order()
     world = play.world
     for site in play.sites(1):
         snapshot = site.api.snapshot()
@@ -445,15 +413,11 @@ def a_cold_start_from_a_backup(chaos: Chaos) -> None:
         play.go(RESTORE_TAKES)
         for _ in range(2):
             world.start_replica(site)
-        for _ in range(20):
-            world.storm(site)
-            play.go(0.35)
+        play.storms(site, 20, 0.35)
 
 
-def what_is_admitted_is_not_seen(chaos: Chaos) -> None:
+def what_is_admitted_is_not_seen(play: Play) -> None:
     """Its source is away for longer than anything can be under way."""
-    play = Play(chaos)
-    play.in_order()
     world = play.world
     for site in play.sites(1):
         source = play.rng.choice(list(site.sources.values()))
@@ -465,25 +429,19 @@ def what_is_admitted_is_not_seen(chaos: Chaos) -> None:
         play.go(play.about(20.0, 24.0))
 
 
-def a_restored_master(chaos: Chaos) -> None:
+def a_restored_master(play: Play) -> None:
     """What he has granted since the backup is used."""
-    play = Play(chaos)
-    play.in_order()
     snapshot = play.world.master.snapshot()
     for site in play.sites(1):
         play.grow(site, 3)
         play.restore_master(snapshot)
         play.go(RESTORE_TAKES + TAKEOVER)
-        for other in play.sites(4):
-            if other is not site:
-                play.grow(other, 3)
+        play.grow_others(site, 3)
 
 
-def two_masters(chaos: Chaos) -> None:
+def two_masters(play: Play) -> None:
     """One does not look at his lease, and believes to lead while the other does."""
-    play = Play(chaos)
-    play.in_order()
-    world = play.world
+    world, chaos = play.world, play.chaos
     while len(world.masters) < 2:
         world.start_master()
     for master in world.masters:

@@ -10,7 +10,7 @@ from common import grants
 from seed.ledger.store import Stored
 from tests.sim import faults, product
 from tests.sim.master_side import MasterReplica
-from tests.sim.scenes import Scene
+from tests.sim.scenes import Play, Scene
 from tests.sim.seed_side import Replica, choose_lag
 from tests.sim.servers import Source
 from tests.sim.world import RESTORE_TAKES, SIZES, UNIT, Site, World
@@ -131,7 +131,9 @@ class Chaos:
     def play(self, scene: Scene) -> None:
         if self.world.tracing:
             self.world.note(f"== scene {scene.__name__}")
-        scene(self)
+        play = Play(self)
+        play.in_order()
+        scene(play)
         if self.world.truth.found is not None:
             raise self.world.truth.found
 
