@@ -84,6 +84,16 @@ def supersedes(said: Report, known: Report | None) -> bool:
     )
 
 
+def is_late(holding: Holding, said: Report) -> bool:
+    """Whether a report is older than what was taken up of this life: what it tells of use was true once.
+
+    A copy shows it where an earlier one arrived after a later one, to a master that has not seen the later one.
+    """
+    return said.incarnation == holding.account and any(
+        amount > said.returned.get(name, 0) for name, amount in holding.returned.items()
+    )
+
+
 def held(holding: Holding) -> dict[str, int]:
     return resources.subtract(holding.granted, holding.returned)
 

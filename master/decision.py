@@ -141,7 +141,7 @@ def _seats(limits: ResourceList, ledger: MasterLedger, seeds: Sequence[SeedFacts
         if holding is None:
             continue
         held = grants.held(holding)
-        report = seed.report
+        report = seed.report if seed.report is not None and not grants.is_late(holding, seed.report) else None
         use = resources.add(report.used, report.reserved) if report is not None else seed.use
         speaks = (
             report is not None
@@ -158,7 +158,7 @@ def _seats(limits: ResourceList, ledger: MasterLedger, seeds: Sequence[SeedFacts
                 seed=seed.name,
                 held=held,
                 use=use,
-                counted=report.used if report is not None else seed.use or {},
+                counted=report.used if report is not None and report.incarnation == holding.account else {},
                 ask=ask,
                 answered=seed.answered,
                 reachable=speaks and not seed.silent,

@@ -119,15 +119,17 @@ class Truth:
         self.limits[uid] = limits
 
     def tighten(self, uid: str) -> None:
-        """Everybody has heard the limits: what is past them and not on surge can only become less."""
+        """Everybody has heard the limits: what is past the limit, or stands past the surge, can only become less."""
         self.check(uid)
         total, ceiling, limits = self.totals[uid], self.ceiling[uid], self.limits[uid]
         for name in [name for name in ceiling if name not in limits]:
             del ceiling[name]
         for name, limit in limits.items():
-            on_surge = min(self.lent(uid, name), limits.get(surge.PREFIX + name, 0))
-            admitted = total.get(name, 0) - on_surge
-            ceiling[name] = max(limit, admitted)
+            if name.startswith(surge.PREFIX):
+                standing = self.lent(uid, name.removeprefix(surge.PREFIX))
+            else:
+                standing = total.get(name, 0) - (self.lent(uid, name) if surge.PREFIX + name in limits else 0)
+            ceiling[name] = max(limit, standing)
         self.check(uid)
 
     def excuse(self) -> None:

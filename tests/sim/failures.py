@@ -10,6 +10,7 @@ FOUND: dict[int, str] = {
     342: "an update on top of a creation that was just counted is counted twice, and the master covered the double",
     1265: "a limit was lowered; what was deleted afterwards was admitted again on two seeds before it was recalled",
     159_521: "a count whose outcome was not known arrived late and undid a later one that had found nothing to write",
+    1_016_483: "a report arrived late, after a later one; a new master saw it first and covered what was given back",
     1_000_000_369: "a creation repeated through another replica lost its reservation when the repeat was given up",
     1_000_000_029: "... and within one replica, when the first call's write was late",
 }

@@ -106,6 +106,24 @@ def test_use_that_nobody_admitted_is_covered_and_recalled_in_one_message():
     assert found.recalls == {"eu": {"cpu": 3}, "us": {"cpu": 3}}
 
 
+def test_a_report_that_came_late_covers_nothing_that_was_given_back_since():
+    before = MasterLedger(
+        incarnation="m",
+        seeds={
+            "eu": Holding(account="eu", granted={"cpu": 2}, returned={"cpu": 1}),
+            "us": Holding(account="us", granted={"cpu": 9}),
+        },
+    )
+    found = decided(before, seed("eu", report=report("eu", 2, used=2)), seed("us", 9, 9))
+    assert found.ledger == before
+    assert found.seats[0].use == {"cpu": 1}, "what it holds: nobody knows what it uses"
+
+
+def test_what_another_life_of_an_account_has_counted_is_not_covered():
+    found = decided(ledger(eu=2), seed("eu", report=report("eu before", 2, used=7)))
+    assert found.ledger == ledger(eu=2)
+
+
 def test_a_ledger_that_learns_ends_that_once_every_present_seed_is_learned():
     before = forgotten(ledger(eu=4), "m2")
     assert decided(before, seed("eu", report=None)).learning
