@@ -146,7 +146,8 @@ class Storm:
             }
             for name, status in ended.items():
                 self.ended.append(name)
-                self.note(f"{name} ended by itself with status {status}")
+                last = self._servers[name].log.read_text(errors="replace").splitlines()[-1:]
+                self.note(f"{name} ended by itself with status {status}: {''.join(last)}")
             self._busy |= ended.keys()
             await asyncio.gather(*(self._up(self._servers[name]) for name in ended))
             self._busy -= ended.keys()
