@@ -283,10 +283,11 @@ class Truth:
             returned = after.returned.get(name, 0)
             if granted - returned >= used.get(name, 0):
                 continue
+            certain = name in self.limits[uid] and self.clean[uid]
             if returned > before.returned.get(name, 0) and granted - returned < used_before.get(name, 0):
-                raise self._broken(f"{seed} returns {name} of {uid} that is in use")
-            more = after.reserved.get(name, 0) > before.reserved.get(name, 0)
-            if more and name in self.limits[uid] and self.clean[uid]:
+                if certain or not _claims(before, after, name):  # who knows of no limit may, after it was given back
+                    raise self._broken(f"{seed} returns {name} of {uid} that is in use")
+            elif certain and after.reserved.get(name, 0) > before.reserved.get(name, 0):
                 raise self._broken(f"{seed} reserves {name} of {uid} that it does not hold")
 
     def _compare(self, uid: str, seed: str, account: Account) -> None:
@@ -338,6 +339,13 @@ class Truth:
         for name, amount in part.items():
             if amount > whole.get(name, 0):
                 raise self._broken(f"{what}: {amount} {name}, {whole.get(name, 0)}")
+
+
+def _claims(before: Account, after: Account, name: str) -> bool:
+    return any(
+        kept.amount.get(name, 0) and before.reservations.get(uid) is not kept
+        for uid, kept in after.reservations.items()
+    )
 
 
 def more_granted(before: MasterLedger, after: MasterLedger) -> bool:
