@@ -178,11 +178,19 @@ class SeedSpec(Wire):
 
 class SeedStatus(Wire):
     last_seen_time: str = ""
+    version: str = ""
+    clusters: int | None = None
     conditions: list[Condition] = []
 
 
 class Seed(Object, frozen=True, kw_only=True):
     spec: SeedSpec
+    status: SeedStatus = msgspec.field(default_factory=SeedStatus)
+
+
+class SeedCopy(Object, frozen=True, kw_only=True):
+    """The copy of its Seed that a seed has, as the seed reads it: there its leader says how the seed is."""
+
     status: SeedStatus = msgspec.field(default_factory=SeedStatus)
 
 
@@ -245,6 +253,7 @@ PROJECTS = Resource(GROUP, VERSION, "projects", "Project", False, Project)
 ORGANIZATIONS = Resource(GROUP, VERSION, "organizations", "Organization", False, Organization)
 QUOTA_SETTINGS = Resource(GROUP, VERSION, "quotasettings", "QuotaSettings", False, QuotaSettings)
 SEEDS = Resource(GROUP, VERSION, "seeds", "Seed", False, Seed)
+SEED_COPIES = Resource(GROUP, VERSION, "seeds", "Seed", False, SeedCopy)
 USER_CLUSTERS = Resource(GROUP, VERSION, "userclusters", "UserCluster", True, UserCluster)
 MASTER_LEDGERS = Resource(GROUP, VERSION, "quotaledgers", "QuotaLedger", True, MasterQuotaLedger)
 

@@ -10,7 +10,7 @@ from common.kube.resource import Resource
 
 
 class Named(Object, frozen=True):
-    """A Project, Organization or QuotaSettings, on the master or a seed."""
+    """A Project, Organization, QuotaSettings or a Seed's copy, on the master or a seed."""
 
     spec: dict[str, object] = {}
     status: dict[str, object] = {}
@@ -77,4 +77,5 @@ QUOTA_COPIES = Resource(GROUP, VERSION, "resourcequotas", "ResourceQuota", False
 PROJECTS = Resource(GROUP, VERSION, "projects", "Project", False, Named)
 ORGANIZATIONS = Resource(GROUP, VERSION, "organizations", "Organization", False, Named)
 QUOTA_SETTINGS = Resource(GROUP, VERSION, "quotasettings", "QuotaSettings", False, Named)
+SEED_COPIES = Resource(GROUP, VERSION, "seeds", "Seed", False, Named)
 SECRETS = Resource("", "v1", "secrets", "Secret", True, Secret)

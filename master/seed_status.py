@@ -9,6 +9,7 @@ from common.conditions import now
 from common.kube.client import Cluster
 from common.kube.controller import Controller, ReconcileHook
 from common.kube.errors import NotFound
+from common.metrics import build_version
 from master.caches import Caches
 from master.quotas import Quotas
 from master.seeds import Phase, SeedLink, Seeds
@@ -27,6 +28,8 @@ class _Shown:
         self.fenced: int | None = None
         self.seen_at: float | None = None  # the link's last contact when lastSeenTime was last written
         self.last_seen_time = ""
+        self.version = ""
+        self.clusters: int | None = None
 
 
 class SeedStatuses:
@@ -67,11 +70,15 @@ class SeedStatuses:
         if shown is None or shown.uid != seed.metadata.uid:
             shown = self._shown[name] = _Shown(seed.metadata.uid, seed.status.conditions)
             shown.last_seen_time = seed.status.last_seen_time
+            shown.version, shown.clusters = seed.status.version, seed.status.clusters
+        told = link.told
+        version, clusters = (told.version, told.clusters) if told is not None else (shown.version, shown.clusters)
         fenced = sorted(self._quotas.fenced.get(name, ()))
         conditions = seed_conditions(self._health(seed, link, fenced), shown.conditions, now())
         contact = link.last_contact
         seen = contact is not None and (shown.seen_at is None or contact - shown.seen_at >= SEEN_EVERY)
-        if conditions == shown.conditions and shown.fenced == len(fenced) and not seen:
+        same = (version, clusters, len(fenced)) == (shown.version, shown.clusters, shown.fenced)
+        if conditions == shown.conditions and same and not seen:
             return LOOK_EVERY
         if contact is not None:
             shown.last_seen_time = now(contact - time.monotonic())
@@ -83,6 +90,10 @@ class SeedStatuses:
         }
         if shown.last_seen_time:
             status["lastSeenTime"] = shown.last_seen_time
+        if version:
+            status["version"] = version
+        if clusters is not None:
+            status["clusters"] = clusters
         try:
             await self._cluster.apply(
                 SEEDS,
@@ -93,6 +104,7 @@ class SeedStatuses:
         except NotFound:
             return LOOK_EVERY
         shown.conditions, shown.fenced = conditions, len(fenced)
+        shown.version, shown.clusters = version, clusters
         return LOOK_EVERY
 
     def _health(self, seed: Seed, link: SeedLink, fenced: list[str]) -> SeedHealth:
@@ -107,11 +119,15 @@ class SeedStatuses:
         if not link.connected:
             reason = Phase.UNREACHABLE if link.phase is Phase.CONNECTING else link.phase
             return SeedHealth(generation=generation, connected=False, reason=reason.value, message=link.problem)
-        sync = link.sync
+        sync, told = link.sync, link.told
         return SeedHealth(
             generation=generation,
             connected=True,
             message="",
+            own_version=build_version(),
+            version=told.version if told is not None else "",
+            said=told.conditions if told is not None else (),
+            silent=time.monotonic() - link.told_at,
             synced=sync is not None and sync.outstanding == 0,
             outstanding=sync.outstanding if sync is not None else 0,
             failing=sorted(sync.failing.values()) if sync is not None else (),

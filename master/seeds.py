@@ -16,7 +16,9 @@ import time
 from collections.abc import Callable, Iterable
 from enum import Enum
 
-from common.api import ORGANIZATIONS, SecretRef, Seed
+import msgspec
+
+from common.api import ORGANIZATIONS, UID_LABEL, SecretRef, Seed, SeedStatus
 from common.kube.client import Cluster, RequestHook
 from common.kube.controller import ReconcileHook
 from common.kube.errors import ApiError, Forbidden, Unauthorized
@@ -25,7 +27,7 @@ from common.kube.meta import Object
 from common.kube.reflector import Change, Store
 from common.rush import Rush
 from master.caches import Caches, changed_name
-from master.objects import QuotaCopy
+from master.objects import Named, QuotaCopy
 from master.publisher import Publisher
 from master.quota_state import Run
 from master.sync import CopySync, SeedCaches
@@ -56,7 +58,7 @@ class SeedLink:
 
     `problem` says why the phase is not CONNECTED, for people, without credentials. `settled`: it was connected once or
     has failed once. `heard`: what it has was listed since this link was made. `last_contact` is time.monotonic(), None:
-    never.
+    never. `told`: what the seed's agent said last of the seed, and `told_at` when that was heard.
     """
 
     def __init__(
@@ -79,6 +81,8 @@ class SeedLink:
         self.settled = False
         self.heard = False
         self.last_contact: float | None = None
+        self.told: SeedStatus | None = None
+        self.told_at = 0.0
         self.sync: CopySync | None = None
         self._caches = caches
         self._namespace = namespace
@@ -186,7 +190,7 @@ class SeedLink:
         self._cluster, self._there, self.sync = cluster, there, sync
         self._sessions += 1
         async with asyncio.TaskGroup() as group:
-            for reflector in there.all:
+            for reflector in (*there.all, there.seed):
                 group.create_task(reflector.run())
             group.create_task(sync.run())
             group.create_task(self.publisher.run())
@@ -250,6 +254,19 @@ class SeedLink:
             if after is not None:
                 self.publisher.seen(after.metadata.name, after)
             self._on_copy(self.name, Change(before, after), self._run_of_watch())
+        elif isinstance(new, Named) and plural == "seeds":
+            self._hear(new)
+
+    def _hear(self, copy: Named) -> None:
+        if copy.metadata.labels.get(UID_LABEL) != self.seed.metadata.uid:
+            return
+        try:
+            told = msgspec.convert(copy.status, SeedStatus)
+        except msgspec.ValidationError as error:
+            log.warning("what the seed says of itself cannot be read", extra={"seed": self.name, "error": str(error)})
+            return
+        if told.version and told != self.told:
+            self.told, self.told_at = told, time.monotonic()
 
     def _run_of_watch(self) -> Run | None:
         """That a change of a copy came by, None while a list tells it."""
@@ -367,6 +384,8 @@ class Seeds:
         else:
             link.start()
             link.check()
+        if news and link.sync is not None:
+            link.sync.add(("seeds", name))
         if news:  # not each write of its status: every quota is looked at
             log.info("seed changed", extra={"seed": name, "state": seed.spec.state})
             self.on_seed(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Literal
 
@@ -16,6 +17,7 @@ from master.objects import QuotaStatus, SeedUsage, Summary, SurgeStatus
 MAX_SEEDS = 32  # lines in a status; 1,000 of them would rewrite 300 KB at every count
 STALE_AFTER = 10.0  # seconds without contact from which a seed's count is called stale
 NAMED = 3  # seeds that a message names
+SILENT_AFTER = 90.0  # seconds without a sign of life from which an agent may be dead; seed/seed_status.py gives three
 
 _FIRST = ("cpu", "memory", "storage", "machines", "clusters")
 _TROUBLE = {"Stale": 0, "Learning": 1, "Fenced": 2}
@@ -179,10 +181,26 @@ class SeedHealth(msgspec.Struct, frozen=True, kw_only=True):
     failing: Sequence[str] = ()
     fenced: Sequence[str] = ()  # quotas whose account is fenced
     learning: Sequence[str] = ()  # quotas that wait for this seed's answer
+    own_version: str = ""
+    version: str = ""  # of the seed's agent
+    said: Sequence[Condition] = ()  # ... and its conditions
+    silent: float = 0.0  # seconds since it said anything
+
+
+def skewed(own: str, other: str) -> bool:
+    """Whether master and seed are more than one minor version apart. Of what is no version nothing is known."""
+    found = [re.match(r"v?(\d+)\.(\d+)", text) for text in (own, other)]
+    (major, minor), (other_major, other_minor) = [map(int, each.groups()) if each else (0, 0) for each in found]
+    return all(found) and (major != other_major or abs(minor - other_minor) > 1)
 
 
 def seed_conditions(view: SeedHealth, before: list[Condition], now: str) -> list[Condition]:
-    connected = _condition("Connected", view.connected, view.reason, view.message)
+    skew = view.connected and skewed(view.own_version, view.version)
+    if skew:
+        versions = f"the seed runs version {view.version}, the master {view.own_version}"
+        connected = _condition("Connected", True, "VersionSkew", f"{versions}: one minor version apart is supported")
+    else:
+        connected = _condition("Connected", view.connected, view.reason, view.message)
     if view.synced is None:
         synced = _condition("Synced", None, "NotConnected", "the seed cannot be asked what it has")
     elif view.synced:
@@ -198,14 +216,30 @@ def seed_conditions(view: SeedHealth, before: list[Condition], now: str) -> list
         accounts = _condition("AccountsOpen", False, "Fenced", f"{_some(view.fenced)} admit nothing until recounted")
     else:
         accounts = _condition("AccountsOpen", True, "AllOpen", "every account admits")
-    parts = (connected, synced, accounts)
-    failed = next((part for part in parts if part.status != "True"), None)
-    if failed is None:
-        ready = _condition("Ready", True, "Ready", "connected, in sync, all accounts open")
-    else:
+    serving = _webhook_serving(view)
+    parts = (connected, synced, accounts, serving)
+    failed = next((part for part in parts[:-1] if part.status != "True" or part.reason == "VersionSkew"), None)
+    if failed is not None:
         ready = _condition("Ready", False, failed.reason, failed.message)
+    elif serving.status != "True":
+        ready = msgspec.structs.replace(serving, type="Ready")
+    else:
+        ready = _condition("Ready", True, "Ready", "connected, in sync, all accounts open, the webhook serves")
     conditions = [msgspec.structs.replace(each, observed_generation=view.generation) for each in (ready, *parts)]
     return transition(before, conditions, now)
+
+
+def _webhook_serving(view: SeedHealth) -> Condition:
+    kind = "WebhookServing"
+    said = next((condition for condition in view.said if condition.type == kind), None)
+    if not view.connected:
+        return _condition(kind, None, "NotConnected", "the seed cannot be asked")
+    if said is None:
+        return _condition(kind, None, "NotReported", "no agent on the seed has said yet whether it is asked")
+    if view.silent >= SILENT_AFTER:
+        heard = f"no agent on the seed has led for {age(view.silent)}; the last one said {said.reason}"
+        return _condition(kind, None, "AgentSilent", heard)
+    return msgspec.structs.replace(said, last_transition_time="")
 
 
 def _ready(view: QuotaView) -> Condition:

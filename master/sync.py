@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from common.api import MANAGED_BY_LABEL, MASTER_MANAGER, RELEASED_ANNOTATION, UID_LABEL, ResourceQuotaStatus
+from common.api import MANAGED_BY_LABEL, MASTER_MANAGER, RELEASED_ANNOTATION, UID_LABEL, ResourceQuotaStatus, Seed
 from common.kube.client import Cluster
 from common.kube.controller import Controller, ReconcileHook
 from common.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
@@ -19,7 +19,16 @@ from common.kube.reflector import Change, Reflector, Store
 from common.kube.resource import Resource
 from common.rush import PAUSE, Rush
 from master.caches import BY_SUBJECT, Caches, subject_of
-from master.objects import ORGANIZATIONS, PROJECTS, QUOTA_COPIES, QUOTA_SETTINGS, MasterQuota, Named, QuotaCopy
+from master.objects import (
+    ORGANIZATIONS,
+    PROJECTS,
+    QUOTA_COPIES,
+    QUOTA_SETTINGS,
+    SEED_COPIES,
+    MasterQuota,
+    Named,
+    QuotaCopy,
+)
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +56,10 @@ class SeedCaches:
         self.projects: Reflector[Named] = Reflector(cluster, PROJECTS, on_change=tells("projects"))
         self.organizations: Reflector[Named] = Reflector(cluster, ORGANIZATIONS, on_change=tells("organizations"))
         self.settings: Reflector[Named] = Reflector(cluster, QUOTA_SETTINGS, on_change=tells("quotasettings"))
+        # Not one of `all`: what a seed says of itself is for people, and no reason to do without the seed.
+        self.seed: Reflector[Named] = Reflector(
+            cluster, SEED_COPIES, field_selector=f"metadata.name={cluster.name}", on_change=tells("seeds")
+        )
 
     @property
     def all(self) -> tuple[Reflector[QuotaCopy], Reflector[Named], Reflector[Named], Reflector[Named]]:
@@ -123,7 +136,7 @@ class CopySync:
         return len(self._unsynced)
 
     def _keys(self) -> set[Key]:
-        keys: set[Key] = set()
+        keys: set[Key] = {("seeds", self._seed)}
         for plural in ("quotasettings", "organizations", "projects", "resourcequotas"):
             for side in (self._caches, self._there):
                 keys.update((plural, name) for name in _store(side, plural).keys())  # noqa: SIM118
@@ -131,11 +144,16 @@ class CopySync:
 
     def _desired(self, key: Key) -> MasterQuota | Named | None:
         plural, name = key
+        if plural == "seeds":
+            seed = self._caches.seeds.store.get(name)
+            return seed_copy(seed) if seed is not None else None
         found: MasterQuota | Named | None = _store(self._caches, plural).get(name)
         return found
 
     def _actual(self, key: Key) -> QuotaCopy | Named | None:
         plural, name = key
+        if plural == "seeds":
+            return self._there.seed.store.get(name)
         found: QuotaCopy | Named | None = _store(self._there, plural).get(name)
         return found
 
@@ -164,6 +182,8 @@ class CopySync:
         if actual.metadata.uid == desired.metadata.uid:
             self.same_cluster = True
             raise Conflict(409, "Conflict", f"seed {self._seed} is the master itself")
+        if key[0] == "seeds" and "copyOf" not in actual.spec:
+            raise Conflict(409, "Conflict", f"seed {self._seed} is a master, too, with a Seed of that name")
         if actual.metadata.deletion_timestamp is not None:
             return FINALIZING
         of = actual.metadata.labels.get(UID_LABEL)
@@ -241,6 +261,11 @@ class CopySync:
         return {"seed": self._seed, "kind": key[0], "object": key[1]}
 
 
+def seed_copy(seed: Seed) -> Named:
+    """What the seed itself gets of it: nothing of where its kubeconfig is."""
+    return Named(metadata=seed.metadata, spec={"copyOf": seed.metadata.uid, "state": seed.spec.state})
+
+
 def _labels(desired: Object) -> dict[str, str]:
     return {UID_LABEL: desired.metadata.uid, MANAGED_BY_LABEL: MASTER_MANAGER}
 
@@ -256,4 +281,10 @@ def _store(side: Caches | SeedCaches, plural: str) -> Store[Any]:
 
 
 def _named(key: Key) -> Resource[Named]:
-    return {"projects": PROJECTS, "organizations": ORGANIZATIONS, "quotasettings": QUOTA_SETTINGS}[key[0]]
+    named = {
+        "projects": PROJECTS,
+        "organizations": ORGANIZATIONS,
+        "quotasettings": QUOTA_SETTINGS,
+        "seeds": SEED_COPIES,
+    }
+    return named[key[0]]

@@ -20,25 +20,17 @@ from common.kube.client import Cluster
 from common.kube.errors import ApiError, Forbidden
 from common.kube.meta import ObjectMeta
 from common.kube.resource import Resource
+from seed.serving import DENIED, Proof
 from seed.source import MACHINES
 from seed.webhook_configuration import WEBHOOK
 
 log = logging.getLogger(__name__)
 
 ANNOTATION = "seedquota.io/canary"
-DENIED = "CanaryDenied"  # the cause that seed/verdict.py gives
 EVERY = 60.0  # seconds
 SOON = 5.0  # ... after one that proved nothing
 TAKES_UP = 1.0  # ... in which an API server has taken up a configuration
 TIMEOUT = 35.0  # ... for one: a webhook may take 30
-
-
-class Proof(msgspec.Struct, frozen=True):
-    """What the last canary showed, with a condition's reason and message. `enforced` is None where it was nothing."""
-
-    enforced: bool | None
-    reason: str
-    message: str = ""
 
 
 class Sample(msgspec.Struct, frozen=True):

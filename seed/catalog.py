@@ -146,13 +146,14 @@ def parse_quota(copy: ResourceQuota) -> Quota | None:
 
 
 class Catalog:
-    """Every replica keeps one. `on_quota(name)` and `on_user_cluster(key)` tell what changed."""
+    """Every replica keeps one. `on_quota(name)`, `on_user_cluster(key)` and `on_hosted(key)` tell what changed."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._quotas: dict[str, Quota] = {}
         self._by_subject: dict[tuple[str, str], dict[str, Quota]] = {}
         self._quota_listeners: list[Callable[[str], None]] = []
         self._cluster_listeners: list[Callable[[str], None]] = []
+        self._hosted_listeners: list[Callable[[str], None]] = []
         self.hosted: dict[str, UserCluster] = {}  # by key, see `host`
         self._unenforced: set[str] = set()  # see `tell_enforced`
         self._hosted_by_project: dict[str, dict[str, UserCluster]] = {}
@@ -282,6 +283,14 @@ class Catalog:
                 self._reached[cluster.metadata.uid] = cluster
         if is_of_kubermatic(key):
             self._tell_of_cluster(key)
+        for listener in tuple(self._hosted_listeners):
+            listener(key)
+
+    def count_clusters(self) -> int:
+        """A UserCluster and the Cluster of Cluster API of its namespace, name and project are one."""
+        declared = {(cluster.spec.project, cluster.metadata.key) for cluster in self.user_clusters.store.values()}
+        hosted = {(cluster.spec.project, key.replace(f"/{HOSTED}", "/")) for key, cluster in self.hosted.items()}
+        return len(declared | hosted)
 
     def followed(self) -> list[UserCluster]:
         """Those whose Machines are in an API server of their own, or declared to be in the seed's."""
@@ -303,6 +312,10 @@ class Catalog:
     def on_user_cluster(self, listener: Callable[[str], None]) -> Callable[[], None]:
         self._cluster_listeners.append(listener)
         return lambda: self._cluster_listeners.remove(listener)
+
+    def on_hosted(self, listener: Callable[[str], None]) -> Callable[[], None]:
+        self._hosted_listeners.append(listener)
+        return lambda: self._hosted_listeners.remove(listener)
 
     def _quota_changed(self, change: Change[ResourceQuota]) -> None:
         copy = change.new if change.new is not None else change.old

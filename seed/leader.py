@@ -23,6 +23,7 @@ from seed.clusters.sources import ClusterSources
 from seed.counting import Counting
 from seed.kubermatic.view import KubermaticView
 from seed.ledger.store import Store, StoreUnavailableError
+from seed.seed_status import SeedStatus
 from seed.sizing import Sizing
 from seed.source import Followed
 from seed.user_clusters import UserClusters
@@ -134,6 +135,7 @@ class Leader:
         def state_changed(source: Followed) -> None:
             accounts.look_again(source.project)
 
+        status = SeedStatus(self._cluster, self._catalog)
         user_clusters = UserClusters(
             self._cluster,
             self._catalog,
@@ -141,6 +143,7 @@ class Leader:
             self._sizing,
             on_change=changed,
             on_state=state_changed,
+            on_proof=status.proven,
             on_request=self._on_request,
             on_reconcile=metrics.reconciled,
         )
@@ -156,6 +159,7 @@ class Leader:
             self._desired_for_cluster_api,
             self._lease.namespace,
             on_change=cluster_api_proven,
+            on_proof=status.proven,
         )
         for_clusters = ConfigurationKeeper(self._cluster, self._desired_for_clusters)
         self._keepers = for_cluster_api, for_clusters
@@ -200,6 +204,7 @@ class Leader:
             group.create_task(user_clusters.run(), name="user clusters")
             group.create_task(feed.run(), name="Cluster API")
             group.create_task(clusters.run(), name="clusters")
+            group.create_task(status.run(), name="seed status")
             group.create_task(for_clusters.run(), name="webhook configuration for clusters")
 
     async def _find_hosted(self, key: str) -> UserCluster | None:

@@ -14,8 +14,9 @@ from common.kube.client import Cluster, RequestHook
 from common.kube.controller import Controller, ReconcileHook
 from common.kube.errors import ApiError, NotFound
 from seed import observed
-from seed.canary import Canary, Proof, in_user_cluster
+from seed.canary import Canary, in_user_cluster
 from seed.catalog import Catalog, is_of_kubermatic
+from seed.serving import Proof
 from seed.sizing import Sizing
 from seed.source import Source
 from seed.tally import Unsized
@@ -28,7 +29,8 @@ LOOK_AGAIN = 5.0  # ... while something is wrong, so that its end is seen
 
 
 class UserClusters:
-    """Runs while this replica leads. `on_change` and `on_state` are told what `Source` tells."""
+    """Runs while this replica leads. `on_change` and `on_state` are told what `Source` tells, `on_proof` how far it is
+    proven that Machines are checked there."""
 
     def __init__(
         self,
@@ -39,6 +41,7 @@ class UserClusters:
         *,
         on_change: Callable[[Source, bool], None],
         on_state: Callable[[Source], None],
+        on_proof: Callable[[str, Proof | None], None],
         on_request: RequestHook | None = None,
         on_reconcile: ReconcileHook | None = None,
     ) -> None:
@@ -53,6 +56,7 @@ class UserClusters:
         self._sizing = sizing
         self._on_change = on_change
         self._on_state = on_state
+        self._on_proof = on_proof
         self._on_request = on_request
         self._controller: Controller[str] = Controller(
             "userclusters", self._reconcile, workers=4, timeout=30, on_reconcile=on_reconcile
@@ -85,6 +89,7 @@ class UserClusters:
             source = None
         if cluster is None:
             self._catalog.tell_enforced(key, True)
+            self._on_proof(key, None)
             observed.no_machines(key)
             return None
         if source is None:
@@ -170,6 +175,7 @@ class UserClusters:
         proof = canary.proof if canary is not None else None
         wanted = judge(cluster, source, keeper, proof, unsized)
         observed.canary(source.key, proof.enforced if proof is not None else None)
+        self._on_proof(source.key, _shown(wanted, proof, source))
         observed.machines(source.key, unsized.counts, source.drift.count)
         # a quota that comes to limit what its Machines take in no known amount is not told to this loop
         settled = all(condition.status == "True" for condition in wanted) and not source.tally.unknown
@@ -239,6 +245,16 @@ def _enforced(proof: Proof | None) -> tuple[str, str, str]:
     if proof.enforced is None:
         return "True", "WebhookConfigured", f"not proven: {proof.message}"
     return "True" if proof.enforced else "False", proof.reason, proof.message
+
+
+def _shown(wanted: list[Condition], proof: Proof | None, source: Source) -> Proof | None:
+    """What the condition Enforced says, as a proof; None while it is only a matter of a moment what it will say."""
+    said = next(condition for condition in wanted if condition.type == "Enforced")
+    if said.status == "False":
+        return Proof(False, said.reason)
+    if said.status == "True" and proof is not None:
+        return proof
+    return Proof(None, said.reason) if source.problem is not None else None
 
 
 def judge(

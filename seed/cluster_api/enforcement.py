@@ -14,6 +14,7 @@ from seed.cluster_api import webhook
 from seed.cluster_api.view import View
 from seed.machines import cluster_api
 from seed.machines.cluster_api import ClusterMachine
+from seed.serving import Proof
 from seed.webhook_configuration import ConfigurationKeeper, WebhookConfiguration
 
 _MACHINES = Wanted(cluster_api.GROUP, "Machine", cluster_api.VERSIONS, ClusterMachine)
@@ -31,6 +32,7 @@ class Enforcement:
         namespace: str,
         *,
         on_change: Callable[[], None],
+        on_proof: Callable[[str, Proof | None], None],
     ) -> None:
         """`namespace`: where canaries are sent to."""
         self._canary = Canary(cluster, self._sample, on_proof=self._proven)
@@ -39,6 +41,7 @@ class Enforcement:
         self._view = view
         self._namespace = namespace
         self._on_change = on_change
+        self._on_proof = on_proof
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -63,5 +66,6 @@ class Enforcement:
         proof = self._canary.proof
         enforced = proof.enforced if proof is not None else None
         observed.canary(CLUSTER_API, enforced)
+        self._on_proof(CLUSTER_API, proof)
         if self._catalog.tell_enforced(CLUSTER_API, enforced is not False):
             self._on_change()

@@ -180,6 +180,8 @@ NAME = "lower case letters, digits, '-' and '.', with a letter or digit at both 
         (seed(state="Lost", confirmLost="yes"), "spec", CONFIRM),
         (seed(state="Paused"), "spec.state", 'supported values: "Active", "Draining", "Lost"'),
         (seed(kubeconfigSecretRef={}), "spec.kubeconfigSecretRef.name", "Required value"),
+        (resource("Seed", "eu-1", {"state": "Active"}), "spec", "kubeconfigSecretRef is required"),
+        (seed(copyOf="uid"), "spec", "kubeconfigSecretRef is required"),
         (named(seed(), "e" * 64), "metadata.name", "a seed's name has at most 63 characters"),
         (
             project("a", {"organization": "Acme Inc"}),

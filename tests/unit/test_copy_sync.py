@@ -6,9 +6,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
+import pytest
 
 from common.api import RELEASED_ANNOTATION, UID_LABEL
+from common.api import Seed as MasterSeed
 from common.kube.client import Cluster
+from common.kube.errors import Conflict
 from common.kube.meta import Object, ObjectMeta
 from common.kube.reflector import Store
 from common.rush import PAUSE, Rush
@@ -24,6 +27,7 @@ def stores() -> SimpleNamespace:
     by_subject: Any = {BY_SUBJECT: lambda quota: ["/".join(subject_of(quota))]}
     names = ("projects", "organizations", "settings")
     found = {name: SimpleNamespace(store=Store[Named]({})) for name in names}
+    found |= {name: SimpleNamespace(store=Store[Any]({})) for name in ("seed", "seeds")}
     return SimpleNamespace(**found, quotas=SimpleNamespace(store=Store[MasterQuota](by_subject)))
 
 
@@ -34,6 +38,7 @@ class Seed:
         self.master = stores()
         self.there = stores()
         self.done: list[Written] = []
+        self.bodies: list[dict[str, Any]] = []
         self.rush = False
         cluster = SimpleNamespace(create=self._create, replace=self._replace, delete=self._delete)
         self.master.gets_default = lambda kind, name: False
@@ -50,6 +55,7 @@ class Seed:
         return await self.sync._reconcile((QUOTA, name))
 
     async def _create(self, _resource: object, body: dict[str, Any]) -> None:
+        self.bodies.append(body)
         self.done.append(("create", body["metadata"]["name"], False))
 
     async def _replace(self, _resource: object, body: Object) -> None:
@@ -155,3 +161,44 @@ async def test_in_a_rush_quotas_come_before_projects() -> None:
     seed.rush = False
     assert await seed.sync._reconcile(("projects", "alpha")) is None
     assert [name for _, name, _ in seed.done] == ["project-alpha", "alpha"]
+
+
+SEED = ("seeds", "eu-1")
+
+
+def of_master(state: str = "Active") -> MasterSeed:
+    body = {
+        "metadata": {"name": "eu-1", "uid": "seed-uid"},
+        "spec": {"kubeconfigSecretRef": {"name": "secret-name"}, "state": state},
+    }
+    return msgspec.convert(body, MasterSeed)
+
+
+async def test_a_seed_gets_a_copy_of_its_seed_that_names_no_secret() -> None:
+    seed = Seed()
+    seed.master.seeds.store._set("eu-1", of_master())
+    seed.master.seeds.store._set("us-1", of_master())
+    assert {key for key in seed.sync._keys() if key[0] == "seeds"} == {SEED}
+    assert await seed.sync._reconcile(SEED) is None
+    (body,) = seed.bodies
+    assert body["spec"] == {"copyOf": "seed-uid", "state": "Active"}
+    assert body["metadata"]["labels"][UID_LABEL] == "seed-uid"
+
+    copied = Named(metadata=ObjectMeta(uid="copy", **body["metadata"]), spec=body["spec"], status={"version": "0.1.0"})
+    seed.there.seed.store._set("eu-1", copied)
+    assert await seed.sync._reconcile(SEED) is None
+    assert [what for what, _, _ in seed.done] == ["create"]
+    seed.master.seeds.store._set("eu-1", of_master("Draining"))
+    assert await seed.sync._reconcile(SEED) is None
+    assert [what for what, _, _ in seed.done] == ["create", "replace"]
+
+
+async def test_the_seeds_of_a_seed_that_is_a_master_too_stay_as_they_are() -> None:
+    seed = Seed()
+    seed.master.seeds.store._set("eu-1", of_master())
+    theirs = Named(metadata=ObjectMeta(name="eu-1", uid="theirs"), spec={"kubeconfigSecretRef": {"name": "other"}})
+    seed.there.seed.store._set("eu-1", theirs)
+    with pytest.raises(Conflict, match="is a master, too"):
+        await seed.sync._reconcile(SEED)
+    assert seed.done == []
+    assert "is a master, too" in seed.sync.failing[SEED]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from common import resources
 from common.api import Condition, ResourceQuotaSpec, StaleSource, Subject
@@ -17,6 +18,7 @@ from master.status import (
     quota_status,
     same,
     seed_conditions,
+    skewed,
     usage_text,
 )
 
@@ -210,19 +212,84 @@ def test_texts_list_known_resources_first_and_round_percent_down():
     assert peak_text(amounts(cpu="1"), amounts(cpu="0")) == "cpu over 0"
 
 
+SERVING = Condition(type="WebhookServing", status="True", reason="CanaryDenied", observed_generation=7)
+
+
+def health(**known):
+    return SeedHealth(**{"generation": 1, "connected": True, "synced": True, "said": [SERVING], **known})
+
+
+def condition_of(view, kind):
+    return next(each for each in seed_conditions(view, [], NOW) if each.type == kind)
+
+
+@pytest.mark.parametrize(
+    ("known", "status", "reason"),
+    [
+        ({"said": [replace(SERVING, status="False", reason="WebhookMissing")]}, "False", "WebhookMissing"),
+        ({"said": [replace(SERVING, status="Unknown", reason="NotProven")]}, "Unknown", "NotProven"),
+        ({"said": []}, "Unknown", "NotReported"),
+        ({"silent": 89.0}, "True", "CanaryDenied"),
+        ({"silent": 90.0}, "Unknown", "AgentSilent"),
+        ({"connected": False, "reason": "Unreachable", "silent": 90.0}, "Unknown", "NotConnected"),
+    ],
+)
+def test_what_the_agent_says_of_its_webhook_holds_while_it_is_heard_of(known, status, reason):
+    found = condition_of(health(**known), "WebhookServing")
+    assert (found.status, found.reason, found.observed_generation) == (status, reason, 1)
+    ready = condition_of(health(**known), "Ready")
+    if known.get("connected", True):
+        assert ready.status == status, "a seed is ready only where it is proven that it is asked"
+    else:
+        assert (ready.status, ready.reason) == ("False", "Unreachable")
+
+
+def test_a_seed_of_a_version_too_far_away_is_connected_and_not_ready():
+    near = health(own_version="0.3.1", version="0.2.9")
+    assert condition_of(near, "Connected").reason == "Connected"
+    far = health(own_version="0.3.1", version="0.1.9")
+    connected, ready = condition_of(far, "Connected"), condition_of(far, "Ready")
+    assert (connected.status, connected.reason) == ("True", "VersionSkew")
+    assert (ready.status, ready.reason) == ("False", "VersionSkew")
+    assert "0.1.9" in connected.message
+    assert "0.3.1" in connected.message
+    away = health(own_version="0.3.1", version="0.1.9", connected=False, reason="Unreachable")
+    assert condition_of(away, "Connected").reason == "Unreachable"
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "far"),
+    [
+        ("0.1.0", "0.1.7", False),
+        ("0.2.0", "0.3.0rc1", False),
+        ("0.10.0", "0.9.0", False),
+        ("0.1.0", "0.3.0", True),
+        ("0.10.0", "0.1.0", True),
+        ("1.2.0", "2.2.0", True),
+        ("v1.2.0", "1.3.0", False),
+        ("unknown", "0.3.0", False),
+        ("0.3.0", "", False),
+    ],
+)
+def test_one_minor_version_may_be_between_master_and_seed(own, other, far):
+    assert skewed(own, other) is far
+    assert skewed(other, own) is far
+
+
 def test_conditions_of_a_seed():
     def found(health, before=()):
         return {each.type: (each.status, each.reason) for each in seed_conditions(health, list(before), NOW)}
 
-    assert found(SeedHealth(generation=1, connected=True, synced=True)) == {
+    assert found(SeedHealth(generation=1, connected=True, synced=True, said=[SERVING])) == {
         "Ready": ("True", "Ready"),
         "Connected": ("True", "Connected"),
         "Synced": ("True", "AllCopies"),
         "AccountsOpen": ("True", "AllOpen"),
+        "WebhookServing": ("True", "CanaryDenied"),
     }
     away = found(SeedHealth(generation=1, connected=False, reason="Unreachable", message="refused"))
     assert away["Ready"] == ("False", "Unreachable")
-    assert away["Synced"][0] == away["AccountsOpen"][0] == "Unknown"
+    assert away["Synced"][0] == away["AccountsOpen"][0] == away["WebhookServing"][0] == "Unknown"
     behind = SeedHealth(generation=1, connected=True, synced=False, outstanding=2, failing=["no such field"])
     assert found(behind)["Ready"] == ("False", "CopiesOutstanding")
     fenced = SeedHealth(generation=1, connected=True, synced=True, fenced=["alpha"])

@@ -7,6 +7,7 @@ import base64
 
 import pytest
 
+from common.metrics import build_version
 from devcluster.install import MASTER_USER, NAMESPACE, SEED_USER
 from devcluster.load import Outcome, fill
 from tests.integration.installed.site import (
@@ -70,6 +71,8 @@ async def test_the_use_of_a_lost_seed_stays_and_what_it_holds_idle_is_given_to_n
         admitted = [attempt for attempt in attempts if attempt.status == 201]
         assert len(admitted) == 10 - held["seed-1"] - 1, attempts
         await site.comes("master", "seeds/seed-1", "Connected", "False", "Unreachable")
+        await site.comes("master", "seeds/seed-1", "WebhookServing", "Unknown", "NotConnected")
+        await counts_clusters(site, 1)
 
         async def unavailable() -> None:
             answer = await site.create("user-2")
@@ -230,6 +233,9 @@ async def test_a_user_cluster_that_was_never_readable_keeps_no_quota_from_openin
         await site.comes("seed-1", f"{CLUSTERS}/no-secret", "Ready", "False", "InvalidKubeconfig", "alpha/no-secret")
         await site.comes("seed-1", f"{CLUSTERS}/garbage", "Ready", "False", "InvalidKubeconfig", "alpha/garbage")
         await site.comes("seed-1", f"{CLUSTERS}/nobody", "Ready", "False", "Unreachable")
+        await counts_clusters(site, 4)
+        unproven = "not proven in alpha/garbage, alpha/no-secret, alpha/nobody"
+        await site.comes("master", "seeds/seed-1", "WebhookServing", "True", "CanaryDenied", unproven)
         await site.quota(cpus(2))
         await site.admitted("user-1")
         await site.admitted("user-2")
@@ -240,6 +246,34 @@ async def test_a_user_cluster_that_was_never_readable_keeps_no_quota_from_openin
             await site.delete("seed-1", f"{CLUSTERS}/{name}")
             await site.delete("seed-1", f"/api/v1/namespaces/{PROJECT}/secrets/{name}")
     await site.comes("master", f"resourcequotas/{QUOTA}", "UsageCurrent", "True", "AllReported")
+    await counts_clusters(site, 1)
+
+
+async def counts_clusters(site: Site, count: int) -> None:
+    async def holds() -> None:
+        status = (await site.get("master", "seeds/seed-1"))["status"]
+        assert (status["clusters"], status["version"]) == (count, build_version())
+
+    await until(holds, 10)
+
+
+async def test_a_seed_knows_of_its_seed_what_it_needs_and_no_secret(site: Site) -> None:
+    copy, seed = await site.get("seed-1", "seeds/seed-1"), await site.get("master", "seeds/seed-1")
+    assert copy["spec"] == {"copyOf": seed["metadata"]["uid"], "state": "Active"}
+    assert (await site.call("seed-1", "PATCH", "seeds/seed-1", {"spec": {"state": "Draining"}})).status == 200
+
+    async def put_right() -> None:
+        assert (await site.get("seed-1", "seeds/seed-1"))["spec"]["state"] == "Active"
+
+    await until(put_right, 5)
+    await site.delete("seed-1", "seeds/seed-1")
+
+    async def said_again() -> None:
+        made = await site.get("seed-1", "seeds/seed-1")
+        assert made["metadata"]["uid"] != copy["metadata"]["uid"]
+        assert (made["status"]["clusters"], made["status"]["version"]) == (1, build_version())
+
+    await until(said_again, 5)
 
 
 async def test_a_webhook_that_a_user_cluster_does_not_reach_is_noticed_and_the_master_says_so(site: Site) -> None:
@@ -257,10 +291,15 @@ async def test_a_webhook_that_a_user_cluster_does_not_reach_is_noticed_and_the_m
         await site.comes("seed-1", path, "Ready", "False", "NotServing")
         assert "/machines/" not in str((await site.get("seed-1", path))["status"]), "the webhook's URL has a token"
         await site.comes("master", quota, "Enforced", "False", "WebhookNotServing", "alpha/user-1 on seed-1")
+        for cluster in ("seed-1", "master"):
+            await site.comes(cluster, "seeds/seed-1", "WebhookServing", "False", "NotServing", "alpha/user-1: ")
+        await site.comes("master", "seeds/seed-1", "Ready", "False", "NotServing")
+        await site.comes("master", "seeds/seed-2", "Ready", "True")
     finally:
         balancer.cut = False
     await site.comes("seed-1", path, "Enforced", "True", "CanaryDenied", seconds=20)
     await site.comes("master", quota, "Enforced", "True", "AllSeeds")
+    await site.comes("master", "seeds/seed-1", "WebhookServing", "True", "CanaryDenied")
     await site.uses(cpus(0))  # a dry run costs nothing
 
 
@@ -278,6 +317,8 @@ async def test_without_the_right_to_create_machines_enforcement_is_in_place_but_
         await site.comes(
             "seed-1", f"{CLUSTERS}/user-1", "Enforced", "True", "WebhookConfigured", "not proven", seconds=20
         )
+        for kind in ("WebhookServing", "Ready"):
+            await site.comes("master", "seeds/seed-1", kind, "Unknown", "NotProven", "alpha/user-1")
     finally:
         await site.patch("user-1", path, {"rules": role["rules"]})
     await site.comes("seed-1", f"{CLUSTERS}/user-1", "Enforced", "True", "CanaryDenied", seconds=20)
