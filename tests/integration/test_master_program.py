@@ -20,6 +20,7 @@ from common.api import (
     LEDGER_ANNOTATION,
     MASTER_LEDGERS,
     RESOURCE_QUOTAS,
+    SEED_COPIES,
     SEED_MANAGER,
     SEEDS,
     UID_LABEL,
@@ -30,6 +31,7 @@ from common.api import (
 from common.kube.client import Cluster
 from common.kube.errors import NotFound, Unavailable
 from common.kube.lease import LEASES
+from common.metrics import build_version
 from devcluster import manifests
 from devcluster.controlplane import ApiServer, ControlPlane
 from devcluster.install import rights
@@ -43,6 +45,7 @@ CHARTS = Path(__file__).parents[2] / "charts"
 NAMESPACE = "seedquota"
 USER = "seedquota-master"
 EPOCH = 1
+AGES_AGO = {"lastTransitionTime": "2026-01-01T00:00:00Z"}
 
 
 class World:
@@ -395,6 +398,48 @@ async def test_broken_seeds_are_named_and_delay_no_other(world: World) -> None:
 
 async def _reason(world: World, seed: str, reason: str) -> bool:
     return condition((await world.master.get(SEEDS, seed)).status, "Connected")[1] == reason
+
+
+async def test_a_seed_with_older_roles_works_and_says_what_it_lacks_and_one_of_another_version_is_not_ready(
+    world: World,
+) -> None:
+    roles = msgspec.to_builtins(rights("master-on-seed", USER))
+    for rule in roles[0]["rules"]:
+        rule["resources"] = [resource for resource in rule["resources"] if resource != "seeds"]
+    await manifests.apply(world.server("eu-1"), roles)
+
+    async def says(kind: str, *expected: str) -> bool:
+        found = condition((await world.master.get(SEEDS, "eu-1")).status, kind)
+        return found[: len(expected)] == expected
+
+    try:
+        await world.add_seed("eu-1", server="eu-1")
+        await world.start_master()
+        await world.apply_quota("alpha", cpu="64")
+        await until(lambda: world.copy("eu-1", "alpha"))
+
+        async def lacks_a_role() -> bool:
+            found = condition((await world.master.get(SEEDS, "eu-1")).status, "Synced")
+            return found[:2] == ("False", "CopiesOutstanding") and "1 objects" in found[2] and "seeds" in found[2]
+
+        await until(lacks_a_role)
+        assert await says("Connected", "True", "Connected")
+    finally:
+        await manifests.apply(world.server("eu-1"), rights("master-on-seed", USER))
+    await until(lambda: says("Synced", "True"), 20)
+    assert await says("WebhookServing", "Unknown", "NotReported")
+    assert await says("Ready", "Unknown", "NotReported")
+
+    serving = {"type": "WebhookServing", "status": "True", "reason": "CanaryDenied", "message": "", **AGES_AGO}
+    for version, ready in (("9.0.0", ("False", "VersionSkew")), (build_version(), ("True", "Ready"))):
+        status = {"version": version, "clusters": 3, "lastSeenTime": "2026-01-01T00:00:00Z", "conditions": [serving]}
+        await world.admin["eu-1"].apply(
+            SEED_COPIES, {"metadata": {"name": "eu-1"}, "status": status}, SEED_MANAGER, "status"
+        )
+        await until(lambda ready=ready: says("Ready", *ready))  # type: ignore[misc]
+        seed = await world.master.get(SEEDS, "eu-1")
+        assert (seed.status.version, seed.status.clusters) == (version, 3)
+        assert await says("WebhookServing", "True", "CanaryDenied")
 
 
 async def test_hung_seed_delays_no_other_and_its_idle_capacity_is_out_of_reach(world: World) -> None:
