@@ -7,6 +7,9 @@ KEEP ?=
 SCHEDULES ?= 100000
 MINUTES ?= 15
 STORE ?= apiserver
+# Programs that are started again and again are compiled once, wherever that is switched off.
+export PYTHONDONTWRITEBYTECODE :=
+export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/pycache
 
 .PHONY: demo test lint fmt bench sim chaos clean lock help
 

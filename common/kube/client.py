@@ -1,6 +1,6 @@
 """One Kubernetes API server: typed requests over a pool of connections.
 
-kubernetes_asyncio authenticates, aiohttp carries, msgspec decodes into narrow structs. Nothing is retried here: who
+aiohttp carries, msgspec decodes into narrow structs. Nothing is retried here: who
 asks knows whether asking again is right.
 """
 

@@ -12,18 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import aiohttp
 import yaml
-from kubernetes_asyncio.client import Configuration
-from kubernetes_asyncio.config import ConfigException, kube_config
-from kubernetes_asyncio.config.incluster_config import (
-    SERVICE_CERT_FILENAME,
-    SERVICE_TOKEN_FILENAME,
-    InClusterConfigLoader,
-)
+
+SERVICE_TOKEN_FILENAME = "/var/run/secrets/kubernetes.io/serviceaccount/token"  # noqa: S105 (a path)
+SERVICE_CERT_FILENAME = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
 
 MAX_KUBECONFIG = 256 * 1024  # characters; PyYAML reads about 100 KiB in a second
-EXEC_TIMEOUT = 30.0  # seconds for an exec plugin or an identity provider
 
 # Whoever may write a Secret must not thereby read our files, run our programs or switch verification off.
 _REFUSED_IN_TEXT = {
@@ -35,18 +29,6 @@ _UNSUPPORTED = {
     "cluster": ("proxy-url",),
     "user": ("as", "as-uid", "as-groups", "as-user-extra"),
 }
-# What a credential plugin, an identity provider and the library between fail with
-_PLUGIN_ERRORS = (
-    ConfigException,
-    aiohttp.ClientError,
-    OSError,
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    AssertionError,
-    RuntimeError,
-)
 
 
 class InvalidKubeconfig(ValueError):
@@ -93,27 +75,32 @@ async def in_cluster() -> Access:
 
 
 def _service_account_access() -> Access:
-    def load() -> Configuration:
-        configuration = Configuration()
-        try:
-            # its own refresh reads the wall clock, and the file on the event loop
-            InClusterConfigLoader(SERVICE_TOKEN_FILENAME, SERVICE_CERT_FILENAME, try_refresh_token=False).load_and_set(
-                configuration
-            )
-        except (ConfigException, OSError) as error:
-            raise InvalidKubeconfig(f"service account cannot be used: {_why(error)}") from None
-        return configuration
+    host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT")
+    if not host or not port:
+        raise InvalidKubeconfig("service account cannot be used: Service host/port is not set")
+
+    def token() -> str:
+        return _header(f"Bearer {_service_account_file(SERVICE_TOKEN_FILENAME).decode(errors='replace')}")
 
     async def refresh() -> str | None:
-        return _header(str((await asyncio.to_thread(load)).api_key["BearerToken"]))
+        return await asyncio.to_thread(token)
 
-    configuration = load()
     return Access(
-        server=str(configuration.host),
-        tls=_tls(Path(str(configuration.ssl_ca_cert)).read_bytes()),
-        authorization=_header(str(configuration.api_key["BearerToken"])),
+        server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
+        tls=_tls(_service_account_file(SERVICE_CERT_FILENAME)),
+        authorization=token(),
         refresh=refresh,
     )
+
+
+def _service_account_file(path: str) -> bytes:
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise InvalidKubeconfig(f"service account cannot be used: {_why(error)}") from None
+    if not content.strip():
+        raise InvalidKubeconfig(f"service account cannot be used: its {Path(path).name} is empty")
+    return content
 
 
 def _static_access(text: str, context: str | None, base: Path | None) -> Access:
@@ -144,33 +131,20 @@ def _static_access(text: str, context: str | None, base: Path | None) -> Access:
 
 
 async def _plugin_access(cluster: Mapping[str, object], user: Mapping[str, object], base: Path) -> Access:
-    """kubernetes_asyncio runs the exec plugin or talks to the identity provider."""
+    from common.kube.plugin import Plugin, PluginError  # noqa: PLC0415 (loads kubernetes_asyncio, which few need)
+
     server = _server(cluster, allow_http=False)
-    configuration = Configuration()
-    loader = kube_config.KubeConfigLoader(
-        {
-            "current-context": "it",
-            "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
-            "clusters": [{"name": "it", "cluster": {"server": server}}],
-            "users": [{"name": "it", "user": dict(user)}],
-        },
-        config_base_path=str(base),
-    )
+    plugin = Plugin(server, user, base)
 
     async def authenticate() -> str | None:
         try:
-            async with asyncio.timeout(EXEC_TIMEOUT):
-                await loader.load_and_set(configuration)
-        except TimeoutError:
-            raise InvalidKubeconfig(f"user's credential plugin gave no answer within {EXEC_TIMEOUT:g} s") from None
-        except _PLUGIN_ERRORS as error:
-            # its text may quote what the plugin printed
-            raise InvalidKubeconfig(f"user's credential plugin failed ({type(error).__name__})") from None
-        token = configuration.api_key.get("BearerToken")
-        return None if token is None else _header(str(token))
+            token = await plugin.authenticate()
+        except PluginError as error:
+            raise InvalidKubeconfig(f"user's credential plugin {error}") from None
+        return None if token is None else _header(token)
 
     authorization = await authenticate()
-    certificate, key = _take_certificates(configuration)
+    certificate, key = plugin.take_certificates()
     return Access(
         server=server,
         tls=await asyncio.to_thread(_cluster_tls, cluster, base, certificate, key),
@@ -178,14 +152,6 @@ async def _plugin_access(cluster: Mapping[str, object], user: Mapping[str, objec
         authorization=authorization,
         refresh=authenticate,
     )
-
-
-def _take_certificates(configuration: Configuration) -> tuple[bytes | None, bytes | None]:
-    """What a plugin gave, from the temporary files it was left in. No await may come between writing and this."""
-    paths = (configuration.cert_file, configuration.key_file)
-    certificate, key = (None if path is None else Path(str(path)).read_bytes() for path in paths)
-    kube_config._cleanup_temp_files()
-    return certificate, key
 
 
 def _select(text: str, context: str | None) -> tuple[Mapping[str, object], Mapping[str, object]]:

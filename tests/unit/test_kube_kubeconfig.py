@@ -5,6 +5,8 @@ import datetime
 import ipaddress
 import json
 import ssl
+import subprocess
+import sys
 import tempfile
 import traceback
 from pathlib import Path
@@ -301,7 +303,20 @@ async def test_the_service_account_of_a_pod_is_used_and_its_token_read_again(aut
     (tmp_path / "ca.crt").write_bytes(authority.pem)
     monkeypatch.setattr(kubeconfig, "SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
     monkeypatch.setattr(kubeconfig, "SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
+    with pytest.raises(InvalidKubeconfig, match="service account cannot be used: No such file or directory"):
+        monkeypatch.setattr(kubeconfig, "SERVICE_TOKEN_FILENAME", str(tmp_path / "none"))
+        await Cluster.in_cluster(name="here")
+    (tmp_path / "empty").touch()
+    with pytest.raises(InvalidKubeconfig, match="service account cannot be used: its empty is empty"):
+        monkeypatch.setattr(kubeconfig, "SERVICE_TOKEN_FILENAME", str(tmp_path / "empty"))
+        await Cluster.in_cluster(name="here")
+    monkeypatch.setattr(kubeconfig, "SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
     access = await kubeconfig.in_cluster()
     assert (access.server, access.authorization) == ("https://[fd00::1]:443", "Bearer first")
     (tmp_path / "token").write_text("second")
     assert await access.refresh() == "Bearer second"
+
+
+def test_a_program_that_needs_no_plugin_does_not_load_what_runs_them():
+    script = "import sys, master.__main__, seed.__main__; sys.exit('kubernetes_asyncio' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False, timeout=60).returncode == 0
