@@ -170,7 +170,11 @@ def went_back(ledger: MasterLedger, known: MasterLedger) -> bool:
 
 
 def check_shown(holding: Holding, shown: Grant, ledger_incarnation: str) -> None:
-    """Raises LedgerWentBackError if a seed was shown more, by whichever master, than this ledger granted."""
+    """Raises LedgerWentBackError if a seed was shown more, by whichever master, than this ledger granted, or by another
+    life of it: what was learned in this one is no longer what the seed has.
+    """
+    if shown.incarnation not in ("", ledger_incarnation, _unanswered(ledger_incarnation)):
+        raise LedgerWentBackError(f"another life of the ledger, {shown.incarnation}, was shown there")
     if shown.incarnation == ledger_incarnation and any(
         amount > holding.granted.get(name, 0) for name, amount in shown.granted.items()
     ):
@@ -179,15 +183,19 @@ def check_shown(holding: Holding, shown: Grant, ledger_incarnation: str) -> None
         )
 
 
+def _unanswered(ledger_incarnation: str) -> str:
+    """No account has this name as its master, so each that is open fences itself and asks with a fresh nonce: also one
+    that still holds grants of this very ledger, on a cluster added again under another name."""
+    return f"{ledger_incarnation}?"
+
+
 def message(
     ledger: MasterLedger, seed: str, recall: ResourceList, answered: int, seen: int = 0, *, unbroken: bool = False
 ) -> Grant:
     """What the master shows to a seed, after it was persisted. `seen`, `unbroken`: see Grant."""
     holding = ledger.seeds[seed]
     if not holding.learned and not holding.nonce:
-        # No account has this name as its master, so each that is open fences itself and asks with a fresh nonce: also
-        # one that still holds grants of this very ledger, on a cluster added again under another name.
-        return Grant(incarnation=f"{ledger.incarnation}?")
+        return Grant(incarnation=_unanswered(ledger.incarnation))
     return Grant(
         incarnation=ledger.incarnation,
         account=holding.account,

@@ -33,7 +33,7 @@ class SeedAccount:
         self.seen = 0  # the last sequence that it had shown before it asked with its present nonce
         self.unbroken = False  # whether it was watched from before that was written until it asked
         self._run: Run | None = None  # the run of the watch that brought the report
-        self.shown: Grant | None = None  # what the copy said when it was first seen; None once that was looked at
+        self.shown: Grant | None = None  # what the copy said when it was first seen, until a decision took that up
         self.met = False
         self.use_before: ResourceList | None = None  # as the status said before this master began
         self.answered_life = ""
@@ -67,6 +67,11 @@ class SeedAccount:
             # What was answered before this master began stays answered.
             self.answered_life, self.answered = wire.incarnation, grant.answered
         return True
+
+    def taken_up(self, shown: Grant) -> None:
+        """A decision that looked at this is durable. Before that it must be looked at again."""
+        if self.shown is shown:
+            self.shown = None
 
     def _fenced(self, before: Report | None, said: Report, *, watched: bool) -> None:
         """A fence that was never lifted leaves the doubts for which it was put up."""

@@ -191,10 +191,11 @@ class Quotas:
             log.warning("ledger went backwards, learning what seeds hold", extra={"quota": name})
             ledger = forgotten(ledger, incarnation())
         now = time.monotonic()
+        facts = self._facts(state, ledger, now)
         decision = decide(
             state.ceilings,
             ledger,
-            self._facts(state, ledger, now),
+            facts,
             cold=state.uid in self._doubtful,
             life=incarnation(),
             now=int(now * 1000),
@@ -205,6 +206,9 @@ class Quotas:
         view = self._view(state, decision, now)
         self._answer(state, decision.allotment, now)
         await self._persist(state, decision.ledger)
+        for fact in facts:
+            if (account := state.seeds.get(fact.name)) is not None:
+                account.taken_up(fact.shown)
         state.view = view
         self._note_troubles(view, name)
         self._publish(state, decision, now)
@@ -253,14 +257,13 @@ class Quotas:
     def _fact(self, state: QuotaState, seed: str, now: float) -> SeedFacts:
         link = self._seeds.links.get(seed)
         account = state.account(seed)
-        shown, account.shown = account.shown, None
         return SeedFacts(
             name=seed,
             state=link.seed.spec.state if link is not None else "Gone",
             connected=link is not None and link.connected,
             heard=link is not None and link.heard,
             tried=link is not None and link.settled,
-            shown=shown or Grant(incarnation=""),
+            shown=account.shown or Grant(incarnation=""),
             report=account.report,
             use=account.use_before,
             answered=account.asked,

@@ -51,14 +51,13 @@ class Heard(SeedAccount):
         return self.hear(QuotaCopy(metadata=ObjectMeta(name=copy.key.name), status=status), run) or first
 
     def facts(self, name: str, state: str | None, link: Link, now: float) -> SeedFacts:
-        shown, self.shown = self.shown, None
         return SeedFacts(
             name=name,
             state=cast("Literal['Active', 'Draining', 'Lost', 'Gone']", state or "Gone"),
             connected=link.connected,
             heard=link.listed,
             tried=link.tried,
-            shown=shown or Grant(incarnation=""),
+            shown=self.shown or Grant(incarnation=""),
             report=self.report,
             answered=self.asked,
             silent=self.silent(now),
@@ -300,6 +299,9 @@ class MasterReplica(Process):
         if ledger != memory.ledger:
             await self._persist(spec.key.name, memory, uid, ledger)
             self._note(spec, ledger)
+        for fact in facts:
+            if (heard := memory.heard.get(fact.name)) is not None:
+                heard.taken_up(fact.shown)
         self._show(term, spec, memory, decided)
         allotment = decided.allotment
         asking = any(

@@ -391,6 +391,11 @@ def absorb_blindly(holding: Holding, said: Report, ledger_incarnation: str) -> H
         return holding
 
 
+def what_another_life_showed_is_nothing(holding: Holding, shown: Grant, ledger_incarnation: str) -> None:
+    if shown.incarnation == ledger_incarnation:
+        _check_shown(holding, shown, ledger_incarnation)
+
+
 async def show_before_it_is_persisted(
     self: MasterReplica, _name: str, memory: Any, uid: str, ledger: MasterLedger
 ) -> None:
@@ -415,6 +420,7 @@ _allot = decision.allot
 _decide = decision.decide
 _take_up = decision._take_up
 _absorb = grants.absorb
+_check_shown = grants.check_shown
 _learn = grants._learn
 
 ALL: tuple[Mutant, ...] = (
@@ -633,6 +639,13 @@ ALL: tuple[Mutant, ...] = (
         ("nothing", "two_seeds"),
         200,
         scenes.a_restored_master,
+    ),
+    Mutant(
+        "what another life of the ledger has shown is nothing",
+        ((grants, "check_shown", what_another_life_showed_is_nothing),),
+        ("nothing", "two_seeds"),
+        400,
+        scenes.a_ledger_of_an_earlier_life,
     ),
     Mutant("show before it is persisted", ((MasterReplica, "_persist", show_before_it_is_persisted),), ("master",)),
     Mutant(

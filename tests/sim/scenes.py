@@ -439,6 +439,26 @@ def a_restored_master(play: Play) -> None:
         play.grow_others(site, 3)
 
 
+def a_ledger_of_an_earlier_life(play: Play) -> None:
+    """The master is restored, and once more to the same backup. His ledger knows nothing of the life in between, in which
+    a seed was granted what is idle there; its replicas hear nothing of him."""
+    for site in play.sites(1):
+        snapshot = play.world.master.snapshot()
+        play.grow(site, 3)
+        play.restore_master(snapshot)
+        play.go(RESTORE_TAKES + TAKEOVER)
+        play.grow(site, 2)
+        for thing in play.there(site):
+            play.world.delete(thing)
+        play.go(0.5)
+        play.restore_master(snapshot)
+        play.blind(site, RESTORE_TAKES + TAKEOVER + 10.0)
+        play.go(RESTORE_TAKES + TAKEOVER)
+        play.grow_others(site, 3)
+        play.storms(site, 3, 0.3)
+        play.write(site)
+
+
 def two_masters(play: Play) -> None:
     """One does not look at his lease, and believes to lead while the other does."""
     world, chaos = play.world, play.chaos

@@ -76,11 +76,6 @@ def test_a_ledger_that_granted_less_than_is_shown_is_an_older_one_and_begins_ano
     assert not found.ledger.seeds["eu"].learned
 
 
-def test_what_another_masters_ledger_showed_proves_nothing():
-    shown = Grant(incarnation="before", account="eu", granted={"cpu": 6})
-    assert not decided(ledger(eu=5), seed("eu", granted=5, shown=shown)).went_back
-
-
 def test_a_seed_that_came_is_learned_and_one_that_is_lost_frees_what_it_held():
     found = decided(ledger(eu=4), seed("eu", granted=4, state="Lost"), seed("us", report=None))
     assert set(found.ledger.seeds) == {"us"} and not found.ledger.seeds["us"].learned
@@ -117,6 +112,20 @@ def test_a_report_that_came_late_covers_nothing_that_was_given_back_since():
     found = decided(before, seed("eu", report=report("eu", 2, used=2)), seed("us", 9, 9))
     assert found.ledger == before
     assert found.seats[0].use == {"cpu": 1}, "what it holds: nobody knows what it uses"
+
+
+def test_a_seed_that_another_life_of_the_ledger_spoke_to_proves_that_it_is_an_older_one():
+    before = ledger(eu=4, us=2)
+    shown = Grant(incarnation="m2", account="eu", granted={"cpu": 1})
+    found = decided(before, seed("eu", 4, shown=shown), asking("us", 4), cold=True)
+    assert found.went_back and found.ledger.incarnation == "another" and found.learning
+    assert not found.allotment.grants, "what m2 has handed out is not in this ledger"
+
+
+@pytest.mark.parametrize("own", ["m", "m?", ""])
+def test_what_this_life_of_the_ledger_has_shown_proves_nothing(own: str):
+    found = decided(ledger(eu=4), seed("eu", 4, shown=Grant(incarnation=own, account="eu")), cold=True)
+    assert not found.went_back and found.granting
 
 
 def test_what_another_life_of_an_account_has_counted_is_not_covered():

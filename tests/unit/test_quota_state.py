@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from common.account import Account, fence
+from common.account import Account, Grant, fence
 from common.api import ResourceQuotaStatus, report_to_wire
 from common.grants import report
 from common.kube.meta import ObjectMeta
@@ -53,3 +53,14 @@ def test_a_fence_that_was_never_lifted_leaves_its_doubts_to_the_next() -> None:
     assert heard((copy(7), RUN), (copy(8, "n"), RUN), (copy(9, "o"), RUN)) == (8, True)
     lifted = (copy(7), None), (copy(8, "n"), None), (copy(9), RUN), (copy(10, "o"), RUN)
     assert heard(*lifted) == (9, True)
+
+
+def test_what_a_copy_showed_first_is_looked_at_until_a_decision_of_it_is_durable() -> None:
+    account = SeedAccount()
+    account.hear(copy(1), None)
+    first = account.shown
+    assert first is not None
+    account.taken_up(Grant(incarnation=""))
+    assert account.shown is first, "another decision, which had not seen it"
+    account.taken_up(first)
+    assert account.shown is None
