@@ -11,7 +11,7 @@ FOUND: dict[int, str] = {
     1265: "a limit was lowered; what was deleted afterwards was admitted again on two seeds before it was recalled",
     159_521: "a count whose outcome was not known arrived late and undid a later one that had found nothing to write",
     1_016_483: "a report arrived late, after a later one; a new master saw it first and covered what was given back",
-    2_012_092: "the master restored twice to one backup believed it: the life of his ledger in between was nothing to him",
+    2_012_092: "the master, restored twice to one backup, did not see that his ledger had another life in between",
     1_000_000_369: "a creation repeated through another replica lost its reservation when the repeat was given up",
     1_000_000_029: "... and within one replica, when the first call's write was late",
 }

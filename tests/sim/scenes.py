@@ -440,8 +440,8 @@ def a_restored_master(play: Play) -> None:
 
 
 def a_ledger_of_an_earlier_life(play: Play) -> None:
-    """The master is restored, and once more to the same backup. His ledger knows nothing of the life in between, in which
-    a seed was granted what is idle there; its replicas hear nothing of him."""
+    """The master is restored, and once more to the same backup. His ledger knows nothing of the life in between, in
+    which a seed was granted what is idle there; its replicas hear nothing of him."""
     for site in play.sites(1):
         snapshot = play.world.master.snapshot()
         play.grow(site, 3)
