@@ -249,10 +249,14 @@ async def test_that_machines_are_checked_is_proven_and_the_quota_tells_when_the_
             assert status == 200
             told = await enforced(installation, "capi-proven", "False")
             assert told.startswith("alpha/cluster.x-k8s.io:c1 on seed-1, alpha/cluster.x-k8s.io:c2 on seed-1: "), told
+            told = (await said(installation, "seeds/seed-1", "WebhookServing", "False"))[1]
+            assert told.startswith("alpha/cluster.x-k8s.io:c1, alpha/cluster.x-k8s.io:c2"), told
         finally:
             balancer.cut = False
         await enforced(installation, "capi-proven", "True")
         await proven(installation, "1.0")
+        status = (await said(installation, "seeds/seed-1", "WebhookServing", "True"))[0]
+        assert status["clusters"] == 3, "c1, c2 and the declared one; free has no project"
 
 
 async def proven(installed: Installation, value: str) -> None:
@@ -269,13 +273,18 @@ async def proven(installed: Installation, value: str) -> None:
 
 async def enforced(installed: Installation, name: str, status: str) -> str:
     """Waits for the quota's condition Enforced on the master. Its message."""
+    return (await said(installed, f"resourcequotas/{name}", "Enforced", status))[1]
+
+
+async def said(installed: Installation, path: str, kind: str, wanted: str) -> tuple[dict[str, Any], str]:
+    """Waits for a condition on the master. The status that it stands in, and its message."""
     async with installed.master.session() as session, asyncio.timeout(SECONDS):
         while True:
-            async with session.get(f"{GROUP_PATH}/resourcequotas/{name}") as answer:
-                found = (await answer.json()).get("status", {}).get("conditions", [])
-            for condition in found:
-                if condition["type"] == "Enforced" and condition["status"] == status:
-                    return str(condition["message"])
+            async with session.get(f"{GROUP_PATH}/{path}") as answer:
+                status = (await answer.json()).get("status", {})
+            for condition in status.get("conditions", []):
+                if condition["type"] == kind and condition["status"] == wanted:
+                    return status, str(condition["message"])
             await asyncio.sleep(0.1)
 
 
