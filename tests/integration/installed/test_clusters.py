@@ -276,6 +276,42 @@ async def test_a_seed_knows_of_its_seed_what_it_needs_and_no_secret(site: Site) 
     await until(said_again, 5)
 
 
+async def test_a_seed_that_drains_gives_back_what_it_does_not_use_and_gets_no_more_until_it_is_active(
+    site: Site,
+) -> None:
+    await site.quota(cpus(8))
+    names = await site.admitted("user-1", 4)
+    await site.uses(cpus(4))
+    try:
+        await site.patch("master", "seeds/seed-1", {"spec": {"state": "Draining"}})
+
+        async def drained() -> None:
+            assert (await site.get("seed-1", "seeds/seed-1"))["spec"]["state"] == "Draining"
+            held = {seed.name: seed.granted.get("cpu") for seed in (await site.view()).seeds}
+            assert held["seed-1"] == "4", held
+
+        await until(drained, 10)
+        answer = await site.create("user-1")
+        assert answer.status == 503, answer
+        assert "this seed is draining and gets no more capacity" in answer.message
+        await site.delete("user-1", f"/apis/cluster.k8s.io/v1alpha1/namespaces/kube-system/machines/{names[0]}")
+        await site.uses(cpus(3))
+        await site.admitted("user-2", 5)
+        await site.refused("user-2")
+        await site.comes("master", "seeds/seed-1", "Ready", "True")
+    finally:
+        await site.patch("master", "seeds/seed-1", {"spec": {"state": "Active"}})
+    await site.quota(cpus(9))
+
+    async def active() -> None:
+        answer = await site.create("user-1")
+        assert answer.status == 201, answer
+
+    await until(active, 5)
+    await site.refused("user-1")
+    await site.uses(cpus(9))
+
+
 async def test_a_webhook_that_a_user_cluster_does_not_reach_is_noticed_and_the_master_says_so(site: Site) -> None:
     """A configuration that is in place proves nothing: a dry run must come back refused, by us."""
     path, quota = f"{CLUSTERS}/user-1", f"resourcequotas/{QUOTA}"
