@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from common import account as accounts
-from common import grants, surge
+from common import grants, resources, surge
 from common.account import Account, Grant, Reservation
-from common.grants import MasterLedger, Report
+from common.grants import Holding, MasterLedger, Report
 from common.resources import ResourceList
 from seed.catalog import Quota
 
@@ -90,6 +90,7 @@ class Truth:
         self.doubted: set[str] = set()  # lives of ledgers and accounts that a restore has set back
         self.ledgers: dict[str, MasterLedger] = {}
         self.accounts: dict[tuple[str, str], Account] = {}  # by quota uid and seed
+        self.used: dict[tuple[str, str], ResourceList] = {}  # by quota uid and seed: the most that was ever reported
         self.answered: dict[tuple[str, str, str], int] = {}  # nonces that were answered to a seed, and what was seen
         self.admitted = 0
         self.loans = 0
@@ -262,8 +263,9 @@ class Truth:
                 if known is not None and known.learned:
                     self._grows(f"G of {uid} for {seed}", known.granted, holding.granted)
                     self._grows(f"R of {uid} for {seed}", known.returned, holding.returned)
-            if after.learning and more_granted(before, after):
-                raise self._broken(f"ledger of {uid} grants while it is learning")
+            for seed in more_granted(before, after) if after.learning else ():
+                if not self._covers(uid, seed, before.seeds[seed], after.seeds[seed]):
+                    raise self._broken(f"ledger of {uid} grants while it is learning")
         self.ledgers[uid] = after
         if self.clean.get(uid):
             limits = self.ceiling[uid]
@@ -273,6 +275,14 @@ class Truth:
         for seed in after.seeds:
             if (account := self.accounts.get((uid, seed))) is not None:
                 self._compare(uid, seed, account)
+
+    def _covers(self, uid: str, seed: str, before: Holding, after: Holding) -> bool:
+        """Nothing is granted but what is used there."""
+        used = self.used.get((uid, seed), {})
+        return all(
+            amount == before.granted.get(name, 0) or amount - after.returned.get(name, 0) <= used.get(name, 0)
+            for name, amount in after.granted.items()
+        )
 
     def _only_free(self, uid: str, seed: str, before: Account, after: Account) -> None:
         """Only what is free is returned or reserved, before what else the same write counts."""
@@ -310,6 +320,7 @@ class Truth:
 
     def reported(self, seed: str, uid: str, said: Report) -> None:
         """What a seed shows must be durable."""
+        self.used[uid, seed] = resources.maximum(self.used.get((uid, seed), {}), said.used)
         account = self.accounts.get((uid, seed))
         if account is None or account.incarnation != said.incarnation or said.incarnation in self.doubted:
             return
@@ -348,12 +359,14 @@ def _claims(before: Account, after: Account, name: str) -> bool:
     )
 
 
-def more_granted(before: MasterLedger, after: MasterLedger) -> bool:
-    """Whether anything was granted: what an account that asks with a nonce has, is only taken up."""
-    both = ((before.seeds.get(seed), holding) for seed, holding in after.seeds.items())
-    return any(
-        amount > known.granted.get(name, 0)
-        for known, holding in both
-        if known is not None and known.learned and (known.account, known.nonce) == (holding.account, holding.nonce)
-        for name, amount in holding.granted.items()
-    )
+def more_granted(before: MasterLedger, after: MasterLedger) -> list[str]:
+    """The seeds that were granted anything: what an account that asks with a nonce has, is only taken up."""
+    both = ((seed, before.seeds.get(seed), holding) for seed, holding in after.seeds.items())
+    return [
+        seed
+        for seed, known, holding in both
+        if known is not None
+        and known.learned
+        and (known.account, known.nonce) == (holding.account, holding.nonce)
+        and any(amount > known.granted.get(name, 0) for name, amount in holding.granted.items())
+    ]
