@@ -442,6 +442,38 @@ async def test_master_and_seed_own_their_own_fields_of_a_copy_and_cheaply(api) -
     assert owned["seed"]["f:account"] == {}
 
 
+async def test_managers_own_whole_conditions_side_by_side_and_take_only_their_own_away(api) -> None:
+    body = named(project_quota(), "conditions-of-two")
+    await api.store(body)
+
+    async def applied(manager: str, *conditions: dict) -> tuple[int, dict[str, dict]]:
+        answer = await api.call(
+            "PATCH",
+            f"{api.path(body)}/status?fieldManager={manager}",
+            {key: body[key] for key in ("apiVersion", "kind", "metadata")} | {"status": {"conditions": conditions}},
+            content_type="application/apply-patch+yaml",
+        )
+        found = answer.body["status"]["conditions"] if answer.status == 200 else []
+        return answer.status, {each["type"]: each for each in found}
+
+    enforced, near = ready("Enforced"), ready("NearLimit")
+    await applied("master", enforced, near)
+    assert await applied("seed", ready("Exceeded")) == (
+        200,
+        {"Enforced": enforced, "NearLimit": near, "Exceeded": ready("Exceeded")},
+    )
+    assert (await applied("seed", ready("Exceeded"), ready("Enforced", "False")))[0] == 409
+    assert (await applied("seed", ready("Exceeded", "False")))[1]["Exceeded"]["status"] == "False"
+    generation = {**enforced, "observedGeneration": 2}
+    assert (await applied("master", generation))[1].keys() == {"Enforced", "Exceeded"}
+    # Of a condition that has one field less, that field goes.
+    assert (await applied("master", enforced))[1] == {"Enforced": enforced, "Exceeded": ready("Exceeded", "False")}
+    assert (await applied("seed"))[1] == {"Enforced": enforced}
+    read = await api.call("GET", api.path(body))
+    owned = {entry["manager"]: entry["fieldsV1"].get("f:status") for entry in read.body["metadata"]["managedFields"]}
+    assert owned["master"] == {"f:conditions": {'k:{"type":"Enforced"}': {}}}
+
+
 async def test_every_kind_has_its_short_names_and_one_category(api) -> None:
     answer = await api.call("GET", f"/apis/{API_VERSION}")
     kinds = {entry["kind"]: entry for entry in answer.body["resources"] if "/" not in entry["name"]}
