@@ -7,9 +7,10 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from msgspec import to_builtins
 from msgspec.structs import replace
 
-from common.api import MANAGED_BY_LABEL, MASTER_MANAGER, RELEASED_ANNOTATION, UID_LABEL, ResourceQuotaStatus, Seed
+from common.api import MANAGED_BY_LABEL, MASTER_MANAGER, RELEASED_ANNOTATION, UID_LABEL, Seed
 from common.kube.client import Cluster
 from common.kube.controller import Controller, ReconcileHook
 from common.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
@@ -36,6 +37,9 @@ WORKERS = 8  # for quotas, and as many for the rest
 TIMEOUT = 30.0  # seconds for one object
 FINALIZING = 1.0  # seconds until another look at a copy that is being deleted
 SUCCEEDED = 1.0  # ... at one that must not go before another is here; that one's coming is heard of sooner
+# Of a quota's copy. Master and seed apply each time all that they ever apply to its status: without an owner nothing is
+# left over there.
+NOT_KEPT: list[dict[str, str]] = [{}]
 
 Key = tuple[str, str]  # plural and name
 
@@ -196,8 +200,9 @@ class CopySync:
             return None
         metadata = replace(actual.metadata, labels=labels)
         if isinstance(actual, QuotaCopy):
-            changed = replace(actual, metadata=metadata, spec=desired.spec, status=ResourceQuotaStatus())
-            await self._cluster.replace(QUOTA_COPIES, changed)
+            # Without its status, and who owns which field is forgotten: to read and compare them is half of the work.
+            body = {"metadata": {**to_builtins(metadata), "managedFields": NOT_KEPT}, "spec": desired.spec}
+            await self._cluster.replace(QUOTA_COPIES, body)
         else:
             await self._cluster.replace(_named(key), replace(actual, metadata=metadata, spec=desired.spec))
         log.info("copy put right", extra=self._facts(key))

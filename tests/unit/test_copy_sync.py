@@ -8,7 +8,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from common.api import RELEASED_ANNOTATION, UID_LABEL
+from common.api import MANAGED_BY_LABEL, MASTER_MANAGER, RELEASED_ANNOTATION, UID_LABEL, ResourceQuotaStatus
 from common.api import Seed as MasterSeed
 from common.kube.client import Cluster
 from common.kube.errors import Conflict
@@ -20,6 +20,7 @@ from master.objects import MASTER_QUOTAS, MasterQuota, Named, QuotaCopy
 from master.sync import SUCCEEDED, CopySync, SeedCaches
 
 QUOTA = "resourcequotas"
+LABELS = {UID_LABEL: "same-uid", MANAGED_BY_LABEL: MASTER_MANAGER}
 Written = tuple[str, str, bool]  # what was done, to which quota, and whether that says that the master lets it go
 
 
@@ -58,8 +59,11 @@ class Seed:
         self.bodies.append(body)
         self.done.append(("create", body["metadata"]["name"], False))
 
-    async def _replace(self, _resource: object, body: Object) -> None:
-        self.done.append(("replace", body.metadata.name, RELEASED_ANNOTATION in body.metadata.annotations))
+    async def _replace(self, _resource: object, body: Object | dict[str, Any]) -> None:
+        given = msgspec.to_builtins(body)
+        self.bodies.append(given)
+        metadata = given["metadata"]
+        self.done.append(("replace", metadata["name"], RELEASED_ANNOTATION in metadata.get("annotations", {})))
 
     async def _delete(self, _resource: object, name: str, uid: str) -> None:
         self.done.append(("delete", name, False))
@@ -161,6 +165,23 @@ async def test_in_a_rush_quotas_come_before_projects() -> None:
     seed.rush = False
     assert await seed.sync._reconcile(("projects", "alpha")) is None
     assert [name for _, name, _ in seed.done] == ["project-alpha", "alpha"]
+
+
+async def test_an_edit_reaches_a_copy_without_its_status_and_without_owners_of_its_fields() -> None:
+    """Both are compared at every write. What else the copy's metadata has, it keeps."""
+    seed = Seed()
+    edited = msgspec.structs.replace(quota("same"), spec={**quota("same").spec, "quota": {"cpu": "2"}})
+    there = msgspec.structs.replace(copy(quota("same")), status=ResourceQuotaStatus(hard={"cpu": "1"}))
+    metadata = msgspec.structs.replace(there.metadata, resource_version="7", annotations={"theirs": "kept"})
+    seen(seed.there, msgspec.structs.replace(there, metadata=metadata))
+    seen(seed.master, edited)
+    assert await seed.look("same") is None
+    assert seed.bodies == [
+        {
+            "metadata": {**msgspec.to_builtins(metadata), "labels": LABELS, "managedFields": [{}]},
+            "spec": edited.spec,
+        }
+    ]
 
 
 SEED = ("seeds", "eu-1")
