@@ -442,6 +442,42 @@ async def test_master_and_seed_own_their_own_fields_of_a_copy_and_cheaply(api) -
     assert owned["seed"]["f:account"] == {}
 
 
+async def test_where_owners_are_forgotten_with_an_edit_each_side_still_replaces_its_own_part_whole(api) -> None:
+    body = named(project_quota(), "owners-forgotten")
+    await api.store(body)
+
+    async def applied(manager: str, status: dict) -> dict:
+        answer = await api.call(
+            "PATCH",
+            f"{api.path(body)}/status?fieldManager={manager}&force=true",
+            {key: body[key] for key in ("apiVersion", "kind", "metadata")} | {"status": status},
+            content_type="application/apply-patch+yaml",
+        )
+        assert answer.status == 200, answer.body
+        return answer.body
+
+    account = {"incarnation": "a-1", "granted": {"cpu": "8"}, "used": {"cpu": "2"}}
+    grant = {"incarnation": "m-1", "granted": {"cpu": "8"}, "recall": {"cpu": "4"}}
+    for _ in range(2):
+        await applied("master", {"grant": grant, "hard": {"cpu": "64", "memory": "1Gi"}})
+        there = await applied("seed", {"account": account, "localUsage": {"cpu": "2"}})
+        edited = {**there, "spec": {**there["spec"], "quota": {"cpu": "32"}}}
+        edited["metadata"] = {**there["metadata"], "managedFields": [{}]}
+        answer = await api.call("PUT", api.path(body), edited)
+        assert (answer.status, answer.body["status"]) == (200, there["status"])
+        assert "managedFields" not in answer.body["metadata"]
+        now = await applied("master", {"grant": {"incarnation": "m-1", "granted": {"cpu": "8"}}, "hard": {"cpu": "32"}})
+        assert now["status"] == {
+            "grant": {"incarnation": "m-1", "granted": {"cpu": "8"}},
+            "hard": {"cpu": "32"},
+            "account": account,
+            "localUsage": {"cpu": "2"},
+        }
+        now = await applied("seed", {"account": {"incarnation": "a-1", "granted": {"cpu": "8"}}, "localUsage": {}})
+        assert now["status"]["account"] == {"incarnation": "a-1", "granted": {"cpu": "8"}}
+        assert now["status"]["hard"] == {"cpu": "32"}
+
+
 async def test_managers_own_whole_conditions_side_by_side_and_take_only_their_own_away(api) -> None:
     body = named(project_quota(), "conditions-of-two")
     await api.store(body)
