@@ -1,6 +1,6 @@
 """Kubernetes control planes on this machine: one etcd and any number of API servers on it, each with its own keys.
 
-There are no nodes: objects can be created, watched and admitted, but no pod ever runs.
+There are no nodes: objects can be created, watched and admitted, but no pod ever runs, and APIs of workloads are off.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ REQUEST_TIMEOUT_SECONDS = 10  # for all requests but watches; Kubernetes' own de
 
 _START_TIMEOUT_SECONDS = 120.0
 _STOP_TIMEOUT_SECONDS = 20.0
-_POLL_SECONDS = 0.03
 _SOCKET_PATH_AT_MOST = 100
 _PROBE_TIMEOUT = aiohttp.ClientTimeout(total=5)
 _CONTROLLERS = (
@@ -47,6 +46,38 @@ _CONTROLLERS = (
     "resourcequota-controller",
 )
 
+# What is about pods and nodes is not served: a quarter of what a start costs, and of what an idle server does.
+_NOT_SERVED = (
+    "apps/v1",
+    "autoscaling/v1",
+    "autoscaling/v2",
+    "batch/v1",
+    "certificates.k8s.io/v1",
+    "flowcontrol.apiserver.k8s.io/v1",
+    "node.k8s.io/v1",
+    "policy/v1",
+    "resource.k8s.io/v1",
+    "scheduling.k8s.io/v1",
+    "storage.k8s.io/v1",
+)
+_NOT_ADMITTING = (  # they watch what is not served
+    "CertificateApproval",
+    "CertificateSigning",
+    "CertificateSubjectRestriction",
+    "ClusterTrustBundleAttest",
+    "DefaultIngressClass",
+    "DefaultStorageClass",
+    "DefaultTolerationSeconds",
+    "MutatingAdmissionPolicy",
+    "PersistentVolumeClaimResize",
+    "PodSecurity",
+    "PodTopologyLabels",
+    "Priority",
+    "RuntimeClass",
+    "StorageObjectInUseProtection",
+    "TaintNodesByCondition",
+)
+
 
 class StartError(Exception):
     """A server ended or did not become ready in time. The message has the end of its log."""
@@ -54,6 +85,8 @@ class StartError(Exception):
 
 class Server:
     """A server process that can be taken down and brought back with the same address and data."""
+
+    poll_seconds = 0.03  # how often it is asked whether it is ready
 
     def __init__(self, name: str, command: list[str], directory: Path, group: ProcessGroup) -> None:
         self.name = name
@@ -81,7 +114,7 @@ class Server:
             if time.monotonic() - started > _START_TIMEOUT_SECONDS:
                 await self.kill()
                 raise StartError(f"{self.name} not ready after {_START_TIMEOUT_SECONDS:.0f} s; {self._end_of_log()}")
-            await asyncio.sleep(_POLL_SECONDS)
+            await asyncio.sleep(self.poll_seconds)
         log.info("server ready", extra={"server": self.name, "seconds": round(time.monotonic() - started, 2)})
 
     async def stop(self) -> None:
@@ -111,7 +144,7 @@ class Server:
         while process.poll() is None:
             if time.monotonic() > deadline:
                 process.kill()
-            await asyncio.sleep(_POLL_SECONDS)
+            await asyncio.sleep(self.poll_seconds)
 
     async def _ready(self) -> bool:
         return True
@@ -176,6 +209,8 @@ class Etcd(Server):
 class ApiServer(Server):
     """A kube-apiserver with its own objects, certificate authority, users and tokens."""
 
+    poll_seconds = 0.15  # each answer costs it a handshake, while it has much to do
+
     def __init__(
         self,
         name: str,
@@ -223,6 +258,9 @@ class ApiServer(Server):
             f"--service-account-signing-key-file={self.service_account_key}",
             "--service-cluster-ip-range=10.0.0.0/24",
             f"--request-timeout={REQUEST_TIMEOUT_SECONDS}s",
+            f"--runtime-config={','.join(f'{version}=false' for version in _NOT_SERVED)}",
+            f"--disable-admission-plugins={','.join(_NOT_ADMITTING)}",
+            "--enable-priority-and-fairness=false",  # it needs a dozen objects and their status
             "--endpoint-reconciler-type=none",  # nobody reaches it through a Service, and stopping is quicker
         ]
         super().__init__(name, command, directory, group)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import yaml
@@ -19,9 +20,10 @@ MACHINE_CRDS = Path(__file__).with_name("manifests") / "machine-crd.yaml"
 _CRD = "CustomResourceDefinition"
 _FIRST = (_CRD, "Namespace")
 _SERVED_TIMEOUT_SECONDS = 30.0
-_POLL_SECONDS = 0.05
+_POLL_SECONDS = 0.1
 
 Manifest = Mapping[str, object]
+_Kind = Mapping[str, Any]  # as discovery tells of it
 
 
 class ManifestError(Exception):
@@ -63,16 +65,17 @@ async def apply(server: ApiServer, manifests: Iterable[Manifest], *, user: str =
     Returns when they are stored and every new resource type is served. Raises ManifestError.
     """
     identified = [(_identify(manifest), manifest) for manifest in manifests]
+    known: dict[str, list[_Kind]] = {}
     try:
         async with server.session(user) as session:
             for kind in _FIRST:
                 chosen = [(identity, manifest) for identity, manifest in identified if identity.kind == kind]
-                await asyncio.gather(*(_apply(session, identity, manifest) for identity, manifest in chosen))
+                await asyncio.gather(*(_apply(session, known, identity, manifest) for identity, manifest in chosen))
                 if kind == _CRD:
                     await asyncio.gather(*(_served(session, identity) for identity, _ in chosen))
             for identity, manifest in identified:
                 if identity.kind not in _FIRST:
-                    await _apply(session, identity, manifest)
+                    await _apply(session, known, identity, manifest)
     except (aiohttp.ClientError, TimeoutError) as error:
         raise ManifestError(f"{server.name} did not answer: {error!r}") from error
 
@@ -86,8 +89,10 @@ def _identify(manifest: Manifest) -> _Identity:
     raise ManifestError(f"not a Kubernetes object with apiVersion, kind and metadata.name: {str(manifest)[:80]}")
 
 
-async def _apply(session: aiohttp.ClientSession, identity: _Identity, manifest: Manifest) -> None:
-    path = f"{await _collection(session, identity)}/{identity.name}"
+async def _apply(
+    session: aiohttp.ClientSession, known: dict[str, list[_Kind]], identity: _Identity, manifest: Manifest
+) -> None:
+    path = f"{await _collection(session, known, identity)}/{identity.name}"
     headers = {"Content-Type": "application/apply-patch+yaml"}
     parameters = {"fieldManager": "devcluster", "force": "true"}
     async with session.patch(path, data=json.dumps(manifest), headers=headers, params=parameters) as answer:
@@ -95,13 +100,16 @@ async def _apply(session: aiohttp.ClientSession, identity: _Identity, manifest: 
             raise ManifestError(f"{identity}: {await _message(answer)}")
 
 
-async def _collection(session: aiohttp.ClientSession, identity: _Identity) -> str:
+async def _collection(session: aiohttp.ClientSession, known: dict[str, list[_Kind]], identity: _Identity) -> str:
+    """Where objects of its kind are. What an API version serves is asked once, and stays `known`."""
     root = f"/{'apis' if '/' in identity.api_version else 'api'}/{identity.api_version}"
-    async with session.get(root) as answer:
-        if answer.status != 200:
-            raise ManifestError(f"{identity}: the cluster has no API {identity.api_version}: {await _message(answer)}")
-        resources = (await answer.json())["resources"]
-    for resource in resources:
+    if identity.api_version not in known:
+        async with session.get(root) as answer:
+            if answer.status != 200:
+                message = await _message(answer)
+                raise ManifestError(f"{identity}: the cluster has no API {identity.api_version}: {message}")
+            known[identity.api_version] = (await answer.json())["resources"]
+    for resource in known[identity.api_version]:
         if resource["kind"] == identity.kind and "/" not in resource["name"]:
             namespace = f"/namespaces/{identity.namespace}" if resource["namespaced"] else ""
             return f"{root}{namespace}/{resource['name']}"
