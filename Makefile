@@ -36,7 +36,7 @@ demo: $(STAMP)
 
 test: lint
 	@$(BIN)/python -m devcluster build
-	@$(BIN)/python -m pytest -q -n 2 --dist loadfile
+	@$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

@@ -36,7 +36,9 @@ SECRETS = Resource("", "v1", "secrets", "Secret", namespaced=True, type=Object)
 @pytest_asyncio.fixture(scope="module")
 async def api(control_plane):
     await control_plane.start(["kube"])
-    return control_plane.cluster("kube")
+    server = control_plane.cluster("kube")
+    yield server
+    await server.kill()
 
 
 @pytest_asyncio.fixture(scope="module")

@@ -41,7 +41,7 @@ numbers = count()
 
 
 @pytest_asyncio.fixture(scope="module")
-async def api(control_plane: ControlPlane) -> ApiServer:
+async def api(control_plane: ControlPlane) -> AsyncIterator[ApiServer]:
     await control_plane.start(["ledger"])
     server = control_plane.cluster("ledger")
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
@@ -55,7 +55,8 @@ async def api(control_plane: ControlPlane) -> ApiServer:
     }
     async with server.session() as session, session.post(LEDGERS.path(NAMESPACE), json=first) as answer:
         assert answer.status == 201, await answer.text()
-    return server
+    yield server
+    await server.kill()
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from common import resources
-from devcluster.install import GROUP_PATH, Installation, quota
+from devcluster.install import GROUP_PATH, Installation, Program, quota
 from devcluster.load import Attempt, Outcome, Size, Tenant, fill, parse_refusal, storm, unjustified
 from devcluster.manifests import apply
 from devcluster.observe import Overshoot, QuotaWatch, latencies, percentile, quota_on
@@ -31,8 +31,14 @@ _names = (f"whole-way-{number}" for number in itertools.count(1))
 
 @pytest_asyncio.fixture(scope="module")
 async def installation(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Installation]:
-    async with Installation(tmp_path_factory.mktemp("sq")) as installed:
+    """Two replicas of each seed's agent are installed, and one runs until a test wants both."""
+    async with Installation(tmp_path_factory.mktemp("sq"), replicas=2) as installed:
+        await asyncio.gather(*(program.stop() for program in others(installed)))
         yield installed
+
+
+def others(installed: Installation) -> list[Program]:
+    return [program for name, program in installed.programs.items() if name.endswith("-b")]
 
 
 def mixed_sizes(count: int) -> list[Size]:
@@ -182,8 +188,9 @@ async def test_agents_killed_in_a_storm_lose_nothing_and_come_back(installation:
         for number, seed in enumerate(installation.seeds, 1):
             while len(attempts) < MACHINES * number // 8:
                 await asyncio.sleep(0.01)
-            for program in await installation.kill_replicas(seed):
-                await program.start()
+            agent = installation.programs[f"seedquota-{seed}"]
+            await agent.kill()
+            await agent.start()
 
     async with field(installation, half_of(sizes)) as opened:
         attempts = await opened.storm(sizes, kill_each_in_turn)
@@ -209,19 +216,19 @@ async def test_the_master_killed_in_a_storm_is_waited_for(installation: Installa
         await the_rest_can_be_filled_exactly_from_either_seed(opened)
 
 
-async def test_two_replicas_of_each_agent_share_one_account(tmp_path_factory: pytest.TempPathFactory) -> None:
+async def test_two_replicas_of_each_agent_share_one_account(installation: Installation) -> None:
     sizes = mixed_sizes(MACHINES)
-    async with Installation(tmp_path_factory.mktemp("sq"), replicas=2) as installed:
-        leader = installed.programs["seedquota-seed-1"]
+    await asyncio.gather(*(program.start() for program in others(installation)))
+    leader = installation.programs["seedquota-seed-1"]
 
-        async def kill(attempts: list[Attempt]) -> None:
-            while len(attempts) < MACHINES // 8:
-                await asyncio.sleep(0.01)
-            await leader.kill()  # it may lead or not; the other serves on
-            await asyncio.sleep(2)
-            await leader.start()
+    async def kill(attempts: list[Attempt]) -> None:
+        while len(attempts) < MACHINES // 8:
+            await asyncio.sleep(0.01)
+        await leader.kill()  # it may lead or not; the other serves on
+        await asyncio.sleep(2)
+        await leader.start()
 
-        async with field(installed, half_of(sizes)) as opened:
-            attempts = await opened.storm(sizes, kill)
-            await the_limit_held_and_every_refusal_was_right(opened, attempts)
-            await the_rest_can_be_filled_exactly_from_either_seed(opened)
+    async with field(installation, half_of(sizes)) as opened:
+        attempts = await opened.storm(sizes, kill)
+        await the_limit_held_and_every_refusal_was_right(opened, attempts)
+        await the_rest_can_be_filled_exactly_from_either_seed(opened)
