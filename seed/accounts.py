@@ -120,6 +120,7 @@ class Accounts:
                 self._keys[key.name] = key  # also of quotas that went while nobody led
                 self._controller.queue.add(key.name)
             for quota in self._catalog.all_quotas():
+                self._opening.seen(quota.name, quota.ceilings, new=False)
                 self._controller.queue.add(quota.name)
             await self._controller.run()
         finally:
@@ -165,8 +166,11 @@ class Accounts:
         self._controller.queue.add(name)
 
     def _quota_changed(self, name: str) -> None:
-        if name not in self._keys and self._catalog.quota(name) is not None:
-            self._opening.came()
+        quota = self._catalog.quota(name)
+        if quota is None:
+            self._opening.gone(name)
+        else:
+            self._opening.seen(name, quota.ceilings, new=name not in self._keys)
         self._controller.queue.add(name)
 
     async def _reconcile(self, name: str) -> float | None:

@@ -1,11 +1,13 @@
-"""Accounts that nobody can use yet are opened, and taken over, when no more quotas come and a few at a time: each is a
-handful of writes and an answer of the master's. Those without which something could be refused do not wait here."""
+"""Accounts that nobody can use yet are opened, and taken over, when no more quotas come or are edited, and a few at a
+time: each is a handful of writes and an answer of the master's. Those without which something could be refused do not
+wait here."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
+from common.resources import ResourceList
 from common.rush import PAUSE, Rush
 
 AT_ONCE = 32
@@ -22,10 +24,17 @@ class Opening:
         self._rush = Rush(clock=clock)
         self._begun: dict[str, float] = {}
         self._waiting: dict[str, None] = {}  # in order
+        self._limits: dict[str, ResourceList] = {}  # as they were last seen
 
-    def came(self) -> None:
-        """One more quota, which has no account yet."""
-        self._rush.note()
+    def seen(self, quota: str, limits: ResourceList, *, new: bool) -> None:
+        """A quota's copy as it is now. `new`: it has no account yet."""
+        before = self._limits.get(quota, limits)
+        self._limits[quota] = limits
+        if new or limits != before:
+            self._rush.note()
+
+    def gone(self, quota: str) -> None:
+        self._limits.pop(quota, None)
 
     def wait(self, quota: str) -> float | None:
         """In how many seconds to ask again; None: it begins now."""

@@ -18,6 +18,7 @@ from master.objects import QuotaCopy, Summary
 from master.publisher import ECHO, Publisher, Shown
 from master.seeds import Seeds
 from seed.accounts import Accounts
+from seed.ledger.store import Key
 from seed.opening import AT_ONCE
 from tests.unit.seed_world import PROJECT, SeedWorld, amounts, seed_world
 
@@ -128,6 +129,21 @@ async def test_in_a_rush_a_seed_opens_accounts_first_by_which_something_can_be_c
         assert await leading.account("q-0") is None
         assert await leading.account("of-a-project-with-a-cluster") is not None
         assert await leading.account("of-clusters") is not None
+
+
+async def test_while_many_quotas_are_edited_no_account_is_opened_that_nobody_can_use() -> None:
+    async with seed_world() as world:
+        leading = Leading(world)
+        edited = [f"q-{number}" for number in range(MANY)]
+        for name in edited:
+            leading.accounts._keys[name] = Key(uid=f"{name}-uid", name=name)  # it has an account
+            leading.come(name, name, "cpu=1")
+        leading.come("before", "p")
+        assert await leading.account("before") is not None
+        for name in edited:
+            leading.come(name, name, "cpu=2")
+        leading.come("while", "p")
+        assert await leading.account("while") is None
 
 
 async def test_a_leader_takes_over_first_what_somebody_can_use_and_of_the_rest_a_few_at_a_time() -> None:

@@ -18,10 +18,30 @@ class Seed:
 
 def test_while_many_come_none_begins() -> None:
     seed = Seed()
-    for _ in range(MANY):
-        seed.opening.came()
+    for number in range(MANY):
+        seed.opening.seen(f"q-{number}", {"cpu": 1}, new=True)
     assert seed.opening.wait("a") == PAUSE
     seed.now += GAP
+    assert seed.opening.wait("a") is None
+
+
+def test_while_many_are_edited_none_begins() -> None:
+    seed = Seed()
+    for limit in (1, 1, 2):  # as they were found, with another status, edited
+        assert seed.opening.wait("a") is None
+        for number in range(MANY):
+            seed.opening.seen(f"q-{number}", {"cpu": limit}, new=False)
+    assert seed.opening.wait("a") == PAUSE
+    seed.now += GAP
+    assert seed.opening.wait("a") is None
+
+
+def test_of_a_quota_that_went_nothing_is_remembered() -> None:
+    seed = Seed()
+    for number in range(MANY):
+        seed.opening.seen(f"q-{number}", {"cpu": 1}, new=False)
+        seed.opening.gone(f"q-{number}")
+        seed.opening.seen(f"q-{number}", {"cpu": 2}, new=False)
     assert seed.opening.wait("a") is None
 
 
