@@ -48,6 +48,8 @@ class NotReadyError(Exception):
 class Program(Server):
     """One process of seedquota-master or seedquota-seed. `start`, `stop`, `kill`, `pause` and `resume` it at will."""
 
+    poll_seconds = 0.1
+
     def __init__(self, name: str, arguments: Sequence[str], directory: Path, group: ProcessGroup) -> None:
         self.health = f"http://127.0.0.1:{free_port()}"
         address = self.health.removeprefix("http://")
