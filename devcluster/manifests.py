@@ -17,6 +17,8 @@ from devcluster.controlplane import ApiServer
 
 MACHINE_CRDS = Path(__file__).with_name("manifests") / "machine-crd.yaml"
 
+_Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # six times quicker, if it was built
+
 _CRD = "CustomResourceDefinition"
 _FIRST = (_CRD, "Namespace")
 _SERVED_TIMEOUT_SECONDS = 30.0
@@ -47,7 +49,7 @@ def load(*paths: Path) -> list[Manifest]:
     for path in paths:
         for file in sorted(path.glob("*.yaml")) if path.is_dir() else [path]:
             try:
-                documents = list(yaml.safe_load_all(file.read_text()))
+                documents = list(yaml.load_all(file.read_text(), _Loader))
             except (OSError, yaml.YAMLError) as error:
                 raise ManifestError(f"{file}: {error}") from error
             for document in documents:

@@ -129,7 +129,7 @@ class Rolling(Seed):
                 made_of, names = await self._made_of(), await self.names()
                 if len(names) == self.count and {made_of.get(name, "") for name in names} - {BY_HAND} == {template}:
                     return
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.3)
 
     async def _made_of(self) -> dict[str, str]:
         cloned = "cluster.x-k8s.io/cloned-from-name"
