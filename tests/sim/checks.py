@@ -119,7 +119,7 @@ class Truth:
                 ceiling[name] = max(ceiling[name], limit)
         self.limits[uid] = limits
 
-    def tighten(self, uid: str) -> None:
+    def tighten(self, uid: str, things: Mapping[str, Thing]) -> None:
         """Everybody has heard the limits: what is past the limit, or stands past the surge, can only become less."""
         self.check(uid)
         total, ceiling, limits = self.totals[uid], self.ceiling[uid], self.limits[uid]
@@ -129,7 +129,8 @@ class Truth:
             if name.startswith(surge.PREFIX):
                 standing = self.lent(uid, name.removeprefix(surge.PREFIX))
             else:
-                standing = total.get(name, 0) - (self.lent(uid, name) if surge.PREFIX + name in limits else 0)
+                lent = self._beside(uid, name, things) if surge.PREFIX + name in limits else 0
+                standing = total.get(name, 0) - lent
             ceiling[name] = max(limit, standing)
         self.check(uid)
 
@@ -202,6 +203,17 @@ class Truth:
         """What stands on the surge, as far as it is durable."""
         name = surge.PREFIX + name
         return sum(account.reserved.get(name, 0) for (quota, _), account in self.accounts.items() if quota == uid)
+
+    def _beside(self, uid: str, name: str, things: Mapping[str, Thing]) -> int:
+        """As `lent`, of what there is beside what it replaces: that one of both has gone its account may not know."""
+        lent = 0
+        for (quota, _), account in self.accounts.items():
+            for new, reservation in account.reservations.items() if quota == uid else ():
+                replaced = things.get(reservation.replaces)
+                if new in things and replaced is not None and replaced.size is not None:
+                    there = things[new].cost.get(uid, {}).get(name, 0)
+                    lent += min(reservation.amount.get(surge.PREFIX + name, 0), there)
+        return lent
 
     # Ledgers -------------------------------------------------------------------------------------------------------
 

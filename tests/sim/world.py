@@ -600,7 +600,7 @@ class World:
                 self.note(f"  everybody has heard everything: {self.truth.totals} of {self.truth.limits}")
             for spec in self.master.quotas.values():
                 if all(spec.key.name in site.api.copies for site in self.sites.values()):
-                    self.truth.tighten(spec.key.uid)
+                    self.truth.tighten(spec.key.uid, self.things)
 
     def end(self) -> None:
         """Nothing of it is needed any more, but for what is asked of the servers and the truth."""
