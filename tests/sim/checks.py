@@ -301,6 +301,7 @@ class Truth:
         if after.fenced or before.fenced or (after.returned is before.returned and after.reserved is before.reserved):
             return
         used, used_before = accounts.use(after), accounts.use(before)
+        claimed = resources.add(resources.total(before.used.values()), after.reserved)
         for name, granted in after.granted.items():
             returned = after.returned.get(name, 0)
             if granted - returned >= used.get(name, 0):
@@ -309,7 +310,11 @@ class Truth:
             if returned > before.returned.get(name, 0) and granted - returned < used_before.get(name, 0):
                 if certain or not _claims(before, after, name):  # who knows of no limit may, after it was given back
                     raise self._broken(f"{seed} returns {name} of {uid} that is in use")
-            elif certain and after.reserved.get(name, 0) > before.reserved.get(name, 0):
+            elif (
+                certain
+                and after.reserved.get(name, 0) > before.reserved.get(name, 0)
+                and claimed[name] > granted - returned
+            ):
                 raise self._broken(f"{seed} reserves {name} of {uid} that it does not hold")
 
     def _compare(self, uid: str, seed: str, account: Account) -> None:
