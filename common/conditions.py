@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Literal
 
 import msgspec
 
 from common.api import Condition
 
 MAX_MESSAGE = 1024  # characters
+NAMED = 3  # seeds or clusters that a message names
+
+_WORDS: dict[bool | None, Literal["True", "False", "Unknown"]] = {True: "True", False: "False", None: "Unknown"}
 
 
 def now(offset: float = 0.0) -> str:
@@ -17,10 +21,14 @@ def now(offset: float = 0.0) -> str:
     return (datetime.now(UTC) + timedelta(seconds=offset)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def condition(kind: str, status: bool | None, reason: str, message: str) -> Condition:
+    return Condition(type=kind, status=_WORDS[status], reason=reason, message=message)
+
+
 def transition(before: Iterable[Condition], after: Sequence[Condition], time: str) -> list[Condition]:
     """`after` with the times of transition that follow from `before`, in the order of `after`."""
-    known = {condition.type: condition for condition in before}
-    return [_transition(known.get(condition.type), condition, time) for condition in after]
+    known = {each.type: each for each in before}
+    return [_transition(known.get(each.type), each, time) for each in after]
 
 
 def _transition(old: Condition | None, new: Condition, time: str) -> Condition:
@@ -31,3 +39,9 @@ def _transition(old: Condition | None, new: Condition, time: str) -> Condition:
 def short(message: str) -> str:
     """For messages that hold what others wrote."""
     return message if len(message) <= MAX_MESSAGE else message[: MAX_MESSAGE - 3] + "..."
+
+
+def some(names: Sequence[str]) -> str:
+    """The first few of them, and how many more there are."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more

@@ -143,22 +143,17 @@ def _seats(limits: ResourceList, ledger: MasterLedger, seeds: Sequence[SeedFacts
         held = grants.held(holding)
         report = seed.report if seed.report is not None and not grants.is_late(holding, seed.report) else None
         use = resources.add(report.used, report.reserved) if report is not None else seed.use
-        speaks = (
-            report is not None
-            and seed.connected
-            and holding.learned
-            and not report.nonce
-            and report.incarnation == holding.account
-        )
         use = resources.at_least_zero(held) if use is None else use
-        ask = report.ask if speaks and report is not None else Ask()
+        ours = report if report is not None and report.incarnation == holding.account else None
+        speaks = ours is not None and seed.connected and holding.learned and not ours.nonce
+        ask = ours.ask if speaks and ours is not None else Ask()
         demand = learn(seed.demand, usual, held=held, use=use, ask=ask, answered=seed.answered, now=now)
         seats.append(
             Seat(
                 seed=seed.name,
                 held=held,
                 use=use,
-                counted=report.used if report is not None and report.incarnation == holding.account else {},
+                counted=ours.used if ours is not None else {},
                 ask=ask,
                 answered=seed.answered,
                 reachable=speaks and not seed.silent,

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Literal
 
 import msgspec
 
 from common import quantity, resources, surge
 from common.api import Condition, ResourceQuotaSpec, StaleSource, Subject, wire_quantities
-from common.conditions import transition
+from common.conditions import NAMED, condition, some, transition
 from common.resources import ResourceList
 from master.objects import QuotaStatus, SeedUsage, Summary, SurgeStatus
 
 MAX_SEEDS = 32  # lines in a status; 1,000 of them would rewrite 300 KB at every count
 STALE_AFTER = 10.0  # seconds without contact from which a seed's count is called stale
-NAMED = 3  # seeds that a message names
 SILENT_AFTER = 90.0  # seconds without a sign of life from which an agent may be dead; seed/seed_status.py gives three
 
 _FIRST = ("cpu", "memory", "storage", "machines", "clusters")
@@ -198,47 +196,47 @@ def seed_conditions(view: SeedHealth, before: list[Condition], now: str) -> list
     skew = view.connected and skewed(view.own_version, view.version)
     if skew:
         versions = f"the seed runs version {view.version}, the master {view.own_version}"
-        connected = _condition("Connected", True, "VersionSkew", f"{versions}: one minor version apart is supported")
+        connected = condition("Connected", True, "VersionSkew", f"{versions}: one minor version apart is supported")
     else:
-        connected = _condition("Connected", view.connected, view.reason, view.message)
+        connected = condition("Connected", view.connected, view.reason, view.message)
     if view.synced is None:
-        synced = _condition("Synced", None, "NotConnected", "the seed cannot be asked what it has")
+        synced = condition("Synced", None, "NotConnected", "the seed cannot be asked what it has")
     elif view.synced:
-        synced = _condition("Synced", True, "AllCopies", "the seed has all projects and quotas")
+        synced = condition("Synced", True, "AllCopies", "the seed has all projects and quotas")
     else:
         why = f": {view.failing[0]}" if view.failing else ""
-        synced = _condition("Synced", False, "CopiesOutstanding", f"{view.outstanding} objects not yet in sync{why}")
+        synced = condition("Synced", False, "CopiesOutstanding", f"{view.outstanding} objects not yet in sync{why}")
     if not view.connected:
-        accounts = _condition("AccountsOpen", None, "NotConnected", "the seed cannot be asked")
+        accounts = condition("AccountsOpen", None, "NotConnected", "the seed cannot be asked")
     elif view.learning:
-        accounts = _condition("AccountsOpen", False, "Learning", f"waiting for its answer about {_some(view.learning)}")
+        accounts = condition("AccountsOpen", False, "Learning", f"waiting for its answer about {_some(view.learning)}")
     elif view.fenced:
-        accounts = _condition("AccountsOpen", False, "Fenced", f"{_some(view.fenced)} admit nothing until recounted")
+        accounts = condition("AccountsOpen", False, "Fenced", f"{_some(view.fenced)} admit nothing until recounted")
     else:
-        accounts = _condition("AccountsOpen", True, "AllOpen", "every account admits")
+        accounts = condition("AccountsOpen", True, "AllOpen", "every account admits")
     serving = _webhook_serving(view)
     parts = (connected, synced, accounts, serving)
     failed = next((part for part in parts[:-1] if part.status != "True" or part.reason == "VersionSkew"), None)
     if failed is not None:
-        ready = _condition("Ready", False, failed.reason, failed.message)
+        ready = condition("Ready", False, failed.reason, failed.message)
     elif serving.status != "True":
         ready = msgspec.structs.replace(serving, type="Ready")
     else:
-        ready = _condition("Ready", True, "Ready", "connected, in sync, all accounts open, the webhook serves")
+        ready = condition("Ready", True, "Ready", "connected, in sync, all accounts open, the webhook serves")
     conditions = [msgspec.structs.replace(each, observed_generation=view.generation) for each in (ready, *parts)]
     return transition(before, conditions, now)
 
 
 def _webhook_serving(view: SeedHealth) -> Condition:
     kind = "WebhookServing"
-    said = next((condition for condition in view.said if condition.type == kind), None)
+    said = next((each for each in view.said if each.type == kind), None)
     if not view.connected:
-        return _condition(kind, None, "NotConnected", "the seed cannot be asked")
+        return condition(kind, None, "NotConnected", "the seed cannot be asked")
     if said is None:
-        return _condition(kind, None, "NotReported", "no agent on the seed has said yet whether it is asked")
+        return condition(kind, None, "NotReported", "no agent on the seed has said yet whether it is asked")
     if view.silent >= SILENT_AFTER:
         heard = f"no agent on the seed has led for {age(view.silent)}; the last one said {said.reason}"
-        return _condition(kind, None, "AgentSilent", heard)
+        return condition(kind, None, "AgentSilent", heard)
     return msgspec.structs.replace(said, last_transition_time="")
 
 
@@ -246,7 +244,7 @@ def _ready(view: QuotaView) -> Condition:
     subject = view.spec.subject
     if not view.subject_exists:
         kind = subject.kind.capitalize()
-        return _condition(
+        return condition(
             "Ready",
             False,
             "SubjectNotFound",
@@ -255,7 +253,7 @@ def _ready(view: QuotaView) -> Condition:
         )
     if view.learning:
         missing = [seed.name for seed in view.seeds if not seed.learned and not seed.lost and not seed.gone]
-        return _condition(
+        return condition(
             "Ready",
             None,
             "Learning",
@@ -263,38 +261,38 @@ def _ready(view: QuotaView) -> Condition:
             "nothing is granted meanwhile",
         )
     if view.spec.enforcement == "warn":
-        return _condition("Ready", True, "WarnOnly", "what exceeds the limit is admitted with a warning")
-    return _condition("Ready", True, "Enforced", "")
+        return condition("Ready", True, "WarnOnly", "what exceeds the limit is admitted with a warning")
+    return condition("Ready", True, "Enforced", "")
 
 
 def _enforced(seeds: Sequence[SeedView]) -> Condition:
     without = [seed.name for seed in seeds if seed.synced is False and not seed.gone]
     if without:
-        return _condition("Enforced", False, "SeedNotSynced", f"{_some(without)} do not have the present quota yet")
+        return condition("Enforced", False, "SeedNotSynced", f"{_some(without)} do not have the present quota yet")
     unknown = [seed.name for seed in seeds if seed.synced is None and not seed.gone]
     if unknown:
-        return _condition("Enforced", None, "SeedNotSynced", f"{_some(unknown)} cannot be asked what they have")
+        return condition("Enforced", None, "SeedNotSynced", f"{_some(unknown)} cannot be asked what they have")
     fenced = [seed.name for seed in seeds if seed.connected and (seed.fenced or not seed.reported)]
     if fenced:
-        return _condition(
+        return condition(
             "Enforced", False, "AccountFenced", f"{_some(fenced)} admit nothing until everything there is recounted"
         )
     unchecked = [f"{source} on {seed.name}" for seed in seeds for source in seed.unenforced]
     if unchecked:
-        return _condition(
+        return condition(
             "Enforced",
             False,
             "WebhookNotServing",
             f"{_some(unchecked)}: Machines are not checked there, or cannot be created; see the condition Enforced of "
             "the UserCluster, or for other clusters what seedquota-seed logs of its canary",
         )
-    return _condition("Enforced", True, "AllSeeds", "")
+    return condition("Enforced", True, "AllSeeds", "")
 
 
 def _usage_current(seeds: Sequence[SeedView]) -> Condition:
     gone = [seed for seed in seeds if seed.gone]
     if gone:
-        return _condition(
+        return condition(
             "UsageCurrent",
             False,
             "SeedUnreachable",
@@ -311,31 +309,31 @@ def _usage_current(seeds: Sequence[SeedView]) -> Condition:
         )
         more = f" and {len(stale) - NAMED} more" if len(stale) > NAMED else ""
         whose = "its last count is" if len(stale) == 1 else "their last counts are"
-        return _condition("UsageCurrent", False, "SeedUnreachable", f"{said}{more}; {whose} kept")
+        return condition("UsageCurrent", False, "SeedUnreachable", f"{said}{more}; {whose} kept")
     sources = [(seed.name, source) for seed in seeds for source in seed.stale_sources]
     if sources:
         said = "; ".join(
             f"{source.source} on {seed} last counted {age(source.seconds)} ago" for seed, source in sources[:NAMED]
         )
         more = f" and {len(sources) - NAMED} more" if len(sources) > NAMED else ""
-        return _condition("UsageCurrent", False, "SourceUnreachable", f"{said}{more}; the last count is kept")
-    return _condition("UsageCurrent", True, "AllReported", "")
+        return condition("UsageCurrent", False, "SourceUnreachable", f"{said}{more}; the last count is kept")
+    return condition("UsageCurrent", True, "AllReported", "")
 
 
 def _near_limit(use: ResourceList, limits: ResourceList, warn_at_percent: int) -> Condition:
     full = [name for name, limit in limits.items() if use.get(name, 0) >= limit and (limit or use.get(name, 0))]
     if full:
-        return _condition("NearLimit", True, "Full", f"{_texts(full, use, limits)}")
+        return condition("NearLimit", True, "Full", f"{_texts(full, use, limits)}")
     near = [name for name, limit in limits.items() if limit and use.get(name, 0) * 100 >= limit * warn_at_percent]
     if near:
-        return _condition("NearLimit", True, "AboveWarnPercent", f"{_texts(near, use, limits)}")
-    return _condition("NearLimit", False, "BelowWarnPercent", f"all below {warn_at_percent}% of the limit")
+        return condition("NearLimit", True, "AboveWarnPercent", f"{_texts(near, use, limits)}")
+    return condition("NearLimit", False, "BelowWarnPercent", f"all below {warn_at_percent}% of the limit")
 
 
 def _exceeded(use: ResourceList, limits: ResourceList, before: QuotaStatus, *, warn: bool) -> Condition:
     over = [name for name, limit in limits.items() if use.get(name, 0) > limit]
     if not over:
-        return _condition("Exceeded", False, "WithinLimit", "")
+        return condition("Exceeded", False, "WithinLimit", "")
     known = next((condition for condition in before.conditions if condition.type == "Exceeded"), None)
     lowered = any(name in before.hard and quantity.parse(before.hard[name]) > limits[name] for name in over)
     if lowered:
@@ -346,12 +344,7 @@ def _exceeded(use: ResourceList, limits: ResourceList, before: QuotaStatus, *, w
         reason = "UsageNotAdmitted"
     why = "the limit was lowered" if reason == "LimitLowered" else "this use was not admitted here"
     more = "what more comes is admitted with a warning" if warn else "nothing more is admitted until use has fallen"
-    return _condition("Exceeded", True, reason, f"{_texts(over, use, limits)}: {why}; nothing is removed, and {more}")
-
-
-def _condition(kind: str, status: bool | None, reason: str, message: str) -> Condition:
-    words: dict[bool | None, Literal["True", "False", "Unknown"]] = {True: "True", False: "False", None: "Unknown"}
-    return Condition(type=kind, status=words[status], reason=reason, message=message)
+    return condition("Exceeded", True, reason, f"{_texts(over, use, limits)}: {why}; nothing is removed, and {more}")
 
 
 def _texts(names: Sequence[str], use: ResourceList, limits: ResourceList) -> str:
@@ -359,8 +352,7 @@ def _texts(names: Sequence[str], use: ResourceList, limits: ResourceList) -> str
 
 
 def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(sorted(names)[:NAMED]) + more
+    return some(sorted(names))
 
 
 def _nonzero(amounts: ResourceList) -> dict[str, int]:

@@ -7,7 +7,7 @@ import time
 import msgspec
 
 from common.api import MASTER_MANAGER, Condition
-from common.conditions import now, transition
+from common.conditions import condition, now, some, transition
 from common.kube.client import Cluster
 from common.kube.controller import Controller, ReconcileHook
 from common.kube.errors import NotFound
@@ -125,12 +125,13 @@ class Tenants:
             if link.sync is None or not link.connected or not link.sync.in_sync("projects", name)
         ]
         if organization and organization not in self._caches.organizations.store:
-            ready = _ready(False, "OrganizationNotFound", f"there is no Organization {organization}: create it")
+            ready = condition(
+                "Ready", False, "OrganizationNotFound", f"there is no Organization {organization}: create it"
+            )
         elif without:
-            some = ", ".join(sorted(without)[:3]) + (f" and {len(without) - 3} more" if len(without) > 3 else "")
-            ready = _ready(False, "SeedNotSynced", f"not known to be on {some}")
+            ready = condition("Ready", False, "SeedNotSynced", f"not known to be on {some(sorted(without))}")
         else:
-            ready = _ready(True, "AllSeeds", "the project is on all seeds")
+            ready = condition("Ready", True, "AllSeeds", "the project is on all seeds")
         before = _conditions(project)
         ready = msgspec.structs.replace(ready, observed_generation=project.metadata.generation)
         status: dict[str, object] = {
@@ -164,7 +165,3 @@ class Tenants:
 
 def _conditions(there: Named) -> list[Condition]:
     return msgspec.convert(there.status.get("conditions", []), list[Condition])
-
-
-def _ready(ready: bool, reason: str, message: str) -> Condition:
-    return Condition(type="Ready", status="True" if ready else "False", reason=reason, message=message)

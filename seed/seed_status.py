@@ -10,7 +10,8 @@ import asyncio
 import logging
 import time
 from contextlib import suppress
-from typing import Literal
+
+import msgspec
 
 from common import conditions
 from common.api import SEED_COPIES, SEED_MANAGER, UID_LABEL, Condition, SeedCopy
@@ -27,8 +28,6 @@ EVERY = 30.0  # seconds between two signs of life; master/status.py waits for th
 PACE = 1.0
 RETRY = 5.0
 PATIENCE = 30.0  # in which a new leader lets stand what the last one said, while it has not seen all itself
-
-WORDS: dict[bool | None, Literal["True", "False", "Unknown"]] = {True: "True", False: "False", None: "Unknown"}
 
 
 class SeedStatus:
@@ -113,13 +112,9 @@ class SeedStatus:
         serving = webhook_serving(proofs)
         if serving.enforced is not False and unseen(proofs) and time.monotonic() - self._began < PATIENCE:
             return before
-        said = Condition(
-            type="WebhookServing",
-            status=WORDS[serving.enforced],
-            reason=serving.reason,
-            message=conditions.short(serving.message),
-            observed_generation=copy.metadata.generation,
-        )
+        message = conditions.short(serving.message)
+        said = conditions.condition("WebhookServing", serving.enforced, serving.reason, message)
+        said = msgspec.structs.replace(said, observed_generation=copy.metadata.generation)
         return conditions.transition(before, [said], conditions.now())
 
     def _of_each(self) -> dict[str, Proof | None]:

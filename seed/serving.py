@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
+from common.conditions import some
+
 DENIED = "CanaryDenied"  # the reason of a proof, and the cause that seed/verdict.py gives
 WORST_FIRST = ("CanaryAdmitted", "WebhookMissing", "NotServing", "CertificateInvalid")
-NAMED = 3  # user clusters in a message
 
 
 class Proof(msgspec.Struct, frozen=True):
@@ -30,13 +31,13 @@ def webhook_serving(clusters: Mapping[str, Proof | None]) -> Proof:
         return Proof(
             False,
             known[worst[0]].reason,
-            f"{_some(worst)}: Machines are not checked there, or cannot be created; see the condition Enforced of the "
+            f"{some(worst)}: Machines are not checked there, or cannot be created; see the condition Enforced of the "
             "UserCluster, or for other clusters what seedquota-seed logs of its canary",
         )
     unproven = sorted(key for key in clusters if key not in known or not known[key].enforced)
     if len(unproven) == len(clusters):
-        return Proof(None, "NotProven", f"no dry run has been refused yet in {_some(unproven)}")
-    return Proof(True, DENIED, f"not proven in {_some(unproven)}" if unproven else "dry runs are refused everywhere")
+        return Proof(None, "NotProven", f"no dry run has been refused yet in {some(unproven)}")
+    return Proof(True, DENIED, f"not proven in {some(unproven)}" if unproven else "dry runs are refused everywhere")
 
 
 def unseen(clusters: Mapping[str, Proof | None]) -> bool:
@@ -45,9 +46,3 @@ def unseen(clusters: Mapping[str, Proof | None]) -> bool:
 
 def _badness(proof: Proof) -> int:
     return WORST_FIRST.index(proof.reason) if proof.reason in WORST_FIRST else len(WORST_FIRST)
-
-
-def _some(keys: Iterable[str]) -> str:
-    listed = list(keys)
-    more = f" and {len(listed) - NAMED} more" if len(listed) > NAMED else ""
-    return ", ".join(listed[:NAMED]) + more

@@ -1,7 +1,7 @@
 """One Kubernetes API server: typed requests over a pool of connections.
 
-aiohttp carries, msgspec decodes into narrow structs. Nothing is retried here: who
-asks knows whether asking again is right.
+aiohttp carries, msgspec decodes into narrow structs. Nothing is retried here: who asks knows whether asking again is
+right.
 """
 
 from __future__ import annotations

@@ -411,6 +411,15 @@ async def test_kubectl_get_prints_the_defaults(api) -> None:
     assert cells["Scale-Check"] == "deny"
 
 
+async def apply_status(api, body: dict, manager: str, status: dict, *, force: bool = False):
+    return await api.call(
+        "PATCH",
+        f"{api.path(body)}/status?fieldManager={manager}&force={str(force).lower()}",
+        {key: body[key] for key in ("apiVersion", "kind", "metadata")} | {"status": status},
+        content_type="application/apply-patch+yaml",
+    )
+
+
 async def test_master_and_seed_own_their_own_fields_of_a_copy_and_cheaply(api) -> None:
     body = named(project_quota(), "owned")
     await api.store(body)
@@ -428,12 +437,7 @@ async def test_master_and_seed_own_their_own_fields_of_a_copy_and_cheaply(api) -
         },
     }
     for manager, status in [*parts.items(), ("master", {"grant": {"incarnation": "m-2"}})]:
-        answer = await api.call(
-            "PATCH",
-            f"{api.path(body)}/status?fieldManager={manager}",
-            {key: body[key] for key in ("apiVersion", "kind", "metadata")} | {"status": status},
-            content_type="application/apply-patch+yaml",
-        )
+        answer = await apply_status(api, body, manager, status)
         assert answer.status == 200, answer.body
     status = answer.body["status"]
     assert status == {**parts["seed"], "grant": {"incarnation": "m-2"}}
@@ -447,12 +451,7 @@ async def test_where_owners_are_forgotten_with_an_edit_each_side_still_replaces_
     await api.store(body)
 
     async def applied(manager: str, status: dict) -> dict:
-        answer = await api.call(
-            "PATCH",
-            f"{api.path(body)}/status?fieldManager={manager}&force=true",
-            {key: body[key] for key in ("apiVersion", "kind", "metadata")} | {"status": status},
-            content_type="application/apply-patch+yaml",
-        )
+        answer = await apply_status(api, body, manager, status, force=True)
         assert answer.status == 200, answer.body
         return answer.body
 
@@ -483,12 +482,7 @@ async def test_managers_own_whole_conditions_side_by_side_and_take_only_their_ow
     await api.store(body)
 
     async def applied(manager: str, *conditions: dict) -> tuple[int, dict[str, dict]]:
-        answer = await api.call(
-            "PATCH",
-            f"{api.path(body)}/status?fieldManager={manager}",
-            {key: body[key] for key in ("apiVersion", "kind", "metadata")} | {"status": {"conditions": conditions}},
-            content_type="application/apply-patch+yaml",
-        )
+        answer = await apply_status(api, body, manager, {"conditions": conditions})
         found = answer.body["status"]["conditions"] if answer.status == 200 else []
         return answer.status, {each["type"]: each for each in found}
 

@@ -199,19 +199,23 @@ async def test_agents_killed_in_a_storm_lose_nothing_and_come_back(installation:
         await the_rest_can_be_filled_exactly_from_either_seed(opened)
 
 
-async def test_the_master_killed_in_a_storm_is_waited_for(installation: Installation) -> None:
-    sizes = mixed_sizes(MACHINES)
-    master = installation.programs["seedquota-master"]
+def killing(program: Program, seconds: float) -> Callable[[list[Attempt]], Coroutine[None, None, None]]:
+    """In the middle of a storm, for so long."""
 
     async def kill(attempts: list[Attempt]) -> None:
         while len(attempts) < MACHINES // 8:
             await asyncio.sleep(0.01)
-        await master.kill()
-        await asyncio.sleep(1)
-        await master.start()
+        await program.kill()
+        await asyncio.sleep(seconds)
+        await program.start()
 
+    return kill
+
+
+async def test_the_master_killed_in_a_storm_is_waited_for(installation: Installation) -> None:
+    sizes = mixed_sizes(MACHINES)
     async with field(installation, half_of(sizes)) as opened:
-        attempts = await opened.storm(sizes, kill)
+        attempts = await opened.storm(sizes, killing(installation.programs["seedquota-master"], 1))
         await the_limit_held_and_every_refusal_was_right(opened, attempts)
         await the_rest_can_be_filled_exactly_from_either_seed(opened)
 
@@ -219,16 +223,8 @@ async def test_the_master_killed_in_a_storm_is_waited_for(installation: Installa
 async def test_two_replicas_of_each_agent_share_one_account(installation: Installation) -> None:
     sizes = mixed_sizes(MACHINES)
     await asyncio.gather(*(program.start() for program in others(installation)))
-    leader = installation.programs["seedquota-seed-1"]
-
-    async def kill(attempts: list[Attempt]) -> None:
-        while len(attempts) < MACHINES // 8:
-            await asyncio.sleep(0.01)
-        await leader.kill()  # it may lead or not; the other serves on
-        await asyncio.sleep(2)
-        await leader.start()
-
+    one = installation.programs["seedquota-seed-1"]  # it may lead or not; the other serves on
     async with field(installation, half_of(sizes)) as opened:
-        attempts = await opened.storm(sizes, kill)
+        attempts = await opened.storm(sizes, killing(one, 2))
         await the_limit_held_and_every_refusal_was_right(opened, attempts)
         await the_rest_can_be_filled_exactly_from_either_seed(opened)
