@@ -134,6 +134,16 @@ class Truth:
             ceiling[name] = max(limit, standing)
         self.check(uid)
 
+    def covered(self, uid: str) -> bool:
+        """The master has heard of all use: what came before its resource had a limit is beyond what its seed holds."""
+        ledger = self.ledgers.get(uid)
+        for seed, holding in ledger.seeds.items() if ledger is not None else ():
+            account, held = self.accounts.get((uid, seed)), grants.held(holding)
+            use = accounts.use(account) if account is not None else {}
+            if any(use.get(name, 0) > held.get(name, 0) for name in self.limits[uid]):
+                return False
+        return ledger is not None
+
     def excuse(self) -> None:
         """Something happened after which the master may have to cover more than the limit."""
         for uid in self.clean:

@@ -599,7 +599,8 @@ class World:
             if self.tracing:
                 self.note(f"  everybody has heard everything: {self.truth.totals} of {self.truth.limits}")
             for spec in self.master.quotas.values():
-                if all(spec.key.name in site.api.copies for site in self.sites.values()):
+                everywhere = all(spec.key.name in site.api.copies for site in self.sites.values())
+                if everywhere and self.truth.covered(spec.key.uid):
                     self.truth.tighten(spec.key.uid, self.things)
 
     def end(self) -> None:
