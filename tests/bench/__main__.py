@@ -9,6 +9,7 @@ import logging
 import uvloop
 
 from tests.bench.admissions import admissions
+from tests.bench.contention import contention
 from tests.bench.defaults import defaults
 from tests.bench.latency import latency
 from tests.bench.recall import recall
@@ -20,7 +21,7 @@ from tests.bench.writes import writes
 
 MEASUREMENTS = {
     measurement.__name__: measurement
-    for measurement in (admissions, stores, spread, recall, latency, writes, sizes, recovery, defaults)
+    for measurement in (admissions, stores, spread, recall, contention, latency, writes, sizes, recovery, defaults)
 }
 
 
