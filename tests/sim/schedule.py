@@ -705,7 +705,7 @@ def unfinished(world: World) -> str:
                 continue
             if name not in world.apis[seed].copies:
                 return f"{seed} has no copy of {name}"
-            if not ledger.seeds[seed].learned:
+            if (holding := ledger.seeds.get(seed)) is None or not holding.learned:
                 return f"the master does not know what {seed} holds of {name}"
     return ""
 
