@@ -91,7 +91,7 @@ class Truth:
         self.ledgers: dict[str, MasterLedger] = {}
         self.accounts: dict[tuple[str, str], Account] = {}  # by quota uid and seed
         self.used: dict[tuple[str, str], ResourceList] = {}  # by quota uid and seed: the most that was ever reported
-        self.answered: dict[tuple[str, str, str], int] = {}  # nonces that were answered to a seed, and what was seen
+        self.answered: dict[tuple[str, str, str], int] = {}  # nonces answered to a seed, and what was seen then
         self.admitted = 0
         self.loans = 0
         self.found: Violation | None = None  # the first; the product may have swallowed it
@@ -181,6 +181,8 @@ class Truth:
         for quota in quotas:
             uid = quota.key.uid
             kept = self.durable.get((uid, thing.uid))
+            if wish.claimed and thing.size is None:
+                continue  # deleted meanwhile: what was reserved for a change of it may be gone in that very write
             if kept is None or kept.generation < wish.claimed:
                 raise self._broken(f"{thing.uid} was admitted, and quota {uid} has no durable reservation of it")
             if kept.generation == wish.claimed:
@@ -359,7 +361,7 @@ class Truth:
     def shown(self, uid: str, seed: str, grant: Grant) -> None:
         """What the master shows must be durable."""
         if grant.nonce:
-            self.answered[uid, seed, grant.nonce] = grant.seen
+            self.answered.setdefault((uid, seed, grant.nonce), grant.seen)
         ledger = self.ledgers.get(uid)
         if ledger is None or ledger.incarnation != grant.incarnation or grant.incarnation in self.doubted:
             return
