@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import Counter
 
@@ -9,6 +10,7 @@ from common import resources
 from common.resources import ResourceList
 from devcluster.load import Attempt, Outcome, Size, storm, survey, unjustified
 from devcluster.observe import QuotaView, percentile
+from seed.shortage import FRESH
 from tests.bench.installed import Site, site
 
 SEEDS = 4
@@ -38,13 +40,15 @@ class Contest:
         await self._want(sizes, {})
 
     async def turn(self, number: int) -> None:
-        """The master has seen what is gone before anybody asks: whoever is refused beside it is refused wrongly."""
+        """Whoever is refused beside what is free is refused wrongly: the master has seen it, and what he said of the
+        quota while it was full is forgotten."""
         here = self._here
         tenant = here.tenants[number % len(here.tenants)]
         mine = await tenant.machines()
         await tenant.delete(self._chance.sample(sorted(mine), min(8, len(mine))))
         use = await self._use()
         await here.watch.until(lambda view: _shows(view, use), _SETTLED_SECONDS)
+        await asyncio.sleep(FRESH)
         room = min(
             amount // SMALLEST.amounts[name]
             for name, amount in resources.subtract(self._limits, resources.only(use, self._limits)).items()
@@ -80,12 +84,14 @@ async def contention(_seconds: float) -> None:
     again = sum(attempt.tries > 1 for attempt in contest.attempts)
     last = contest.filled[1:]
     print(
-        f"{SEEDS} seeds, {CLIENTS} clients, one quota of {LIMITS['cpu']} cpu: first Machines of 1 to 16 cpu until all"
+        f"{SEEDS} seeds, {CLIENTS} clients, one quota of {LIMITS['cpu']} cpu: first Machines of 1 to 16 cpu, twice as"
     )
-    print(f"are refused; then, {ROUNDS} times, eight of a seed are deleted and all want Machines of 1 cpu, too many")
+    print(f"many as fit; then, {ROUNDS} times, eight of a seed are deleted and all want Machines of 1 cpu, too many")
     print(f"admitted {outcomes[Outcome.ADMITTED]}, refused {outcomes[Outcome.REFUSED]}, undecided {undecided}")
     print(f"filled after the first storm {contest.filled[0]:.1%}, after the others at least {min(last):.1%}")
-    print(f"times over the limit {contest.over}; refused beside room {len(contest.wrong)} {contest.wrong[:3] or ''}")
+    print(
+        f"times over the limit {contest.over}; refused beside room {len(contest.wrong)} {', '.join(contest.wrong[:3])}"
+    )
     print(
         f"until admitted or refused: p50 {percentile(seconds, 50) * 1000:.0f} ms, "
         f"p99 {percentile(seconds, 99) * 1000:.0f} ms; told to come again (503): {again}"
