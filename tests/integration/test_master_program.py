@@ -386,8 +386,11 @@ async def test_broken_seeds_are_named_and_delay_no_other(world: World) -> None:
     # A Secret that comes later, and one that is put right, are picked up at once.
     await world.add_secret("late", world.server("us-1").kubeconfig(USER))
     await until(lambda: world.copy("us-1", "alpha"), timeout=3)
-    status = await world.quota("alpha")
-    assert condition(status.status, "Ready")[:2] == ("False", "SubjectNotFound")
+
+    async def told_of_its_subject() -> bool:
+        return condition((await world.quota("alpha")).status, "Ready")[:2] == ("False", "SubjectNotFound")
+
+    await until(told_of_its_subject)
 
     # So is another Secret under a connection that works.
     await world.add_secret("eu-1", world.server("eu-1").kubeconfig("seedquota-seed"))
