@@ -15,6 +15,7 @@ from devcluster.redis import RedisServer, Settings
 from seed.flavours import cache as caches
 from seed.flavours import shared as sharing
 from seed.flavours.shared import SharedSizes
+from seed.ledger import redis_primary
 from seed.ledger.redis_primary import RedisAccess, redis_url
 from seed.providers.flavour import ALL, Catalogue, Flavour, Place, Query
 from seed.providers.size import ProviderUnavailable
@@ -45,6 +46,8 @@ async def servers(tmp_path: Path) -> AsyncIterator[Rack]:
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine is no Redis that hangs."""
     monkeypatch.setattr(caches, "SHARED_SECONDS", 5.0)
+    monkeypatch.setattr(redis_primary, "SOCKET_TIMEOUT", 5.0)
+    monkeypatch.setattr(redis_primary, "CALL_TIMEOUT", 5.0)
 
 
 @asynccontextmanager

@@ -323,7 +323,7 @@ class AccountMachine(RuleBasedStateMachine):
 
 
 TestAccount = AccountMachine.TestCase
-TestAccount.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+TestAccount.settings = settings(max_examples=200, stateful_step_count=50)
 
 
 class ListsBeforeItClaims(AccountMachine):
@@ -335,7 +335,6 @@ def test_the_machine_finds_a_leader_that_lists_before_it_claims() -> None:
     found.settings = settings(
         max_examples=4000,
         stateful_step_count=30,
-        deadline=None,
         database=None,
         phases=[Phase.generate],
         derandomize=True,

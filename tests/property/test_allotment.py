@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hypothesis import HealthCheck, assume, settings
+from hypothesis import assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -183,6 +183,4 @@ def check_line(seats: Sequence[Seat], decided: Allotment, room: ResourceList) ->
 
 
 TestContention = Contention.TestCase
-TestContention.settings = settings(
-    max_examples=200, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+TestContention.settings = settings(max_examples=200, stateful_step_count=40)

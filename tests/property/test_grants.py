@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, assume, settings
+from hypothesis import assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from msgspec.structs import replace
@@ -272,6 +272,4 @@ def check(allotment: Allotment, seats: list[Seat], ledger: MasterLedger) -> None
 
 
 TestEscrow = Escrow.TestCase
-TestEscrow.settings = settings(
-    max_examples=200, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+TestEscrow.settings = settings(max_examples=200, stateful_step_count=40)

@@ -186,7 +186,7 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 TestQueueMachine = QueueMachine.TestCase
-TestQueueMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestQueueMachine.settings = settings(max_examples=60, stateful_step_count=30)
 
 
 async def run_controller(controller, until, timeout=5.0):

@@ -267,7 +267,7 @@ class Rollouts(RuleBasedStateMachine):
 
 
 TestRollouts = Rollouts.TestCase
-TestRollouts.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
+TestRollouts.settings = settings(max_examples=200, stateful_step_count=30)
 
 
 @pytest.mark.parametrize("name", ["cpu", "nvidia.com/gpu"])

@@ -11,7 +11,7 @@ from tests.integration.installed.site import WINDOW, Site
 
 @pytest_asyncio.fixture(scope="package")
 async def installation(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
-    """One for all that is here, since it takes its time to start. Whoever changes it puts it back.
+    """One for each half of what is here, since it takes its time to start. Whoever changes it puts it back.
 
     Two replicas of each seed's agent are installed, and one runs: most bad days are one replica's.
     """
