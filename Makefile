@@ -34,10 +34,9 @@ $(STAMP): requirements.lock pyproject.toml
 demo: $(STAMP)
 	@$(BIN)/python -m devcluster.demo $(if $(KEEP),--keep)
 
-# API servers collect garbage less often: an eighth of the processors' time.
 test: lint
 	@$(BIN)/python -m devcluster build
-	@GOGC=400 GOMEMLIMIT=400MiB $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .
