@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from functools import partial
 
 from common import resources
 from common.resources import ResourceList
-from devcluster.load import Attempt, Outcome, Size, storm, survey, unjustified
-from devcluster.observe import QuotaView, percentile
+from devcluster.load import Attempt, Outcome, Size, storm, unjustified
+from devcluster.observe import Overshoot, QuotaView, percentile
 from seed.shortage import FRESH
 from tests.bench.installed import Site, site
 
@@ -29,15 +30,15 @@ class Contest:
         self._here = here
         self._limits = resources.parse(LIMITS)
         self._chance = random.Random(1)
+        self.over = Overshoot(here.tenants, SMALLEST)
         self.attempts: list[Attempt] = []
         self.filled: list[float] = []
-        self.over = 0
         self.wrong: list[str] = []
 
     async def begin(self) -> None:
         """From nothing: Machines of all sizes, twice as many as fit."""
-        sizes = self._chance.choices(SIZES, k=2 * 256 // 6)
-        await self._want(sizes, {})
+        await self.over.limit(self._limits)
+        await self._want(self._chance.choices(SIZES, k=2 * 256 // 6))
 
     async def turn(self, number: int) -> None:
         """Whoever is refused beside what is free is refused wrongly: the master has seen it, and what he said of the
@@ -46,29 +47,21 @@ class Contest:
         tenant = here.tenants[number % len(here.tenants)]
         mine = await tenant.machines()
         await tenant.delete(self._chance.sample(sorted(mine), min(8, len(mine))))
-        use = await self._use()
-        await here.watch.until(lambda view: _shows(view, use), _SETTLED_SECONDS)
+        await self.over.look()
+        await here.watch.until(partial(_shows, self.over.used), _SETTLED_SECONDS)
         await asyncio.sleep(FRESH)
-        room = min(
-            amount // SMALLEST.amounts[name]
-            for name, amount in resources.subtract(self._limits, resources.only(use, self._limits)).items()
-        )
-        await self._want([SMALLEST] * (room + CLIENTS), use)
+        await self._want([SMALLEST] * (self.over.room() + CLIENTS))
 
-    async def _want(self, sizes: list[Size], before: ResourceList) -> None:
+    async def _want(self, sizes: list[Size]) -> None:
+        before = resources.only(self.over.used, self._limits)
         attempts = await storm(self._here.tenants, sizes, CLIENTS)
+        await self.over.look()
         self.attempts += attempts
-        use = await self._use()
-        self.filled.append(min(use.get(name, 0) / limit for name, limit in self._limits.items()))
-        self.over += any(use.get(name, 0) > limit for name, limit in self._limits.items())
-        self.wrong += [why for _, why in unjustified(attempts, self._limits, resources.only(before, self._limits))]
-
-    async def _use(self) -> ResourceList:
-        found = await survey(self._here.tenants)
-        return resources.total(size for machines in found.values() for size in machines.values())
+        self.filled.append(min(self.over.used.get(name, 0) / limit for name, limit in self._limits.items()))
+        self.wrong += [why for _, why in unjustified(attempts, self._limits, before)]
 
 
-def _shows(view: QuotaView, use: ResourceList) -> bool:
+def _shows(use: ResourceList, view: QuotaView) -> bool:
     return all(amount == use.get(name, 0) for name, amount in view.used.items())
 
 
@@ -89,9 +82,7 @@ async def contention(_seconds: float) -> None:
     print(f"many as fit; then, {ROUNDS} times, eight of a seed are deleted and all want Machines of 1 cpu, too many")
     print(f"admitted {outcomes[Outcome.ADMITTED]}, refused {outcomes[Outcome.REFUSED]}, undecided {undecided}")
     print(f"filled after the first storm {contest.filled[0]:.1%}, after the others at least {min(last):.1%}")
-    print(
-        f"times over the limit {contest.over}; refused beside room {len(contest.wrong)} {', '.join(contest.wrong[:3])}"
-    )
+    print(f"too many {contest.over.count}; refused beside room {len(contest.wrong)} {', '.join(contest.wrong[:3])}")
     print(
         f"until admitted or refused: p50 {percentile(seconds, 50) * 1000:.0f} ms, "
         f"p99 {percentile(seconds, 99) * 1000:.0f} ms; told to come again (503): {again}"
