@@ -43,5 +43,9 @@ def short(message: str) -> str:
 
 def some(names: Sequence[str]) -> str:
     """The first few of them, and how many more there are."""
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
+    return ", ".join(names[:NAMED]) + more(names)
+
+
+def more(things: Sequence[object]) -> str:
+    """How many are left where the first few are named."""
+    return f" and {len(things) - NAMED} more" if len(things) > NAMED else ""

@@ -9,7 +9,7 @@ import msgspec
 
 from common import quantity, resources, surge
 from common.api import Condition, ResourceQuotaSpec, StaleSource, Subject, wire_quantities
-from common.conditions import NAMED, condition, some, transition
+from common.conditions import NAMED, condition, more, some, transition
 from common.resources import ResourceList
 from master.objects import QuotaStatus, SeedUsage, Summary, SurgeStatus
 
@@ -307,16 +307,14 @@ def _usage_current(seeds: Sequence[SeedView]) -> Condition:
             else f"{seed.name} has not been reached since the master started"
             for seed in stale[:NAMED]
         )
-        more = f" and {len(stale) - NAMED} more" if len(stale) > NAMED else ""
         whose = "its last count is" if len(stale) == 1 else "their last counts are"
-        return condition("UsageCurrent", False, "SeedUnreachable", f"{said}{more}; {whose} kept")
+        return condition("UsageCurrent", False, "SeedUnreachable", f"{said}{more(stale)}; {whose} kept")
     sources = [(seed.name, source) for seed in seeds for source in seed.stale_sources]
     if sources:
         said = "; ".join(
             f"{source.source} on {seed} last counted {age(source.seconds)} ago" for seed, source in sources[:NAMED]
         )
-        more = f" and {len(sources) - NAMED} more" if len(sources) > NAMED else ""
-        return condition("UsageCurrent", False, "SourceUnreachable", f"{said}{more}; the last count is kept")
+        return condition("UsageCurrent", False, "SourceUnreachable", f"{said}{more(sources)}; the last count is kept")
     return condition("UsageCurrent", True, "AllReported", "")
 
 
@@ -343,8 +341,8 @@ def _exceeded(use: ResourceList, limits: ResourceList, before: QuotaStatus, *, w
     else:
         reason = "UsageNotAdmitted"
     why = "the limit was lowered" if reason == "LimitLowered" else "this use was not admitted here"
-    more = "what more comes is admitted with a warning" if warn else "nothing more is admitted until use has fallen"
-    return condition("Exceeded", True, reason, f"{_texts(over, use, limits)}: {why}; nothing is removed, and {more}")
+    then = "what more comes is admitted with a warning" if warn else "nothing more is admitted until use has fallen"
+    return condition("Exceeded", True, reason, f"{_texts(over, use, limits)}: {why}; nothing is removed, and {then}")
 
 
 def _texts(names: Sequence[str], use: ResourceList, limits: ResourceList) -> str:
