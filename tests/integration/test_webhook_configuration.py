@@ -229,8 +229,8 @@ def wanted_client() -> dict[str, object]:
 async def test_a_webhook_that_was_removed_beside_the_other_is_put_right(seed: Counting, admin: Cluster) -> None:
     async with keeping(seed.cluster):
         for left in wanted().webhooks:
-            await admin.merge_patch(WEBHOOK_CONFIGURATIONS, NAME, {"webhooks": [left]})
             writes = len(seed.writes)
+            await admin.merge_patch(WEBHOOK_CONFIGURATIONS, NAME, {"webhooks": [left]})
             await until(lambda: len(seed.writes) > writes)  # noqa: B023 (awaited here)
             await settle()
             assert await found(admin) == wanted().webhooks
