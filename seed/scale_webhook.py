@@ -7,7 +7,6 @@ are kept among the last decisions; nothing else is decided here.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Sequence
 
@@ -30,6 +29,7 @@ from seed.connections import Connections
 from seed.decisions import Decisions
 from seed.facts import Attempt, Sight, sight
 from seed.http_reader import Request, Response
+from seed.machine_admission import conclude
 from seed.machines import machine_controller
 from seed.machines.deployments import DEPLOYMENTS, Deployment, cluster_machine_of, machine_of
 from seed.machines.machine_controller import Machine
@@ -38,8 +38,6 @@ from seed.review import RawRequest, RawReview, Scale, decided, patience
 from seed.scale_check import Advice, Asked, Room
 from seed.sizing import Sizing
 from seed.verdict import Refusal
-
-log = logging.getLogger(__name__)
 
 PATH = "/scale/"
 CLUSTER_API = cluster_api_webhook.CALLER
@@ -132,7 +130,6 @@ class ScaleWebhook:
         if question is None or not advice.refusals:
             self._on_answer(kind, "allowed", advice.reason)
             return decided(review.uid, Verdict(decision=decision, warnings=warnings))
-        self._on_answer(kind, "denied", advice.reason)
         return self._refuse(kind, review, question, advice.refusals, decision, time.monotonic() - started)
 
     async def _question(self, caller: str, kind: str, review: RawRequest, deadline: float) -> _Question | None:
@@ -235,27 +232,16 @@ class ScaleWebhook:
             ),
             attempts=[Attempt(sight=seen, refusal=by_quota.get(seen.quota)) for seen in question.seen],
         )
-        self._decisions.made(
-            found,
-            cluster,
+        return conclude(
+            review,
             subject,
-            operation=review.operation,
-            user=review.user_info.username,
-            dry_run=review.dry_run,
-            seconds=seconds,
+            cluster,
+            found,
+            seconds,
+            lambda decision, reason, _path, _seconds: self._on_answer(kind, decision, reason),
+            self._decisions,
             consumer=kind.lower(),
         )
-        log.info(
-            "scale refused",
-            extra={
-                "decision": decision,
-                "kind": kind,
-                "object": f"{review.namespace}/{review.name}",
-                "user": review.user_info.username,
-                "text": refusals[0].message,
-            },
-        )
-        return decided(review.uid, found)
 
 
 def _room(seen: Sight) -> Room:
