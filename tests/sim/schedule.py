@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
+import msgspec
+
 from common import account as accounts
 from common import grants
+from common.grants import Report
 from seed.ledger.store import Stored
 from tests.sim import faults, product
 from tests.sim.master_side import MasterReplica
@@ -663,6 +666,10 @@ def _tidy(world: World) -> None:
                 )
 
 
+def _said(report: Report) -> Report:
+    return msgspec.structs.replace(report, sequence=0)
+
+
 def unfinished(world: World) -> str:
     """What has not come right yet; empty when all has."""
     if world.wishes:
@@ -694,6 +701,10 @@ def unfinished(world: World) -> str:
             said = grants.report(account)
             if copy.report is None or (copy.report.used, copy.report.reserved) != (said.used, said.reserved):
                 return f"the master was not told what {site.name} uses of {name}"
+            for master in world.masters:
+                heard = master.term.of(copy.key.uid).heard.get(site.name) if master.term is not None else None
+                if heard is not None and heard.report is not None and _said(heard.report) != _said(said):
+                    return f"{master.name} does not heed what {site.name} says of {name}"
     for name, spec in world.master.quotas.items():
         if spec.key.uid not in world.master.ledgers:
             return f"the master has no ledger of {name}"
