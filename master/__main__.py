@@ -70,14 +70,14 @@ class Master:
             async with self.lease.hold() as term:
                 log.info("leading", extra={"term": term.number})
                 try:
-                    await self._until_lost(self.lease.lost, cold=not term.continuous)
+                    await self._until_lost(self.lease.lost, doubtful=not term.settled)
                 except* ApiError as errors:  # its API server went in the middle of beginning
                     log.warning("leading ended", extra={"term": term.number, "error": str(_first(errors))})
                 log.info("no longer leading", extra={"term": term.number})
             await asyncio.sleep(PAUSE)
 
-    async def _until_lost(self, lost: asyncio.Event, *, cold: bool) -> None:
-        leading = asyncio.create_task(self._lead(cold=cold), name="leading")
+    async def _until_lost(self, lost: asyncio.Event, *, doubtful: bool) -> None:
+        leading = asyncio.create_task(self._lead(doubtful=doubtful), name="leading")
         losing = asyncio.create_task(lost.wait())
         try:
             await asyncio.wait((leading, losing), return_when=asyncio.FIRST_COMPLETED)
@@ -89,14 +89,23 @@ class Master:
             await asyncio.gather(leading, losing, return_exceptions=True)
             self.leading = None
 
-    async def _lead(self, *, cold: bool) -> None:
-        """Begins from what is durable; nothing is kept from an earlier term."""
+    async def _lead(self, *, doubtful: bool) -> None:
+        """Begins from what is durable; nothing is kept from an earlier term. `doubtful`: see Quotas."""
         seeds = Seeds(
             self.caches, self._namespace, on_request=metrics.kubernetes_request, on_reconcile=metrics.reconciled
         )
         ledgers = Ledgers(self._cluster, self._namespace)
         events = QuotaEvents(self._cluster, self._identity)
-        quotas = Quotas(self._cluster, self.caches, seeds, ledgers, events, cold=cold, on_reconcile=metrics.reconciled)
+        quotas = Quotas(
+            self._cluster,
+            self.caches,
+            seeds,
+            ledgers,
+            events,
+            doubtful=doubtful,
+            on_settled=self.lease.settle,
+            on_reconcile=metrics.reconciled,
+        )
         statuses = SeedStatuses(self._cluster, self.caches, seeds, quotas, on_reconcile=metrics.reconciled)
         tenants = Tenants(self._cluster, self.caches, seeds, on_reconcile=metrics.reconciled)
         defaults = DefaultQuotas(self._cluster, self.caches, on_reconcile=metrics.reconciled)

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import random
 import time
+from collections.abc import Callable
 
 import msgspec
 
@@ -65,7 +66,11 @@ AGES_EVERY = 30.0
 
 
 class Quotas:
-    """`run` works until cancelled; the caches are synced and `seeds` runs beside it. `cold`: see `master.decision`."""
+    """`run` works until cancelled; the caches are synced and `seeds` runs beside it.
+
+    `doubtful`: the ledgers that there are may have been restored, see `cold` of `master.decision`. `on_settled` is
+    called when all that seeds have was looked at: from then on, the next leader need not doubt them.
+    """
 
     def __init__(
         self,
@@ -75,7 +80,8 @@ class Quotas:
         ledgers: Ledgers,
         events: QuotaEvents,
         *,
-        cold: bool,
+        doubtful: bool,
+        on_settled: Callable[[], None],
         on_reconcile: ReconcileHook | None = None,
     ) -> None:
         self.states: dict[str, QuotaState] = {}
@@ -87,7 +93,9 @@ class Quotas:
         self._ledgers = ledgers
         self._events = events
         # Quotas made later in this term have a ledger that nobody can have restored.
-        self._doubtful = {quota.metadata.uid for quota in caches.quotas.store.values()} if cold else set()
+        self._doubtful = {quota.metadata.uid for quota in caches.quotas.store.values()} if doubtful else set()
+        self._unsettled = set(self._doubtful)
+        self._on_settled = on_settled
         self._controller: Controller[str] = Controller(
             "quota", self._decide, workers=WORKERS, timeout=TIMEOUT, on_reconcile=on_reconcile
         )
@@ -99,6 +107,7 @@ class Quotas:
         ends = self._caches.listen(self._changed)
         try:
             await self._drop_orphans()
+            self._settle()
             self.review_all()
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._controller.run())
@@ -209,6 +218,8 @@ class Quotas:
         for fact in facts:
             if (account := state.seeds.get(fact.name)) is not None:
                 account.taken_up(fact.shown)
+        if all(fact.heard for fact in facts if fact.present):
+            self._settle(state.uid)
         state.view = view
         self._note_troubles(view, name)
         self._publish(state, decision, now)
@@ -217,6 +228,11 @@ class Quotas:
         every = (PATIENCE if state.rushed else STATUS_SETTLING) if settling else STATUS_EVERY
         self._status.queue.add_after(name, max(every - STATUS_EVERY, state.shown_at + every - now))
         return self._again(state, decision, now)
+
+    def _settle(self, uid: str = "") -> None:
+        self._unsettled.discard(uid)
+        if not self._unsettled:
+            self._on_settled()
 
     def _open(self, quota: MasterQuota) -> QuotaState:
         state = QuotaState(quota)
@@ -246,6 +262,7 @@ class Quotas:
         for link in self._seeds.links.values():
             link.publisher.forget(state.name)
         await self._ledgers.delete(state.uid)
+        self._settle(state.uid)
         self.states.pop(state.name, None)
         for marked in (*self.fenced.values(), *self.learning.values()):
             marked.discard(state.name)

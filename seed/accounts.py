@@ -75,7 +75,7 @@ class Published(msgspec.Struct, frozen=True):
 class Accounts:
     """Runs while this replica holds the lease, with the lease's term as the epoch of every write.
 
-    `cold`: the lease was not held continuously until this term.
+    `cold`: the lease was not held continuously until this term; `since` which one it was. See `common.kube.lease.Term`.
     """
 
     def __init__(
@@ -87,12 +87,14 @@ class Accounts:
         sources: Mapping[str, Followed],
         *,
         term: int,
+        since: int,
         cold: bool,
         raise_term: Callable[[int], Awaitable[int]],
         in_flight_window: float,
         on_reconcile: ReconcileHook | None = None,
     ) -> None:
         self.term = term
+        self._since = since
         self._cold = cold
         self._raise_term = raise_term
         self._cluster = cluster
@@ -293,17 +295,18 @@ class Accounts:
         return None
 
     async def _claim(self, quota: Quota, book: Book, nonce: str) -> None:
-        term, cold = self.term, self._cold
+        term, since, cold = self.term, self._since, self._cold
 
-        def claimed(present: Account) -> tuple[Account, bool]:
-            after = tending.claimed(present, term, cold=cold, nonce=nonce)
-            return after, after != present
+        def claimed(present: Account) -> tuple[Account, Account | None]:
+            after = tending.claimed(present, term, since=since, cold=cold, nonce=nonce)
+            return after, after if after != present else None
 
         news = await book.writer.change(claimed)
         for source in self._sources_of(quota):
             self._demand(quota, source)
-        if news:
-            log.info("account taken over", extra={"quota": quota.name, "epoch": term, "fenced": cold})
+        if news is not None:
+            fenced = news.nonce == nonce
+            log.info("account taken over", extra={"quota": quota.name, "epoch": term, "fenced": fenced})
 
     def _source_facts(self, quota: Quota) -> list[SourceFacts]:
         """Of every source that there is, also of those that nobody follows yet."""

@@ -183,6 +183,7 @@ class Leader:
             self._store,
             sources,
             term=term.number,
+            since=term.since,
             cold=not term.continuous,
             raise_term=self._lease.raise_term,
             in_flight_window=self._window,

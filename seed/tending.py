@@ -1,7 +1,8 @@
 """What the seed's leader does next to one account (docs/protocol.md, rules 3.4 and 4.4). Pure: facts in, one step out.
 
 1. Another leader's epoch in it: claim it, and list the sources anew before anything is counted. If nobody alive led
-   before us, it is fenced in the same write: the ledger may have been restored from a backup meanwhile.
+   before us, or nobody has claimed it since that was so, it is fenced in the same write: the ledger may have been
+   restored from a backup meanwhile.
 2. Another life of the master's ledger speaks: fence.
 3. The master has seen more of it than the ledger knows: a new life, fenced. He speaks to another life of it: fenced,
    in doubt.
@@ -160,10 +161,13 @@ def trusted(account: Account, grant: Grant) -> Trust:
     return Trust.ALL if grant.unbroken else Trust.COUNTS
 
 
-def claimed(account: Account, term: int, *, cold: bool, nonce: str) -> Account:
-    """`cold`: the lease was not held continuously until our term. Raises StaleEpochError."""
+def claimed(account: Account, term: int, *, since: int, cold: bool, nonce: str) -> Account:
+    """`cold`: the lease was not held continuously until our term, but `since` that one. Who led first in this run of
+    terms may have ended before he had claimed all accounts: of those he left, it is not known either whether they were
+    restored. Raises StaleEpochError.
+    """
     after = accounts.claim_epoch(account, term)
-    return accounts.fence(after, nonce, in_doubt=True) if cold else after
+    return accounts.fence(after, nonce, in_doubt=True) if cold or account.epoch < since else after
 
 
 def fenced(account: Account, grant: Grant, nonce: str) -> Account:

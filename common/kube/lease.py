@@ -27,6 +27,8 @@ from common.kube.resource import Resource
 RELEASE_TIMEOUT = 5.0  # seconds
 MICRO_TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
 WRITES_ANNOTATION = "seedquota.io/writes"  # grows with every write of the record: a restored backup shows an older one
+SINCE_ANNOTATION = "seedquota.io/unbroken-since"  # the first term of the run that the record's belongs to
+SETTLED_ANNOTATION = "seedquota.io/settled-since"  # the first term of the last run whose doubts were settled
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +63,10 @@ class Term:
     was silent for the whole duration. Neither, with our own identity as previous holder: a predecessor of this process.
     `continuous`: from before the previous holder ended until now this process has watched the record, and it never went
     back. If not, nobody who is alive knows whether the cluster was restored from a backup meanwhile: a cold start.
+
+    A cold start begins a run of terms; each continuous one goes on with it. `since` is the first term of the run, and
+    `settled` is true once a holder in it has called `Lease.settle`: what was in doubt when it began may outlive the
+    holder who began it.
     """
 
     number: int
@@ -68,6 +74,8 @@ class Term:
     was_expired: bool
     created: bool
     continuous: bool
+    since: int
+    settled: bool = False
 
 
 class Lease:
@@ -115,7 +123,9 @@ class Lease:
         self._looked_at = float("-inf")  # when the record was read or written last, by whomever it was ...
         self._writes = 0  # ... and its count of writes then
         self._record: LeaseObject | None = None  # ours, while held
-        self._number = 0  # of the last term that was ours
+        self._number = 0  # of the last term that was ours ...
+        self._since = 0  # ... the first one of its run ...
+        self._settled = False  # ... and whether its doubts are settled
         self._valid_until = 0.0
         self._renewal: asyncio.Task[None] | None = None
         self._writing = asyncio.Lock()
@@ -154,7 +164,8 @@ class Lease:
     async def raise_term(self, above: int) -> int:
         """Makes the term greater than `above` and returns it. Raises LeaseLost, ApiError.
 
-        For when the Lease object was deleted, so that numbers began again.
+        For when the Lease object was deleted, so that numbers began again. For those who come after, it begins another
+        run of terms.
         """
         async with self._writing:
             if self._record is None or not self.held:
@@ -162,8 +173,13 @@ class Lease:
             number = self._record.spec.lease_transitions or 0
             if number <= above:
                 number = above + 1
+                self._since, self._settled = number, False
                 await self._renew(number)
             return number
+
+    def settle(self) -> None:
+        """Nothing that was in doubt when this run of terms began is so any more. Said with the next renewal."""
+        self._settled = True
 
     async def release(self) -> None:
         """Stops renewing and, if the lease is still ours, lets the next one have it at once. Sets `lost`."""
@@ -216,6 +232,7 @@ class Lease:
         transitions = spec.lease_transitions or 0
         resumed = holder == self._identity and transitions == self._number and self.trusted is not None
         number = transitions if resumed else transitions + 1
+        continuous = self._join(found, number)
         try:
             mine = self._spec(spec, number, _timestamp(spec.renew_time))
             self._accept(await self._write(found, mine), now)
@@ -226,20 +243,23 @@ class Lease:
             holder,
             was_expired=expired and holder not in ("", self._identity),
             created=False,
-            continuous=self._take(number),
+            continuous=self._take(number, continuous=continuous),
+            since=self._since,
+            settled=self._settled,
         )
 
     async def _create(self) -> Term | None:
         sent = self._clock()
-        meta = ObjectMeta(namespace=self.namespace, name=self._name, annotations={WRITES_ANNOTATION: "1"})
+        annotations = {WRITES_ANNOTATION: "1", SINCE_ANNOTATION: "1"}
+        meta = ObjectMeta(namespace=self.namespace, name=self._name, annotations=annotations)
         spec = self._spec(LeaseSpec(), 1, _timestamp(None))
         try:
             created = await self._cluster.create(LEASES, LeaseObject(metadata=meta, spec=spec))
         except AlreadyExists:
             return None
         self._accept(created, sent)
-        self.trusted = None
-        return Term(1, "", was_expired=False, created=True, continuous=self._take(1))
+        self._since, self._settled = 1, False
+        return Term(1, "", was_expired=False, created=True, continuous=self._take(1, continuous=False), since=1)
 
     def _look(self, found: LeaseObject, now: float) -> None:
         """Only a record that grows while we look at it proves that a holder lives and that nothing was restored."""
@@ -250,15 +270,27 @@ class Lease:
             self.trusted = found.spec.lease_transitions or 0
         self._looked_at, self._writes = now, writes
 
-    def _take(self, number: int) -> bool:
-        """Whether the term that begins now is continuous."""
-        if self.trusted is not None:
-            return True
-        self.trusted = number
-        return False
+    def _join(self, found: LeaseObject, number: int) -> bool:
+        """Whether the term that is to begin goes on with the run of the record."""
+        since = _count(found, SINCE_ANNOTATION)
+        continuous = self.trusted is not None and since > 0
+        self._since = since if continuous else number
+        self._settled = continuous and _count(found, SETTLED_ANNOTATION) == since
+        return continuous
+
+    def _take(self, number: int, *, continuous: bool) -> bool:
+        if not continuous:
+            self.trusted = number
+        return continuous
 
     async def _write(self, record: LeaseObject, spec: LeaseSpec) -> LeaseObject:
-        annotations = {**record.metadata.annotations, WRITES_ANNOTATION: str(_writes(record) + 1)}
+        annotations = {
+            **record.metadata.annotations,
+            WRITES_ANNOTATION: str(_writes(record) + 1),
+            SINCE_ANNOTATION: str(self._since),
+        }
+        if self._settled:
+            annotations[SETTLED_ANNOTATION] = str(self._since)
         metadata = replace(record.metadata, annotations=annotations)
         return await self._cluster.replace(LEASES, replace(record, metadata=metadata, spec=spec))
 
@@ -345,8 +377,12 @@ class Lease:
 
 
 def _writes(record: LeaseObject) -> int:
+    return _count(record, WRITES_ANNOTATION)
+
+
+def _count(record: LeaseObject, annotation: str) -> int:
     """0 where another program wrote the record: then it proves nothing."""
-    text = record.metadata.annotations.get(WRITES_ANNOTATION, "")
+    text = record.metadata.annotations.get(annotation, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
 
 

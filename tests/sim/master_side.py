@@ -96,6 +96,7 @@ class Term:
 
     def __init__(self, doubtful: set[str]) -> None:
         self.doubtful = doubtful  # quotas whose ledgers may have been restored before the term began
+        self.unsettled = set(doubtful)  # ... and of which not all has been looked at
         self.links: dict[str, Link] = {}
         self.memory: dict[str, QuotaMemory] = {}  # by quota uid
         self.due: dict[str, None] = {}  # quotas about which there is news
@@ -219,8 +220,13 @@ class MasterReplica(Process):
             return
         if taken is not None:
             self.lease.lost.clear()
-            cold = not taken.continuous
-            self.term = Term({spec.key.uid for spec in self.quotas.values()} if cold else set())
+            self.term = Term({spec.key.uid for spec in self.quotas.values()} if not taken.settled else set())
+            self._settle(self.term)
+
+    def _settle(self, term: Term, uid: str = "") -> None:
+        term.unsettled.discard(uid)
+        if not term.unsettled:
+            self.lease.settle()
 
     def _stop(self) -> None:
         self.term = None
@@ -302,6 +308,8 @@ class MasterReplica(Process):
         for fact in facts:
             if (heard := memory.heard.get(fact.name)) is not None:
                 heard.taken_up(fact.shown)
+        if all(fact.heard for fact in facts if fact.present):
+            self._settle(term, uid)
         self._show(term, spec, memory, decided)
         allotment = decided.allotment
         asking = any(

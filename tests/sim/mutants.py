@@ -23,6 +23,7 @@ from common import account as accounts
 from common import grants, loans, resources
 from common.account import Account, Ask, Grant, Reservation
 from common.grants import Holding, MasterLedger, Report
+from common.kube.lease import Lease, LeaseObject
 from master import allotment, decision
 from master.allotment import Allotment
 from master.demand import lacking
@@ -311,9 +312,19 @@ def a_break_is_nothing(account: Account, grant: Grant, *arguments: Any, **facts:
     return _opening(account, replace(grant, unbroken=True), *arguments, **facts)
 
 
-def claimed_without_doubt(account: Account, term: int, *, cold: bool, nonce: str) -> Account:
+def claimed_without_doubt(account: Account, term: int, *, cold: bool, nonce: str, **_run: int) -> Account:
     after = accounts.claim_epoch(account, term)
     return accounts.fence(after, nonce) if cold else after
+
+
+def claimed_whoever_led_first(account: Account, term: int, *, since: int, cold: bool, nonce: str) -> Account:
+    return _claimed(account, term, since=0, cold=cold, nonce=nonce)
+
+
+def settled_by_sight(self: Lease, found: LeaseObject, number: int) -> bool:
+    continuous = _join(self, found, number)
+    self._settled = continuous
+    return continuous
 
 
 async def no_cancel(self: Admission, *_arguments: object) -> None:
@@ -416,6 +427,8 @@ _save = servers.Seed.save
 _save_ledger = servers.Master.save
 _counted = Accounts.counted
 _opening = tending._opening
+_claimed = tending.claimed
+_join = Lease._join
 _allot = decision.allot
 _decide = decision.decide
 _take_up = decision._take_up
@@ -566,6 +579,12 @@ ALL: tuple[Mutant, ...] = (
         budget=200,
         scene=scenes.a_cold_start_from_a_backup,
     ),
+    Mutant(
+        "what the first leader did not claim was claimed",
+        ((tending, "claimed", claimed_whoever_led_first),),
+        budget=200,
+        scene=scenes.a_first_leader_who_claims_nothing,
+    ),
     Mutant("a loan is counted where there is no room", ((loans, "count", a_loan_is_counted_at_once),), ("rollouts",)),
     Mutant("two replace the same one", ((accounts, "_is_taken", lambda *_a: False),), ("rollouts",)),
     Mutant(
@@ -646,6 +665,13 @@ ALL: tuple[Mutant, ...] = (
         ("nothing", "two_seeds"),
         400,
         scenes.a_ledger_of_an_earlier_life,
+    ),
+    Mutant(
+        "the doubts of a master end with him",
+        ((Lease, "_join", settled_by_sight),),
+        ("two_seeds",),
+        200,
+        scenes.a_first_master_who_hears_nothing,
     ),
     Mutant("show before it is persisted", ((MasterReplica, "_persist", show_before_it_is_persisted),), ("master",)),
     Mutant(

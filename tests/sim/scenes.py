@@ -416,6 +416,31 @@ def a_cold_start_from_a_backup(play: Play) -> None:
         play.storms(site, 20, 0.35)
 
 
+def a_first_leader_who_claims_nothing(play: Play) -> None:
+    """A backup is restored while nobody lives. Who leads first is cut off from the ledger and ends; his successor has
+    seen him lead."""
+    world = play.world
+    for site in play.sites(1):
+        snapshot = site.api.snapshot()
+        play.storms(site, 2, 0.5)
+        for replica in list(site.replicas):
+            world.crash_replica(site, replica)
+        play.restore_seed(site, snapshot)
+        play.go(RESTORE_TAKES)
+        link = (site.name, site.api.kept.name)
+        world.network.cut.add(link)
+        for _ in range(2):
+            world.start_replica(site)
+        play.go(TAKEOVER)
+        for replica in [replica for replica in site.replicas if replica.leader is not None]:
+            world.crash_replica(site, replica)
+        world.network.cut.discard(link)
+        for _ in range(12):
+            play.go(play.about(0.3, 0.8))
+            world.storm(site)
+        play.write(site)
+
+
 def what_is_admitted_is_not_seen(play: Play) -> None:
     """Its source is away for longer than anything can be under way."""
     world = play.world
@@ -436,6 +461,24 @@ def a_restored_master(play: Play) -> None:
         play.grow(site, 3)
         play.restore_master(snapshot)
         play.go(RESTORE_TAKES + TAKEOVER)
+        play.grow_others(site, 3)
+
+
+def a_first_master_who_hears_nothing(play: Play) -> None:
+    """The master is restored, and does not reach a seed which uses what was granted since. Who leads first ends; his
+    successor has seen him lead."""
+    world = play.world
+    snapshot = world.master.snapshot()
+    for site in play.sites(1):
+        play.grow(site, 3)
+        world.network.cut.add(("master", site.name))
+        play.restore_master(snapshot)
+        play.go(RESTORE_TAKES + TAKEOVER)
+        world.start_master()
+        play.go(TAKEOVER)
+        for master in [master for master in world.masters if master.term is not None]:
+            world.crash_master(master)
+        play.go(TAKEOVER)
         play.grow_others(site, 3)
 
 

@@ -14,7 +14,7 @@ from common.api import RESOURCE_QUOTAS, report_from_wire
 from common.grants import Report
 from common.kube.client import Cluster
 from common.kube.errors import ApiError, NotFound
-from common.kube.lease import Lease, LeaseLost
+from common.kube.lease import Lease, LeaseLost, Term
 from common.kube.reflector import Change
 from seed.accounts import Accounts
 from seed.admission import Admission, Request
@@ -375,8 +375,8 @@ class CopyObject(msgspec.Struct, frozen=True):
 class Leader:
     """What a replica does in one term."""
 
-    def __init__(self, replica: Replica, term: int, *, cold: bool) -> None:
-        self.term = term
+    def __init__(self, replica: Replica, term: Term) -> None:
+        self.term = term.number
         self.sources: dict[str, Followed] = {}
         client = cast("Cluster", SeedClient(replica))
         catalog, store = cast("Catalog", replica.view), cast("Store", replica.store)
@@ -387,8 +387,9 @@ class Leader:
             replica.books,
             store,
             sources,
-            term=term,
-            cold=cold,
+            term=term.number,
+            since=term.since,
+            cold=not term.continuous,
             raise_term=replica.lease.raise_term,
             in_flight_window=WINDOW,
         )
@@ -526,7 +527,7 @@ class Replica(Process):
         if term is not None:
             lease.lost = asyncio.Event()
             self.last_term = term.number
-            self.leader = self.led[term.number] = Leader(self, term.number, cold=not term.continuous)
+            self.leader = self.led[term.number] = Leader(self, term)
             self._follow_clusters(self.leader)
 
     def stop_leading(self) -> None:

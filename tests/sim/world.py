@@ -14,7 +14,14 @@ import msgspec
 from common import grants, resources, surge
 from common.account import Account, Grant, Reservation
 from common.grants import Holding, MasterLedger, Report
-from common.kube.lease import WRITES_ANNOTATION, Lease, LeaseObject, LeaseSpec
+from common.kube.lease import (
+    SETTLED_ANNOTATION,
+    SINCE_ANNOTATION,
+    WRITES_ANNOTATION,
+    Lease,
+    LeaseObject,
+    LeaseSpec,
+)
 from common.kube.meta import ObjectMeta as KubeMeta
 from common.resources import ResourceList
 from seed.admission import Request
@@ -36,6 +43,7 @@ SIZES: tuple[ResourceList, ...] = (
     {"cpu": 3, "memory": 2},
 )
 UNIT: ResourceList = {"cpu": 1, "memory": 1}
+WARM = 1  # the term of who has led for as long as anybody knows
 RESTORE_TAKES = 6.5  # seconds in which an API server is away while it is restored: longer than a lease lasts
 
 
@@ -145,7 +153,7 @@ class World:
                     spare = self.rng.randint(0, rest)
                     left[spec.key.name][name] -= spare
                     granted[name] = granted.get(name, 0) + spare
-                account = Account(incarnation=self.token(), master=life, granted=granted, used=used)
+                account = Account(incarnation=self.token(), epoch=WARM, master=life, granted=granted, used=used)
                 holdings[site.name] = Holding(account=account.incarnation, granted=granted)
                 grant = Grant(incarnation=life, account=account.incarnation, granted=granted)
                 site.api.save(spec.key, account, None)
@@ -615,11 +623,12 @@ class World:
 
 
 def _warm(server: servers.Seed | servers.Master, leases: list[Lease]) -> None:
+    annotations = dict.fromkeys((WRITES_ANNOTATION, SINCE_ANNOTATION, SETTLED_ANNOTATION), str(WARM))
     server.lease = LeaseObject(
         metadata=KubeMeta(
-            name="lease", uid="lease", namespace="seedquota", resource_version="0", annotations={WRITES_ANNOTATION: "1"}
+            name="lease", uid="lease", namespace="seedquota", resource_version="0", annotations=annotations
         ),
-        spec=LeaseSpec(holder_identity="", lease_transitions=0),
+        spec=LeaseSpec(holder_identity="", lease_transitions=WARM),
     )
     for lease in leases:
-        lease.trusted, lease._looked_at, lease._writes = 0, lease._clock(), 1
+        lease.trusted, lease._looked_at, lease._writes = WARM, lease._clock(), 1

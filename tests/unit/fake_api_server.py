@@ -13,6 +13,9 @@ from aiohttp import web
 from common.kube.client import Cluster
 from common.kube.kubeconfig import Access
 
+PATIENCE = 30.0  # seconds, where a test waits for something and does not measure how long that takes
+TICK = 0.01
+
 PLURALS = {"configmaps": ("v1", "ConfigMap"), "leases": ("coordination.k8s.io/v1", "Lease")}
 
 
@@ -40,6 +43,7 @@ class FakeApiServer:
         self.url = ""
 
     def cluster(self, **options: Any) -> Cluster:
+        options = {"timeout": PATIENCE, **options}
         return Cluster(Access(self.url, authorization="Bearer secret-token"), name="fake", **options)
 
     def count(self, method: str, containing: str) -> int:
@@ -186,8 +190,29 @@ async def fake_api_server() -> AsyncIterator[FakeApiServer]:
         await runner.cleanup()
 
 
-async def eventually(condition: Callable[[], object], timeout: float = 5.0) -> None:
+async def eventually(condition: Callable[[], object], timeout: float = PATIENCE) -> None:
     """Waits until the condition holds."""
     async with asyncio.timeout(timeout):
         while not condition():
             await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def within(seconds: float) -> AsyncIterator[None]:
+    """What is inside ends before that. A stop of this process does not count: nothing here could run, nor be late."""
+    passed = 0.0
+
+    async def count() -> None:
+        nonlocal passed
+        while True:
+            await asyncio.sleep(TICK)
+            passed += TICK
+
+    counting = asyncio.create_task(count())
+    try:
+        async with asyncio.timeout(seconds + PATIENCE):
+            yield
+    finally:
+        counting.cancel()
+        await asyncio.gather(counting, return_exceptions=True)
+    assert passed < seconds

@@ -105,6 +105,7 @@ class Leading:
             world.store,
             {},
             term=term,
+            since=0,
             cold=False,
             raise_term=raise_term,
             in_flight_window=1.0,

@@ -130,6 +130,7 @@ class Leading:
             world.store,
             sources,
             term=term,
+            since=0,
             cold=cold,
             raise_term=raise_term,
             in_flight_window=WINDOW,
@@ -438,7 +439,7 @@ async def test_a_cluster_keeps_its_place_for_an_object_of_it_until_that_came_or_
         leader.counting.changed(source, freed=False)
         await eventually(lambda: world.account().used.get(CLUSTERS_KEY) == ONE)
         second = Reservation(source=CLUSTERS_KEY, object=f"{PROJECT}/a", amount=NOTHING)
-        await world.book().writer.claim("second", second, asyncio.get_running_loop().time() + 5)
+        await world.book().writer.claim("second", second, asyncio.get_running_loop().time() + 30)
         tally.remove(first)
         leader.counting.changed(source, freed=True)
         await asyncio.sleep(4 * WINDOW)

@@ -6,8 +6,8 @@ import pytest
 
 from common.kube import lease as module
 from common.kube.errors import NotFound
-from common.kube.lease import LEASES, WRITES_ANNOTATION, Lease, LeaseLost, Term
-from tests.unit.fake_api_server import eventually, fake_api_server, status
+from common.kube.lease import LEASES, SINCE_ANNOTATION, WRITES_ANNOTATION, Lease, LeaseLost, Term
+from tests.unit.fake_api_server import eventually, fake_api_server, status, within
 
 
 class Clock:
@@ -26,7 +26,7 @@ async def fake():
 
 @pytest.fixture
 async def cluster(fake):
-    made = fake.cluster(timeout=2.0)
+    made = fake.cluster()
     yield made
     await made.close()
 
@@ -44,11 +44,15 @@ def record(fake):
     return fake.objects["leases", "ns", "leader"]["spec"]
 
 
+def writes(fake):
+    return int(fake.objects["leases", "ns", "leader"]["metadata"]["annotations"][WRITES_ANNOTATION])
+
+
 async def test_the_first_holder_creates_the_lease_and_renews_it(fake, cluster, clock):
     lease = candidate(cluster, "a", clock)
     assert not lease.held
     async with lease.hold() as term:
-        assert term == Term(1, previous_holder="", was_expired=False, created=True, continuous=False)
+        assert term == Term(1, previous_holder="", was_expired=False, created=True, continuous=False, since=1)
         assert lease.held and not lease.lost.is_set()
         first = dict(record(fake))
         assert first["holderIdentity"] == "a" and first["leaseDurationSeconds"] == 15
@@ -78,8 +82,8 @@ async def test_another_waits_for_the_whole_duration_by_its_own_clock(fake, clust
     await eventually(lambda: fake.count("GET", "leases") > seen + 2)
     assert not taking.done()
     clock.now += 0.2
-    term = await asyncio.wait_for(taking, 2)
-    assert term == Term(1, previous_holder="dead", was_expired=True, created=False, continuous=False)
+    term = await asyncio.wait_for(taking, 30)
+    assert term == Term(1, previous_holder="dead", was_expired=True, created=False, continuous=False, since=1)
     await lease.release()
 
 
@@ -110,7 +114,7 @@ async def test_a_holder_that_cannot_renew_loses_it_before_another_may_take_it(fa
     assert lease.held
     clock.now += 0.2
     assert not lease.held, "the clock alone decides, even before the renewal notices"
-    await asyncio.wait_for(lease.lost.wait(), 2)
+    await asyncio.wait_for(lease.lost.wait(), 30)
     fake.answers.clear()
     writes = fake.count("PUT", "leases")
     await lease.release()
@@ -121,7 +125,7 @@ async def test_who_lost_it_to_nobody_goes_on_with_the_same_term(fake, cluster, c
     lease = candidate(cluster, "a", clock)
     assert (await lease.acquire()).number == 1
     clock.now += 10.1  # it was not renewed
-    await asyncio.wait_for(lease.lost.wait(), 2)
+    await asyncio.wait_for(lease.lost.wait(), 30)
     await lease.release()
     term = await lease.acquire()
     assert (term.number, term.continuous, lease.held) == (1, True, True)
@@ -132,12 +136,12 @@ async def test_who_lost_sight_of_it_or_lost_it_to_another_begins_another_term(fa
     lease = candidate(cluster, "a", clock)
     await lease.acquire()
     clock.now += 15.1
-    await asyncio.wait_for(lease.lost.wait(), 2)
+    await asyncio.wait_for(lease.lost.wait(), 30)
     await lease.release()
     term = await lease.acquire()
     assert (term.number, term.continuous) == (2, False)
     clock.now += 10.1
-    await asyncio.wait_for(lease.lost.wait(), 2)
+    await asyncio.wait_for(lease.lost.wait(), 30)
     await lease.release()
     await renewed(fake, {"holderIdentity": "a", "leaseTransitions": 3}, writes=99)  # under the same name
     term = await lease.acquire()
@@ -153,7 +157,8 @@ async def test_a_renewal_that_hangs_does_not_outlive_the_deadline(fake, cluster)
         await asyncio.sleep(60)
 
     fake.answers += [hang] * 10
-    await asyncio.wait_for(lease.lost.wait(), 0.6)
+    async with within(0.6):
+        await lease.lost.wait()
     assert not lease.held
     await lease.release()
 
@@ -168,7 +173,7 @@ async def test_a_lease_taken_or_deleted_by_others_is_lost_at_once(fake, cluster,
             holder = {"taken": "b", "released": "", "own identity": "a"}[change]
             spec = {"holderIdentity": holder, "leaseTransitions": term.number + 10}
             await fake.put("leases", "ns", "leader", spec=spec)
-        await asyncio.wait_for(lease.lost.wait(), 2)
+        await asyncio.wait_for(lease.lost.wait(), 30)
         await lease.release()
         assert len(caplog.records) == number
         clock.now += 1
@@ -199,8 +204,8 @@ async def test_a_touched_object_or_an_unheard_answer_costs_nothing(fake, cluster
 async def test_a_predecessor_with_our_identity_is_not_waited_for(fake, cluster, clock):
     await fake.put("leases", "ns", "leader", spec={"holderIdentity": "a", "leaseTransitions": 7})
     lease = candidate(cluster, "a", clock)
-    term = await asyncio.wait_for(lease.acquire(), 2)
-    assert term == Term(8, previous_holder="a", was_expired=False, created=False, continuous=False)
+    term = await asyncio.wait_for(lease.acquire(), 30)
+    assert term == Term(8, previous_holder="a", was_expired=False, created=False, continuous=False, since=8)
     await lease.release()
 
 
@@ -231,7 +236,7 @@ async def test_two_that_start_together_are_never_both_leader(fake, cluster, cloc
                 leaders -= 1
                 turns += 1
 
-    await asyncio.wait_for(asyncio.gather(*(compete(identity) for identity in "abc")), 10)
+    await asyncio.wait_for(asyncio.gather(*(compete(identity) for identity in "abc")), 60)
     assert most == 1 and record(fake)["leaseTransitions"] == turns
 
 
@@ -243,7 +248,7 @@ async def test_an_unreachable_server_is_waited_for_and_explained(fake, cluster, 
     lease = candidate(cluster, "a", clock)
     taking = asyncio.create_task(lease.acquire())
     await eventually(lambda: lease.error and "starting" in lease.error)
-    await asyncio.wait_for(taking, 2)
+    await asyncio.wait_for(taking, 30)
     assert lease.error is None and len(caplog.records) == 1
     with pytest.raises(RuntimeError, match="held already"):
         await lease.acquire()
@@ -265,7 +270,8 @@ async def test_a_release_that_fails_is_left_to_expire(fake, cluster, clock, monk
         await asyncio.sleep(60)
 
     fake.answers += [hang] * 3
-    await asyncio.wait_for(lease.release(), 1)
+    async with within(1):
+        await lease.release()
     assert record(fake)["holderIdentity"] == "a" and lease.lost.is_set()
 
 
@@ -291,7 +297,7 @@ async def renewed(fake, spec, writes):
         "ns",
         "leader",
         spec={**found["spec"], **spec},
-        metadata={"annotations": {WRITES_ANNOTATION: str(writes)}},
+        metadata={"annotations": {**found["metadata"].get("annotations", {}), WRITES_ANNOTATION: str(writes)}},
     )
 
 
@@ -300,8 +306,48 @@ async def test_who_watched_a_live_holder_takes_over_without_a_cold_start(fake, c
         follower = candidate(cluster, "b", clock)
         taking = asyncio.create_task(follower.acquire())
         await eventually(lambda: follower.trusted == 1)
-    assert (await asyncio.wait_for(taking, 2)).continuous
+    assert (await asyncio.wait_for(taking, 30)).continuous
     await follower.release()
+
+
+async def test_a_run_of_terms_keeps_its_beginning_and_whether_its_doubts_are_settled(fake, cluster, clock):
+    first, second = candidate(cluster, "a", clock), candidate(cluster, "b", clock)
+    await fake.put("leases", "ns", "leader", spec={"leaseTransitions": 6})
+    terms = []
+    for leader, follower, settles in ((first, second, False), (second, first, True), (first, second, False)):
+        async with leader.hold() as term:
+            terms.append((term.number, term.since, term.settled, term.continuous))
+            if settles:
+                leader.settle()
+                seen = writes(fake)
+                await eventually(lambda: writes(fake) > seen + 1)  # noqa: B023 (awaited here)
+            taking = asyncio.create_task(follower.acquire())
+            await eventually(lambda: follower.trusted is not None)  # noqa: B023
+            taking.cancel()
+            await asyncio.gather(taking, return_exceptions=True)
+    assert terms == [(7, 7, False, False), (8, 7, False, True), (9, 7, True, True)]
+    clock.now += 15.1  # nobody looked for that long: another run
+    async with second.hold() as term:
+        assert (term.number, term.since, term.settled) == (10, 10, False)
+
+
+async def test_a_term_that_was_raised_begins_another_run_for_those_who_come_after(fake, cluster, clock):
+    lease = candidate(cluster, "a", clock)
+    await lease.acquire()
+    lease.settle()
+    await lease.raise_term(41)
+    await lease.release()
+    async with lease.hold() as term:
+        assert (term.number, term.since, term.settled, term.continuous) == (43, 42, False, True)
+
+
+async def test_a_record_without_the_beginning_of_its_run_means_a_cold_start(fake, cluster, clock):
+    lease = candidate(cluster, "a", clock)
+    async with lease.hold():
+        pass
+    del fake.objects["leases", "ns", "leader"]["metadata"]["annotations"][SINCE_ANNOTATION]
+    async with lease.hold() as term:
+        assert (term.since, term.continuous, lease.trusted) == (2, False, 2)
 
 
 async def test_a_record_that_nobody_was_seen_to_renew_means_a_cold_start(fake, cluster, clock):
@@ -322,9 +368,9 @@ async def test_a_record_that_goes_back_to_an_older_state_ends_the_term_and_all_t
     lease = candidate(cluster, "a", clock)
     await lease.acquire()
     early = dict(record(fake))
-    await eventually(lambda: fake.objects["leases", "ns", "leader"]["metadata"]["annotations"][WRITES_ANNOTATION] > "4")
+    await eventually(lambda: writes(fake) > 4)
     await renewed(fake, early, writes=2)
-    await asyncio.wait_for(lease.lost.wait(), 2)
+    await asyncio.wait_for(lease.lost.wait(), 30)
     assert lease.trusted is None
     await lease.release()
     assert not (await lease.acquire()).continuous

@@ -36,7 +36,7 @@ def step(
 
 def in_doubt(**facts: object) -> Account:
     return msgspec.structs.replace(
-        tending.claimed(account(epoch=TERM - 1), TERM, cold=True, nonce="n"), sequence=41, **facts
+        tending.claimed(account(epoch=TERM - 1), TERM, since=TERM, cold=True, nonce="n"), sequence=41, **facts
     )
 
 
@@ -63,12 +63,18 @@ def test_another_leaders_account_is_claimed_before_anything_else(epoch: int, pro
 
 
 def test_a_continuous_term_claims_without_a_fence_and_a_cold_one_with_it():
-    warm = tending.claimed(account(epoch=3), TERM, cold=False, nonce="n")
+    warm = tending.claimed(account(epoch=3), TERM, since=3, cold=False, nonce="n")
     assert warm.epoch == TERM and not warm.fenced
-    cold = tending.claimed(account(epoch=3), TERM, cold=True, nonce="n")
+    cold = tending.claimed(account(epoch=3), TERM, since=TERM, cold=True, nonce="n")
     assert (cold.epoch, cold.nonce, cold.fenced_at, cold.in_doubt) == (TERM, "n", 40, True)
     with pytest.raises(StaleEpochError):
-        tending.claimed(account(epoch=TERM + 1), TERM, cold=True, nonce="n")
+        tending.claimed(account(epoch=TERM + 1), TERM, since=TERM, cold=True, nonce="n")
+
+
+def test_what_a_cold_leader_had_not_claimed_when_he_ended_is_fenced_by_his_successor():
+    found = tending.claimed(account(epoch=TERM - 2), TERM, since=TERM - 1, cold=False, nonce="n")
+    assert (found.epoch, found.nonce, found.in_doubt) == (TERM, "n", True)
+    assert not tending.claimed(account(epoch=TERM - 1), TERM, since=TERM - 1, cold=False, nonce="n").fenced
 
 
 def test_another_life_of_the_masters_ledger_fences():
