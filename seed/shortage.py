@@ -74,8 +74,7 @@ class Shortage:
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._needs.append(need)
         self._waiters.append(future)
-        if self._asking is None and all(asked.done() for asked in self._asked):
-            self._asking = asyncio.create_task(self._ask())
+        self._ask_if_due()
         async with asyncio.timeout(timeout):
             return await future
 
@@ -99,7 +98,11 @@ class Shortage:
         for future in asked:
             if not future.done():
                 future.set_result(answer)
-        if self._waiters and self._asking is None:
+        self._ask_if_due()
+
+    def _ask_if_due(self) -> None:
+        """One ask at a time; one for which nobody waits any more delays none."""
+        if self._waiters and self._asking is None and all(asked.done() for asked in self._asked):
             self._asking = asyncio.create_task(self._ask())
 
     def _own(self) -> dict[str, int]:
@@ -132,7 +135,5 @@ class Shortage:
                     future.set_exception(error)
         finally:
             self._asking = None
-        if self._waiters and not self._asked:
-            self._asking = asyncio.create_task(self._ask())
-        else:
-            self.heard()
+        self.heard()
+        self._ask_if_due()

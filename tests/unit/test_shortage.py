@@ -6,10 +6,12 @@ import math
 import pytest
 
 from common import account as accounts
+from common.account import Account
 from common.api import WireIdle
 from seed.ledger.memory import MemoryStore
 from seed.ledger.store import Key, StoreUnavailableError
 from seed.shortage import FRESH, Answer, Shortage
+from tests.unit.fake_api_server import eventually
 from tests.unit.seed_world import SeedWorld, nanos, seed_world
 
 NAME = "project-alpha"
@@ -68,7 +70,7 @@ async def test_an_older_answer_or_one_for_another_life_answers_nothing() -> None
     async with seed_world() as world:
         await world.quota(limits="cpu=64")
         shortage = shortage_of(world)
-        waiting = asyncio.create_task(shortage.wait(nanos("cpu=2"), 0.1))
+        waiting = asyncio.create_task(shortage.wait(nanos("cpu=2"), 3))
         await world.asked(number=1)
         answer(world, shortage, 0, usage="cpu=64")
         answer(world, shortage, 7, usage="cpu=64", account="another life")
@@ -81,9 +83,44 @@ async def test_an_unanswered_ask_whose_waiters_gave_up_is_asked_again() -> None:
     async with seed_world() as world:
         await world.quota(limits="cpu=64")
         shortage = shortage_of(world)
-        with pytest.raises(TimeoutError):
-            await shortage.wait(nanos("cpu=2"), 0.02)
+        gone = asyncio.create_task(shortage.wait(nanos("cpu=2"), 5))
+        await world.asked(number=1)
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
         waiting = asyncio.create_task(shortage.wait(nanos("cpu=3"), 5))
+        await world.asked(number=2)
+        answer(world, shortage, 2, usage="cpu=1")
+        assert isinstance(await waiting, Answer)
+
+
+class Held(MemoryStore):
+    """Writes wait while `free` is not set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.free = asyncio.Event()
+        self.free.set()
+        self.waiting = False
+
+    async def save(self, key: Key, account: Account, version: str | None) -> str:
+        self.waiting = not self.free.is_set()
+        await self.free.wait()
+        return await super().save(key, account, version)
+
+
+async def test_an_ask_whose_waiters_gave_up_while_it_was_written_delays_who_came_meanwhile_by_nothing() -> None:
+    store = Held()
+    async with seed_world(store) as world:
+        await world.quota(limits="cpu=64")
+        shortage = shortage_of(world)
+        store.free.clear()
+        gone = asyncio.create_task(shortage.wait(nanos("cpu=2"), 60))
+        await eventually(lambda: store.waiting)
+        waiting = asyncio.create_task(shortage.wait(nanos("cpu=3"), 60))
+        await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+        store.free.set()
         await world.asked(number=2)
         answer(world, shortage, 2, usage="cpu=1")
         assert isinstance(await waiting, Answer)
