@@ -81,7 +81,7 @@ async def install(api: Api, definition: Mapping[str, object]) -> list[str]:
     path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{definition['metadata']['name']}"
     answer = await api.call("PATCH", f"{path}?fieldManager=test&fieldValidation=Strict", definition, content_type=APPLY)
     assert answer.status in (200, 201), answer.body
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while True:
             read = await api.call("GET", path)
             conditions = {c["type"]: c["status"] for c in read.body["status"]["conditions"] or []}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,8 +12,11 @@ import pytest
 
 from devcluster import redis as servers
 from devcluster.binaries import BuildError
+from devcluster.install import free_port
 from devcluster.processes import ProcessGroup
 from devcluster.redis import Executable, RedisServer, Settings
+from seed.ledger import redis as redis_store
+from seed.ledger import redis_primary
 from seed.ledger.redis import RedisStore
 from seed.ledger.redis_primary import RedisAccess, redis_url
 from seed.ledger.tenure import Held
@@ -46,6 +50,16 @@ async def executable() -> Executable:
         pytest.skip(f"needs redis-server 7: {error}")
 
 
+def be_patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine is no Redis that hangs."""
+    for module, limits in (
+        (redis_primary, ("SOCKET_TIMEOUT", "CALL_TIMEOUT", "ASK_TIMEOUT")),
+        (redis_store, ("CALL_TIMEOUT",)),
+    ):
+        for limit in limits:
+            monkeypatch.setattr(module, limit, 5.0)
+
+
 class Rack:
     """Starts servers that are gone with the test."""
 
@@ -55,7 +69,10 @@ class Rack:
         self.group = group
 
     async def server(self, name: str, settings: Settings | None = None) -> RedisServer:
-        server = RedisServer(name, self.executable, self.directory, self.group, settings or Settings())
+        settings = settings or Settings()
+        if settings.cluster:  # by itself it takes its port and 10,000, which an outgoing connection may have
+            settings = dataclasses.replace(settings, more={**settings.more, "cluster-port": str(free_port())})
+        server = RedisServer(name, self.executable, self.directory, self.group, settings)
         await server.start()
         return server
 

@@ -74,7 +74,7 @@ async def seed(server: ApiServer) -> AsyncIterator[Cluster]:
 async def running(*parts: Certificates | WebhookKey) -> AsyncIterator[None]:
     tasks = [asyncio.create_task(part.run()) for part in parts]
     try:
-        await asyncio.gather(*(part.wait_ready(10) for part in parts))
+        await asyncio.gather(*(part.wait_ready(30) for part in parts))
         yield
     finally:
         for task in tasks:
@@ -82,7 +82,7 @@ async def running(*parts: Certificates | WebhookKey) -> AsyncIterator[None]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.01)
@@ -107,7 +107,7 @@ async def webhook(context: ssl.SSLContext) -> AsyncIterator[str]:
 
 
 class Callers:
-    """Clients that call without pause, each request on a connection of its own, trusting what `bundle` says then.
+    """Clients that call again and again, each request on a connection of its own, trusting what `bundle` says then.
 
     `lag`: how long a changed bundle takes to reach them, as it does to reach webhook configurations.
     """
@@ -144,12 +144,13 @@ class Callers:
                     connector = aiohttp.TCPConnector(ssl=context, force_close=not keep_alive)
                     session = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
                 try:
-                    async with session.post(self._url, timeout=aiohttp.ClientTimeout(total=5)) as answer:
+                    async with session.post(self._url, timeout=aiohttp.ClientTimeout(total=30)) as answer:
                         assert answer.status == 200
                         await answer.text()
                 except (aiohttp.ClientError, OSError) as error:
                     self.failures.append(f"{type(error).__name__}: {error}")
                 self.calls += 1
+                await asyncio.sleep(0.01)
 
 
 @asynccontextmanager
@@ -166,8 +167,9 @@ async def test_serving_and_then_the_ca_rotate_under_load_without_one_failed_requ
     seed: Cluster, admin: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
+    # Between each step and what must not come before it there are three seconds: a busy machine is late now and then.
     policy = Policy(
-        ca_validity=timedelta(seconds=9), serving_validity=timedelta(seconds=4), overlap=timedelta(seconds=2)
+        ca_validity=timedelta(seconds=24), serving_validity=timedelta(seconds=9), overlap=timedelta(seconds=4)
     )
     bundles: list[bytes] = []
     served = Certificates(seed, "seedquota", NAMES, policy=policy, recheck_seconds=0.2)
@@ -183,9 +185,8 @@ async def test_serving_and_then_the_ca_rotate_under_load_without_one_failed_requ
         first = served.ca_bundle
         callers = Callers(url, lambda: other_replica.ca_bundle, lag=1.0)
         async with calling(callers):
-            await until(lambda: first not in served.ca_bundle, 20)
+            await until(lambda: first not in served.ca_bundle and served.ca_bundle == other_replica.ca_bundle, 90)
             await asyncio.sleep(0.3)
-            assert served.ca_bundle == other_replica.ca_bundle
         assert callers.failures == []
         assert callers.calls > 200
         loaded = caplog.messages.count("webhook certificate loaded")
@@ -237,8 +238,9 @@ async def test_a_secret_that_cannot_be_written_is_an_error_that_says_why(server:
         served = Certificates(stranger, "seedquota", NAMES)
         task = asyncio.create_task(served.run())
         try:
+            await until(lambda: served.error is not None)
             with pytest.raises(TimeoutError, match=r"seedquota/seedquota-webhook-tls: .*forbidden"):
-                await served.wait_ready(1.0)
+                await served.wait_ready(0.5)
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -256,7 +258,7 @@ async def test_all_replicas_make_the_same_tokens_also_after_the_secret_was_delet
         assert not second.verify("uid", token.upper())
         assert not second.verify("uid", "\N{SNOWMAN}")
         await admin.delete(SECRETS, webhook_token.SECRET_NAME, "seedquota")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not (await admin.list(SECRETS, "seedquota")).items:
                 await asyncio.sleep(0.02)
         third = WebhookKey(admin, "seedquota")
@@ -288,12 +290,12 @@ async def test_it_can_be_ended_at_the_very_moment_that_it_wakes_up(seed: Cluster
     ends: list[Callable[[], None]] = []
     key = WebhookKey(seed, "seedquota", on_change=lambda: ends.pop()() if ends else None)
     task = asyncio.create_task(key.run())
-    await key.wait_ready(10)
+    await key.wait_ready(30)
     await asyncio.sleep(0.1)
     ends.append(lambda: cancel(steps))
     fresh = base64.b64encode(b"n" * 32).decode()
     await admin.merge_patch(SECRETS, webhook_token.SECRET_NAME, {"data": {"key": fresh}}, "seedquota")
-    ended, _ = await asyncio.wait([task], timeout=2)
+    ended, _ = await asyncio.wait([task], timeout=30)
     task.cancel()
     assert ended
 

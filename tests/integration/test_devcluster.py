@@ -81,14 +81,14 @@ async def test_a_paused_cluster_answers_when_it_is_resumed(one: ApiServer) -> No
     done, _ = await asyncio.wait([asking], timeout=0.5)
     assert not done
     one.resume()
-    assert await asyncio.wait_for(asking, 10) == 200
+    assert await asyncio.wait_for(asking, 60) == 200
 
 
 async def test_objects_survive_the_store_being_killed(plane: ControlPlane, one: ApiServer) -> None:
     await create(one, "before-the-store")
     await plane.etcd.kill()
     await plane.etcd.start()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while await status(one, f"{CONFIG_MAPS}/before-the-store") != 200:
         assert time.monotonic() < deadline
         await asyncio.sleep(0.1)
@@ -113,7 +113,7 @@ async def test_a_wrong_token_is_not_known_and_a_user_has_only_the_rights_given(o
         "subjects": [{"kind": "User", "name": "seedquota-seed", "apiGroup": group}],
     }
     await apply(one, [role, binding])
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while await status(one, CONFIG_MAPS, "seedquota-seed") != 200:  # the authorizer reads a cache
         assert time.monotonic() < deadline
         await asyncio.sleep(0.02)
@@ -188,7 +188,7 @@ async def test_a_namespace_goes_where_the_controllers_run(two: ApiServer) -> Non
     await apply(two, [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "short-lived"}}])
     async with two.session() as session:
         assert (await session.delete("/api/v1/namespaces/short-lived")).status == 200
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while await status(two, "/api/v1/namespaces/short-lived") != 404:
         assert time.monotonic() < deadline
         await asyncio.sleep(0.1)
@@ -215,7 +215,7 @@ def processes_of(directory: Path) -> list[str]:
 
 
 async def until_nothing_is_left(directory: Path) -> None:
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while (left := processes_of(directory)) or directory.exists():
         assert time.monotonic() < deadline, left
         await asyncio.sleep(0.05)
@@ -234,7 +234,7 @@ async def test_up_leaves_nothing_behind_however_it_ends(number: signal.Signals, 
         finally:
             signal.signal(signal.SIGINT, before)
         try:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 180
             while "Ctrl-C stops everything" not in output.read_text():
                 assert up.poll() is None, output.read_text()
                 assert time.monotonic() < deadline, output.read_text()

@@ -19,7 +19,7 @@ from common.kube.meta import Object
 from common.kube.reflector import Reflector, State
 from common.kube.resource import Resource
 from devcluster.controlplane import ControlPlane
-from tests.unit.fake_api_server import eventually
+from tests.unit.fake_api_server import eventually, within
 
 pytestmark = pytest.mark.integration
 
@@ -59,7 +59,7 @@ async def namespace(cluster, request):
 async def running(reflector):
     task = asyncio.create_task(reflector.run())
     try:
-        await reflector.wait_synced(10)
+        await reflector.wait_synced(30)
         yield reflector
     finally:
         task.cancel()
@@ -188,13 +188,13 @@ async def test_a_reflector_outlives_its_server(api, cluster, namespace):
 
 async def test_a_server_that_hangs_is_unavailable_in_time(api, namespace):
     cluster = await Cluster.from_kubeconfig(api.kubeconfig(), name="kube", timeout=0.5)
-    await cluster.list(CONFIGMAPS, namespace)
+    await cluster.list(CONFIGMAPS, namespace, timeout=30)
     api.pause()
+    await asyncio.sleep(0.1)  # until the signal has reached every thread
     try:
-        started = time.monotonic()
-        with pytest.raises(Unavailable, match=r"no answer within 0\.5 s"):
-            await cluster.list(CONFIGMAPS, namespace)
-        assert time.monotonic() - started < 1
+        async with within(1):
+            with pytest.raises(Unavailable, match=r"no answer within 0\.5 s"):
+                await cluster.list(CONFIGMAPS, namespace)
     finally:
         api.resume()
         await cluster.close()
@@ -273,10 +273,10 @@ async def test_five_thousand_objects_are_followed(cluster, namespace, capsys):
         started = time.perf_counter()
         await asyncio.gather(*(create() for _ in range(32)))
         writing = time.perf_counter() - started
-        await eventually(lambda: len(reflector.store) == total, 10)
+        await eventually(lambda: len(reflector.store) == total, 40)
         assert events == total and reflector.lists_completed == 1
         started = time.perf_counter()
-        await reflector.wait_listed(reflector.relist(), 30)
+        await reflector.wait_listed(reflector.relist(), 60)
         listing = time.perf_counter() - started
         assert events == total, "a list of what is known changes nothing"
     lines = [
@@ -284,10 +284,10 @@ async def test_five_thousand_objects_are_followed(cluster, namespace, capsys):
         for obj in reflector.store.values()
     ]
     async with cluster.open_watch(CONFIGMAPS, namespace, resource_version=str(reflector._version)) as stream:
-        started = time.perf_counter()
+        started = time.process_time()  # what others do on this machine costs it nothing
         for line in lines:
             stream._decode(line)
-        decoding = time.perf_counter() - started
+        decoding = time.process_time() - started
     with capsys.disabled():
         print(
             f"\n  {total} ConfigMaps: created at {total / writing:.0f}/s by 32 clients, "

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import count
@@ -21,14 +20,16 @@ from common.kube.client import Cluster
 from common.quantity import UNIT
 from devcluster.controlplane import ApiServer, ControlPlane
 from devcluster.manifests import apply, load
+from seed.ledger import apiserver
+from seed.ledger import writer as writers
 from seed.ledger.apiserver import LEDGERS, ApiServerStore
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.memory import MemoryStore
 from seed.ledger.redis import RedisStore
 from seed.ledger.store import ConflictError, Key, Store, Stored, StoreUnavailableError
 from seed.ledger.writer import AccountWriter, Terms
-from tests.integration.redis_servers import ByHand, rack, store_at
-from tests.unit.fake_api_server import eventually
+from tests.integration.redis_servers import ByHand, be_patient, rack, store_at
+from tests.unit.fake_api_server import eventually, within
 
 pytestmark = pytest.mark.integration
 
@@ -59,13 +60,21 @@ async def api(control_plane: ControlPlane) -> AsyncIterator[ApiServer]:
     await server.kill()
 
 
+@pytest.fixture(autouse=True)
+def patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine is no store that hangs."""
+    be_patient(monkeypatch)
+    if request.function is not test_an_api_server_that_hangs_is_unavailable_within_the_webhooks_time:
+        monkeypatch.setattr(apiserver, "WRITE_TIMEOUT", 10.0)
+
+
 @asynccontextmanager
 async def api_server_store(api: ApiServer) -> AsyncIterator[ApiServerStore]:
     cluster = await Cluster.from_kubeconfig(api.kubeconfig(), name="ledger")
     store = ApiServerStore(cluster, NAMESPACE)
     running = asyncio.create_task(store.run())
     try:
-        await store.reflector.wait_synced(10)
+        await store.reflector.wait_synced(30)
         yield store
     finally:
         running.cancel()
@@ -266,8 +275,9 @@ class Far:
 
 
 async def test_a_replica_far_from_the_store_is_not_kept_out_by_one_that_writes_all_the_time(
-    replicas: tuple[Store, Store], key: Key
+    replicas: tuple[Store, Store], key: Key, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(writers, "LONGEST_TAKEN", 2.0)  # who took the account writes, however slow the machine is
     near, far = Far(replicas[0], 0.001), Far(replicas[1], 0.015)
     await near.save(key, ACCOUNT, None)
     async with writing(near, key) as first, writing(far, key) as second:
@@ -382,10 +392,9 @@ async def test_an_api_server_that_hangs_is_unavailable_within_the_webhooks_time(
         api.pause()
         await asyncio.sleep(0.1)  # until the signal has reached every thread
         try:
-            started = time.monotonic()
-            with pytest.raises(StoreUnavailableError, match="no answer within 2 s"):
-                await claim(writer, "meanwhile")
-            assert time.monotonic() - started < 2.5
+            async with within(2.5):
+                with pytest.raises(StoreUnavailableError, match="no answer within 2 s"):
+                    await claim(writer, "meanwhile")
         finally:
             api.resume()
         assert isinstance(await claim(writer, "after", 998), Admitted)

@@ -17,6 +17,7 @@ from devcluster.redis import RedisServer, Settings
 from seed.ledger.chosen import PASSWORD_VARIABLE
 from tests.integration.installed.site import NAMESPACE, SMALL, Json, Site, cpus, until
 from tests.integration.redis_servers import Rack, rack
+from tests.unit.fake_api_server import within
 
 pytestmark = pytest.mark.integration
 
@@ -108,7 +109,7 @@ async def can_be_filled(site: Site, overshoot: Overshoot) -> None:
         assert overshoot.room() == 0
 
     await until(filled, BACK)
-    await site.uses(LIMIT, seconds=30)
+    await site.uses(LIMIT, seconds=60)
 
 
 async def emptied(place: Place) -> None:
@@ -149,9 +150,8 @@ async def test_a_redis_that_hangs_is_refused_with_a_reason_in_time(place: Place)
     await place.site.admitted("user-1", 1)
     place.redis.pause()
     try:
-        started = asyncio.get_running_loop().time()
-        answer = await place.site.create("user-1")
-        assert asyncio.get_running_loop().time() - started < 2.9
+        async with within(2.9):
+            answer = await place.site.create("user-1")
         assert answer.status == 503, answer
         assert "the ledger does not answer" in answer.message
     finally:

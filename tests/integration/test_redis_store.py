@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -23,8 +22,8 @@ from seed.ledger.redis_primary import RedisAccess
 from seed.ledger.store import ConflictError, Key, Stored, StoreUnavailableError
 from seed.ledger.tenure import Held
 from seed.ledger.writer import AccountWriter, Terms
-from tests.integration.redis_servers import SEED, ByHand, Rack, rack, store_at
-from tests.unit.fake_api_server import eventually
+from tests.integration.redis_servers import SEED, ByHand, Rack, be_patient, rack, store_at
+from tests.unit.fake_api_server import eventually, within
 
 pytestmark = pytest.mark.integration
 
@@ -40,6 +39,15 @@ RECORD = f"{{seedquota:{SEED}}}:account:{KEY.uid}"
 async def servers(tmp_path: Path) -> AsyncIterator[Rack]:
     async with rack(tmp_path) as opened:
         yield opened
+
+
+@pytest.fixture(autouse=True)
+def patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.function not in (
+        test_sentinel_promotes_a_replica_that_missed_writes,
+        test_a_server_that_hangs_is_unavailable_within_the_webhooks_time,
+    ):
+        be_patient(monkeypatch)
 
 
 def later(account: Account, **changes: object) -> Account:
@@ -231,10 +239,10 @@ async def test_sentinel_promotes_a_replica_that_missed_writes(servers: Rack) -> 
         lost = later(ACCOUNT, used={"ns/c": {"cpu": 9 * UNIT}})
         newer = await store.save(KEY, lost, version)
         primary.pause()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while await sentinel.primary() != replica.port:
                 await asyncio.sleep(0.05)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while True:  # the old address is asked first, and hangs
                 try:
                     await refuses(store, later(lost), newer)
@@ -300,10 +308,9 @@ async def test_a_server_that_hangs_is_unavailable_within_the_webhooks_time(serve
             assert isinstance(await claim(writer, "before"), Admitted)
             redis.pause()
             for _ in range(3):
-                started = time.monotonic()
-                with pytest.raises(StoreUnavailableError):
-                    await claim(writer, "meanwhile")
-                assert time.monotonic() - started < 2
+                async with within(2):
+                    with pytest.raises(StoreUnavailableError):
+                        await claim(writer, "meanwhile")
             redis.resume()
             assert isinstance(await claim(writer, "after"), Admitted)
         finally:
@@ -321,10 +328,9 @@ async def test_a_server_that_is_down_is_refused_at_once_without_retries(servers:
         await tenure.begin(store, "tenure-1")
         await store.save(KEY, ACCOUNT, None)
         await redis.kill()
-        started = time.monotonic()
-        with pytest.raises(StoreUnavailableError):
-            await store.load(KEY)
-        assert time.monotonic() - started < 0.5
+        async with within(0.5):
+            with pytest.raises(StoreUnavailableError):
+                await store.load(KEY)
 
 
 async def test_a_storm_uses_a_bounded_number_of_connections(servers: Rack) -> None:
@@ -395,8 +401,8 @@ async def test_one_member_of_a_cluster_keeps_all_accounts_of_a_seed(servers: Rac
     two = await servers.server("two", Settings(cluster=True))
     await one.command("CLUSTER", "ADDSLOTSRANGE", "0", "8191")
     await two.command("CLUSTER", "ADDSLOTSRANGE", "8192", "16383")
-    await one.command("CLUSTER", "MEET", "127.0.0.1", str(two.port))
-    async with asyncio.timeout(20):
+    await one.command("CLUSTER", "MEET", "127.0.0.1", str(two.port), two.settings.more["cluster-port"])
+    async with asyncio.timeout(60):
         for server in (one, two):
             while b"cluster_state:ok" not in await server.command("CLUSTER", "INFO"):
                 await asyncio.sleep(0.05)
@@ -438,18 +444,18 @@ async def hears_of_writes_by_others(asked: RedisServer, store: RedisStore, tenur
 
 
 async def claim(writer: AccountWriter, uid: str) -> object:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         return await writer.claim(uid, Reservation(source="ns/c", object=f"ns/{uid}", amount={"cpu": UNIT}))
 
 
 async def linked(replica: RedisServer) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while b"master_link_status:up" not in await replica.command("INFO", "replication"):
             await asyncio.sleep(0.02)
 
 
 async def copied(replica: RedisServer) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while await replica.command("EXISTS", RECORD) != b"1":
             await asyncio.sleep(0.02)
 
@@ -457,7 +463,7 @@ async def copied(replica: RedisServer) -> None:
 async def cut_off(replica: RedisServer, primary: RedisServer) -> None:
     """The replica gets no more writes: it cannot log in again."""
     await replica.command("CONFIG", "SET", "masterauth", "wrong")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while b"master_link_status:down" not in await replica.command("INFO", "replication"):
             await primary.command("CLIENT", "KILL", "TYPE", "replica")
             await asyncio.sleep(0.02)
@@ -467,7 +473,7 @@ async def replicas_known(port: int) -> None:
     """Sentinel reads every ten seconds which replicas there are; the first time soon after its start."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             while True:
                 writer.write(b"SENTINEL MASTER ledger\r\n")
                 said = await reader.read(65536)

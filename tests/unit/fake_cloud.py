@@ -43,7 +43,7 @@ class FakeCloud:
         return await (self.disturb or self.handler)(request)
 
     async def ask(
-        self, cloud: Cloud, lookup: Lookup, settings: Mapping[str, str] | None = None, *, seconds: float = 5.0
+        self, cloud: Cloud, lookup: Lookup, settings: Mapping[str, str] | None = None, *, seconds: float = 30.0
     ) -> Catalogue:
         """One fetch with real requests. `settings` are values by name, beside those that stand in the Machine."""
         values = dict(settings or {})

@@ -154,7 +154,7 @@ class SeedWorld:
 
     async def asked(self, name: str = "project-alpha", number: int = 1) -> None:
         """Until the seed has asked the master so many times."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while self.account(name).ask.number < number:
                 await asyncio.sleep(0.001)
 

@@ -293,7 +293,7 @@ async def test_a_list_is_demanded_of_machines_and_pools(monkeypatch: pytest.Monk
             before = made.api.lists
             token = made.source.demand_list()
             assert not made.source.listed_since(token)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await made.source.listed(token)
             assert made.api.lists == before + 2
             assert made.source.listed_since(token)
@@ -355,7 +355,7 @@ async def test_another_version_of_the_api_is_taken_over_without_a_gap(monkeypatc
             await made.crd("machines", "v1beta1", "v1beta2")
             told = len(made.changes)
             token = made.source.demand_list()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await made.source.listed(token)
             assert made.api.count("GET", "v1beta2/machines") == 0, "what is served still is kept"
             await made.crd("machines", "v1beta2")

@@ -15,6 +15,7 @@ from common.kube.meta import ObjectMeta
 from seed import connections as module
 from seed.connections import Connections
 from seed.own_secret import Secret
+from tests.unit.fake_api_server import eventually
 
 
 def kubeconfig(server: str) -> bytes:
@@ -118,7 +119,7 @@ async def test_what_nobody_needs_is_closed(world: World, monkeypatch: pytest.Mon
     running = asyncio.create_task(world.connections.run())
     cluster = world.cluster("c1")
     await _server(world, cluster)
-    await asyncio.sleep(0.3)
+    await eventually(lambda: not world.connections._open)
     await _server(world, cluster)
     assert world.seed.reads == 2
     running.cancel()

@@ -35,7 +35,7 @@ def gone(pid: int) -> bool:
         return False  # no /proc here, or it ended just now: the next look tells
 
 
-def until(condition: Callable[[], bool], seconds: float = 10) -> None:
+def until(condition: Callable[[], bool], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
@@ -55,7 +55,7 @@ def test_closing_ends_children_and_what_they_started(tmp_path: Path) -> None:
 def test_a_child_that_ended_is_waited_for(tmp_path: Path) -> None:
     group = ProcessGroup()
     child = group.spawn(["/bin/sh", "-c", "echo out; echo err >&2; exit 7"], log=tmp_path / "log")
-    assert child.wait(10) == 7
+    assert child.wait(60) == 7
     assert (tmp_path / "log").read_text() == "out\nerr\n"
     group.close()
 

@@ -17,12 +17,13 @@ from common.api import WireIdle
 from common.health import Health
 from common.kube.meta import ObjectMeta
 from common.options import Address
+from seed import shortage
 from seed.admission import Verdict
 from seed.decisions import PATH, Decisions
 from seed.record import Record
 from seed.replay import replay, text
 from tests.unit.seed_world import CLUSTER_UID, SeedWorld, seed_world
-from tests.unit.test_admission import full_with_surge, replacing, request
+from tests.unit.test_admission import SILENT, full_with_surge, replacing, request
 
 
 def keep(world: SeedWorld, decisions: Decisions, found: Verdict, name: str = "m", *, dry_run: bool = False) -> None:
@@ -38,6 +39,12 @@ def kept(world: SeedWorld, found: Verdict, *, dry_run: bool = False) -> Record:
     content = decisions.page(found.decision, {})
     assert content is not None
     return msgspec.json.decode(content, type=Record)
+
+
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the master answered does not grow old while the machine has other things to do."""
+    monkeypatch.setattr(shortage, "FRESH", 60.0)
 
 
 async def answered(world: SeedWorld, **grant: object) -> Verdict:
@@ -113,7 +120,7 @@ async def out_of_reach(world: SeedWorld) -> Verdict:
 
 async def silent(world: SeedWorld) -> Verdict:
     await world.quota(limits="cpu=64", granted="cpu=4")
-    return await world.admission.decide(request(within=0.05))
+    return await world.admission.decide(request(seconds=SILENT))
 
 
 Deciding = Callable[[SeedWorld], Awaitable[Verdict]]

@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 import pytest
 
 from common.quantity import UNIT
-from seed.flavours import shelves
+from seed.flavours import breaker as breakers
+from seed.flavours import gates, shelves
 from seed.flavours.breaker import FAILURES, FIRST_REST, LONGEST_REST, Breaker
 from seed.flavours.cache import FlavourCache, Question
 from seed.flavours.transport import Transport
 from seed.providers.flavour import Catalogue, Cloud, CloudError, Flavour, Place, Query, Session, Settings
 from seed.providers.size import NotSized, ProviderUnavailable
+from tests.unit.fake_api_server import eventually, within
 
 PLACE = Place("aws", "https://ec2.eu-central-1.amazonaws.com/", "eu-central-1")
 LARGE = Flavour(cpu=2 * UNIT, memory=8 * 2**30 * UNIT)
@@ -69,10 +71,10 @@ class Kept(FlavourCache):
             **options,
         )
 
-    async def ask(self, question: Question, seconds: float = 0.5) -> Flavour:
+    async def ask(self, question: Question, seconds: float = 30.0) -> Flavour:
         return (await self.find(question, asyncio.get_running_loop().time() + seconds)).flavour
 
-    async def refusal(self, question: Question, seconds: float = 0.5) -> str:
+    async def refusal(self, question: Question, seconds: float = 30.0) -> str:
         with pytest.raises((NotSized, ProviderUnavailable)) as caught:
             await self.ask(question, seconds)
         return str(caught.value)
@@ -161,7 +163,7 @@ async def test_what_is_old_is_asked_for_again_in_the_background() -> None:
 
     cloud.answer = changed
     assert await cache.ask(cloud.question(), seconds=0.0) == LARGE
-    await asyncio.sleep(0.01)
+    await eventually(lambda: "ok" in cache.fetches[1:])
     assert await cache.ask(cloud.question(), seconds=0.0) == bigger
     await cache.close()
 
@@ -230,9 +232,8 @@ async def test_whoever_cannot_wait_is_refused_in_time_and_the_answer_serves_the_
         return await large(query)
 
     cloud = Told(slow)
-    started = asyncio.get_running_loop().time()
-    refused = await cache.refusal(cloud.question(), seconds=0.05)
-    assert asyncio.get_running_loop().time() - started < 0.2
+    async with within(0.2):
+        refused = await cache.refusal(cloud.question(), seconds=0.05)
     assert refused == "cannot size machine now: aws eu-central-1 has not answered yet"
     release.set()
     assert await cache.ask(cloud.question()) == LARGE
@@ -243,7 +244,7 @@ async def test_a_question_ends_by_itself_when_nobody_waits_any_more() -> None:
     cache = Kept(fetch_seconds=0.05)
     cloud = Told(forever)
     await cache.refusal(cloud.question(), seconds=0.01)
-    await asyncio.sleep(0.1)
+    await eventually(lambda: cache.fetches)
     assert cache.fetches == ["failed"]
     assert await cache.refusal(cloud.question()) == (
         "cannot size machine now: aws eu-central-1 did not answer within 0.05 s"
@@ -251,7 +252,8 @@ async def test_a_question_ends_by_itself_when_nobody_waits_any_more() -> None:
     await cache.close()
 
 
-async def test_a_cloud_that_fails_again_and_again_is_left_alone(cache: Kept) -> None:
+async def test_a_cloud_that_fails_again_and_again_is_left_alone(cache: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(breakers, "FIRST_REST", 60.0)
     cloud = Told(failing(CloudError("answered 500")))
     for number in range(20):
         assert await cache.refusal(cloud.question(f"f{number}")) == (
@@ -284,7 +286,8 @@ async def test_credentials_that_are_refused_harm_nobody_else(cache: Kept) -> Non
     assert cache.fetches == ["refused", "ok"]
 
 
-async def test_refused_credentials_are_not_tried_at_every_request(cache: Kept) -> None:
+async def test_refused_credentials_are_not_tried_at_every_request(cache: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gates, "REFUSED_SECONDS", 60.0)
     cloud = Told(failing(CloudError("refuses these credentials (401)", refused=True)))
     for _ in range(5):
         assert await cache.refusal(cloud.question()) == (

@@ -12,6 +12,7 @@ from aiohttp import web
 
 from seed.flavours.transport import InvalidBundle, Transport, trusting
 from seed.providers.flavour import Answer, CloudError
+from tests.unit.fake_api_server import eventually
 from tests.unit.fake_cloud import FakeCloud, answering, fake_cloud
 
 HOST = "api.cloud.example"
@@ -19,7 +20,7 @@ HOST = "api.cloud.example"
 
 async def ask(transport: Transport, url: str = f"https://{HOST}/sizes") -> Answer:
     try:
-        return await transport.within(asyncio.get_running_loop().time() + 5).request("GET", url, attempts=1)
+        return await transport.within(asyncio.get_running_loop().time() + 30).request("GET", url, attempts=1)
     finally:
         await transport.close()
 
@@ -99,11 +100,9 @@ def test_a_file_that_holds_no_authorities_is_refused_by_its_name(tmp_path: Path,
 async def test_who_must_stop_waiting_can_see_what_went_wrong_so_far() -> None:
     async with fake_cloud(answering(500), HOST) as cloud:
         transport = cloud.transport()
-        http = transport.within(asyncio.get_running_loop().time() + 10)
+        http = transport.within(asyncio.get_running_loop().time() + 60)
         asking = asyncio.create_task(http.request("GET", f"https://{HOST}/"))
-        async with asyncio.timeout(5):
-            while not http.trouble:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: http.trouble)
         assert http.trouble == "answered 500"
         cloud.disturb = answering(200)
         assert (await asking).status == 200
@@ -127,7 +126,7 @@ async def test_how_long_a_cloud_wants_to_be_left_alone_is_read_by_its_own_clock(
     async with fake_cloud(busy, HOST) as cloud:
         transport = cloud.transport()
         with pytest.raises(CloudError) as caught:
-            await transport.within(asyncio.get_running_loop().time() + 10).request(
+            await transport.within(asyncio.get_running_loop().time() + 30).request(
                 "GET", f"https://{HOST}/", attempts=1
             )
         assert caught.value.retry_after == seconds

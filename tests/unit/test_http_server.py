@@ -24,6 +24,7 @@ from seed.http_reader import (
     render,
 )
 from seed.http_server import MAX_CONNECTIONS, HttpServer
+from tests.unit.fake_api_server import PATIENCE, eventually
 
 MAX_BODY = 1000
 POST = b"POST /a?b=c HTTP/1.1\r\nHost: h\r\n"
@@ -327,7 +328,7 @@ class Client:
         self.writer.write(data)
 
     async def answer(self, *, body: bool = True) -> tuple[int, dict[str, str], bytes]:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             head = await self.reader.readuntil(b"\r\n\r\n")
             start, *lines = head.decode().removesuffix("\r\n\r\n").split("\r\n")
             headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
@@ -336,7 +337,7 @@ class Client:
 
     async def ended(self) -> bytes:
         """What came before the server closed the connection."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             try:
                 return await self.reader.read()
             except ConnectionResetError:
@@ -385,9 +386,7 @@ class Running:
         return client
 
     async def until(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(5):
-            while not condition():
-                await asyncio.sleep(0.005)
+        await eventually(condition)
 
 
 @asynccontextmanager
@@ -538,8 +537,11 @@ async def test_a_caller_who_goes_away_gives_his_request_up(world: Running) -> No
 
 @pytest.mark.usefixtures("hasty")
 async def test_an_idle_connection_is_closed(world: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    used = await world.connect()
+    used.send(post("/"))
+    await used.answer()
     monkeypatch.setattr(http_server, "IDLE_SECONDS", 0.05)
-    used, unused = await world.connect(), await world.connect()
+    unused = await world.connect()
     used.send(post("/"))
     await used.answer()
     assert [await client.ended() for client in (used, unused)] == [b"", b""]
@@ -550,10 +552,10 @@ async def test_an_idle_connection_is_closed(world: Running, monkeypatch: pytest.
 async def test_a_request_that_comes_too_slowly_is_refused(
     world: Running, monkeypatch: pytest.MonkeyPatch, beginning: bytes
 ) -> None:
-    monkeypatch.setattr(http_server, "READ_SECONDS", 0.1)
     client = await world.connect()
     client.send(post("/"))
     assert (await client.answer())[0] == 200
+    monkeypatch.setattr(http_server, "READ_SECONDS", 0.1)
     client.send(beginning)
     assert (await client.answer())[0] == 408
 
@@ -588,10 +590,12 @@ async def test_who_does_not_read_his_answer_is_cut_off(world: Running, monkeypat
 async def test_a_request_that_is_being_answered_may_take_longer_than_any_other_wait(
     world: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    client = await world.connect()
+    await world.until(lambda: world.server._connections)
     for name in ("READ_SECONDS", "IDLE_SECONDS"):
         monkeypatch.setattr(http_server, name, 0.05)
-    client = await world.connect()
     client.send(post("/wait", b"1"))
+    await world.until(lambda: world.service.asked)
     await asyncio.sleep(0.2)
     world.service.go_on.set()
     assert (await client.answer())[::2] == (200, b"1")
@@ -638,7 +642,7 @@ async def test_stopping_finishes_what_was_begun_and_closes_what_is_idle(world: R
     idle.send(post("/"))
     await idle.answer()
     await world.until(lambda: len(world.service.asked) == 2)
-    stopping = asyncio.create_task(world.server.stop(5))
+    stopping = asyncio.create_task(world.server.stop(PATIENCE))
     assert await idle.ended() == b""
     with pytest.raises(ConnectionRefusedError):
         await world.connect()
@@ -647,14 +651,14 @@ async def test_stopping_finishes_what_was_begun_and_closes_what_is_idle(world: R
     for client, body in ((busy, b"1"), (beginning, b"2")):
         status, headers, answer = await client.answer()
         assert (status, headers["connection"], answer) == (200, "close", body)
-    await asyncio.wait_for(stopping, 2)
+    await asyncio.wait_for(stopping, PATIENCE)
 
 
 async def test_stopping_waits_no_longer_than_it_may(world: Running) -> None:
     client = await world.connect()
     client.send(post("/wait"))
     await world.until(lambda: world.service.asked)
-    await asyncio.wait_for(world.server.stop(0.05), 2)
+    await asyncio.wait_for(world.server.stop(0.05), PATIENCE)
     assert await client.ended() == b""
     await world.until(lambda: world.service.cancelled)
 

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -15,6 +17,7 @@ from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.memory import MemoryStore
 from seed.ledger.store import ConflictError, Key, Stored, StoreUnavailableError
 from seed.ledger.writer import AccountWriter, BusyError, NoAccountError, Terms
+from tests.unit.fake_api_server import eventually, within
 
 KEY = Key(uid="uid", name="project-alpha")
 GRANT = Grant(incarnation="m", account="life")
@@ -104,7 +107,7 @@ class Ledger:
         self.conflicts += 1
 
     async def claim(self, uid: str, cpu: int = 1) -> object:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             return await self.writer.claim(uid, reservation(cpu))
 
 
@@ -127,6 +130,12 @@ async def opened(start: Account | None, limits: dict[str, int] | None = None) ->
 async def settle() -> None:
     for _ in range(10):
         await asyncio.sleep(0)
+
+
+def writes_take(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """By the writer's clock, which goes on whenever it is looked at."""
+    clock = itertools.count(0.0, seconds)
+    monkeypatch.setattr(writers, "time", SimpleNamespace(monotonic=lambda: next(clock)))
 
 
 async def test_nobody_is_answered_before_the_write_is_durable() -> None:
@@ -157,6 +166,7 @@ async def test_those_who_come_again_share_a_write_with_those_who_wait(monkeypatc
     monkeypatch.setattr(writers, "LONGEST_LINGER", 5.0)
     async with opened(account()) as ledger:
         ledger.store.seconds = 0.1
+        ledger.store.open.clear()
 
         async def client(name: str) -> None:
             for number in range(3):
@@ -164,26 +174,26 @@ async def test_those_who_come_again_share_a_write_with_those_who_wait(monkeypatc
 
         first = [asyncio.create_task(client(f"a{number}")) for number in range(4)]
         await settle()
-        await asyncio.gather(*first, *(client(f"b{number}") for number in range(4)))
+        second = [asyncio.create_task(client(f"b{number}")) for number in range(4)]
+        await settle()
+        ledger.store.open.set()
+        await asyncio.gather(*first, *second)
         assert ledger.writes == [4, 8, 8, 4]
 
 
 async def test_a_request_that_is_alone_is_not_kept_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writers, "LONGEST_LINGER", 5.0)
+    monkeypatch.setattr(writers, "LONGEST_LINGER", 500.0)
+    writes_take(monkeypatch, 1000.0)
     async with opened(account()) as ledger:
-        ledger.store.seconds = 1.0
         await ledger.claim("first")
-        ledger.store.seconds = 0.0
-        async with asyncio.timeout(0.4):
-            await ledger.claim("second")
+        await ledger.claim("second")
 
 
-async def test_nobody_is_kept_for_long_for_others_who_do_not_come() -> None:
+async def test_nobody_is_kept_for_long_for_others_who_do_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    writes_take(monkeypatch, 1000.0)
     async with opened(account()) as ledger:
-        ledger.store.seconds = 1.0
         await asyncio.gather(ledger.claim("first"), ledger.claim("other"))
-        ledger.store.seconds = 0.0
-        async with asyncio.timeout(0.4):
+        async with within(0.4):
             await ledger.claim("second")
 
 
@@ -602,12 +612,14 @@ async def test_who_loses_twice_in_a_row_takes_the_account() -> None:
         assert ledger.conflicts == 3
 
 
-async def test_an_account_that_another_took_is_written_after_that_one_wrote() -> None:
+async def test_an_account_that_another_took_is_written_after_that_one_wrote(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writers, "LONGEST_TAKEN", 60.0)
     async with opened(account(10)) as ledger:
         await ledger.claim("a")
         taken = await ledger.store.take(KEY)
         assert taken is not None
         claimed = ledger.writer.claim("b", reservation())
+        await eventually(lambda: ledger.conflicts)
         await asyncio.sleep(0.03)
         assert ledger.conflicts == 1
         assert ledger.store.saves == 2, "it waits"

@@ -45,7 +45,7 @@ async def condition_of(
         tally = Tally(size=lambda found: sizes.counted(CLUSTER_UID, found))
         tally.apply(Change(None, subject))
         try:
-            await sizes.size(CLUSTER, subject, asyncio.get_running_loop().time() + 0.7)
+            await sizes.size(CLUSTER, subject, asyncio.get_running_loop().time() + (0.7 if bad_day is hang else 30.0))
             tally.apply(Change(subject, subject))
         except (NotSized, ProviderUnavailable) as error:
             tally.explain(subject.metadata.uid, error)
@@ -68,7 +68,7 @@ def metric(reason: str) -> float | None:
         (aws(), answering(401, SECRET), "CredentialsRejected", "aws eu-central-1 refuses these credentials (401)"),
         (aws(secret=None), None, "CredentialsRejected", "aws secretAccessKey is missing: set it in the Machine, or"),
         (aws(), answering(500, SECRET), "ProviderUnavailable", "aws eu-central-1 answered 500"),
-        (aws(), answering(429, Retry_After="9"), "ProviderUnavailable", "answers too many requests (429)"),
+        (aws(), answering(429, Retry_After="60"), "ProviderUnavailable", "answers too many requests (429)"),
         (aws(), hang, "ProviderUnavailable", "aws eu-central-1 has not answered yet"),
         (machine("vsphere", {"cpus": 2}), None, "NotSized", "vsphere memoryMB is missing"),
         (machine("vsphere", {"cpus": 2, "memoryMB": 2048}), None, "NotSized", "vsphere diskSizeGB is not set, so"),

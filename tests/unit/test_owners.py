@@ -21,6 +21,7 @@ from seed import owners as module
 from seed.owners import FREED_ANNOTATION, MAX_TOLD, MachineSet, Owners, Refused, machine_set_of
 from seed.series import Occurrence
 from seed.waiting import Waiter
+from tests.unit.fake_api_server import eventually
 
 API = "cluster.k8s.io/v1alpha1"
 
@@ -120,9 +121,7 @@ async def world() -> AsyncIterator[World]:
 
 
 async def until(world: World, **counts: int) -> None:
-    async with asyncio.timeout(5):
-        while any(world.counts[result] < number for result, number in counts.items()):
-            await asyncio.sleep(0.01)
+    await eventually(lambda: all(world.counts[result] >= number for result, number in counts.items()))
 
 
 async def test_the_machine_set_and_its_deployment_are_told_and_the_owner_is_read_once(world: World) -> None:
@@ -175,9 +174,7 @@ async def test_who_has_all_its_machines_or_goes_is_not_touched(world: World, fou
     if found is not None:
         world.server.sets["pool"] = found
     waiter = world.wake()
-    async with asyncio.timeout(5):
-        while not world.gone:
-            await asyncio.sleep(0.01)
+    await eventually(lambda: world.gone)
     assert world.gone == [waiter] and world.server.patches == []
 
 
@@ -193,16 +190,14 @@ async def test_without_the_right_to_patch_nobody_waits_for_ever(world: World) ->
 
     world.server.merge_patch = forbidden  # type: ignore[assignment,method-assign]
     waiter = world.wake()
-    async with asyncio.timeout(5):
-        while not world.gone:
-            await asyncio.sleep(0.01)
+    await eventually(lambda: world.gone)
     assert world.gone == [waiter]
 
 
 async def test_an_api_server_that_is_away_is_tried_again_later_and_wakings_fail_at_once(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "FIRST_PAUSE", 0.3)
+    monkeypatch.setattr(module, "FIRST_PAUSE", 3.0)
     world.server.error = Unavailable(0, "Unavailable", "away")
     world.server.sets["pool"] = machine_set()
     world.owners.refused(refused())
@@ -219,11 +214,11 @@ async def test_an_api_server_that_is_away_is_tried_again_later_and_wakings_fail_
 
 async def test_one_that_hangs_holds_a_bounded_number_and_counts_what_it_drops(world: World) -> None:
     world.server.hangs = True
-    started = time.monotonic()
+    started = time.process_time()
     for number in range(MAX_TOLD + 10):
         world.owners.refused(refused(f"pool-{number}"))
     assert world.counts == {"dropped": 10}
-    assert time.monotonic() - started < 1
+    assert time.process_time() - started < 1
     await world.owners.stop()
 
 

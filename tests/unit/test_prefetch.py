@@ -19,6 +19,7 @@ from seed.providers.size import ProviderUnavailable
 from seed.sizing import Sizing
 from tests.unit import test_provider_hetzner as hetzner
 from tests.unit import test_providers_azure as azure
+from tests.unit.fake_api_server import eventually
 from tests.unit.fake_cloud import FakeCloud, answering, fake_cloud, machine
 
 AZURE = {"AZURE_SUBSCRIPTION_ID": azure.SUBSCRIPTION, "AZURE_TENANT_ID": azure.TENANT, "AZURE_CLIENT_ID": "client"}
@@ -45,7 +46,7 @@ class World:
 
     async def size(self, name: str) -> str:
         spec = {"vmSize": name, "location": "westeurope", "osDiskSize": 30}
-        found = await self.sizing.size(self.clusters[0], machine("azure", spec), asyncio.get_running_loop().time() + 5)
+        found = await self.sizing.size(self.clusters[0], machine("azure", spec), asyncio.get_running_loop().time() + 30)
         return found.flavour
 
 
@@ -103,9 +104,7 @@ async def test_it_runs_in_the_background_and_sees_clusters_that_come_later(
     await asyncio.sleep(0.05)
     assert world.cloud.requests == []
     world.clusters = [cluster("later")]
-    async with asyncio.timeout(10):
-        while not world.cache.oldest():
-            await asyncio.sleep(0.01)
+    await eventually(world.cache.oldest)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert await world.size("Standard_D2s_v3") == "Standard_D2s_v3"

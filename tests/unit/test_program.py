@@ -59,12 +59,12 @@ class Example:
         self.process.send_signal(number)
 
     def end(self) -> int:
-        return self.process.wait(timeout=10)
+        return self.process.wait(timeout=60)
 
 
 def ready(port: object) -> int:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=30) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         error.close()
@@ -84,7 +84,7 @@ def test_a_signal_ends_it_cleanly(number: signal.Signals) -> None:
 
 
 def test_it_is_not_ready_at_once_but_serves_until_the_drain_delay_is_over() -> None:
-    with example(WAITS, drain_delay=1.0) as running:
+    with example(WAITS, drain_delay=5.0) as running:
         port = running.until("started")["health_port"]
         assert ready(port) == 200
         running.signal(signal.SIGTERM)
@@ -146,6 +146,6 @@ def test_a_health_address_in_use_is_status_1() -> None:
         source = EXAMPLE.format(body=WAITS, drain_delay=0, stop_timeout=1).replace(
             '"127.0.0.1", 0', f'"127.0.0.1", {port}'
         )
-        second = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=20, check=False)
+        second = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=False)
     assert second.returncode == 1
     assert json.loads(second.stderr.splitlines()[0])["message"] == "health address cannot be served"

@@ -9,7 +9,6 @@ import dataclasses
 import json
 import re
 import secrets
-import socket
 import urllib.request
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -53,12 +52,10 @@ def client(url: str, service: str) -> Any:
 @pytest.fixture(scope="module")
 def emulator() -> Iterator[str]:
     """Its URL."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = ThreadedMotoServer("127.0.0.1", port, verbose=False)
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
-    url = f"http://127.0.0.1:{port}"
+    host, port = server.get_host_and_port()
+    url = f"http://{host}:{port}"
     try:
         client(url, "ec2").describe_instance_types(InstanceTypes=["t2.nano"])  # the first time it reads its types
         yield url
@@ -196,7 +193,7 @@ class Iam:
         """From so many requests on."""
         plain = {"Content-Type": "text/plain"}
         request = urllib.request.Request(f"{self._url}/moto-api/reset-auth", after.encode(), plain)
-        urllib.request.urlopen(request, timeout=5).close()
+        urllib.request.urlopen(request, timeout=30).close()
 
     def _user(self, policy: str) -> tuple[str, dict[str, str]]:
         """The ARN and keys of a new one."""

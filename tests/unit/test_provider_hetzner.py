@@ -137,7 +137,7 @@ async def test_memory_that_no_server_has_is_not_believed(cloud: FakeCloud, memor
     kind = documented(1, "cax11", 2, memory, 40, "shared", "arm")
     cloud.disturb = answering(200, f'{{"server_types": [{kind}], "meta": {{"pagination": {{"next_page": null}}}}}}')
     with pytest.raises(CloudError, match="answers what cannot be read"):
-        await cloud.ask(hetzner.CLOUD, asked(), seconds=0.5)
+        await cloud.ask(hetzner.CLOUD, asked())
 
 
 @pytest.mark.parametrize(

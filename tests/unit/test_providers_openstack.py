@@ -437,7 +437,7 @@ UNREADABLE = "answers what cannot be read"
         (answering(201, '{"token": {"issued_at": "2026-01-01T00:00:00Z", "expires_at": "2026-01-01"}}'), UNREADABLE),
         (after_sign_in(answering(404)), "answered 404 to the list of flavors"),
         (after_sign_in(answering(406)), "does not list its flavors"),
-        (after_sign_in(answering(413, Retry_After="5")), "answered 413 to the list of flavors"),
+        (after_sign_in(answering(413, Retry_After="60")), "answered 413 to the list of flavors"),
         (listing('{"flavors": [{"id": "1", "name": "a", "vcpus": "1", "ram": 1, "disk": 1}]}'), UNREADABLE),
         (listing('{"flavors": [{"id": "1", "name": "a", "vcpus": -1, "ram": 1, "disk": 1}]}'), UNREADABLE),
         (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from typing import cast
@@ -19,6 +18,7 @@ from seed import refusals as module
 from seed.admission import Verdict
 from seed.refusals import Refusals
 from seed.waiting import SETTLE
+from tests.unit.fake_api_server import eventually, within
 from tests.unit.seed_world import CLUSTER_UID, PROJECT, SeedWorld, seed_world
 from tests.unit.test_admission import request
 from tests.unit.test_owners import Server, machine_set, metadata
@@ -52,9 +52,7 @@ class World:
         return found
 
     async def until(self, **counts: int) -> None:
-        async with asyncio.timeout(5):
-            while any(self.counts[result] < number for result, number in counts.items()):
-                await asyncio.sleep(0.01)
+        await eventually(lambda: all(self.counts[result] >= number for result, number in counts.items()))
 
     def remote(self, name: str) -> UserCluster:
         """A user cluster with a kubeconfig, whose Secret is never answered."""
@@ -75,6 +73,10 @@ async def world() -> AsyncIterator[World]:
         yield made
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+def running() -> set[str]:
+    return {task.get_name() for task in asyncio.all_tasks()}
 
 
 async def test_owners_are_told_and_the_machine_set_is_woken_when_there_is_room(world: World) -> None:
@@ -108,10 +110,9 @@ async def test_what_one_does_not_need_any_more_is_for_the_next_at_once(world: Wo
     await world.seed.quota(limits="cpu=4", granted="cpu=4")
     for name in ("first", "second"):
         await world.decided(name, metadata(name))
-    started = time.monotonic()
-    world.seed.limit("project-alpha", {"cpu": "8"})
-    await world.until(woken=1)
-    assert time.monotonic() - started < SETTLE
+    async with within(SETTLE):
+        world.seed.limit("project-alpha", {"cpu": "8"})
+        await world.until(woken=1)
     assert [name for name, _ in world.server.patches] == ["second"]
 
 
@@ -128,14 +129,13 @@ async def test_a_user_cluster_that_is_gone_is_forgotten_with_all_who_wait_there(
     await world.seed.quota(limits="cpu=4", granted="cpu=4")
     cluster = world.remote("c2")
     world.refusals.heard(cluster, metadata(), await world.seed.admission.decide(request()))
-    await asyncio.sleep(0.1)
+    await eventually(lambda: "owners of alpha/c2" in running())
     assert world.refusals.waiting == 1
     catalog = world.seed.catalog
     catalog.user_clusters.store._remove(cluster.metadata.key)
     catalog._cluster_changed(Change(cluster, None))
     assert world.refusals.waiting == 0
-    await asyncio.sleep(0.1)
-    assert not [task for task in asyncio.all_tasks() if task.get_name() == "owners of alpha/c2"]
+    await eventually(lambda: "owners of alpha/c2" not in running())
 
 
 async def test_of_too_many_user_clusters_the_one_heard_of_first_is_forgotten(
@@ -146,11 +146,6 @@ async def test_of_too_many_user_clusters_the_one_heard_of_first_is_forgotten(
     found = await world.seed.admission.decide(request())
     for name in ("c2", "c3", "c2", "c4"):
         world.refusals.heard(world.remote(name), metadata(), found)
-    await asyncio.sleep(0.1)
-    running = {task.get_name() for task in asyncio.all_tasks()}
-    assert {name for name in running if name.startswith("owners of")} == {
-        "owners of seed",
-        "owners of alpha/c2",
-        "owners of alpha/c4",
-    }
+    expected = {"owners of seed", "owners of alpha/c2", "owners of alpha/c4"}
+    await eventually(lambda: {name for name in running() if name.startswith("owners of")} == expected)
     assert world.refusals.waiting == 2

@@ -22,7 +22,7 @@ from seed.http_reader import Request, Response
 from seed.record import Record
 from seed.scale_webhook import ScaleWebhook
 from tests.unit import fake_api_server as fakes
-from tests.unit.fake_api_server import FakeApiServer, eventually, fake_api_server
+from tests.unit.fake_api_server import FakeApiServer, eventually, fake_api_server, within
 from tests.unit.seed_world import CLUSTER_UID, SeedWorld, seed_world, sizing
 
 CAPI = "cluster.x-k8s.io"
@@ -74,11 +74,11 @@ class Asking:
             self.decisions,
         )
 
-    async def raw(self, body: bytes, path: str = f"/scale/{CLUSTER_UID}/secret", timeout: str = "3s") -> Response:
+    async def raw(self, body: bytes, path: str = f"/scale/{CLUSTER_UID}/secret", timeout: str = "30s") -> Response:
         return await self.webhook.handle(Request("POST", path, f"timeout={timeout}", body, close=False))
 
     async def __call__(
-        self, new: Any, old: Any = None, *, caller: str = CLUSTER_UID, timeout: str = "3s", **request: Any
+        self, new: Any, old: Any = None, *, caller: str = CLUSTER_UID, timeout: str = "30s", **request: Any
     ) -> tuple[int, str]:
         """The code of a refusal or 0, and what is said."""
         answered = await self.raw(review(new, old, **request), f"/scale/{caller}/secret", timeout)
@@ -303,7 +303,7 @@ async def test_what_cannot_be_told_is_allowed_with_the_reason(ask: Asking) -> No
 
 async def test_who_waits_for_the_user_cluster_is_answered_in_time(ask: Asking) -> None:
     ask.connections.free.clear()
-    async with asyncio.timeout(1):
+    async with within(1):
         assert await ask(scale(10), scale(4), sub="scale", timeout="0.2s") == (
             0,
             "seedquota: cannot tell how many replicas fit: what it is made of was not read in time",

@@ -83,7 +83,7 @@ async def test_a_demanded_list_begins_after_the_demand(monkeypatch: pytest.Monke
         await eventually(lambda: there.source.current)
         token = there.source.demand_list()
         assert not there.source.listed_since(token)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await there.source.listed(token)
         assert there.api.lists == 2
         assert there.source.listed_since(token)
@@ -95,7 +95,7 @@ async def test_a_first_list_that_is_under_way_is_not_the_one_demanded(monkeypatc
         token = there.source.demand_list()
         await there.machine("a")  # after that list began, and before it is complete
         there.api.release.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await there.source.listed(token)
         assert there.api.lists == 2
         assert there.source.tally.used["cpu"] == nanos("cpu=8")["cpu"]

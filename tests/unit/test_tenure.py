@@ -78,7 +78,7 @@ async def fake() -> AsyncIterator[FakeApiServer]:
 
 @pytest.fixture
 async def cluster(fake: FakeApiServer) -> AsyncIterator[Cluster]:
-    made = fake.cluster(timeout=2.0)
+    made = fake.cluster()
     yield made
     await made.close()
 

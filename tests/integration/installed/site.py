@@ -177,7 +177,7 @@ class Site:
     ) -> None:
         """Applies a quota; returns when it is in force everywhere."""
         await self.apply("master", quota_manifest(quota, name, kind=kind, subject=subject))
-        await self.installed.enforced(name, 20)
+        await self.installed.enforced(name, 60)
 
     async def project(self, **spec: str) -> None:
         """Makes the project again, since what it belongs to cannot change. Returns when every seed has the new one."""
@@ -188,7 +188,7 @@ class Site:
             for seed in self.installed.seeds:
                 assert (await self.get(seed, f"projects/{PROJECT}")).get("spec", {}) == spec
 
-        await until(everywhere, 10)
+        await until(everywhere, 30)
 
     async def view(self, name: str = QUOTA, cluster: str = "master") -> QuotaView:
         return await quota_on(self.server(cluster), name)
@@ -202,7 +202,7 @@ class Site:
         return "", "", ""
 
     async def comes(
-        self, cluster: str, path: str, kind: str, status: str, reason: str = "", *texts: str, seconds: float = 10
+        self, cluster: str, path: str, kind: str, status: str, reason: str = "", *texts: str, seconds: float = 30
     ) -> str:
         """Waits for a condition with this status and reason, whose message has all the texts. The message."""
 
@@ -215,7 +215,7 @@ class Site:
 
         return await until(holds, seconds)
 
-    async def uses(self, used: Mapping[str, str], name: str = QUOTA, *, seconds: float = 10) -> QuotaView:
+    async def uses(self, used: Mapping[str, str], name: str = QUOTA, *, seconds: float = 30) -> QuotaView:
         """Waits until the quota's globalUsage says so and nothing is reserved any more."""
         wanted = resources.parse(used)
 
@@ -232,7 +232,7 @@ class Site:
         assert len(found) == 1, f"{len(found)} ledgers of {name} on {cluster}"
         return found[0]
 
-    async def reserves_nothing(self, *seeds: str, name: str = QUOTA, seconds: float = 10) -> None:
+    async def reserves_nothing(self, *seeds: str, name: str = QUOTA, seconds: float = 30) -> None:
         """Waits until no account holds a reservation."""
 
         async def holds() -> None:
@@ -243,7 +243,7 @@ class Site:
 
         await until(holds, seconds)
 
-    async def settled(self, seconds: float = 30) -> None:
+    async def settled(self, seconds: float = 60) -> None:
         """Waits until every seed and every user cluster is as it should be."""
 
         async def holds() -> None:
@@ -295,7 +295,7 @@ class Site:
         """All that was broken works again, no quota and no Machine is left, and nothing of them."""
         wanted_down = [program for name, program in self.installed.programs.items() if name.endswith("-b")]
         await self.start(*(server for server in self.down if server not in wanted_down))
-        await until(self._delete_everything, 20)
+        await until(self._delete_everything, 60)
         await self.settled()
 
         async def holds() -> None:
@@ -305,7 +305,7 @@ class Site:
             for seed, name in self.installed.user_clusters.items():
                 assert (await self.get(seed, f"{CLUSTERS}/{name}"))["status"]["machines"] == 0
 
-        await until(holds, 20)
+        await until(holds, 60)
 
     async def _delete_everything(self) -> None:
         for quota in await self.items("master", "resourcequotas"):
@@ -321,7 +321,7 @@ class Site:
             for seed in self.installed.seeds:
                 assert await self.items(seed, LEDGERS) == [], seed
 
-        await until(holds, 20)
+        await until(holds, 60)
 
 
 def quota_manifest(

@@ -95,7 +95,7 @@ async def installation(installation: Site) -> AsyncIterator[Site]:
             ):
                 assert answer.status == 403, answer
 
-    await until(asked, 30)
+    await until(asked, 60)
     yield site
     for path in ("resourcequotas/probe", "projects/probe", "projects/gamma", "projects/beta", "organizations/acme"):
         await site.delete("master", path)
@@ -117,7 +117,7 @@ async def site(installation: Site) -> AsyncIterator[Site]:
         for cluster in ("master", *SEEDS):
             assert (await installation.call(cluster, "GET", f"resourcequotas/{QUOTA}")).status == 404
 
-    await until(gone, 20)
+    await until(gone, 60)
 
 
 async def test_a_third_cluster_of_two_is_refused_on_every_seed_until_one_is_gone(site: Site) -> None:
@@ -140,7 +140,7 @@ async def test_a_third_cluster_of_two_is_refused_on_every_seed_until_one_is_gone
     async def foreseen() -> None:  # from what the master showed the seed last
         assert (await create(site, "seed-2", "three", dryRun="All")).status == 201
 
-    await until(foreseen, 5)
+    await until(foreseen, 30)
     await created(site, "seed-2", "three")
     assert says_full(await create(site, "seed-1", "one"), 2, 2)
 
@@ -157,7 +157,7 @@ async def test_creations_at_the_same_time_fill_it_exactly(site: Site) -> None:
                 return answer.status
             await asyncio.sleep(0.1)
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         answers = Counter(await asyncio.gather(*(repeated(number) for number in range(16))))
     assert answers == {201: 5, 403: 11}
     await uses(site, 5)
@@ -233,6 +233,6 @@ async def test_an_agent_killed_while_clusters_are_made_loses_none_of_them(site: 
     async def again() -> None:
         assert (await create(site, "seed-1", "three")).status == 201
 
-    await until(again, 20)
+    await until(again, 60)
     assert says_full(await create(site, "seed-2", "four"), 3, 3)
     await uses(site, 3)

@@ -24,7 +24,6 @@ from tests.integration.installed.site import (
     PROJECT,
     QUOTA,
     SMALL,
-    WINDOW,
     Json,
     Site,
     cpus,
@@ -54,7 +53,7 @@ async def test_a_project_that_is_deleted_leaves_its_quota_which_counts_and_limit
     await site.delete("master", f"projects/{PROJECT}")
     try:
         await site.comes("master", f"resourcequotas/{QUOTA}", "Ready", "False", "SubjectNotFound", "no Project alpha")
-        await until(lambda: without_project_on_seeds(site), 10)
+        await until(lambda: without_project_on_seeds(site), 30)
         await site.admitted("user-2")
         await site.uses(cpus(3))
         for cluster in ("user-1", "user-2"):
@@ -73,18 +72,23 @@ async def test_a_projects_default_quota_goes_with_it_and_a_new_one_counts_what_r
     await set_defaults(site, project=limits(cpu="3"))
     try:
         await limited_to(site, QUOTA, "3")
-        await site.installed.enforced(QUOTA, 20)
+        await site.installed.enforced(QUOTA, 60)
         await site.admitted("user-1", 2)
         await site.uses(cpus(2))
         await site.delete("master", f"projects/{PROJECT}")
         await gone(site, QUOTA)
-        answer = await site.create("user-1")
-        assert answer.status == 503, answer
+
+        async def undecided(**parameters: str) -> None:
+            answer = await site.create("user-1", **parameters)
+            assert answer.status == 503, answer
+
+        await until(lambda: undecided(dryRun="All"), 30)  # its agent hears of it a moment later
+        await undecided()
         assert len(await site.items("user-1", MACHINES)) == 2
         await site.apply("master", named("Project", PROJECT))
         await limited_to(site, QUOTA, "3")
         await site.uses(cpus(2))
-        await site.installed.enforced(QUOTA, 20)
+        await site.installed.enforced(QUOTA, 60)
         await site.admitted("user-2")
         await site.refused("user-1")
     finally:
@@ -119,8 +123,10 @@ async def without_user_cluster(site: Site) -> AsyncIterator[Callable[[], Awaitab
 async def not_asked_any_more(site: Site, cluster: str) -> None:
     async def holds() -> None:
         assert await configurations(site, cluster) == set()
+        answer = await site.create(cluster, dryRun="All")  # API servers heed that they are gone a moment later
+        assert answer.status == 201, answer
 
-    await until(holds, 10)
+    await until(holds, 30)
 
 
 async def test_a_user_cluster_that_is_removed_takes_its_use_along_and_is_counted_when_added_again(site: Site) -> None:
@@ -193,13 +199,13 @@ async def test_what_a_paused_cluster_has_counts_on_and_nothing_more_gets_in(site
         async def asked() -> None:
             assert "seedquota-cluster-api" in await configurations(site, "seed-1")
 
-        await until(asked, 10)
+        await until(asked, 60)
 
         async def made(name: str) -> None:
             answer = await site.call("seed-1", "POST", f"{CAPI}/machines", capi_machine(name))
             assert answer.status == 201, answer
 
-        await until(lambda: made("first"), 10)
+        await until(lambda: made("first"), 60)
         await site.uses(cpus(2))
         await site.patch("seed-1", f"{CAPI}/clusters/c1", {"spec": {"paused": True}})
         await made("second")
@@ -210,7 +216,7 @@ async def test_what_a_paused_cluster_has_counts_on_and_nothing_more_gets_in(site
     finally:
         for path in (f"{CAPI}/machines/first", f"{CAPI}/machines/second", f"{CAPI}/clusters/c1"):
             await site.delete("seed-1", path)
-    await site.uses(cpus(0), seconds=15)
+    await site.uses(cpus(0))
 
 
 async def test_a_machine_that_is_stuck_in_deletion_counts_until_it_is_gone(site: Site) -> None:
@@ -224,7 +230,7 @@ async def test_a_machine_that_is_stuck_in_deletion_counts_until_it_is_gone(site:
     taken = await site.call("user-1", "POST", MACHINES, machine("stuck", SMALL))
     assert (taken.status, taken.body["reason"]) == (409, "AlreadyExists"), taken
     # What was admitted and never stored is given back; what is only being deleted is not.
-    await site.reserves_nothing("seed-1", seconds=3 * WINDOW)
+    await site.reserves_nothing("seed-1", seconds=60)
     await site.uses(cpus(1))
     await site.admitted("user-2")
     assert "used: cpu=2, limited: cpu=2" in (await site.refused("user-1")).message
@@ -255,11 +261,11 @@ async def test_a_machine_that_comes_again_under_its_name_is_another_and_counts_o
     await site.quota(cpus(2))
     await site.admitted("user-2")
     for _ in range(5):
-        answer = await until(lambda: _made(site, "twin"), 5)
+        answer = await until(lambda: _made(site, "twin"), 30)
         assert "used: cpu=2" in (await site.refused("user-2")).message
         await site.delete("user-1", f"{MACHINES}/twin")
         assert answer
-    await until(lambda: _made(site, "twin"), 5)
+    await until(lambda: _made(site, "twin"), 30)
     await site.uses(cpus(2))
     await site.refused("user-1")
 
@@ -292,7 +298,7 @@ async def test_over_machines_that_run_already_it_counts_first_then_warns_and_the
 
         started = time.monotonic()
         await add()
-        await site.uses(cpus(EXISTING), seconds=60)
+        await site.uses(cpus(EXISTING), seconds=120)
         took = time.monotonic() - started
         print(f"\n{EXISTING} Machines that existed are in the master's globalUsage after {took:.1f} s")
     await site.settled()
@@ -308,7 +314,7 @@ async def test_over_machines_that_run_already_it_counts_first_then_warns_and_the
         assert any(f"seedquota/{QUOTA}: over by cpu=101 (301/200)" in text for text in said), answer.warnings
 
     for cluster in ("user-1", "user-2"):
-        await until(partial(warned, cluster), 10)
+        await until(partial(warned, cluster), 30)
     await site.admitted("user-1")
     await site.uses(cpus(EXISTING + 1))
 
@@ -320,7 +326,8 @@ async def test_over_machines_that_run_already_it_counts_first_then_warns_and_the
         assert f"used: cpu={EXISTING + 1}, limited: cpu={EXISTING - 100}" in answer.message
 
     for cluster in ("user-1", "user-2"):
-        await until(partial(refused, cluster), 10)
+        await until(partial(refused, cluster), 30)
     await site.comes("master", path, "Ready", "True", "Enforced")
     assert len(await site.items("user-1", MACHINES)) >= EXISTING + 1, "nothing is removed"
-    await site.delete("user-1", MACHINES)
+    # A busy API server does not end a deletion of so many within its request timeout.
+    await until(lambda: site.delete("user-1", MACHINES), 60)

@@ -12,6 +12,7 @@ from common import resources
 from devcluster.load import Attempt, Outcome, Size, fill, storm, unjustified
 from devcluster.observe import Overshoot
 from tests.integration.installed.site import NAMESPACE, QUOTA, SMALL, Json, Site, cpus, until
+from tests.unit.fake_api_server import within
 
 pytestmark = pytest.mark.integration
 
@@ -37,7 +38,7 @@ async def proves_exact(site: Site, overshoot: Overshoot, attempts: list[Attempt]
     assert Counter(attempt.outcome for attempt in attempts if attempt.outcome is Outcome.FAILED) == {}
     assert [a for a in attempts if a.outcome is Outcome.UNAVAILABLE] == []
     assert unjustified(attempts, limits, {}) == []
-    await site.reserves_nothing("seed-1", "seed-2", seconds=25)
+    await site.reserves_nothing("seed-1", "seed-2", seconds=60)
     await overshoot.look()
     left = overshoot.room()
     more = await fill(site.tenants, SMALL, left + 10)
@@ -83,7 +84,7 @@ async def test_with_two_replicas_the_leader_can_be_killed_in_a_storm(site: Site)
             async def succeeded() -> None:
                 assert await leader(site) != killed
 
-            await until(succeeded, 10)
+            await until(succeeded, 30)
             await proves_exact(site, overshoot, attempts)
     finally:
         await keep_first(site)
@@ -103,7 +104,8 @@ async def test_a_leader_that_is_stopped_hands_over_at_once_and_no_create_fails(s
             async def succeeded() -> None:
                 assert await leader(site) != stopped
 
-            await until(succeeded, 3)
+            async with within(3):
+                await until(succeeded, 30)
             await storming
             assert sum(attempt.lost for attempt in attempts) == 0
             await proves_exact(site, overshoot, attempts)

@@ -14,6 +14,7 @@ import pytest_asyncio
 from cli.__main__ import run
 from devcluster.load import machine
 from tests.integration.installed.site import CLUSTERS, MACHINES, QUOTA, SMALL, Json, Site, cpus, until
+from tests.unit.fake_api_server import within
 
 pytestmark = pytest.mark.integration
 
@@ -21,7 +22,7 @@ GROUP = "/apis/cluster.k8s.io/v1alpha1/namespaces/kube-system"
 EVENTS = "/apis/events.k8s.io/v1/namespaces/{}/events"
 FREED = "seedquota.io/capacity-freed"
 WAKING = 2.0  # seconds from room to the MachineSet that is woken
-TELLING = 15.0
+TELLING = 60.0  # an Event that could not be written is written again after half of that
 THIRD = "user-3"  # beside user-1 on the first seed
 _numbers = itertools.count(1)
 
@@ -33,7 +34,7 @@ async def installation(installation: Site) -> AsyncIterator[Site]:
     installation.add(installed.cluster(THIRD))
     yield installation
     await installation.delete("seed-1", f"{CLUSTERS}/{THIRD}")
-    await until(lambda: without_third(installation), 20)
+    await until(lambda: without_third(installation), 60)
     await installed.cluster(THIRD).stop()
 
 
@@ -57,7 +58,7 @@ async def site(installation: Site) -> AsyncIterator[Site]:
             for cluster in await installation.items(seed, CLUSTERS):
                 assert cluster["status"]["machines"] == 0
 
-    await until(clean, 20)
+    await until(clean, 60)
     assert [line for line in installation.said(before) if line["level"] not in ("debug", "info", "warning")] == []
 
 
@@ -83,13 +84,14 @@ class Owned:
         return (await self.site.get(self.cluster, self.path))["metadata"].get("annotations", {}).get(FREED)
 
     async def woken(self) -> float:
-        """In how many seconds it was."""
+        """In how many seconds it was: soon."""
         started = time.monotonic()
 
         async def touched() -> None:
             assert await self.freed() is not None
 
-        await until(touched, 10)
+        async with within(WAKING):
+            await until(touched, 30)
         return time.monotonic() - started
 
 
@@ -187,7 +189,6 @@ async def test_a_raised_limit_wakes_as_many_as_fit_the_longest_waiting_first(sit
     await site.patch("master", f"resourcequotas/{QUOTA}", {"spec": {"quota": cpus(4)}})
     took = await asyncio.gather(pools[0].woken(), pools[1].woken())
     print(f"\nwoken {max(took):.2f} s after the limit was raised")
-    assert max(took) < WAKING
     assert await pools[2].freed() is None
     assert [(await pool.create())[0] for pool in pools] == [201, 201, 403]
 
@@ -205,7 +206,6 @@ async def test_a_machine_that_goes_on_another_seed_wakes_who_waits_here(site: Si
     await site.delete("user-2", f"{MACHINES}/{name}")
     took = await pool.woken()
     print(f"\nwoken {took:.2f} s after the Machine went")
-    assert took < WAKING
     assert (await pool.create())[0] == 201
 
 
@@ -219,7 +219,7 @@ async def test_one_that_has_all_its_machines_or_is_gone_is_not_touched(site: Sit
     await site.patch("user-1", f"{complete.path}/status", status)
     await site.delete("user-1", gone.path)
     await site.patch("master", f"resourcequotas/{QUOTA}", {"spec": {"quota": cpus(3)}})
-    assert await pool.woken() < WAKING
+    await pool.woken()
     assert await complete.freed() is None
 
 
@@ -232,17 +232,18 @@ async def test_a_user_cluster_that_hangs_delays_neither_admission_nor_the_others
         slowest = 0.0
         for _ in range(10):
             started = time.monotonic()
-            assert (await pool.create())[0] == 403
+            async with within(1.0):
+                assert (await pool.create())[0] == 403
             slowest = max(slowest, time.monotonic() - started)
         print(f"\nslowest refusal {slowest:.2f} s")
-        assert slowest < 1.0
 
         async def told() -> None:
             assert len(await events(site, "user-1", pool.set)) == 1
 
-        await comes(told, 5)
+        async with within(5):
+            await comes(told)
         await site.patch("master", f"resourcequotas/{QUOTA}", {"spec": {"quota": cpus(4)}})
-        assert await pool.woken() < WAKING
+        await pool.woken()
     finally:
         site.server(THIRD).resume()
 

@@ -23,7 +23,7 @@ SEED, USER = "seed-1", "user-1"
 PATH = "/apis/cluster.k8s.io/v1alpha1/namespaces/kube-system"
 LIMITS = {"cpu": "64", "memory": "1Ti"}
 SIZE = Size("8", "16Gi", "50Gi")
-SECONDS = 20.0
+SECONDS = 60.0
 UNSIZED = {"value": {"cloudProvider": "unheard-of"}}
 _numbers = itertools.count(1)
 

@@ -87,7 +87,7 @@ def _reference(owner: Json) -> Json:
 async def in_force(site: Site, quota: Mapping[str, str], surge: Mapping[str, str]) -> None:
     subject = {"kind": "project", "name": PROJECT}
     await site.apply("master", named("ResourceQuota", QUOTA, subject=subject, quota=quota, surge=surge))
-    await site.installed.enforced(QUOTA, 20)
+    await site.installed.enforced(QUOTA, 60)
 
 
 async def shown(site: Site, cpu: int, lent: int) -> None:
@@ -98,7 +98,7 @@ async def shown(site: Site, cpu: int, lent: int) -> None:
         assert status["globalUsage"] == cpus(cpu)
         assert status["surge"].get("used", {}) == (cpus(lent) if lent else {})
 
-    await until(holds, 20)
+    await until(holds, 60)
 
 
 def is_beyond_surge(answer: Answer) -> bool:
@@ -123,7 +123,7 @@ async def test_one_machine_at_a_time_over_all_seeds_stands_on_surge_while_what_i
         assert status["localUsage"] == {"cpu": "2", "surge.cpu": "1"}
         assert status["globalUsage"] == {"cpu": "4", "surge.cpu": "1"}
 
-    await until(on_the_seed, 10)
+    await until(on_the_seed, 30)
 
     await here.one_goes()
     await shown(site, 4, 0)
@@ -154,7 +154,7 @@ async def test_what_is_lent_outlives_a_killed_agent_and_is_given_back_by_its_suc
         assert answer.status != 503
         return answer
 
-    assert (await until(decided, 20)).status == 403
+    assert (await until(decided, 60)).status == 403
     answer = await rollout.one_comes()
     assert answer.status == 201, answer
     assert (await rollout.one_comes()).status == 403
