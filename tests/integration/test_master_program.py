@@ -97,8 +97,9 @@ class World:
         self._running.append((asyncio.create_task(master.run()), cluster))
         return master
 
-    async def stop_master(self) -> None:
-        running, self._running = self._running, []
+    async def stop_master(self, most: int | None = None) -> None:
+        """All of them, or the first so many."""
+        running, self._running = self._running[:most], [] if most is None else self._running[most:]
         for task, cluster in running:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -655,6 +656,15 @@ async def test_lost_seed_frees_what_it_held(world: World) -> None:
         # Nobody led before it: its ledger may be an older one, and eu-1 may hold more than it says.
         await until(learning)
         await asyncio.sleep(1.0)
+        assert held(us) == {} and (await world.copy("us-1", "alpha")).status.grant.answered < number
+
+        # Nor does it know more who has seen this one lead, and comes after it.
+        second = await world.start_master()
+        await until(lambda: _true(second.lease.trusted is not None))
+        await world.stop_master(most=1)
+        await until(lambda: _true(second.leading is not None))
+        number = await us.ask(cpu="4")
+        await asyncio.sleep(2.0)
         assert held(us) == {} and (await world.copy("us-1", "alpha")).status.grant.answered < number
         await world.add_seed("eu-1", state="Lost")
         await until(lambda: _asks_until(us, "4"))
