@@ -145,17 +145,14 @@ async def comes(check: Callable[[], Any], seconds: float = TELLING) -> None:
 
 
 async def test_twenty_refusals_are_one_event_on_each_owner(site: Site) -> None:
-    pool = await owned(site)
+    pool = await owned(site, THIRD)  # nothing was refused there before
     await site.admitted("user-2", 2)
-    user_cluster = await site.get("seed-1", f"{CLUSTERS}/user-1")
-    earlier = sum(map(counted, await events(site, "seed-1", user_cluster)))
+    user_cluster = await site.get("seed-1", f"{CLUSTERS}/{THIRD}")
     for _ in range(20):
         assert (await pool.create())[0] == 403
 
     async def told() -> None:
-        total = sum(map(counted, await events(site, "seed-1", user_cluster)))
-        assert total - earlier == 20, (earlier, total)
-        for cluster, about in (("user-1", pool.set), ("user-1", pool.deployment)):
+        for cluster, about in (("seed-1", user_cluster), (THIRD, pool.set), (THIRD, pool.deployment)):
             found = await events(site, cluster, about)
             assert [counted(event) for event in found] == [20], (about["kind"], found)
             event = found[0]
