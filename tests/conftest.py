@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
@@ -10,6 +12,9 @@ from xdist.scheduler import LoadFileScheduling
 # A machine that is busy with other things is no fault of what is tested.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
+
+# Many API servers share few cores: each on one of them needs an eighth less of it.
+os.environ.setdefault("GOMAXPROCS", "1")
 
 # Of the tests that share an installation; they take as long as the others.
 FIRST_HALF = ("/installed/test_clusters.py", "/installed/test_lives.py")
