@@ -227,6 +227,23 @@ class Truth:
                     lent += min(reservation.amount.get(surge.PREFIX + name, 0), there)
         return lent
 
+    def loans_ended(self, uid: str, before: Account, after: Account, things: Mapping[str, Thing]) -> None:
+        """What there is past the limit without having been admitted may go while a rollout puts in its place what was
+        admitted: there is no more than before."""
+        ended = [
+            (things[new].cost.get(uid, {}), kept.amount)
+            for new, kept in before.reservations.items()
+            if kept.replaces and new in things and new not in after.reservations
+        ]
+        if not ended:
+            return
+        used = resources.total(accounts.use(account) for (quota, _), account in self.accounts.items() if quota == uid)
+        ceiling = self.ceiling[uid]
+        for name, limit in self.limits[uid].items():
+            lent = sum(min(cost.get(name, 0), amount.get(surge.PREFIX + name, 0)) for cost, amount in ended)
+            if name in ceiling:
+                ceiling[name] += max(0, min(lent, used.get(name, 0) - limit))
+
     # Ledgers -------------------------------------------------------------------------------------------------------
 
     def account_saved(self, seed: str, uid: str, before: Account | None, after: Account) -> None:

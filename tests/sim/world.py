@@ -233,6 +233,8 @@ class World:
         if self.tracing:
             self.note(f"  account {uid} on {api.name}: {after}")
         self.truth.account_saved(api.name, uid, before, after)
+        if before is not None and before.reservations is not after.reservations:
+            self.truth.loans_ended(uid, before, after, self.things)
 
     def _ledger_saved(self, uid: str, before: MasterLedger | None, after: MasterLedger) -> None:
         if self.tracing:
@@ -493,7 +495,9 @@ class World:
         for ledger, _ in (*master.ledgers.values(), *snapshot[2].values()):
             self.truth.doubted.add(ledger.incarnation)
         states = dict(master.seeds)
+        there = {spec.key.uid for spec in master.quotas.values()}
         master.restore(snapshot)
+        self._forget({spec.key.uid for spec in master.quotas.values()} - there)
         for spec in list(master.quotas.values()):
             self.truth.quota(spec.key.uid, spec.limits)
             master.write_quota(msgspec.structs.replace(spec, version=len(master.events) + 1))
@@ -501,6 +505,15 @@ class World:
         for name, state in states.items():  # the admin says again what he had said
             if master.seeds.get(name) != state:
                 master.write_seed(name, state)
+
+    def _forget(self, uids: set[str]) -> None:
+        """Quotas that had been deleted are back. What they had admitted before is like any other use now: seeds that
+        had heard of the deletion know nothing of it."""
+        for thing in self.things.values() if uids else ():
+            for admitted in (thing.admitted, *(wish.after for wish in thing.wishes)):
+                for uid in uids:
+                    admitted.pop(uid, None)
+            self.truth.recount(thing)
 
     def restore_source(self, source: Source, machines: dict[str, Machine]) -> None:
         """What is there again, or is larger again, was not admitted again."""
