@@ -143,10 +143,9 @@ async def test_what_is_lent_outlives_a_killed_agent_and_is_given_back_by_its_suc
         answer = await rollout.one_comes()
         assert answer.status == 201, answer
     await shown(site, 3, 2)
-    killed = await site.installed.kill_replicas("seed-1")
+    await site.kill(site.program("seed-1"))
     await rollout.one_goes()
-    for program in killed:
-        await program.start()
+    await site.start(site.program("seed-1"))
     await shown(site, 3, 1)
 
     async def decided() -> Answer:
