@@ -12,6 +12,8 @@ FOUND: dict[int, str] = {
     159_521: "a count whose outcome was not known arrived late and undid a later one that had found nothing to write",
     1_016_483: "a report arrived late, after a later one; a new master saw it first and covered what was given back",
     2_012_092: "the master, restored twice to one backup, did not see that his ledger had another life in between",
+    5_188_127: "a late report of before a restore had the number of the last one, and nobody wrote over it",
+    5_530_100: "who led first after a restore had not fenced all accounts when he ended, and his successor fenced none",
     1_000_000_369: "a creation repeated through another replica lost its reservation when the repeat was given up",
     1_000_000_029: "... and within one replica, when the first call's write was late",
 }

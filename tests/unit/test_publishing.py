@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from common.account import Ask
+from common.api import WireReport, report_from_wire, report_to_wire
 from common.grants import Report
 from seed.accounts import QUIET_INTERVAL, USE_INTERVAL, Published, Sources, publish_in
 
@@ -44,3 +48,29 @@ def test_an_earlier_report_that_took_the_place_of_the_last_is_overwritten_once_t
     earlier = msgspec.structs.replace(SAID, sequence=6, nonce="before")
     assert after(shown=earlier) == QUIET_INTERVAL
     assert publish_in(BEFORE, SAID, Sources(), earlier, now=QUIET_INTERVAL) == 0.0
+
+
+@pytest.mark.parametrize("other", [{"nonce": "before"}, {"used": {"cpu": 9}}])
+def test_one_of_before_a_restore_is_overwritten_although_it_has_the_same_number(other: dict[str, object]) -> None:
+    assert after(shown=msgspec.structs.replace(SAID, **other)) == QUIET_INTERVAL
+
+
+amounts = st.dictionaries(st.sampled_from(["cpu", "memory", "surge.cpu"]), st.integers(-(10**24), 10**24))
+asks = st.builds(Ask, number=st.integers(0, 10**6), first=amounts, wanted=amounts)
+
+
+@given(
+    st.builds(
+        Report,
+        incarnation=st.just("life"),
+        sequence=st.integers(0, 10**9),
+        granted=amounts,
+        returned=amounts,
+        used=amounts,
+        reserved=amounts,
+        ask=asks,
+    )
+)
+def test_what_the_copy_shows_is_what_was_published(said: Report) -> None:
+    wire = msgspec.json.decode(msgspec.json.encode(report_to_wire(said)), type=WireReport)
+    assert after(said, report_from_wire(wire), Published("copy", said, Sources(), at=0.0)) is None
