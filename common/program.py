@@ -15,9 +15,8 @@ import signal
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import uvloop
-
 from common import logs, metrics
+from common.event_loop import EventLoop
 from common.health import Health
 from common.options import CommonOptions, UsageError
 
@@ -50,7 +49,7 @@ def run(name: str, options: CommonOptions, main: Main) -> int:
     gc.set_threshold(*GC_THRESHOLDS)
     metrics.announce_build()
     try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with asyncio.Runner(loop_factory=EventLoop) as runner:
             return runner.run(_run(name, options, main))
     except KeyboardInterrupt:  # before the signal handlers are in place
         return FAILED
