@@ -238,12 +238,14 @@ class Lease:
             self._accept(await self._write(found, mine), now)
         except Conflict:
             return None
+        if not continuous:
+            self.trusted = number
         return Term(
             number,
             holder,
             was_expired=expired and holder not in ("", self._identity),
             created=False,
-            continuous=self._take(number, continuous=continuous),
+            continuous=continuous,
             since=self._since,
             settled=self._settled,
         )
@@ -258,8 +260,8 @@ class Lease:
         except AlreadyExists:
             return None
         self._accept(created, sent)
-        self._since, self._settled = 1, False
-        return Term(1, "", was_expired=False, created=True, continuous=self._take(1, continuous=False), since=1)
+        self.trusted, self._since, self._settled = 1, 1, False
+        return Term(1, "", was_expired=False, created=True, continuous=False, since=1)
 
     def _look(self, found: LeaseObject, now: float) -> None:
         """Only a record that grows while we look at it proves that a holder lives and that nothing was restored."""
@@ -276,11 +278,6 @@ class Lease:
         continuous = self.trusted is not None and since > 0
         self._since = since if continuous else number
         self._settled = continuous and _count(found, SETTLED_ANNOTATION) == since
-        return continuous
-
-    def _take(self, number: int, *, continuous: bool) -> bool:
-        if not continuous:
-            self.trusted = number
         return continuous
 
     async def _write(self, record: LeaseObject, spec: LeaseSpec) -> LeaseObject:

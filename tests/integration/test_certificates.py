@@ -23,6 +23,7 @@ from seed import certificates, webhook_token
 from seed.certificates import Certificates, Policy
 from seed.own_secret import SECRETS
 from seed.webhook_token import WebhookKey
+from tests.unit.fake_api_server import eventually as until
 
 pytestmark = pytest.mark.integration
 
@@ -80,12 +81,6 @@ async def running(*parts: Certificates | WebhookKey) -> AsyncIterator[None]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 @asynccontextmanager

@@ -32,6 +32,7 @@ from seed.webhook_configuration import (
     WebhookConfiguration,
     desired,
 )
+from tests.unit.fake_api_server import eventually as until
 from tests.unit.fake_api_server import within
 
 pytestmark = pytest.mark.integration
@@ -106,12 +107,6 @@ async def seed(server: ApiServer, admin: Cluster) -> AsyncIterator[Counting]:  #
     cluster = await Cluster.from_kubeconfig(server.kubeconfig("seedquota-seed"), name="c1")
     yield Counting(cluster)
     await cluster.close()
-
-
-async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 @asynccontextmanager

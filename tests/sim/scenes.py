@@ -117,6 +117,17 @@ class Play:
             if replica.leader is not None and (followed := replica.leader.sources.get(source.key)) is not None:
                 followed.look(min(followed.at + 1, len(source.log)))
 
+    def crash_replicas(self, site: Site) -> None:
+        for replica in list(site.replicas):
+            self.world.crash_replica(site, replica)
+
+    def restore_master_unaware(self, site: Site, snapshot: tuple[Any, ...]) -> None:
+        """What the site is granted since the backup, and uses, he does not hear of."""
+        self.grow(site, 3)
+        self.world.network.cut.add(("master", site.name))
+        self.restore_master(snapshot)
+        self.go(RESTORE_TAKES + TAKEOVER)
+
     def restore_seed(self, site: Site, snapshot: tuple[Any, ...]) -> None:
         self.chaos.away(site.api, RESTORE_TAKES, lambda: self.world.restore_seed(site, snapshot))
 
@@ -182,10 +193,7 @@ def a_seed_away_while_the_master_is_restored(play: Play) -> None:
     world = play.world
     snapshot = world.master.snapshot()
     for site in play.sites(1):
-        play.grow(site, 3)
-        world.network.cut.add(("master", site.name))
-        play.restore_master(snapshot)
-        play.go(RESTORE_TAKES + TAKEOVER)
+        play.restore_master_unaware(site, snapshot)
         play.grow_others(site, 3)
 
 
@@ -215,8 +223,7 @@ def an_answer_of_the_life_before(play: Play) -> None:
     snapshot = world.master.snapshot()
     for site in play.sites(1):
         play.grant_unheard(site)
-        for replica in list(site.replicas):
-            world.crash_replica(site, replica)
+        play.crash_replicas(site)
         for _ in range(2):
             world.start_replica(site)
         link, arrives = ("master", site.name), world.now + play.about(22.0, 24.0)
@@ -407,8 +414,7 @@ def a_cold_start_from_a_backup(play: Play) -> None:
     for site in play.sites(1):
         snapshot = site.api.snapshot()
         play.grow(site, 3)
-        for replica in list(site.replicas):
-            world.crash_replica(site, replica)
+        play.crash_replicas(site)
         play.restore_seed(site, snapshot)
         play.go(RESTORE_TAKES)
         for _ in range(2):
@@ -423,8 +429,7 @@ def a_first_leader_who_claims_nothing(play: Play) -> None:
     for site in play.sites(1):
         snapshot = site.api.snapshot()
         play.storms(site, 2, 0.5)
-        for replica in list(site.replicas):
-            world.crash_replica(site, replica)
+        play.crash_replicas(site)
         play.restore_seed(site, snapshot)
         play.go(RESTORE_TAKES)
         link = (site.name, site.api.kept.name)
@@ -470,10 +475,7 @@ def a_first_master_who_hears_nothing(play: Play) -> None:
     world = play.world
     snapshot = world.master.snapshot()
     for site in play.sites(1):
-        play.grow(site, 3)
-        world.network.cut.add(("master", site.name))
-        play.restore_master(snapshot)
-        play.go(RESTORE_TAKES + TAKEOVER)
+        play.restore_master_unaware(site, snapshot)
         world.start_master()
         play.go(TAKEOVER)
         for master in [master for master in world.masters if master.term is not None]:
