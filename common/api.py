@@ -86,6 +86,7 @@ class WireReport(Wire):
     ask: WireAsk = msgspec.field(default_factory=WireAsk)
     stale: list[StaleSource] = []
     unenforced: list[str] = []
+    enforced_generation: int | None = None  # of the copy, which every replica has; None: the agent does not know of it
 
 
 class StaleSource(Wire):

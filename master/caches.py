@@ -11,7 +11,7 @@ import msgspec
 from common.api import SEEDS, SETTINGS, DefaultQuota, QuotaSettingsSpec, Seed
 from common.kube.client import Cluster
 from common.kube.meta import Object
-from common.kube.reflector import Change, Reflector
+from common.kube.reflector import PROMPT_SECONDS, Change, Reflector
 from master.objects import (
     MASTER_QUOTAS,
     ORGANIZATIONS,
@@ -47,23 +47,30 @@ class Caches:
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
         self._listeners: list[Callable[[str, Change[Object]], None]] = []
-        self.seeds: Reflector[Seed] = Reflector(cluster, SEEDS, on_change=self._tells("seeds"))
+        prompt = PROMPT_SECONDS
+        self.seeds: Reflector[Seed] = Reflector(cluster, SEEDS, on_change=self._tells("seeds"), watch_seconds=prompt)
         self.quotas: Reflector[MasterQuota] = Reflector(
             cluster,
             MASTER_QUOTAS,
             indexes={BY_SUBJECT: lambda quota: ["/".join(subject_of(quota))]},
             on_change=self._tells("resourcequotas"),
+            watch_seconds=prompt,
         )
         self.projects: Reflector[Named] = Reflector(
             cluster,
             PROJECTS,
             indexes={BY_ORGANIZATION: lambda project: [organization_of(project)]},
             on_change=self._tells("projects"),
+            watch_seconds=prompt,
         )
-        self.organizations: Reflector[Named] = Reflector(cluster, ORGANIZATIONS, on_change=self._tells("organizations"))
-        self.settings: Reflector[Named] = Reflector(cluster, QUOTA_SETTINGS, on_change=self._tells("quotasettings"))
+        self.organizations: Reflector[Named] = Reflector(
+            cluster, ORGANIZATIONS, on_change=self._tells("organizations"), watch_seconds=prompt
+        )
+        self.settings: Reflector[Named] = Reflector(
+            cluster, QUOTA_SETTINGS, on_change=self._tells("quotasettings"), watch_seconds=prompt
+        )
         self.secrets: Reflector[Secret] = Reflector(
-            cluster, SECRETS, namespace=namespace, on_change=self._tells("secrets")
+            cluster, SECRETS, namespace=namespace, on_change=self._tells("secrets"), watch_seconds=prompt
         )
         self._all: dict[str, Reflector[Any]] = {
             "seeds": self.seeds,

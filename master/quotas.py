@@ -408,6 +408,7 @@ class Quotas:
             silent=silent,
             last_report_time=account.last_report_time,
             synced=self._synced(state, link),
+            behind=self._behind(state, link),
             reported=report is not None,
             fenced=report is not None and bool(report.nonce),
             learned=holding.learned and not (state.uid in self._doubtful and link is not None and not link.heard),
@@ -424,6 +425,15 @@ class Quotas:
         if copy is not None and copy.metadata.labels.get(UID_LABEL) == state.uid and copy.spec == state.quota.spec:
             return True  # also while it is out of reach: it enforces what it has
         return False if link is not None and link.connected else None
+
+    def _behind(self, state: QuotaState, link: SeedLink | None) -> bool:
+        """An agent of a release that does not say which generation its replicas have is believed, as it always was."""
+        copies = link.copies if link is not None else None
+        copy = copies.get(state.name) if copies is not None else None
+        if copy is None:
+            return False  # it is not synced
+        said = copy.status.account
+        return not said.incarnation or said.enforced_generation not in (None, copy.metadata.generation)
 
     def _subject_exists(self, quota: MasterQuota) -> bool:
         kind, name = subject_of(quota)
@@ -555,7 +565,7 @@ def _speaks(before: Shown, shown: Shown) -> bool:
 def _settling(view: QuotaView) -> bool:
     """Not in force yet on a seed that is in reach."""
     return any(
-        seed.synced is False or (seed.connected and (seed.fenced or not seed.reported))
+        seed.synced is False or (seed.connected and (seed.behind or seed.fenced or not seed.reported))
         for seed in view.seeds
         if not seed.lost and not seed.gone
     )

@@ -62,6 +62,7 @@ from seed.machine_admission import MachineAdmission
 from seed.machines.cluster_api import PROJECT_LABEL
 from seed.providers import PROVIDERS
 from seed.refusals import Refusals
+from seed.replicas import Record
 from seed.review import MAX_BODY
 from seed.rollouts import Rollouts, in_cluster_api, in_user_clusters
 from seed.scale_webhook import ScaleWebhook
@@ -184,9 +185,10 @@ def handler(
     clusters: Sequence[Kind],
     key: WebhookKey,
     decisions: Decisions,
+    deaf: Callable[[], str | None],
 ) -> Callable[[Request], Awaitable[Response]]:
     """All webhooks, by the path that each is called at."""
-    admission = Admission(catalog, books)
+    admission = Admission(catalog, books, deaf)
     rollouts = Rollouts()
     rolling = in_user_clusters(rollouts, connections, sizing)
     machines = MachineWebhook(catalog, admission, sizing, key.verify, observed.decision, decisions, rolling=rolling)
@@ -275,6 +277,7 @@ async def serve(running: Program, options: SeedOptions) -> None:
         renew_deadline=options.lease_duration * 2 / 3,
         retry=min(2.0, options.lease_duration / 6),
     )
+    record = Record(cluster, options.namespace, LEASE_NAME, identity, catalog)
     leader = Leader(
         cluster,
         catalog,
@@ -294,25 +297,26 @@ async def serve(running: Program, options: SeedOptions) -> None:
     connections = Connections(cluster, on_request=metrics.kubernetes_request)
     refusals = Refusals(cluster, catalog, books, identity, on_request=metrics.kubernetes_request, count=observed.told)
     decisions = Decisions(on_decision=refusals.heard)
-    handle = handler(cluster, connections, catalog, books, sizing, view, clusters, key, decisions)
+    handle = handler(cluster, connections, catalog, books, sizing, view, clusters, key, decisions, record.deaf)
     server = HttpServer(handle, max_body=MAX_BODY, stopping=lambda: running.health.stopping)
     measure(catalog, books, cache, refusals)
     running.health.pages[PATH] = decisions.page
-    checks = {
+    for name, check in {
         "certificate": certificates.not_ready,
         "webhook key": key.not_ready,
         "caches": catalog.not_ready,
+        "replica": record.deaf,
         "ledger": chosen.not_ready,
         "lease": lambda: "no leader seen alive yet" if lease.trusted is None else None,
-    }
-    for name, check in checks.items():
+    }.items():
         running.health.add(name, check)
 
     followers = [
         asyncio.create_task(certificates.run(), name="certificates"),
         asyncio.create_task(key.run(), name="webhook key"),
         asyncio.create_task(chosen.run(), name="ledgers"),
-        asyncio.create_task(catalog.run(), name="catalog"),
+        asyncio.create_task(record.run(), name="record of this replica"),
+        asyncio.create_task(listed_after(record.kept, catalog), name="catalog"),
         asyncio.create_task(view.run(), name="view of Cluster API"),
         asyncio.create_task(kubermatic.run(), name="view of Kubermatic"),
         asyncio.create_task(connections.run(), name="connections to user clusters"),
@@ -342,9 +346,16 @@ async def serve(running: Program, options: SeedOptions) -> None:
         for task in followers:
             task.cancel()
         await asyncio.gather(*followers, return_exceptions=True)
+        await record.remove()  # not before: a replica without a record must not admit
         await books.close()
         await sizing.close()
         await cluster.close()
+
+
+async def listed_after(kept: asyncio.Event, catalog: Catalog) -> None:
+    """What was known by all other replicas when this one's record was made is in the lists."""
+    await kept.wait()
+    await catalog.run()
 
 
 async def until_stopped(running: Program, followers: list[asyncio.Task[None]]) -> None:

@@ -52,14 +52,16 @@ STALE_STEP = 60  # the published age of a stale source grows in steps of so many
 
 
 class Sources(msgspec.Struct, frozen=True):
-    """What the master is told of sources beside their use: whose is an old one, and where Machines are not checked."""
+    """What the master is told of sources beside their use: whose is an old one, and where Machines are not checked. And
+    which `generation` of the quota's copy all replicas have."""
 
     stale: tuple[StaleSource, ...] = ()
     unenforced: tuple[str, ...] = ()
+    generation: int | None = None
 
     @property
-    def names(self) -> tuple[list[str], tuple[str, ...]]:
-        return [source.source for source in self.stale], self.unenforced
+    def names(self) -> tuple[list[str], tuple[str, ...], int | None]:
+        return [source.source for source in self.stale], self.unenforced, self.generation
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -91,9 +93,12 @@ class Accounts:
         cold: bool,
         raise_term: Callable[[int], Awaitable[int]],
         in_flight_window: float,
+        known: Callable[[Quota], int | None] = lambda _quota: None,
         on_reconcile: ReconcileHook | None = None,
     ) -> None:
+        """`known`: which generation of the quota's copy all replicas have."""
         self.term = term
+        self._known = known
         self._since = since
         self._cold = cold
         self._raise_term = raise_term
@@ -130,6 +135,9 @@ class Accounts:
             stop_account()
             for task in self._waiting:
                 task.cancel()
+
+    def look_at(self, name: str) -> None:
+        self._controller.queue.add(name)
 
     def look_again(self, project: str) -> None:
         """Something about the project's sources changed."""
@@ -354,13 +362,14 @@ class Accounts:
         if account is None:
             return None
         said = report(account)
-        sources = Sources(self._stale(quota), tuple(self._catalog.unenforced(quota)[:MAX_NAMED]))
+        unenforced = tuple(self._catalog.unenforced(quota)[:MAX_NAMED])
+        sources = Sources(self._stale(quota), unenforced, self._known(quota))
         now = time.monotonic()
         before = self._published.get(quota.key.uid)
         if before is not None and before.copy_uid != quota.copy_uid:
             before = None  # the copy was made anew, without what we said
         if before is None and quota.published is not None:
-            known = Sources(tuple(quota.published_stale), tuple(quota.published_unenforced))
+            known = Sources(tuple(quota.published_stale), tuple(quota.published_unenforced), quota.published_generation)
             before = Published(quota.copy_uid, quota.published, known, now)
             self._published[quota.key.uid] = before  # the intervals run from here: a predecessor's clock says nothing
         wait = publish_in(before, said, sources, quota.published, now)
@@ -370,7 +379,10 @@ class Accounts:
             return wait
         status = {
             "account": msgspec.structs.replace(
-                report_to_wire(said), stale=list(sources.stale), unenforced=list(sources.unenforced)
+                report_to_wire(said),
+                stale=list(sources.stale),
+                unenforced=list(sources.unenforced),
+                enforced_generation=sources.generation,
             ),
             "localUsage": wire_quantities(resources.only(accounts.use(account), quota.ceilings)),
         }

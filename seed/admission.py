@@ -60,11 +60,25 @@ Replaceable = Callable[[], Awaitable[Sequence[str]]]
 
 
 class Admission:
-    def __init__(self, catalog: Catalog, books: Books) -> None:
+    def __init__(self, catalog: Catalog, books: Books, deaf: Callable[[], str | None] = lambda: None) -> None:
+        """`deaf`: why this replica may not know what limits whom (seed/replicas.py)."""
         self._catalog = catalog
         self._books = books
+        self._deaf = deaf
+
+    def undecided(self, request: Request | None = None) -> Verdict | None:
+        """What everybody is told while this replica must not admit anything."""
+        why = self._deaf()
+        if why is None:
+            return None
+        decision = verdict.decision_id()
+        refusal = verdict.unavailable("of the project", why, decision)
+        return Verdict(decision=decision, refusal=refusal, request=request)
 
     async def decide(self, request: Request, replaceable: Replaceable | None = None) -> Verdict:
+        undecided = self.undecided(request)
+        if undecided is not None:
+            return undecided
         decision = verdict.decision_id()
         if self._catalog.may_belong(request.project):
             why = f"what limits project {request.project} has not come from the master"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import ssl
 import time
-from asyncio import Lock, Semaphore
+from asyncio import Lock, Semaphore, get_running_loop, timeout_at
 from asyncio import timeout as timeout_after
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -46,8 +46,8 @@ MAX_PAGE = 128 * 1024 * 1024  # bytes of one page of a list
 PAGE = 500  # objects in one page of a list
 MAX_ITEMS = 500_000  # objects in one list
 LIST_RESTARTS = 3  # how often a list begins again because its continue token expired
-LEASE_CONNECTIONS = 2
-IDLE_WATCH = 150.0  # seconds; the API server sends a bookmark about every minute
+LEASE_CONNECTIONS = 4  # the lease, a replica's own record, the leader's look at all records, and one more
+SILENT = 5.0  # seconds after which a watch must have ended that the API server was told to end
 REFRESH_CREDENTIALS = 60.0  # seconds between looks at credentials that may expire
 USER_AGENT = "seedquota"
 
@@ -107,7 +107,9 @@ _encoder = msgspec.json.Encoder()
 class WatchStream(Generic[T]):
     """An open watch."""
 
-    def __init__(self, cluster: str, resource: Resource[T], response: aiohttp.ClientResponse) -> None:
+    def __init__(self, cluster: str, resource: Resource[T], response: aiohttp.ClientResponse, seconds: float) -> None:
+        """`seconds` from now it must have ended."""
+        self._until = get_running_loop().time() + seconds
         self._what = f"cluster {cluster}: watch {resource.plural}"
         self._resource = resource
         self._content = response.content
@@ -115,14 +117,16 @@ class WatchStream(Generic[T]):
         self._partial_size = 0
 
     async def read(self) -> list[WatchEvent[T]] | None:
-        """What has come, possibly nothing yet; None when the watch has ended, or was silent for IDLE_WATCH.
+        """What has come, possibly nothing yet; None when the API server has ended the watch.
 
-        Raises Gone, Unavailable when the connection broke, Malformed when the stream cannot be understood.
+        Raises Gone, Malformed when the stream cannot be understood, and Unavailable when the connection broke or the
+        watch did not end in time: then nobody sends anything over this connection any more.
         """
         try:
-            chunk = await self._content.readany()
-        except aiohttp.SocketTimeoutError:
-            return None
+            async with timeout_at(self._until):
+                chunk = await self._content.readany()
+        except TimeoutError:
+            raise Unavailable(0, "Unavailable", f"{self._what}: the watch did not end in time") from None
         except (aiohttp.ClientError, OSError) as error:
             raise Unavailable(0, "Unavailable", f"{self._what}: {_describe(error)}") from None
         if not chunk:
@@ -393,7 +397,6 @@ class Cluster:
         label_selector: str = "",
         field_selector: str = "",
         timeout_seconds: int = 300,
-        idle_timeout: float = IDLE_WATCH,
     ) -> AsyncIterator[WatchStream[T]]:
         """As `watch`, in batches; entered once the server has accepted the watch."""
         query = {
@@ -405,12 +408,10 @@ class Cluster:
             "fieldSelector": field_selector,
         }
         path = resource.path(namespace) + _query(query)
-        limits = aiohttp.ClientTimeout(
-            total=None, sock_connect=self.timeout, connect=self.timeout, sock_read=idle_timeout
-        )
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=self.timeout, connect=self.timeout)
         response = await self._open(path, limits, resource.plural)
         try:
-            yield WatchStream(self.name, resource, response)
+            yield WatchStream(self.name, resource, response, timeout_seconds + SILENT)
         finally:
             response.close()
 

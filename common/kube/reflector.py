@@ -17,10 +17,14 @@ from common.kube.meta import Object
 from common.kube.resource import Broken, Listing, Resource, WatchEvent
 
 LIST_TIMEOUT = 60.0  # seconds for one page
-WATCH_SECONDS = (240, 480)  # spread, so that watches do not all end at once
+# How long watches are, spread so that they do not all end at once. An API server sends no bookmark where nothing
+# changes, so only the end of a watch proves that it was followed. It costs one request from the API server's memory.
+WATCH_SECONDS = (60, 90)
+PROMPT_SECONDS = (5, 8)  # ... of the few kinds that decide what may be admitted; see `FRESH` in seed/replicas.py
 FIRST_BACKOFF = 0.2  # seconds
 MAX_BACKOFF = 30.0
 AT_ONCE = 3.0  # seconds between a list or watch and the next watch; an API server takes longer to start
+EARLY = 0.5  # seconds that clocks may differ by over a whole watch
 SHORT_WATCH = 1.0  # seconds; a watch that ends sooner and brought nothing counts as a failure
 MAX_OBJECTS = 500_000
 
@@ -115,6 +119,7 @@ class Reflector(Generic[T]):
 
     Lists are consistent, never from a cache that may lag. The store is replaced at once when a list is complete; then
     come the changes that it brought, then `synced`. An object deleted and made again under its name is two changes.
+    Nothing that had happened by `proven_at` is missing in it, as far as the API server's own cache follows its etcd.
     A malformed object keeps its last good version in the store, is named in `malformed`, and stops no other.
 
     `indexes` must be pure functions that do not raise. `on_change` runs on the event loop and must not block.
@@ -131,6 +136,7 @@ class Reflector(Generic[T]):
         indexes: Mapping[str, IndexFunction[T]] | None = None,
         on_change: Callable[[Change[T]], None] | None = None,
         known: Iterable[T] = (),
+        watch_seconds: tuple[int, int] = WATCH_SECONDS,
     ) -> None:
         """`known`: what `on_change` has been told of before: the first list brings what differs from it."""
         self.store: Store[T] = Store(indexes or {})
@@ -140,6 +146,8 @@ class Reflector(Generic[T]):
         self.error: str | None = None  # why it does not follow the API server now
         self.error_status = 0  # the HTTP status behind `error`; 0 when there was no answer
         self.last_contact: float | None = None  # time.monotonic() of the last list, event or bookmark
+        self.proven_at = float("-inf")  # time.monotonic() before what proved it was asked for
+        self.version = ""  # the resourceVersion as of which the store is
         self.malformed: dict[str, str] = {}  # error by key
         self.lists_started = 0
         self.lists_completed = 0  # the number, as counted by lists_started, of the latest list that completed
@@ -149,6 +157,7 @@ class Reflector(Generic[T]):
         self._label_selector = label_selector
         self._field_selector = field_selector
         self._on_change = on_change
+        self._watch_seconds = watch_seconds
         self._version = ""  # where the watch goes on; empty: a list is needed
         self._list_done = asyncio.Event()
         self._relist_asked = False
@@ -225,6 +234,7 @@ class Reflector(Generic[T]):
         number = self.lists_started
         self._relist_asked = False
         self._version = ""
+        began = time.monotonic()
         listing = await self._cluster.list(
             self._resource,
             self._namespace,
@@ -234,8 +244,8 @@ class Reflector(Generic[T]):
         )
         self.last_contact = time.monotonic()
         self._replace(listing)
-        self._version = listing.resource_version
-        self._ended_at = time.monotonic()
+        self._version = self.version = listing.resource_version
+        self._ended_at, self.proven_at = time.monotonic(), began
         self._runs += 1
         self.lists_completed = number
         self.synced.set()
@@ -276,13 +286,15 @@ class Reflector(Generic[T]):
             self._watching = None
 
     async def _follow(self) -> None:
+        seconds = random.randint(*self._watch_seconds)  # noqa: S311
+        began = time.monotonic()
         opened = self._cluster.open_watch(
             self._resource,
             self._namespace,
             resource_version=self._version,
             label_selector=self._label_selector,
             field_selector=self._field_selector,
-            timeout_seconds=random.randint(*WATCH_SECONDS),  # noqa: S311
+            timeout_seconds=seconds,
         )
         async with opened as stream:
             if time.monotonic() - self._ended_at <= AT_ONCE:
@@ -300,6 +312,9 @@ class Reflector(Generic[T]):
                     for event in events:
                         self._apply(event)
                         self._progress = True
+                # One that ends early may have been ended before all was sent that had happened when it began.
+                if time.monotonic() - began >= seconds - EARLY:
+                    self.proven_at = began
             finally:
                 self._ended_at = time.monotonic()
                 if self._ended_at - opened_at >= SHORT_WATCH:
@@ -321,7 +336,7 @@ class Reflector(Generic[T]):
                 self.store._set(key, event.object)
                 self._tell(old, event.object)
         if event.resource_version:
-            self._version = event.resource_version
+            self._version = self.version = event.resource_version
 
     def _apply_broken(self, event_type: str, broken: Broken) -> None:
         if event_type == "DELETED":

@@ -323,8 +323,16 @@ async def test_a_connection_cut_in_the_middle_of_a_line_is_unavailable(fake, clu
             await stream.read()
 
 
-async def test_a_silent_watch_ends(fake, cluster):
-    async with cluster.open_watch(CONFIGMAPS, resource_version="100", idle_timeout=3.0) as stream:
+async def test_a_watch_that_does_not_end_in_time_has_not_ended_in_good_order(fake, cluster, monkeypatch):
+    monkeypatch.setattr(client, "SILENT", 0.1)
+    async with cluster.open_watch(CONFIGMAPS, resource_version="100", timeout_seconds=1) as stream:
+        with pytest.raises(Unavailable, match="cluster fake: watch configmaps: the watch did not end in time"):
+            await stream.read()
+
+
+async def test_a_watch_that_the_server_ends_has_ended(fake, cluster):
+    fake.keeps_time = True
+    async with cluster.open_watch(CONFIGMAPS, resource_version="100", timeout_seconds=1) as stream:
         assert await stream.read() is None
 
 
