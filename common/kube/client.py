@@ -12,7 +12,7 @@ import time
 from asyncio import Lock, Semaphore, get_running_loop, timeout_at
 from asyncio import timeout as timeout_after
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Generic, TypeVar
 from urllib.parse import urlencode
@@ -262,21 +262,29 @@ class Cluster:
         field_selector: str = "",
         limit: int = PAGE,
         timeout: float | None = None,
+        afresh: bool = False,
     ) -> Listing[T]:
         """Everything, page by page, as of one moment not before this call: never from a cache that may lag.
 
-        `timeout` is for each page. Malformed objects come in `broken`.
+        `timeout` is for each page. `afresh`: over a new connection, since those that are open may all be dead.
+        Malformed objects come in `broken`.
         """
         query = {"limit": str(limit), "labelSelector": label_selector, "fieldSelector": field_selector}
-        for _ in range(LIST_RESTARTS):
-            try:
-                return await self._list(resource, namespace, dict(query), timeout)
-            except Gone as error:
-                gone = error
+        async with _session(self._access.tls, 1) if afresh else nullcontext() as pool:
+            for _ in range(LIST_RESTARTS):
+                try:
+                    return await self._list(resource, namespace, dict(query), timeout, pool)
+                except Gone as error:
+                    gone = error
         raise gone
 
     async def _list(
-        self, resource: Resource[T], namespace: str | None, query: dict[str, str], timeout: float | None
+        self,
+        resource: Resource[T],
+        namespace: str | None,
+        query: dict[str, str],
+        timeout: float | None,
+        pool: aiohttp.ClientSession | None,
     ) -> Listing[T]:
         items: list[T] = []
         broken: list[Broken] = []
@@ -288,6 +296,7 @@ class Cluster:
                 verb="list",
                 plural=resource.plural,
                 max_body=MAX_PAGE,
+                pool=pool,
             )
             try:
                 meta = read_page(resource, content, items, broken)
@@ -453,6 +462,7 @@ class Cluster:
         plural: str = "",
         max_body: int = MAX_BODY,
         accept: str = JSON,
+        pool: aiohttp.ClientSession | None = None,
     ) -> bytes:
         """The bare request; `path` includes the query, already quoted. Returns the body of a 2xx answer.
 
@@ -469,8 +479,8 @@ class Cluster:
         status = 0
         try:
             async with (
-                self._connection(plural, timeout or self.timeout) as pool,
-                pool.request(
+                self._connection(plural, timeout or self.timeout, pool) as session,
+                session.request(
                     method,
                     URL(self._access.server + path, encoded=True),
                     data=body,
@@ -492,10 +502,12 @@ class Cluster:
         raise self._error(status, content, f"{verb} {path}", response)
 
     @asynccontextmanager
-    async def _connection(self, plural: str, timeout: float) -> AsyncIterator[aiohttp.ClientSession]:
+    async def _connection(
+        self, plural: str, timeout: float, pool: aiohttp.ClientSession | None
+    ) -> AsyncIterator[aiohttp.ClientSession]:
         """The pool to ask, when one of its connections is free."""
-        if plural == "leases":
-            yield self._leases
+        if pool is not None or plural == "leases":
+            yield pool or self._leases
             return
         if self._turns.locked():
             async with timeout_after(timeout):

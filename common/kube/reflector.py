@@ -241,6 +241,7 @@ class Reflector(Generic[T]):
             label_selector=self._label_selector,
             field_selector=self._field_selector,
             timeout=LIST_TIMEOUT,
+            afresh=self.error is not None,
         )
         self.last_contact = time.monotonic()
         self._replace(listing)

@@ -185,6 +185,7 @@ class FakeSeed:
         self.quota = quota
         self.account = accounts.fence(Account(incarnation=secrets.token_hex(4), epoch=EPOCH), secrets.token_hex(4))
         self.obeys = True
+        self.knows: int | None = None  # the generation of the copy that it says all replicas have
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
@@ -193,7 +194,8 @@ class FakeSeed:
 
     async def publish(self) -> None:
         self.account = msgspec.structs.replace(self.account, sequence=self.account.sequence + 1)
-        status = {"account": report_to_wire(grants.report(self.account))}
+        said = msgspec.structs.replace(report_to_wire(grants.report(self.account)), enforced_generation=self.knows)
+        status = {"account": said}
         with contextlib.suppress(NotFound):
             await self.cluster.apply(
                 RESOURCE_QUOTAS, {"metadata": {"name": self.quota}, "status": status}, SEED_MANAGER, "status"
@@ -310,6 +312,32 @@ async def test_quota_and_project_are_copied_to_every_seed_and_follow_every_chang
 
 async def _names(cluster: Cluster, names: list[str]) -> bool:
     return [found.metadata.name for found in (await cluster.list(PROJECTS)).items] == names
+
+
+async def test_a_quota_is_enforced_when_all_replicas_have_its_copy_as_it_is_now(world: World) -> None:
+    await world.start_master()
+    await world.add_seed("eu-1", server="eu-1")
+    await world.apply_quota("alpha", cpu="64")
+    await until(lambda: world.copy("eu-1", "alpha"))
+
+    async def enforced(status: str, reason: str) -> bool:
+        quota = await world.quota("alpha")
+        observed = {each.observed_generation for each in quota.status.conditions if each.type == "Enforced"}
+        return observed == {quota.metadata.generation} and condition(quota.status, "Enforced")[:2] == (status, reason)
+
+    async with fake_seeds(world, "alpha", "eu-1") as (seed,):
+        await until(lambda: enforced("True", "AllSeeds"))  # an agent of a release that does not say it
+        seed.knows = 0
+        await seed.publish()
+        await until(lambda: enforced("False", "ReplicasBehind"))
+        seed.knows = (await world.copy("eu-1", "alpha")).metadata.generation
+        await seed.publish()
+        await until(lambda: enforced("True", "AllSeeds"))
+        await world.apply_quota("alpha", cpu="32")
+        await until(lambda: enforced("False", "ReplicasBehind"))
+        seed.knows = (await world.copy("eu-1", "alpha")).metadata.generation
+        await seed.publish()
+        await until(lambda: enforced("True", "AllSeeds"))
 
 
 async def test_quota_made_again_under_its_name_gets_new_copies(world: World) -> None:
