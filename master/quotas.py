@@ -196,7 +196,7 @@ class Quotas:
         ):
             await self._note(state, state.stored.ledger)
         ledger = state.stored.ledger
-        if state.known is not None and grants.went_back(ledger, state.known):
+        if state.went_back():
             log.warning("ledger went backwards, learning what seeds hold", extra={"quota": name})
             ledger = forgotten(ledger, incarnation())
         now = time.monotonic()
@@ -215,6 +215,7 @@ class Quotas:
         view = self._view(state, decision, now)
         self._answer(state, decision.allotment, now)
         await self._persist(state, decision.ledger)
+        state.known = None
         for fact in facts:
             if (account := state.seeds.get(fact.name)) is not None:
                 account.taken_up(fact.shown)
@@ -309,7 +310,7 @@ class Quotas:
         try:
             state.stored = await self._ledgers.save(state.quota, stored, ledger)
         except BaseException:
-            state.doubt()
+            state.doubt(ledger)
             raise
         if ledger.incarnation != stored.ledger.incarnation:
             await self._note(state, ledger)
