@@ -21,6 +21,7 @@ VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 
 UID_LABEL = "seedquota.io/uid"  # on a seed's copy: the uid of the master's object
+GENERATION_ANNOTATION = "seedquota.io/generation"  # on a seed's copy: that of the master's object it was made from
 RELEASED_ANNOTATION = "seedquota.io/released"  # on a seed's copy that the master itself removes
 LEDGER_ANNOTATION = "seedquota.io/ledger"  # on the master's quota: the incarnation of its ledger
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"

@@ -7,7 +7,9 @@ import base64
 import contextlib
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -37,7 +39,7 @@ from devcluster.controlplane import ApiServer, ControlPlane
 from devcluster.install import rights
 from master.__main__ import LEASE, Master
 from master.ledger import Ledgers
-from master.objects import MASTER_QUOTAS, PROJECTS, QUOTA_COPIES, SECRETS, MasterQuota, QuotaCopy
+from master.objects import MASTER_QUOTAS, PROJECTS, QUOTA_COPIES, QUOTA_SETTINGS, SECRETS, MasterQuota, QuotaCopy
 from tests.unit.fake_api_server import within
 
 pytestmark = pytest.mark.integration
@@ -87,8 +89,8 @@ class World:
             spec["confirmLost"] = "its machines are gone"
         await self.master.apply(SEEDS, {"metadata": {"name": name}, "spec": spec}, manager="test")
 
-    async def start_master(self) -> Master:
-        cluster = await Cluster.from_kubeconfig(
+    async def start_master(self, connection: type[Cluster] = Cluster) -> Master:
+        cluster = await connection.from_kubeconfig(
             self.server("master").kubeconfig(USER),
             name="master",
             on_request=lambda verb, plural, _status, _seconds: self.requests.append((verb, plural)),
@@ -125,7 +127,7 @@ class World:
         for seed in (await self.master.list(SEEDS)).items:
             await self.master.delete(SEEDS, seed.metadata.name)
         for cluster in self.admin.values():
-            for resource in (MASTER_QUOTAS, PROJECTS):
+            for resource in (QUOTA_SETTINGS, MASTER_QUOTAS, PROJECTS):
                 for found in (await cluster.list(resource)).items:
                     await cluster.delete(resource, found.metadata.name)
             for ledger in (await cluster.list(MASTER_LEDGERS, NAMESPACE)).items:
@@ -335,16 +337,16 @@ async def test_quota_made_again_under_its_name_gets_new_copies(world: World) -> 
 async def test_an_api_server_that_goes_while_a_leader_begins_ends_the_term_and_not_the_program(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    uids, failures = Ledgers.uids, 1
+    quotas, failures = Ledgers.quotas, 1
 
-    async def first_fails(ledgers: Ledgers) -> list[str]:
+    async def first_fails(ledgers: Ledgers) -> dict[str, str]:
         nonlocal failures
         if failures:
             failures -= 1
             raise Unavailable(0, "Unavailable", "list quotaledgers: connection refused")
-        return await uids(ledgers)
+        return await quotas(ledgers)
 
-    monkeypatch.setattr(Ledgers, "uids", first_fails)
+    monkeypatch.setattr(Ledgers, "quotas", first_fails)
     await world.start_master()
     await world.add_seed("eu-1", server="eu-1")
     await world.apply_quota("alpha", cpu="64")
@@ -503,6 +505,79 @@ async def test_one_of_two_masters_leads_and_one_that_loses_the_lease_stops_at_on
         await until(lambda: _true(leader.leading is None))
     await world.master.delete(LEASES, LEASE, NAMESPACE)
     await until(lambda: _true(any(master.leading for master in masters)))
+
+
+class Muted(Cluster):
+    """While `muted` is set its watches bring nothing, and do not end."""
+
+    muted = False
+
+    @asynccontextmanager
+    async def open_watch(self, *arguments: Any, **named: Any) -> AsyncIterator[Any]:  # type: ignore[override]
+        async with super().open_watch(*arguments, **named) as stream:
+            read = stream.read
+
+            async def silent(*how: Any) -> Any:
+                events = await read(*how)
+                if self.muted:
+                    await asyncio.get_running_loop().create_future()
+                return events
+
+            stream.read = silent  # type: ignore[method-assign]
+            yield stream
+
+
+async def test_a_standby_whose_watches_were_silent_takes_nothing_back_when_it_takes_over(world: World) -> None:
+    async def set_default(cpu: str) -> None:
+        spec = {"defaults": {"project": {"quota": {"cpu": cpu}}}}
+        await world.master.apply(QUOTA_SETTINGS, {"metadata": {"name": "default"}, "spec": spec}, manager="test")
+
+    async def limits(*names: str) -> list[object]:
+        return [(await world.copy("eu-1", name)).spec["quota"] for name in names]
+
+    async def identities() -> list[object]:
+        copies = [(await world.copy("eu-1", name)).metadata.uid for name in QUOTAS]
+        return [*copies, *[(await world.ledger(name)).incarnation for name in QUOTAS]]
+
+    QUOTAS = ("alpha", "project-beta", "gamma")
+    await world.start_master()
+    await world.add_seed("eu-1", server="eu-1")
+    await world.master.create(PROJECTS, {"metadata": {"name": "beta"}, "spec": {}})
+    await set_default("64")
+    await world.apply_quota("alpha", cpu="64")
+    await until(lambda: limits("alpha", "project-beta"))
+    standby = await world.start_master(Muted)
+    await until(lambda: _true(standby.lease.trusted is not None and standby.caches.not_synced() is None))
+
+    Muted.muted = True
+    try:
+        await set_default("8")
+        await world.apply_quota("alpha", cpu="8")
+        await world.apply_quota("gamma", cpu="8")
+        await world.master.create(PROJECTS, {"metadata": {"name": "gamma"}, "spec": {}})
+
+        async def in_force() -> bool:
+            await identities()
+            await world.admin["eu-1"].get(PROJECTS, "gamma")
+            return await limits(*QUOTAS) == [{"cpu": "8"}] * 3
+
+        await until(in_force)
+        before = await identities()
+        await world.stop_master(most=1)
+
+        async def took_over() -> bool:
+            if standby.leading is None:
+                return False
+            seeds, quotas = standby.leading
+            link, alpha = seeds.links.get("eu-1"), quotas.states.get("alpha")
+            connected = link is not None and link.sync is not None and link.connected and link.sync.outstanding == 0
+            return connected and alpha is not None and alpha.view is not None and alpha.view.seeds[0].synced is True
+
+        await until(took_over)
+        assert await in_force()
+        assert await identities() == before
+    finally:
+        Muted.muted = False
 
 
 async def test_ask_is_granted_recalled_from_others_and_answered_when_full(world: World) -> None:

@@ -23,12 +23,12 @@ from common.api import (
 )
 from common.grants import Holding, MasterLedger
 from common.kube.client import Cluster
-from common.kube.errors import NotFound, Unavailable
-from common.kube.meta import ObjectMeta
+from common.kube.errors import Conflict, NotFound, Unavailable
+from common.kube.meta import Object, ObjectMeta
 from common.kube.reflector import Change, Store
 from common.quantity import UNIT
 from common.rush import Rush
-from master.caches import BY_SUBJECT, Caches, subject_of
+from master.caches import Caches
 from master.events import QuotaEvents
 from master.ledger import Ledgers
 from master.objects import MasterQuota, QuotaCopy
@@ -47,15 +47,18 @@ class Api:
     """The ledgers. `refuses`: how many writes fail. `loses`: of how many the answer is lost."""
 
     def __init__(self) -> None:
+        self.name = "master"
         self.ledgers: dict[str, MasterQuotaLedger] = {}
+        self.quotas: dict[str, MasterQuota] = {}
         self.refuses = 0
         self.loses = 0
         self.version = 0
 
-    async def get(self, _resource: object, name: str, _namespace: str) -> MasterQuotaLedger:
-        if name not in self.ledgers:
+    async def get(self, _resource: object, name: str, namespace: str | None = None) -> Object:
+        found = self.quotas.get(name) if namespace is None else self.ledgers.get(name)
+        if found is None:
             raise NotFound(404, "NotFound", name)
-        return self.ledgers[name]
+        return found
 
     async def list(self, _resource: object, _namespace: str, *, label_selector: str) -> SimpleNamespace:
         return SimpleNamespace(items=list(self.ledgers.values()))
@@ -116,14 +119,10 @@ class Term:
     def __init__(self) -> None:
         self.api = Api()
         self.api.set(ledger(eu=8, us=2))
-        by_subject: Any = {BY_SUBJECT: lambda quota: ["/".join(subject_of(quota))]}
-        self.store = Store[MasterQuota](by_subject)
-        self.truth: dict[str, MasterQuota] = {}
-        self.see(quota())
-        self.caches = SimpleNamespace(
-            quotas=SimpleNamespace(store=self.store),
-            projects=SimpleNamespace(store=Store[Any]({})),
-        )
+        self.caches = Caches(cast(Cluster, self.api), "seedquota")
+        self.cached = self.caches.quotas.store
+        self.api.quotas["alpha"] = quota()
+        self.cached._set("alpha", quota())
         self.links = {name: Link(name) for name in ("eu-1", "us-1")}
         seeds = SimpleNamespace(
             links=self.links,
@@ -132,16 +131,13 @@ class Term:
         )
         self.quotas = Quotas(
             cast(Cluster, self.api),
-            cast(Caches, self.caches),
+            self.caches,
             cast(Seeds, seeds),
             Ledgers(cast(Cluster, self.api), "seedquota"),
             cast(QuotaEvents, None),
             doubtful=False,
             on_settled=lambda: None,
         )
-
-    def see(self, found: MasterQuota) -> None:
-        self.store._set(found.metadata.name, found)
 
     async def decide(self) -> None:
         await self.quotas._decide("alpha")
@@ -213,3 +209,32 @@ async def test_a_ledger_that_went_back_while_a_write_failed_is_found_however_man
     await term.decide()
     assert term.api.ledger.incarnation != LIFE
     assert term.api.ledger.learning
+
+
+async def test_a_ledger_stays_where_only_the_cache_lacks_its_quota() -> None:
+    term = Term()
+    await term.decide()
+    term.cached._remove("alpha")
+    with pytest.raises(Conflict, match="is behind"):
+        await term.decide()
+    assert term.api.ledger.seeds.keys() == {"eu-1", "us-1"}
+    term.cached._set("alpha", quota())
+    await term.decide()
+    assert "alpha" in term.quotas.states
+
+    term.cached._remove("alpha")
+    del term.api.quotas["alpha"]
+    await term.decide()
+    assert term.api.ledgers == {}
+
+
+async def test_a_leader_that_begins_drops_the_ledgers_of_quotas_that_are_gone_and_no_others() -> None:
+    term = Term()
+    for name in ("deleted", "made-again", "unseen"):
+        term.api.set(ledger(eu=1), f"{name}-uid", name)
+    again = quota("made-again", "another-uid")
+    term.api.quotas["made-again"] = again
+    term.cached._set("made-again", again)
+    term.api.quotas["unseen"] = quota("unseen", "unseen-uid")
+    await term.quotas._drop_orphans()
+    assert set(term.api.ledgers) == {UID, "unseen-uid"}
