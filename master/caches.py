@@ -78,7 +78,7 @@ class Caches:
             "quotasettings": self.settings,
             "secrets": self.secrets,
         }
-        self._cluster = cluster
+        self.cluster = cluster
         self._relisted: dict[str, float] = {}  # when a cache was last found to be behind (monotonic)
 
     def default(self, kind: str) -> DefaultQuota | None:
@@ -130,7 +130,7 @@ class Caches:
         Uid and generation are compared: all that is deleted or written depends on these alone.
         """
         try:
-            found = await self._cluster.get(_METADATA[plural], name)
+            found = await self.cluster.get(_METADATA[plural], name)
         except NotFound:
             found = None
         if _version(found) == _version(seen):

@@ -19,6 +19,7 @@ from common import account as accounts
 from common import grants, resources
 from common.account import Account
 from common.api import (
+    ACCEPT_CLUSTER_ANNOTATION,
     LEDGER_ANNOTATION,
     MASTER_LEDGERS,
     RESOURCE_QUOTAS,
@@ -38,6 +39,7 @@ from devcluster import manifests
 from devcluster.controlplane import ApiServer, ControlPlane
 from devcluster.install import rights
 from master.__main__ import LEASE, Master
+from master.identity import KUBE_SYSTEM, NAMESPACES
 from master.ledger import Ledgers
 from master.objects import MASTER_QUOTAS, PROJECTS, QUOTA_COPIES, QUOTA_SETTINGS, SECRETS, MasterQuota, QuotaCopy
 from tests.unit.fake_api_server import within
@@ -112,6 +114,9 @@ class World:
 
     async def copy(self, seed: str, name: str) -> QuotaCopy:
         return await self.admin[seed].get(QUOTA_COPIES, name)
+
+    async def cluster_uid(self, server: str) -> str:
+        return (await self.admin[server].get(NAMESPACES, KUBE_SYSTEM)).metadata.uid
 
     async def ledger(self, name: str) -> grants.MasterLedger:
         found = await self.master.get(MASTER_LEDGERS, (await self.quota(name)).metadata.uid, NAMESPACE)
@@ -407,6 +412,61 @@ async def test_broken_seeds_are_named_and_delay_no_other(world: World) -> None:
         await until(lambda: _reason(world, "eu-1", "Connected"))
 
 
+async def test_a_kubeconfig_that_leads_to_another_cluster_is_not_followed_before_an_admin_says_so(world: World) -> None:
+    await world.start_master()
+    await world.add_seed("eu-1", server="eu-1")
+    await world.apply_quota("alpha", cpu="10")
+    await until(lambda: world.copy("eu-1", "alpha"))
+    eu_1, us_1 = [await world.cluster_uid(server) for server in ("eu-1", "us-1")]
+    assert (await world.master.get(SEEDS, "eu-1")).status.cluster_uid == eu_1
+    async with fake_seeds(world, "alpha", "eu-1") as (old,):
+        await old.ask(cpu="6")
+        await until(lambda: _true(held(old)))
+        await old.use(cpu="6")
+        await until(lambda: _uses(world, "6"))
+    before = (await world.ledger("alpha")).seeds
+
+    await world.add_secret("eu-1", world.server("us-1").kubeconfig(USER))
+    await until(lambda: _reason(world, "eu-1", "ClusterChanged"))
+    message = condition((await world.master.get(SEEDS, "eu-1")).status, "Connected")[2]
+    assert f"has uid {us_1}, not {eu_1};" in message
+    assert (await world.admin["us-1"].list(QUOTA_COPIES)).items == []
+    assert await _uses(world, "6")
+    assert (await world.ledger("alpha")).seeds == before
+
+    annotation = {"metadata": {"annotations": {ACCEPT_CLUSTER_ANNOTATION: us_1}}}
+    await world.master.merge_patch(SEEDS, "eu-1", annotation)
+    await until(lambda: world.copy("us-1", "alpha"))
+    assert (await world.master.get(SEEDS, "eu-1")).status.cluster_uid == us_1
+    assert await _uses(world, "6"), "nobody has counted there yet"
+    async with fake_seeds(world, "alpha", "us-1") as (new,):
+        await until(lambda: _true(held(new) == {"cpu": "6"}))
+        await until(lambda: _uses(world, "0"))
+        assert (await world.ledger("alpha")).seeds["eu-1"].account == new.account.incarnation
+
+
+async def _uses(world: World, cpu: str) -> bool:
+    return (await world.quota("alpha")).status.global_usage == {"cpu": cpu}
+
+
+async def test_a_second_seed_for_one_cluster_is_refused_and_counts_nothing(world: World) -> None:
+    await world.start_master()
+    await world.add_seed("eu-1", server="eu-1")
+    await world.apply_quota("alpha", cpu="10")
+    await until(lambda: world.copy("eu-1", "alpha"))
+    async with fake_seeds(world, "alpha", "eu-1") as (eu,):
+        await eu.use(cpu="3")
+        await until(lambda: _uses(world, "3"))
+        await world.add_seed("twin", server="eu-1")
+        await until(lambda: _reason(world, "twin", "DuplicateCluster"))
+        assert "cluster of Seed eu-1," in condition((await world.master.get(SEEDS, "twin")).status, "Connected")[2]
+        await eu.use(cpu="4")
+        await until(lambda: _uses(world, "4"))
+        assert await _reason(world, "eu-1", "Connected")
+        twin = (await world.ledger("alpha")).seeds.get("twin")
+        assert twin is None or not any(grants.held(twin).values())
+
+
 async def _reason(world: World, seed: str, reason: str) -> bool:
     return condition((await world.master.get(SEEDS, seed)).status, "Connected")[1] == reason
 
@@ -415,6 +475,7 @@ async def test_a_seed_with_older_roles_works_and_says_what_it_lacks_and_one_of_a
     world: World,
 ) -> None:
     roles = msgspec.to_builtins(rights("master-on-seed", USER))
+    roles[0]["rules"] = [rule for rule in roles[0]["rules"] if "namespaces" not in rule["resources"]]
     for rule in roles[0]["rules"]:
         rule["resources"] = [resource for resource in rule["resources"] if resource != "seeds"]
     await manifests.apply(world.server("eu-1"), roles)
@@ -436,9 +497,14 @@ async def test_a_seed_with_older_roles_works_and_says_what_it_lacks_and_one_of_a
 
         await until(lacks_a_role)
         await until(lambda: says("Connected", "True", "Connected"))
+        seed = await world.master.get(SEEDS, "eu-1")
+        assert "it is not known which cluster this is" in condition(seed.status, "Connected")[2]
+        assert seed.status.cluster_uid == ""
     finally:
         await manifests.apply(world.server("eu-1"), rights("master-on-seed", USER))
     await until(lambda: says("Synced", "True"), 60)
+    await until(lambda: says("Connected", "True", "Connected", ""))
+    assert (await world.master.get(SEEDS, "eu-1")).status.cluster_uid == await world.cluster_uid("eu-1")
     await until(lambda: says("WebhookServing", "Unknown", "NotReported"))
     await until(lambda: says("Ready", "Unknown", "NotReported"))
 
