@@ -21,8 +21,10 @@ VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 
 UID_LABEL = "seedquota.io/uid"  # on a seed's copy: the uid of the master's object
+GENERATION_ANNOTATION = "seedquota.io/generation"  # on a seed's copy: that of the master's object it was made from
 RELEASED_ANNOTATION = "seedquota.io/released"  # on a seed's copy that the master itself removes
 LEDGER_ANNOTATION = "seedquota.io/ledger"  # on the master's quota: the incarnation of its ledger
+ACCEPT_CLUSTER_ANNOTATION = "seedquota.io/accept-cluster"  # on a Seed: the uid of the cluster that takes its place
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 MASTER_MANAGER = "seedquota-master"  # field managers: each side owns its own fields
 SEED_MANAGER = "seedquota-seed"
@@ -181,6 +183,7 @@ class SeedStatus(Wire):
     last_seen_time: str = ""
     version: str = ""
     clusters: int | None = None
+    cluster_uid: str = msgspec.field(default="", name="clusterUID")
     conditions: list[Condition] = []
 
 

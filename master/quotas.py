@@ -178,7 +178,7 @@ class Quotas:
         quota = self._caches.quotas.store.get(name)
         state = self.states.get(name)
         if state is not None and (quota is None or quota.metadata.uid != state.uid):
-            await self._forget(state)
+            await self._forget(state, quota)
             state = None
         if quota is None:
             return None
@@ -196,7 +196,7 @@ class Quotas:
         ):
             await self._note(state, state.stored.ledger)
         ledger = state.stored.ledger
-        if state.known is not None and grants.went_back(ledger, state.known):
+        if state.went_back():
             log.warning("ledger went backwards, learning what seeds hold", extra={"quota": name})
             ledger = forgotten(ledger, incarnation())
         now = time.monotonic()
@@ -215,6 +215,7 @@ class Quotas:
         view = self._view(state, decision, now)
         self._answer(state, decision.allotment, now)
         await self._persist(state, decision.ledger)
+        state.known = None
         for fact in facts:
             if (account := state.seeds.get(fact.name)) is not None:
                 account.taken_up(fact.shown)
@@ -258,7 +259,8 @@ class Quotas:
             return 0.0
         return state.since + COPIES_FIRST - time.monotonic()
 
-    async def _forget(self, state: QuotaState) -> None:
+    async def _forget(self, state: QuotaState, successor: MasterQuota | None) -> None:
+        await self._caches.confirm("resourcequotas", state.name, successor)
         for link in self._seeds.links.values():
             link.publisher.forget(state.name)
         await self._ledgers.delete(state.uid)
@@ -309,7 +311,7 @@ class Quotas:
         try:
             state.stored = await self._ledgers.save(state.quota, stored, ledger)
         except BaseException:
-            state.doubt()
+            state.doubt(ledger)
             raise
         if ledger.incarnation != stored.ledger.incarnation:
             await self._note(state, ledger)
@@ -543,9 +545,16 @@ class Quotas:
 
     async def _drop_orphans(self) -> None:
         """Ledgers of quotas that were deleted while nobody led."""
-        there = {quota.metadata.uid for quota in self._caches.quotas.store.values()}
-        for uid in await self._ledgers.uids():
-            if uid not in there:
+        cached = self._caches.quotas.store
+        there = {quota.metadata.uid for quota in cached.values()}
+        for uid, name in (await self._ledgers.quotas()).items():
+            if uid in there:
+                continue
+            try:
+                await self._caches.confirm("resourcequotas", name, cached.get(name))
+            except Conflict as error:
+                log.warning("ledger kept", extra={"quota": name, "uid": uid, "error": error.message})
+            else:
                 await self._ledgers.delete(uid)
 
 

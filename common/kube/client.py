@@ -14,7 +14,7 @@ from asyncio import timeout as timeout_after
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
 from urllib.parse import urlencode
 
 import aiohttp
@@ -219,7 +219,7 @@ class Cluster:
         context: str | None = None,
         timeout: float = 10.0,
         on_request: RequestHook | None = None,
-    ) -> Cluster:
+    ) -> Self:
         """From a Secret's text. Raises InvalidKubeconfig, also if it would read files, run commands or skip TLS."""
         return cls(await kubeconfig.from_text(text, context), name=name, timeout=timeout, on_request=on_request)
 

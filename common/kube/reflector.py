@@ -163,6 +163,7 @@ class Reflector(Generic[T]):
         self._relist_asked = False
         self._progress = False  # whether the present attempt brought anything, so that backoff begins anew
         self._watching: asyncio.Task[None] | None = None
+        self._pause: asyncio.Future[None] | None = None  # of a backoff; done: it ends now
         self.unbroken: int | None = None
         self._runs = 0  # of watches without a break
         self._ended_at = float("-inf")  # when a list was complete, or a watch ended in good order (monotonic)
@@ -172,11 +173,13 @@ class Reflector(Generic[T]):
         """Until the first list is complete. Raises TimeoutError that says what is missing."""
         await self.wait_listed(1, timeout)
 
-    def relist(self) -> int:
-        """Asks for a fresh list now. The number returned is for `wait_listed`."""
+    def relist(self, *, impatient: bool = False) -> int:
+        """Asks for a fresh list now; if `impatient`, not only after a backoff. What it returns is for `wait_listed`."""
         self._relist_asked = True
         if self._watching is not None:
             self._watching.cancel()
+        if impatient and self._pause is not None and not self._pause.done():
+            self._pause.set_result(None)
         return self.lists_started + 1
 
     async def wait_listed(self, number: int, timeout: float) -> None:
@@ -225,7 +228,14 @@ class Reflector(Generic[T]):
             log.log(level, "not following the API server", extra={**self._facts, "error": problem})
         self.state, self.error = State.BACKOFF, problem
         longest = min(MAX_BACKOFF, FIRST_BACKOFF * 2 ** min(failures - 1, 20))
-        await asyncio.sleep(longest * random.uniform(0.5, 1.0))  # noqa: S311 (spread, not a secret)
+        self._pause = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(longest * random.uniform(0.5, 1.0)):  # noqa: S311 (spread, not a secret)
+                await self._pause
+        except TimeoutError:
+            pass
+        finally:
+            self._pause = None
 
     async def _list(self) -> None:
         self.state = State.LISTING

@@ -325,6 +325,19 @@ async def test_relist_gives_a_list_that_began_after_it_was_asked_for(fake):
         await eventually(lambda: made.state is State.WATCHING)
 
 
+async def test_an_impatient_relist_does_not_wait_for_a_backoff(fake, monkeypatch):
+    monkeypatch.setattr(module, "FIRST_BACKOFF", 10 * PATIENCE)
+
+    async def unavailable(_request):
+        return status(503, "ServiceUnavailable")
+
+    fake.answers.append(unavailable)
+    async with reflecting(fake) as (made, _):
+        await eventually(lambda: made.state is State.BACKOFF)
+        await made.wait_listed(made.relist(impatient=True), PATIENCE)
+        assert made.synced.is_set()
+
+
 async def test_garbage_on_the_watch_leads_to_a_new_list(fake):
     async with reflecting(fake) as (made, changes):
         await made.wait_synced(PATIENCE)
