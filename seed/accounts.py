@@ -133,7 +133,7 @@ class Accounts:
 
     def look_again(self, project: str) -> None:
         """Something about the project's sources changed."""
-        for quota in self._catalog.quotas_of_project(project):
+        for quota in self._books.quotas_of(project):
             self._controller.queue.add(quota.name)
 
     def may_count(self, quota: Quota, source: Followed) -> bool:
@@ -225,7 +225,7 @@ class Accounts:
         account = book.writer.account
         if (account is not None and account.epoch == self.term) or "clusters" in quota.limits:
             return False
-        return all(project_of_key(key) is not None for key in self._catalog.source_keys(quota))
+        return all(project_of_key(key) is not None for key in self._books.source_keys(quota))
 
     async def _exists(self, key: Key) -> bool:
         try:
@@ -252,7 +252,7 @@ class Accounts:
             account,
             quota.grant,
             before,
-            self._source_facts(quota),
+            self._source_facts(quota, account),
             term=self.term,
             window=self._window,
             now=time.monotonic(),
@@ -308,15 +308,24 @@ class Accounts:
             fenced = news.nonce == nonce
             log.info("account taken over", extra={"quota": quota.name, "epoch": term, "fenced": fenced})
 
-    def _source_facts(self, quota: Quota) -> list[SourceFacts]:
+    def _source_facts(self, quota: Quota, account: Account) -> list[SourceFacts]:
         """Of every source that there is, also of those that nobody follows yet."""
         facts = []
-        for key in self._catalog.source_keys(quota):
+        for key in self._books.source_keys(quota):
             source = self._sources.get(key)
             countable = source is not None and self.may_count(quota, source)
             unreachable = source is not None and source.problem is not None
             facts.append(SourceFacts(key, countable=countable, unreachable=unreachable))
+        if quota.kind == "organization" and account.fenced:
+            known = {fact.key for fact in facts}
+            strays = (key for key in self._catalog.strays() if key not in known and self._may_use(quota, key))
+            facts.extend(SourceFacts(key, countable=False, unreachable=True) for key in strays)
         return facts
+
+    def _may_use(self, quota: Quota, key: str) -> bool:
+        """False where it is known that there is nothing in the source that the quota limits."""
+        source = self._sources.get(key)
+        return source is None or not source.counted or bool(resources.only(source.tally.used, quota.ceilings))
 
     def _demand(self, quota: Quota, source: Followed) -> None:
         """Whatever is counted from now on must come from a list that begins after this moment."""
@@ -346,7 +355,7 @@ class Accounts:
             log.info("account opened", extra={"quota": quota.name, "held": resources.text(grant.granted)})
 
     def _sources_of(self, quota: Quota) -> list[Followed]:
-        found = (self._sources.get(key) for key in self._catalog.source_keys(quota))
+        found = (self._sources.get(key) for key in self._books.source_keys(quota))
         return [source for source in found if source is not None]
 
     async def _publish(self, quota: Quota, book: Book) -> float | None:
