@@ -126,17 +126,21 @@ class Counting:
                 continue  # a source tells when its first list is complete
             # The list that the accounts controller demanded may bring no change: then nobody else would count it.
             done = self._accounts.may_count(quota, source) and await self._write(
-                book, quota, lambda account: (self._counted(account, source), None)
+                book, quota, self._counted(source, quota)
             )
             if not done:
                 self._due.setdefault(key, time.monotonic() + RETRY_DELAY)
 
-    def _counted(self, account: Account, source: Followed) -> Account:
+    def _counted(self, source: Followed, quota: Quota) -> Callable[[Account], tuple[Account, None]]:
         """An account that was never open is counted when it opens: use in it looks like a life that was lost. But what
         it opens with may be older than this change, so that has to come again."""
-        if account.fenced and not account.granted:
-            raise _NeverOpenError
-        return self._accounts.counted(account, source)
+
+        def counted(account: Account) -> tuple[Account, None]:
+            if account.fenced and not account.granted:
+                raise _NeverOpenError
+            return self._accounts.counted(account, source, quota), None
+
+        return counted
 
     async def _write(self, book: Book, quota: Quota, change: Callable[[Account], tuple[Account, None]]) -> bool:
         try:
@@ -223,7 +227,7 @@ class Counting:
                 reservation,
                 generation,
                 countable=self._accounts.may_count(quota, source),
-                counted=bool(source.tally.seen([uid])) and not source.tally.too_low,
+                counted=bool(source.tally.seen([uid])),
             ):
                 case Finding.NEVER_CAME:
                     absent[key, uid] = reservation
@@ -239,7 +243,7 @@ class Counting:
 
         def released(present: Account) -> tuple[Account, None]:
             for source in recount:
-                present = self._accounts.counted(present, source)
+                present = self._accounts.counted(present, source, quota)
             return accounts.release(present, self._accounts.term, absent), None
 
         if absent and await self._write(book, quota, released):

@@ -60,8 +60,12 @@ class Sum(Protocol):
         """What counts of it in an account with these reservations of the source, by uid."""
 
     @property
-    def too_low(self) -> bool:
-        """True while it lacks what may have been counted before."""
+    def guessed(self) -> Mapping[str, ResourceList]:
+        """What stands in it, by uid, of objects whose sizes were never known."""
+
+    @property
+    def line(self) -> object:
+        """The same of all that know what the one before knew."""
 
     def seen(self, reservations: Iterable[str]) -> dict[str, int]:
         """The generations of those of the objects, by uid, that stand in it."""
@@ -328,7 +332,6 @@ class Source:
         beside = self._connected(self, cluster)
         try:
             await self._first_list(reflector)
-            tally.listed()
             # Only now does the new connection's state replace the old one's: never a moment without a count.
             self.tally, self._reflector = tally, reflector
             self._on_change(self, True)

@@ -557,7 +557,6 @@ async def test_while_a_cloud_does_not_tell_what_was_counted_before_stays_beside_
         asking = True
         leader.source.tally = Tally(None, size)
         leader.there("old", cpu="40")
-        leader.source.tally.listed()
         leader.there("new")
         leader.changed()
         sequence = leader.world.account().sequence
@@ -571,6 +570,67 @@ async def test_while_a_cloud_does_not_tell_what_was_counted_before_stays_beside_
         await eventually(lambda: not leader.world.account().reservations)
         assert leader.world.account().sequence > sequence
         assert use(leader.world) == 48
+
+
+async def test_a_machine_that_cannot_be_sized_any_more_keeps_what_it_had_after_a_change_of_leader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with leading(monkeypatch, term=2, listed=False, used="cpu=40") as leader:
+        old = machine("old", None)
+        leader.source.tally.apply(Change(None, old))
+        leader.changed()
+        await eventually(lambda: leader.accounts._progress)
+        leader.source.lists = 2
+        await reserve(leader.world, "new")
+        leader.there("new")
+        leader.changed()
+        await eventually(lambda: not leader.world.account().reservations)
+        assert use(leader.world) == 48
+        leader.source.tally = Tally()  # another connection, which knows nothing of the one before
+        leader.source.tally.apply(Change(None, old))
+        leader.there("new")
+        leader.changed()
+        await eventually(lambda: not leader.counting._due)
+        await asyncio.sleep(4 * WINDOW)
+        assert use(leader.world) == 48
+        leader.source.tally.apply(Change(old, None))
+        leader.changed()
+        await eventually(lambda: use(leader.world) == 8)
+
+
+async def test_what_is_reserved_for_a_machine_that_cannot_be_sized_stays_reserved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another replica could size it."""
+    async with leading(monkeypatch) as leader:
+        await reserve(leader.world, "new")
+        found = machine("new", None)
+        leader.source.tally.apply(Change(None, found))
+        leader.source.generations["new-uid"] = 1
+        leader.changed()
+        await eventually(lambda: leader.source.reads > 2)
+        assert use(leader.world) == 8
+        leader.source.tally.apply(Change(found, None))
+        leader.changed()
+        await eventually(lambda: use(leader.world) == 0)
+
+
+async def test_what_stands_on_surge_and_cannot_be_sized_goes_on_to_stand_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with seed_world() as world:
+        book = await world.quota(limits="cpu=24", granted="cpu=24,surge.cpu=8", used="cpu=8", surge={"cpu": "8"})
+        quota = world.catalog.quota("project-alpha")
+        assert quota is not None
+        leader = Leading(world)
+        leader.there("old")
+        kept = Reservation(source=KEY, object="ns/new", amount=nanos("surge.cpu=8"), replaces="old-uid")
+        await book.writer.claim("new-uid", kept)
+        leader.source.tally.apply(Change(None, machine("new", None)))
+        source = cast(Source, leader.source)
+        counted = leader.accounts.counted(world.account(), source, quota)
+        assert counted.reservations == {(KEY, "new-uid"): kept}
+        leader.source.tally.apply(Change(machine("old", "8"), None))
+        counted = leader.accounts.counted(counted, source, quota)
+        assert counted.reserved == nanos("cpu=8")
 
 
 async def test_an_account_that_never_opened_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
