@@ -22,6 +22,9 @@ API_VERSION = f"{GROUP}/{VERSION}"
 
 UID_LABEL = "seedquota.io/uid"  # on a seed's copy: the uid of the master's object
 RELEASED_ANNOTATION = "seedquota.io/released"  # on a seed's copy that the master itself removes
+ACCEPT_ANNOTATION = (
+    "seedquota.io/accept-cluster"  # the uid of another cluster that a kubeconfig may lead to from now on
+)
 LEDGER_ANNOTATION = "seedquota.io/ledger"  # on the master's quota: the incarnation of its ledger
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 MASTER_MANAGER = "seedquota-master"  # field managers: each side owns its own fields
@@ -214,6 +217,7 @@ class UserClusterStatus(Wire):
     machines: int = 0
     resource_usage: Quantities = {}
     last_count_time: str = ""
+    cluster_uid: str = msgspec.field(name="clusterUID", default="")
     conditions: list[Condition] = []
 
 
