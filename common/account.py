@@ -150,6 +150,11 @@ def held(account: Account) -> dict[str, int]:
     return resources.subtract(account.granted, account.returned)
 
 
+def sources(account: Account) -> set[str]:
+    """Those that were counted, or for whose objects something is reserved."""
+    return {*account.used, *(source for source, _ in account.reservations)}
+
+
 def free(account: Account, limits: ResourceList) -> dict[str, int]:
     """What may still be admitted of every limited resource; negative where use was not admitted here.
 

@@ -32,7 +32,7 @@ from common.grants import Report, report
 from common.kube.client import Cluster
 from common.kube.controller import Controller, ReconcileHook
 from common.kube.errors import ApiError, Conflict, NotFound
-from seed import tending
+from seed import tending, unsized
 from seed.books import Book, Books
 from seed.catalog import Catalog, Quota, project_of_key
 from seed.ledger.encoding import MalformedLedgerError
@@ -41,6 +41,7 @@ from seed.ledger.writer import NoAccountError
 from seed.opening import Opening
 from seed.source import Followed, ListToken
 from seed.tending import Progress, SourceFacts
+from seed.unsized import Rest
 
 log = logging.getLogger(__name__)
 
@@ -115,6 +116,7 @@ class Accounts:
         self._keys: dict[str, Key] = {}
         self._without_copy: dict[str, float] = {}  # quota name -> since when (monotonic) its copy is missed
         self._demands: dict[tuple[str, str], ListToken] = {}  # (quota uid, source): the list that counts must follow
+        self._unsized: dict[tuple[str, str], Rest] = {}  # likewise
         self._progress: dict[str, Progress] = {}  # by quota uid
         self._published: dict[str, Published] = {}
         self._waiting: set[asyncio.Task[None]] = set()
@@ -141,7 +143,7 @@ class Accounts:
 
     def look_again(self, project: str) -> None:
         """Something about the project's sources changed."""
-        for quota in self._catalog.quotas_of_project(project):
+        for quota in self._books.quotas_of(project):
             self._controller.queue.add(quota.name)
 
     def may_count(self, quota: Quota, source: Followed) -> bool:
@@ -152,25 +154,29 @@ class Accounts:
         demand = self._demands.get((quota.key.uid, source.key))
         return demand is None or source.listed_since(demand)
 
-    def counted(self, account: Account, source: Followed) -> Account:
+    def counted(self, account: Account, source: Followed, quota: Quota) -> Account:
         """The account with what the source's watch cache holds at this very moment."""
         tally = source.tally
-        if tally.too_low:
-            # A cloud does not tell: what was counted before may still be there, beside what was reserved since.
-            used = resources.maximum(tally.used, account.used.get(source.key, {}))
-            return accounts.count(account, self.term, source.key, used, seen={})
         reservations = accounts.of_source(account, source.key)
+        known = self._unsized.get((quota.key.uid, source.key))
+        if known is None or known.line is not tally.line:
+            rest = unsized.first(account.used.get(source.key, {}), reservations, tally)
+        else:
+            rest = unsized.then(known, reservations, tally)
+        seen = tally.seen(reservations)
         lent = {uid: kept for uid, kept in reservations.items() if kept.replaces}
-        return loans.count(
+        after = loans.count(
             account,
             self.term,
             source.key,
-            tally.used_beside(reservations),
-            seen=tally.seen(reservations),
+            unsized.used(rest, reservations, tally),
+            seen=seen,
             gone=tally.gone(reservations),
-            sizes=tally.sizes(lent),
+            sizes=tally.sizes(uid for uid in lent if uid in seen),
             present=tally.sizes(loan.replaces for loan in lent.values()),
         )
+        self._unsized[quota.key.uid, source.key] = rest  # also if this is never written: it says what the tally lacks
+        return after
 
     def _begin(self, name: str) -> None:
         self._controller.queue.add(name)
@@ -223,6 +229,7 @@ class Accounts:
             self._published.pop(key.uid, None)
             self._progress.pop(key.uid, None)
             self._demands = {demand: token for demand, token in self._demands.items() if demand[0] != key.uid}
+            self._unsized = {count: rest for count, rest in self._unsized.items() if count[0] != key.uid}
             log.info("account deleted with its quota", extra={"quota": name})
         if quota is not None:
             self._keys[name] = quota.key
@@ -233,7 +240,7 @@ class Accounts:
         account = book.writer.account
         if (account is not None and account.epoch == self.term) or "clusters" in quota.limits:
             return False
-        return all(project_of_key(key) is not None for key in self._catalog.source_keys(quota))
+        return all(project_of_key(key) is not None for key in self._books.source_keys(quota))
 
     async def _exists(self, key: Key) -> bool:
         try:
@@ -253,6 +260,7 @@ class Accounts:
         if account.epoch > self.term:
             # The lease object began anew below the epoch that the account has seen.
             self.term = await self._raise_term(account.epoch)
+            self._unsized.clear()  # somebody else counted meanwhile
             for other in self._catalog.all_quotas():
                 self._controller.queue.add(other.name)
         before = self._progress.get(uid, Progress())
@@ -260,7 +268,7 @@ class Accounts:
             account,
             quota.grant,
             before,
-            self._source_facts(quota),
+            self._source_facts(quota, account),
             term=self.term,
             window=self._window,
             now=time.monotonic(),
@@ -316,15 +324,24 @@ class Accounts:
             fenced = news.nonce == nonce
             log.info("account taken over", extra={"quota": quota.name, "epoch": term, "fenced": fenced})
 
-    def _source_facts(self, quota: Quota) -> list[SourceFacts]:
+    def _source_facts(self, quota: Quota, account: Account) -> list[SourceFacts]:
         """Of every source that there is, also of those that nobody follows yet."""
         facts = []
-        for key in self._catalog.source_keys(quota):
+        for key in self._books.source_keys(quota):
             source = self._sources.get(key)
             countable = source is not None and self.may_count(quota, source)
             unreachable = source is not None and source.problem is not None
             facts.append(SourceFacts(key, countable=countable, unreachable=unreachable))
+        if quota.kind == "organization" and account.fenced:
+            known = {fact.key for fact in facts}
+            strays = (key for key in self._catalog.strays() if key not in known and self._may_use(quota, key))
+            facts.extend(SourceFacts(key, countable=False, unreachable=True) for key in strays)
         return facts
+
+    def _may_use(self, quota: Quota, key: str) -> bool:
+        """False where it is known that there is nothing in the source that the quota limits."""
+        source = self._sources.get(key)
+        return source is None or not source.counted or bool(resources.only(source.tally.used, quota.ceilings))
 
     def _demand(self, quota: Quota, source: Followed) -> None:
         """Whatever is counted from now on must come from a list that begins after this moment."""
@@ -347,14 +364,14 @@ class Accounts:
             if not accounts.answers(present, grant):
                 return present, False
             for source in sources:
-                present = self.counted(present, source)
+                present = self.counted(present, source, quota)
             return accounts.reopen(present, self.term, grant), True
 
         if await book.writer.change(opened):
             log.info("account opened", extra={"quota": quota.name, "held": resources.text(grant.granted)})
 
     def _sources_of(self, quota: Quota) -> list[Followed]:
-        found = (self._sources.get(key) for key in self._catalog.source_keys(quota))
+        found = (self._sources.get(key) for key in self._books.source_keys(quota))
         return [source for source in found if source is not None]
 
     async def _publish(self, quota: Quota, book: Book) -> float | None:

@@ -251,11 +251,25 @@ class Catalog:
 
     def source_keys(self, quota: Quota) -> list[str]:
         """The sources that the quota counts: for each project its clusters, and the Machines of each of them."""
-        keys: list[str] = []
-        for project in self._projects_of(quota):
-            keys.append(clusters_key(project))
-            keys.extend(cluster.metadata.key for cluster in self._clusters_of(project))
-        return keys
+        return [key for project in self._projects_of(quota) for key in self.sources_of(project)]
+
+    def sources_of(self, project: str) -> list[str]:
+        return [clusters_key(project), *(cluster.metadata.key for cluster in self._clusters_of(project))]
+
+    def project_of(self, key: str) -> str | None:
+        """Whose the source is; None for one of a cluster that is not known."""
+        cluster = self.user_clusters.store.get(key) or self.hosted.get(key)
+        return cluster.spec.project if cluster is not None else project_of_key(key)
+
+    def lacks(self, project: str) -> bool:
+        """Its copy is not here, which tells nothing of whose it is."""
+        return project not in self.projects.store
+
+    def strays(self) -> list[str]:
+        """The sources of all projects that have clusters here and no copy."""
+        clusters = [*self.user_clusters.store.values(), *self.hosted.values()]
+        projects = {cluster.spec.project for cluster in clusters if self.lacks(cluster.spec.project)}
+        return [key for project in sorted(projects) for key in self.sources_of(project)]
 
     def unenforced(self, quota: Quota) -> list[str]:
         """User clusters of which the leader said last that Machines are not checked there."""

@@ -38,7 +38,7 @@ from common.kube.errors import (
     Unavailable,
 )
 from common.kube.kubeconfig import Access, InvalidKubeconfig
-from common.kube.meta import Object
+from common.kube.meta import Object, object_key
 from common.kube.resource import Broken, Listing, Resource, WatchEvent, any_event, describe_broken, read_page
 
 MAX_BODY = 16 * 1024 * 1024  # bytes of one object or one watch event; etcd holds at most 1.5 MiB by default
@@ -252,6 +252,14 @@ class Cluster:
     async def get(self, resource: Resource[T], name: str, namespace: str | None = None) -> T:
         path = resource.path(namespace, name)
         return resource.decode(await self.request("GET", path, verb="get", plural=resource.plural))
+
+    async def find(self, resource: Resource[T], name: str, namespace: str | None = None) -> T | None:
+        """None is proof that it is not there. `get` gives none: an API that is not served answers as if only the object
+        were missing."""
+        listing = await self.list(resource, namespace, field_selector=f"metadata.name={name}")
+        if any(broken.key in ("", object_key(namespace or "", name)) for broken in listing.broken):
+            raise Malformed(200, "Malformed", f"cluster {self.name}: {resource.kind} {name} cannot be read")
+        return next((found for found in listing.items if found.metadata.name == name), None)
 
     async def list(
         self,

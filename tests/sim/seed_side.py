@@ -10,7 +10,7 @@ from typing import Any, cast
 import msgspec
 
 from common.account import Account, StaleEpochError
-from common.api import RESOURCE_QUOTAS, report_from_wire
+from common.api import PROJECTS, RESOURCE_QUOTAS, Project, report_from_wire
 from common.grants import Report
 from common.kube.client import Cluster
 from common.kube.errors import ApiError, NotFound
@@ -72,6 +72,15 @@ class View:
 
     def may_belong(self, _project: str) -> bool:
         return False
+
+    def lacks(self, _project: str) -> bool:
+        return False
+
+    def strays(self) -> list[str]:
+        return []
+
+    def project_of(self, key: str) -> str | None:
+        return self.clusters[key].spec.project if key in self.clusters else None
 
     def source_keys(self, quota: Quota) -> list[str]:
         """Only user clusters are simulated, not that they themselves are counted."""
@@ -335,17 +344,23 @@ class SeedClient:
         self._replica = replica
 
     async def get(self, resource: object, name: str, namespace: str | None = None) -> object:
+        found = await self.find(resource, name, namespace)
+        if found is None:
+            raise NotFound(404, "NotFound", name)
+        return found
+
+    async def find(self, resource: object, name: str, namespace: str | None = None) -> object | None:
         api = self._replica.api
 
-        def read() -> object:
+        def read() -> object | None:
             if resource is RESOURCE_QUOTAS:
                 if (both := api.copies.get(name)) is None:
-                    raise NotFound(404, "NotFound", name)
+                    return None
                 return CopyObject(CopyMeta({"seedquota.io/uid": both[0].key.uid}))
+            if resource is PROJECTS:
+                return msgspec.convert({"metadata": {"name": name}, "spec": {"organization": "all"}}, Project)
             key = f"{namespace}/{name}"
-            if key not in api.clusters:
-                raise NotFound(404, "NotFound", name)
-            return _cluster(key, api.clusters[key])
+            return _cluster(key, api.clusters[key]) if key in api.clusters else None
 
         return await self._replica.network.call(f"get {name}", self._replica, api, read, away(api.name))
 

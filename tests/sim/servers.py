@@ -87,7 +87,7 @@ class Copy(msgspec.Struct, frozen=True):
         return Quota(
             key=self.key,
             copy_uid=self.copy_uid,
-            kind="project",
+            kind="organization" if self.subject == "all" else "project",
             subject=self.subject,
             limits=surge.regular(self.limits),
             surge=surge.beyond(self.limits),

@@ -33,7 +33,7 @@ from seed.source import ListToken, Source
 from seed.tally import Tally
 from seed.tending import Progress
 from tests.unit.fake_api_server import eventually
-from tests.unit.seed_world import PROJECT, SeedWorld, nanos, seed_world
+from tests.unit.seed_world import ORGANIZATION, PROJECT, SeedWorld, nanos, seed_world
 from tests.unit.test_source_tally import machine
 
 KEY = f"{PROJECT}/c1"
@@ -104,11 +104,14 @@ class FakeSeedCluster:
             raise Unavailable(0, "Unavailable", "no answer")
 
     async def get(self, resource: object, name: str, namespace: str | None = None) -> object:
-        self.before_answer()
-        found = self._world.present.get(f"{namespace}/{name}" if namespace else name)
+        found = await self.find(resource, name, namespace)
         if found is None:
             raise NotFound(404, "NotFound", name)
         return found
+
+    async def find(self, _resource: object, name: str, namespace: str | None = None) -> object | None:
+        self.before_answer()
+        return self._world.present.get(f"{namespace}/{name}" if namespace else name)
 
 
 class Leading:
@@ -407,6 +410,139 @@ async def test_a_user_cluster_that_a_fresh_read_still_finds_is_not_forgotten(mon
         await eventually(lambda: use(world) == 0)
 
 
+@asynccontextmanager
+async def organization(monkeypatch: pytest.MonkeyPatch, term: int = 1, **quota: str) -> AsyncIterator[Leading]:
+    """As `leading`, for the organization's quota. The user cluster is there."""
+    async with leading(monkeypatch, term, kind="organization", **quota) as leader:
+        leader.world.present[KEY] = leader.world.catalog.user_clusters.store.get(KEY)
+        yield leader
+
+
+async def test_while_a_projects_copy_is_missing_its_organization_goes_on_to_count_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with organization(monkeypatch) as leader:
+        leader.there("a", "b", cpu="16")
+        leader.changed()
+        await eventually(lambda: use(leader.world) == 32)
+        leader.source.unreachable = True
+        await reserve(leader.world, "reserved")
+        leader.world.forget_project()
+        await asyncio.sleep(4 * WINDOW)
+        assert use(leader.world) == 40
+        leader.there("slipped")
+        leader.changed()
+        await eventually(lambda: use(leader.world) == 48)
+        leader.source.tally.apply(Change(machine("a", "16"), None))
+        leader.changed()
+        await eventually(lambda: use(leader.world) == 32)
+
+
+async def test_a_new_leader_without_a_projects_copy_counts_what_the_organizations_account_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=40", kind="organization")
+        world.forget_project()
+        world.present[KEY] = world.catalog.user_clusters.store.get(KEY)
+        leader = Leading(world, term=2)
+        monkeypatch.setattr(countings, "RETRY_DELAY", 0.01)
+        tasks = [asyncio.create_task(leader.accounts.run()), asyncio.create_task(leader.counting.run())]
+        leader.changed()
+        await eventually(lambda: leader.accounts._progress)
+        await asyncio.sleep(4 * WINDOW)
+        assert use(world) == 40, "its first list began before the claim"
+        leader.there("a", cpu="32")
+        leader.source.lists = 2
+        await eventually(lambda: use(world) == 32)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.mark.parametrize("other", ["", "another"])
+async def test_a_source_leaves_an_organization_that_its_project_is_read_not_to_be_of(
+    monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    async with organization(monkeypatch, used="cpu=8") as leader:
+        leader.world.join(other)
+        await eventually(lambda: use(leader.world) == 0)
+
+
+async def test_a_source_whose_cluster_is_gone_leaves_an_organization_also_without_the_projects_copy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with organization(monkeypatch, used="cpu=8") as leader:
+        leader.world.forget_project()
+        leader.world.catalog.user_clusters.store._remove(KEY)
+        await asyncio.sleep(4 * WINDOW)
+        assert use(leader.world) == 8, "our watch cache may be wrong"
+        del leader.world.present[KEY]
+        await eventually(lambda: use(leader.world) == 0)
+
+
+async def test_clusters_of_a_project_without_a_copy_are_forgotten_when_there_are_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with organization(monkeypatch) as leader:
+        world, tally = leader.world, cast(ClusterTally, leader.clusters.tally)
+        there = Owned(metadata=ObjectMeta(name="a", namespace=PROJECT, uid="first"))
+        tally.add(there)
+        leader.counting.changed(leader.clusters, freed=False)
+        await eventually(lambda: world.account().used.get(CLUSTERS_KEY) == ONE)
+        world.forget_project()
+        await asyncio.sleep(4 * WINDOW)
+        assert world.account().used[CLUSTERS_KEY] == ONE
+        tally.remove(there)
+        leader.counting.changed(leader.clusters, freed=True)
+        await eventually(lambda: CLUSTERS_KEY not in world.account().used)
+
+
+async def test_what_a_project_has_is_counted_when_its_copy_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with organization(monkeypatch) as leader:
+        leader.world.join("")
+        await eventually(lambda: KEY not in leader.world.account().used)
+        leader.there("a")
+        leader.changed()
+        await eventually(lambda: not leader.counting._due)
+        assert use(leader.world) == 0
+        leader.world.join(ORGANIZATION)
+        await eventually(lambda: use(leader.world) == 8)
+
+
+async def test_an_organizations_lost_account_does_not_open_beside_use_of_a_project_without_a_copy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with organization(monkeypatch) as leader:
+        world = leader.world
+        world.forget_project()
+        leader.there("a", cpu="40")
+        lost = Account(incarnation="fresh", nonce="n", epoch=1)
+        await world.book().writer.change(
+            lambda account: (msgspec.structs.replace(lost, sequence=account.sequence), None)
+        )
+        world.tell(account="fresh", nonce="n", granted={"cpu": "64"})
+        leader.source.lists = 9
+        await asyncio.sleep(6 * WINDOW)
+        assert world.account().fenced
+        world.join(ORGANIZATION)
+        await eventually(lambda: not world.account().fenced)
+        assert use(world) == 40
+
+
+async def test_a_user_cluster_without_use_keeps_no_lost_account_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with organization(monkeypatch) as leader:
+        world = leader.world
+        world.forget_project()
+        lost = Account(incarnation="fresh", nonce="n", epoch=1)
+        await world.book().writer.change(
+            lambda account: (msgspec.structs.replace(lost, sequence=account.sequence), None)
+        )
+        world.tell(account="fresh", nonce="n", granted={"cpu": "64"})
+        leader.source.lists = 9
+        await eventually(lambda: not world.account().fenced)
+
+
 async def test_while_a_cloud_does_not_tell_what_was_counted_before_stays_beside_what_was_reserved_since(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -421,7 +557,6 @@ async def test_while_a_cloud_does_not_tell_what_was_counted_before_stays_beside_
         asking = True
         leader.source.tally = Tally(None, size)
         leader.there("old", cpu="40")
-        leader.source.tally.listed()
         leader.there("new")
         leader.changed()
         sequence = leader.world.account().sequence
@@ -435,6 +570,67 @@ async def test_while_a_cloud_does_not_tell_what_was_counted_before_stays_beside_
         await eventually(lambda: not leader.world.account().reservations)
         assert leader.world.account().sequence > sequence
         assert use(leader.world) == 48
+
+
+async def test_a_machine_that_cannot_be_sized_any_more_keeps_what_it_had_after_a_change_of_leader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with leading(monkeypatch, term=2, listed=False, used="cpu=40") as leader:
+        old = machine("old", None)
+        leader.source.tally.apply(Change(None, old))
+        leader.changed()
+        await eventually(lambda: leader.accounts._progress)
+        leader.source.lists = 2
+        await reserve(leader.world, "new")
+        leader.there("new")
+        leader.changed()
+        await eventually(lambda: not leader.world.account().reservations)
+        assert use(leader.world) == 48
+        leader.source.tally = Tally()  # another connection, which knows nothing of the one before
+        leader.source.tally.apply(Change(None, old))
+        leader.there("new")
+        leader.changed()
+        await eventually(lambda: not leader.counting._due)
+        await asyncio.sleep(4 * WINDOW)
+        assert use(leader.world) == 48
+        leader.source.tally.apply(Change(old, None))
+        leader.changed()
+        await eventually(lambda: use(leader.world) == 8)
+
+
+async def test_what_is_reserved_for_a_machine_that_cannot_be_sized_stays_reserved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another replica could size it."""
+    async with leading(monkeypatch) as leader:
+        await reserve(leader.world, "new")
+        found = machine("new", None)
+        leader.source.tally.apply(Change(None, found))
+        leader.source.generations["new-uid"] = 1
+        leader.changed()
+        await eventually(lambda: leader.source.reads > 2)
+        assert use(leader.world) == 8
+        leader.source.tally.apply(Change(found, None))
+        leader.changed()
+        await eventually(lambda: use(leader.world) == 0)
+
+
+async def test_what_stands_on_surge_and_cannot_be_sized_goes_on_to_stand_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with seed_world() as world:
+        book = await world.quota(limits="cpu=24", granted="cpu=24,surge.cpu=8", used="cpu=8", surge={"cpu": "8"})
+        quota = world.catalog.quota("project-alpha")
+        assert quota is not None
+        leader = Leading(world)
+        leader.there("old")
+        kept = Reservation(source=KEY, object="ns/new", amount=nanos("surge.cpu=8"), replaces="old-uid")
+        await book.writer.claim("new-uid", kept)
+        leader.source.tally.apply(Change(None, machine("new", None)))
+        source = cast(Source, leader.source)
+        counted = leader.accounts.counted(world.account(), source, quota)
+        assert counted.reservations == {(KEY, "new-uid"): kept}
+        leader.source.tally.apply(Change(machine("old", "8"), None))
+        counted = leader.accounts.counted(counted, source, quota)
+        assert counted.reserved == nanos("cpu=8")
 
 
 async def test_an_account_that_never_opened_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,6 +100,18 @@ async def test_lists_are_paged_and_never_from_the_cache(fake, cluster):
     assert fake.count("GET", "limit=3") == 3 and fake.count("GET", "resourceVersion") == 0
 
 
+async def test_only_a_list_proves_that_an_object_is_not_there(fake, cluster):
+    made = await cluster.create(CONFIGMAPS, {"metadata": {"name": "a", "namespace": "ns"}})
+    await cluster.create(CONFIGMAPS, {"metadata": {"name": "b", "namespace": "ns"}})
+    assert await cluster.find(CONFIGMAPS, "a", "ns") == made
+    assert await cluster.find(CONFIGMAPS, "c", "ns") is None
+    with pytest.raises(NotFound):
+        await cluster.find(CRONS, "a", "ns")  # it is not served
+    await fake.put("configmaps", "ns", "d", data="no mapping")
+    with pytest.raises(Malformed):
+        await cluster.find(CONFIGMAPS, "d", "ns")
+
+
 async def test_a_list_begins_again_when_its_continue_token_expired(fake, cluster):
     for number in range(4):
         await fake.put("configmaps", "n", f"c{number}")
