@@ -27,10 +27,10 @@ from common.options import (
     address,
     duration,
     https_url,
-    integer,
     parse,
     path,
     text,
+    whole_seconds,
     words,
 )
 from common.program import Program
@@ -93,7 +93,7 @@ class SeedOptions(LedgerOptions):
     ]
     webhook_address: Annotated[Address, Flag(address, "where the webhook listens, TLS")] = WEBHOOK_ADDRESS
     webhook_timeout: Annotated[
-        int, Flag(integer(1, 30), "seconds that an API server waits for the webhook's answer")
+        int, Flag(whole_seconds(1, 30), "how long an API server waits for the webhook's answer", unit="s")
     ] = 3
     break_glass_group: Annotated[
         str, Flag(text, "members of this group are let past the webhook by the API server itself")
@@ -115,7 +115,8 @@ class SeedOptions(LedgerOptions):
         float, Flag(duration, "how long an admitted request may take to persist: the API servers' --request-timeout")
     ] = 65.0
     lease_duration: Annotated[
-        int, Flag(integer(3, 300), "seconds after which another replica takes over from a leader that fell silent")
+        int,
+        Flag(whole_seconds(3, 300), "after which another replica takes over from a leader that fell silent", unit="s"),
     ] = 15
 
 
@@ -343,6 +344,7 @@ async def serve(running: Program, options: SeedOptions) -> None:
             task.cancel()
         await asyncio.gather(*followers, return_exceptions=True)
         await books.close()
+        await chosen.close()
         await sizing.close()
         await cluster.close()
 
