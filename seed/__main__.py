@@ -27,10 +27,10 @@ from common.options import (
     address,
     duration,
     https_url,
-    integer,
     parse,
     path,
     text,
+    whole_seconds,
     words,
 )
 from common.program import Program
@@ -94,7 +94,7 @@ class SeedOptions(LedgerOptions):
     ]
     webhook_address: Annotated[Address, Flag(address, "where the webhook listens, TLS")] = WEBHOOK_ADDRESS
     webhook_timeout: Annotated[
-        int, Flag(integer(1, 30), "seconds that an API server waits for the webhook's answer")
+        int, Flag(whole_seconds(1, 30), "how long an API server waits for the webhook's answer", unit="s")
     ] = 3
     break_glass_group: Annotated[
         str, Flag(text, "members of this group are let past the webhook by the API server itself")
@@ -116,7 +116,8 @@ class SeedOptions(LedgerOptions):
         float, Flag(duration, "how long an admitted request may take to persist: the API servers' --request-timeout")
     ] = 65.0
     lease_duration: Annotated[
-        int, Flag(integer(3, 300), "seconds after which another replica takes over from a leader that fell silent")
+        int,
+        Flag(whole_seconds(3, 300), "after which another replica takes over from a leader that fell silent", unit="s"),
     ] = 15
 
 
@@ -268,15 +269,7 @@ async def serve(running: Program, options: SeedOptions) -> None:
     wanted, wanted_for_cluster_api, wanted_for_clusters = wanted_configurations(options, key, certificates, clusters)
 
     identity = options.identity or socket.gethostname()
-    lease = Lease(
-        cluster,
-        options.namespace,
-        LEASE_NAME,
-        identity,
-        duration=options.lease_duration,
-        renew_deadline=options.lease_duration * 2 / 3,
-        retry=min(2.0, options.lease_duration / 6),
-    )
+    lease = lease_of(options, cluster, identity)
     record = Record(cluster, options.namespace, LEASE_NAME, identity, catalog)
     leader = Leader(
         cluster,
@@ -301,14 +294,15 @@ async def serve(running: Program, options: SeedOptions) -> None:
     server = HttpServer(handle, max_body=MAX_BODY, stopping=lambda: running.health.stopping)
     measure(catalog, books, cache, refusals)
     running.health.pages[PATH] = decisions.page
-    for name, check in {
+    checks = {
         "certificate": certificates.not_ready,
         "webhook key": key.not_ready,
         "caches": catalog.not_ready,
         "replica": record.deaf,
         "ledger": chosen.not_ready,
         "lease": lambda: "no leader seen alive yet" if lease.trusted is None else None,
-    }.items():
+    }
+    for name, check in checks.items():
         running.health.add(name, check)
 
     followers = [
@@ -348,8 +342,21 @@ async def serve(running: Program, options: SeedOptions) -> None:
         await asyncio.gather(*followers, return_exceptions=True)
         await record.remove()  # not before: a replica without a record must not admit
         await books.close()
+        await chosen.close()
         await sizing.close()
         await cluster.close()
+
+
+def lease_of(options: SeedOptions, cluster: Cluster, identity: str) -> Lease:
+    return Lease(
+        cluster,
+        options.namespace,
+        LEASE_NAME,
+        identity,
+        duration=options.lease_duration,
+        renew_deadline=options.lease_duration * 2 / 3,
+        retry=min(2.0, options.lease_duration / 6),
+    )
 
 
 async def listed_after(kept: asyncio.Event, catalog: Catalog) -> None:

@@ -249,9 +249,12 @@ class Admission:
     def _near(self, book: Book, quota: Quota, request: Request) -> Sequence[str]:
         after: dict[str, int] = {}
         near = False
-        usage, use, needs = quota.global_usage, book.use, request.need
-        for name, limit in quota.limits.items():
-            need, known, own = needs.get(name, 0), usage.get(name, 0), use.get(name, 0)
+        usage, use = quota.global_usage, book.use
+        for name, need in request.need.items():
+            limit = quota.limits.get(name)
+            if limit is None or need <= 0:
+                continue
+            known, own = usage.get(name, 0), use.get(name, 0)
             # What the master knew did not include this one; what was admitted never exceeds the limit.
             elsewhere = known + need
             if elsewhere > limit:
@@ -263,7 +266,7 @@ class Admission:
                 near = True
         if not near:
             return ()
-        warning = verdict.near_limit(quota.name, after, quota.limits, quota.warn_at_percent)
+        warning = verdict.near_limit(quota.name, after, resources.only(quota.limits, after), quota.warn_at_percent)
         return () if warning is None else (warning,)
 
     def _warned(self, book: Book, quota: Quota, need: ResourceList) -> Attempt:
