@@ -294,16 +294,7 @@ async def serve(running: Program, options: SeedOptions) -> None:
     server = HttpServer(handle, max_body=MAX_BODY, stopping=lambda: running.health.stopping)
     measure(catalog, books, cache, refusals)
     running.health.pages[PATH] = decisions.page
-    checks = {
-        "certificate": certificates.not_ready,
-        "webhook key": key.not_ready,
-        "caches": catalog.not_ready,
-        "replica": record.deaf,
-        "ledger": chosen.not_ready,
-        "lease": lambda: "no leader seen alive yet" if lease.trusted is None else None,
-    }
-    for name, check in checks.items():
-        running.health.add(name, check)
+    add_checks(running, certificates, key, catalog, record, chosen, lease)
 
     followers = [
         asyncio.create_task(certificates.run(), name="certificates"),
@@ -345,6 +336,28 @@ async def serve(running: Program, options: SeedOptions) -> None:
         await chosen.close()
         await sizing.close()
         await cluster.close()
+
+
+def add_checks(
+    running: Program,
+    certificates: Certificates,
+    key: WebhookKey,
+    catalog: Catalog,
+    record: Record,
+    chosen: ChosenStore,
+    lease: Lease,
+) -> None:
+    """What must be so before this replica is ready."""
+    checks = {
+        "certificate": certificates.not_ready,
+        "webhook key": key.not_ready,
+        "caches": catalog.not_ready,
+        "replica": record.deaf,
+        "ledger": chosen.not_ready,
+        "lease": lambda: "no leader seen alive yet" if lease.trusted is None else None,
+    }
+    for name, check in checks.items():
+        running.health.add(name, check)
 
 
 def lease_of(options: SeedOptions, cluster: Cluster, identity: str) -> Lease:
