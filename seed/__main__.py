@@ -242,10 +242,9 @@ async def serve(running: Program, options: SeedOptions) -> None:
     cluster = await connect(options, options.seed_name)
     catalog = Catalog(cluster)
     chosen = ChosenStore(options, cluster, options.seed_name, lambda: leader.leads, options.lease_duration)
-    store = chosen.store
     books = Books(
         catalog,
-        store,
+        chosen.store,
         on_write=observed.ledger_write,
         on_conflict=observed.ledger_conflict,
         trusted=lambda: lease.trusted,
@@ -260,7 +259,6 @@ async def serve(running: Program, options: SeedOptions) -> None:
     )
 
     cache, sizing = sizing_of(options, cluster, key)
-    prefetch = Prefetch(cache, catalog.user_clusters.store.values, sizing.catalogue_of)
 
     view = View(cluster, catalog, options.project_label)
     kubermatic = KubermaticView(cluster, catalog, view.served)
@@ -275,7 +273,7 @@ async def serve(running: Program, options: SeedOptions) -> None:
         cluster,
         catalog,
         books,
-        store,
+        chosen.store,
         lease,
         wanted,
         sizing,
@@ -320,6 +318,7 @@ async def serve(running: Program, options: SeedOptions) -> None:
         running.health.add("webhook", lambda: None)
         log.info("webhook serves", extra={"address": str(options.webhook_address), "seed": options.seed_name})
         leading = asyncio.create_task(leader.run(), name="leader")
+        prefetch = Prefetch(cache, catalog.user_clusters.store.values, sizing.catalogue_of)
         followers += [leading, asyncio.create_task(prefetch.run(), name="prefetch")]
         await until_stopped(running, followers)
         leading.cancel()  # the lease is released while the webhook still answers
