@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import random
 import time
@@ -29,6 +30,13 @@ log = logging.getLogger(__name__)
 T = TypeVar("T", bound=Object)
 
 IndexFunction = Callable[[T], Iterable[str]]
+
+_moments = itertools.count(1)
+
+
+def moment() -> int:
+    """Each call returns more than all before it in this process: what comes first is told without a clock."""
+    return next(_moments)
 
 
 class State(Enum):
@@ -143,6 +151,7 @@ class Reflector(Generic[T]):
         self.malformed: dict[str, str] = {}  # error by key
         self.lists_started = 0
         self.lists_completed = 0  # the number, as counted by lists_started, of the latest list that completed
+        self.listed_from = 0  # the moment at which that list began
         self._cluster = cluster
         self._resource = resource
         self._namespace = namespace
@@ -157,7 +166,17 @@ class Reflector(Generic[T]):
         self.unbroken: int | None = None
         self._runs = 0  # of watches without a break
         self._ended_at = float("-inf")  # when a list was complete, or a watch ended in good order (monotonic)
+        self._open = False  # a watch is
+        self._broken = True  # something failed since the latest list was complete
         self._facts = {"cluster": cluster.name, "resource": resource.plural}
+
+    @property
+    def live(self) -> bool:
+        """True while it is certain that nothing has happened there since the latest list but what the watch tells: no
+        backup was restored, which undoes what was told."""
+        if self._broken:
+            return False
+        return self.unbroken is not None if self._open else time.monotonic() - self._ended_at <= AT_ONCE
 
     async def wait_synced(self, timeout: float) -> None:
         """Until the first list is complete. Raises TimeoutError that says what is missing."""
@@ -205,7 +224,7 @@ class Reflector(Generic[T]):
                     continue
                 # The server may have come back with older data, restored from a backup: then only a list tells what
                 # is there. A watch from a version that does not exist yet just stays silent.
-                self._version = ""
+                self._version, self._broken = "", True
                 self.error_status = status
                 await self._back_off(failures, problem, level)
         finally:
@@ -222,7 +241,7 @@ class Reflector(Generic[T]):
         self.state = State.LISTING
         self.lists_started += 1
         self.unbroken = None
-        number = self.lists_started
+        number, began = self.lists_started, moment()
         self._relist_asked = False
         self._version = ""
         listing = await self._cluster.list(
@@ -237,7 +256,8 @@ class Reflector(Generic[T]):
         self._version = listing.resource_version
         self._ended_at = time.monotonic()
         self._runs += 1
-        self.lists_completed = number
+        self._broken = False
+        self.lists_completed, self.listed_from = number, began
         self.synced.set()
         done, self._list_done = self._list_done, asyncio.Event()
         done.set()
@@ -292,7 +312,7 @@ class Reflector(Generic[T]):
                 self.unbroken = None  # what this watch tells may have happened before it
             if self.error is not None:
                 log.info("following the API server again", extra=self._facts)
-            self.state, self.error = State.WATCHING, None
+            self.state, self.error, self._open = State.WATCHING, None, True
             opened_at = self.last_contact = time.monotonic()
             try:
                 while (events := await stream.read()) is not None:
@@ -301,6 +321,7 @@ class Reflector(Generic[T]):
                         self._apply(event)
                         self._progress = True
             finally:
+                self._open = False
                 self._ended_at = time.monotonic()
                 if self._ended_at - opened_at >= SHORT_WATCH:
                     self._progress = True
