@@ -14,6 +14,7 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -32,6 +33,7 @@ from common.grants import Report, report
 from common.kube.client import Cluster
 from common.kube.controller import Controller, ReconcileHook
 from common.kube.errors import ApiError, Conflict, NotFound
+from common.kube.reflector import moment
 from seed import tending, unsized
 from seed.books import Book, Books
 from seed.catalog import Catalog, Quota, project_of_key
@@ -39,7 +41,7 @@ from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.store import Key, Store, StoreUnavailableError
 from seed.ledger.writer import NoAccountError
 from seed.opening import Opening
-from seed.source import Followed, ListToken
+from seed.source import Followed
 from seed.tending import Progress, SourceFacts
 from seed.unsized import Rest
 
@@ -73,6 +75,14 @@ class Published(msgspec.Struct, frozen=True):
     report: Report | None
     sources: Sources
     at: float
+
+
+class Demand(NamedTuple):
+    """For a list of a source that begins after the moment `since`. The task ends with that list."""
+
+    source: Followed
+    since: int
+    task: asyncio.Task[None]
 
 
 class Accounts:
@@ -115,11 +125,11 @@ class Accounts:
         self._opening = Opening(self._begin)
         self._keys: dict[str, Key] = {}
         self._without_copy: dict[str, float] = {}  # quota name -> since when (monotonic) its copy is missed
-        self._demands: dict[tuple[str, str], ListToken] = {}  # (quota uid, source): the list that counts must follow
+        self._lists_from: dict[str, int] = {}  # by quota uid: the moment after which a list must begin to be counted
+        self._demands: dict[tuple[str, str], Demand] = {}  # by quota uid and source
         self._unsized: dict[tuple[str, str], Rest] = {}  # likewise
         self._progress: dict[str, Progress] = {}  # by quota uid
         self._published: dict[str, Published] = {}
-        self._waiting: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         stop_quota = self._catalog.on_quota(self._quota_changed)
@@ -135,8 +145,8 @@ class Accounts:
         finally:
             stop_quota()
             stop_account()
-            for task in self._waiting:
-                task.cancel()
+            for demand in self._demands.values():
+                demand.task.cancel()
 
     def look_at(self, name: str) -> None:
         self._controller.queue.add(name)
@@ -147,12 +157,17 @@ class Accounts:
             self._controller.queue.add(quota.name)
 
     def may_count(self, quota: Quota, source: Followed) -> bool:
-        """Rule 4.4: only a list that began after our epoch was written may be counted."""
+        """Rule 4.4: only a list that began after our epoch was written may be counted.
+
+        Of a source that has none, one is demanded: it was not there when that was written, or not this quota's.
+        """
         progress = self._progress.get(quota.key.uid)
         if not source.counted or progress is None or progress.claimed != self.term:
             return False
-        demand = self._demands.get((quota.key.uid, source.key))
-        return demand is None or source.listed_since(demand)
+        if source.listed_from > self._lists_from.get(quota.key.uid, 0):
+            return True
+        self._demand(quota, source)
+        return False
 
     def counted(self, account: Account, source: Followed, quota: Quota) -> Account:
         """The account with what the source's watch cache holds at this very moment."""
@@ -163,7 +178,10 @@ class Accounts:
             rest = unsized.first(account.used.get(source.key, {}), reservations, tally)
         else:
             rest = unsized.then(known, reservations, tally)
-        seen = tally.seen(reservations)
+        # A backup that is restored there brings back what was deleted, with the generations that it had: what was known
+        # before says nothing of an update since. That an object was created stays true.
+        sure = reservations if source.live else {uid: kept for uid, kept in reservations.items() if not kept.generation}
+        seen = tally.seen(sure)
         lent = {uid: kept for uid, kept in reservations.items() if kept.replaces}
         after = loans.count(
             account,
@@ -171,7 +189,7 @@ class Accounts:
             source.key,
             unsized.used(rest, reservations, tally),
             seen=seen,
-            gone=tally.gone(reservations),
+            gone=tally.gone(sure),
             sizes=tally.sizes(uid for uid in lent if uid in seen),
             present=tally.sizes(loan.replaces for loan in lent.values()),
         )
@@ -228,7 +246,9 @@ class Accounts:
             self._without_copy.pop(name, None)
             self._published.pop(key.uid, None)
             self._progress.pop(key.uid, None)
-            self._demands = {demand: token for demand, token in self._demands.items() if demand[0] != key.uid}
+            self._lists_from.pop(key.uid, None)
+            for demanded in [demanded for demanded in self._demands if demanded[0] == key.uid]:
+                self._demands.pop(demanded).task.cancel()
             self._unsized = {count: rest for count, rest in self._unsized.items() if count[0] != key.uid}
             log.info("account deleted with its quota", extra={"quota": name})
         if quota is not None:
@@ -299,8 +319,7 @@ class Accounts:
             case tending.Wait(seconds=seconds):
                 return seconds
             case tending.Relist():
-                for source in self._sources_of(quota):
-                    self._demand(quota, source)
+                self._demand_all(quota)
                 return 0.0
             case tending.Open(sources=sources):
                 await self._open(quota, book, sources)
@@ -318,8 +337,7 @@ class Accounts:
             return after, after if after != present else None
 
         news = await book.writer.change(claimed)
-        for source in self._sources_of(quota):
-            self._demand(quota, source)
+        self._demand_all(quota)
         if news is not None:
             fenced = news.nonce == nonce
             log.info("account taken over", extra={"quota": quota.name, "epoch": term, "fenced": fenced})
@@ -343,18 +361,27 @@ class Accounts:
         source = self._sources.get(key)
         return source is None or not source.counted or bool(resources.only(source.tally.used, quota.ceilings))
 
-    def _demand(self, quota: Quota, source: Followed) -> None:
+    def _demand_all(self, quota: Quota) -> None:
         """Whatever is counted from now on must come from a list that begins after this moment."""
+        self._lists_from[quota.key.uid] = moment()
+        for source in self._sources_of(quota):
+            self._demand(quota, source)
+
+    def _demand(self, quota: Quota, source: Followed) -> None:
+        demanded, since = (quota.key.uid, source.key), self._lists_from.get(quota.key.uid, 0)
+        before = self._demands.get(demanded)
+        if before is not None:
+            if before.source is source and before.since == since:
+                return
+            before.task.cancel()
         token = source.demand_list()
-        self._demands[quota.key.uid, source.key] = token
 
         async def wait() -> None:
             await source.listed(token)
             self._controller.queue.add(quota.name)
 
         task = asyncio.create_task(wait(), name=f"list of {source.key} for {quota.name}")
-        self._waiting.add(task)
-        task.add_done_callback(self._waiting.discard)
+        self._demands[demanded] = Demand(source, since, task)
 
     async def _open(self, quota: Quota, book: Book, keys: tuple[str, ...]) -> None:
         grant = quota.grant

@@ -14,12 +14,13 @@ import msgspec
 
 from common import account as accounts
 from common import resources, surge
-from common.account import Account, Admitted, Fenced, Full, Reservation, Short, Taken
+from common.account import Account, Admitted, Fenced, Full, HeldBack, Reservation, Short, Taken
 from common.kube.errors import ApiError, Forbidden
 from common.resources import ResourceList
 from seed import verdict
 from seed.books import Book, Books
 from seed.catalog import Catalog, Quota
+from seed.evidence import MOST_UNSEEN
 from seed.facts import Attempt, sight
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.store import StoreUnavailableError
@@ -189,7 +190,7 @@ class Admission:
                     admitted = None if request.dry_run else outcome
                     near = self._near(book, quota, request)
                     return Attempt(sight=book.sight(quota), warnings=near, admitted=admitted, waited=waited)
-                case Fenced() | Full() | Taken():
+                case Fenced() | Full() | HeldBack() | Taken():
                     refusal = _not_now(outcome, quota.name, decision)
                     return Attempt(sight=book.sight(quota), refusal=refusal, waited=waited)
                 case Short():
@@ -280,12 +281,18 @@ class Admission:
         return Attempt(sight=book.sight(quota), warnings=(warning,))
 
 
-def _not_now(outcome: Fenced | Full | Taken, quota: str, decision: str) -> Refusal:
+def _not_now(outcome: Fenced | Full | HeldBack | Taken, quota: str, decision: str) -> Refusal:
     match outcome:
         case Fenced():
             return verdict.unavailable(quota, "its account is being rebuilt or waits for the master", decision)
         case Full():
             return verdict.unavailable(quota, "too many machines are being created at once", decision)
+        case HeldBack():
+            why = (
+                f"{MOST_UNSEEN} that were admitted in this cluster did not appear; another webhook may refuse them;"
+                " each is released about a minute after it was admitted"
+            )
+            return verdict.unavailable(quota, why, decision)
         case Taken():
             return verdict.taken(quota, decision)
 

@@ -8,6 +8,8 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
+import msgspec
+
 from common import account as accounts
 from common.account import Account, Reservation, ReservationKey, StaleEpochError
 from common.api import PROJECTS, USER_CLUSTERS, UserCluster
@@ -17,7 +19,7 @@ from seed import evidence
 from seed.accounts import Accounts
 from seed.books import Book, Books
 from seed.catalog import Catalog, Quota, is_hosted, is_of_kubermatic, project_of_key
-from seed.evidence import Finding
+from seed.evidence import Entry, Finding
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.store import Key, StoreUnavailableError
 from seed.ledger.writer import NoAccountError
@@ -30,11 +32,20 @@ COUNT_DELAY = 0.25  # ... from a creation: it only moves use from reserved to co
 COUNT_AT_ONCE = 64  # changes that are not put off any longer: each write carries all reservations not counted yet
 CHECK_INTERVAL = 5.0  # ... between two looks for reservations without an object
 MAX_CHECKS = 64  # consistent reads a look, so that a storm of failed creations does not become one of reads
+MAX_ASKED = MAX_CHECKS // evidence.MOST_UNSEEN  # ... and sources that are asked whether what was admitted came
 RETRY_DELAY = 1.0
 
 
 class _NeverOpenError(Exception):
     """The account waits for the master since it was made."""
+
+
+class _Evidence(msgspec.Struct, frozen=True):
+    """What is remembered of one account. `asked`: when it was read last whether a source's creations came."""
+
+    first_seen: evidence.FirstSeen = {}
+    looked: evidence.Looked = {}
+    asked: Mapping[str, float] = {}
 
 
 class Counting:
@@ -63,7 +74,7 @@ class Counting:
         self._changes: dict[str, int] = {}  # of each source since its last count
         self._known: dict[str, Key] = {}  # quotas by name
         self._wake = asyncio.Event()
-        self._first_seen: dict[tuple[str, str], evidence.FirstSeen] = {}  # by quota uid and life of its account
+        self._evidence: dict[tuple[str, str], _Evidence] = {}  # by quota uid and life of its account
 
     def changed(self, source: Followed, freed: bool) -> None:
         """The source's sum changed. `freed`: something became free."""
@@ -128,8 +139,18 @@ class Counting:
             done = self._accounts.may_count(quota, source) and await self._write(
                 book, quota, self._counted(source, quota)
             )
-            if not done:
+            if not done or self._withheld(book, source):
                 self._due.setdefault(key, time.monotonic() + RETRY_DELAY)
+
+    def _withheld(self, book: Book, source: Followed) -> bool:
+        """Whether updates were not dropped because it is not certain what has happened there: a list that brings no
+        change tells nobody."""
+        account = book.writer.account
+        return (
+            not source.live
+            and account is not None
+            and any(kept.generation for kept in accounts.of_source(account, source.key).values())
+        )
 
     def _counted(self, source: Followed, quota: Quota) -> Callable[[Account], tuple[Account, None]]:
         """An account that was never open is counted when it opens: use in it looks like a life that was lost. But what
@@ -166,7 +187,7 @@ class Counting:
                 await self._forget_sources(book, quota, account)
                 await self._release(book, quota, account)
                 alive.add((quota.key.uid, account.incarnation))
-            self._first_seen = {life: seen for life, seen in self._first_seen.items() if life in alive}
+            self._evidence = {life: known for life, known in self._evidence.items() if life in alive}
 
     async def _forget_sources(self, book: Book, quota: Quota, account: Account) -> None:
         """A source goes only on proof by consistent reads: that its cluster is gone, or of another subject."""
@@ -203,29 +224,32 @@ class Counting:
         return await self._cluster.find(USER_CLUSTERS, name, namespace)
 
     async def _release(self, book: Book, quota: Quota, account: Account) -> None:
-        now = time.monotonic()
+        now, term = time.monotonic(), self._accounts.term
         life = quota.key.uid, account.incarnation
-        known = self._first_seen[life] = evidence.watched(account, self._first_seen.get(life, {}), now)
+        before = self._evidence.get(life, _Evidence())
+        known = evidence.watched(account, before.first_seen, now)
+        due = [entry for entry in evidence.overdue(known, self._window, now) if self._may_go(*entry)]
+        checks = evidence.in_turn(due, before.looked)[:MAX_CHECKS]
+        missed = self._missed(account, known, now)
+        asked = sorted(missed, key=lambda source: before.asked.get(source, float("-inf")))[:MAX_ASKED]
+        self._evidence[life] = _Evidence(
+            first_seen=known,
+            looked={key: at for key, at in before.looked.items() if key in known} | {key: now for key, _ in checks},
+            asked={source: at for source, at in before.asked.items() if source in missed} | dict.fromkeys(asked, now),
+        )
+        found = await self._read([*checks, *(entry for source in asked for entry in missed[source])])
+        held_back = {source for source in missed if source in account.held_back and source not in asked}
+        held_back |= {source for source in asked if all(found.get(key, 0) is None for key, _ in missed[source])}
         absent: dict[ReservationKey, Reservation] = {}
         recount: set[Followed] = set()
         kept: set[Followed] = set()  # in their counts were objects that were only reserved for
-        silent: set[str] = set()
-        checks = 0
-        for (key, uid), reservation in evidence.overdue(known, self._window, now):
+        for (key, uid), reservation in checks:
             source = self._sources.get(key)
-            if source is None or source.key in silent or checks == MAX_CHECKS:
-                continue
-            if reservation.replaces and source.tally.sizes([uid]):
-                continue  # it came, and stands on surge
-            checks += 1
-            try:
-                generation = await source.generation(reservation.object, uid)
-            except ApiError:
-                silent.add(source.key)  # nothing is known, so nothing is released
-                continue
+            if source is None or (key, uid) not in found:
+                continue  # nothing is known, so nothing is released
             match evidence.conclude(
                 reservation,
-                generation,
+                found[key, uid],
                 countable=self._accounts.may_count(quota, source),
                 counted=bool(source.tally.seen([uid])),
             ):
@@ -244,12 +268,51 @@ class Counting:
         def released(present: Account) -> tuple[Account, None]:
             for source in recount:
                 present = self._accounts.counted(present, source, quota)
-            return accounts.release(present, self._accounts.term, absent), None
+            return accounts.hold_back(accounts.release(present, term, absent), term, held_back), None
 
-        if absent and await self._write(book, quota, released):
-            log.info("reservations released on evidence", extra={"quota": quota.name, "count": len(absent)})
+        if not absent and held_back == {*account.held_back}:
+            return
+        if await self._write(book, quota, released):
+            if absent:
+                log.info("reservations released on evidence", extra={"quota": quota.name, "count": len(absent)})
+            for key in held_back.difference(account.held_back):
+                log.warning("what is admitted does not appear: held back", extra={"quota": quota.name, "cluster": key})
             for source in kept:
                 self.changed(source, freed=True)
+
+    def _may_go(self, key: ReservationKey, reservation: Reservation) -> bool:
+        """Its source is followed; and it did not come and stands on surge."""
+        source = self._sources.get(key[0])
+        return source is not None and not (reservation.replaces and source.tally.sizes([key[1]]))
+
+    def _missed(self, account: Account, known: evidence.FirstSeen, now: float) -> dict[str, list[Entry]]:
+        """By source that has enough of them to be held back: as many creations that its watch has not brought."""
+        missed = {}
+        for key, creations in evidence.unseen(account, known, self._window, now).items():
+            source = self._sources.get(key)
+            if source is None:
+                continue
+            there = source.tally.sizes(uid for uid, _ in creations)
+            entries = [((key, uid), reservation) for uid, reservation in creations if uid not in there]
+            if len(entries) >= evidence.MOST_UNSEEN:
+                missed[key] = entries[: evidence.MOST_UNSEEN]
+        return missed
+
+    async def _read(self, wanted: list[Entry]) -> dict[ReservationKey, int | None]:
+        """The generations of those whose sources answer, None of those that are not there."""
+        found: dict[ReservationKey, int | None] = {}
+
+        async def read(source: Followed, entries: list[Entry]) -> None:
+            with suppress(ApiError):
+                for key, reservation in entries:
+                    found[key] = await source.generation(reservation.object, key[1])
+
+        by_source: dict[Followed, list[Entry]] = {}
+        for key, reservation in wanted:
+            if (source := self._sources.get(key[0])) is not None:
+                by_source.setdefault(source, []).append((key, reservation))
+        await asyncio.gather(*(read(source, entries) for source, entries in by_source.items()))
+        return found
 
 
 def _forgetting_nothing(term: int, source: str) -> Callable[[Account], tuple[Account, None]]:

@@ -99,6 +99,14 @@ class Followed(Protocol):
     def current(self) -> bool: ...
 
     @property
+    def live(self) -> bool:
+        """True while nothing can have happened there unheard of, as in a restore from a backup."""
+
+    @property
+    def listed_from(self) -> float:
+        """The moment (common.kube.reflector) at which the list behind the sum began; 0 before the first is complete."""
+
+    @property
     def problem(self) -> Problem | None: ...
 
     @property
@@ -184,6 +192,14 @@ class Source:
         reflector = self._reflector
         connected = self.cluster is not None
         return connected and reflector is not None and reflector.synced.is_set() and reflector.error is None
+
+    @property
+    def live(self) -> bool:
+        return self._reflector is not None and self._reflector.live
+
+    @property
+    def listed_from(self) -> float:
+        return self._reflector.listed_from if self._reflector is not None else 0
 
     @property
     def problem(self) -> Problem | None:

@@ -83,6 +83,7 @@ class Tally:
         after: ResourceList = {}
         if change.new is not None:
             uid = change.new.metadata.uid
+            self._deleted.pop(uid, None)  # a backup brought it back
             counted = self._size(change.new, before or self._last_known.get(uid))
             self._machines[uid] = counted
             if counted.unsized or counted.unknown is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import random
 import time
@@ -33,6 +34,13 @@ log = logging.getLogger(__name__)
 T = TypeVar("T", bound=Object)
 
 IndexFunction = Callable[[T], Iterable[str]]
+
+_moments = itertools.count(1)
+
+
+def moment() -> int:
+    """Each call returns more than all before it in this process: what comes first is told without a clock."""
+    return next(_moments)
 
 
 class State(Enum):
@@ -151,6 +159,7 @@ class Reflector(Generic[T]):
         self.malformed: dict[str, str] = {}  # error by key
         self.lists_started = 0
         self.lists_completed = 0  # the number, as counted by lists_started, of the latest list that completed
+        self.listed_from = 0  # the moment at which that list began
         self._cluster = cluster
         self._resource = resource
         self._namespace = namespace
@@ -167,7 +176,17 @@ class Reflector(Generic[T]):
         self.unbroken: int | None = None
         self._runs = 0  # of watches without a break
         self._ended_at = float("-inf")  # when a list was complete, or a watch ended in good order (monotonic)
+        self._open = False  # a watch is
+        self._broken = True  # something failed since the latest list was complete
         self._facts = {"cluster": cluster.name, "resource": resource.plural}
+
+    @property
+    def live(self) -> bool:
+        """True while it is certain that nothing has happened there since the latest list but what the watch tells: no
+        backup was restored, which undoes what was told."""
+        if self._broken:
+            return False
+        return self.unbroken is not None if self._open else time.monotonic() - self._ended_at <= AT_ONCE
 
     async def wait_synced(self, timeout: float) -> None:
         """Until the first list is complete. Raises TimeoutError that says what is missing."""
@@ -217,7 +236,7 @@ class Reflector(Generic[T]):
                     continue
                 # The server may have come back with older data, restored from a backup: then only a list tells what
                 # is there. A watch from a version that does not exist yet just stays silent.
-                self._version = ""
+                self._version, self._broken = "", True
                 self.error_status = status
                 await self._back_off(failures, problem, level)
         finally:
@@ -241,10 +260,9 @@ class Reflector(Generic[T]):
         self.state = State.LISTING
         self.lists_started += 1
         self.unbroken = None
-        number = self.lists_started
+        number, listed_from, began = self.lists_started, moment(), time.monotonic()
         self._relist_asked = False
         self._version = ""
-        began = time.monotonic()
         listing = await self._cluster.list(
             self._resource,
             self._namespace,
@@ -258,7 +276,8 @@ class Reflector(Generic[T]):
         self._version = self.version = listing.resource_version
         self._ended_at, self.proven_at = time.monotonic(), began
         self._runs += 1
-        self.lists_completed = number
+        self._broken = False
+        self.lists_completed, self.listed_from = number, listed_from
         self.synced.set()
         done, self._list_done = self._list_done, asyncio.Event()
         done.set()
@@ -315,7 +334,7 @@ class Reflector(Generic[T]):
                 self.unbroken = None  # what this watch tells may have happened before it
             if self.error is not None:
                 log.info("following the API server again", extra=self._facts)
-            self.state, self.error = State.WATCHING, None
+            self.state, self.error, self._open = State.WATCHING, None, True
             opened_at = self.last_contact = time.monotonic()
             try:
                 while (events := await stream.read()) is not None:
@@ -327,6 +346,7 @@ class Reflector(Generic[T]):
                 if time.monotonic() - began >= seconds - EARLY:
                     self.proven_at = began
             finally:
+                self._open = False
                 self._ended_at = time.monotonic()
                 if self._ended_at - opened_at >= SHORT_WATCH:
                     self._progress = True

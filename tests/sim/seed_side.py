@@ -15,7 +15,7 @@ from common.grants import Report
 from common.kube.client import Cluster
 from common.kube.errors import ApiError, NotFound
 from common.kube.lease import Lease, LeaseLost, Term
-from common.kube.reflector import Change
+from common.kube.reflector import Change, moment
 from seed.accounts import Accounts
 from seed.admission import Admission, Request
 from seed.books import Books
@@ -165,6 +165,8 @@ class Followed:
         self.at = 0
         self.listing = False
         self.listed_at = 0  # the number of events of the seed's API server when the last complete list began
+        self.listed_from = 0  # the moment at which it began
+        self._outages = -1  # of the source when that was taken: each ends the watch
         self._replica = replica
         self._store: dict[str, Machine] = {}
         self._wanted = 1
@@ -174,7 +176,11 @@ class Followed:
 
     @property
     def wants_list(self) -> bool:
-        return not self.listing and self._wanted > self._done
+        return not self.listing and (self._wanted > self._done or not self.live)
+
+    @property
+    def live(self) -> bool:
+        return self._outages == self.source.outages
 
     @property
     def settled(self) -> bool:
@@ -219,20 +225,20 @@ class Followed:
         self._replica.loop.start(self._list(self._started))
 
     async def _list(self, number: int) -> None:
-        source = self.source
+        source, began = self.source, moment()
         try:
-            objects, at, listed_at = await self._replica.network.call(
+            objects, at, listed_at, outages = await self._replica.network.call(
                 f"list {self.key}",
                 self._replica,
                 source,
-                lambda: (dict(source.machines), len(source.log), len(self._replica.api.events)),
+                lambda: (dict(source.machines), len(source.log), len(self._replica.api.events), source.outages),
                 away(self.key),
             )
         except ApiError:
             self.listing = False
             self._fail()
             return
-        self.listing, self.listed_at = False, listed_at
+        self.listing, self.listed_at, self.listed_from, self._outages = False, listed_at, began, outages
         source.between.update(new.metadata.uid for _, new in source.log[self.at : at] if new is not None)
         source.between.difference_update(objects)
         before, self._store, self.at = self._store, objects, at

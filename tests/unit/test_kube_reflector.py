@@ -236,6 +236,54 @@ async def test_a_server_that_was_away_is_listed_again(fake, seen_away):
         await eventually(lambda: made.unbroken == 2)
 
 
+async def test_from_a_failure_to_the_next_list_it_is_not_certain_what_has_happened(fake):
+    """The server may be restored from a backup in between, which undoes what was told."""
+    async with reflecting(fake) as (made, _):
+        assert not made.live
+        await made.wait_synced(PATIENCE)
+        assert made.live
+        await eventually(lambda: fake.watches == 1)
+        await next_watch(fake, made)
+        assert made.live, "it ended in good order and went on"
+        release, watches = asyncio.Event(), fake.watches
+
+        async def hold(_request):
+            await release.wait()
+
+        fake.answers.append(hold)  # the next list
+        fake.raw.put_nowait(None)
+        await eventually(lambda: fake.lists == 2)
+        assert not made.live
+        release.set()
+        await made.wait_listed(2, PATIENCE)
+        assert made.live
+        await eventually(lambda: fake.watches > watches)
+        assert made.live
+
+
+async def test_a_watch_that_goes_on_too_late_may_have_missed_a_restore(fake, monkeypatch):
+    async with reflecting(fake) as (made, _):
+        await made.wait_synced(PATIENCE)
+        await eventually(lambda: fake.watches == 1)
+        monkeypatch.setattr(module, "AT_ONCE", -1.0)
+        await next_watch(fake, made)
+        await eventually(lambda: made.unbroken is None)
+        assert not made.live
+
+
+async def test_it_tells_when_the_list_behind_its_store_began(fake):
+    async with reflecting(fake) as (made, _):
+        assert made.listed_from == 0
+        before = module.moment()
+        await made.wait_synced(PATIENCE)
+        first = made.listed_from
+        assert before < first < module.moment()
+        made.relist()
+        assert made.listed_from == first, "that list is not complete"
+        await made.wait_listed(2, PATIENCE)
+        assert made.listed_from > first
+
+
 async def test_backoff_grows_is_explained_and_ends(fake, monkeypatch, caplog):
     monkeypatch.setattr(module, "FIRST_BACKOFF", 0.02)
     times = []
