@@ -147,12 +147,12 @@ class Accounts:
     def counted(self, account: Account, source: Followed) -> Account:
         """The account with what the source's watch cache holds at this very moment."""
         tally = source.tally
-        reservations = account.reservations
         if tally.too_low:
             # A cloud does not tell: what was counted before may still be there, beside what was reserved since.
             used = resources.maximum(tally.used, account.used.get(source.key, {}))
             return accounts.count(account, self.term, source.key, used, seen={})
-        lent = loans.of_source(account, source.key)
+        reservations = accounts.of_source(account, source.key)
+        lent = {uid: kept for uid, kept in reservations.items() if kept.replaces}
         return loans.count(
             account,
             self.term,

@@ -271,7 +271,7 @@ class Truth:
         """As `lent`, of what there is beside what it replaces: that one of both has gone its account may not know."""
         lent, things = 0, self._things
         for (quota, _), account in self.accounts.items():
-            for new, reservation in account.reservations.items() if quota == uid else ():
+            for (_, new), reservation in account.reservations.items() if quota == uid else ():
                 replaced = things.get(reservation.replaces)
                 if new in things and replaced is not None and replaced.size is not None:
                     there = things[new].cost.get(uid, {}).get(name, 0)
@@ -284,8 +284,8 @@ class Truth:
         things = self._things
         ended = [
             (things[new].cost.get(uid, {}), kept.amount)
-            for new, kept in before.reservations.items()
-            if kept.replaces and new in things and new not in after.reservations
+            for (source, new), kept in before.reservations.items()
+            if kept.replaces and new in things and (source, new) not in after.reservations
         ]
         if not ended:
             return
@@ -323,8 +323,8 @@ class Truth:
             replaced = [kept.replaces for kept in after.reservations.values() if kept.replaces]
             if len(replaced) > len(set(replaced)):
                 raise self._broken(f"account of {uid} on {seed}: two replace the same one, of {replaced}")
-            for name, reservation in after.reservations.items():
-                if known.get(name) is not reservation:
+            for (source, name), reservation in after.reservations.items():
+                if known.get((source, name)) is not reservation:
                     self.durable[uid, name] = reservation
                     if reservation.replaces:
                         self.loans += 1
@@ -357,7 +357,7 @@ class Truth:
         return [
             kept
             for account in accounts_of
-            for new, kept in account.reservations.items()
+            for (_, new), kept in account.reservations.items()
             if kept.replaces and new in self._things
         ]
 
@@ -519,15 +519,15 @@ def _claims_more(before: Account, after: Account, name: str) -> bool:
     """Beyond what was reserved for the same object; a loan that ends does not claim what it becomes."""
     return any(
         kept.amount.get(name, 0) > (known.amount.get(name, 0) if known is not None else 0)
-        for uid, kept in after.reservations.items()
-        if (known := before.reservations.get(uid)) is not kept and not (known is not None and known.replaces)
+        for key, kept in after.reservations.items()
+        if (known := before.reservations.get(key)) is not kept and not (known is not None and known.replaces)
     )
 
 
 def _claims(before: Account, after: Account, name: str) -> bool:
     return any(
-        kept.amount.get(name, 0) and before.reservations.get(uid) is not kept
-        for uid, kept in after.reservations.items()
+        kept.amount.get(name, 0) and before.reservations.get(key) is not kept
+        for key, kept in after.reservations.items()
     )
 
 

@@ -158,7 +158,7 @@ def never_give_back(account: Account, _grant: Grant) -> Account:
 def drop_all_of_a_source(
     account: Account, epoch: int, source: str, used: Mapping[str, int], seen: Mapping[str, int], gone: object = ()
 ) -> Account:
-    every = {uid: 1 << 40 for uid, kept in account.reservations.items() if kept.source == source}
+    every = dict.fromkeys(accounts.of_source(account, source), 1 << 40)
     return _count(account, epoch, source, used, every)
 
 
@@ -182,6 +182,7 @@ def an_update_rides_on_the_creation(known: Reservation, wanted: Reservation) -> 
         amount=resources.add(known.amount, extra),
         generation=max(known.generation, wanted.generation),
         claims=known.claims + 1,
+        request=wanted.request,
     )
     return after, extra
 
@@ -227,30 +228,32 @@ def a_loan_is_counted_at_once(
     return _count(account, epoch, source, used, seen, gone)
 
 
-def _left_out(end_by_room: bool, end_by_place: bool) -> Any:
-    def count(
-        account: Account, epoch: int, source: str, used: Any, seen: Any, gone: Any, sizes: Any, present: Any
-    ) -> Account:
-        """Of each loan it is said that its older Machine is there, or that there is none of the newer one's size."""
-        lent = loans.of_source(account, source)
-        standing = {uid for uid, kept in lent.items() if kept.replaces in present}
-        ends = {uid for uid in lent if (end_by_room if uid in standing else end_by_place)}
-        kept = {uid: lent[uid] for uid in lent if uid not in ends}
-        if not kept:
-            return _count_loans(account, epoch, source, used, seen, gone, sizes, present)
-        used = resources.subtract(used, resources.total(sizes[uid] for uid in kept if uid in sizes))
-        seen = {uid: generation for uid, generation in seen.items() if uid not in kept}
-        aside = replace(account, reservations={u: k for u, k in account.reservations.items() if u not in kept})
-        counted = _count_loans(aside, epoch, source, used, seen, gone, sizes, present)
-        left = {uid: loan for uid, loan in kept.items() if uid not in gone}
-        reserved = resources.total(loan.amount for loan in (*counted.reservations.values(), *left.values()))
-        return replace(counted, reservations={**counted.reservations, **left}, reserved=reserved)
-
-    return count
+def a_loan_never_ends(
+    account: Account, epoch: int, source: str, used: Any, seen: Any, gone: Any, sizes: Any, present: Any
+) -> Account:
+    return _on_surge(account, epoch, source, used, seen, gone, sizes, loans.of_source(account, source), _count)
 
 
-a_loan_never_ends = _left_out(end_by_room=False, end_by_place=False)
-a_loan_waits_for_its_own_place = _left_out(end_by_room=False, end_by_place=True)
+def a_loan_waits_for_its_own_place(
+    account: Account, epoch: int, source: str, used: Any, seen: Any, gone: Any, sizes: Any, present: Any
+) -> Account:
+    stand = [uid for uid, kept in loans.of_source(account, source).items() if kept.replaces in present]
+
+    def count(account: Account, epoch: int, source: str, used: Any, seen: Any, gone: Any) -> Account:
+        ending = {uid: size for uid, size in sizes.items() if uid not in stand}
+        return _count_loans(account, epoch, source, used, seen, gone, ending, present)
+
+    return _on_surge(account, epoch, source, used, seen, gone, sizes, stand, count)
+
+
+def _on_surge(
+    account: Account, epoch: int, source: str, used: Any, seen: Any, gone: Any, sizes: Any, uids: Any, count: Any
+) -> Account:
+    standing = [uid for uid in uids if uid in sizes]
+    used = resources.subtract(used, resources.total(sizes[uid] for uid in standing))
+    seen = {uid: generation for uid, generation in seen.items() if uid not in standing}
+    after: Account = count(account, epoch, source, used, seen, gone)
+    return after
 
 
 # The seed's programs ---------------------------------------------------------------------------------------------
@@ -295,7 +298,7 @@ def blind_write(self: servers.Seed, key: servers.Key, account: Account, version:
 
 
 def age_of_the_first_claim(account: Account, known: evidence.FirstSeen, now: float) -> evidence.FirstSeen:
-    return {uid: (kept, known[uid][1] if uid in known else now) for uid, kept in account.reservations.items()}
+    return {key: (kept, known[key][1] if key in known else now) for key, kept in account.reservations.items()}
 
 
 async def never_there(self: Followed, _name: str, _uid: str) -> int | None:
@@ -313,7 +316,7 @@ def stale_is_zero(self: Accounts, account: Account, source: Any) -> Account:
 
 
 async def drop_early(self: Any, book: Any, quota: Any, account: Account) -> None:
-    named = {*account.used, *(kept.source for kept in account.reservations.values())}
+    named = {*account.used, *(source for source, _ in account.reservations)}
     for key in named - set(self._catalog.source_keys(quota)):
         await self._write(book, quota, _forgetting(self._accounts.term, key))
 
@@ -374,7 +377,9 @@ def a_refusal_without_the_other_seeds(
     quota: str, need: Any, used: Any, limits: Any, being_created: Any, decision_: str, **options: Any
 ) -> Any:
     refusal = _exceeded(quota, need, used, limits, being_created, decision_, **options)
-    causes = [replace(cause, message=re.sub("used [^,]+", "used 0", cause.message)) for cause in refusal.causes]
+    causes = [
+        replace(cause, message=re.sub("used ([^=]+)=[^,]+", r"used \1=0", cause.message)) for cause in refusal.causes
+    ]
     return replace(refusal, causes=causes)
 
 
@@ -518,7 +523,7 @@ ALL: tuple[Mutant, ...] = (
     ),
     Mutant(
         "release without the in-flight window",
-        ((evidence, "overdue", lambda known, _window, _now: [(uid, seen) for uid, (seen, _) in known.items()]),),
+        ((evidence, "overdue", lambda known, _window, _now: [(key, seen) for key, (seen, _) in known.items()]),),
         ("slow", "fast"),
     ),
     Mutant("no epoch check", ((accounts, "_check_epoch", lambda *_a: None),), ("sluggish", "deletes")),
@@ -661,7 +666,7 @@ ALL: tuple[Mutant, ...] = (
     Mutant("a loan waits for its own place", ((loans, "count", a_loan_waits_for_its_own_place),), ("rollouts",)),
     Mutant(
         "the place that a rollout leaves is nobody's",
-        ((loans, "_kept_in_quota", lambda account, _uid: account),),
+        ((loans, "_kept_in_quota", lambda account, _key: account),),
         ("rollouts",),
     ),
     Mutant("a surge that was withdrawn is lent", ((surge, "withdrawn", lambda *_a: {}),), ("rollouts", "names")),

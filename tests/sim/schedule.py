@@ -561,6 +561,8 @@ def _round(world: World) -> bool:
             if replica.at < len(site.api.events) and (world.working or not blind):
                 did = True
                 replica.watch(len(site.api.events))
+            if replica.error is not None:
+                raise replica.error
             leader = replica.leader
             if leader is None:
                 continue
@@ -657,7 +659,7 @@ def _tidy(world: World) -> None:
         settle(world)
     for site in world.sites.values():
         for uid, stored in site.api.ledger.items():
-            kept = {uid for uid, reservation in stored.account.reservations.items() if not reservation.replaces}
+            kept = {uid for (_, uid), reservation in stored.account.reservations.items() if not reservation.replaces}
             left = kept & (world.written | world.denied)
             left.difference_update(*(source.between for source in site.sources.values()))
             if left:
@@ -713,11 +715,11 @@ def unfinished(world: World) -> str:
                 trusted = replica.lease.trusted
                 if trusted is None or trusted > account.epoch:
                     return f"{replica.name} has seen no leader"
-            lent = {uid: loan for uid, loan in account.reservations.items() if loan.replaces}
-            if len(lent) < len(account.reservations):
-                return f"{site.name}: reservations of nothing in {name}: {sorted({*account.reservations} - {*lent})}"
-            if left := _unended(world, copy.key.uid, account, lent):
-                return f"{site.name}: {left} in {name}"
+            lent = {uid: loan for (_, uid), loan in account.reservations.items() if loan.replaces}
+            if left := {uid for (_, uid), kept in account.reservations.items() if not kept.replaces}:
+                return f"{site.name}: reservations of nothing in {name}: {sorted(left)}"
+            if stands := _unended(world, copy.key.uid, account, lent):
+                return f"{site.name}: {stands} in {name}"
             counted = {
                 resource: amount for resource, amount in resources.total(account.used.values()).items() if amount
             }

@@ -440,6 +440,7 @@ class Replica(Process):
         self.sources = sources
         self.leader: Leader | None = None
         self.asked = 0  # requests that it has not answered yet
+        self.error: Exception | None = None
         self.lease = Lease(
             cast("Cluster", servers.Leases(api)),
             "seedquota",
@@ -567,9 +568,12 @@ class Replica(Process):
 
         async def answer() -> None:
             quotas = self.view.quotas_of_project(request.project)
-            verdict = await self.admission.decide(request, replaceable if replaces else None)
+            try:
+                verdict = await self.admission.decide(request, replaceable if replaces else None)
+                heard(verdict.refusal, quotas)
+            except Exception as error:  # noqa: BLE001 (the schedule fails by it)
+                self.error = error
             self.asked -= 1
-            heard(verdict.refusal, quotas)
 
         self.asked += 1  # it goes on when an API server that was restored waits no more
         self.loop.start(answer())

@@ -6,7 +6,7 @@ Everything here is one step. Which comes next, the schedule decides (`schedule.p
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Any
 
 import msgspec
@@ -256,10 +256,10 @@ class World:
         if after.epoch != claimed[0]:
             claimed = self.claims[replica.api.name, uid, after.incarnation] = (after.epoch, len(replica.api.events))
         if after.reservations is not before.reservations:
-            for name, kept in before.reservations.items():
-                if name not in after.reservations and (thing := self.things.get(name)) is not None:
+            for (key, name), kept in before.reservations.items():
+                if (key, name) not in after.reservations and (thing := self.things.get(name)) is not None:
                     leader = replica.led.get(after.epoch, replica.leader)
-                    followed = leader.sources.get(kept.source) if leader is not None else None
+                    followed = leader.sources.get(key) if leader is not None else None
                     self.truth.dropped(uid, thing, kept, followed.seen(name) if followed is not None else None)
         if after.used is before.used or after.used == before.used or after.epoch != before.epoch:
             return
@@ -582,7 +582,7 @@ class World:
     def lent(self, uid: str) -> set[str]:
         """What stands on the quota's surge."""
         kept = [site.api.ledger.get(uid) for site in self.sites.values() if not site.dead]
-        return {new for each in kept if each for new, loan in each.account.reservations.items() if loan.replaces}
+        return {new for each in kept if each for (_, new), loan in each.account.reservations.items() if loan.replaces}
 
     def there(self, site: Site, subject: str, without: Collection[str] = ()) -> dict[str, int]:
         total: dict[str, int] = {}
