@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
 from common import account as accounts
+from common import loans
 from common.account import Account, Reservation, ReservationKey, StaleEpochError
 from common.api import PROJECTS, USER_CLUSTERS, UserCluster
 from common.kube.client import Cluster
@@ -155,8 +156,18 @@ class Counting:
                     continue
                 await self._forget_sources(book, quota, account)
                 await self._release(book, quota, account)
+                self._end_loans(account)
                 alive.add((quota.key.uid, account.incarnation))
             self._first_seen = {life: seen for life, seen in self._first_seen.items() if life in alive}
+
+    def _end_loans(self, account: Account) -> None:
+        """A loan ends in a count of its source. When there is room by another's count, or by a grant, its own may have
+        nothing new to tell."""
+        for (key, uid), kept in account.reservations.items():
+            source = self._sources.get(key) if kept.replaces else None
+            sizes = source.tally.sizes([uid]) if source is not None else {}
+            if source is not None and uid in sizes and loans.has_room(account, kept, sizes[uid]):
+                self.changed(source, freed=True)
 
     async def _forget_sources(self, book: Book, quota: Quota, account: Account) -> None:
         """A user cluster that a consistent read does not find has no Machines to count any more."""

@@ -246,8 +246,8 @@ class Truth:
             kinds.append(named - {name.removeprefix(surge.PREFIX) for name in named if name.startswith(surge.PREFIX)})
         if not all(kind & justified for kind in kinds):
             raise self._broken(
-                f"refused although there is room in {uid}: {dict(causes)}; {told.own} used there, by what the master has "
-                f"told lately {told.elsewhere} elsewhere"
+                f"refused although there is room in {uid}: {dict(causes)}; {told.own} used there, and "
+                f"{told.elsewhere} elsewhere by what the master has told lately"
             )
 
     def check(self, uid: str) -> None:

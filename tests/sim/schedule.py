@@ -680,11 +680,10 @@ def _unended(world: World, uid: str, account: Account, lent: Mapping[str, Reserv
         thing, older = world.things.get(newer), world.things.get(loan.replaces)
         if thing is None or thing.size is None:
             return f"a loan of nothing, {newer}"
-        need = resources.only(thing.size, spec.limits)
-        more = resources.subtract(need, surge.regular(loan.amount))
-        if not resources.short(more, resources.only(free, need)):
+        more = resources.subtract(thing.size, surge.regular(loan.amount))
+        if not resources.short(more, resources.only(free, surge.regular(account.granted))):
             return f"{newer} stands on surge, and there is room for it"
-        if (older is None or older.size is None) and not resources.short(need, left):
+        if (older is None or older.size is None) and not resources.short(thing.size, left):
             return f"{newer} stands on surge in place of what has gone, and there is room for it elsewhere"
     return ""
 
