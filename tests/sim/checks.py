@@ -8,7 +8,7 @@ act on, and comes down when everybody has heard (`tighten`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from common import account as accounts
@@ -150,12 +150,12 @@ class Truth:
                 ceiling[name] = max(limit, standing)
         self.check(uid)
 
-    def covered(self, uid: str) -> bool:
+    def covered(self, uid: str, use_of: Callable[[Account], ResourceList] = accounts.use) -> bool:
         """The master has heard of all use: what came before its resource had a limit is beyond what its seed holds."""
         ledger = self.ledgers.get(uid)
         for seed, holding in ledger.seeds.items() if ledger is not None else ():
             account, held = self.accounts.get((uid, seed)), grants.held(holding)
-            use = accounts.use(account) if account is not None else {}
+            use = use_of(account) if account is not None else {}
             if any(use.get(name, 0) > held.get(name, 0) for name in self.limits[uid]):
                 return False
         return ledger is not None
@@ -285,7 +285,9 @@ class Truth:
         ended = [
             (things[new].cost.get(uid, {}), kept.amount)
             for (source, new), kept in before.reservations.items()
-            if kept.replaces and new in things and (source, new) not in after.reservations
+            if kept.replaces
+            and new in things
+            and ((still := after.reservations.get((source, new))) is None or not still.replaces)
         ]
         if not ended:
             return

@@ -366,11 +366,9 @@ async def never_asks(self: Shortage, need: object, timeout: float) -> object:
 
 
 def whatever_was_deleted_here(self: Shortage, need: Any) -> Any:
-    own, self._own = self._own, lambda: {}  # type: ignore[method-assign]
-    try:
-        return _refuses(self, need)
-    finally:
-        self._own = own  # type: ignore[method-assign]
+    if self._answer is not None:
+        self._answer = replace(self._answer, own={})
+    return _refuses(self, need)
 
 
 def a_refusal_without_the_other_seeds(
@@ -668,8 +666,16 @@ ALL: tuple[Mutant, ...] = (
         "the place that a rollout leaves is nobody's",
         ((loans, "_kept_in_quota", lambda account, _key: account),),
         ("rollouts",),
+        200,
+        scenes.a_rollout_whose_older_goes_first,
     ),
-    Mutant("a surge that was withdrawn is lent", ((surge, "withdrawn", lambda *_a: {}),), ("rollouts", "names")),
+    Mutant(
+        "a surge that was withdrawn is lent",
+        ((surge, "withdrawn", lambda *_a: {}),),
+        ("rollouts",),
+        400,
+        scenes.a_surge_withdrawn,
+    ),
     Mutant("two replace the same one", ((accounts, "_is_taken", lambda *_a: False),), ("rollouts",)),
     Mutant(
         "a stale source counts as zero",
@@ -685,15 +691,27 @@ ALL: tuple[Mutant, ...] = (
     ),
     Mutant("two quotas without cancel", ((Admission, "_cancel", no_cancel),), ("nothing", "two_quotas")),
     Mutant("an answer refuses for ever", ((shortage, "FRESH", 1e9),)),
-    Mutant("what was deleted here still refuses", ((Shortage, "refuses", whatever_was_deleted_here),)),
+    Mutant(
+        "what was deleted here still refuses",
+        ((Shortage, "refuses", whatever_was_deleted_here),),
+        ("deletes",),
+        200,
+        scenes.room_at_home_after_an_answer,
+    ),
     Mutant("what others hold is refused", ((Shortage, "wait", what_is_free_here_alone),)),
     Mutant("a refusal does not add up", ((verdict, "exceeded", a_refusal_without_the_other_seeds),)),
     Mutant("what is held is shown as used", ((decision, "_seats", all_that_is_held_is_used),), ("two_seeds",)),
-    Mutant("a lowered limit is obeyed when recalled", ((accounts, "free", obey_the_limit_when_told_to),), ("limits",)),
+    Mutant(
+        "a lowered limit is obeyed when recalled",
+        ((accounts, "free", obey_the_limit_when_told_to),),
+        budget=200,
+        scene=scenes.a_lowered_limit_heard_alone,
+    ),
     Mutant(
         "an unknown outcome is read, not taken",
         ((AccountWriter, "_load", read_what_may_still_change),),
-        ("late",),
+        budget=200,
+        scene=scenes.a_count_that_arrives_late,
     ),
     Mutant("nobody asks the master", ((Shortage, "wait", never_asks),)),
     Mutant(
@@ -747,7 +765,13 @@ ALL: tuple[Mutant, ...] = (
         scenes.updates_before_the_count,
     ),
     Mutant("what nobody admitted is not covered", ((allotment, "cover", lambda _table: None),), ("slip",)),
-    Mutant("a late report covers", ((grants, "is_late", lambda *_a: False),), ("late", "master")),
+    Mutant(
+        "a late report covers",
+        ((grants, "is_late", lambda *_a: False),),
+        ("two_seeds",),
+        200,
+        scenes.a_late_report,
+    ),
     Mutant("what is silent is freed", ((decision, "_take_up", free_what_is_silent),), ("cut",)),
     Mutant(
         "a master's ledger that went back is believed",

@@ -11,6 +11,7 @@ from common import account as accounts
 from common import grants, resources, surge
 from common.account import Account, Reservation
 from common.grants import Report
+from common.resources import ResourceList
 from seed.ledger.store import Stored
 from tests.sim import faults, product
 from tests.sim.master_side import MasterReplica
@@ -688,6 +689,10 @@ def _unended(world: World, uid: str, account: Account, lent: Mapping[str, Reserv
     return ""
 
 
+def _counted(account: Account) -> ResourceList:
+    return resources.total(account.used.values())
+
+
 def _said(report: Report) -> Report:
     return msgspec.structs.replace(report, sequence=0)
 
@@ -719,9 +724,7 @@ def unfinished(world: World) -> str:
                 return f"{site.name}: reservations of nothing in {name}: {sorted(left)}"
             if stands := _unended(world, copy.key.uid, account, lent):
                 return f"{site.name}: {stands} in {name}"
-            counted = {
-                resource: amount for resource, amount in resources.total(account.used.values()).items() if amount
-            }
+            counted = {resource: amount for resource, amount in _counted(account).items() if amount}
             there = world.there(site, copy.subject, without=lent)
             if counted != there:
                 return f"{site.name} counts {counted} in {name}, there is {there}"
@@ -738,7 +741,7 @@ def unfinished(world: World) -> str:
         ledger = world.master.ledgers[spec.key.uid][0]
         if ledger.learning:
             return f"the master is learning {name}"
-        if not world.truth.covered(spec.key.uid):
+        if not world.truth.covered(spec.key.uid, _counted):
             return f"the master has not covered what there is of {name}"
         for seed, state in world.master.seeds.items():
             if state == "Lost" or world.sites[seed].dead:
