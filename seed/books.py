@@ -133,6 +133,8 @@ class Books:
             return quota if quota is not None and quota.key == key else None
 
         def on_account(account: Account | None) -> None:
+            if account is not None:
+                shortage.written(account)
             for listener in self._listeners:
                 listener(key.name, account)
 
@@ -145,4 +147,5 @@ class Books:
             on_conflict=self._on_conflict,
             trusted=self._trusted,
         )
-        return Book(writer, Shortage(writer, present), asyncio.create_task(writer.run(), name=f"ledger {key.name}"))
+        shortage = Shortage(writer, present)
+        return Book(writer, shortage, asyncio.create_task(writer.run(), name=f"ledger {key.name}"))

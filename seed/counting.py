@@ -11,6 +11,7 @@ from contextlib import suppress
 import msgspec
 
 from common import account as accounts
+from common import loans
 from common.account import Account, Reservation, ReservationKey, StaleEpochError
 from common.api import PROJECTS, USER_CLUSTERS, UserCluster
 from common.kube.client import Cluster
@@ -186,8 +187,18 @@ class Counting:
                     continue
                 await self._forget_sources(book, quota, account)
                 await self._release(book, quota, account)
+                self._end_loans(account)
                 alive.add((quota.key.uid, account.incarnation))
             self._evidence = {life: known for life, known in self._evidence.items() if life in alive}
+
+    def _end_loans(self, account: Account) -> None:
+        """A loan ends in a count of its source. When there is room by another's count, or by a grant, its own may have
+        nothing new to tell."""
+        for (key, uid), kept in account.reservations.items():
+            source = self._sources.get(key) if kept.replaces else None
+            sizes = source.tally.sizes([uid]) if source is not None else {}
+            if source is not None and uid in sizes and loans.has_room(account, kept, sizes[uid]):
+                self.changed(source, freed=True)
 
     async def _forget_sources(self, book: Book, quota: Quota, account: Account) -> None:
         """A source goes only on proof by consistent reads: that its cluster is gone, or of another subject."""

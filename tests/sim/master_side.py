@@ -81,6 +81,26 @@ class Link:
 Shown = tuple[Grant, ResourceList, tuple[OutOfReach, ...], bool, bool, int]
 
 
+class Usage(dict[str, int]):
+    """What all use together, and what was known when that was summed up."""
+
+    def __init__(self, use: ResourceList, facts: list[SeedFacts], ledger: MasterLedger) -> None:
+        super().__init__(use)
+        self._facts = facts
+        self._ledger = ledger
+
+    def but(self, seed: str) -> dict[str, int]:
+        """What the other seeds had said; of one that has said nothing yet, what it holds."""
+        said = {
+            fact.name: resources.add(fact.report.used, fact.report.reserved)
+            if fact.report is not None and not grants.is_late(holding, fact.report)
+            else resources.at_least_zero(grants.held(holding))
+            for fact in self._facts
+            if fact.name != seed and (holding := self._ledger.seeds.get(fact.name)) is not None
+        }
+        return resources.total(said.values())
+
+
 class QuotaMemory:
     def __init__(self) -> None:
         self.ledger: MasterLedger | None = None
@@ -312,7 +332,7 @@ class MasterReplica(Process):
                 heard.taken_up(fact.shown)
         if all(fact.heard for fact in facts if fact.present):
             self._settle(term, uid)
-        self._show(term, spec, memory, decided)
+        self._show(term, spec, memory, decided, facts)
         allotment = decided.allotment
         asking = any(
             seat.asking and seat.seed not in allotment.answered and seat.seed not in allotment.draining
@@ -374,11 +394,10 @@ class MasterReplica(Process):
             if seed in allotment.grants:
                 heard.granted = (now, heard.report.sequence)
 
-    def _show(self, term: Term, spec: Spec, memory: QuotaMemory, decided: Decision) -> None:
+    def _show(self, term: Term, spec: Spec, memory: QuotaMemory, decided: Decision, facts: list[SeedFacts]) -> None:
         ledger = decided.ledger
-        use = dict.fromkeys(spec.limits, 0) | resources.total(
-            resources.only(seat.use, spec.limits) for seat in decided.seats
-        )
+        total = resources.total(resources.only(seat.use, spec.limits) for seat in decided.seats)
+        use = Usage(dict.fromkeys(spec.limits, 0) | total, facts, ledger)
         for seed in ledger.seeds:
             heard = memory.heard.setdefault(seed, Heard())  # it may have been forgotten while the ledger was written
             seen, unbroken = heard.remembered

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -16,6 +16,7 @@ from common.kube.client import Cluster
 from common.kube.errors import ApiError, NotFound
 from common.kube.lease import Lease, LeaseLost, Term
 from common.kube.reflector import Change, moment
+from common.resources import ResourceList
 from seed.accounts import Accounts
 from seed.admission import Admission, Request
 from seed.books import Books
@@ -107,6 +108,14 @@ def _cluster(key: str, project: str) -> UserCluster:
     return UserCluster(Meta(key), ClusterSpec(project))
 
 
+class Decided(NamedTuple):
+    """What was known when a write was decided: the term, when each source was listed, and the limits."""
+
+    term: int
+    listed: Mapping[str, int]
+    limits: ResourceList | None
+
+
 class LedgerClient:
     """What a replica has for a store: calls that take their time, and news that come late."""
 
@@ -126,14 +135,18 @@ class LedgerClient:
         replica, api = self._replica, self._replica.api
 
         leader = replica.led.get(account.epoch, replica.leader)  # it may have waited since an earlier term
-        term = leader.accounts.term if leader is not None else replica.last_term
-        listed = {key: followed.listed_at for key, followed in leader.sources.items()} if leader is not None else {}
+        quota = replica.view.quota(key.name)
+        decided = Decided(
+            leader.accounts.term if leader is not None else replica.last_term,
+            {key: followed.listed_at for key, followed in leader.sources.items()} if leader is not None else {},
+            quota.ceilings if quota is not None and quota.key == key else None,
+        )
 
         def write() -> str:
             before = api.ledger.get(key.uid)
             written = api.save(key, account, version)
             if before is not None and before.account.incarnation == account.incarnation:
-                replica.counted(replica, key.uid, before.account, account, term, listed)
+                replica.written(replica, key.uid, before.account, account, decided)
             return written
 
         return await replica.call(f"save {key.name}", write)
@@ -440,7 +453,7 @@ class Replica(Process):
         network: Network,
         loop: Loop,
         shows: Callable[[Replica, str, Report | None], None],
-        counted: Callable[[Replica, str, Account, Account, int, Mapping[str, int]], None],
+        written: Callable[[Replica, str, Account, Account, Decided], None],
     ) -> None:
         super().__init__(name, api.name, loop)
         self.api = api
@@ -448,6 +461,7 @@ class Replica(Process):
         self.sources = sources
         self.leader: Leader | None = None
         self.asked = 0  # requests that it has not answered yet
+        self.error: Exception | None = None
         self.lease = Lease(
             cast("Cluster", servers.Leases(api)),
             "seedquota",
@@ -464,9 +478,10 @@ class Replica(Process):
         self.books = Books(cast("Catalog", self.view), cast("Store", self.store), trusted=lambda: self.lease.trusted)
         self.admission = Admission(cast("Catalog", self.view), self.books)
         self._shows = shows
-        self.counted = counted
+        self.written = written
         self.last_term = 0
         self.led: dict[int, Leader] = {}  # by term
+        self.told: dict[str, list[tuple[float, ResourceList]]] = {}  # by quota uid: the use of all that it has heard of
         self.blind_until = 0.0  # its watch brings nothing
         loop.call(self._open_books)
 
@@ -497,6 +512,8 @@ class Replica(Process):
             what, name = events[place]
             value = values[place]
             if what == "copy":
+                if value is not None:
+                    self.told.setdefault(value[0].key.uid, []).append((self.loop.time(), value[0].usage))
                 self.view.hear(name, value)
             elif what == "ledger":
                 if (heard := self.store.subscribers.get(name)) is not None:
@@ -572,9 +589,12 @@ class Replica(Process):
 
         async def answer() -> None:
             quotas = self.view.quotas_of_project(request.project)
-            verdict = await self.admission.decide(request, replaceable if replaces else None)
+            try:
+                verdict = await self.admission.decide(request, replaceable if replaces else None)
+                heard(verdict.refusal, quotas)
+            except Exception as error:  # noqa: BLE001 (the schedule fails by it)
+                self.error = error
             self.asked -= 1
-            heard(verdict.refusal, quotas)
 
         self.asked += 1  # it goes on when an API server that was restored waits no more
         self.loop.start(answer())
