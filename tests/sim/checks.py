@@ -16,6 +16,7 @@ from common.account import Account, Grant, Reservation
 from common.grants import Holding, MasterLedger, Report
 from common.resources import ResourceList
 from seed.catalog import Quota
+from tests.sim.servers import name_of
 
 
 class Violation(AssertionError):
@@ -63,10 +64,9 @@ class Wish:
 
 class Thing:
     """One object that costs. `admitted` by quota uid: what it was admitted for. `reserved`: the last of its generations
-    that needed a reservation. `resurrected`: it was deleted, and a restore brought it back under its uid; who is told
-    late of its deletion takes that for the end of it."""
+    that needed a reservation. `uid` is its name everywhere (servers.uid_of)."""
 
-    __slots__ = ("admitted", "cost", "generation", "reserved", "resurrected", "size", "source", "uid", "wishes")
+    __slots__ = ("admitted", "cost", "generation", "reserved", "size", "source", "uid", "wishes")
 
     def __init__(self, uid: str, source: str) -> None:
         self.uid = uid
@@ -74,7 +74,6 @@ class Thing:
         self.size: ResourceList | None = None
         self.generation = 0
         self.reserved = 0
-        self.resurrected = False
         self.admitted: dict[str, ResourceList] = {}
         self.wishes: list[Wish] = []
         self.cost: dict[str, ResourceList] = {}
@@ -86,7 +85,7 @@ class Truth:
         self.limits: dict[str, ResourceList] = {}
         self.ceiling: dict[str, dict[str, int]] = {}
         self.clean: dict[str, bool] = {}  # nothing has happened that excuses grants past the limit
-        self.durable: dict[tuple[str, str], Reservation] = {}
+        self.durable: dict[tuple[str, str], Reservation] = {}  # by quota uid and name of what it is for
         self.doubted: set[str] = set()  # lives of ledgers and accounts that a restore has set back
         self.ledgers: dict[str, MasterLedger] = {}
         self.accounts: dict[tuple[str, str], Account] = {}  # by quota uid and seed
@@ -220,9 +219,9 @@ class Truth:
         """As `lent`, of what there is beside what it replaces: that one of both has gone its account may not know."""
         lent = 0
         for (quota, _), account in self.accounts.items():
-            for (_, new), reservation in account.reservations.items() if quota == uid else ():
-                replaced = things.get(reservation.replaces)
-                if new in things and replaced is not None and replaced.size is not None:
+            for (source, new_uid), reservation in account.reservations.items() if quota == uid else ():
+                replaced = things.get(name_of(source, reservation.replaces))
+                if (new := name_of(source, new_uid)) in things and replaced is not None and replaced.size is not None:
                     there = things[new].cost.get(uid, {}).get(name, 0)
                     lent += min(reservation.amount.get(surge.PREFIX + name, 0), there)
         return lent
@@ -231,9 +230,9 @@ class Truth:
         """What there is past the limit without having been admitted may go while a rollout puts in its place what was
         admitted: there is no more than before."""
         ended = [
-            (things[new].cost.get(uid, {}), kept.amount)
-            for (source, new), kept in before.reservations.items()
-            if kept.replaces and new in things and (source, new) not in after.reservations
+            (things[name_of(*key)].cost.get(uid, {}), kept.amount)
+            for key, kept in before.reservations.items()
+            if kept.replaces and name_of(*key) in things and key not in after.reservations
         ]
         if not ended:
             return
@@ -267,13 +266,13 @@ class Truth:
                 raise self._broken(f"account of {uid} on {seed}: epoch {before.epoch}, then {after.epoch}")
         if before is None or after.reservations is not before.reservations:
             known = before.reservations if before is not None else {}
-            replaced = [kept.replaces for kept in after.reservations.values() if kept.replaces]
+            replaced = [(kept.source, kept.replaces) for kept in after.reservations.values() if kept.replaces]
             if len(replaced) > len(set(replaced)):
                 raise self._broken(f"account of {uid} on {seed}: two replace the same one, of {replaced}")
-            for (source, name), reservation in after.reservations.items():
-                if known.get((source, name)) is not reservation:
+            for key, reservation in after.reservations.items():
+                if known.get(key) is not reservation:
                     self.loans += bool(reservation.replaces)
-                    self.durable[uid, name] = reservation
+                    self.durable[uid, name_of(*key)] = reservation
         self.accounts[uid, seed] = after
         self._compare(uid, seed, after)
 
