@@ -14,6 +14,7 @@ import common.quantity
 import common.resources
 import seed.accounts
 import seed.counting
+import seed.evidence
 import seed.ledger.tenure
 import seed.ledger.writer
 import seed.verdict
@@ -42,6 +43,7 @@ _REPLACED = (
     (seed.accounts, "time", _time),
     (seed.accounts, "secrets", _secrets),
     (seed.counting, "time", _time),
+    (seed.evidence, "MOST_UNSEEN", 3),  # quotas are small
     (seed.ledger.tenure, "secrets", _secrets),
     (seed.ledger.writer, "time", _time),
     (seed.ledger.writer, "secrets", _secrets),
