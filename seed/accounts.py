@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping
 import msgspec
 
 from common import account as accounts
-from common import loans, resources
+from common import loans, names, resources
 from common.account import Account
 from common.api import (
     RESOURCE_QUOTAS,
@@ -32,6 +32,7 @@ from common.grants import Report, report
 from common.kube.client import Cluster
 from common.kube.controller import Controller, ReconcileHook
 from common.kube.errors import ApiError, Conflict, NotFound
+from common.resources import ResourceList
 from seed import tending
 from seed.books import Book, Books
 from seed.catalog import Catalog, Quota, project_of_key
@@ -144,23 +145,24 @@ class Accounts:
         demand = self._demands.get((quota.key.uid, source.key))
         return demand is None or source.listed_since(demand)
 
-    def counted(self, account: Account, source: Followed) -> Account:
-        """The account with what the source's watch cache holds at this very moment."""
+    def counted(self, account: Account, source: Followed, quota: Quota) -> Account:
+        """The account with what the source's watch cache holds at this very moment, as far as it matters there."""
         tally = source.tally
         reservations = account.reservations
         if tally.too_low:
             # A cloud does not tell: what was counted before may still be there, beside what was reserved since.
-            used = resources.maximum(tally.used, account.used.get(source.key, {}))
-            return accounts.count(account, self.term, source.key, used, seen={})
+            most = resources.maximum(tally.used, account.used.get(source.key, {}))
+            return accounts.count(account, self.term, source.key, _kept(most, quota), seen={})
         lent = loans.of_source(account, source.key)
+        used = _kept(tally.used_beside(reservations), quota)
         return loans.count(
             account,
             self.term,
             source.key,
-            tally.used_beside(reservations),
+            used,
             seen=tally.seen(reservations),
             gone=tally.gone(reservations),
-            sizes=tally.sizes(lent),
+            sizes={uid: resources.only(size, used) for uid, size in tally.sizes(lent).items()},
             present=tally.sizes(loan.replaces for loan in lent.values()),
         )
 
@@ -339,7 +341,7 @@ class Accounts:
             if not accounts.answers(present, grant):
                 return present, False
             for source in sources:
-                present = self.counted(present, source)
+                present = self.counted(present, source, quota)
             return accounts.reopen(present, self.term, grant), True
 
         if await book.writer.change(opened):
@@ -354,6 +356,7 @@ class Accounts:
         if account is None:
             return None
         said = report(account)
+        said = msgspec.structs.replace(said, used=_kept(said.used, quota))
         sources = Sources(self._stale(quota), tuple(self._catalog.unenforced(quota)[:MAX_NAMED]))
         now = time.monotonic()
         before = self._published.get(quota.key.uid)
@@ -393,6 +396,10 @@ class Accounts:
             for source in self._sources_of(quota)
             if source.problem is not None and source.lost_at is not None
         )[:MAX_NAMED]
+
+
+def _kept(used: ResourceList, quota: Quota) -> ResourceList:
+    return names.kept(used, quota.ceilings, names.FURTHER)
 
 
 def publish_in(

@@ -61,7 +61,7 @@ class Counting:
         self._window = in_flight_window
         self._due: dict[str, float] = {}
         self._changes: dict[str, int] = {}  # of each source since its last count
-        self._known: dict[str, Key] = {}  # quotas by name
+        self._known: dict[str, tuple[Key, frozenset[str]]] = {}  # quotas by name, and what they limit
         self._wake = asyncio.Event()
         self._first_seen: dict[str, evidence.FirstSeen] = {}  # by quota uid
 
@@ -85,12 +85,13 @@ class Counting:
             stop()
 
     def _quota_changed(self, name: str) -> None:
-        """A quota that comes, or comes back, has not been told what its sources did before."""
+        """A quota that comes, or comes back, has not been told what its sources did before. One that comes to limit
+        another resource may not have been told of that."""
         quota = self._catalog.quota(name)
         if quota is None:
             self._known.pop(name, None)
-        elif self._known.get(name) != quota.key:
-            self._known[name] = quota.key
+        elif self._known.get(name) != (known := (quota.key, frozenset(quota.ceilings))):
+            self._known[name] = known
             for key in self._catalog.source_keys(quota):
                 source = self._sources.get(key)
                 if source is not None:
@@ -120,17 +121,21 @@ class Counting:
                 continue  # a source tells when its first list is complete
             # The list that the accounts controller demanded may bring no change: then nobody else would count it.
             done = self._accounts.may_count(quota, source) and await self._write(
-                book, quota, lambda account: (self._counted(account, source), None)
+                book, quota, self._counted(source, quota)
             )
             if not done:
                 self._due.setdefault(key, time.monotonic() + RETRY_DELAY)
 
-    def _counted(self, account: Account, source: Followed) -> Account:
+    def _counted(self, source: Followed, quota: Quota) -> Callable[[Account], tuple[Account, None]]:
         """An account that was never open is counted when it opens: use in it looks like a life that was lost. But what
         it opens with may be older than this change, so that has to come again."""
-        if account.fenced and not account.granted:
-            raise _NeverOpenError
-        return self._accounts.counted(account, source)
+
+        def counted(account: Account) -> tuple[Account, None]:
+            if account.fenced and not account.granted:
+                raise _NeverOpenError
+            return self._accounts.counted(account, source, quota), None
+
+        return counted
 
     async def _write(self, book: Book, quota: Quota, change: Callable[[Account], tuple[Account, None]]) -> bool:
         try:
@@ -228,7 +233,7 @@ class Counting:
 
         def released(present: Account) -> tuple[Account, None]:
             for source in recount:
-                present = self._accounts.counted(present, source)
+                present = self._accounts.counted(present, source, quota)
             return accounts.release(present, self._accounts.term, absent), None
 
         if absent and await self._write(book, quota, released):

@@ -42,7 +42,7 @@ class Stamp(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
 
     def cost(self) -> Footprint:
         """Raises QuantityError, which a stamp with a true seal never does."""
-        return Footprint(self.provider, resources.parse(self.footprint), self.unknown)
+        return Footprint(self.provider, resources.parse(self.footprint), self.unknown).bounded()
 
 
 class State(Enum):

@@ -38,6 +38,10 @@ class MalformedLedgerError(ValueError):
     """The ledger object does not hold an account: it was edited by hand, or written by a newer version."""
 
 
+class TooLargeError(Exception):
+    """The account would not fit into one object. Nothing was written."""
+
+
 class WireAccount(Wire):
     incarnation: str
     sequence: int = 0
@@ -86,6 +90,9 @@ class LedgerHead(msgspec.Struct, kw_only=True, rename="camel"):
     incarnation: str = ""
     sequence: int = 0
 
+
+MAX_BYTES = 1_400_000  # of one object; etcd takes 1.5 MiB
+SUMMED = 16  # resources in the columns of kubectl get
 
 _RESET: list[dict[str, str]] = [{}]  # nobody applies a ledger, and who owns its fields would cost a tenth of each write
 _PLAIN = re.compile("[0-9A-Za-z_.~/-]*")
@@ -148,6 +155,7 @@ class Encoder:
         self._json = msgspec.json.Encoder()
 
     def encode(self, account: Account, version: str | None) -> bytes:
+        """Raises TooLargeError."""
         before = self._rendered
         self._rendered = {
             uid: rendered
@@ -155,11 +163,14 @@ class Encoder:
             else (reservation, f"{_quoted(uid)} {reservation_text(reservation)}")
             for uid, reservation in account.reservations.items()
         }
-        return self._json.encode(self._object(account, version))
+        encoded = self._json.encode(self._object(account, version))
+        if len(encoded) > MAX_BYTES:
+            raise TooLargeError(f"an account of {len(encoded)} bytes, at most {MAX_BYTES} can be stored")
+        return encoded
 
     def _object(self, account: Account, version: str | None) -> Ledger:
         state = "Fenced" if account.fenced else "Open"
-        names = account.granted
+        names = list(account.granted)[:SUMMED]
         return Ledger(
             metadata=LedgerMeta(
                 name=self._quota.uid,
@@ -170,7 +181,7 @@ class Encoder:
             ),
             quota=self._quota,
             summary=LedgerSummary(
-                held=resources.text(accounts.held(account)),
+                held=resources.text(resources.only(accounts.held(account), names)),
                 used=resources.text(resources.only(resources.total(account.used.values()), names)),
                 reserved=resources.text(resources.only(account.reserved, names)),
                 state=state,
