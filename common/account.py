@@ -23,6 +23,8 @@ import msgspec
 from common import names, resources, surge
 from common.resources import ResourceList
 
+ReservationKey = tuple[str, str]  # the source, and the object's uid in it: clusters from one snapshot share uids
+
 # One ledger object must stay well under etcd's 1.5 MiB, also with long names. What sources use may come to take more:
 # it is counted, not admitted.
 MAX_RESERVATIONS = 4_000
@@ -39,8 +41,9 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     `generation` is 0 for an object that was created; for one that was updated it is the metadata.generation which
     the update produces: only an observed generation at least as high proves that the count includes the update.
     `earlier` is the part of `amount` that the generations before need, while they are not counted either. `claims`
-    counts the requests that rely on it: evidence about the earlier ones says nothing of a later one. `replaces` is
-    the uid of the object in whose place a rollout puts this one, for which it may use surge (`common.loans`).
+    counts the requests that rely on it, `request` names the latest of them: evidence about an earlier one, or its end,
+    says nothing of a later one, also where that asks for the same. `replaces` is the uid of the object of the same
+    source in whose place a rollout puts this one, for which it may use surge (`common.loans`).
     """
 
     source: str
@@ -50,6 +53,7 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     earlier: ResourceList = {}
     claims: int = 1
     replaces: str = ""
+    request: str = ""
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +83,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     returned: ResourceList = {}
     used: Mapping[str, ResourceList] = {}
     reserved: ResourceList = {}
-    reservations: Mapping[str, Reservation] = {}
+    reservations: Mapping[ReservationKey, Reservation] = {}
     ask: Ask = Ask()
 
     @property
@@ -136,6 +140,11 @@ class Taken(msgspec.Struct, frozen=True):
 Outcome = Admitted | Short | Fenced | Full | Taken
 
 
+def of_source(account: Account, source: str) -> dict[str, Reservation]:
+    """By uid."""
+    return {uid: kept for (of, uid), kept in account.reservations.items() if of == source}
+
+
 def use(account: Account) -> dict[str, int]:
     """Counted and reserved: what a decision sees."""
     return resources.add(resources.total(account.used.values()), account.reserved)
@@ -159,14 +168,14 @@ def free(account: Account, limits: ResourceList) -> dict[str, int]:
 
 def length(account: Account) -> int:
     """Characters of what is reserved and used, as a ledger has it."""
-    return sum([_line(uid, kept) for uid, kept in account.reservations.items()]) + sum(
+    return sum([_line(uid, kept) for (_, uid), kept in account.reservations.items()]) + sum(
         [_MARKS + len(source) + _written(used) for source, used in account.used.items()]
     )
 
 
 def _line(uid: str, kept: Reservation) -> int:
-    amounts = _written(kept.amount) + (_written(kept.earlier) if kept.earlier else 0)
-    return _MARKS + len(uid) + len(kept.source) + len(kept.object) + len(kept.replaces) + amounts
+    parts = len(uid) + len(kept.source) + len(kept.object) + len(kept.replaces) + len(kept.request)
+    return _MARKS + parts + _written(kept.amount) + (_written(kept.earlier) if kept.earlier else 0)
 
 
 def _written(amounts: ResourceList) -> int:
@@ -190,7 +199,7 @@ class Reserving:
         self._before = account
         self._limits = limits
         self._free = free(account, limits)
-        self._reservations: dict[str, Reservation] | None = None
+        self._reservations: dict[ReservationKey, Reservation] | None = None
         self._reserved = dict(account.reserved)
         self._text = text
         self.free = self._free
@@ -210,7 +219,8 @@ class Reserving:
         if amount is not reservation.amount:
             reservation = msgspec.structs.replace(reservation, amount=amount)
         current = self._reservations if self._reservations is not None else self._before.reservations
-        known = current.get(uid)
+        key = (reservation.source, uid)
+        known = current.get(key)
         after, extra = reservation, amount
         if known is not None:
             if known.replaces and reservation.generation:
@@ -218,7 +228,7 @@ class Reserving:
             after, extra = _on_top(known, reservation)
         elif len(current) >= MAX_RESERVATIONS:
             return Full()
-        elif reservation.replaces and _is_taken(reservation.replaces, current):
+        elif reservation.replaces and _is_taken(reservation, current):
             return Taken()
         missing = resources.short(extra, self._free) | surge.withdrawn(extra, self._free)
         if missing:
@@ -229,7 +239,7 @@ class Reserving:
         self._text = text
         if self._reservations is None:
             self._reservations = dict(self._before.reservations)
-        self._reservations[uid] = after
+        self._reservations[key] = after
         for name, need in extra.items():
             self._reserved[name] = self._reserved.get(name, 0) + need
             if name in self._free:
@@ -272,20 +282,24 @@ def _on_top(known: Reservation, wanted: Reservation) -> tuple[Reservation, Resou
         generation=generation,
         earlier=earlier,
         claims=known.claims + 1,
+        request=wanted.request,
     )
     return after, extra
 
 
-def _is_taken(replaced: str, reservations: Mapping[str, Reservation]) -> bool:
-    return replaced in reservations or any(kept.replaces == replaced for kept in reservations.values())
+def _is_taken(wanted: Reservation, reservations: Mapping[ReservationKey, Reservation]) -> bool:
+    source, replaced = wanted.source, wanted.replaces
+    return (source, replaced) in reservations or any(
+        kept.replaces == replaced and kept.source == source for kept in reservations.values()
+    )
 
 
-def _drop(account: Account, uids: Iterable[str]) -> Account:
-    dropped = [uid for uid in uids if uid in account.reservations]
+def _drop(account: Account, keys: Iterable[ReservationKey]) -> Account:
+    dropped = [key for key in keys if key in account.reservations]
     if not dropped:
         return account
     kept = dict(account.reservations)
-    released = resources.total(kept.pop(uid).amount for uid in dropped)
+    released = resources.total(kept.pop(key).amount for key in dropped)
     return msgspec.structs.replace(account, reservations=kept, reserved=_less(account.reserved, released))
 
 
@@ -299,20 +313,26 @@ def cancel(account: Account, uid: str, admitted: Admitted) -> Account:
     A repeat that came since relies on the reservation: then it stays.
     """
     before, after = admitted.before, admitted.after
-    if account.reservations.get(uid) != after:
-        return account
     if before is None:
-        return _drop(account, [uid])
+        return withdraw(account, uid, after)
+    key = (after.source, uid)
+    if account.reservations.get(key) != after:
+        return account
     return msgspec.structs.replace(
         account,
-        reservations={**account.reservations, uid: before},
+        reservations={**account.reservations, key: before},
         reserved=_less(account.reserved, resources.subtract(after.amount, before.amount)),
     )
 
 
 def withdraw(account: Account, uid: str, reservation: Reservation) -> Account:
-    """Undo a claim whose request was given up before it was decided; once another request relies on it, it stays."""
-    return _drop(account, [uid]) if account.reservations.get(uid) == reservation else account
+    """Undo a claim whose request was given up before it was decided. What others rely on stays: those that came since,
+    and those on top of which it came."""
+    key = (reservation.source, uid)
+    kept = account.reservations.get(key)
+    if kept is None or kept.request != reservation.request or kept.claims > 1:
+        return account
+    return _drop(account, [key])
 
 
 def claim_epoch(account: Account, epoch: int) -> Account:
@@ -342,9 +362,9 @@ def count(
     """
     _check_epoch(account, epoch)
     covered = [
-        uid
-        for uid, reservation in account.reservations.items()
-        if reservation.source == source and (uid in gone or seen.get(uid, -1) >= reservation.generation)
+        (source, uid)
+        for uid, reservation in of_source(account, source).items()
+        if uid in gone or seen.get(uid, -1) >= reservation.generation
     ]
     after = _without_earlier(_drop(account, covered), source, seen)
     present = {name: amount for name, amount in used.items() if amount}
@@ -356,13 +376,13 @@ def count(
 def _without_earlier(account: Account, source: str, seen: Mapping[str, int]) -> Account:
     """What an update came on top of is counted now: its reservation keeps what the update itself needs."""
     counted = {
-        uid: msgspec.structs.replace(kept, amount=_less(kept.amount, kept.earlier), earlier={})
-        for uid, kept in account.reservations.items()
-        if kept.earlier and kept.source == source and seen.get(uid, -1) >= kept.generation - 1
+        (source, uid): msgspec.structs.replace(kept, amount=_less(kept.amount, kept.earlier), earlier={})
+        for uid, kept in of_source(account, source).items()
+        if kept.earlier and seen.get(uid, -1) >= kept.generation - 1
     }
     if not counted:
         return account
-    earlier = resources.total(account.reservations[uid].earlier for uid in counted)
+    earlier = resources.total(account.reservations[key].earlier for key in counted)
     return msgspec.structs.replace(
         account, reservations={**account.reservations, **counted}, reserved=_less(account.reserved, earlier)
     )
@@ -371,19 +391,19 @@ def _without_earlier(account: Account, source: str, seen: Mapping[str, int]) -> 
 def forget_source(account: Account, epoch: int, source: str) -> Account:
     """The source does not exist any more: neither do its objects."""
     _check_epoch(account, epoch)
-    after = _drop(account, [uid for uid, kept in account.reservations.items() if kept.source == source])
+    after = _drop(account, [key for key in account.reservations if key[0] == source])
     if source not in after.used:
         return after
     return msgspec.structs.replace(after, used={name: used for name, used in after.used.items() if name != source})
 
 
-def release(account: Account, epoch: int, absent: Mapping[str, Reservation]) -> Account:
+def release(account: Account, epoch: int, absent: Mapping[ReservationKey, Reservation]) -> Account:
     """Drop reservations on evidence that their objects do not exist and cannot come to exist (rule 4.5).
 
     The evidence is about the reservations as they were: one that another request has claimed since stays.
     """
     _check_epoch(account, epoch)
-    return _drop(account, [uid for uid, known in absent.items() if account.reservations.get(uid) == known])
+    return _drop(account, [key for key, known in absent.items() if account.reservations.get(key) == known])
 
 
 def ask(account: Account, limits: ResourceList, first: ResourceList, wanted: ResourceList, answered: int) -> Account:
@@ -495,6 +515,7 @@ def obey(account: Account, grant: Grant) -> Account:
 
 def check(account: Account) -> None:
     """The invariants that hold in every state; called by tests and the simulator, and once per load of a ledger."""
+    assert all(source == kept.source for (source, _), kept in account.reservations.items()), "keyed by their sources"
     reserved = resources.total(reservation.amount for reservation in account.reservations.values())
     assert _less(reserved, {}) == _less(account.reserved, {}), "reserved is the sum of the reservations"
     for name, amount in account.returned.items():

@@ -148,12 +148,12 @@ class Accounts:
     def counted(self, account: Account, source: Followed, quota: Quota) -> Account:
         """The account with what the source's watch cache holds at this very moment, as far as it matters there."""
         tally = source.tally
-        reservations = account.reservations
         if tally.too_low:
             # A cloud does not tell: what was counted before may still be there, beside what was reserved since.
             most = resources.maximum(tally.used, account.used.get(source.key, {}))
             return accounts.count(account, self.term, source.key, _kept(most, quota), seen={})
-        lent = loans.of_source(account, source.key)
+        reservations = accounts.of_source(account, source.key)
+        lent = {uid: kept for uid, kept in reservations.items() if kept.replaces}
         used = _kept(tally.used_beside(reservations), quota)
         return loans.count(
             account,

@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from common import loans, resources, surge
+from common import account as accounts
+from common import resources, surge
 from common.account import Account, Admitted, Fenced, Full, Reservation, Short, Taken
 from common.kube.errors import ApiError, Forbidden
 from common.resources import ResourceList
@@ -162,12 +163,13 @@ class Admission:
     async def _claim(self, book: Book, quota: Quota, request: Request, decision: str) -> Attempt:
         clock = asyncio.get_running_loop().time
         answer: Answer | None = None
+        reservation = msgspec.structs.replace(request.reservation, request=decision)
         while True:
             waited = answer is not None
             if request.dry_run:
-                outcome = book.writer.preview(request.uid, request.reservation)
+                outcome = book.writer.preview(request.uid, reservation)
             else:
-                outcome = await book.writer.claim(request.uid, request.reservation, request.deadline)
+                outcome = await book.writer.claim(request.uid, reservation, request.deadline)
             match outcome:
                 case Admitted():
                     admitted = None if request.dry_run else outcome
@@ -272,4 +274,4 @@ def _not_now(outcome: Fenced | Full | Taken, quota: str, decision: str) -> Refus
 
 
 def _cancelling(uid: str, admitted: Admitted) -> Callable[[Account], tuple[Account, None]]:
-    return lambda account: (loans.cancel(account, uid, admitted), None)
+    return lambda account: (accounts.cancel(account, uid, admitted), None)

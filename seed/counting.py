@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
 from common import account as accounts
-from common.account import Account, Reservation, StaleEpochError
+from common.account import Account, Reservation, ReservationKey, StaleEpochError
 from common.api import PROJECTS, USER_CLUSTERS, UserCluster
 from common.kube.client import Cluster
 from common.kube.errors import ApiError, NotFound
@@ -63,7 +63,7 @@ class Counting:
         self._changes: dict[str, int] = {}  # of each source since its last count
         self._known: dict[str, tuple[Key, frozenset[str]]] = {}  # quotas by name, and what they limit
         self._wake = asyncio.Event()
-        self._first_seen: dict[str, evidence.FirstSeen] = {}  # by quota uid
+        self._first_seen: dict[tuple[str, str], evidence.FirstSeen] = {}  # by quota uid and life of its account
 
     def changed(self, source: Followed, freed: bool) -> None:
         """The source's sum changed. `freed`: something became free."""
@@ -152,7 +152,7 @@ class Counting:
     async def _check(self) -> None:
         while True:
             await asyncio.sleep(min(CHECK_INTERVAL, self._window))
-            alive: set[str] = set()
+            alive: set[tuple[str, str]] = set()
             for quota in list(self._catalog.all_quotas()):
                 book = self._books.get(quota)
                 account = book.writer.account if book is not None else None
@@ -160,12 +160,12 @@ class Counting:
                     continue
                 await self._forget_sources(book, quota, account)
                 await self._release(book, quota, account)
-                alive.add(quota.key.uid)
-            self._first_seen = {uid: seen for uid, seen in self._first_seen.items() if uid in alive}
+                alive.add((quota.key.uid, account.incarnation))
+            self._first_seen = {life: seen for life, seen in self._first_seen.items() if life in alive}
 
     async def _forget_sources(self, book: Book, quota: Quota, account: Account) -> None:
         """A user cluster that a consistent read does not find has no Machines to count any more."""
-        named = {*account.used, *(reservation.source for reservation in account.reservations.values())}
+        named = {*account.used, *(source for source, _ in account.reservations)}
         for key in named - set(self._catalog.source_keys(quota)):
             try:
                 belongs = await self._belongs(key, quota)
@@ -193,16 +193,15 @@ class Counting:
 
     async def _release(self, book: Book, quota: Quota, account: Account) -> None:
         now = time.monotonic()
-        known = self._first_seen[quota.key.uid] = evidence.watched(
-            account, self._first_seen.get(quota.key.uid, {}), now
-        )
-        absent: dict[str, Reservation] = {}
+        life = quota.key.uid, account.incarnation
+        known = self._first_seen[life] = evidence.watched(account, self._first_seen.get(life, {}), now)
+        absent: dict[ReservationKey, Reservation] = {}
         recount: set[Followed] = set()
         kept: set[Followed] = set()  # in their counts were objects that were only reserved for
         silent: set[str] = set()
         checks = 0
-        for uid, reservation in evidence.overdue(known, self._window, now):
-            source = self._sources.get(reservation.source)
+        for (key, uid), reservation in evidence.overdue(known, self._window, now):
+            source = self._sources.get(key)
             if source is None or source.key in silent or checks == MAX_CHECKS:
                 continue
             if reservation.replaces and source.tally.sizes([uid]):
@@ -220,11 +219,11 @@ class Counting:
                 counted=bool(source.tally.seen([uid])) and not source.tally.too_low,
             ):
                 case Finding.NEVER_CAME:
-                    absent[uid] = reservation
+                    absent[key, uid] = reservation
                     if not any(reservation.amount.values()):
                         kept.add(source)
                 case Finding.NEVER_CHANGED:
-                    absent[uid] = reservation
+                    absent[key, uid] = reservation
                     recount.add(source)
                 case Finding.THERE:
                     self.changed(source, freed=True)

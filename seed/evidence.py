@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
-from common.account import Account, Reservation
+from common.account import Account, Reservation, ReservationKey
 
-FirstSeen = Mapping[str, tuple[Reservation, float]]  # by uid, monotonic
+FirstSeen = Mapping[ReservationKey, tuple[Reservation, float]]  # monotonic
 
 
 class Finding(Enum):
@@ -21,17 +21,17 @@ class Finding(Enum):
     THERE = "count the source"
 
 
-def watched(account: Account, known: FirstSeen, now: float) -> dict[str, tuple[Reservation, float]]:
+def watched(account: Account, known: FirstSeen, now: float) -> dict[ReservationKey, tuple[Reservation, float]]:
     """Since when each reservation is known. One that another request relies on since begins anew."""
     return {
-        uid: seen if (seen := known.get(uid)) is not None and seen[0] == reservation else (reservation, now)
-        for uid, reservation in account.reservations.items()
+        key: seen if (seen := known.get(key)) is not None and seen[0] == reservation else (reservation, now)
+        for key, reservation in account.reservations.items()
     }
 
 
-def overdue(known: FirstSeen, window: float, now: float) -> list[tuple[str, Reservation]]:
+def overdue(known: FirstSeen, window: float, now: float) -> list[tuple[ReservationKey, Reservation]]:
     """Those whose requests have ended one way or the other; only a read can tell which."""
-    return [(uid, reservation) for uid, (reservation, first) in known.items() if now - first > window]
+    return [(key, reservation) for key, (reservation, first) in known.items() if now - first > window]
 
 
 def conclude(reservation: Reservation, generation: int | None, *, countable: bool, counted: bool) -> Finding:

@@ -57,7 +57,7 @@ class Sum(Protocol):
     def used(self) -> ResourceList: ...
 
     def used_beside(self, reservations: Mapping[str, Reservation]) -> ResourceList:
-        """What counts of it in an account with these reservations."""
+        """What counts of it in an account with these reservations of the source, by uid."""
 
     @property
     def too_low(self) -> bool:

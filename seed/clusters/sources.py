@@ -29,7 +29,7 @@ class ProjectClusters(Fed):
         super().__init__(feed)
         self.key = clusters_key(project)
         self.project = project
-        self.tally = ClusterTally(self.key)
+        self.tally = ClusterTally()
         self._feed = feed
 
     async def generation(self, namespaced_name: str, uid: str) -> int | None:

@@ -220,7 +220,7 @@ class Truth:
         """As `lent`, of what there is beside what it replaces: that one of both has gone its account may not know."""
         lent = 0
         for (quota, _), account in self.accounts.items():
-            for new, reservation in account.reservations.items() if quota == uid else ():
+            for (_, new), reservation in account.reservations.items() if quota == uid else ():
                 replaced = things.get(reservation.replaces)
                 if new in things and replaced is not None and replaced.size is not None:
                     there = things[new].cost.get(uid, {}).get(name, 0)
@@ -232,8 +232,8 @@ class Truth:
         admitted: there is no more than before."""
         ended = [
             (things[new].cost.get(uid, {}), kept.amount)
-            for new, kept in before.reservations.items()
-            if kept.replaces and new in things and new not in after.reservations
+            for (source, new), kept in before.reservations.items()
+            if kept.replaces and new in things and (source, new) not in after.reservations
         ]
         if not ended:
             return
@@ -270,8 +270,8 @@ class Truth:
             replaced = [kept.replaces for kept in after.reservations.values() if kept.replaces]
             if len(replaced) > len(set(replaced)):
                 raise self._broken(f"account of {uid} on {seed}: two replace the same one, of {replaced}")
-            for name, reservation in after.reservations.items():
-                if known.get(name) is not reservation:
+            for (source, name), reservation in after.reservations.items():
+                if known.get((source, name)) is not reservation:
                     self.loans += bool(reservation.replaces)
                     self.durable[uid, name] = reservation
         self.accounts[uid, seed] = after
@@ -400,8 +400,8 @@ class Truth:
 
 def _claims(before: Account, after: Account, name: str) -> bool:
     return any(
-        kept.amount.get(name, 0) and before.reservations.get(uid) is not kept
-        for uid, kept in after.reservations.items()
+        kept.amount.get(name, 0) and before.reservations.get(key) is not kept
+        for key, kept in after.reservations.items()
     )
 
 

@@ -157,7 +157,7 @@ def never_give_back(account: Account, _grant: Grant) -> Account:
 def drop_all_of_a_source(
     account: Account, epoch: int, source: str, used: Mapping[str, int], seen: Mapping[str, int], gone: object = ()
 ) -> Account:
-    every = {uid: 1 << 40 for uid, kept in account.reservations.items() if kept.source == source}
+    every = dict.fromkeys(accounts.of_source(account, source), 1 << 40)
     return _count(account, epoch, source, used, every)
 
 
@@ -181,6 +181,7 @@ def an_update_rides_on_the_creation(known: Reservation, wanted: Reservation) -> 
         amount=resources.add(known.amount, extra),
         generation=max(known.generation, wanted.generation),
         claims=known.claims + 1,
+        request=wanted.request,
     )
     return after, extra
 
@@ -268,7 +269,7 @@ def blind_write(self: servers.Seed, key: servers.Key, account: Account, version:
 
 
 def age_of_the_first_claim(account: Account, known: evidence.FirstSeen, now: float) -> evidence.FirstSeen:
-    return {uid: (kept, known[uid][1] if uid in known else now) for uid, kept in account.reservations.items()}
+    return {key: (kept, known[key][1] if key in known else now) for key, kept in account.reservations.items()}
 
 
 async def never_there(self: Followed, _name: str, _uid: str) -> int | None:
@@ -286,7 +287,7 @@ def stale_is_zero(self: Accounts, account: Account, source: Any, quota: Any) -> 
 
 
 async def drop_early(self: Any, book: Any, quota: Any, account: Account) -> None:
-    named = {*account.used, *(kept.source for kept in account.reservations.values())}
+    named = {*account.used, *(source for source, _ in account.reservations)}
     for key in named - set(self._catalog.source_keys(quota)):
         await self._write(book, quota, _forgetting(self._accounts.term, key))
 
@@ -447,7 +448,7 @@ ALL: tuple[Mutant, ...] = (
     ),
     Mutant(
         "release without the in-flight window",
-        ((evidence, "overdue", lambda known, _window, _now: [(uid, seen) for uid, (seen, _) in known.items()]),),
+        ((evidence, "overdue", lambda known, _window, _now: [(key, seen) for key, (seen, _) in known.items()]),),
         ("slow", "fast"),
     ),
     Mutant("no epoch check", ((accounts, "_check_epoch", lambda *_a: None),), ("sluggish", "deletes")),

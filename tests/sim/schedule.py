@@ -643,7 +643,7 @@ def _end_rollouts(world: World, *, given_up: bool) -> None:
     world.rolling.clear()
     if given_up:
         kept = (stored.account.reservations for site in world.sites.values() for stored in site.api.ledger.values())
-        uids += [uid for reservations in kept for uid, loan in reservations.items() if loan.replaces]
+        uids += [uid for reservations in kept for (_, uid), loan in reservations.items() if loan.replaces]
     for uid in uids:
         if (thing := world.things.get(uid)) is not None:
             world.delete(thing)
@@ -657,7 +657,7 @@ def _tidy(world: World) -> None:
         settle(world)
     for site in world.sites.values():
         for uid, stored in site.api.ledger.items():
-            kept = {uid for uid, reservation in stored.account.reservations.items() if not reservation.replaces}
+            kept = {uid for (_, uid), reservation in stored.account.reservations.items() if not reservation.replaces}
             left = kept & (world.written | world.denied)
             left.difference_update(*(source.between for source in site.sources.values()))
             if left:

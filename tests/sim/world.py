@@ -254,10 +254,10 @@ class World:
         if after.epoch != claimed[0]:
             claimed = self.claims[replica.api.name, uid, after.incarnation] = (after.epoch, len(replica.api.events))
         if after.reservations is not before.reservations:
-            for name, kept in before.reservations.items():
-                if name not in after.reservations and (thing := self.things.get(name)) is not None:
+            for (key, name), kept in before.reservations.items():
+                if (key, name) not in after.reservations and (thing := self.things.get(name)) is not None:
                     leader = replica.led.get(after.epoch, replica.leader)
-                    followed = leader.sources.get(kept.source) if leader is not None else None
+                    followed = leader.sources.get(key) if leader is not None else None
                     self.truth.dropped(uid, thing, kept, followed.seen(name) if followed is not None else None)
         if after.used is before.used or after.used == before.used or after.epoch != before.epoch:
             return

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from common import account as accounts
-from common.account import Account, Reservation
+from common.account import Account, Admitted, Reservation
 from common.api import report_to_wire
 from common.grants import report
 from common.kube.client import Cluster
@@ -21,6 +21,7 @@ from common.kube.meta import ObjectMeta
 from common.kube.reflector import Change
 from seed import counting as countings
 from seed.accounts import Accounts
+from seed.admission import Request
 from seed.catalog import clusters_key
 from seed.clusters.kinds import NOTHING, ONE, Owned
 from seed.clusters.tally import ClusterTally
@@ -80,7 +81,7 @@ class FakeClusters(FakeSource):
 
     def __init__(self) -> None:
         super().__init__()
-        self.tally = cast(Tally, ClusterTally(CLUSTERS_KEY))
+        self.tally = cast(Tally, ClusterTally())
 
     def listed_since(self, _token: ListToken) -> bool:
         return True
@@ -171,6 +172,24 @@ async def leading(
 async def reserve(world: SeedWorld, name: str, cpu: str = "8", generation: int = 0) -> None:
     kept = Reservation(source=KEY, object=f"ns/{name}", amount=nanos(f"cpu={cpu}"), generation=generation)
     await world.book().writer.claim(f"{name}-uid", kept)
+
+
+async def update(world: SeedWorld, name: str, cpu: str) -> Admitted:
+    """By a request of its own, as the webhook asks."""
+    more = nanos(f"cpu={cpu}")
+    found = await world.admission.decide(
+        Request(
+            uid=f"{name}-uid",
+            project=PROJECT,
+            need=more,
+            reservation=Reservation(source=KEY, object=f"ns/{name}", amount=more, generation=2),
+            dry_run=False,
+            deadline=asyncio.get_running_loop().time() + 30,
+        )
+    )
+    (attempt,) = found.attempts
+    assert attempt.admitted is not None
+    return attempt.admitted
 
 
 def use(world: SeedWorld) -> int:
@@ -326,6 +345,37 @@ async def test_another_request_for_the_same_object_starts_the_window_anew(monkey
             await leader.counting._release(book, quota, world.account())
             assert use(world) == 10
         now += WINDOW * 0.2
+        await leader.counting._release(book, quota, world.account())
+        assert use(world) == 8
+
+
+@pytest.mark.parametrize("undone", ["released", "cancelled"])
+async def test_an_update_that_is_tried_again_when_its_evidence_falls_due_has_an_age_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, undone: str
+) -> None:
+    """Nobody looks between the end of the first try and the second, which asks for the very same."""
+    now = 100.0
+    monkeypatch.setattr(countings, "time", SimpleNamespace(monotonic=lambda: now))
+    async with seed_world() as world:
+        book = await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=8")
+        quota = world.catalog.quota("project-alpha")
+        assert quota is not None
+        leader = Leading(world)
+        await leader.accounts._tend(quota, book)
+        leader.source.lists = 2
+        leader.there("a")
+        attempt = await update(world, "a", "2")
+        await leader.counting._release(book, quota, world.account())
+        now += WINDOW * 1.1
+        if undone == "released":
+            await leader.counting._release(book, quota, world.account())
+        else:
+            await book.writer.change(lambda account: (accounts.cancel(account, "a-uid", attempt), None))
+        assert use(world) == 8
+        await update(world, "a", "2")
+        await leader.counting._release(book, quota, world.account())
+        assert use(world) == 10, "the second may still be stored"
+        now += WINDOW * 1.1
         await leader.counting._release(book, quota, world.account())
         assert use(world) == 8
 

@@ -7,17 +7,19 @@ from common.account import Account, Reservation
 from seed import evidence
 from seed.evidence import Finding
 
+KEY = ("ns/a", "u")
+
 
 def reservation(**facts: object) -> Reservation:
     return msgspec.structs.replace(Reservation(source="ns/a", object="ns/m", amount={"cpu": 1}), **facts)
 
 
 def test_a_reservation_is_overdue_only_after_the_window_since_it_was_seen_as_it_is():
-    first = Account(incarnation="a", reservations={"u": reservation()})
+    first = Account(incarnation="a", reservations={KEY: reservation()})
     known = evidence.watched(first, {}, now=10.0)
     assert evidence.overdue(known, 5.0, now=15.0) == []
-    assert evidence.overdue(known, 5.0, now=15.1) == [("u", reservation())]
-    claimed_again = Account(incarnation="a", reservations={"u": reservation(claims=2)})
+    assert evidence.overdue(known, 5.0, now=15.1) == [(KEY, reservation())]
+    claimed_again = Account(incarnation="a", reservations={KEY: reservation(claims=2)})
     known = evidence.watched(claimed_again, known, now=15.1)
     assert evidence.overdue(known, 5.0, now=20.0) == []
     assert evidence.watched(Account(incarnation="a"), known, now=21.0) == {}
