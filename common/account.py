@@ -166,6 +166,11 @@ def free(account: Account, limits: ResourceList) -> dict[str, int]:
     }
 
 
+def ever_limited(account: Account, limits: ResourceList) -> Collection[str]:
+    """Also what is not limited any more: it is held still, and may be limited again at any moment."""
+    return limits.keys() | account.granted.keys()
+
+
 def length(account: Account) -> int:
     """Characters of what is reserved and used, as a ledger has it."""
     return sum([_line(uid, kept) for (_, uid), kept in account.reservations.items()]) + sum(
@@ -197,7 +202,7 @@ class Reserving:
     def __init__(self, account: Account, limits: ResourceList, text: int | None = None) -> None:
         """`text`: the account's `length`, where it is known."""
         self._before = account
-        self._limits = limits
+        self._limited = ever_limited(account, limits)
         self._free = free(account, limits)
         self._reservations: dict[ReservationKey, Reservation] | None = None
         self._reserved = dict(account.reserved)
@@ -215,7 +220,7 @@ class Reserving:
         """Of what it needs, the account keeps what matters by now (`names.kept`)."""
         if self._before.fenced:
             return Fenced()
-        amount = names.kept(reservation.amount, self._limits)
+        amount = names.kept(reservation.amount, self._limited)
         if amount is not reservation.amount:
             reservation = msgspec.structs.replace(reservation, amount=amount)
         current = self._reservations if self._reservations is not None else self._before.reservations

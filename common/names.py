@@ -35,7 +35,7 @@ def is_valid(name: str) -> bool:
 
 
 def kept(amounts: ResourceList, limits: Container[str], further: int = 0) -> ResourceList:
-    """What an account keeps of them: what its quota limits, the base names, and up to `further` others.
+    """What an account keeps of them: what its quota limits or has limited, the base names, and up to `further` others.
 
     Names of a surge stay, also of one that the quota does not have any more: a claim on that is refused by its name.
     """

@@ -151,10 +151,10 @@ class Accounts:
         if tally.too_low:
             # A cloud does not tell: what was counted before may still be there, beside what was reserved since.
             most = resources.maximum(tally.used, account.used.get(source.key, {}))
-            return accounts.count(account, self.term, source.key, _kept(most, quota), seen={})
+            return accounts.count(account, self.term, source.key, _kept(most, account, quota), seen={})
         reservations = accounts.of_source(account, source.key)
         lent = {uid: kept for uid, kept in reservations.items() if kept.replaces}
-        used = _kept(tally.used_beside(reservations), quota)
+        used = _kept(tally.used_beside(reservations), account, quota)
         return loans.count(
             account,
             self.term,
@@ -356,7 +356,7 @@ class Accounts:
         if account is None:
             return None
         said = report(account)
-        said = msgspec.structs.replace(said, used=_kept(said.used, quota))
+        said = msgspec.structs.replace(said, used=_kept(said.used, account, quota))
         sources = Sources(self._stale(quota), tuple(self._catalog.unenforced(quota)[:MAX_NAMED]))
         now = time.monotonic()
         before = self._published.get(quota.key.uid)
@@ -398,8 +398,8 @@ class Accounts:
         )[:MAX_NAMED]
 
 
-def _kept(used: ResourceList, quota: Quota) -> ResourceList:
-    return names.kept(used, quota.ceilings, names.FURTHER)
+def _kept(used: ResourceList, account: Account, quota: Quota) -> ResourceList:
+    return names.kept(used, accounts.ever_limited(account, quota.ceilings), names.FURTHER)
 
 
 def publish_in(
