@@ -93,6 +93,7 @@ class LedgerHead(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 MAX_BYTES = 1_400_000  # of one object; etcd takes 1.5 MiB
+MAX_SOURCES = 10_000  # API servers are slow with objects of more fields
 SUMMED = 16  # resources in the columns of kubectl get
 
 _RESET: list[dict[str, str]] = [{}]  # nobody applies a ledger, and who owns its fields would cost a tenth of each write
@@ -159,6 +160,8 @@ class Encoder:
 
     def encode(self, account: Account, version: str | None) -> bytes:
         """Raises TooLargeError."""
+        if len(account.used) > MAX_SOURCES:
+            raise TooLargeError(f"an account of {len(account.used)} sources, at most {MAX_SOURCES} can be stored")
         before = self._rendered
         self._rendered = {
             key: rendered

@@ -11,6 +11,7 @@ from common.names import MAX_COUNTERS
 from common.quantity import UNIT
 from seed.ledger.encoding import (
     MAX_BYTES,
+    MAX_SOURCES,
     SUMMED,
     Encoder,
     MalformedLedgerError,
@@ -159,9 +160,11 @@ def test_a_ledger_edited_by_hand_is_an_error_that_says_what_is_wrong(raw: bytes,
         decode(raw)
 
 
-def test_an_account_that_does_not_fit_into_one_object_is_not_even_sent() -> None:
-    used = {f"{number:063}/{'c' * 253}": {"cpu": UNIT} for number in range(MAX_BYTES // 300)}
-    with pytest.raises(TooLargeError, match=f"at most {MAX_BYTES} can be stored"):
+@pytest.mark.parametrize("sources", [MAX_BYTES // 300, MAX_SOURCES + 1])
+def test_an_account_that_does_not_fit_into_one_object_is_not_even_sent(sources: int) -> None:
+    long = "c" * 253 if sources <= MAX_SOURCES else "c"
+    used = {f"{number:063}/{long}": {"cpu": UNIT} for number in range(sources)}
+    with pytest.raises(TooLargeError, match=f"at most ({MAX_BYTES}|{MAX_SOURCES}) can be stored"):
         Encoder(KEY, "seedquota").encode(Account(incarnation="l", used=used), "1")
 
 
