@@ -306,6 +306,7 @@ class Machine(msgspec.Struct, frozen=True):
     metadata: ObjectMeta
     resources: Mapping[str, int]
     unknown: tuple[str, ...] = ()
+    excess: str = ""
 
 
 def uid_of(name: str) -> str:
