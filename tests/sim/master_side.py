@@ -105,7 +105,7 @@ class Usage(dict[str, int]):
 class QuotaMemory:
     def __init__(self) -> None:
         self.ledger: MasterLedger | None = None
-        self.known: MasterLedger | None = None  # as it was last known to be durable, while that is in doubt
+        self.known: MasterLedger | None = None  # what is in the ledger that is read next; None: not in doubt
         self.version: int | None = None
         self.heard: dict[str, Heard] = {}
         self.wanted: dict[str, Shown] = {}  # what each seed's copy shall show
@@ -313,7 +313,6 @@ class MasterReplica(Process):
         try:
             await self._decide_with(term, spec, memory)
         except (ApiError, ConflictError):
-            memory.known, memory.ledger = memory.ledger or memory.known, None
             self.loop.call_later(POLL_ASK, term.due.__setitem__, spec.key.name, None)
         except Exception as error:  # noqa: BLE001 (the schedule fails by it)
             self.error = error
@@ -325,10 +324,12 @@ class MasterReplica(Process):
         if memory.ledger is None:
             memory.ledger, memory.version = await self._load(spec)
         now = self.loop.time()
-        known, memory.known = memory.known, None
         before = memory.ledger
-        if known is not None and grants.went_back(before, known):
-            before = decision.forgotten(before, self._token())
+        if memory.known is not None:
+            if grants.went_back(before, memory.known):
+                before = decision.forgotten(before, self._token())
+            else:
+                memory.known = None
         facts = [
             memory.heard.setdefault(seed, Heard()).facts(
                 seed, self.seeds.get(seed), term.links.get(seed) or Link(), now
@@ -343,6 +344,7 @@ class MasterReplica(Process):
         if ledger != memory.ledger:
             await self._persist(spec.key.name, memory, uid, ledger)
             self._note(spec, ledger)
+        memory.known = None
         for fact in facts:
             if (heard := memory.heard.get(fact.name)) is not None:
                 heard.taken_up(fact.shown)
@@ -362,9 +364,15 @@ class MasterReplica(Process):
 
     async def _persist(self, name: str, memory: QuotaMemory, uid: str, ledger: MasterLedger) -> None:
         api, version = self.api, memory.version
-        memory.version = await self.network.call(
-            f"save ledger {name}", self, api, lambda: api.save(uid, ledger, version), away("master")
-        )
+        try:
+            memory.version = await self.network.call(
+                f"save ledger {name}", self, api, lambda: api.save(uid, ledger, version), away("master")
+            )
+        except (ApiError, ConflictError):
+            assert memory.ledger is not None, "a decision begins with a ledger"
+            memory.known = memory.known or grants.certain(memory.ledger, ledger)
+            memory.ledger = None
+            raise
         memory.ledger = ledger
 
     async def _load(self, spec: Spec) -> tuple[MasterLedger, int]:

@@ -309,10 +309,10 @@ def lists_from_before(self: Accounts, quota: Any, source: Any) -> bool:
     return bool(source.counted)
 
 
-def stale_is_zero(self: Accounts, account: Account, source: Any) -> Account:
+def stale_is_zero(self: Accounts, account: Account, source: Any, quota: Any) -> Account:
     if source.problem is not None:
         return accounts.count(account, self.term, source.key, {}, seen={})
-    return _counted(self, account, source)
+    return _counted(self, account, source, quota)
 
 
 async def drop_early(self: Any, book: Any, quota: Any, account: Account) -> None:

@@ -25,7 +25,7 @@ from common.kube.client import Cluster
 from common.kube.errors import ApiError, NotFound
 from common.kube.lease import Lease, LeaseLost, Term
 from common.kube.meta import ObjectMeta
-from common.kube.reflector import Change, Reflector
+from common.kube.reflector import Change, Reflector, moment
 from common.resources import ResourceList
 from seed.accounts import Accounts
 from seed.admission import Admission, Request
@@ -63,9 +63,9 @@ class View(Catalog):
         for name, organization in api.projects.items():
             self.hear("project", name, organization)
 
-    def source_keys(self, quota: Quota) -> list[str]:
+    def sources_of(self, project: str) -> list[str]:
         """Only user clusters are simulated, not that they themselves are counted."""
-        return [key for key in super().source_keys(quota) if project_of_key(key) is None]
+        return [key for key in super().sources_of(project) if project_of_key(key) is None]
 
     def hear(self, what: str, name: str, value: Any) -> None:
         if what == "copy":
@@ -178,6 +178,8 @@ class Followed:
         self.at = 0
         self.listing = False
         self.listed_at = 0  # the number of events of the seed's API server when the last complete list began
+        self.listed_from = 0  # the moment at which it began
+        self._outages = -1  # of the source when that was taken: each ends the watch
         self._replica = replica
         self._store: dict[str, Machine] = {}
         self._wanted = 1
@@ -187,7 +189,11 @@ class Followed:
 
     @property
     def wants_list(self) -> bool:
-        return not self.listing and self._wanted > self._done
+        return not self.listing and (self._wanted > self._done or not self.live)
+
+    @property
+    def live(self) -> bool:
+        return self._outages == self.source.outages
 
     @property
     def settled(self) -> bool:
@@ -232,20 +238,20 @@ class Followed:
         self._replica.loop.start(self._list(self._started))
 
     async def _list(self, number: int) -> None:
-        source = self.source
+        source, began = self.source, moment()
         try:
-            objects, at, listed_at = await self._replica.network.call(
+            objects, at, listed_at, outages = await self._replica.network.call(
                 f"list {self.key}",
                 self._replica,
                 source,
-                lambda: (dict(source.machines), len(source.log), len(self._replica.api.events)),
+                lambda: (dict(source.machines), len(source.log), len(self._replica.api.events), source.outages),
                 away(self.key),
             )
         except ApiError:
             self.listing = False
             self._fail()
             return
-        self.listing, self.listed_at = False, listed_at
+        self.listing, self.listed_at, self.listed_from, self._outages = False, listed_at, began, outages
         source.between.update(new.metadata.uid for _, new in source.log[self.at : at] if new is not None)
         source.between.difference_update(objects)
         before, self._store, self.at = self._store, objects, at
@@ -357,29 +363,23 @@ class SeedClient:
         self._replica = replica
 
     async def get(self, resource: object, name: str, namespace: str | None = None) -> object:
+        found = await self.find(resource, name, namespace)
+        if found is None:
+            raise NotFound(404, "NotFound", name)
+        return found
+
+    async def find(self, resource: object, name: str, namespace: str | None = None) -> object | None:
         api = self._replica.api
 
-        def read() -> object:
+        def read() -> object | None:
             if resource is RESOURCE_QUOTAS:
-                if (both := api.copies.get(name)) is None:
-                    raise NotFound(404, "NotFound", name)
-                return both[1]
+                return api.copies[name][1] if name in api.copies else None
             if resource is PROJECTS:
-                if name not in api.projects:
-                    raise NotFound(404, "NotFound", name)
-                return _project(name, api.projects[name])
+                return _project(name, api.projects[name]) if name in api.projects else None
             key = f"{namespace}/{name}"
-            if key not in api.clusters:
-                raise NotFound(404, "NotFound", name)
-            return _cluster(key, api.clusters[key])
+            return _cluster(key, api.clusters[key]) if key in api.clusters else None
 
         return await self._replica.network.call(f"get {name}", self._replica, api, read, away(api.name))
-
-    async def find(self, resource: object, name: str, namespace: str | None = None) -> object:
-        try:
-            return await self.get(resource, name, namespace)
-        except NotFound:
-            return None
 
     async def apply(self, _resource: object, body: dict[str, Any], **_options: object) -> None:
         api, replica = self._replica.api, self._replica
