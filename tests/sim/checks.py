@@ -8,7 +8,7 @@ act on, and comes down when everybody has heard (`tighten`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from common import account as accounts
@@ -248,6 +248,9 @@ class Truth:
                 f"refused although there is room in {uid}: {dict(causes)}; {told.own} used there, and "
                 f"{told.elsewhere} elsewhere by what the master has told lately"
             )
+
+    def unasked(self, thing: Thing, quotas: Collection[str]) -> Violation:
+        return self._broken(f"{thing.uid} was admitted, and not all of {sorted(quotas)} were asked")
 
     def check(self, uid: str) -> None:
         total, ceilings = self.totals[uid], self.ceiling[uid]

@@ -662,8 +662,8 @@ def a_surge_withdrawn(play: Play) -> None:
 
 
 def room_at_home_after_an_answer(play: Play) -> None:
-    """The quota is full, and a seed was told so. What is deleted there is its own to use, though the master has not
-    heard of it."""
+    """The quota is full, and a seed was told so. What is deleted there is its own to use, though the master does not
+    know."""
     world = play.world
     for site in play.sites(1):
         play.fill(site)

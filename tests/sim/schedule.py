@@ -99,6 +99,7 @@ class Chaos:
             (0.5 * swarm["seeds"], self.seeds),
             (0.5 * swarm["lost"], self.lost),
             (0.8 * swarm["clusters"], self.clusters),
+            (0.8 * swarm["projects"], self.projects),
         ]
         acts = [(weight, act) for weight, act in acts if weight]
         self.acts = [act for _, act in acts]
@@ -205,6 +206,8 @@ class Chaos:
         name = self.rng.choice(list(world.master.quotas) or ["a"])
         if self.rng.random() < 0.3:
             master.sync(name, seed)
+            for project in list(world.master.projects):
+                master.sync_project(project, seed)
         if master.term.due:
             name = next(iter(master.term.due))
         master.decide(name)
@@ -510,6 +513,18 @@ class Chaos:
         elif len(site.sources) < 3:
             self.world.add_cluster(site, f"{site.name}/{self.world.token()}", self.rng.choice("ab"))
 
+    def projects(self) -> None:
+        """One is deleted for a while, or its copy on a seed is by somebody who should not."""
+        world, site = self.world, self.site()
+        if not world.master.projects or not world.master.up:
+            return
+        project = self.rng.choice(list(world.master.projects))
+        if self.rng.random() < 0.4:
+            world.master.write_project(project, None)
+            world.later.append((world.now + self.rng.choice((2.0, 8.0, 20.0)), world.projects_return))
+        elif site is not None and site.api.up:
+            site.api.write_project(project, None)
+
 
 # Quiet ---------------------------------------------------------------------------------------------------------------
 
@@ -601,6 +616,8 @@ def _master_round(world: World, master: MasterReplica) -> bool:
         link = term.links.get(seed)
         if link is None or link.at < len(api.events) or link.connected != world.network.reaches("master", api):
             master.follow(seed, lambda _at, end: end)
+        for project in {**master.projects, **(link.projects if link is not None else {})}:
+            did |= master.sync_project(project, seed)
         for name in {**master.quotas, **(link.copies if link is not None else {})}:
             did |= master.sync(name, seed)
     for name in list(term.due):
@@ -754,6 +771,8 @@ def unfinished(world: World) -> str:
                 continue
             if name not in world.apis[seed].copies:
                 return f"{seed} has no copy of {name}"
+            if world.apis[seed].projects != world.master.projects:
+                return f"{seed} has not the Projects that the master has"
             if (holding := ledger.seeds.get(seed)) is None or not holding.learned:
                 return f"the master does not know what {seed} holds of {name}"
     return ""
