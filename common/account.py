@@ -22,6 +22,8 @@ import msgspec
 from common import resources, surge
 from common.resources import ResourceList
 
+ReservationKey = tuple[str, str]  # the source, and the object's uid in it: clusters from one snapshot share uids
+
 MAX_RESERVATIONS = 4_000  # one ledger object must stay well under etcd's 1.5 MiB, also with long names
 
 
@@ -35,8 +37,9 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     `generation` is 0 for an object that was created; for one that was updated it is the metadata.generation which
     the update produces: only an observed generation at least as high proves that the count includes the update.
     `earlier` is the part of `amount` that the generations before need, while they are not counted either. `claims`
-    counts the requests that rely on it: evidence about the earlier ones says nothing of a later one. `replaces` is
-    the uid of the object in whose place a rollout puts this one, for which it may use surge (`common.loans`).
+    counts the requests that rely on it, `request` names the latest of them: evidence about an earlier one, or its end,
+    says nothing of a later one, also where that asks for the same. `replaces` is the uid of the object of the same
+    source in whose place a rollout puts this one, for which it may use surge (`common.loans`).
     """
 
     source: str
@@ -46,6 +49,7 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     earlier: ResourceList = {}
     claims: int = 1
     replaces: str = ""
+    request: str = ""
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +66,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     `incarnation` names this life of the account, `master` the life of the master's ledger whose grants it accepts,
     `sequence` counts the writes, `epoch` is the lease term of the leader that may count. `fenced_at` is the sequence
     on which the last fence was put; `in_doubt`, while fenced: the ledger itself may be older than what it was.
+    `held_back`: the sources in which much was admitted that did not appear. No more is created there until that went.
     """
 
     incarnation: str
@@ -75,8 +80,9 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     returned: ResourceList = {}
     used: Mapping[str, ResourceList] = {}
     reserved: ResourceList = {}
-    reservations: Mapping[str, Reservation] = {}
+    reservations: Mapping[ReservationKey, Reservation] = {}
     ask: Ask = Ask()
+    held_back: tuple[str, ...] = ()
 
     @property
     def fenced(self) -> bool:
@@ -125,11 +131,20 @@ class Full(msgspec.Struct, frozen=True):
     """The account holds MAX_RESERVATIONS already: wait until the leader has counted some."""
 
 
+class HeldBack(msgspec.Struct, frozen=True):
+    """Too much was admitted from this source that did not appear: wait until the leader has released some."""
+
+
 class Taken(msgspec.Struct, frozen=True):
     """What it would replace is not counted yet, or is being replaced already; or what it would change is on loan."""
 
 
-Outcome = Admitted | Short | Fenced | Full | Taken
+Outcome = Admitted | Short | Fenced | Full | HeldBack | Taken
+
+
+def of_source(account: Account, source: str) -> dict[str, Reservation]:
+    """By uid."""
+    return {uid: kept for (of, uid), kept in account.reservations.items() if of == source}
 
 
 def use(account: Account) -> dict[str, int]:
@@ -139,6 +154,11 @@ def use(account: Account) -> dict[str, int]:
 
 def held(account: Account) -> dict[str, int]:
     return resources.subtract(account.granted, account.returned)
+
+
+def sources(account: Account) -> set[str]:
+    """Those that were counted, or for whose objects something is reserved."""
+    return {*account.used, *(source for source, _ in account.reservations)}
 
 
 def free(account: Account, limits: ResourceList) -> dict[str, int]:
@@ -159,7 +179,7 @@ class Reserving:
     def __init__(self, account: Account, limits: ResourceList) -> None:
         self._before = account
         self._free = free(account, limits)
-        self._reservations: dict[str, Reservation] | None = None
+        self._reservations: dict[ReservationKey, Reservation] | None = None
         self._reserved = dict(account.reserved)
         self.free = self._free
 
@@ -167,7 +187,8 @@ class Reserving:
         if self._before.fenced:
             return Fenced()
         current = self._reservations if self._reservations is not None else self._before.reservations
-        known = current.get(uid)
+        key = (reservation.source, uid)
+        known = current.get(key)
         after, extra = reservation, reservation.amount
         if known is not None:
             if known.replaces and reservation.generation:
@@ -175,14 +196,16 @@ class Reserving:
             after, extra = _on_top(known, reservation)
         elif len(current) >= MAX_RESERVATIONS:
             return Full()
-        elif reservation.replaces and _is_taken(reservation.replaces, current):
+        elif reservation.source in self._before.held_back and not reservation.generation:
+            return HeldBack()
+        elif reservation.replaces and _is_taken(reservation, current):
             return Taken()
         missing = resources.short(extra, self._free) | surge.withdrawn(extra, self._free)
         if missing:
             return Short(missing)
         if self._reservations is None:
             self._reservations = dict(self._before.reservations)
-        self._reservations[uid] = after
+        self._reservations[key] = after
         for name, need in extra.items():
             self._reserved[name] = self._reserved.get(name, 0) + need
             if name in self._free:
@@ -220,20 +243,24 @@ def _on_top(known: Reservation, wanted: Reservation) -> tuple[Reservation, Resou
         generation=generation,
         earlier=earlier,
         claims=known.claims + 1,
+        request=wanted.request,
     )
     return after, extra
 
 
-def _is_taken(replaced: str, reservations: Mapping[str, Reservation]) -> bool:
-    return replaced in reservations or any(kept.replaces == replaced for kept in reservations.values())
+def _is_taken(wanted: Reservation, reservations: Mapping[ReservationKey, Reservation]) -> bool:
+    source, replaced = wanted.source, wanted.replaces
+    return (source, replaced) in reservations or any(
+        kept.replaces == replaced and kept.source == source for kept in reservations.values()
+    )
 
 
-def _drop(account: Account, uids: Iterable[str]) -> Account:
-    dropped = [uid for uid in uids if uid in account.reservations]
+def _drop(account: Account, keys: Iterable[ReservationKey]) -> Account:
+    dropped = [key for key in keys if key in account.reservations]
     if not dropped:
         return account
     kept = dict(account.reservations)
-    released = resources.total(kept.pop(uid).amount for uid in dropped)
+    released = resources.total(kept.pop(key).amount for key in dropped)
     return msgspec.structs.replace(account, reservations=kept, reserved=_less(account.reserved, released))
 
 
@@ -247,20 +274,26 @@ def cancel(account: Account, uid: str, admitted: Admitted) -> Account:
     A repeat that came since relies on the reservation: then it stays.
     """
     before, after = admitted.before, admitted.after
-    if account.reservations.get(uid) != after:
-        return account
     if before is None:
-        return _drop(account, [uid])
+        return withdraw(account, uid, after)
+    key = (after.source, uid)
+    if account.reservations.get(key) != after:
+        return account
     return msgspec.structs.replace(
         account,
-        reservations={**account.reservations, uid: before},
+        reservations={**account.reservations, key: before},
         reserved=_less(account.reserved, resources.subtract(after.amount, before.amount)),
     )
 
 
 def withdraw(account: Account, uid: str, reservation: Reservation) -> Account:
-    """Undo a claim whose request was given up before it was decided; once another request relies on it, it stays."""
-    return _drop(account, [uid]) if account.reservations.get(uid) == reservation else account
+    """Undo a claim whose request was given up before it was decided. What others rely on stays: those that came since,
+    and those on top of which it came."""
+    key = (reservation.source, uid)
+    kept = account.reservations.get(key)
+    if kept is None or kept.request != reservation.request or kept.claims > 1:
+        return account
+    return _drop(account, [key])
 
 
 def claim_epoch(account: Account, epoch: int) -> Account:
@@ -290,9 +323,9 @@ def count(
     """
     _check_epoch(account, epoch)
     covered = [
-        uid
-        for uid, reservation in account.reservations.items()
-        if reservation.source == source and (uid in gone or seen.get(uid, -1) >= reservation.generation)
+        (source, uid)
+        for uid, reservation in of_source(account, source).items()
+        if uid in gone or seen.get(uid, -1) >= reservation.generation
     ]
     after = _without_earlier(_drop(account, covered), source, seen)
     present = {name: amount for name, amount in used.items() if amount}
@@ -304,13 +337,13 @@ def count(
 def _without_earlier(account: Account, source: str, seen: Mapping[str, int]) -> Account:
     """What an update came on top of is counted now: its reservation keeps what the update itself needs."""
     counted = {
-        uid: msgspec.structs.replace(kept, amount=_less(kept.amount, kept.earlier), earlier={})
-        for uid, kept in account.reservations.items()
-        if kept.earlier and kept.source == source and seen.get(uid, -1) >= kept.generation - 1
+        (source, uid): msgspec.structs.replace(kept, amount=_less(kept.amount, kept.earlier), earlier={})
+        for uid, kept in of_source(account, source).items()
+        if kept.earlier and seen.get(uid, -1) >= kept.generation - 1
     }
     if not counted:
         return account
-    earlier = resources.total(account.reservations[uid].earlier for uid in counted)
+    earlier = resources.total(account.reservations[key].earlier for key in counted)
     return msgspec.structs.replace(
         account, reservations={**account.reservations, **counted}, reserved=_less(account.reserved, earlier)
     )
@@ -319,19 +352,26 @@ def _without_earlier(account: Account, source: str, seen: Mapping[str, int]) -> 
 def forget_source(account: Account, epoch: int, source: str) -> Account:
     """The source does not exist any more: neither do its objects."""
     _check_epoch(account, epoch)
-    after = _drop(account, [uid for uid, kept in account.reservations.items() if kept.source == source])
+    after = _drop(account, [key for key in account.reservations if key[0] == source])
     if source not in after.used:
         return after
     return msgspec.structs.replace(after, used={name: used for name, used in after.used.items() if name != source})
 
 
-def release(account: Account, epoch: int, absent: Mapping[str, Reservation]) -> Account:
+def release(account: Account, epoch: int, absent: Mapping[ReservationKey, Reservation]) -> Account:
     """Drop reservations on evidence that their objects do not exist and cannot come to exist (rule 4.5).
 
     The evidence is about the reservations as they were: one that another request has claimed since stays.
     """
     _check_epoch(account, epoch)
-    return _drop(account, [uid for uid, known in absent.items() if account.reservations.get(uid) == known])
+    return _drop(account, [key for key, known in absent.items() if account.reservations.get(key) == known])
+
+
+def hold_back(account: Account, epoch: int, sources: Collection[str]) -> Account:
+    """From these nothing more is created, and from no others."""
+    _check_epoch(account, epoch)
+    held_back = tuple(sorted(sources))
+    return account if held_back == account.held_back else msgspec.structs.replace(account, held_back=held_back)
 
 
 def ask(account: Account, limits: ResourceList, first: ResourceList, wanted: ResourceList, answered: int) -> Account:
@@ -442,6 +482,7 @@ def obey(account: Account, grant: Grant) -> Account:
 
 def check(account: Account) -> None:
     """The invariants that hold in every state; called by tests and the simulator, and once per load of a ledger."""
+    assert all(source == kept.source for (source, _), kept in account.reservations.items()), "keyed by their sources"
     reserved = resources.total(reservation.amount for reservation in account.reservations.values())
     assert _less(reserved, {}) == _less(account.reserved, {}), "reserved is the sum of the reservations"
     for name, amount in account.returned.items():

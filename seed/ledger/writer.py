@@ -18,8 +18,19 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from common import account as accounts
-from common import loans
-from common.account import Account, Admitted, Fenced, Full, Grant, Outcome, Reservation, Reserving, Short, Taken
+from common.account import (
+    Account,
+    Admitted,
+    Fenced,
+    Full,
+    Grant,
+    HeldBack,
+    Outcome,
+    Reservation,
+    Reserving,
+    Short,
+    Taken,
+)
 from common.resources import ResourceList
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.store import ConflictError, Key, Store, Stored, StoreUnavailableError
@@ -269,18 +280,18 @@ class AccountWriter:
             _fail(entry, error)
             self._withdraw(entry)
 
-    def _withdraw(self, entry: _Claim | _Change[object]) -> None:
-        """Nobody was told yes, but the claim is in the ledger, or may be: without this it would stay until evidence.
-
-        Only a creation's uid names one request. An update is tried again with an equal claim, perhaps through another
-        replica, and what that one was given must stay.
-        """
+    def _withdraw(self, entry: _Claim | _Change[object], written: Admitted | None = None) -> None:
+        """Nobody was told yes, but the claim is in the ledger, or may be: without this it would stay until evidence."""
         if not isinstance(entry, _Claim) or self._stopped or len(self._waiting) >= MAX_WAITING:
             return
-        if entry.reservation.generation:
-            return
         uid, reservation = entry.uid, entry.reservation
-        withdrawn = self.change(lambda account: (loans.withdraw(account, uid, reservation), None))
+
+        def withdraw(account: Account) -> tuple[Account, None]:
+            if written is not None:
+                return accounts.cancel(account, uid, written), None
+            return accounts.withdraw(account, uid, reservation), None
+
+        withdrawn = self.change(withdraw)
         withdrawn.add_done_callback(lambda ended: None if ended.cancelled() else ended.exception())
 
     async def _commit(self, batch: list[_Claim | _Change[object]], *, read: bool = False) -> None:
@@ -309,7 +320,7 @@ class AccountWriter:
             self._on_write(self._took, len(batch))
             self._loaded = True
             self._written(before, Stored(after, version))
-        elif not read and any(isinstance(outcome, Short | Fenced | Full | Taken) for outcome in outcomes):
+        elif not read and any(isinstance(outcome, Short | Fenced | Full | HeldBack | Taken) for outcome in outcomes):
             # No write proved that the account is as it was known, and others write too: nobody is denied from memory.
             await self._load()
             if self._known is not before:
@@ -317,8 +328,8 @@ class AccountWriter:
                 return
         for entry, outcome in zip(batch, outcomes, strict=True):
             if entry.future.done():
-                if isinstance(outcome, Admitted) and outcome.before is None:
-                    self._withdraw(entry)
+                if isinstance(outcome, Admitted):
+                    self._withdraw(entry, outcome)
                 continue
             if isinstance(outcome, Exception):
                 entry.future.set_exception(outcome)

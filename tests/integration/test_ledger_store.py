@@ -130,6 +130,10 @@ def reservation(uid: str, cpu: int = 1) -> Reservation:
     return Reservation(source="ns/c1", object=f"ns/{uid}", amount={"cpu": cpu * UNIT})
 
 
+def uids(account: Account) -> set[str]:
+    return {uid for _, uid in account.reservations}
+
+
 async def claim(writer: AccountWriter, uid: str, cpu: int = 1) -> Outcome:
     async with asyncio.timeout(30):
         return await writer.claim(uid, reservation(uid, cpu))
@@ -238,7 +242,7 @@ async def test_two_replicas_race_for_one_account_and_fill_it_exactly(replicas: t
     account = (await stored(one, key)).account
     accounts.check(account)
     admitted = {uid for uid, outcome in outcomes if isinstance(outcome, Admitted)}
-    assert admitted | {uid for uid in account.reservations if uid.startswith("rest")} == set(account.reservations)
+    assert admitted | {uid for uid in uids(account) if uid.startswith("rest")} == uids(account)
     assert accounts.use(account) == {"cpu": 1000 * UNIT}
     assert all(isinstance(outcome, Admitted | Short) for _, outcome in outcomes)
     assert isinstance(rest[-1], Short)
@@ -351,11 +355,12 @@ async def test_a_replica_that_hears_nothing_denies_nobody_who_would_fit(
 async def test_an_account_full_of_long_names_is_stored(api: ApiServer, key: Key) -> None:
     async with api_server_store(api) as store:
         amount = {"cpu": 8 * UNIT, "machines": UNIT, "memory": 2**34 * UNIT, "storage": 2**36 * UNIT}
+        source = f"{'n' * 40}/{'c' * 20}"
         full = msgspec.structs.replace(
             ACCOUNT,
             reservations={
-                f"6d2b4f0e-55a3-4f3e-9a42-{number:012}": Reservation(
-                    source=f"{'n' * 40}/{'c' * 20}", object=f"kube-system/{'m' * 63}", amount=amount
+                (source, f"6d2b4f0e-55a3-4f3e-9a42-{number:012}"): Reservation(
+                    source=source, object=f"kube-system/{'m' * 63}", amount=amount, request=f"{number:08}"
                 )
                 for number in range(MAX_RESERVATIONS)
             },
@@ -400,7 +405,7 @@ async def test_an_api_server_that_hangs_is_unavailable_within_the_webhooks_time(
         assert isinstance(await claim(writer, "after", 998), Admitted)
         account = (await stored(store, key)).account
         accounts.check(account)
-        assert {"before", "after"} <= set(account.reservations) <= {"before", "meanwhile", "after"}
+        assert {"before", "after"} <= uids(account) <= {"before", "meanwhile", "after"}
 
 
 async def test_killed_in_the_middle_of_a_storm_it_loses_no_admission_that_was_answered(
@@ -428,6 +433,6 @@ async def test_killed_in_the_middle_of_a_storm_it_loses_no_admission_that_was_an
         await clients
         account = (await stored(store, key)).account
         accounts.check(account)
-        assert admitted <= set(account.reservations)
+        assert admitted <= uids(account)
         assert accounts.use(account)["cpu"] <= 1000 * UNIT
         assert unknown > 0, "it was not killed in the middle"

@@ -16,6 +16,7 @@ import seed.accounts
 import seed.counting
 import seed.ledger.tenure
 import seed.ledger.writer
+import seed.verdict
 from seed.shortage import Shortage
 
 
@@ -24,6 +25,12 @@ def _now() -> float:
 
 
 _source: list[Callable[[], str]] = [str]
+
+
+def _token() -> str:
+    return _source[0]()
+
+
 _time = SimpleNamespace(monotonic=_now)
 _secrets = SimpleNamespace(token_hex=lambda _bytes: _source[0]())
 _writes = count()
@@ -38,6 +45,7 @@ _REPLACED = (
     (seed.ledger.tenure, "secrets", _secrets),
     (seed.ledger.writer, "time", _time),
     (seed.ledger.writer, "secrets", _secrets),
+    (seed.verdict, "decision_id", _token),
 )
 
 
