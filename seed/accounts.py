@@ -19,7 +19,7 @@ from typing import NamedTuple
 import msgspec
 
 from common import account as accounts
-from common import loans, resources
+from common import loans, names, resources
 from common.account import Account
 from common.api import (
     RESOURCE_QUOTAS,
@@ -34,7 +34,8 @@ from common.kube.client import Cluster
 from common.kube.controller import Controller, ReconcileHook
 from common.kube.errors import ApiError, Conflict, NotFound
 from common.kube.reflector import moment
-from seed import tending
+from common.resources import ResourceList
+from seed import tending, unsized
 from seed.books import Book, Books
 from seed.catalog import Catalog, Quota, project_of_key
 from seed.ledger.encoding import MalformedLedgerError
@@ -43,6 +44,7 @@ from seed.ledger.writer import NoAccountError
 from seed.opening import Opening
 from seed.source import Followed
 from seed.tending import Progress, SourceFacts
+from seed.unsized import Rest
 
 log = logging.getLogger(__name__)
 
@@ -54,14 +56,16 @@ STALE_STEP = 60  # the published age of a stale source grows in steps of so many
 
 
 class Sources(msgspec.Struct, frozen=True):
-    """What the master is told of sources beside their use: whose is an old one, and where Machines are not checked."""
+    """What the master is told of sources beside their use: whose is an old one, and where Machines are not checked. And
+    which `generation` of the quota's copy all replicas have."""
 
     stale: tuple[StaleSource, ...] = ()
     unenforced: tuple[str, ...] = ()
+    generation: int | None = None
 
     @property
-    def names(self) -> tuple[list[str], tuple[str, ...]]:
-        return [source.source for source in self.stale], self.unenforced
+    def names(self) -> tuple[list[str], tuple[str, ...], int | None]:
+        return [source.source for source in self.stale], self.unenforced, self.generation
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -101,9 +105,12 @@ class Accounts:
         cold: bool,
         raise_term: Callable[[int], Awaitable[int]],
         in_flight_window: float,
+        known: Callable[[Quota], int | None] = lambda _quota: None,
         on_reconcile: ReconcileHook | None = None,
     ) -> None:
+        """`known`: which generation of the quota's copy all replicas have."""
         self.term = term
+        self._known = known
         self._since = since
         self._cold = cold
         self._raise_term = raise_term
@@ -121,6 +128,7 @@ class Accounts:
         self._without_copy: dict[str, float] = {}  # quota name -> since when (monotonic) its copy is missed
         self._lists_from: dict[str, int] = {}  # by quota uid: the moment after which a list must begin to be counted
         self._demands: dict[tuple[str, str], Demand] = {}  # by quota uid and source
+        self._unsized: dict[tuple[str, str], Rest] = {}  # likewise
         self._progress: dict[str, Progress] = {}  # by quota uid
         self._published: dict[str, Published] = {}
 
@@ -141,9 +149,12 @@ class Accounts:
             for demand in self._demands.values():
                 demand.task.cancel()
 
+    def look_at(self, name: str) -> None:
+        self._controller.queue.add(name)
+
     def look_again(self, project: str) -> None:
         """Something about the project's sources changed."""
-        for quota in self._catalog.quotas_of_project(project):
+        for quota in self._books.quotas_of(project):
             self._controller.queue.add(quota.name)
 
     def may_count(self, quota: Quota, source: Followed) -> bool:
@@ -159,28 +170,34 @@ class Accounts:
         self._demand(quota, source)
         return False
 
-    def counted(self, account: Account, source: Followed) -> Account:
-        """The account with what the source's watch cache holds at this very moment."""
+    def counted(self, account: Account, source: Followed, quota: Quota) -> Account:
+        """The account with what the source's watch cache holds at this very moment, as far as it matters there."""
         tally = source.tally
-        if tally.too_low:
-            # A cloud does not tell: what was counted before may still be there, beside what was reserved since.
-            used = resources.maximum(tally.used, account.used.get(source.key, {}))
-            return accounts.count(account, self.term, source.key, used, seen={})
         reservations = accounts.of_source(account, source.key)
-        lent = {uid: kept for uid, kept in reservations.items() if kept.replaces}
+        known = self._unsized.get((quota.key.uid, source.key))
+        if known is None or known.line is not tally.line:
+            rest = unsized.first(account.used.get(source.key, {}), reservations, tally)
+        else:
+            rest = unsized.then(known, reservations, tally)
         # A backup that is restored there brings back what was deleted, with the generations that it had: what was known
         # before says nothing of an update since. That an object was created stays true.
         sure = reservations if source.live else {uid: kept for uid, kept in reservations.items() if not kept.generation}
-        return loans.count(
+        seen = tally.seen(sure)
+        lent = {uid: kept for uid, kept in reservations.items() if kept.replaces}
+        used = _kept(unsized.used(rest, reservations, tally), account, quota)
+        sizes = tally.sizes(uid for uid in lent if uid in seen)
+        after = loans.count(
             account,
             self.term,
             source.key,
-            tally.used_beside(reservations),
-            seen=tally.seen(sure),
+            used,
+            seen=seen,
             gone=tally.gone(sure),
-            sizes=tally.sizes(lent),
+            sizes={uid: resources.only(size, used) for uid, size in sizes.items()},
             present=tally.sizes(loan.replaces for loan in lent.values()),
         )
+        self._unsized[quota.key.uid, source.key] = rest  # also if this is never written: it says what the tally lacks
+        return after
 
     def _begin(self, name: str) -> None:
         self._controller.queue.add(name)
@@ -235,6 +252,7 @@ class Accounts:
             self._lists_from.pop(key.uid, None)
             for demanded in [demanded for demanded in self._demands if demanded[0] == key.uid]:
                 self._demands.pop(demanded).task.cancel()
+            self._unsized = {count: rest for count, rest in self._unsized.items() if count[0] != key.uid}
             log.info("account deleted with its quota", extra={"quota": name})
         if quota is not None:
             self._keys[name] = quota.key
@@ -245,7 +263,7 @@ class Accounts:
         account = book.writer.account
         if (account is not None and account.epoch == self.term) or "clusters" in quota.limits:
             return False
-        return all(project_of_key(key) is not None for key in self._catalog.source_keys(quota))
+        return all(project_of_key(key) is not None for key in self._books.source_keys(quota))
 
     async def _exists(self, key: Key) -> bool:
         try:
@@ -265,6 +283,7 @@ class Accounts:
         if account.epoch > self.term:
             # The lease object began anew below the epoch that the account has seen.
             self.term = await self._raise_term(account.epoch)
+            self._unsized.clear()  # somebody else counted meanwhile
             for other in self._catalog.all_quotas():
                 self._controller.queue.add(other.name)
         before = self._progress.get(uid, Progress())
@@ -272,7 +291,7 @@ class Accounts:
             account,
             quota.grant,
             before,
-            self._source_facts(quota),
+            self._source_facts(quota, account),
             term=self.term,
             window=self._window,
             now=time.monotonic(),
@@ -326,15 +345,24 @@ class Accounts:
             fenced = news.nonce == nonce
             log.info("account taken over", extra={"quota": quota.name, "epoch": term, "fenced": fenced})
 
-    def _source_facts(self, quota: Quota) -> list[SourceFacts]:
+    def _source_facts(self, quota: Quota, account: Account) -> list[SourceFacts]:
         """Of every source that there is, also of those that nobody follows yet."""
         facts = []
-        for key in self._catalog.source_keys(quota):
+        for key in self._books.source_keys(quota):
             source = self._sources.get(key)
             countable = source is not None and self.may_count(quota, source)
             unreachable = source is not None and source.problem is not None
             facts.append(SourceFacts(key, countable=countable, unreachable=unreachable))
+        if quota.kind == "organization" and account.fenced:
+            known = {fact.key for fact in facts}
+            strays = (key for key in self._catalog.strays() if key not in known and self._may_use(quota, key))
+            facts.extend(SourceFacts(key, countable=False, unreachable=True) for key in strays)
         return facts
+
+    def _may_use(self, quota: Quota, key: str) -> bool:
+        """False where it is known that there is nothing in the source that the quota limits."""
+        source = self._sources.get(key)
+        return source is None or not source.counted or bool(resources.only(source.tally.used, quota.ceilings))
 
     def _demand_all(self, quota: Quota) -> None:
         """Whatever is counted from now on must come from a list that begins after this moment."""
@@ -366,14 +394,14 @@ class Accounts:
             if not accounts.answers(present, grant):
                 return present, False
             for source in sources:
-                present = self.counted(present, source)
+                present = self.counted(present, source, quota)
             return accounts.reopen(present, self.term, grant), True
 
         if await book.writer.change(opened):
             log.info("account opened", extra={"quota": quota.name, "held": resources.text(grant.granted)})
 
     def _sources_of(self, quota: Quota) -> list[Followed]:
-        found = (self._sources.get(key) for key in self._catalog.source_keys(quota))
+        found = (self._sources.get(key) for key in self._books.source_keys(quota))
         return [source for source in found if source is not None]
 
     async def _publish(self, quota: Quota, book: Book) -> float | None:
@@ -381,13 +409,15 @@ class Accounts:
         if account is None:
             return None
         said = report(account)
-        sources = Sources(self._stale(quota), tuple(self._catalog.unenforced(quota)[:MAX_NAMED]))
+        said = msgspec.structs.replace(said, used=_kept(said.used, account, quota))
+        unenforced = tuple(self._catalog.unenforced(quota)[:MAX_NAMED])
+        sources = Sources(self._stale(quota), unenforced, self._known(quota))
         now = time.monotonic()
         before = self._published.get(quota.key.uid)
         if before is not None and before.copy_uid != quota.copy_uid:
             before = None  # the copy was made anew, without what we said
         if before is None and quota.published is not None:
-            known = Sources(tuple(quota.published_stale), tuple(quota.published_unenforced))
+            known = Sources(tuple(quota.published_stale), tuple(quota.published_unenforced), quota.published_generation)
             before = Published(quota.copy_uid, quota.published, known, now)
             self._published[quota.key.uid] = before  # the intervals run from here: a predecessor's clock says nothing
         wait = publish_in(before, said, sources, quota.published, now)
@@ -397,7 +427,10 @@ class Accounts:
             return wait
         status = {
             "account": msgspec.structs.replace(
-                report_to_wire(said), stale=list(sources.stale), unenforced=list(sources.unenforced)
+                report_to_wire(said),
+                stale=list(sources.stale),
+                unenforced=list(sources.unenforced),
+                enforced_generation=sources.generation,
             ),
             "localUsage": wire_quantities(resources.only(accounts.use(account), quota.ceilings)),
         }
@@ -420,6 +453,10 @@ class Accounts:
             for source in self._sources_of(quota)
             if source.problem is not None and source.lost_at is not None
         )[:MAX_NAMED]
+
+
+def _kept(used: ResourceList, account: Account, quota: Quota) -> ResourceList:
+    return names.kept(used, accounts.ever_limited(account, quota.ceilings), names.FURTHER)
 
 
 def publish_in(

@@ -62,11 +62,25 @@ Replaceable = Callable[[], Awaitable[Sequence[str]]]
 
 
 class Admission:
-    def __init__(self, catalog: Catalog, books: Books) -> None:
+    def __init__(self, catalog: Catalog, books: Books, deaf: Callable[[], str | None] = lambda: None) -> None:
+        """`deaf`: why this replica may not know what limits whom (seed/replicas.py)."""
         self._catalog = catalog
         self._books = books
+        self._deaf = deaf
+
+    def undecided(self, request: Request | None = None) -> Verdict | None:
+        """What everybody is told while this replica must not admit anything."""
+        why = self._deaf()
+        if why is None:
+            return None
+        decision = verdict.decision_id()
+        refusal = verdict.unavailable("of the project", why, decision)
+        return Verdict(decision=decision, refusal=refusal, request=request)
 
     async def decide(self, request: Request, replaceable: Replaceable | None = None) -> Verdict:
+        undecided = self.undecided(request)
+        if undecided is not None:
+            return undecided
         decision = verdict.decision_id()
         if self._catalog.may_belong(request.project):
             why = f"what limits project {request.project} has not come from the master"
@@ -236,9 +250,12 @@ class Admission:
     def _near(self, book: Book, quota: Quota, request: Request) -> Sequence[str]:
         after: dict[str, int] = {}
         near = False
-        usage, use, needs = quota.global_usage, book.use, request.need
-        for name, limit in quota.limits.items():
-            need, known, own = needs.get(name, 0), usage.get(name, 0), use.get(name, 0)
+        usage, use = quota.global_usage, book.use
+        for name, need in request.need.items():
+            limit = quota.limits.get(name)
+            if limit is None or need <= 0:
+                continue
+            known, own = usage.get(name, 0), use.get(name, 0)
             # What the master knew did not include this one; what was admitted never exceeds the limit.
             elsewhere = known + need
             if elsewhere > limit:
@@ -250,7 +267,7 @@ class Admission:
                 near = True
         if not near:
             return ()
-        warning = verdict.near_limit(quota.name, after, quota.limits, quota.warn_at_percent)
+        warning = verdict.near_limit(quota.name, after, resources.only(quota.limits, after), quota.warn_at_percent)
         return () if warning is None else (warning,)
 
     def _warned(self, book: Book, quota: Quota, need: ResourceList) -> Attempt:

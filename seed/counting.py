@@ -11,10 +11,11 @@ from contextlib import suppress
 import msgspec
 
 from common import account as accounts
+from common import loans
 from common.account import Account, Reservation, ReservationKey, StaleEpochError
 from common.api import PROJECTS, USER_CLUSTERS, UserCluster
 from common.kube.client import Cluster
-from common.kube.errors import ApiError, NotFound
+from common.kube.errors import ApiError
 from seed import evidence
 from seed.accounts import Accounts
 from seed.books import Book, Books
@@ -72,7 +73,7 @@ class Counting:
         self._window = in_flight_window
         self._due: dict[str, float] = {}
         self._changes: dict[str, int] = {}  # of each source since its last count
-        self._known: dict[str, Key] = {}  # quotas by name
+        self._known: dict[str, tuple[Key, frozenset[str]]] = {}  # quotas by name, and what they limit
         self._wake = asyncio.Event()
         self._evidence: dict[tuple[str, str], _Evidence] = {}  # by quota uid and life of its account
 
@@ -96,16 +97,23 @@ class Counting:
             stop()
 
     def _quota_changed(self, name: str) -> None:
-        """A quota that comes, or comes back, has not been told what its sources did before."""
+        """A quota that comes, or comes back, has not been told what its sources did before, nor has an organization's
+        of a project that joins it. One that comes to limit another resource may not have been told of that."""
         quota = self._catalog.quota(name)
         if quota is None:
             self._known.pop(name, None)
-        elif self._known.get(name) != quota.key:
-            self._known[name] = quota.key
-            for key in self._catalog.source_keys(quota):
-                source = self._sources.get(key)
-                if source is not None:
-                    self.changed(source, freed=True)
+            return
+        known = quota.key, frozenset(quota.ceilings)
+        new = self._known.get(name) != known
+        self._known[name] = known
+        if not new and quota.kind != "organization":
+            return
+        book = self._books.get(quota)
+        account = book.writer.account if book is not None else None
+        for key in self._books.source_keys(quota):
+            source = self._sources.get(key)
+            if source is not None and (new or account is None or key not in account.used):
+                self.changed(source, freed=True)
 
     async def _count_when_due(self) -> None:
         while True:
@@ -125,13 +133,13 @@ class Counting:
         source = self._sources.get(key)
         if source is None:
             return
-        for quota in self._catalog.quotas_of_project(source.project):
+        for quota in self._books.quotas_of(source.project):
             book = self._books.get(quota)
             if book is None or not source.counted:
                 continue  # a source tells when its first list is complete
             # The list that the accounts controller demanded may bring no change: then nobody else would count it.
             done = self._accounts.may_count(quota, source) and await self._write(
-                book, quota, lambda account: (self._counted(account, source), None)
+                book, quota, self._counted(source, quota)
             )
             if not done or self._withheld(book, source):
                 self._due.setdefault(key, time.monotonic() + RETRY_DELAY)
@@ -146,12 +154,16 @@ class Counting:
             and any(kept.generation for kept in accounts.of_source(account, source.key).values())
         )
 
-    def _counted(self, account: Account, source: Followed) -> Account:
+    def _counted(self, source: Followed, quota: Quota) -> Callable[[Account], tuple[Account, None]]:
         """An account that was never open is counted when it opens: use in it looks like a life that was lost. But what
         it opens with may be older than this change, so that has to come again."""
-        if account.fenced and not account.granted:
-            raise _NeverOpenError
-        return self._accounts.counted(account, source)
+
+        def counted(account: Account) -> tuple[Account, None]:
+            if account.fenced and not account.granted:
+                raise _NeverOpenError
+            return self._accounts.counted(account, source, quota), None
+
+        return counted
 
     async def _write(self, book: Book, quota: Quota, change: Callable[[Account], tuple[Account, None]]) -> bool:
         try:
@@ -176,36 +188,52 @@ class Counting:
                     continue
                 await self._forget_sources(book, quota, account)
                 await self._release(book, quota, account)
+                self._end_loans(account)
                 alive.add((quota.key.uid, account.incarnation))
             self._evidence = {life: known for life, known in self._evidence.items() if life in alive}
 
+    def _end_loans(self, account: Account) -> None:
+        """A loan ends in a count of its source. When there is room by another's count, or by a grant, its own may have
+        nothing new to tell."""
+        for (key, uid), kept in account.reservations.items():
+            source = self._sources.get(key) if kept.replaces else None
+            sizes = source.tally.sizes([uid]) if source is not None else {}
+            if source is not None and uid in sizes and loans.has_room(account, kept, sizes[uid]):
+                self.changed(source, freed=True)
+
     async def _forget_sources(self, book: Book, quota: Quota, account: Account) -> None:
-        """A user cluster that a consistent read does not find has no Machines to count any more."""
-        named = {*account.used, *(source for source, _ in account.reservations)}
-        for key in named - set(self._catalog.source_keys(quota)):
+        """A source goes only on proof by consistent reads: that its cluster is gone, or of another subject."""
+        counted = set(self._books.source_keys(quota))
+        for key in accounts.sources(account) - counted:
             try:
-                belongs = await self._belongs(key, quota)
-            except NotFound:
-                belongs = False
+                gone = not await self._belongs(key, quota)
             except ApiError:
                 continue
-            if not belongs and await self._write(book, quota, _forgetting(self._accounts.term, key)):
+            if gone and await self._write(book, quota, _forgetting(self._accounts.term, key)):
                 log.info("source forgotten", extra={"quota": quota.name, "cluster": key})
+        for key in counted - set(self._catalog.source_keys(quota)):
+            if project_of_key(key) is not None and account.used.get(key) == {}:
+                await self._write(book, quota, _forgetting_nothing(self._accounts.term, key))
 
     async def _belongs(self, key: str, quota: Quota) -> bool:
-        """By a consistent read. Raises ApiError."""
-        if (project := project_of_key(key)) is not None:
-            joined = (await self._cluster.get(PROJECTS, project)).spec.organization
-            return (quota.kind, quota.subject) in (("project", project), ("organization", joined))
-        found = await self._find(key)
-        quotas = self._catalog.quotas_of_project(found.spec.project) if found is not None else []
-        return any(other.key == quota.key for other in quotas)
+        """By consistent reads. A Project that is not there tells nothing: it may be put back. Raises ApiError."""
+        project = project_of_key(key)
+        if project is None:
+            cluster = await self._find(key)
+            if cluster is None:
+                return False
+            project = cluster.spec.project
+        if quota.kind == "organization":
+            found = await self._cluster.find(PROJECTS, project)
+            return found is None or found.spec.organization == quota.subject
+        return quota.subject == project
 
     async def _find(self, key: str) -> UserCluster | None:
+        """None where it is proven that there is none. Raises ApiError."""
         if self._find_hosted is not None and (is_hosted(key) or is_of_kubermatic(key)):
             return await self._find_hosted(key)
         namespace, _, name = key.partition("/")
-        return await self._cluster.get(USER_CLUSTERS, name, namespace)
+        return await self._cluster.find(USER_CLUSTERS, name, namespace)
 
     async def _release(self, book: Book, quota: Quota, account: Account) -> None:
         now, term = time.monotonic(), self._accounts.term
@@ -235,7 +263,7 @@ class Counting:
                 reservation,
                 found[key, uid],
                 countable=self._accounts.may_count(quota, source),
-                counted=bool(source.tally.seen([uid])) and not source.tally.too_low,
+                counted=bool(source.tally.seen([uid])),
             ):
                 case Finding.NEVER_CAME:
                     absent[key, uid] = reservation
@@ -251,7 +279,7 @@ class Counting:
 
         def released(present: Account) -> tuple[Account, None]:
             for source in recount:
-                present = self._accounts.counted(present, source)
+                present = self._accounts.counted(present, source, quota)
             return accounts.hold_back(accounts.release(present, term, absent), term, held_back), None
 
         if not absent and held_back == {*account.held_back}:
@@ -297,6 +325,16 @@ class Counting:
                 by_source.setdefault(source, []).append((key, reservation))
         await asyncio.gather(*(read(source, entries) for source, entries in by_source.items()))
         return found
+
+
+def _forgetting_nothing(term: int, source: str) -> Callable[[Account], tuple[Account, None]]:
+    """Of a source that uses nothing: only that it was counted."""
+
+    def change(account: Account) -> tuple[Account, None]:
+        reserved = accounts.of_source(account, source)
+        return account if account.used.get(source) or reserved else accounts.forget_source(account, term, source), None
+
+    return change
 
 
 def _forgetting(term: int, source: str) -> Callable[[Account], tuple[Account, None]]:

@@ -13,6 +13,7 @@ import common.kube.lease
 import common.quantity
 import common.resources
 import seed.accounts
+import seed.catalog
 import seed.counting
 import seed.evidence
 import seed.ledger.tenure
@@ -41,6 +42,7 @@ _REPLACED = (
     (asyncio.tasks._all_tasks, "add", bool),  # nobody asks which there are
     (common.resources, "_render", cache(common.resources._render)),
     (seed.accounts, "time", _time),
+    (seed.catalog, "parse_quota", lambda copy: copy.quota),  # each copy was parsed when it was written
     (seed.accounts, "secrets", _secrets),
     (seed.counting, "time", _time),
     (seed.evidence, "MOST_UNSEEN", 3),  # quotas are small

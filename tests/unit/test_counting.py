@@ -19,6 +19,8 @@ from common.kube.client import Cluster
 from common.kube.errors import NotFound, Unavailable
 from common.kube.meta import ObjectMeta
 from common.kube.reflector import Change, moment
+from common.names import FURTHER, MAX_DEVICES
+from common.quantity import UNIT
 from seed import counting as countings
 from seed.accounts import Accounts
 from seed.admission import Request
@@ -35,7 +37,7 @@ from seed.source import ListToken, Source
 from seed.tally import Tally
 from seed.tending import Progress
 from tests.unit.fake_api_server import eventually
-from tests.unit.seed_world import PROJECT, SeedWorld, nanos, seed_world
+from tests.unit.seed_world import ORGANIZATION, PROJECT, SeedWorld, nanos, seed_world
 from tests.unit.test_source_tally import machine
 
 KEY = f"{PROJECT}/c1"
@@ -58,6 +60,7 @@ class FakeSource:
         self.listed_from = 0
         self.lists = 0
         self.demanded = 0
+        self.lists_at_once = False
         self.generations: dict[str, int | None] = {}
         self.reads = 0
         self.unreachable = False
@@ -73,6 +76,9 @@ class FakeSource:
 
     def demand_list(self) -> ListToken:
         self.demanded += 1
+        if self.lists_at_once:
+            self.lists += 1
+            return ListToken(1, self.lists)
         return ListToken(1, self.lists + 1)
 
     def listed_since(self, token: ListToken) -> bool:
@@ -120,11 +126,14 @@ class FakeSeedCluster:
             raise Unavailable(0, "Unavailable", "no answer")
 
     async def get(self, resource: object, name: str, namespace: str | None = None) -> object:
-        self.before_answer()
-        found = self._world.present.get(f"{namespace}/{name}" if namespace else name)
+        found = await self.find(resource, name, namespace)
         if found is None:
             raise NotFound(404, "NotFound", name)
         return found
+
+    async def find(self, _resource: object, name: str, namespace: str | None = None) -> object | None:
+        self.before_answer()
+        return self._world.present.get(f"{namespace}/{name}" if namespace else name)
 
 
 class Leading:
@@ -662,6 +671,139 @@ async def test_a_user_cluster_that_a_fresh_read_still_finds_is_not_forgotten(mon
         await eventually(lambda: use(world) == 0)
 
 
+@asynccontextmanager
+async def organization(monkeypatch: pytest.MonkeyPatch, term: int = 1, **quota: str) -> AsyncIterator[Leading]:
+    """As `leading`, for the organization's quota. The user cluster is there."""
+    async with leading(monkeypatch, term, kind="organization", **quota) as leader:
+        leader.world.present[KEY] = leader.world.catalog.user_clusters.store.get(KEY)
+        yield leader
+
+
+async def test_while_a_projects_copy_is_missing_its_organization_goes_on_to_count_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with organization(monkeypatch) as leader:
+        leader.there("a", "b", cpu="16")
+        leader.changed()
+        await eventually(lambda: use(leader.world) == 32)
+        leader.source.unreachable = True
+        await reserve(leader.world, "reserved")
+        leader.world.forget_project()
+        await asyncio.sleep(4 * WINDOW)
+        assert use(leader.world) == 40
+        leader.there("slipped")
+        leader.changed()
+        await eventually(lambda: use(leader.world) == 48)
+        leader.source.tally.apply(Change(machine("a", "16"), None))
+        leader.changed()
+        await eventually(lambda: use(leader.world) == 32)
+
+
+async def test_a_new_leader_without_a_projects_copy_counts_what_the_organizations_account_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=40", kind="organization")
+        world.forget_project()
+        world.present[KEY] = world.catalog.user_clusters.store.get(KEY)
+        leader = Leading(world, term=2)
+        monkeypatch.setattr(countings, "RETRY_DELAY", 0.01)
+        tasks = [asyncio.create_task(leader.accounts.run()), asyncio.create_task(leader.counting.run())]
+        leader.changed()
+        await eventually(lambda: leader.accounts._progress)
+        await asyncio.sleep(4 * WINDOW)
+        assert use(world) == 40, "its first list began before the claim"
+        leader.there("a", cpu="32")
+        leader.source.lists = 2
+        await eventually(lambda: use(world) == 32)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.mark.parametrize("other", ["", "another"])
+async def test_a_source_leaves_an_organization_that_its_project_is_read_not_to_be_of(
+    monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    async with organization(monkeypatch, used="cpu=8") as leader:
+        leader.world.join(other)
+        await eventually(lambda: use(leader.world) == 0)
+
+
+async def test_a_source_whose_cluster_is_gone_leaves_an_organization_also_without_the_projects_copy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with organization(monkeypatch, used="cpu=8") as leader:
+        leader.world.forget_project()
+        leader.world.catalog.user_clusters.store._remove(KEY)
+        await asyncio.sleep(4 * WINDOW)
+        assert use(leader.world) == 8, "our watch cache may be wrong"
+        del leader.world.present[KEY]
+        await eventually(lambda: use(leader.world) == 0)
+
+
+async def test_clusters_of_a_project_without_a_copy_are_forgotten_when_there_are_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with organization(monkeypatch) as leader:
+        world, tally = leader.world, cast(ClusterTally, leader.clusters.tally)
+        there = Owned(metadata=ObjectMeta(name="a", namespace=PROJECT, uid="first"))
+        tally.add(there)
+        leader.counting.changed(leader.clusters, freed=False)
+        await eventually(lambda: world.account().used.get(CLUSTERS_KEY) == ONE)
+        world.forget_project()
+        await asyncio.sleep(4 * WINDOW)
+        assert world.account().used[CLUSTERS_KEY] == ONE
+        tally.remove(there)
+        leader.counting.changed(leader.clusters, freed=True)
+        await eventually(lambda: CLUSTERS_KEY not in world.account().used)
+
+
+async def test_what_a_project_has_is_counted_when_its_copy_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with organization(monkeypatch) as leader:
+        leader.world.join("")
+        await eventually(lambda: KEY not in leader.world.account().used)
+        leader.there("a")
+        leader.changed()
+        await eventually(lambda: not leader.counting._due)
+        assert use(leader.world) == 0
+        leader.world.join(ORGANIZATION)
+        await eventually(lambda: use(leader.world) == 8)
+
+
+async def test_an_organizations_lost_account_does_not_open_beside_use_of_a_project_without_a_copy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with organization(monkeypatch) as leader:
+        world = leader.world
+        world.forget_project()
+        leader.there("a", cpu="40")
+        lost = Account(incarnation="fresh", nonce="n", epoch=1)
+        await world.book().writer.change(
+            lambda account: (msgspec.structs.replace(lost, sequence=account.sequence), None)
+        )
+        world.tell(account="fresh", nonce="n", granted={"cpu": "64"})
+        leader.source.lists_at_once = True
+        await asyncio.sleep(6 * WINDOW)
+        assert world.account().fenced
+        world.join(ORGANIZATION)
+        await eventually(lambda: not world.account().fenced)
+        assert use(world) == 40
+
+
+async def test_a_user_cluster_without_use_keeps_no_lost_account_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with organization(monkeypatch) as leader:
+        world = leader.world
+        world.forget_project()
+        lost = Account(incarnation="fresh", nonce="n", epoch=1)
+        await world.book().writer.change(
+            lambda account: (msgspec.structs.replace(lost, sequence=account.sequence), None)
+        )
+        world.tell(account="fresh", nonce="n", granted={"cpu": "64"})
+        leader.source.lists_at_once = True
+        await eventually(lambda: not world.account().fenced)
+
+
 async def test_while_a_cloud_does_not_tell_what_was_counted_before_stays_beside_what_was_reserved_since(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -676,7 +818,6 @@ async def test_while_a_cloud_does_not_tell_what_was_counted_before_stays_beside_
         asking = True
         leader.source.tally = Tally(None, size)
         leader.there("old", cpu="40")
-        leader.source.tally.listed()
         leader.there("new")
         leader.changed()
         sequence = leader.world.account().sequence
@@ -690,6 +831,67 @@ async def test_while_a_cloud_does_not_tell_what_was_counted_before_stays_beside_
         await eventually(lambda: not leader.world.account().reservations)
         assert leader.world.account().sequence > sequence
         assert use(leader.world) == 48
+
+
+async def test_a_machine_that_cannot_be_sized_any_more_keeps_what_it_had_after_a_change_of_leader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with leading(monkeypatch, term=2, listed=False, used="cpu=40") as leader:
+        old = machine("old", None)
+        leader.source.tally.apply(Change(None, old))
+        leader.changed()
+        await eventually(lambda: leader.accounts._progress)
+        leader.source.lists = 2
+        await reserve(leader.world, "new")
+        leader.there("new")
+        leader.changed()
+        await eventually(lambda: not leader.world.account().reservations)
+        assert use(leader.world) == 48
+        leader.source.tally = Tally()  # another connection, which knows nothing of the one before
+        leader.source.tally.apply(Change(None, old))
+        leader.there("new")
+        leader.changed()
+        await eventually(lambda: not leader.counting._due)
+        await asyncio.sleep(4 * WINDOW)
+        assert use(leader.world) == 48
+        leader.source.tally.apply(Change(old, None))
+        leader.changed()
+        await eventually(lambda: use(leader.world) == 8)
+
+
+async def test_what_is_reserved_for_a_machine_that_cannot_be_sized_stays_reserved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another replica could size it."""
+    async with leading(monkeypatch) as leader:
+        await reserve(leader.world, "new")
+        found = machine("new", None)
+        leader.source.tally.apply(Change(None, found))
+        leader.source.generations["new-uid"] = 1
+        leader.changed()
+        await eventually(lambda: leader.source.reads > 2)
+        assert use(leader.world) == 8
+        leader.source.tally.apply(Change(found, None))
+        leader.changed()
+        await eventually(lambda: use(leader.world) == 0)
+
+
+async def test_what_stands_on_surge_and_cannot_be_sized_goes_on_to_stand_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with seed_world() as world:
+        book = await world.quota(limits="cpu=24", granted="cpu=24,surge.cpu=8", used="cpu=8", surge={"cpu": "8"})
+        quota = world.catalog.quota("project-alpha")
+        assert quota is not None
+        leader = Leading(world)
+        leader.there("old")
+        kept = Reservation(source=KEY, object="ns/new", amount=nanos("surge.cpu=8"), replaces="old-uid")
+        await book.writer.claim("new-uid", kept)
+        leader.source.tally.apply(Change(None, machine("new", None)))
+        source = cast(Source, leader.source)
+        counted = leader.accounts.counted(world.account(), source, quota)
+        assert counted.reservations == {(KEY, "new-uid"): kept}
+        leader.source.tally.apply(Change(machine("old", "8"), None))
+        counted = leader.accounts.counted(counted, source, quota)
+        assert counted.reserved == nanos("cpu=8")
 
 
 async def test_an_account_that_never_opened_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -752,3 +954,98 @@ async def test_a_cluster_keeps_its_place_for_an_object_of_it_until_that_came_or_
         source.unreachable = False
         await eventually(lambda: not world.account().reservations)
         await eventually(lambda: world.account().used[CLUSTERS_KEY] == {})
+
+
+def of_devices(name: str, *devices: str) -> Footprint:
+    return Footprint("fake", {"cpu": UNIT, "machines": UNIT, **dict.fromkeys(devices, UNIT)})
+
+
+def with_devices(leading: Leading, **devices: list[str]) -> None:
+    """Machines by name, each with one of every device."""
+    leading.source.tally = Tally(None, lambda found: of_devices(found.metadata.name, *devices[found.metadata.name]))
+    leading.there(*devices)
+
+
+async def test_what_no_quota_limits_is_counted_by_a_few_names_and_all_when_it_is_limited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At once, and by itself: nothing changes in the user cluster."""
+    many = [f"example.com/device-{number:02}" for number in range(MAX_DEVICES)]
+    async with leading(monkeypatch) as leader:
+        with_devices(leader, a=many, b=[many[-1], "nvidia.com/gpu"])
+        leader.changed()
+        await eventually(lambda: leader.world.account().used.get(KEY))
+        used = leader.world.account().used[KEY]
+        assert {"cpu", "machines", many[0]} <= used.keys()
+        assert len(used) == 2 + FURTHER
+        await eventually(lambda: not leader.counting._due)
+        leader.world.limit("project-alpha", {"cpu": "64", many[-1]: "8"})
+        await eventually(lambda: leader.world.account().used[KEY].get(many[-1]) == 2 * UNIT)
+
+
+async def test_what_was_limited_once_is_counted_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is held still: if it were forgotten, it could be used twice when it is limited again."""
+    many = [f"example.com/device-{number:02}" for number in range(MAX_DEVICES)]
+    async with leading(monkeypatch) as leader:
+        book = leader.world.book()
+        await book.writer.change(
+            lambda account: (
+                msgspec.structs.replace(account, granted={**account.granted, many[-1]: 2 * UNIT}),
+                None,
+            )
+        )
+        with_devices(leader, a=many)
+        leader.changed()
+        await eventually(lambda: leader.world.account().used.get(KEY))
+        assert leader.world.account().used[KEY][many[-1]] == UNIT
+
+
+async def test_a_report_takes_few_names_however_many_its_sources_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """72 in each of two sources made the master's copy refuse it."""
+    limits = {f"example.com/limited-{number:02}": "1" for number in range(60)}
+    async with leading(monkeypatch) as leader:
+        for source in ("c8", "c9"):  # nobody follows them: what they use is what the account says
+            leader.world.present[f"{PROJECT}/{source}"] = leader.world.catalog.user_clusters.store.get(KEY)
+        await leader.world.book().writer.change(
+            lambda account: (
+                msgspec.structs.replace(
+                    account,
+                    used={
+                        f"{PROJECT}/{source}": {f"example.com/{source}-{number}": UNIT for number in range(72)}
+                        | dict.fromkeys(limits, UNIT)
+                        for source in ("c8", "c9")
+                    },
+                ),
+                None,
+            )
+        )
+        leader.world.limit("project-alpha", limits)
+        await eventually(lambda: leader.cluster.published and leader.cluster.published[-1]["account"].used)
+        await eventually(lambda: set(limits) <= leader.cluster.published[-1]["account"].used.keys())
+        said = leader.cluster.published[-1]["account"].used
+        assert len(said) <= len(limits) + FURTHER
+        assert said["example.com/limited-00"] == "2"
+
+
+async def test_a_machine_on_surge_that_takes_what_nobody_limits_leaves_no_less_than_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is left out of the count while it stands on surge are names that are counted."""
+    many = [f"example.com/device-{number:02}" for number in range(MAX_DEVICES)]
+    async with leading(monkeypatch) as leader:
+        with_devices(leader, old=[], new=many)
+        loan = Reservation(source=KEY, object="ns/new", amount={"surge.cpu": UNIT}, replaces="old-uid")
+        await leader.world.book().writer.change(
+            lambda account: (
+                msgspec.structs.replace(
+                    account,
+                    granted={"cpu": UNIT, "surge.cpu": UNIT},
+                    reserved={"surge.cpu": UNIT},
+                    reservations={(KEY, "new-uid"): loan},
+                ),
+                None,
+            )
+        )
+        leader.changed()
+        await eventually(lambda: KEY in leader.world.account().used)
+        assert leader.world.account().used[KEY] == {"cpu": UNIT, "machines": UNIT}

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from common.kube import client
 from common.kube import reflector as module
 from common.kube.meta import Object
 from common.kube.reflector import Reflector, State
@@ -101,6 +102,44 @@ async def test_a_watch_that_ends_goes_on_from_the_last_bookmark_without_a_list(f
         await eventually(lambda: fake.watches == 2)
         assert "resourceVersion=500" in fake.requests[-1][1] and fake.lists == 1
         assert made.unbroken == unbroken
+
+
+async def test_the_end_of_a_watch_in_its_time_proves_what_the_store_has_and_a_list_does(fake):
+    fake.keeps_time = True
+    async with reflecting(fake, watch_seconds=(1, 1)) as (made, _):
+        assert made.proven_at == float("-inf")
+        before = time.monotonic()
+        await made.wait_synced(PATIENCE)
+        listed = made.proven_at
+        assert before <= listed <= time.monotonic()
+        await eventually(lambda: fake.watches == 2)
+        await eventually(lambda: made.proven_at > listed)
+        assert made.proven_at <= time.monotonic() - 0.9, "by what had happened when the watch was asked for"
+        assert fake.lists == 1
+
+
+async def test_a_watch_that_ends_early_proves_nothing(fake):
+    async with reflecting(fake) as (made, _):
+        await made.wait_synced(PATIENCE)
+        listed = made.proven_at
+        await eventually(lambda: made.unbroken is not None)
+        await next_watch(fake, made)
+        assert made.proven_at == listed and fake.lists == 1
+
+
+async def test_a_watch_that_falls_silent_is_given_up_and_is_no_run_without_a_break(fake, monkeypatch):
+    monkeypatch.setattr(client, "SILENT", 0.1)
+    async with reflecting(fake, watch_seconds=(1, 1)) as (made, changes):
+        await made.wait_synced(PATIENCE)
+        await eventually(lambda: made.unbroken is not None)
+        unbroken = made.unbroken
+        record, fake.record = fake.record, lambda *_: asyncio.sleep(0)  # what happens now, nobody is told
+        await fake.put("configmaps", "n", "a")
+        fake.record = record
+        await made.wait_listed(2, PATIENCE)
+        assert changes == [("add", "n/a")] and made.version == str(fake.version)
+        await eventually(lambda: made.unbroken is not None)
+        assert made.unbroken != unbroken
 
 
 async def next_watch(fake, made):
@@ -332,6 +371,19 @@ async def test_relist_gives_a_list_that_began_after_it_was_asked_for(fake):
         await made.wait_listed(second, PATIENCE)
         assert fake.lists == 3 and made.lists_completed == second
         await eventually(lambda: made.state is State.WATCHING)
+
+
+async def test_an_impatient_relist_does_not_wait_for_a_backoff(fake, monkeypatch):
+    monkeypatch.setattr(module, "FIRST_BACKOFF", 10 * PATIENCE)
+
+    async def unavailable(_request):
+        return status(503, "ServiceUnavailable")
+
+    fake.answers.append(unavailable)
+    async with reflecting(fake) as (made, _):
+        await eventually(lambda: made.state is State.BACKOFF)
+        await made.wait_listed(made.relist(impatient=True), PATIENCE)
+        assert made.synced.is_set()
 
 
 async def test_garbage_on_the_watch_leads_to_a_new_list(fake):
