@@ -70,6 +70,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     `incarnation` names this life of the account, `master` the life of the master's ledger whose grants it accepts,
     `sequence` counts the writes, `epoch` is the lease term of the leader that may count. `fenced_at` is the sequence
     on which the last fence was put; `in_doubt`, while fenced: the ledger itself may be older than what it was.
+    `held_back`: the sources in which much was admitted that did not appear. No more is created there until that went.
     """
 
     incarnation: str
@@ -85,6 +86,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     reserved: ResourceList = {}
     reservations: Mapping[ReservationKey, Reservation] = {}
     ask: Ask = Ask()
+    held_back: tuple[str, ...] = ()
 
     @property
     def fenced(self) -> bool:
@@ -133,11 +135,15 @@ class Full(msgspec.Struct, frozen=True):
     """The account holds as much as one object may: wait until the leader has counted some."""
 
 
+class HeldBack(msgspec.Struct, frozen=True):
+    """Too much was admitted from this source that did not appear: wait until the leader has released some."""
+
+
 class Taken(msgspec.Struct, frozen=True):
     """What it would replace is not counted yet, or is being replaced already; or what it would change is on loan."""
 
 
-Outcome = Admitted | Short | Fenced | Full | Taken
+Outcome = Admitted | Short | Fenced | Full | HeldBack | Taken
 
 
 def of_source(account: Account, source: str) -> dict[str, Reservation]:
@@ -152,6 +158,11 @@ def use(account: Account) -> dict[str, int]:
 
 def held(account: Account) -> dict[str, int]:
     return resources.subtract(account.granted, account.returned)
+
+
+def sources(account: Account) -> set[str]:
+    """Those that were counted, or for whose objects something is reserved."""
+    return {*account.used, *(source for source, _ in account.reservations)}
 
 
 def free(account: Account, limits: ResourceList) -> dict[str, int]:
@@ -233,6 +244,8 @@ class Reserving:
             after, extra = _on_top(known, reservation)
         elif len(current) >= MAX_RESERVATIONS:
             return Full()
+        elif reservation.source in self._before.held_back and not reservation.generation:
+            return HeldBack()
         elif reservation.replaces and _is_taken(reservation, current):
             return Taken()
         missing = resources.short(extra, self._free) | surge.withdrawn(extra, self._free)
@@ -409,6 +422,13 @@ def release(account: Account, epoch: int, absent: Mapping[ReservationKey, Reserv
     """
     _check_epoch(account, epoch)
     return _drop(account, [key for key, known in absent.items() if account.reservations.get(key) == known])
+
+
+def hold_back(account: Account, epoch: int, sources: Collection[str]) -> Account:
+    """From these nothing more is created, and from no others."""
+    _check_epoch(account, epoch)
+    held_back = tuple(sorted(sources))
+    return account if held_back == account.held_back else msgspec.structs.replace(account, held_back=held_back)
 
 
 def ask(account: Account, limits: ResourceList, first: ResourceList, wanted: ResourceList, answered: int) -> Account:

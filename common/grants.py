@@ -182,6 +182,13 @@ def went_back(ledger: MasterLedger, known: MasterLedger) -> bool:
     )
 
 
+def certain(known: MasterLedger, attempted: MasterLedger) -> MasterLedger:
+    """What is in the ledger whether `attempted` was written over `known` or not: seeds that it drops may be gone."""
+    return msgspec.structs.replace(
+        known, seeds={seed: holding for seed, holding in known.seeds.items() if seed in attempted.seeds}
+    )
+
+
 def check_shown(holding: Holding, shown: Grant, ledger_incarnation: str) -> None:
     """Raises LedgerWentBackError if a seed was shown more, by whichever master, than this ledger granted, or by another
     life of it: what was learned in this one is no longer what the seed has.

@@ -53,10 +53,7 @@ def count(
         beside = loans[uid].replaces in present
         if (source, uid) not in after.reservations or (beside and (queued or uid not in sizes)):
             continue
-        free = resources.subtract(accounts.held(after), accounts.use(after))
-        need = sizes.get(uid, _regular(loans[uid].amount))
-        more = resources.subtract(need, surge.regular(loans[uid].amount))
-        if resources.short(more, resources.only(free, surge.regular(after.granted))):
+        if not has_room(after, loans[uid], sizes.get(uid, _regular(loans[uid].amount))):
             queued = queued or not beside
         elif uid in sizes:
             used = resources.add(used, sizes[uid])
@@ -65,6 +62,13 @@ def count(
         else:
             after = _kept_in_quota(after, (source, uid))
     return after
+
+
+def has_room(account: Account, loan: Reservation, size: ResourceList) -> bool:
+    """Whether a lent Machine of this size could be counted now: the loan's regular part is reserved already."""
+    free = resources.subtract(accounts.held(account), accounts.use(account))
+    more = resources.subtract(size, surge.regular(loan.amount))
+    return not resources.short(more, resources.only(free, surge.regular(account.granted)))
 
 
 def _kept_in_quota(account: Account, key: ReservationKey) -> Account:

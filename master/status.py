@@ -26,7 +26,8 @@ _LOST_LAST = 9
 class SeedView(msgspec.Struct, frozen=True, kw_only=True):
     """One seed as one quota sees it. `silent` is in seconds since the last contact, None: never since this start.
 
-    `synced`: whether the seed has the quota as it is now; None: it cannot be asked.
+    `synced`: whether the seed has the quota as it is now; None: it cannot be asked. `behind`: a replica of its agent
+    may admit by what the quota was before.
     """
 
     name: str
@@ -36,6 +37,7 @@ class SeedView(msgspec.Struct, frozen=True, kw_only=True):
     silent: float | None = 0.0
     last_report_time: str = ""
     synced: bool | None = True
+    behind: bool = False
     reported: bool = True
     fenced: bool = False
     learned: bool = True
@@ -289,6 +291,15 @@ def _enforced(seeds: Sequence[SeedView]) -> Condition:
     if fenced:
         return condition(
             "Enforced", False, "AccountFenced", f"{_some(fenced)} admit nothing until everything there is recounted"
+        )
+    behind = [seed.name for seed in seeds if seed.behind and not seed.gone]
+    if behind:
+        return condition(
+            "Enforced",
+            False,
+            "ReplicasBehind",
+            f"{_some(behind)}: not every replica of the agent has the present quota yet; one that does not hear of it "
+            "soon admits nothing more",
         )
     unchecked = [f"{source} on {seed.name}" for seed in seeds for source in seed.unenforced]
     if unchecked:

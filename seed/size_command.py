@@ -19,6 +19,7 @@ from common.kube.client import Cluster
 from common.kube.errors import ApiError, NotFound
 from common.kube.kubeconfig import InvalidKubeconfig
 from common.kube.meta import ObjectMeta
+from common.metrics import build_version
 from seed.flavours.cache import FlavourCache
 from seed.flavours.settings import SettingsReader
 from seed.flavours.transport import InvalidBundle, Transport, trusting
@@ -37,6 +38,7 @@ class UnusableInput(Exception):
 def main(arguments: Sequence[str]) -> int:
     """0: all were sized, 1: some were not, 2: nothing could be done."""
     parser = argparse.ArgumentParser(prog="seedquota-seed size", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"seedquota-seed {build_version()}")
     parser.add_argument(
         "-f",
         "--filename",

@@ -17,9 +17,10 @@ from common.kube.errors import ApiError, NotFound
 from seed import observed
 from seed.canary import Canary, in_user_cluster
 from seed.catalog import Catalog, is_of_kubermatic
+from seed.identity import Identities
 from seed.serving import Proof
 from seed.sizing import Sizing
-from seed.source import Source
+from seed.source import Problem, Source
 from seed.tally import Unsized
 from seed.webhook_configuration import STAMPING_CONFIGURATIONS, ConfigurationKeeper, WebhookConfiguration, stamping
 
@@ -61,6 +62,7 @@ class UserClusters:
         self._on_state = on_state
         self._on_proof = on_proof
         self._on_request = on_request
+        self._identities = Identities(cluster, catalog)
         self._controller: Controller[str] = Controller(
             "userclusters", self._reconcile, workers=4, timeout=30, on_reconcile=on_reconcile
         )
@@ -87,8 +89,10 @@ class UserClusters:
         source = self.sources.get(key)
         if source is not None and (cluster is None or not _same_source(source.user_cluster, cluster)):
             del self.sources[key]
-            await self._stop_keeping(key, remove=cluster is None)
+            # Another one of the same cluster takes the configuration over: it must not be away meanwhile.
+            await self._stop_keeping(key, remove=cluster is None and not self._identities.is_shared(source.uid))
             await source.stop()
+            self._identities.forget(source.uid)
             source = None
         if cluster is None:
             self._catalog.tell_enforced(key, True)
@@ -104,6 +108,7 @@ class UserClusters:
                 sizing=self._sizing,
                 on_request=self._on_request,
                 connected=self._keep_webhook,
+                identify=self._identify,
             )
             return STATUS_DELAY
         source.user_cluster = cluster  # where its credentials are may have changed
@@ -116,6 +121,15 @@ class UserClusters:
     def _state_changed(self, source: Source) -> None:
         self._controller.queue.add(source.key)
         self._on_state(source)
+
+    async def _identify(self, source: Source, cluster: Cluster) -> Problem | None:
+        problem = await self._identities.check(source.user_cluster, cluster)
+        if problem is None:
+            for key in self._identities.later(source.user_cluster):
+                other = self.sources.get(key)
+                if other is not None and other.cluster is not None:
+                    other.identify_again()
+        return problem
 
     async def _stop_keeping(self, key: str, *, remove: bool) -> None:
         """A user cluster that is none of ours any more must not go on asking us about its Machines."""
@@ -154,10 +168,17 @@ class UserClusters:
         )
 
         async def keep() -> None:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(keeper.run())
-                group.create_task(stamper.run())
-                group.create_task(canary.run())
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(keeper.run())
+                    group.create_task(stamper.run())
+                    group.create_task(canary.run())
+            finally:
+                if (
+                    self._keepers.get(source.key) is keeper
+                ):  # the connection ended, and this can say and do nothing more
+                    for kept in (self._keepers, self._stampers, self._canaries, self._keeping):
+                        kept.pop(source.key, None)
 
         self._keepers[source.key] = keeper
         self._stampers[source.key] = stamper

@@ -8,7 +8,7 @@ client-go follow by themselves; a true refusal never does.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -75,21 +75,24 @@ def exceeded(
         "used": {name: used.get(name, 0) for name in over},
         "limited": resources.only(limits, over),
     }
-    parts = [f"{word}: {resources.text(amounts)}" for word, amounts in failing.items()]
-    message = f"exceeded quota: {quota}, {', '.join(parts)}; short by {resources.text(over)}"
+    creating = {name: amount for name, amount in resources.only(being_created, over).items() if amount > 0}
+    *amounts, short, created = resources.texts(*failing.values(), over, creating)
+    parts = [f"{word}: {text}" for word, text in zip(failing, amounts, strict=True)]
+    message = f"exceeded quota: {quota}, {', '.join(parts)}; short by {short}"
     if note:
         message += f"; {note}"
-    creating = {name: amount for name, amount in resources.only(being_created, over).items() if amount > 0}
-    if creating:
+    if created:
         what = "clusters" if set(creating) == {"clusters"} else "machines"
-        message += f"; {resources.text(creating)} of used is {what} being created"
-    message += f"; retrying helps only after something is deleted; decision {decision}"
+        message += f"; {created} of used is {what} being created"
+    if any(need[name] > limits[name] for name in over):
+        hope = "it can never fit: the request is larger than the limit"
+    else:
+        hope = "retrying helps only after something is deleted"
+    message += f"; {hope}; decision {decision}"
     causes = [
         Cause(
             reason="QuotaExceeded",
-            message=", ".join(
-                f"{word} {resources.text({name: amounts.get(name, 0)})}" for word, amounts in failing.items()
-            ),
+            message=_cause({word: found[name] for word, found in failing.items()}, name),
             field=name,
         )
         for name in sorted(over)
@@ -104,6 +107,11 @@ def exceeded(
         being_created=being_created,
         note=note,
     )
+
+
+def _cause(amounts: Mapping[str, int], name: str) -> str:
+    texts = resources.texts(*({name: amount} for amount in amounts.values()))
+    return ", ".join(f"{word} {text}" for word, text in zip(amounts, texts, strict=True))
 
 
 def over_limit(need: ResourceList, used: ResourceList, limits: ResourceList) -> dict[str, int]:
@@ -146,11 +154,13 @@ def beyond_surge(refused: Refusal, on_surge: Refusal) -> Refusal:
 
 
 def not_sized(text: str, decision: str) -> Refusal:
+    message = f"{text}; decision {decision}"
     return Refusal(
         code=422,
         reason="Invalid",
-        message=f"{text}; decision {decision}",
-        causes=[Cause(reason="MachineNotSized", message=text, field="spec.providerSpec")],
+        message=message,
+        # kubectl prints the causes of a 422 and nothing else
+        causes=[Cause(reason="MachineNotSized", message=message, field="spec.providerSpec")],
     )
 
 
@@ -197,17 +207,18 @@ def near_limit(quota: str, used: ResourceList, limits: ResourceList, warn_at_per
     percent, name = fullest
     if percent < warn_at_percent:
         return None
-    amounts = f"{_amount(name, used.get(name, 0))}/{_amount(name, limits[name])}"
-    return f"seedquota/{quota}: {name} {amounts} ({percent}%) after this"
+    of_used, of_limit = resources.texts({name: used.get(name, 0)}, {name: limits[name]})
+    return f"seedquota/{quota}: {name} {_bare(of_used)}/{_bare(of_limit)} ({percent}%) after this"
 
 
 def over_allowed(quota: str, over: ResourceList, used: ResourceList, limits: ResourceList) -> str:
     """A warning where the quota only warns: what a refusal would have said."""
     name = min(over)
-    amounts = f"{_amount(name, used.get(name, 0))}/{_amount(name, limits[name])}"
-    excess = resources.text({name: over[name]})
+    excess, of_used, of_limit = resources.texts({name: over[name]}, {name: used.get(name, 0)}, {name: limits[name]})
+    amounts = f"{_bare(of_used)}/{_bare(of_limit)}"
     return f"seedquota/{quota}: over by {excess} ({amounts}); allowed because enforcement is warn"
 
 
-def _amount(name: str, nanos: int) -> str:
-    return resources.render({name: nanos})[name]
+def _bare(text: str) -> str:
+    """`64` of `cpu=64`."""
+    return text.rpartition("=")[2]

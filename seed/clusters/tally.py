@@ -19,7 +19,8 @@ from seed.tally import MAX_REMEMBERED
 class ClusterTally:
     """Two objects of one namespace and name stand for one cluster, as a UserCluster and its Cluster of Cluster API."""
 
-    too_low = False
+    guessed: Mapping[str, ResourceList] = {}
+    line = None
 
     def __init__(self) -> None:
         self._generations: dict[str, int] = {}  # by uid

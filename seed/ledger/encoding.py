@@ -58,6 +58,7 @@ class WireAccount(Wire):
     reserved: Quantities = {}
     reservations: str = ""
     ask: WireAsk = msgspec.field(default_factory=WireAsk)
+    held_back: list[str] = []
 
 
 class LedgerSummary(Wire):
@@ -208,6 +209,7 @@ class Encoder:
                 reserved=wire_quantities(account.reserved),
                 reservations="\n".join([text for _, text in self._rendered.values()]),
                 ask=ask_to_wire(account.ask),
+                held_back=list(account.held_back),
             ),
         )
 
@@ -235,6 +237,7 @@ def decode(raw: bytes | memoryview) -> Account:
             reserved=resources.parse(wire.reserved),
             reservations=_reservations(wire.reservations),
             ask=ask_from_wire(wire.ask),
+            held_back=tuple(wire.held_back),
         )
     except (msgspec.DecodeError, ValueError) as error:
         raise MalformedLedgerError(str(error)) from None

@@ -39,6 +39,7 @@ accounts = st.builds(
         lambda by_uid: {(kept.source, uid): kept for uid, kept in by_uid.items()}
     ),
     ask=st.builds(Ask, number=small, first=lists, wanted=lists),
+    held_back=st.lists(names, max_size=3).map(tuple),
 )
 
 

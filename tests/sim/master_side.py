@@ -81,10 +81,30 @@ class Link:
 Shown = tuple[Grant, ResourceList, tuple[OutOfReach, ...], bool, bool, int]
 
 
+class Usage(dict[str, int]):
+    """What all use together, and what was known when that was summed up."""
+
+    def __init__(self, use: ResourceList, facts: list[SeedFacts], ledger: MasterLedger) -> None:
+        super().__init__(use)
+        self._facts = facts
+        self._ledger = ledger
+
+    def but(self, seed: str) -> dict[str, int]:
+        """What the other seeds had said; of one that has said nothing yet, what it holds."""
+        said = {
+            fact.name: resources.add(fact.report.used, fact.report.reserved)
+            if fact.report is not None and not grants.is_late(holding, fact.report)
+            else resources.at_least_zero(grants.held(holding))
+            for fact in self._facts
+            if fact.name != seed and (holding := self._ledger.seeds.get(fact.name)) is not None
+        }
+        return resources.total(said.values())
+
+
 class QuotaMemory:
     def __init__(self) -> None:
         self.ledger: MasterLedger | None = None
-        self.known: MasterLedger | None = None  # as it was last known to be durable, while that is in doubt
+        self.known: MasterLedger | None = None  # what is in the ledger that is read next; None: not in doubt
         self.version: int | None = None
         self.heard: dict[str, Heard] = {}
         self.wanted: dict[str, Shown] = {}  # what each seed's copy shall show
@@ -275,7 +295,6 @@ class MasterReplica(Process):
         try:
             await self._decide_with(term, spec, memory)
         except (ApiError, ConflictError):
-            memory.known, memory.ledger = memory.ledger or memory.known, None
             self.loop.call_later(POLL_ASK, term.due.__setitem__, spec.key.name, None)
         except Exception as error:  # noqa: BLE001 (the schedule fails by it)
             self.error = error
@@ -287,10 +306,12 @@ class MasterReplica(Process):
         if memory.ledger is None:
             memory.ledger, memory.version = await self._load(spec)
         now = self.loop.time()
-        known, memory.known = memory.known, None
         before = memory.ledger
-        if known is not None and grants.went_back(before, known):
-            before = decision.forgotten(before, self._token())
+        if memory.known is not None:
+            if grants.went_back(before, memory.known):
+                before = decision.forgotten(before, self._token())
+            else:
+                memory.known = None
         facts = [
             memory.heard.setdefault(seed, Heard()).facts(
                 seed, self.seeds.get(seed), term.links.get(seed) or Link(), now
@@ -305,12 +326,13 @@ class MasterReplica(Process):
         if ledger != memory.ledger:
             await self._persist(spec.key.name, memory, uid, ledger)
             self._note(spec, ledger)
+        memory.known = None
         for fact in facts:
             if (heard := memory.heard.get(fact.name)) is not None:
                 heard.taken_up(fact.shown)
         if all(fact.heard for fact in facts if fact.present):
             self._settle(term, uid)
-        self._show(term, spec, memory, decided)
+        self._show(term, spec, memory, decided, facts)
         allotment = decided.allotment
         asking = any(
             seat.asking and seat.seed not in allotment.answered and seat.seed not in allotment.draining
@@ -324,9 +346,15 @@ class MasterReplica(Process):
 
     async def _persist(self, name: str, memory: QuotaMemory, uid: str, ledger: MasterLedger) -> None:
         api, version = self.api, memory.version
-        memory.version = await self.network.call(
-            f"save ledger {name}", self, api, lambda: api.save(uid, ledger, version), away("master")
-        )
+        try:
+            memory.version = await self.network.call(
+                f"save ledger {name}", self, api, lambda: api.save(uid, ledger, version), away("master")
+            )
+        except (ApiError, ConflictError):
+            assert memory.ledger is not None, "a decision begins with a ledger"
+            memory.known = memory.known or grants.certain(memory.ledger, ledger)
+            memory.ledger = None
+            raise
         memory.ledger = ledger
 
     async def _load(self, spec: Spec) -> tuple[MasterLedger, int]:
@@ -366,11 +394,10 @@ class MasterReplica(Process):
             if seed in allotment.grants:
                 heard.granted = (now, heard.report.sequence)
 
-    def _show(self, term: Term, spec: Spec, memory: QuotaMemory, decided: Decision) -> None:
+    def _show(self, term: Term, spec: Spec, memory: QuotaMemory, decided: Decision, facts: list[SeedFacts]) -> None:
         ledger = decided.ledger
-        use = dict.fromkeys(spec.limits, 0) | resources.total(
-            resources.only(seat.use, spec.limits) for seat in decided.seats
-        )
+        total = resources.total(resources.only(seat.use, spec.limits) for seat in decided.seats)
+        use = Usage(dict.fromkeys(spec.limits, 0) | total, facts, ledger)
         for seed in ledger.seeds:
             heard = memory.heard.setdefault(seed, Heard())  # it may have been forgotten while the ledger was written
             seen, unbroken = heard.remembered

@@ -12,6 +12,7 @@ past the limit, that is recalled in the message that opens it); to withdraw a cr
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -20,7 +21,7 @@ from typing import Any
 import msgspec
 
 from common import account as accounts
-from common import grants, loans, resources
+from common import grants, loans, resources, surge
 from common.account import Account, Ask, Grant, Reservation
 from common.grants import Holding, MasterLedger, Report
 from common.kube.lease import Lease, LeaseObject
@@ -28,14 +29,14 @@ from master import allotment, decision
 from master.allotment import Allotment
 from master.demand import lacking
 from master.table import Table
-from seed import evidence, tending
+from seed import evidence, shortage, tending, verdict
 from seed.accounts import Accounts
 from seed.admission import Admission
 from seed.counting import Counting, _forgetting
 from seed.ledger import writer
 from seed.ledger.store import StoreUnavailableError
 from seed.ledger.writer import AccountWriter
-from seed.shortage import Shortage
+from seed.shortage import Answer, Shortage
 from tests.sim import scenes, schedule, servers
 from tests.sim.checks import Violation
 from tests.sim.master_side import MasterReplica
@@ -227,6 +228,34 @@ def a_loan_is_counted_at_once(
     return _count(account, epoch, source, used, seen, gone)
 
 
+def a_loan_never_ends(
+    account: Account, epoch: int, source: str, used: Any, seen: Any, gone: Any, sizes: Any, present: Any
+) -> Account:
+    return _on_surge(account, epoch, source, used, seen, gone, sizes, loans.of_source(account, source), _count)
+
+
+def a_loan_waits_for_its_own_place(
+    account: Account, epoch: int, source: str, used: Any, seen: Any, gone: Any, sizes: Any, present: Any
+) -> Account:
+    stand = [uid for uid, kept in loans.of_source(account, source).items() if kept.replaces in present]
+
+    def count(account: Account, epoch: int, source: str, used: Any, seen: Any, gone: Any) -> Account:
+        ending = {uid: size for uid, size in sizes.items() if uid not in stand}
+        return _count_loans(account, epoch, source, used, seen, gone, ending, present)
+
+    return _on_surge(account, epoch, source, used, seen, gone, sizes, stand, count)
+
+
+def _on_surge(
+    account: Account, epoch: int, source: str, used: Any, seen: Any, gone: Any, sizes: Any, uids: Any, count: Any
+) -> Account:
+    standing = [uid for uid in uids if uid in sizes]
+    used = resources.subtract(used, resources.total(sizes[uid] for uid in standing))
+    seen = {uid: generation for uid, generation in seen.items() if uid not in standing}
+    after: Account = count(account, epoch, source, used, seen, gone)
+    return after
+
+
 # The seed's programs ---------------------------------------------------------------------------------------------
 
 
@@ -336,7 +365,46 @@ async def never_asks(self: Shortage, need: object, timeout: float) -> object:
     raise TimeoutError
 
 
+def whatever_was_deleted_here(self: Shortage, need: Any) -> Any:
+    if self._answer is not None:
+        self._answer = replace(self._answer, own={})
+    return _refuses(self, need)
+
+
+def a_refusal_without_the_other_seeds(
+    quota: str, need: Any, used: Any, limits: Any, being_created: Any, decision_: str, **options: Any
+) -> Any:
+    refusal = _exceeded(quota, need, used, limits, being_created, decision_, **options)
+    causes = [
+        replace(cause, message=re.sub("used ([^=]+)=[^,]+", r"used \1=0", cause.message)) for cause in refusal.causes
+    ]
+    return replace(refusal, causes=causes)
+
+
+async def what_is_free_here_alone(self: Shortage, need: Any, _timeout: float) -> Answer:
+    """As if nobody else had anything to spare."""
+    quota = self._quota()
+    limits = quota.ceilings if quota is not None else {}
+    self._answer = Answer(used=limits, reserved={}, own=self._own(), final=True, at=self._clock())
+    return self._answer
+
+
+def obey_the_limit_when_told_to(account: Account, limits: Mapping[str, int]) -> dict[str, int]:
+    used, held = accounts.use(account), accounts.held(account)
+    return {name: held.get(name, 0) - used.get(name, 0) for name in limits}
+
+
+async def read_what_may_still_change(self: AccountWriter, *, take: bool = False) -> None:
+    self._pending = False
+    await _load(self)
+
+
 # The master --------------------------------------------------------------------------------------------------------
+
+
+def all_that_is_held_is_used(limits: Any, ledger: Any, seeds: Any, now: int) -> Any:
+    seats = _seats(limits, ledger, seeds, now)
+    return [replace(seat, use=resources.maximum(seat.use, resources.at_least_zero(seat.held))) for seat in seats]
 
 
 def grant_while_learning(limits: Any, seats: Any, *arguments: Any, **options: Any) -> Any:
@@ -422,6 +490,11 @@ def master_writes_blindly(self: servers.Master, uid: str, ledger: MasterLedger, 
 
 
 _count = accounts.count
+_count_loans = loans.count
+_refuses = Shortage.refuses
+_exceeded = verdict.exceeded
+_load = AccountWriter._load
+_seats = decision._seats
 _obey = accounts.obey
 _commit = AccountWriter._commit
 _save = servers.Seed.save
@@ -587,6 +660,22 @@ ALL: tuple[Mutant, ...] = (
         scene=scenes.a_first_leader_who_claims_nothing,
     ),
     Mutant("a loan is counted where there is no room", ((loans, "count", a_loan_is_counted_at_once),), ("rollouts",)),
+    Mutant("a loan never ends", ((loans, "count", a_loan_never_ends),), ("rollouts",)),
+    Mutant("a loan waits for its own place", ((loans, "count", a_loan_waits_for_its_own_place),), ("rollouts",)),
+    Mutant(
+        "the place that a rollout leaves is nobody's",
+        ((loans, "_kept_in_quota", lambda account, _key: account),),
+        ("rollouts",),
+        200,
+        scenes.a_rollout_whose_older_goes_first,
+    ),
+    Mutant(
+        "a surge that was withdrawn is lent",
+        ((surge, "withdrawn", lambda *_a: {}),),
+        ("rollouts",),
+        400,
+        scenes.a_surge_withdrawn,
+    ),
     Mutant("two replace the same one", ((accounts, "_is_taken", lambda *_a: False),), ("rollouts",)),
     Mutant(
         "a stale source counts as zero",
@@ -601,6 +690,29 @@ ALL: tuple[Mutant, ...] = (
         scene=scenes.a_cluster_that_the_leader_does_not_know,
     ),
     Mutant("two quotas without cancel", ((Admission, "_cancel", no_cancel),), ("nothing", "two_quotas")),
+    Mutant("an answer refuses for ever", ((shortage, "FRESH", 1e9),)),
+    Mutant(
+        "what was deleted here still refuses",
+        ((Shortage, "refuses", whatever_was_deleted_here),),
+        ("deletes",),
+        200,
+        scenes.room_at_home_after_an_answer,
+    ),
+    Mutant("what others hold is refused", ((Shortage, "wait", what_is_free_here_alone),)),
+    Mutant("a refusal does not add up", ((verdict, "exceeded", a_refusal_without_the_other_seeds),)),
+    Mutant("what is held is shown as used", ((decision, "_seats", all_that_is_held_is_used),), ("two_seeds",)),
+    Mutant(
+        "a lowered limit is obeyed when recalled",
+        ((accounts, "free", obey_the_limit_when_told_to),),
+        budget=200,
+        scene=scenes.a_lowered_limit_heard_alone,
+    ),
+    Mutant(
+        "an unknown outcome is read, not taken",
+        ((AccountWriter, "_load", read_what_may_still_change),),
+        budget=200,
+        scene=scenes.a_count_that_arrives_late,
+    ),
     Mutant("nobody asks the master", ((Shortage, "wait", never_asks),)),
     Mutant(
         "grant while learning",
@@ -651,6 +763,14 @@ ALL: tuple[Mutant, ...] = (
         ("nothing",),
         200,
         scenes.updates_before_the_count,
+    ),
+    Mutant("what nobody admitted is not covered", ((allotment, "cover", lambda _table: None),), ("slip",)),
+    Mutant(
+        "a late report covers",
+        ((grants, "is_late", lambda *_a: False),),
+        ("two_seeds",),
+        200,
+        scenes.a_late_report,
     ),
     Mutant("what is silent is freed", ((decision, "_take_up", free_what_is_silent),), ("cut",)),
     Mutant(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 
 import msgspec
 
 from common import account as accounts
-from common import grants
+from common import grants, resources, surge
+from common.account import Account, Reservation
 from common.grants import Report
+from common.resources import ResourceList
 from seed.ledger.store import Stored
 from tests.sim import faults, product
 from tests.sim.master_side import MasterReplica
@@ -560,6 +562,8 @@ def _round(world: World) -> bool:
             if replica.at < len(site.api.events) and (world.working or not blind):
                 did = True
                 replica.watch(len(site.api.events))
+            if replica.error is not None:
+                raise replica.error
             leader = replica.leader
             if leader is None:
                 continue
@@ -625,7 +629,7 @@ def quiet(world: World, *, tidy: bool = True) -> None:
             left = unfinished(world)
             if not left and not world.network.flying:
                 break
-            _end_rollouts(world, given_up=world.now > until - QUIET / 2)
+            _end_rollouts(world)
             if busy and world.rng.random() < 0.5:  # users are never quiet for long
                 busy -= 1
                 world.storm(world.rng.choice(list(world.sites.values())))
@@ -637,16 +641,15 @@ def quiet(world: World, *, tidy: bool = True) -> None:
     world.tighten()
 
 
-def _end_rollouts(world: World, *, given_up: bool) -> None:
-    """What was replaced goes; where the place that it left was taken meanwhile, in the end what replaces it."""
-    uids = [uid for older in world.rolling.values() for uid in older]
+def _end_rollouts(world: World) -> None:
+    """As their users will: mostly what was replaced goes, or what replaces it. Some are paused for good."""
+    rolling = dict(world.rolling)
     world.rolling.clear()
-    if given_up:
-        kept = (stored.account.reservations for site in world.sites.values() for stored in site.api.ledger.values())
-        uids += [uid for reservations in kept for (_, uid), loan in reservations.items() if loan.replaces]
-    for uid in uids:
-        if (thing := world.things.get(uid)) is not None:
-            world.delete(thing)
+    for newer, older in rolling.items():
+        ending = world.rng.random()
+        for uid in older if ending < 0.75 else [newer] if ending < 0.9 else []:
+            if (thing := world.things.get(uid)) is not None:
+                world.delete(thing)
 
 
 def _tidy(world: World) -> None:
@@ -664,6 +667,30 @@ def _tidy(world: World) -> None:
                 world.fail(
                     f"{site.name} still keeps reservations of {uid}, although nothing went wrong: {sorted(left)}"
                 )
+
+
+def _unended(world: World, uid: str, account: Account, lent: Mapping[str, Reservation]) -> str:
+    """A loan that has no reason to stand any more: there is room for it; or what it was in place of has gone, unless
+    that place was taken by what nobody admitted."""
+    [spec] = [spec for spec in world.master.quotas.values() if spec.key.uid == uid]
+    free = resources.subtract(accounts.held(account), accounts.use(account))
+    standing = world.lent(uid)
+    everywhere = resources.total(world.there(site, spec.subject, without=standing) for site in world.sites.values())
+    left = resources.subtract(spec.limits, everywhere)
+    for newer, loan in lent.items():
+        thing, older = world.things.get(newer), world.things.get(loan.replaces)
+        if thing is None or thing.size is None:
+            return f"a loan of nothing, {newer}"
+        more = resources.subtract(thing.size, surge.regular(loan.amount))
+        if not resources.short(more, resources.only(free, surge.regular(account.granted))):
+            return f"{newer} stands on surge, and there is room for it"
+        if (older is None or older.size is None) and not resources.short(thing.size, left):
+            return f"{newer} stands on surge in place of what has gone, and there is room for it elsewhere"
+    return ""
+
+
+def _counted(account: Account) -> ResourceList:
+    return resources.total(account.used.values())
 
 
 def _said(report: Report) -> Report:
@@ -692,10 +719,13 @@ def unfinished(world: World) -> str:
                 trusted = replica.lease.trusted
                 if trusted is None or trusted > account.epoch:
                     return f"{replica.name} has seen no leader"
-            if account.reservations:
-                return f"{site.name}: reservations of nothing in {name}: {sorted(account.reservations)}"
-            counted = {resource: amount for resource, amount in accounts.use(account).items() if amount}
-            there = world.there(site, copy.subject)
+            lent = {uid: loan for (_, uid), loan in account.reservations.items() if loan.replaces}
+            if left := {uid for (_, uid), kept in account.reservations.items() if not kept.replaces}:
+                return f"{site.name}: reservations of nothing in {name}: {sorted(left)}"
+            if stands := _unended(world, copy.key.uid, account, lent):
+                return f"{site.name}: {stands} in {name}"
+            counted = {resource: amount for resource, amount in _counted(account).items() if amount}
+            there = world.there(site, copy.subject, without=lent)
             if counted != there:
                 return f"{site.name} counts {counted} in {name}, there is {there}"
             said = grants.report(account)
@@ -711,6 +741,8 @@ def unfinished(world: World) -> str:
         ledger = world.master.ledgers[spec.key.uid][0]
         if ledger.learning:
             return f"the master is learning {name}"
+        if not world.truth.covered(spec.key.uid, _counted):
+            return f"the master has not covered what there is of {name}"
         for seed, state in world.master.seeds.items():
             if state == "Lost" or world.sites[seed].dead:
                 continue

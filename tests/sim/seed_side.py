@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
 from common.account import Account, StaleEpochError
-from common.api import RESOURCE_QUOTAS, report_from_wire
+from common.api import PROJECTS, RESOURCE_QUOTAS, Project, report_from_wire
 from common.grants import Report
 from common.kube.client import Cluster
 from common.kube.errors import ApiError, NotFound
 from common.kube.lease import Lease, LeaseLost, Term
-from common.kube.reflector import Change
+from common.kube.reflector import Change, moment
+from common.resources import ResourceList
 from seed.accounts import Accounts
 from seed.admission import Admission, Request
 from seed.books import Books
@@ -73,6 +74,15 @@ class View:
     def may_belong(self, _project: str) -> bool:
         return False
 
+    def lacks(self, _project: str) -> bool:
+        return False
+
+    def strays(self) -> list[str]:
+        return []
+
+    def project_of(self, key: str) -> str | None:
+        return self.clusters[key].spec.project if key in self.clusters else None
+
     def source_keys(self, quota: Quota) -> list[str]:
         """Only user clusters are simulated, not that they themselves are counted."""
         return [found.metadata.key for found in self.clusters.values() if quota.subject in (found.spec.project, "all")]
@@ -98,6 +108,14 @@ def _cluster(key: str, project: str) -> UserCluster:
     return UserCluster(Meta(key), ClusterSpec(project))
 
 
+class Decided(NamedTuple):
+    """What was known when a write was decided: the term, when each source was listed, and the limits."""
+
+    term: int
+    listed: Mapping[str, int]
+    limits: ResourceList | None
+
+
 class LedgerClient:
     """What a replica has for a store: calls that take their time, and news that come late."""
 
@@ -117,14 +135,18 @@ class LedgerClient:
         replica, api = self._replica, self._replica.api
 
         leader = replica.led.get(account.epoch, replica.leader)  # it may have waited since an earlier term
-        term = leader.accounts.term if leader is not None else replica.last_term
-        listed = {key: followed.listed_at for key, followed in leader.sources.items()} if leader is not None else {}
+        quota = replica.view.quota(key.name)
+        decided = Decided(
+            leader.accounts.term if leader is not None else replica.last_term,
+            {key: followed.listed_at for key, followed in leader.sources.items()} if leader is not None else {},
+            quota.ceilings if quota is not None and quota.key == key else None,
+        )
 
         def write() -> str:
             before = api.ledger.get(key.uid)
             written = api.save(key, account, version)
             if before is not None and before.account.incarnation == account.incarnation:
-                replica.counted(replica, key.uid, before.account, account, term, listed)
+                replica.written(replica, key.uid, before.account, account, decided)
             return written
 
         return await replica.call(f"save {key.name}", write)
@@ -156,6 +178,8 @@ class Followed:
         self.at = 0
         self.listing = False
         self.listed_at = 0  # the number of events of the seed's API server when the last complete list began
+        self.listed_from = 0  # the moment at which it began
+        self._outages = -1  # of the source when that was taken: each ends the watch
         self._replica = replica
         self._store: dict[str, Machine] = {}
         self._wanted = 1
@@ -165,7 +189,11 @@ class Followed:
 
     @property
     def wants_list(self) -> bool:
-        return not self.listing and self._wanted > self._done
+        return not self.listing and (self._wanted > self._done or not self.live)
+
+    @property
+    def live(self) -> bool:
+        return self._outages == self.source.outages
 
     @property
     def settled(self) -> bool:
@@ -210,20 +238,20 @@ class Followed:
         self._replica.loop.start(self._list(self._started))
 
     async def _list(self, number: int) -> None:
-        source = self.source
+        source, began = self.source, moment()
         try:
-            objects, at, listed_at = await self._replica.network.call(
+            objects, at, listed_at, outages = await self._replica.network.call(
                 f"list {self.key}",
                 self._replica,
                 source,
-                lambda: (dict(source.machines), len(source.log), len(self._replica.api.events)),
+                lambda: (dict(source.machines), len(source.log), len(self._replica.api.events), source.outages),
                 away(self.key),
             )
         except ApiError:
             self.listing = False
             self._fail()
             return
-        self.listing, self.listed_at = False, listed_at
+        self.listing, self.listed_at, self.listed_from, self._outages = False, listed_at, began, outages
         source.between.update(new.metadata.uid for _, new in source.log[self.at : at] if new is not None)
         source.between.difference_update(objects)
         before, self._store, self.at = self._store, objects, at
@@ -335,17 +363,23 @@ class SeedClient:
         self._replica = replica
 
     async def get(self, resource: object, name: str, namespace: str | None = None) -> object:
+        found = await self.find(resource, name, namespace)
+        if found is None:
+            raise NotFound(404, "NotFound", name)
+        return found
+
+    async def find(self, resource: object, name: str, namespace: str | None = None) -> object | None:
         api = self._replica.api
 
-        def read() -> object:
+        def read() -> object | None:
             if resource is RESOURCE_QUOTAS:
                 if (both := api.copies.get(name)) is None:
-                    raise NotFound(404, "NotFound", name)
+                    return None
                 return CopyObject(CopyMeta({"seedquota.io/uid": both[0].key.uid}))
+            if resource is PROJECTS:
+                return msgspec.convert({"metadata": {"name": name}, "spec": {"organization": "all"}}, Project)
             key = f"{namespace}/{name}"
-            if key not in api.clusters:
-                raise NotFound(404, "NotFound", name)
-            return _cluster(key, api.clusters[key])
+            return _cluster(key, api.clusters[key]) if key in api.clusters else None
 
         return await self._replica.network.call(f"get {name}", self._replica, api, read, away(api.name))
 
@@ -419,7 +453,7 @@ class Replica(Process):
         network: Network,
         loop: Loop,
         shows: Callable[[Replica, str, Report | None], None],
-        counted: Callable[[Replica, str, Account, Account, int, Mapping[str, int]], None],
+        written: Callable[[Replica, str, Account, Account, Decided], None],
     ) -> None:
         super().__init__(name, api.name, loop)
         self.api = api
@@ -427,6 +461,7 @@ class Replica(Process):
         self.sources = sources
         self.leader: Leader | None = None
         self.asked = 0  # requests that it has not answered yet
+        self.error: Exception | None = None
         self.lease = Lease(
             cast("Cluster", servers.Leases(api)),
             "seedquota",
@@ -443,9 +478,10 @@ class Replica(Process):
         self.books = Books(cast("Catalog", self.view), cast("Store", self.store), trusted=lambda: self.lease.trusted)
         self.admission = Admission(cast("Catalog", self.view), self.books)
         self._shows = shows
-        self.counted = counted
+        self.written = written
         self.last_term = 0
         self.led: dict[int, Leader] = {}  # by term
+        self.told: dict[str, list[tuple[float, ResourceList]]] = {}  # by quota uid: the use of all that it has heard of
         self.blind_until = 0.0  # its watch brings nothing
         loop.call(self._open_books)
 
@@ -476,6 +512,8 @@ class Replica(Process):
             what, name = events[place]
             value = values[place]
             if what == "copy":
+                if value is not None:
+                    self.told.setdefault(value[0].key.uid, []).append((self.loop.time(), value[0].usage))
                 self.view.hear(name, value)
             elif what == "ledger":
                 if (heard := self.store.subscribers.get(name)) is not None:
@@ -551,9 +589,12 @@ class Replica(Process):
 
         async def answer() -> None:
             quotas = self.view.quotas_of_project(request.project)
-            verdict = await self.admission.decide(request, replaceable if replaces else None)
+            try:
+                verdict = await self.admission.decide(request, replaceable if replaces else None)
+                heard(verdict.refusal, quotas)
+            except Exception as error:  # noqa: BLE001 (the schedule fails by it)
+                self.error = error
             self.asked -= 1
-            heard(verdict.refusal, quotas)
 
         self.asked += 1  # it goes on when an API server that was restored waits no more
         self.loop.start(answer())

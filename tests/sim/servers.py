@@ -87,7 +87,7 @@ class Copy(msgspec.Struct, frozen=True):
         return Quota(
             key=self.key,
             copy_uid=self.copy_uid,
-            kind="project",
+            kind="organization" if self.subject == "all" else "project",
             subject=self.subject,
             limits=surge.regular(self.limits),
             surge=surge.beyond(self.limits),
@@ -317,11 +317,21 @@ class Source:
         self.key = key
         self.seed = seed
         self.project = project
-        self.up = True
+        self._up = True
+        self.outages = 0  # each ends all watches
         self.machines: dict[str, Machine] = {}
         self.log: list[tuple[Machine | None, Machine | None]] = []
         self.snapshot: dict[str, Machine] | None = None
         self.between: set[str] = set()  # written and deleted between two lists: no watch tells of it
+
+    @property
+    def up(self) -> bool:
+        return self._up
+
+    @up.setter
+    def up(self, up: bool) -> None:
+        self.outages += self._up and not up
+        self._up = up
 
     def write(self, old: Machine | None, new: Machine | None) -> None:
         if old is not None:

@@ -6,7 +6,7 @@ Everything here is one step. Which comes next, the schedule decides (`schedule.p
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Any
 
 import msgspec
@@ -29,11 +29,11 @@ from seed.catalog import Quota
 from seed.ledger.store import Key, Stored
 from seed.verdict import Refusal
 from tests.sim import faults, servers
-from tests.sim.checks import Thing, Truth, Violation, Wish
+from tests.sim.checks import Thing, Told, Truth, Violation, Wish
 from tests.sim.loop import Loop
-from tests.sim.master_side import MasterReplica
+from tests.sim.master_side import MasterReplica, Usage
 from tests.sim.network import Network, Process
-from tests.sim.seed_side import API_TIMEOUT, WEBHOOK_TIMEOUT, Replica
+from tests.sim.seed_side import API_TIMEOUT, WEBHOOK_TIMEOUT, Decided, Replica
 from tests.sim.servers import Copy, Machine, ObjectMeta, Source, Spec
 
 SIZES: tuple[ResourceList, ...] = (
@@ -43,6 +43,7 @@ SIZES: tuple[ResourceList, ...] = (
     {"cpu": 3, "memory": 2},
 )
 UNIT: ResourceList = {"cpu": 1, "memory": 1}
+FRESH = 0.5  # seconds for which an answer of the master may refuse
 WARM = 1  # the term of who has led for as long as anybody knows
 RESTORE_TAKES = 6.5  # seconds in which an API server is away while it is restored: longer than a lease lasts
 
@@ -68,7 +69,6 @@ class World:
         self.now = 0.0
         self.tracing = trace
         self.swarm = faults.draw(self.rng, focus)
-        self.truth = Truth()
         self.network = Network(self.rng, self, self.note if trace else None)
         self.master = servers.Master(self._ledger_saved)
         self.masters: list[MasterReplica] = []
@@ -76,6 +76,7 @@ class World:
         self.sites: dict[str, Site] = {}
         self.apis: dict[str, servers.Seed] = {}
         self.things: dict[str, Thing] = {}  # that exist, or may
+        self.truth = Truth(self.things)
         self.wishes: list[Wish] = []  # under way
         self.later: list[tuple[float, Callable[[], None]]] = []
         self.refused = 0
@@ -208,7 +209,7 @@ class World:
             self.network,
             self._loop(),
             self._reported,
-            self._counted,
+            self._written,
         )
         site.replicas.append(replica)
         self.processes.append(replica)
@@ -234,7 +235,7 @@ class World:
             self.note(f"  account {uid} on {api.name}: {after}")
         self.truth.account_saved(api.name, uid, before, after)
         if before is not None and before.reservations is not after.reservations:
-            self.truth.loans_ended(uid, before, after, self.things)
+            self.truth.loans_ended(uid, before, after)
 
     def _ledger_saved(self, uid: str, before: MasterLedger | None, after: MasterLedger) -> None:
         if self.tracing:
@@ -246,10 +247,11 @@ class World:
         if said is not None and copy is not None:
             self.truth.reported(replica.api.name, copy.key.uid, said)
 
-    def _counted(
-        self, replica: Replica, uid: str, before: Account, after: Account, term: int, listed: Mapping[str, int]
-    ) -> None:
-        """What a leader counts, it owns, and has listed (`listed`, when it decided) since it took the account over."""
+    def _written(self, replica: Replica, uid: str, before: Account, after: Account, decided: Decided) -> None:
+        """What a leader counts, it owns, and has listed since it took the account over."""
+        term, listed = decided.term, decided.listed
+        if decided.limits is not None:
+            self.truth.obeyed(uid, replica.api.name, before, after, decided.limits)
         claimed = self.claims.setdefault((replica.api.name, uid, after.incarnation), (before.epoch, 0))
         if after.epoch != claimed[0]:
             claimed = self.claims[replica.api.name, uid, after.incarnation] = (after.epoch, len(replica.api.events))
@@ -328,9 +330,18 @@ class World:
         replica = self.rng.choice(serving)
         gives_up = self.now + WEBHOOK_TIMEOUT
 
+        def answered(no: Refusal | None, quotas: list[Quota]) -> None:
+            if no is not None and no.code == 403:
+                self._judge(wish, replica, no, quotas, arrived)
+            self._verdict(wish, site, no, quotas, gives_up)
+
+        arrived = 0.0, 0
+
         def arrives() -> None:
+            nonlocal arrived
             if not replica.alive or self.now >= gives_up:
                 return
+            arrived = replica.loop.time(), self.truth.writes
             request = Request(
                 uid=wish.thing.uid,
                 project=source.project,
@@ -341,9 +352,22 @@ class World:
                 dry_run=False,
                 deadline=replica.loop.time() + 0.8 * WEBHOOK_TIMEOUT,
             )
-            replica.ask(request, wish.replaces, lambda no, quotas: self._verdict(wish, site, no, quotas, gives_up))
+            replica.ask(request, wish.replaces, answered)
 
         self.network.post(f"asks for {wish.thing.uid}", None, site.api, arrives, once=not wish.claimed)
+
+    def _judge(self, wish: Wish, replica: Replica, no: Refusal, quotas: list[Quota], since: tuple[float, int]) -> None:
+        """`since`: when it was asked, by its clock and by the number of writes."""
+        quota = next(quota for quota in quotas if quota.name == no.quota)
+        if any(amount > quota.limits.get(name, amount) for name, amount in wish.need.items()):
+            return  # it never fits
+        uid, told, last = quota.key.uid, None, None
+        for at, use in replica.told.get(uid, ()):
+            if use is not last and isinstance(use, Usage) and at >= since[0] - FRESH:
+                told = resources.maximum(told or {}, use.but(replica.api.name))
+            last = use
+        told = Told(self.truth.used_since(uid, replica.api.name, since[1]), told)
+        self.truth.refused(uid, told, wish.need, [(cause.field, cause.message) for cause in no.causes])
 
     def _verdict(self, wish: Wish, site: Site, no: Refusal | None, quotas: list[Quota], gives_up: float) -> None:
         if self.tracing:
@@ -487,7 +511,7 @@ class World:
             if key not in site.api.clusters:
                 site.api.write_cluster(key, source.project)
         for uid, stored in site.api.ledger.items():
-            self.truth.accounts[uid, site.name] = stored.account
+            self.truth.known(uid, site.name, stored.account)
 
     def restore_master(self, snapshot: tuple[Any, ...]) -> None:
         self.truth.excuse()
@@ -555,11 +579,18 @@ class World:
 
     # What is there -------------------------------------------------------------------------------------------------
 
-    def there(self, site: Site, subject: str) -> dict[str, int]:
+    def lent(self, uid: str) -> set[str]:
+        """What stands on the quota's surge."""
+        kept = [site.api.ledger.get(uid) for site in self.sites.values() if not site.dead]
+        return {new for each in kept if each for (_, new), loan in each.account.reservations.items() if loan.replaces}
+
+    def there(self, site: Site, subject: str, without: Collection[str] = ()) -> dict[str, int]:
         total: dict[str, int] = {}
         for source in site.sources.values():
             if subject in (source.project, "all"):
-                for machine in source.machines.values():
+                for uid, machine in source.machines.items():
+                    if uid in without:
+                        continue
                     for name, amount in machine.resources.items():
                         total[name] = total.get(name, 0) + amount
         return total
@@ -622,7 +653,7 @@ class World:
             for spec in self.master.quotas.values():
                 everywhere = all(spec.key.name in site.api.copies for site in self.sites.values())
                 if everywhere and self.truth.covered(spec.key.uid):
-                    self.truth.tighten(spec.key.uid, self.things)
+                    self.truth.tighten(spec.key.uid)
 
     def end(self) -> None:
         """Nothing of it is needed any more, but for what is asked of the servers and the truth."""

@@ -13,6 +13,7 @@ from common.account import (
     Fenced,
     Full,
     Grant,
+    HeldBack,
     Reservation,
     Reserving,
     Short,
@@ -178,6 +179,18 @@ def test_a_claim_that_was_given_up_takes_nothing_with_it_of_an_equal_one_that_ca
     assert accounts.cancel(taken_again, "a", Admitted(None, first)) is taken_again
     assert accounts.release(taken_again, 1, before.reservations) is taken_again
     assert accounts.withdraw(taken_again, "a", again) == account()
+
+
+def test_nothing_more_is_created_in_a_source_that_is_held_back() -> None:
+    held = accounts.hold_back(reserved(account(), "a", reservation(1)), 1, {"ns/c1"})
+    assert accounts.reserve(held, LIMITS, "b", reservation(1)) == (held, HeldBack())
+    reserved(held, "a", reservation(1))
+    reserved(held, "b", reservation(1, generation=2))
+    reserved(held, "b", reservation(1, source="ns/c2"))
+    assert accounts.hold_back(held, 1, ["ns/c1"]) is held
+    reserved(accounts.hold_back(held, 1, ()), "b", reservation(1))
+    with pytest.raises(StaleEpochError):
+        accounts.hold_back(held, 2, ())
 
 
 def test_what_was_seen_and_deleted_since_is_dropped_too() -> None:

@@ -145,7 +145,7 @@ async def test_the_quota_that_denies_releases_what_the_other_reserved(tight: str
         found = await world.admission.decide(request())
         assert message(found) == (
             f"exceeded quota: {tight}, requested: cpu=8, used: cpu=0, limited: cpu=4; short by cpu=4; "
-            "retrying helps only after something is deleted"
+            "it can never fit: the request is larger than the limit"
         )
         for name in ("project-alpha", "org-acme"):
             assert world.account(name).reservations == {} == world.account(name).reserved
@@ -370,6 +370,17 @@ async def test_near_the_limit_an_admitted_request_is_warned() -> None:
         await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=20")
         world.tell(usage="cpu=54")
         assert (await world.admission.decide(request(need="cpu=8"))).warnings == [
+            "seedquota/project-alpha: cpu 62/64 (96%) after this"
+        ]
+
+
+async def test_only_what_the_request_needs_is_warned_of() -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=64,clusters=1", granted="cpu=64")
+        world.tell(usage="cpu=8,clusters=2")
+        assert (await world.admission.decide(request(need="cpu=8"))).warnings == []
+        world.tell(usage="cpu=54,clusters=2")
+        assert (await world.admission.decide(request("other", need="cpu=8"))).warnings == [
             "seedquota/project-alpha: cpu 62/64 (96%) after this"
         ]
 

@@ -42,6 +42,7 @@ ACCOUNT = Account(
         ),
     },
     ask=Ask(number=5, first={"cpu": 8 * UNIT}, wanted={"cpu": 16 * UNIT}),
+    held_back=("alpha/c2",),
 )
 
 
@@ -51,6 +52,12 @@ def encoded(account: Account, version: str | None = "41") -> dict[str, dict]:
 
 def test_an_account_survives_being_written() -> None:
     assert decode(json.dumps(encoded(ACCOUNT)["account"]).encode()) == ACCOUNT
+
+
+def test_a_ledger_of_the_release_before_holds_nothing_back() -> None:
+    found = encoded(ACCOUNT)["account"]
+    assert found.pop("heldBack") == ["alpha/c2"]
+    assert decode(json.dumps(found).encode()).held_back == ()
 
 
 def test_the_object_is_named_by_the_quotas_uid_and_kept_out_of_backups() -> None:

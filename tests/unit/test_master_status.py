@@ -79,6 +79,16 @@ def test_example_of_the_contract():
     assert {each.observed_generation for each in found.conditions} == {3}
 
 
+def test_a_quota_that_not_every_replica_of_a_seed_has_is_not_enforced():
+    found = condition(status(seed("eu-1"), seed("us-1", behind=True)), "Enforced")
+    assert found[:2] == ("False", "ReplicasBehind")
+    assert found[2].startswith("us-1: not every replica of the agent has the present quota yet")
+    assert condition(status(seed(behind=True, synced=False)), "Enforced")[1] == "SeedNotSynced"
+    assert condition(status(seed(behind=True, fenced=True)), "Enforced")[1] == "AccountFenced"
+    assert condition(status(seed(behind=True, connected=False)), "Enforced")[1] == "ReplicasBehind"
+    assert condition(status(seed(behind=True, lost=True)), "Enforced")[0] == "True"
+
+
 def test_silent_seed_keeps_its_count_and_is_named_with_its_age():
     found = status(
         seed("eu-1", {"cpu": "4"}),

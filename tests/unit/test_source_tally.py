@@ -60,6 +60,14 @@ def test_what_is_seen_is_told_with_its_generation_and_what_is_gone_is_remembered
     assert made.gone(["a-uid", "b-uid", "c-uid"]) == {"b-uid"}
 
 
+def test_what_a_backup_brought_back_is_not_gone() -> None:
+    made = tally(machine("a"))
+    made.apply(Change(machine("a"), None))
+    made.apply(Change(None, machine("a")))
+    assert made.seen(["a-uid"]) == {"a-uid": 1}
+    assert made.gone(["a-uid"]) == set()
+
+
 def test_an_object_made_again_under_its_name_is_another_one() -> None:
     made = tally(machine("a", uid="first"))
     made.apply(Change(machine("a", uid="first"), None))
