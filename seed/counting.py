@@ -98,12 +98,12 @@ class Counting:
 
     def _quota_changed(self, name: str) -> None:
         """A quota that comes, or comes back, has not been told what its sources did before, nor has an organization's
-        of a project that joins it, nor one that comes to limit another resource."""
+        of a project that joins it. One that comes to limit another resource may not have been told of that."""
         quota = self._catalog.quota(name)
         if quota is None:
             self._known.pop(name, None)
             return
-        known = (quota.key, frozenset(quota.ceilings))
+        known = quota.key, frozenset(quota.ceilings)
         new = self._known.get(name) != known
         self._known[name] = known
         if not new and quota.kind != "organization":

@@ -426,10 +426,10 @@ def age(cell: object) -> bool:
             },
             ["Enforcement", "Seeds"],
         ),
-        ("Organization", {"Display": "Acme", "Projects": 3, "Usage": "clusters 3/5", "Ready": "True"}, []),
+        ("Organization", {"Display": "Acme", "Projects": 3, "Usage": "clusters 3/5"}, []),
         (
             "Project",
-            {"Organization": "acme", "Quota": "project-alpha", "Usage": "cpu 60/64", "Clusters": 2, "Ready": "True"},
+            {"Organization": "acme", "Quota": "project-alpha", "Usage": "cpu 60/64", "Ready": "True"},
             [],
         ),
         (

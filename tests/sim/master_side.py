@@ -71,6 +71,7 @@ class Link:
 
     def __init__(self) -> None:
         self.copies: dict[str, Copy] = {}
+        self.projects: dict[str, str] = {}
         self.at = 0
         self.listed = False
         self.run = 0  # the run of its watch: it breaks when the seed's API server goes down
@@ -159,6 +160,7 @@ class MasterReplica(Process):
         )
         self.quotas = dict(api.quotas)
         self.seeds = dict(api.seeds)
+        self.projects = dict(api.projects)
         self.at = len(api.events)
         self._shows = shows
         self._token = token
@@ -172,7 +174,7 @@ class MasterReplica(Process):
         for place in range(self.at, upto):
             what, name = self.api.events[place]
             value = self.api.values[place]
-            cache: dict[str, Any] = self.quotas if what == "quota" else self.seeds
+            cache: dict[str, Any] = {"quota": self.quotas, "seed": self.seeds, "project": self.projects}[what]
             if value is None:
                 cache.pop(name, None)
             else:
@@ -200,6 +202,7 @@ class MasterReplica(Process):
             link.run, link.listed = api.outages, False
         if not link.listed:
             link.copies = {name: copy for name, (copy, _) in api.copies.items()}
+            link.projects = dict(api.projects)
             link.at, link.listed = len(api.events), True
             for copy in link.copies.values():
                 self._hear(term, seed, copy, None)
@@ -214,6 +217,10 @@ class MasterReplica(Process):
                 else:
                     link.copies[name] = both[0]
                     self._hear(term, seed, both[0], (0, link.run))
+            elif what == "project":
+                link.projects.pop(name, None)
+                if (organization := api.values[place]) is not None:
+                    link.projects[name] = organization
         link.at = upto
 
     def _hear(self, term: Term, seed: str, copy: Copy, run: Run | None) -> None:
@@ -272,6 +279,17 @@ class MasterReplica(Process):
             self.network.post(f"copy {name} to {seed}", self, api, lambda: self._write(api, spec))
             return True
         return self._publish(term, name, seed)
+
+    def sync_project(self, name: str, seed: str) -> bool:
+        term = self.term
+        link = term.links.get(seed) if term is not None else None
+        if link is None or not link.listed or self.seeds.get(seed) in (None, "Lost") or not link.connected:
+            return False
+        api, organization = self.apis[seed], self.projects.get(name)
+        if organization == link.projects.get(name):
+            return False
+        self.network.post(f"project {name} to {seed}", self, api, lambda: api.write_project(name, organization))
+        return True
 
     def _write(self, api: servers.Seed, spec: Spec) -> None:
         both = api.copies.get(spec.key.name)
@@ -445,4 +463,4 @@ def _showing(api: servers.Seed, copy: Copy, shown: Shown) -> Callable[[], None]:
 def _delete(api: servers.Seed, name: str, uid: str) -> None:
     both = api.copies.get(name)
     if both is not None and both[0].key.uid == uid:
-        api.delete_copy(name)
+        api.delete_copy(name, released=True)

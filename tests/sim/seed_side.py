@@ -5,22 +5,32 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine, Mapping
+from functools import cache
 from typing import Any, NamedTuple, cast
 
 import msgspec
 
 from common.account import Account, StaleEpochError
-from common.api import PROJECTS, RESOURCE_QUOTAS, Project, report_from_wire
+from common.api import (
+    PROJECTS,
+    RESOURCE_QUOTAS,
+    Project,
+    ProjectSpec,
+    UserCluster,
+    UserClusterSpec,
+    report_from_wire,
+)
 from common.grants import Report
 from common.kube.client import Cluster
 from common.kube.errors import ApiError, NotFound
 from common.kube.lease import Lease, LeaseLost, Term
-from common.kube.reflector import Change, moment
+from common.kube.meta import ObjectMeta
+from common.kube.reflector import Change, Reflector, moment
 from common.resources import ResourceList
 from seed.accounts import Accounts
 from seed.admission import Admission, Request
 from seed.books import Books
-from seed.catalog import Catalog, Quota
+from seed.catalog import Catalog, Quota, project_of_key
 from seed.counting import Counting
 from seed.ledger.store import Key, Store, Stored, StoreUnavailableError
 from seed.source import ListToken, Problem
@@ -40,72 +50,62 @@ RENEW_DEADLINE = 4.0
 RETRY = 1.0
 
 
-class Meta(msgspec.Struct, frozen=True):
-    key: str
-
-
-class ClusterSpec(msgspec.Struct, frozen=True):
-    project: str
-
-
-class UserCluster(msgspec.Struct, frozen=True):
-    metadata: Meta
-    spec: ClusterSpec
-
-
-class View:
-    """The watch caches of quotas and user clusters. Takes the place of seed.catalog.Catalog."""
+class View(Catalog):
+    """The real catalog, whose watches the schedule feeds: its reflectors do not run."""
 
     def __init__(self, api: servers.Seed) -> None:
-        self.quotas = {name: quota for name, (_, quota) in api.copies.items()}
-        self.copies = {name: copy for name, (copy, _) in api.copies.items()}
-        self.clusters = {key: _cluster(key, project) for key, project in api.clusters.items()}
-        self._listeners: list[Callable[[str], None]] = []
+        super().__init__(cast("Cluster", api))
+        self.copies: dict[str, Copy] = {}
+        for name, both in api.copies.items():
+            self.hear("copy", name, both)
+        for key, project in api.clusters.items():
+            self.hear("cluster", key, project)
+        for name, organization in api.projects.items():
+            self.hear("project", name, organization)
 
-    def quota(self, name: str) -> Quota | None:
-        return self.quotas.get(name)
-
-    def all_quotas(self) -> list[Quota]:
-        return list(self.quotas.values())
-
-    def quotas_of_project(self, project: str) -> list[Quota]:
-        return [quota for quota in self.quotas.values() if quota.subject in (project, "all")]
-
-    def may_belong(self, _project: str) -> bool:
-        return False
-
-    def lacks(self, _project: str) -> bool:
-        return False
-
-    def strays(self) -> list[str]:
-        return []
-
-    def project_of(self, key: str) -> str | None:
-        return self.clusters[key].spec.project if key in self.clusters else None
-
-    def source_keys(self, quota: Quota) -> list[str]:
+    def sources_of(self, project: str) -> list[str]:
         """Only user clusters are simulated, not that they themselves are counted."""
-        return [found.metadata.key for found in self.clusters.values() if quota.subject in (found.spec.project, "all")]
+        return [key for key in super().sources_of(project) if project_of_key(key) is None]
 
-    def unenforced(self, _quota: Quota) -> list[str]:
-        return []
-
-    def on_quota(self, listener: Callable[[str], None]) -> Callable[[], None]:
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
-
-    def hear(self, name: str, both: tuple[Copy, Quota] | None) -> None:
-        if both is None:
-            self.quotas.pop(name, None)
-            self.copies.pop(name, None)
+    def hear(self, what: str, name: str, value: Any) -> None:
+        if what == "copy":
+            if value is None:
+                self.copies.pop(name, None)
+            else:
+                self.copies[name] = value[0]
+            _tell(self.quotas, self._quota_changed, name, value[1] if value is not None else None)
+        elif what == "cluster":
+            _tell(self.user_clusters, self._cluster_changed, name, _cluster(name, value) if value is not None else None)
         else:
-            self.copies[name], self.quotas[name] = both
-        for listener in tuple(self._listeners):
-            listener(name)
+            _tell(self.projects, self._project_changed, name, _project(name, value) if value is not None else None)
 
 
+def _tell(reflector: Reflector[Any], changed: Callable[[Change[Any]], None], key: str, new: Any) -> None:
+    """As the reflector would: the store first; what is made again under its name is two changes."""
+    old = reflector.store.get(key)
+    if old is None and new is None:
+        return
+    if new is None:
+        reflector.store._remove(key)
+    else:
+        reflector.store._set(key, new)
+    if old is not None and new is not None and old.metadata.uid != new.metadata.uid:
+        changed(Change(old, None))
+        old = None
+    changed(Change(old, new))
+
+
+@cache
 def _cluster(key: str, project: str) -> UserCluster:
-    return UserCluster(Meta(key), ClusterSpec(project))
+    namespace, _, name = key.partition("/")
+    return UserCluster(
+        metadata=ObjectMeta(namespace=namespace, name=name, uid=key), spec=UserClusterSpec(project=project)
+    )
+
+
+@cache
+def _project(name: str, organization: str) -> Project:
+    return Project(metadata=ObjectMeta(name=name, uid=name), spec=ProjectSpec(organization=organization))
 
 
 class Decided(NamedTuple):
@@ -199,9 +199,9 @@ class Followed:
     def settled(self) -> bool:
         return self.counted and not self.listing and not self.wants_list
 
-    def seen(self, uid: str) -> int:
+    def seen(self, name: str) -> int:
         """The generation at which it stands in the sum; 0 if it does not."""
-        machine = self._store.get(uid)
+        machine = self._store.get(name)
         return machine.metadata.generation if machine is not None else 0
 
     def demand_list(self) -> ListToken:
@@ -217,9 +217,9 @@ class Followed:
             self._waiting.append((token.number, future))
             await future
 
-    async def generation(self, _name: str, uid: str) -> int | None:
+    async def generation(self, name: str, _uid: str) -> int | None:
         def read() -> int | None:
-            found = self.source.machines.get(uid)
+            found = self.source.machines.get(name)
             return found.metadata.generation if found is not None else None
 
         network = self._replica.network
@@ -252,7 +252,7 @@ class Followed:
             self._fail()
             return
         self.listing, self.listed_at, self.listed_from, self._outages = False, listed_at, began, outages
-        source.between.update(new.metadata.uid for _, new in source.log[self.at : at] if new is not None)
+        source.between.update(new.metadata.key for _, new in source.log[self.at : at] if new is not None)
         source.between.difference_update(objects)
         before, self._store, self.at = self._store, objects, at
         freed = False
@@ -281,9 +281,9 @@ class Followed:
         freed = False
         for old, new in self.source.log[self.at : upto]:
             if old is not None:
-                self._store.pop(old.metadata.uid, None)
+                self._store.pop(old.metadata.key, None)
             if new is not None:
-                self._store[new.metadata.uid] = new
+                self._store[new.metadata.key] = new
             freed |= self._apply(old, new)
         if upto > self.at:
             self.at = upto
@@ -373,11 +373,9 @@ class SeedClient:
 
         def read() -> object | None:
             if resource is RESOURCE_QUOTAS:
-                if (both := api.copies.get(name)) is None:
-                    return None
-                return CopyObject(CopyMeta({"seedquota.io/uid": both[0].key.uid}))
+                return api.copies[name][1] if name in api.copies else None
             if resource is PROJECTS:
-                return msgspec.convert({"metadata": {"name": name}, "spec": {"organization": "all"}}, Project)
+                return _project(name, api.projects[name]) if name in api.projects else None
             key = f"{namespace}/{name}"
             return _cluster(key, api.clusters[key]) if key in api.clusters else None
 
@@ -398,14 +396,6 @@ class SeedClient:
         await replica.network.call(f"publish {name}", replica, api, write, away(api.name))
 
 
-class CopyMeta(msgspec.Struct, frozen=True):
-    labels: dict[str, str]
-
-
-class CopyObject(msgspec.Struct, frozen=True):
-    metadata: CopyMeta
-
-
 class Leader:
     """What a replica does in one term."""
 
@@ -413,7 +403,7 @@ class Leader:
         self.term = term.number
         self.sources: dict[str, Followed] = {}
         client = cast("Cluster", SeedClient(replica))
-        catalog, store = cast("Catalog", replica.view), cast("Store", replica.store)
+        catalog, store = replica.view, cast("Store", replica.store)
         sources = cast("dict[str, RealSource]", self.sources)
         self.accounts = Accounts(
             client,
@@ -472,11 +462,12 @@ class Replica(Process):
             retry=RETRY,
             clock=loop.time,
         )
-        self.view = View(api)
+        self.view: View
+        loop.call(self._begin_watching)
         self.at = len(api.events)
         self.store = LedgerClient(self)
-        self.books = Books(cast("Catalog", self.view), cast("Store", self.store), trusted=lambda: self.lease.trusted)
-        self.admission = Admission(cast("Catalog", self.view), self.books)
+        self.books = Books(self.view, cast("Store", self.store), trusted=lambda: self.lease.trusted)
+        self.admission = Admission(self.view, self.books)
         self._shows = shows
         self.written = written
         self.last_term = 0
@@ -491,9 +482,12 @@ class Replica(Process):
         led = [leader.accounts, leader.counting, leader.turns, leader] if leader is not None else []
         return [*books, *led, self.books, self.admission, self.lease, self.view, self.store]
 
+    def _begin_watching(self) -> None:
+        self.view = View(self.api)
+
     def _open_books(self) -> None:
-        for name in self.view.quotas:
-            self.books._quota_changed(name)
+        for quota in self.view.all_quotas():
+            self.books._quota_changed(quota.name)
 
     def shows(self, name: str, said: Report | None) -> None:
         self._shows(self, name, said)
@@ -511,27 +505,23 @@ class Replica(Process):
         for place in range(self.at, upto):
             what, name = events[place]
             value = values[place]
-            if what == "copy":
-                if value is not None:
-                    self.told.setdefault(value[0].key.uid, []).append((self.loop.time(), value[0].usage))
-                self.view.hear(name, value)
-            elif what == "ledger":
-                if (heard := self.store.subscribers.get(name)) is not None:
-                    heard(value)
-            elif value is None:
-                self.view.clusters.pop(name, None)
-            else:
-                self.view.clusters[name] = _cluster(name, value)
+            if what == "copy" and value is not None:
+                self.told.setdefault(value[0].key.uid, []).append((self.loop.time(), value[0].usage))
+            if what != "ledger":
+                self.view.hear(what, name, value)
+            elif (heard := self.store.subscribers.get(name)) is not None:
+                heard(value)
         if self.leader is not None:
             self._follow_clusters(self.leader)
         self.at = max(self.at, upto)
 
     def _follow_clusters(self, leader: Leader) -> None:
-        for key in self.view.clusters:
+        clusters = self.view.user_clusters.store
+        for key in clusters.keys():  # noqa: SIM118
             if key not in leader.sources:
                 followed = leader.sources[key] = Followed(self, self.sources[key])
                 leader.accounts.look_again(followed.project)
-        for key in [key for key in leader.sources if key not in self.view.clusters]:
+        for key in [key for key in leader.sources if key not in clusters]:
             followed = leader.sources.pop(key)
             leader.accounts.look_again(followed.project)
 
@@ -583,7 +573,7 @@ class Replica(Process):
 
         async def replaceable() -> list[str]:
             def read() -> list[str]:
-                return [uid for uid in replaces if uid in source.machines]
+                return [servers.uid_of(name) for name in replaces if name in source.machines]
 
             return cast("list[str]", await self.network.call("rollout", self, source, read, away(source.key)))
 

@@ -34,7 +34,7 @@ from tests.sim.loop import Loop
 from tests.sim.master_side import MasterReplica, Usage
 from tests.sim.network import Network, Process
 from tests.sim.seed_side import API_TIMEOUT, WEBHOOK_TIMEOUT, Decided, Replica
-from tests.sim.servers import Copy, Machine, ObjectMeta, Source, Spec
+from tests.sim.servers import EVERYBODY, Copy, Machine, ObjectMeta, Source, Spec, name_of, uid_of
 
 SIZES: tuple[ResourceList, ...] = (
     {"cpu": 1, "memory": 1},
@@ -44,6 +44,7 @@ SIZES: tuple[ResourceList, ...] = (
 )
 UNIT: ResourceList = {"cpu": 1, "memory": 1}
 FRESH = 0.5  # seconds for which an answer of the master may refuse
+PROJECTS = "ab"
 WARM = 1  # the term of who has led for as long as anybody knows
 RESTORE_TAKES = 6.5  # seconds in which an API server is away while it is restored: longer than a lease lasts
 
@@ -107,7 +108,11 @@ class World:
         self._make_quota("a", "a", limits | (extra if swarm["rollouts"] else {}))
         if swarm.two_quotas:
             more = rng.randint(max(units - 2, 2), units + 4)
-            self._make_quota("all", "all", {"cpu": more} if rng.random() < 0.5 else {"cpu": more, "memory": 2 * more})
+            self._make_quota(
+                "all", EVERYBODY, {"cpu": more} if rng.random() < 0.5 else {"cpu": more, "memory": 2 * more}
+            )
+            for project in PROJECTS:
+                self.master.write_project(project, EVERYBODY)
         for number in range(1, swarm.seeds + 1):
             self.add_site(f"seed-{number}")
             self.master.write_seed(f"seed-{number}", "Active")
@@ -131,7 +136,7 @@ class World:
         site = self.sites[name] = Site(name, api)
         self.apis[name] = api
         for number in range(1, self.swarm.clusters + 1):
-            self.add_cluster(site, f"{name}/c{number}", "a" if number == 1 else self.rng.choice("ab"))
+            self.add_cluster(site, f"{name}/c{number}", "a" if number == 1 else self.rng.choice(PROJECTS))
         return site
 
     def add_cluster(self, site: Site, key: str, project: str) -> None:
@@ -160,6 +165,8 @@ class World:
                 site.api.save(spec.key, account, None)
                 copy = Copy(spec.key, self.token(), spec.subject, spec.limits, spec.version, grant, spec.version)
                 site.api.write_copy(msgspec.structs.replace(copy, report=grants.report(account)))
+                for project, organization in self.master.projects.items():
+                    site.api.write_project(project, organization)
             self.master.save(spec.key.uid, MasterLedger(incarnation=life, seeds=holdings), None)
             self.master.write_quota(msgspec.structs.replace(spec, noted=life))
 
@@ -177,12 +184,12 @@ class World:
             thing.admitted[spec.key.uid] = size
             left[spec.key.name] = resources.subtract(left[spec.key.name], resources.only(size, left[spec.key.name]))
         self.things[thing.uid] = thing
-        source.write(None, Machine(ObjectMeta(thing.uid, thing.uid, 1), size))
+        source.write(None, Machine(ObjectMeta(uid_of(thing.uid), thing.uid, 1), size))
         self.truth.recount(thing)
 
     @staticmethod
     def _counts(spec: Spec, source: Source) -> bool:
-        return spec.subject in (source.project, "all")
+        return spec.subject in (source.project, EVERYBODY)
 
     @staticmethod
     def _sum(source: Source) -> dict[str, int]:
@@ -256,8 +263,9 @@ class World:
         if after.epoch != claimed[0]:
             claimed = self.claims[replica.api.name, uid, after.incarnation] = (after.epoch, len(replica.api.events))
         if after.reservations is not before.reservations:
-            for (key, name), kept in before.reservations.items():
-                if (key, name) not in after.reservations and (thing := self.things.get(name)) is not None:
+            for (key, object_uid), kept in before.reservations.items():
+                name = name_of(key, object_uid)
+                if (key, object_uid) not in after.reservations and (thing := self.things.get(name)) is not None:
                     leader = replica.led.get(after.epoch, replica.leader)
                     followed = leader.sources.get(key) if leader is not None else None
                     self.truth.dropped(uid, thing, kept, followed.seen(name) if followed is not None else None)
@@ -323,7 +331,7 @@ class World:
         return wish
 
     def call_webhook(self, site: Site, source: Source, wish: Wish) -> None:
-        serving = [replica for replica in site.replicas if source.key in replica.view.clusters]
+        serving = [replica for replica in site.replicas if source.key in replica.view.user_clusters.store]
         if not serving:
             self._ended(wish)
             return
@@ -331,19 +339,25 @@ class World:
         gives_up = self.now + WEBHOOK_TIMEOUT
 
         def answered(no: Refusal | None, quotas: list[Quota]) -> None:
+            if no is None and there - {quota.key.uid for quota in quotas}:
+                raise self.truth.unasked(wish.thing, there)
             if no is not None and no.code == 403:
                 self._judge(wish, replica, no, quotas, arrived)
             self._verdict(wish, site, no, quotas, gives_up)
 
         arrived = 0.0, 0
+        there: set[str] = set()  # the quotas that the replica knows of, and which limit it
 
         def arrives() -> None:
             nonlocal arrived
             if not replica.alive or self.now >= gives_up:
                 return
             arrived = replica.loop.time(), self.truth.writes
+            there.update(
+                quota.key.uid for quota in replica.view.all_quotas() if quota.subject in (source.project, EVERYBODY)
+            )
             request = Request(
-                uid=wish.thing.uid,
+                uid=uid_of(wish.thing.uid),
                 project=source.project,
                 need=wish.need,
                 reservation=Reservation(
@@ -354,7 +368,7 @@ class World:
             )
             replica.ask(request, wish.replaces, answered)
 
-        self.network.post(f"asks for {wish.thing.uid}", None, site.api, arrives, once=not wish.claimed)
+        self.network.post(f"asks for {wish.thing.uid}", None, site.api, arrives)
 
     def _judge(self, wish: Wish, replica: Replica, no: Refusal, quotas: list[Quota], since: tuple[float, int]) -> None:
         """`since`: when it was asked, by its clock and by the number of writes."""
@@ -375,7 +389,7 @@ class World:
         if no is None and not wish.ended:
             known = {quota.key.uid for quota in quotas}
             project = self._source(wish.thing).project
-            applying = (spec for spec in self.master.quotas.values() if spec.subject in (project, "all"))
+            applying = (spec for spec in self.master.quotas.values() if spec.subject in (project, EVERYBODY))
             self.truth.allow(wish, quotas, missing=any(spec.key.uid not in known for spec in applying))
 
         def heard() -> None:
@@ -403,7 +417,7 @@ class World:
                 thing.reserved = wish.generation
             if wish.replaces:
                 self.rolling[thing.uid] = wish.replaces
-            meta = ObjectMeta(thing.uid, thing.uid, thing.generation)
+            meta = ObjectMeta(uid_of(thing.uid), thing.uid, thing.generation)
             source.write(before, Machine(meta, wish.size))
             if self._followed(source):
                 self.written.add(thing.uid)
@@ -433,7 +447,7 @@ class World:
         thing = Thing(f"{source.key}-{self.token()}", source.key)
         thing.size, thing.generation = size, 1
         self.things[thing.uid] = thing
-        source.write(None, Machine(ObjectMeta(thing.uid, thing.uid, 1), size))
+        source.write(None, Machine(ObjectMeta(uid_of(thing.uid), thing.uid, 1), size))
         self.truth.excuse()
 
     def delete(self, thing: Thing) -> None:
@@ -542,6 +556,7 @@ class World:
     def restore_source(self, source: Source, machines: dict[str, Machine]) -> None:
         """What is there again, or is larger again, was not admitted again."""
         self.truth.excuse()
+        source.outages += 1
         for wish in [wish for wish in self.wishes if wish.thing.source == source.key]:
             self._ended(wish)
         for uid in [uid for uid in source.machines if uid not in machines]:
@@ -552,9 +567,17 @@ class World:
                 continue
             thing = self.things.setdefault(uid, Thing(uid, source.key))
             thing.size, thing.generation, thing.admitted = machine.resources, machine.metadata.generation, {}
-            thing.resurrected |= present is None
             source.write(present, machine)
             self.truth.recount(thing)
+
+    def copy_source(self, source: Source, to: Source) -> None:
+        """The other is restored from a backup of this one: their objects have equal uids."""
+        copies = {}
+        for machine in source.machines.values():
+            uid = machine.metadata.uid
+            meta = ObjectMeta(uid, name_of(to.key, uid), machine.metadata.generation)
+            copies[meta.key] = Machine(meta, machine.resources)
+        self.restore_source(to, copies)
 
     def repair(self) -> None:
         """Everything works again."""
@@ -574,20 +597,30 @@ class World:
                 self.master.write_seed(site.name, "Lost")
             elif state != "Active":
                 self.master.write_seed(site.name, "Active")
+        self.projects_return()
         for process in (*self.masters, *(replica for site in self.sites.values() for replica in site.replicas)):
             process.deaf_until = 0.0
+
+    def projects_return(self) -> None:
+        """The admin makes again what was deleted."""
+        if len(self.master.quotas) > 1 or self.master.projects:
+            for project in PROJECTS:
+                if project not in self.master.projects:
+                    self.master.write_project(project, EVERYBODY)
 
     # What is there -------------------------------------------------------------------------------------------------
 
     def lent(self, uid: str) -> set[str]:
         """What stands on the quota's surge."""
         kept = [site.api.ledger.get(uid) for site in self.sites.values() if not site.dead]
-        return {new for each in kept if each for (_, new), loan in each.account.reservations.items() if loan.replaces}
+        return {
+            name_of(*key) for each in kept if each for key, loan in each.account.reservations.items() if loan.replaces
+        }
 
     def there(self, site: Site, subject: str, without: Collection[str] = ()) -> dict[str, int]:
         total: dict[str, int] = {}
         for source in site.sources.values():
-            if subject in (source.project, "all"):
+            if subject in (source.project, EVERYBODY):
                 for uid, machine in source.machines.items():
                     if uid in without:
                         continue
@@ -599,7 +632,7 @@ class World:
         """How many units fit into what the quotas of the project leave; None if nothing limits it."""
         room: int | None = None
         for spec in self.master.quotas.values():
-            if spec.subject in (project, "all"):
+            if spec.subject in (project, EVERYBODY):
                 there = [self.there(site, spec.subject) for site in self.sites.values()]
                 for name, limit in surge.regular(spec.limits).items():
                     left = max(limit - sum(each.get(name, 0) for each in there), 0)

@@ -1004,6 +1004,8 @@ async def test_a_report_takes_few_names_however_many_its_sources_have(monkeypatc
     """72 in each of two sources made the master's copy refuse it."""
     limits = {f"example.com/limited-{number:02}": "1" for number in range(60)}
     async with leading(monkeypatch) as leader:
+        for source in ("c8", "c9"):  # nobody follows them: what they use is what the account says
+            leader.world.present[f"{PROJECT}/{source}"] = leader.world.catalog.user_clusters.store.get(KEY)
         await leader.world.book().writer.change(
             lambda account: (
                 msgspec.structs.replace(
@@ -1011,7 +1013,7 @@ async def test_a_report_takes_few_names_however_many_its_sources_have(monkeypatc
                     used={
                         f"{PROJECT}/{source}": {f"example.com/{source}-{number}": UNIT for number in range(72)}
                         | dict.fromkeys(limits, UNIT)
-                        for source in ("c1", "c2")
+                        for source in ("c8", "c9")
                     },
                 ),
                 None,
