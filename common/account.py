@@ -129,11 +129,27 @@ class Taken(msgspec.Struct, frozen=True):
     """What it would replace is not counted yet, or is being replaced already; or what it would change is on loan."""
 
 
-Outcome = Admitted | Short | Fenced | Full | Taken
+class Occupied(msgspec.Struct, frozen=True):
+    """So much of the surge that it would use is under use beyond what is held. None is lent beside that."""
+
+    amounts: ResourceList
+
+
+Denied = Short | Fenced | Full | Taken | Occupied
+Outcome = Admitted | Denied
 
 
 def use(account: Account) -> dict[str, int]:
-    """Counted and reserved: what a decision sees."""
+    """Counted and reserved, and the surge under what of it is beyond what is held: what a decision sees."""
+    used = _counted_and_reserved(account)
+    return resources.add(used, surge.occupied(used, held(account)))
+
+
+def occupied(account: Account) -> dict[str, int]:
+    return surge.occupied(_counted_and_reserved(account), held(account))
+
+
+def _counted_and_reserved(account: Account) -> dict[str, int]:
     return resources.add(resources.total(account.used.values()), account.reserved)
 
 
@@ -146,11 +162,11 @@ def free(account: Account, limits: ResourceList) -> dict[str, int]:
 
     The limit itself bounds it too, so that a seed which has heard of a lowered limit obeys it at once.
     """
-    used = use(account)
-    return {
-        name: min(account.granted.get(name, 0) - account.returned.get(name, 0), limit) - used.get(name, 0)
-        for name, limit in limits.items()
-    }
+    return unused(held(account), use(account), limits)
+
+
+def unused(holding: ResourceList, used: ResourceList, limits: ResourceList) -> dict[str, int]:
+    return {name: min(holding.get(name, 0), limit) - used.get(name, 0) for name, limit in limits.items()}
 
 
 class Reserving:
@@ -177,6 +193,8 @@ class Reserving:
             return Full()
         elif reservation.replaces and _is_taken(reservation.replaces, current):
             return Taken()
+        if reservation.replaces and (under := self._occupied(extra)):
+            return Occupied(under)
         missing = resources.short(extra, self._free) | surge.withdrawn(extra, self._free)
         if missing:
             return Short(missing)
@@ -188,6 +206,11 @@ class Reserving:
             if name in self._free:
                 self._free[name] -= need
         return Admitted(known, after)
+
+    def _occupied(self, extra: ResourceList) -> ResourceList:
+        """By the account as it was before: while any of it is occupied, no claim changes that."""
+        under = occupied(self._before)
+        return {name: under[name] for name, amount in extra.items() if amount > 0 and name in under}
 
     def account(self) -> Account:
         """The account after all claims; the very same object when none changed it."""
@@ -415,7 +438,8 @@ def reopen(account: Account, epoch: int, grant: Grant) -> Account:
 
 
 def give_back(account: Account, recall: ResourceList) -> Account:
-    """Raise r towards `recall`, by no more than what is free: what is used or reserved is never returned."""
+    """Raise r towards `recall`, by no more than what is free: what is used or reserved is never returned, nor the surge
+    under use beyond what is held."""
     if account.fenced or not any(target > account.returned.get(name, 0) for name, target in recall.items()):
         return account
     used = use(account)

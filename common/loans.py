@@ -47,12 +47,13 @@ def count(
     used = resources.subtract(used, resources.total(sizes[uid] for uid in on_surge))
     seen = {uid: generation for uid, generation in seen.items() if uid not in on_surge}
     after = accounts.count(account, epoch, source, used, seen, gone)
+    places = resources.maximum(accounts.held(account), accounts.use(account))
     queued = False  # an older one is gone, and there is no room for its newer one yet
     for uid in sorted(loans, key=lambda uid: loans[uid].replaces in present):
         beside = loans[uid].replaces in present
         if uid not in after.reservations or (beside and (queued or uid not in sizes)):
             continue
-        free = resources.subtract(accounts.held(after), accounts.use(after))
+        free = resources.subtract(accounts.held(after) if beside else places, accounts.use(after))
         need = sizes.get(uid, _regular(loans[uid].amount))
         more = resources.subtract(need, surge.regular(loans[uid].amount))
         if resources.short(more, resources.only(free, surge.regular(after.granted))):

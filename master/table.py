@@ -13,7 +13,8 @@ from master.demand import SHARES, Demand, lacking, positive, scaled, share, time
 
 
 class Seat(msgspec.Struct, frozen=True, kw_only=True):
-    """One seed at the table. `use` is `counted` and reserved, from the same report as `ask`.
+    """One seed at the table. `use` is `counted` and reserved, from the same report as `ask`. What of that is beyond
+    what is held and stands on surge (`common.surge.occupied`) is `on_surge`, and in `use` again as use of the surge.
 
     `demand` is what `master.demand.learn` made of it for this very decision. `just_granted`: its report does not show
     yet what it does with what it got, so nothing is recalled from it now.
@@ -23,6 +24,7 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True):
     held: ResourceList
     use: ResourceList
     counted: ResourceList = {}
+    on_surge: ResourceList = {}
     ask: Ask = Ask()
     answered: int = 0
     reachable: bool = True
@@ -95,6 +97,10 @@ class Table:
 
     def limited(self, amounts: ResourceList) -> dict[str, int]:
         return resources.only(amounts, self.limits)
+
+    def beyond(self, seat: Seat) -> dict[str, int]:
+        """What is counted there beyond what it holds."""
+        return lacking(self.limited(seat.counted), seat.held)
 
     def close(self, asker: Asker) -> None:
         self.answered[asker.seat.seed] = asker.seat.ask.number

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from common import loans, resources, surge
-from common.account import Account, Admitted, Fenced, Full, Reservation, Short, Taken
+from common.account import Account, Admitted, Fenced, Full, Occupied, Reservation, Short, Taken
 from common.kube.errors import ApiError, Forbidden
 from common.resources import ResourceList
 from seed import verdict
@@ -175,6 +175,9 @@ class Admission:
                     return Attempt(sight=book.sight(quota), warnings=near, admitted=admitted, waited=waited)
                 case Fenced() | Full() | Taken():
                     refusal = _not_now(outcome, quota.name, decision)
+                    return Attempt(sight=book.sight(quota), refusal=refusal, waited=waited)
+                case Occupied(amounts=amounts):
+                    refusal = verdict.occupied(quota.name, amounts, decision)
                     return Attempt(sight=book.sight(quota), refusal=refusal, waited=waited)
                 case Short():
                     pass

@@ -133,6 +133,17 @@ def taken(quota: str, decision: str) -> Refusal:
     )
 
 
+def occupied(quota: str, under: ResourceList, decision: str) -> Refusal:
+    """Why a rollout may not use surge although some is left: for `beyond_surge`."""
+    why = f"{resources.text(under)} is under use beyond what this seed holds, and until that is gone no more is lent"
+    return Refusal(
+        code=403,
+        reason="Forbidden",
+        message=f"quota {quota}: {why}; decision {decision}",
+        causes=[Cause(reason="QuotaExceeded", message=why, field=name) for name in sorted(under)],
+    )
+
+
 def beyond_surge(refused: Refusal, on_surge: Refusal) -> Refusal:
     """A rollout's machine that neither the limit nor the surge has room for."""
     if on_surge.code != 403:

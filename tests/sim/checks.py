@@ -127,11 +127,12 @@ class Truth:
             del ceiling[name]
         for name, limit in limits.items():
             if name.startswith(surge.PREFIX):
-                standing = self.lent(uid, name.removeprefix(surge.PREFIX))
+                standing = self.on_surge(uid, name.removeprefix(surge.PREFIX))
             else:
                 lent = self._beside(uid, name, things) if surge.PREFIX + name in limits else 0
                 standing = total.get(name, 0) - lent
-            ceiling[name] = max(limit, standing)
+            lowest = max(limit, standing)
+            ceiling[name] = min(ceiling.get(name, lowest), lowest)
         self.check(uid)
 
     def covered(self, uid: str) -> bool:
@@ -139,8 +140,9 @@ class Truth:
         ledger = self.ledgers.get(uid)
         for seed, holding in ledger.seeds.items() if ledger is not None else ():
             account, held = self.accounts.get((uid, seed)), grants.held(holding)
-            use = accounts.use(account) if account is not None else {}
-            if any(use.get(name, 0) > held.get(name, 0) for name in self.limits[uid]):
+            use = _used(account) if account is not None else {}
+            under = _under(use, held)
+            if any(use.get(name, 0) - under.get(name, 0) > held.get(name, 0) for name in self.limits[uid]):
                 return False
         return ledger is not None
 
@@ -216,6 +218,11 @@ class Truth:
         name = surge.PREFIX + name
         return sum(account.reserved.get(name, 0) for (quota, _), account in self.accounts.items() if quota == uid)
 
+    def on_surge(self, uid: str, name: str) -> int:
+        """What is lent, and what its seeds have beyond what they hold."""
+        there = (account for (quota, _), account in self.accounts.items() if quota == uid)
+        return self.lent(uid, name) + sum(_under(_used(each), accounts.held(each)).get(name, 0) for each in there)
+
     def _beside(self, uid: str, name: str, things: Mapping[str, Thing]) -> int:
         """As `lent`, of what there is beside what it replaces: that one of both has gone its account may not know."""
         lent = 0
@@ -237,12 +244,12 @@ class Truth:
         ]
         if not ended:
             return
-        used = resources.total(accounts.use(account) for (quota, _), account in self.accounts.items() if quota == uid)
+        held = resources.total(accounts.held(account) for (quota, _), account in self.accounts.items() if quota == uid)
         ceiling = self.ceiling[uid]
         for name, limit in self.limits[uid].items():
             lent = sum(min(cost.get(name, 0), amount.get(surge.PREFIX + name, 0)) for cost, amount in ended)
             if name in ceiling:
-                ceiling[name] += max(0, min(lent, used.get(name, 0) - limit))
+                ceiling[name] += max(0, min(lent, held.get(name, 0) - limit))
 
     # Ledgers -------------------------------------------------------------------------------------------------------
 
@@ -329,7 +336,7 @@ class Truth:
         """Only what is free is returned or reserved, before what else the same write counts."""
         if after.fenced or before.fenced or (after.returned is before.returned and after.reserved is before.reserved):
             return
-        used, used_before = accounts.use(after), accounts.use(before)
+        used, used_before = _occupied(after), _occupied(before)
         claimed = resources.add(resources.total(before.used.values()), after.reserved)
         for name, granted in after.granted.items():
             returned = after.returned.get(name, 0)
@@ -396,6 +403,26 @@ class Truth:
         for name, amount in part.items():
             if amount > whole.get(name, 0):
                 raise self._broken(f"{what}: {amount} {name}, {whole.get(name, 0)}")
+
+
+def _used(account: Account) -> dict[str, int]:
+    return resources.add(resources.total(account.used.values()), account.reserved)
+
+
+def _under(used: ResourceList, held: ResourceList) -> dict[str, int]:
+    """What is used beyond what is held, as far as surge is held that is not lent."""
+    left = resources.subtract(surge.beyond(held), surge.beyond(used))
+    return {
+        name: min(used.get(name, 0) - held.get(name, 0), more)
+        for name, more in left.items()
+        if more > 0 and used.get(name, 0) > held.get(name, 0)
+    }
+
+
+def _occupied(account: Account) -> dict[str, int]:
+    used = _used(account)
+    under = _under(used, accounts.held(account))
+    return resources.add(used, {surge.PREFIX + name: amount for name, amount in under.items()})
 
 
 def _claims(before: Account, after: Account, name: str) -> bool:

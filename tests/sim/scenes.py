@@ -65,6 +65,15 @@ class Play:
             self.write(site)
             self.go(0.5)
 
+    def roll(self, site: Site, times: int) -> None:
+        """Rollouts make what they can get, and delete nothing."""
+        for _ in range(times):
+            for source in site.sources.values():
+                self.world.roll(site, source, self.rng.choice(SIZES))
+            self.go(REQUEST)
+            self.write(site)
+            self.go(0.5)
+
     def grow_others(self, site: Site, times: int) -> None:
         for other in self.sites(4):
             if other is not site:
@@ -389,6 +398,23 @@ def a_lost_ledger(play: Play) -> None:
         for _ in range(27):
             play.go(0.2)
             world.storm(site)
+
+
+def ledgers_lost_in_a_rollout(play: Play) -> None:
+    """The quota is full. Each time the ledger is lost, or goes back, new Machines of rollouts stand beside old ones."""
+    world = play.world
+    for site in play.sites(1):
+        snapshot = dict(site.api.ledger) if play.rng.random() < 0.3 else {}
+        play.grow(site, 4)
+        for _ in range(3):
+            play.roll(site, 3)
+            play.chaos.lose_ledger(site, snapshot)
+            play.go(RESTORE_TAKES + play.about(17.0, 19.0))
+            if play.rng.random() < 0.3:
+                there = play.there(site)
+                for thing in play.rng.sample(there, min(len(there), 2)):
+                    world.delete(thing)
+        play.roll(site, 3)
 
 
 def a_source_that_goes_away(play: Play) -> None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import msgspec
 
 from common import account as accounts
-from common import grants
+from common import grants, surge
 from common.grants import Report
 from seed.ledger.store import Stored
 from tests.sim import faults, product
@@ -694,7 +694,8 @@ def unfinished(world: World) -> str:
                     return f"{replica.name} has seen no leader"
             if account.reservations:
                 return f"{site.name}: reservations of nothing in {name}: {sorted(account.reservations)}"
-            counted = {resource: amount for resource, amount in accounts.use(account).items() if amount}
+            used = surge.regular(accounts.use(account))
+            counted = {resource: amount for resource, amount in used.items() if amount}
             there = world.there(site, copy.subject)
             if counted != there:
                 return f"{site.name} counts {counted} in {name}, there is {there}"

@@ -233,7 +233,9 @@ class World:
         if self.tracing:
             self.note(f"  account {uid} on {api.name}: {after}")
         self.truth.account_saved(api.name, uid, before, after)
-        if before is not None and before.reservations is not after.reservations:
+        if before is None or before.incarnation != after.incarnation:
+            return  # loans that a ledger has lost have not ended
+        if before.reservations is not after.reservations:
             self.truth.loans_ended(uid, before, after, self.things)
 
     def _ledger_saved(self, uid: str, before: MasterLedger | None, after: MasterLedger) -> None:
