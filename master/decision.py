@@ -144,7 +144,6 @@ def _seats(limits: ResourceList, ledger: MasterLedger, seeds: Sequence[SeedFacts
         report = seed.report if seed.report is not None and not grants.is_late(holding, seed.report) else None
         use = resources.add(report.used, report.reserved) if report is not None else seed.use
         use = resources.at_least_zero(held) if use is None else use
-        occupied = surge.occupied(resources.only(use, limits), held)
         ours = report if report is not None and report.incarnation == holding.account else None
         speaks = ours is not None and seed.connected and holding.learned and not ours.nonce
         ask = ours.ask if speaks and ours is not None else Ask()
@@ -153,9 +152,8 @@ def _seats(limits: ResourceList, ledger: MasterLedger, seeds: Sequence[SeedFacts
             Seat(
                 seed=seed.name,
                 held=held,
-                use=resources.add(use, occupied),
+                use=resources.add(use, surge.occupied(resources.only(use, limits), held)),
                 counted=ours.used if ours is not None else {},
-                on_surge=surge.beyond(occupied),
                 ask=ask,
                 answered=seed.answered,
                 reachable=speaks and not seed.silent,

@@ -13,8 +13,8 @@ from master.demand import SHARES, Demand, lacking, positive, scaled, share, time
 
 
 class Seat(msgspec.Struct, frozen=True, kw_only=True):
-    """One seed at the table. `use` is `counted` and reserved, from the same report as `ask`. What of that is beyond
-    what is held and stands on surge (`common.surge.occupied`) is `on_surge`, and in `use` again as use of the surge.
+    """One seed at the table. `use` is `counted` and reserved, from the same report as `ask`, and the surge under it
+    (`common.surge.occupied`).
 
     `demand` is what `master.demand.learn` made of it for this very decision. `just_granted`: its report does not show
     yet what it does with what it got, so nothing is recalled from it now.
@@ -24,7 +24,6 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True):
     held: ResourceList
     use: ResourceList
     counted: ResourceList = {}
-    on_surge: ResourceList = {}
     ask: Ask = Ask()
     answered: int = 0
     reachable: bool = True

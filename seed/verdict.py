@@ -135,12 +135,15 @@ def taken(quota: str, decision: str) -> Refusal:
 
 def occupied(quota: str, under: ResourceList, decision: str) -> Refusal:
     """Why a rollout may not use surge although some is left: for `beyond_surge`."""
-    why = f"{resources.text(under)} is under use beyond what this seed holds, and until that is gone no more is lent"
+    why = {
+        name: f"{resources.text({name: amount})} is under use beyond what this seed holds, and none is lent beside that"
+        for name, amount in sorted(under.items())
+    }
     return Refusal(
         code=403,
         reason="Forbidden",
-        message=f"quota {quota}: {why}; decision {decision}",
-        causes=[Cause(reason="QuotaExceeded", message=why, field=name) for name in sorted(under)],
+        message=f"quota {quota}: {'; '.join(why.values())}; decision {decision}",
+        causes=[Cause(reason="QuotaExceeded", message=message, field=name) for name, message in why.items()],
     )
 
 

@@ -90,6 +90,8 @@ class Truth:
         self.doubted: set[str] = set()  # lives of ledgers and accounts that a restore has set back
         self.ledgers: dict[str, MasterLedger] = {}
         self.accounts: dict[tuple[str, str], Account] = {}  # by quota uid and seed
+        self.replaced: dict[tuple[str, str], str] = {}  # by quota uid and the one that was lent to
+        self.things: dict[str, Thing] = {}
         self.used: dict[tuple[str, str], ResourceList] = {}  # by quota uid and seed: the most that was ever reported
         self.answered: dict[tuple[str, str, str], int] = {}  # nonces answered to a seed, and what was seen then
         self.admitted = 0
@@ -141,8 +143,8 @@ class Truth:
         for seed, holding in ledger.seeds.items() if ledger is not None else ():
             account, held = self.accounts.get((uid, seed)), grants.held(holding)
             use = _used(account) if account is not None else {}
-            under = _under(use, held)
-            if any(use.get(name, 0) - under.get(name, 0) > held.get(name, 0) for name in self.limits[uid]):
+            on_surge = surge.beyond(held)
+            if any(use.get(name, 0) > held.get(name, 0) + on_surge.get(name, 0) for name in self.limits[uid]):
                 return False
         return ledger is not None
 
@@ -154,6 +156,7 @@ class Truth:
     # What exists, and what may come ----------------------------------------------------------------------------------
 
     def recount(self, thing: Thing) -> None:
+        self.things[thing.uid] = thing
         uids = {*thing.cost, *thing.admitted}
         for wish in thing.wishes:
             uids.update(wish.after)
@@ -210,8 +213,24 @@ class Truth:
             extra = ceilings.get(surge.PREFIX + name, 0)
             if extra and self.clean[uid]:
                 extra = min(extra, self.lent(uid, name))
+            if extra and admitted > ceiling:
+                extra = min(extra, self.beside_older(uid, name))
             if admitted > ceiling + extra:
                 raise self._broken(f"{admitted} {name} of {uid} admitted, the limit is {ceiling} and {extra} of surge")
+
+    def beside_older(self, uid: str, name: str) -> int:
+        """What was lent and has its older one beside it, of which each counts once; or stands on its loan for want of a
+        place."""
+        there = (account.reservations for (quota, _), account in self.accounts.items() if quota == uid)
+        loans = {new for reservations in there for new, kept in reservations.items() if kept.replaces}
+        beside: dict[str, int] = {}
+        for (quota, new), older in self.replaced.items():
+            if quota != uid or new not in self.things:
+                continue
+            replaced = self.things.get(older)
+            if new in loans or (replaced is not None and replaced.size is not None):
+                beside[older] = max(beside.get(older, 0), self.things[new].cost.get(uid, {}).get(name, 0))
+        return sum(beside.values())
 
     def lent(self, uid: str, name: str) -> int:
         """What stands on the surge, as far as it is durable."""
@@ -234,22 +253,26 @@ class Truth:
                     lent += min(reservation.amount.get(surge.PREFIX + name, 0), there)
         return lent
 
-    def loans_ended(self, uid: str, before: Account, after: Account, things: Mapping[str, Thing]) -> None:
-        """What there is past the limit without having been admitted may go while a rollout puts in its place what was
-        admitted: there is no more than before."""
+    def loans_end(self, uid: str, seed: str, after: Account) -> None:
+        """Those that the account has now and not `after`. What there is past the limit without having been admitted may
+        go while a rollout puts in its place what was admitted: there is no more than before."""
+        before = self.accounts.get((uid, seed))
+        if before is None or before.reservations is after.reservations:
+            return
         ended = [
-            (things[new].cost.get(uid, {}), kept.amount)
+            (self.things[new].cost.get(uid, {}), kept.amount)
             for new, kept in before.reservations.items()
-            if kept.replaces and new in things and new not in after.reservations
+            if kept.replaces and new in self.things and new not in after.reservations
         ]
         if not ended:
             return
-        held = resources.total(accounts.held(account) for (quota, _), account in self.accounts.items() if quota == uid)
+        there = (account for (quota, _), account in self.accounts.items() if quota == uid)
+        beyond = resources.subtract(resources.total(_held(account) for account in there), self.limits[uid])
         ceiling = self.ceiling[uid]
-        for name, limit in self.limits[uid].items():
+        for name in self.limits[uid]:
             lent = sum(min(cost.get(name, 0), amount.get(surge.PREFIX + name, 0)) for cost, amount in ended)
             if name in ceiling:
-                ceiling[name] += max(0, min(lent, held.get(name, 0) - limit))
+                ceiling[name] += max(0, min(lent, beyond.get(name, 0)))
 
     # Ledgers -------------------------------------------------------------------------------------------------------
 
@@ -279,8 +302,11 @@ class Truth:
                 raise self._broken(f"account of {uid} on {seed}: two replace the same one, of {replaced}")
             for name, reservation in after.reservations.items():
                 if known.get(name) is not reservation:
-                    self.loans += bool(reservation.replaces)
+                    if reservation.replaces:
+                        self.loans += 1
+                        self.replaced[uid, name] = reservation.replaces
                     self.durable[uid, name] = reservation
+        self.loans_end(uid, seed, after)
         self.accounts[uid, seed] = after
         self._compare(uid, seed, after)
 
@@ -417,6 +443,12 @@ def _under(used: ResourceList, held: ResourceList) -> dict[str, int]:
         for name, more in left.items()
         if more > 0 and used.get(name, 0) > held.get(name, 0)
     }
+
+
+def _held(account: Account) -> dict[str, int]:
+    """What is held, or used beyond that and not on surge: that the master covers, or will."""
+    held, used = accounts.held(account), _used(account)
+    return resources.maximum(held, resources.subtract(used, _under(used, held)))
 
 
 def _occupied(account: Account) -> dict[str, int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from common import surge
 from tests.sim.checks import Thing
 from tests.sim.servers import Source
 from tests.sim.world import RESTORE_TAKES, SIZES, UNIT, Site, World
@@ -401,20 +402,30 @@ def a_lost_ledger(play: Play) -> None:
 
 
 def ledgers_lost_in_a_rollout(play: Play) -> None:
-    """The quota is full. Each time the ledger is lost, or goes back, new Machines of rollouts stand beside old ones."""
+    """The quota is full. Each time a ledger is lost, or goes back, new Machines of rollouts stand beside old ones. The
+    surge is lowered for a while. Then the rollouts go on, there and elsewhere."""
     world = play.world
     for site in play.sites(1):
         snapshot = dict(site.api.ledger) if play.rng.random() < 0.3 else {}
+        play.grow_others(site, 1)
         play.grow(site, 4)
-        for _ in range(3):
+        for _ in range(play.rng.choice((1, 3))):
             play.roll(site, 3)
             play.chaos.lose_ledger(site, snapshot)
             play.go(RESTORE_TAKES + play.about(17.0, 19.0))
-            if play.rng.random() < 0.3:
-                there = play.there(site)
-                for thing in play.rng.sample(there, min(len(there), 2)):
-                    world.delete(thing)
-        play.roll(site, 3)
+        limits = {name: spec.limits for name, spec in world.master.quotas.items()}
+        for name in limits if play.rng.random() < 0.5 else ():
+            lowered = {extra: 0 for extra in limits[name] if extra.startswith(surge.PREFIX)}
+            world.change_limits(name, {**limits[name], **lowered})
+            play.go(3.0)
+            world.change_limits(name, limits[name])
+        for _ in range(5):
+            for each in play.sites(2):
+                play.roll(each, 1)
+            for uid in play.rng.sample(list(world.rolling), min(len(world.rolling), 2)):
+                if (thing := world.things.get(uid)) is not None:
+                    world.roll_on(thing)
+            play.go(0.5)
 
 
 def a_source_that_goes_away(play: Play) -> None:

@@ -233,10 +233,6 @@ class World:
         if self.tracing:
             self.note(f"  account {uid} on {api.name}: {after}")
         self.truth.account_saved(api.name, uid, before, after)
-        if before is None or before.incarnation != after.incarnation:
-            return  # loans that a ledger has lost have not ended
-        if before.reservations is not after.reservations:
-            self.truth.loans_ended(uid, before, after, self.things)
 
     def _ledger_saved(self, uid: str, before: MasterLedger | None, after: MasterLedger) -> None:
         if self.tracing:
@@ -489,6 +485,7 @@ class World:
             if key not in site.api.clusters:
                 site.api.write_cluster(key, source.project)
         for uid, stored in site.api.ledger.items():
+            self.truth.loans_end(uid, site.name, stored.account)
             self.truth.accounts[uid, site.name] = stored.account
 
     def restore_master(self, snapshot: tuple[Any, ...]) -> None:
