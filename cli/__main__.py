@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from cli import explain
+from common.metrics import build_version
 
 FOUND = 0
 FAILED = 1
@@ -27,6 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     parser = _Parser(prog="seedquota", description="Ask SeedQuota what it does and why.")
+    parser.add_argument("--version", action="version", version=f"seedquota {build_version()}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     explain.declare(commands)
     options = parser.parse_args(arguments)

@@ -95,13 +95,16 @@ async def at_urls(urls: Sequence[str]) -> AsyncIterator[Ask]:
 
 
 @asynccontextmanager
-async def in_pods(context: str | None, namespace: str) -> AsyncIterator[Ask]:
-    """Of the seed that the current kubeconfig names. Raises Unreachable."""
-    cluster = await _connect(context)
+async def in_pods(kubeconfig: str | None, context: str | None, namespace: str) -> AsyncIterator[Ask]:
+    """Of the seed that the kubeconfig names, without one the current one. Raises Unreachable."""
+    cluster = await _connect(kubeconfig, context)
     try:
         pods = [pod for pod in await _pods(cluster, namespace) if pod.status.phase == "Running"]
         if not pods:
-            raise Unreachable(f"no pod of {LABEL} runs in namespace {namespace} of {cluster.server}")
+            raise Unreachable(
+                f"no pod labelled {LABEL} runs in namespace {namespace} of {cluster.server}: is that a seed? "
+                "--kubeconfig and --context name another one, -n its namespace, --url an agent outside of pods"
+            )
 
         async def one(pod: Pod, path: str) -> Answer:
             proxy = f"/api/v1/namespaces/{namespace}/pods/{pod.metadata.name}:{pod.port}/proxy/{path}"
@@ -121,18 +124,20 @@ async def in_pods(context: str | None, namespace: str) -> AsyncIterator[Ask]:
         await cluster.close()
 
 
-async def _connect(context: str | None) -> Cluster:
-    path = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
-    if os.pathsep in path.strip(os.pathsep):
-        raise Unreachable("KUBECONFIG names several files, which is not supported: name one")
+async def _connect(kubeconfig: str | None, context: str | None) -> Cluster:
+    path = kubeconfig or os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+    if kubeconfig is None:
+        path = path.strip(os.pathsep)
+        if os.pathsep in path:
+            raise Unreachable("KUBECONFIG names several files, which is not supported: name one with --kubeconfig")
     try:
-        return await Cluster.from_kubeconfig_file(path.strip(os.pathsep), name="seed", context=context, timeout=TIMEOUT)
+        return await Cluster.from_kubeconfig_file(path, name="seed", context=context, timeout=TIMEOUT)
     except InvalidKubeconfig as error:
-        raise Unreachable(f"{path}: {error}") from None
+        raise Unreachable(f"{path}: {error}; --kubeconfig names a seed's, --url an agent") from None
 
 
 async def _pods(cluster: Cluster, namespace: str) -> list[Pod]:
     try:
         return (await cluster.list(PODS, namespace, label_selector=LABEL)).items
     except ApiError as error:
-        raise Unreachable(error.message) from None
+        raise Unreachable(f"pods cannot be listed on {cluster.server}: {error.message}") from None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
@@ -18,6 +19,8 @@ from seed.replay import Replay
 
 PATH = "decisions"
 MACHINE = "machine/"
+
+_WHAT = re.compile(r"[0-9A-Za-z]{8}|machine/([^/]+/)?[^/]+")
 
 
 class NotExplained(Exception):
@@ -46,19 +49,29 @@ def declare(commands: Any) -> None:
     parser.add_argument(
         "what", metavar="ID|machine/NAME|machine/NAMESPACE/NAME", help="a decision, or the last one about a Machine"
     )
+    parser.add_argument("--kubeconfig", metavar="FILE", help="a seed's; not set: $KUBECONFIG or ~/.kube/config")
     parser.add_argument("--context", help="of the kubeconfig, a seed's; not set: its current one")
     parser.add_argument("-n", "--namespace", default="seedquota", help="of the agents' pods [default seedquota]")
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="[default text]")
     parser.add_argument(
-        "--url", action="append", default=[], help="an agent's http://host:port, repeated for each; not set: its pods"
+        "--url",
+        type=_url,
+        action="append",
+        default=[],
+        help="an agent's http://host:port, where its metrics are; repeated for each; not set: its pods",
     )
     parser.set_defaults(run=run)
 
 
 async def run(options: argparse.Namespace) -> str:
     """What is printed. Raises NotExplained."""
+    if _WHAT.fullmatch(options.what) is None:
+        raise NotExplained(
+            f"no agent knows a decision of {options.what!r}: "
+            "write the 8 letters and digits that a refusal ends with, machine/NAME or machine/NAMESPACE/NAME"
+        )
     agents: AbstractAsyncContextManager[Ask]
-    agents = at_urls(options.url) if options.url else in_pods(options.context, options.namespace)
+    agents = at_urls(options.url) if options.url else in_pods(options.kubeconfig, options.context, options.namespace)
     try:
         async with agents as ask:
             answers = await ask(_path(options.what))
@@ -77,10 +90,17 @@ async def run(options: argparse.Namespace) -> str:
     return "\n".join(_text(explained, answers))
 
 
+def _url(raw: str) -> str:
+    parts = urlsplit(raw)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise argparse.ArgumentTypeError(f"{raw!r} is not a URL such as http://127.0.0.1:8081")
+    return raw
+
+
 def _path(what: str) -> str:
     if what.startswith(MACHINE):
         return f"{PATH}?machine={quote(what.removeprefix(MACHINE), safe='')}"
-    return f"{PATH}/{quote(what, safe='')}"
+    return f"{PATH}/{what.upper()}"
 
 
 def _one(content: bytes) -> list[Record]:
@@ -108,8 +128,8 @@ def _nothing(what: str, answers: Sequence[Answer]) -> str:
     problems = [f"{answer.agent}: {answer.problem}" for answer in answers if answer.problem]
     if len(problems) == len(answers):
         return f"no agent can be asked: {'; '.join(problems)}"
-    said = "; ".join(["each keeps its last 8192", *problems])
-    return f"none of {len(answers)} agents knows a decision of {what}: {said}"
+    said = "; ".join([f"{len(answers)} asked, each keeps its last 8192 until it ends", *problems])
+    return f"no agent knows a decision of {what}: {said}"
 
 
 def _text(explained: Sequence[_Explained], answers: Sequence[Answer]) -> list[str]:

@@ -16,13 +16,19 @@ Amounts are resource lists: integers of billionths by resource name (`common.res
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 
 import msgspec
 
-from common import resources, surge
+from common import names, resources, surge
 from common.resources import ResourceList
 
-MAX_RESERVATIONS = 4_000  # one ledger object must stay well under etcd's 1.5 MiB, also with long names
+ReservationKey = tuple[str, str]  # the source, and the object's uid in it: clusters from one snapshot share uids
+
+# One ledger object must stay well under etcd's 1.5 MiB, also with long names. What sources use may come to take more:
+# it is counted, not admitted.
+MAX_RESERVATIONS = 4_000
+MAX_TEXT = 1_000_000  # characters of what is reserved and used, up to which more is reserved
 
 
 class StaleEpochError(Exception):
@@ -35,8 +41,9 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     `generation` is 0 for an object that was created; for one that was updated it is the metadata.generation which
     the update produces: only an observed generation at least as high proves that the count includes the update.
     `earlier` is the part of `amount` that the generations before need, while they are not counted either. `claims`
-    counts the requests that rely on it: evidence about the earlier ones says nothing of a later one. `replaces` is
-    the uid of the object in whose place a rollout puts this one, for which it may use surge (`common.loans`).
+    counts the requests that rely on it, `request` names the latest of them: evidence about an earlier one, or its end,
+    says nothing of a later one, also where that asks for the same. `replaces` is the uid of the object of the same
+    source in whose place a rollout puts this one, for which it may use surge (`common.loans`).
     """
 
     source: str
@@ -46,6 +53,7 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     earlier: ResourceList = {}
     claims: int = 1
     replaces: str = ""
+    request: str = ""
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +70,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     `incarnation` names this life of the account, `master` the life of the master's ledger whose grants it accepts,
     `sequence` counts the writes, `epoch` is the lease term of the leader that may count. `fenced_at` is the sequence
     on which the last fence was put; `in_doubt`, while fenced: the ledger itself may be older than what it was.
+    `held_back`: the sources in which much was admitted that did not appear. No more is created there until that went.
     """
 
     incarnation: str
@@ -75,8 +84,9 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     returned: ResourceList = {}
     used: Mapping[str, ResourceList] = {}
     reserved: ResourceList = {}
-    reservations: Mapping[str, Reservation] = {}
+    reservations: Mapping[ReservationKey, Reservation] = {}
     ask: Ask = Ask()
+    held_back: tuple[str, ...] = ()
 
     @property
     def fenced(self) -> bool:
@@ -122,7 +132,11 @@ class Fenced(msgspec.Struct, frozen=True):
 
 
 class Full(msgspec.Struct, frozen=True):
-    """The account holds MAX_RESERVATIONS already: wait until the leader has counted some."""
+    """The account holds as much as one object may: wait until the leader has counted some."""
+
+
+class HeldBack(msgspec.Struct, frozen=True):
+    """Too much was admitted from this source that did not appear: wait until the leader has released some."""
 
 
 class Taken(msgspec.Struct, frozen=True):
@@ -135,8 +149,13 @@ class Occupied(msgspec.Struct, frozen=True):
     amounts: ResourceList
 
 
-Denied = Short | Fenced | Full | Taken | Occupied
+Denied = Short | Fenced | Full | HeldBack | Taken | Occupied
 Outcome = Admitted | Denied
+
+
+def of_source(account: Account, source: str) -> dict[str, Reservation]:
+    """By uid."""
+    return {uid: kept for (of, uid), kept in account.reservations.items() if of == source}
 
 
 def use(account: Account) -> dict[str, int]:
@@ -157,6 +176,11 @@ def held(account: Account) -> dict[str, int]:
     return resources.subtract(account.granted, account.returned)
 
 
+def sources(account: Account) -> set[str]:
+    """Those that were counted, or for whose objects something is reserved."""
+    return {*account.used, *(source for source, _ in account.reservations)}
+
+
 def free(account: Account, limits: ResourceList) -> dict[str, int]:
     """What may still be admitted of every limited resource; negative where use was not admitted here.
 
@@ -169,48 +193,104 @@ def unused(holding: ResourceList, used: ResourceList, limits: ResourceList) -> d
     return {name: min(holding.get(name, 0), limit) - used.get(name, 0) for name, limit in limits.items()}
 
 
+def ever_limited(account: Account, limits: ResourceList) -> Collection[str]:
+    """Also what is not limited any more: it is held still, and may be limited again at any moment."""
+    return limits.keys() | account.granted.keys()
+
+
+def length(account: Account) -> int:
+    """Characters of what is reserved and used, as a ledger has it."""
+    return sum([_line(uid, kept) for (_, uid), kept in account.reservations.items()]) + sum(
+        [_MARKS + len(source) + _written(used) for source, used in account.used.items()]
+    )
+
+
+def _line(uid: str, kept: Reservation) -> int:
+    parts = len(uid) + len(kept.source) + len(kept.object) + len(kept.replaces) + len(kept.request)
+    return _MARKS + parts + _written(kept.amount) + (_written(kept.earlier) if kept.earlier else 0)
+
+
+def _written(amounts: ResourceList) -> int:
+    return _written_once(tuple(amounts.items()))
+
+
+@lru_cache(maxsize=4096)
+def _written_once(amounts: tuple[tuple[str, int], ...]) -> int:
+    """Machines come in few sizes."""
+    return len(resources.text(dict(amounts)))
+
+
+_MARKS = 16  # what stands between the parts of a line, a generation, and how many claims there were
+
+
 class Reserving:
     """Several claims on one account, decided in order against one snapshot, for one write (group commit)."""
 
-    def __init__(self, account: Account, limits: ResourceList) -> None:
+    def __init__(self, account: Account, limits: ResourceList, text: int | None = None) -> None:
+        """`text`: the account's `length`, where it is known."""
         self._before = account
+        self._limited = ever_limited(account, limits)
         self._free = free(account, limits)
-        self._reservations: dict[str, Reservation] | None = None
+        self._reservations: dict[ReservationKey, Reservation] | None = None
         self._reserved = dict(account.reserved)
+        self._text = text
         self.free = self._free
 
+    @property
+    def text(self) -> int:
+        """The account's `length` after all claims."""
+        if self._text is None:
+            self._text = length(self._before)
+        return self._text
+
     def claim(self, uid: str, reservation: Reservation) -> Outcome:
+        """Of what it needs, the account keeps what matters by now (`names.kept`)."""
         if self._before.fenced:
             return Fenced()
+        amount = names.kept(reservation.amount, self._limited)
+        if amount is not reservation.amount:
+            reservation = msgspec.structs.replace(reservation, amount=amount)
         current = self._reservations if self._reservations is not None else self._before.reservations
-        known = current.get(uid)
-        after, extra = reservation, reservation.amount
+        key = (reservation.source, uid)
+        known = current.get(key)
+        after, extra = reservation, amount
         if known is not None:
             if known.replaces and reservation.generation:
                 return Taken()
             after, extra = _on_top(known, reservation)
         elif len(current) >= MAX_RESERVATIONS:
             return Full()
-        elif reservation.replaces and _is_taken(reservation.replaces, current):
+        elif reservation.source in self._before.held_back and not reservation.generation:
+            return HeldBack()
+        elif reservation.replaces and _is_taken(reservation, current):
             return Taken()
-        if reservation.replaces and (under := self._occupied(extra)):
-            return Occupied(under)
-        missing = resources.short(extra, self._free) | surge.withdrawn(extra, self._free)
-        if missing:
-            return Short(missing)
+        lacking = self._lacking(reservation, extra)
+        if lacking is not None:
+            return lacking
+        text = self.text + _line(uid, after) - (_line(uid, known) if known is not None else 0)
+        if (text > MAX_TEXT and text > self.text) or not self._has_names_for(extra):
+            return Full()
+        self._text = text
         if self._reservations is None:
             self._reservations = dict(self._before.reservations)
-        self._reservations[uid] = after
+        self._reservations[key] = after
         for name, need in extra.items():
             self._reserved[name] = self._reserved.get(name, 0) + need
             if name in self._free:
                 self._free[name] -= need
         return Admitted(known, after)
 
-    def _occupied(self, extra: ResourceList) -> ResourceList:
-        """By the account as it was before: while any of it is occupied, no claim changes that."""
-        under = occupied(self._before)
-        return {name: under[name] for name, amount in extra.items() if amount > 0 and name in under}
+    def _lacking(self, reservation: Reservation, extra: ResourceList) -> Occupied | Short | None:
+        under = occupied(self._before) if reservation.replaces else {}  # while there is any, no claim changes that
+        if under := {name: under[name] for name, amount in extra.items() if amount > 0 and name in under}:
+            return Occupied(under)
+        missing = resources.short(extra, self._free) | surge.withdrawn(extra, self._free)
+        return Short(missing) if missing else None
+
+    def _has_names_for(self, extra: ResourceList) -> bool:
+        """A quota whose limits name other resources again and again has reservations of all of them for a while."""
+        new = [name for name in extra if name not in self._reserved]
+        return not new or len(self._reserved) + len(new) <= names.MAX_COUNTERS
 
     def account(self) -> Account:
         """The account after all claims; the very same object when none changed it."""
@@ -243,20 +323,24 @@ def _on_top(known: Reservation, wanted: Reservation) -> tuple[Reservation, Resou
         generation=generation,
         earlier=earlier,
         claims=known.claims + 1,
+        request=wanted.request,
     )
     return after, extra
 
 
-def _is_taken(replaced: str, reservations: Mapping[str, Reservation]) -> bool:
-    return replaced in reservations or any(kept.replaces == replaced for kept in reservations.values())
+def _is_taken(wanted: Reservation, reservations: Mapping[ReservationKey, Reservation]) -> bool:
+    source, replaced = wanted.source, wanted.replaces
+    return (source, replaced) in reservations or any(
+        kept.replaces == replaced and kept.source == source for kept in reservations.values()
+    )
 
 
-def _drop(account: Account, uids: Iterable[str]) -> Account:
-    dropped = [uid for uid in uids if uid in account.reservations]
+def _drop(account: Account, keys: Iterable[ReservationKey]) -> Account:
+    dropped = [key for key in keys if key in account.reservations]
     if not dropped:
         return account
     kept = dict(account.reservations)
-    released = resources.total(kept.pop(uid).amount for uid in dropped)
+    released = resources.total(kept.pop(key).amount for key in dropped)
     return msgspec.structs.replace(account, reservations=kept, reserved=_less(account.reserved, released))
 
 
@@ -270,20 +354,26 @@ def cancel(account: Account, uid: str, admitted: Admitted) -> Account:
     A repeat that came since relies on the reservation: then it stays.
     """
     before, after = admitted.before, admitted.after
-    if account.reservations.get(uid) != after:
-        return account
     if before is None:
-        return _drop(account, [uid])
+        return withdraw(account, uid, after)
+    key = (after.source, uid)
+    if account.reservations.get(key) != after:
+        return account
     return msgspec.structs.replace(
         account,
-        reservations={**account.reservations, uid: before},
+        reservations={**account.reservations, key: before},
         reserved=_less(account.reserved, resources.subtract(after.amount, before.amount)),
     )
 
 
 def withdraw(account: Account, uid: str, reservation: Reservation) -> Account:
-    """Undo a claim whose request was given up before it was decided; once another request relies on it, it stays."""
-    return _drop(account, [uid]) if account.reservations.get(uid) == reservation else account
+    """Undo a claim whose request was given up before it was decided. What others rely on stays: those that came since,
+    and those on top of which it came."""
+    key = (reservation.source, uid)
+    kept = account.reservations.get(key)
+    if kept is None or kept.request != reservation.request or kept.claims > 1:
+        return account
+    return _drop(account, [key])
 
 
 def claim_epoch(account: Account, epoch: int) -> Account:
@@ -313,9 +403,9 @@ def count(
     """
     _check_epoch(account, epoch)
     covered = [
-        uid
-        for uid, reservation in account.reservations.items()
-        if reservation.source == source and (uid in gone or seen.get(uid, -1) >= reservation.generation)
+        (source, uid)
+        for uid, reservation in of_source(account, source).items()
+        if uid in gone or seen.get(uid, -1) >= reservation.generation
     ]
     after = _without_earlier(_drop(account, covered), source, seen)
     present = {name: amount for name, amount in used.items() if amount}
@@ -327,13 +417,13 @@ def count(
 def _without_earlier(account: Account, source: str, seen: Mapping[str, int]) -> Account:
     """What an update came on top of is counted now: its reservation keeps what the update itself needs."""
     counted = {
-        uid: msgspec.structs.replace(kept, amount=_less(kept.amount, kept.earlier), earlier={})
-        for uid, kept in account.reservations.items()
-        if kept.earlier and kept.source == source and seen.get(uid, -1) >= kept.generation - 1
+        (source, uid): msgspec.structs.replace(kept, amount=_less(kept.amount, kept.earlier), earlier={})
+        for uid, kept in of_source(account, source).items()
+        if kept.earlier and seen.get(uid, -1) >= kept.generation - 1
     }
     if not counted:
         return account
-    earlier = resources.total(account.reservations[uid].earlier for uid in counted)
+    earlier = resources.total(account.reservations[key].earlier for key in counted)
     return msgspec.structs.replace(
         account, reservations={**account.reservations, **counted}, reserved=_less(account.reserved, earlier)
     )
@@ -342,19 +432,26 @@ def _without_earlier(account: Account, source: str, seen: Mapping[str, int]) -> 
 def forget_source(account: Account, epoch: int, source: str) -> Account:
     """The source does not exist any more: neither do its objects."""
     _check_epoch(account, epoch)
-    after = _drop(account, [uid for uid, kept in account.reservations.items() if kept.source == source])
+    after = _drop(account, [key for key in account.reservations if key[0] == source])
     if source not in after.used:
         return after
     return msgspec.structs.replace(after, used={name: used for name, used in after.used.items() if name != source})
 
 
-def release(account: Account, epoch: int, absent: Mapping[str, Reservation]) -> Account:
+def release(account: Account, epoch: int, absent: Mapping[ReservationKey, Reservation]) -> Account:
     """Drop reservations on evidence that their objects do not exist and cannot come to exist (rule 4.5).
 
     The evidence is about the reservations as they were: one that another request has claimed since stays.
     """
     _check_epoch(account, epoch)
-    return _drop(account, [uid for uid, known in absent.items() if account.reservations.get(uid) == known])
+    return _drop(account, [key for key, known in absent.items() if account.reservations.get(key) == known])
+
+
+def hold_back(account: Account, epoch: int, sources: Collection[str]) -> Account:
+    """From these nothing more is created, and from no others."""
+    _check_epoch(account, epoch)
+    held_back = tuple(sorted(sources))
+    return account if held_back == account.held_back else msgspec.structs.replace(account, held_back=held_back)
 
 
 def ask(account: Account, limits: ResourceList, first: ResourceList, wanted: ResourceList, answered: int) -> Account:
@@ -365,6 +462,7 @@ def ask(account: Account, limits: ResourceList, first: ResourceList, wanted: Res
     before = account.ask
     if before.number > answered:
         first, wanted = before.first, resources.add(before.wanted, wanted)
+    first = resources.only(first, limits)
     wanted = {name: min(amount, limits[name]) for name, amount in wanted.items() if name in limits}
     return msgspec.structs.replace(account, ask=Ask(number=before.number + 1, first=first, wanted=wanted))
 
@@ -466,6 +564,7 @@ def obey(account: Account, grant: Grant) -> Account:
 
 def check(account: Account) -> None:
     """The invariants that hold in every state; called by tests and the simulator, and once per load of a ledger."""
+    assert all(source == kept.source for (source, _), kept in account.reservations.items()), "keyed by their sources"
     reserved = resources.total(reservation.amount for reservation in account.reservations.values())
     assert _less(reserved, {}) == _less(account.reserved, {}), "reserved is the sum of the reservations"
     for name, amount in account.returned.items():

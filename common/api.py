@@ -21,8 +21,13 @@ VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 
 UID_LABEL = "seedquota.io/uid"  # on a seed's copy: the uid of the master's object
+GENERATION_ANNOTATION = "seedquota.io/generation"  # on a seed's copy: that of the master's object it was made from
 RELEASED_ANNOTATION = "seedquota.io/released"  # on a seed's copy that the master itself removes
+ACCEPT_ANNOTATION = (
+    "seedquota.io/accept-cluster"  # the uid of another cluster that a kubeconfig may lead to from now on
+)
 LEDGER_ANNOTATION = "seedquota.io/ledger"  # on the master's quota: the incarnation of its ledger
+ACCEPT_CLUSTER_ANNOTATION = "seedquota.io/accept-cluster"  # on a Seed: the uid of the cluster that takes its place
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 MASTER_MANAGER = "seedquota-master"  # field managers: each side owns its own fields
 SEED_MANAGER = "seedquota-seed"
@@ -86,6 +91,7 @@ class WireReport(Wire):
     ask: WireAsk = msgspec.field(default_factory=WireAsk)
     stale: list[StaleSource] = []
     unenforced: list[str] = []
+    enforced_generation: int | None = None  # of the copy, which every replica has; None: the agent does not know of it
 
 
 class StaleSource(Wire):
@@ -180,6 +186,7 @@ class SeedStatus(Wire):
     last_seen_time: str = ""
     version: str = ""
     clusters: int | None = None
+    cluster_uid: str = msgspec.field(default="", name="clusterUID")
     conditions: list[Condition] = []
 
 
@@ -214,6 +221,7 @@ class UserClusterStatus(Wire):
     machines: int = 0
     resource_usage: Quantities = {}
     last_count_time: str = ""
+    cluster_uid: str = msgspec.field(name="clusterUID", default="")
     conditions: list[Condition] = []
 
 

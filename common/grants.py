@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from common import resources
+from common import names, resources
 from common.account import Account, Ask, Grant
 from common.resources import ResourceList
 
@@ -150,6 +150,19 @@ def _learn(holding: Holding, said: Report, ledger_incarnation: str) -> Holding:
     )
 
 
+def grantable(holding: Holding, more: ResourceList) -> dict[str, int]:
+    """What of `more` can be granted: counters hold names for good, so there is an end to them (MAX_COUNTERS)."""
+    counted = holding.granted
+    new = [name for name in more if name not in counted][max(names.MAX_COUNTERS - len(counted), 0) :]
+    return {name: amount for name, amount in more.items() if name not in new}
+
+
+def beyond_counters(ledger: MasterLedger, limits: ResourceList) -> list[str]:
+    """What is limited, and cannot be granted to every seed."""
+    full = [holding.granted for holding in ledger.seeds.values() if len(holding.granted) >= names.MAX_COUNTERS]
+    return sorted(name for name in limits if any(name not in counted for counted in full))
+
+
 def raise_granted(holding: Holding, more: ResourceList) -> Holding:
     assert all(amount >= 0 for amount in more.values()), "G only grows"
     return msgspec.structs.replace(holding, granted=resources.add(holding.granted, more))
@@ -166,6 +179,13 @@ def went_back(ledger: MasterLedger, known: MasterLedger) -> bool:
         amount > (there.granted if (there := ledger.seeds.get(seed)) is not None else {}).get(name, 0)
         for seed, holding in known.seeds.items()
         for name, amount in holding.granted.items()
+    )
+
+
+def certain(known: MasterLedger, attempted: MasterLedger) -> MasterLedger:
+    """What is in the ledger whether `attempted` was written over `known` or not: seeds that it drops may be gone."""
+    return msgspec.structs.replace(
+        known, seeds={seed: holding for seed, holding in known.seeds.items() if seed in attempted.seeds}
     )
 
 

@@ -17,12 +17,13 @@ import msgspec
 
 from common import account as accounts
 from common import resources, surge
-from common.account import Account, Admitted, Reservation
+from common.account import Account, Reservation, ReservationKey
 from common.resources import ResourceList
 
 
 def of_source(account: Account, source: str) -> dict[str, Reservation]:
-    return {uid: kept for uid, kept in account.reservations.items() if kept.replaces and kept.source == source}
+    """By uid."""
+    return {uid: kept for uid, kept in accounts.of_source(account, source).items() if kept.replaces}
 
 
 def count(
@@ -51,52 +52,38 @@ def count(
     queued = False  # an older one is gone, and there is no room for its newer one yet
     for uid in sorted(loans, key=lambda uid: loans[uid].replaces in present):
         beside = loans[uid].replaces in present
-        if uid not in after.reservations or (beside and (queued or uid not in sizes)):
+        if (source, uid) not in after.reservations or (beside and (queued or uid not in sizes)):
             continue
-        free = resources.subtract(accounts.held(after) if beside else places, accounts.use(after))
-        need = sizes.get(uid, _regular(loans[uid].amount))
-        more = resources.subtract(need, surge.regular(loans[uid].amount))
-        if resources.short(more, resources.only(free, surge.regular(after.granted))):
+        size = sizes.get(uid, _regular(loans[uid].amount))
+        if not has_room(after, loans[uid], size, None if beside else places):
             queued = queued or not beside
         elif uid in sizes:
             used = resources.add(used, sizes[uid])
             seen[uid] = 0
             after = accounts.count(after, epoch, source, used, seen, gone)
         else:
-            after = _kept_in_quota(after, uid)
+            after = _kept_in_quota(after, (source, uid))
     return after
 
 
-def withdraw(account: Account, uid: str, reservation: Reservation) -> Account:
-    """`accounts.withdraw`, also of a loan that has ended meanwhile."""
-    for known in (reservation, _in_quota(reservation)):
-        after = accounts.withdraw(account, uid, known)
-        if after is not account:
-            return after
-    return account
+def has_room(account: Account, loan: Reservation, size: ResourceList, places: ResourceList | None = None) -> bool:
+    """Whether a lent Machine of this size could be counted now: the loan's regular part is reserved already. `places`
+    are what the account holds, if nothing else is said."""
+    free = resources.subtract(accounts.held(account) if places is None else places, accounts.use(account))
+    more = resources.subtract(size, surge.regular(loan.amount))
+    return not resources.short(more, resources.only(free, surge.regular(account.granted)))
 
 
-def cancel(account: Account, uid: str, admitted: Admitted) -> Account:
-    """`accounts.cancel`, likewise."""
-    if admitted.before is None:
-        return withdraw(account, uid, admitted.after)
-    return accounts.cancel(account, uid, admitted)
-
-
-def _kept_in_quota(account: Account, uid: str) -> Account:
-    kept = account.reservations[uid]
-    made = _in_quota(kept)
+def _kept_in_quota(account: Account, key: ReservationKey) -> Account:
+    """It is one like any other from now on."""
+    kept = account.reservations[key]
+    made = msgspec.structs.replace(kept, amount=_regular(kept.amount), replaces="")
     reserved = resources.add(resources.subtract(account.reserved, kept.amount), made.amount)
     return msgspec.structs.replace(
         account,
-        reservations={**account.reservations, uid: made},
+        reservations={**account.reservations, key: made},
         reserved={name: held for name, held in reserved.items() if held},
     )
-
-
-def _in_quota(loan: Reservation) -> Reservation:
-    """One like any other."""
-    return msgspec.structs.replace(loan, amount=_regular(loan.amount), replaces="")
 
 
 def _regular(lent: ResourceList) -> ResourceList:

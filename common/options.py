@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Annotated, TypeVar, get_type_hints
 from urllib.parse import urlsplit
 
+from common.metrics import build_version
+
 ENVIRONMENT_PREFIX = "SEEDQUOTA_"
 HELP_WIDTH = 100
 
@@ -34,10 +36,11 @@ class UsageError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """How a field is read from text (ValueError when it cannot be) and what it is for."""
+    """How a field is read from text (ValueError when it cannot be) and what it is for. `unit` follows its default."""
 
     read: Callable[[str], object]
     what: str
+    unit: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +94,17 @@ def https_url(raw: str) -> str:
     return raw.rstrip("/")
 
 
-def integer(least: int, most: int) -> Callable[[str], int]:
+def whole_seconds(least: int, most: int) -> Callable[[str], int]:
+    """A duration, or a number of seconds without a unit."""
+
     def read(raw: str) -> int:
-        if not re.fullmatch(r"-?[0-9]{1,18}", raw) or not least <= int(raw) <= most:
-            raise ValueError(f"{raw!r} is not a whole number from {least} to {most}")
-        return int(raw)
+        try:
+            seconds = float(raw) if re.fullmatch(r"[0-9]{1,18}", raw) else duration(raw)
+        except ValueError:
+            seconds = -1.0
+        if not least <= seconds <= most or seconds != int(seconds):
+            raise ValueError(f"{raw!r} is not a duration of whole seconds from {least}s to {most}s")
+        return int(seconds)
 
     return read
 
@@ -137,6 +146,10 @@ class CommonOptions:
     stop_timeout: Annotated[float, Flag(duration, "after that: how long open work may take before it is cut off")] = (
         20.0
     )
+
+    def problem(self) -> str | None:
+        """What is wrong with the options together."""
+        return None
 
 
 OptionsT = TypeVar("OptionsT", bound=CommonOptions)
@@ -187,7 +200,11 @@ def parse(
     if missing:
         parser.error(f"missing: {', '.join(missing)}")
     build: Callable[..., OptionsT] = options
-    return build(**values)
+    built = build(**values)
+    problem = built.problem()
+    if problem is not None:
+        parser.error(problem)
+    return built
 
 
 def _declared(options: type[CommonOptions]) -> list[_Declared]:
@@ -196,7 +213,8 @@ def _declared(options: type[CommonOptions]) -> list[_Declared]:
     declared = []
     for entry in fields(options):
         (flag,) = (note for note in hints[entry.name].__metadata__ if isinstance(note, Flag))
-        declared.append(_Declared(entry.name, flag, None if entry.default is MISSING else _shown(entry.default)))
+        default = None if entry.default is MISSING else _shown(entry.default) + flag.unit
+        declared.append(_Declared(entry.name, flag, default))
         assert not _SERVICE_VARIABLE.search(declared[-1].variable), f"{entry.name} has the name of a Service's variable"
     return sorted(declared, key=lambda entry: entry.default is not None)
 
@@ -210,6 +228,7 @@ def _parser(declared: Sequence[_Declared], program: str, description: str) -> ar
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=8, width=HELP_WIDTH),
         allow_abbrev=False,
     )
+    parser.add_argument("--version", action="version", version=f"{program} {build_version()}", help="show the version")
     for entry in declared:
         default = "required" if entry.default is None else f"default {entry.default}" if entry.default else "not set"
         explanation = f"{entry.flag.what} [{default}; {entry.variable}]"

@@ -17,7 +17,9 @@ exceptions, all on the side of exactness:
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Sequence
 from enum import Enum
 from functools import lru_cache
 from typing import Final
@@ -80,6 +82,16 @@ def render(nanos: int, format: Format) -> str:
     factors = _BINARY_FACTORS if binary else _DECIMAL_FACTORS
     suffix, factor = next(pair for pair in factors if nanos % pair[1] == 0)
     return f"{nanos // factor}{suffix}"
+
+
+def render_alike(amounts: Sequence[int], format: Format) -> list[str]:
+    """All with one suffix, the largest that loses nothing of any; zero has none."""
+    common = math.gcd(*amounts)
+    if common == 0:
+        return ["0" for _ in amounts]
+    factors = _BINARY_FACTORS if format is Format.BINARY_SI and common % UNIT == 0 else _DECIMAL_FACTORS
+    suffix, factor = next(pair for pair in factors if common % pair[1] == 0)
+    return [f"{nanos // factor}{suffix}" if nanos else "0" for nanos in amounts]
 
 
 def canonical(text: str | int) -> str:

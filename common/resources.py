@@ -39,6 +39,17 @@ def text(resources: ResourceList) -> str:
     return ",".join(f"{name}={_render(name, amount)}" for name, amount in sorted(resources.items()))
 
 
+def texts(*lists: ResourceList) -> list[str]:
+    """Several lists for one message, each as ``text`` writes it, but all amounts of a resource in one unit."""
+    written: list[list[str]] = [[] for _ in lists]
+    for name in sorted({name for found in lists for name in found}):
+        having = [number for number, found in enumerate(lists) if name in found]
+        amounts = quantity.render_alike([lists[number][name] for number in having], _format(name))
+        for number, amount in zip(having, amounts, strict=True):
+            written[number].append(f"{name}={amount}")
+    return [",".join(words) for words in written]
+
+
 def add(a: ResourceList, b: ResourceList) -> dict[str, int]:
     result = dict(a)
     for name, amount in b.items():
@@ -92,6 +103,10 @@ def only(a: ResourceList, names: Iterable[str]) -> dict[str, int]:
 
 
 def _render(name: str, amount: int) -> str:
+    return quantity.render(amount, _format(name))
+
+
+def _format(name: str) -> Format:
     unqualified = name.rpartition(".")[2]
     in_bytes = unqualified in _BINARY_NAMES or unqualified.startswith("hugepages-")
-    return quantity.render(amount, Format.BINARY_SI if in_bytes else Format.DECIMAL_SI)
+    return Format.BINARY_SI if in_bytes else Format.DECIMAL_SI

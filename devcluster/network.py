@@ -43,6 +43,13 @@ class Link:
         if self._server is None:
             self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
 
+    def hang(self) -> None:
+        """The connections that there are stay open and silent for ever, new ones are forwarded, as behind a router that
+        has lost what it knew of connections."""
+        self._flows.clear()
+        self._flows = asyncio.Event()
+        self._flows.set()
+
     async def close(self) -> None:
         if self._server is not None:
             self._server.close()
@@ -57,20 +64,20 @@ class Link:
         task.add_done_callback(self._connections.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writers = [writer]
+        writers, flows = [writer], self._flows
         try:
-            await self._flows.wait()
+            await flows.wait()
             with suppress(OSError):
                 target_reader, target_writer = await asyncio.open_connection("127.0.0.1", self._target)
                 writers.append(target_writer)
-                await self._join((reader, target_writer), (target_reader, writer))
+                await self._join(flows, (reader, target_writer), (target_reader, writer))
         finally:
             for end in writers:
                 _reset(end)
 
-    async def _join(self, *ways: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> None:
+    async def _join(self, flows: asyncio.Event, *ways: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> None:
         """Until either side ends the connection: that of the other ends with it."""
-        directions = [asyncio.create_task(self._copy(reader, writer)) for reader, writer in ways]
+        directions = [asyncio.create_task(self._copy(flows, reader, writer)) for reader, writer in ways]
         try:
             await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -78,10 +85,10 @@ class Link:
                 direction.cancel()
             await asyncio.gather(*directions, return_exceptions=True)
 
-    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _copy(self, flows: asyncio.Event, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError):
             while chunk := await reader.read(_CHUNK):
-                await self._flows.wait()
+                await flows.wait()
                 writer.write(chunk)
                 await writer.drain()
 

@@ -37,6 +37,7 @@ LEASE = "seedquota-master"
 DESCRIPTION = (
     "Splits each quota's limit over the seeds, so that it is never exceeded, and shows everyone the same sums."
 )
+REFRESH_TIMEOUT = 30.0  # seconds for lists of all that the master's cluster has
 PAUSE = 1.0  # seconds before trying again after a leadership that ended
 
 
@@ -91,6 +92,7 @@ class Master:
 
     async def _lead(self, *, doubtful: bool) -> None:
         """Begins from what is durable; nothing is kept from an earlier term. `doubtful`: see Quotas."""
+        await self.caches.refresh(REFRESH_TIMEOUT)
         seeds = Seeds(
             self.caches, self._namespace, on_request=metrics.kubernetes_request, on_reconcile=metrics.reconciled
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -10,8 +11,10 @@ import msgspec
 
 from common.api import SEEDS, SETTINGS, DefaultQuota, QuotaSettingsSpec, Seed
 from common.kube.client import Cluster
+from common.kube.errors import Conflict, NotFound, Unavailable
 from common.kube.meta import Object
-from common.kube.reflector import Change, Reflector
+from common.kube.reflector import PROMPT_SECONDS, Change, Reflector
+from common.kube.resource import Resource
 from master.objects import (
     MASTER_QUOTAS,
     ORGANIZATIONS,
@@ -25,6 +28,8 @@ from master.objects import (
 )
 
 T = TypeVar("T", bound=Object)
+
+RELIST_EVERY = 5.0  # seconds between two lists because a cache was found to be behind
 
 BY_ORGANIZATION = "organization"
 BY_SUBJECT = "subject"
@@ -47,23 +52,30 @@ class Caches:
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
         self._listeners: list[Callable[[str, Change[Object]], None]] = []
-        self.seeds: Reflector[Seed] = Reflector(cluster, SEEDS, on_change=self._tells("seeds"))
+        prompt = PROMPT_SECONDS
+        self.seeds: Reflector[Seed] = Reflector(cluster, SEEDS, on_change=self._tells("seeds"), watch_seconds=prompt)
         self.quotas: Reflector[MasterQuota] = Reflector(
             cluster,
             MASTER_QUOTAS,
             indexes={BY_SUBJECT: lambda quota: ["/".join(subject_of(quota))]},
             on_change=self._tells("resourcequotas"),
+            watch_seconds=prompt,
         )
         self.projects: Reflector[Named] = Reflector(
             cluster,
             PROJECTS,
             indexes={BY_ORGANIZATION: lambda project: [organization_of(project)]},
             on_change=self._tells("projects"),
+            watch_seconds=prompt,
         )
-        self.organizations: Reflector[Named] = Reflector(cluster, ORGANIZATIONS, on_change=self._tells("organizations"))
-        self.settings: Reflector[Named] = Reflector(cluster, QUOTA_SETTINGS, on_change=self._tells("quotasettings"))
+        self.organizations: Reflector[Named] = Reflector(
+            cluster, ORGANIZATIONS, on_change=self._tells("organizations"), watch_seconds=prompt
+        )
+        self.settings: Reflector[Named] = Reflector(
+            cluster, QUOTA_SETTINGS, on_change=self._tells("quotasettings"), watch_seconds=prompt
+        )
         self.secrets: Reflector[Secret] = Reflector(
-            cluster, SECRETS, namespace=namespace, on_change=self._tells("secrets")
+            cluster, SECRETS, namespace=namespace, on_change=self._tells("secrets"), watch_seconds=prompt
         )
         self._all: dict[str, Reflector[Any]] = {
             "seeds": self.seeds,
@@ -73,6 +85,8 @@ class Caches:
             "quotasettings": self.settings,
             "secrets": self.secrets,
         }
+        self.cluster = cluster
+        self._relisted: dict[str, float] = {}  # when a cache was last found to be behind (monotonic)
 
     def default(self, kind: str) -> DefaultQuota | None:
         """Raises msgspec.ValidationError where the settings cannot be read: then everything stays as it is."""
@@ -103,6 +117,37 @@ class Caches:
         for reflector in self._all.values():
             await reflector.synced.wait()
 
+    async def refresh(self, timeout: float) -> None:
+        """Lists every cache anew, by lists that begin after this call. Raises Unavailable.
+
+        A watch can be silent for a while before that is noticed: what a cache has is old by as much.
+        """
+        until = time.monotonic() + timeout
+        asked = [(reflector, reflector.relist(impatient=True)) for reflector in self._all.values()]
+        try:
+            for reflector, number in asked:
+                await reflector.wait_listed(number, max(until - time.monotonic(), 0.0))
+        except TimeoutError as error:
+            raise Unavailable(0, "Unavailable", str(error)) from None
+
+    async def confirm(self, plural: str, name: str, seen: Object | None) -> None:
+        """Asks the API server itself whether an object is what its cache says, or gone if that says so.
+
+        Raises Conflict where it is not: the cache is behind and is listed anew, and whoever asked has to decide again.
+        Uid and generation are compared: all that is deleted or written depends on these alone.
+        """
+        try:
+            found = await self.cluster.get(_METADATA[plural], name)
+        except NotFound:
+            found = None
+        if _version(found) == _version(seen):
+            return
+        now = time.monotonic()
+        if now - self._relisted.get(plural, float("-inf")) >= RELIST_EVERY:
+            self._relisted[plural] = now
+            self._all[plural].relist()
+        raise Conflict(409, "Conflict", f"the cache of {plural} is behind: {name} is not what it says")
+
     def not_synced(self) -> str | None:
         """A readiness check."""
         missing = [
@@ -119,6 +164,17 @@ class Caches:
                 listener(plural, untyped)
 
         return tell
+
+
+_METADATA: dict[str, Resource[Object]] = {
+    resource.plural: Resource(resource.group, resource.version, resource.plural, resource.kind, False, Object)
+    for resource in (SEEDS, MASTER_QUOTAS, PROJECTS, ORGANIZATIONS, QUOTA_SETTINGS)
+}
+"""Also an object that cannot be understood is there."""
+
+
+def _version(found: Object | None) -> tuple[str, int] | None:
+    return (found.metadata.uid, found.metadata.generation) if found is not None else None
 
 
 def changed_name(change: Change[T]) -> str:

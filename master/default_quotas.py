@@ -6,14 +6,15 @@ import logging
 
 from msgspec.structs import replace
 
+from common.api import SETTINGS
 from common.kube.client import Cluster
 from common.kube.controller import Controller, ReconcileHook
 from common.kube.errors import AlreadyExists, NotFound
 from common.kube.meta import Object
-from common.kube.reflector import Change
+from common.kube.reflector import Change, Reflector
 from master.caches import BY_SUBJECT, Caches, changed_name, subject_of
 from master.defaults import Kind, decide, in_force, usual_name
-from master.objects import MASTER_QUOTAS, MasterQuota, QuotaStatus
+from master.objects import MASTER_QUOTAS, MasterQuota, Named, QuotaStatus
 
 log = logging.getLogger(__name__)
 
@@ -72,10 +73,9 @@ class DefaultQuotas:
     async def _reconcile(self, key: Key) -> float | None:
         kind, name = key
         quotas = self._caches.quotas.store
-        subjects = self._caches.projects if kind == "project" else self._caches.organizations
         decision = decide(
             kind,
-            subjects.store.get(name),
+            self._subjects(kind).store.get(name),
             self._caches.default(kind),
             quotas.by_index(BY_SUBJECT, f"{kind}/{name}"),
             quotas.get(usual_name(kind, name)),
@@ -90,6 +90,8 @@ class DefaultQuotas:
             except AlreadyExists:
                 return WATCH_LAG
             log.info("default quota made", extra={"quota": made.metadata.name})
+        if decision.delete:
+            await self._confirm(key, decision.delete)
         for quota in decision.delete:
             metadata = quota.metadata
             try:
@@ -100,6 +102,22 @@ class DefaultQuotas:
                 continue
             log.info("default quota deleted", extra={"quota": metadata.name})
         return None
+
+    async def _confirm(self, key: Key, leaving: list[MasterQuota]) -> None:
+        """That what the subject's default quotas go for is so: it is gone, nothing is the default, or others stay."""
+        kind, name = key
+        subject = self._subjects(kind).store.get(name)
+        if subject is None:
+            await self._caches.confirm(f"{kind}s", name, None)
+        elif self._caches.default(kind) is None:
+            await self._caches.confirm("quotasettings", SETTINGS, self._caches.settings.store.get(SETTINGS))
+        else:
+            for quota in self._caches.quotas.store.by_index(BY_SUBJECT, f"{kind}/{name}"):
+                if quota not in leaving:
+                    await self._caches.confirm("resourcequotas", quota.metadata.name, quota)
+
+    def _subjects(self, kind: Kind) -> Reflector[Named]:
+        return self._caches.projects if kind == "project" else self._caches.organizations
 
 
 def _facts(quota: Object | None) -> object:

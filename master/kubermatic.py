@@ -104,7 +104,10 @@ class KubermaticProjects:
 
     async def _remove(self, ours: Named) -> None:
         try:
-            await self._cluster.delete(PROJECTS, ours.metadata.name, uid=ours.metadata.uid)
+            metadata = ours.metadata
+            await self._cluster.delete(
+                PROJECTS, metadata.name, uid=metadata.uid, resource_version=metadata.resource_version
+            )
         except NotFound:
             return
         log.info("project deleted with the one of Kubermatic", extra={"project": ours.metadata.name})

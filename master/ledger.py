@@ -87,12 +87,12 @@ class Ledgers:
             return
         log.info("ledger deleted with its quota", extra={"uid": uid})
 
-    async def uids(self) -> list[str]:
-        """The quotas that have a ledger of ours."""
+    async def quotas(self) -> dict[str, str]:
+        """Those that have a ledger of ours: names by uid."""
         listing = await self._cluster.list(
             MASTER_LEDGERS, self._namespace, label_selector=f"{MANAGED_BY_LABEL}={MASTER_MANAGER}"
         )
-        return [found.metadata.name for found in listing.items]
+        return {found.metadata.name: found.quota.name for found in listing.items}
 
     async def _read(self, uid: str) -> Stored | None:
         """None also for one that cannot be understood: what it said is lost either way."""

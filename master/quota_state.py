@@ -129,7 +129,7 @@ class QuotaState:
         self.rushed = False  # it came with many others and is not in force yet
         self.stored: Stored | None = None
         self.noted_at = float("-inf")  # when the quota was last told which ledger it has
-        self.known: MasterLedger | None = None  # as it was last known to be durable, while that is in doubt
+        self.known: MasterLedger | None = None  # what is in the ledger that is read next; None: not in doubt
         self.seeds: dict[str, SeedAccount] = {}
         self.view: QuotaView | None = None
         self.shown = quota.status
@@ -162,7 +162,17 @@ class QuotaState:
     def account(self, seed: str) -> SeedAccount:
         return self.seeds.setdefault(seed, SeedAccount())
 
-    def doubt(self) -> None:
-        """A write of the ledger failed in a way that leaves open what is stored: read it again."""
+    def went_back(self) -> bool:
+        """Whether the ledger that was read is older than what is known. It stays known until a write is durable."""
+        if self.known is not None and self.stored is not None and not grants.went_back(self.stored.ledger, self.known):
+            self.known = None
+        return self.known is not None
+
+    def doubt(self, attempted: MasterLedger) -> None:
+        """A write of the ledger failed in a way that leaves open what is stored: read it again.
+
+        If what was read before was older than what is known, so may be what is read next.
+        """
         if self.stored is not None:
-            self.known, self.stored = self.stored.ledger, None
+            self.known = self.known or grants.certain(self.stored.ledger, attempted)
+            self.stored = None

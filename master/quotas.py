@@ -178,7 +178,7 @@ class Quotas:
         quota = self._caches.quotas.store.get(name)
         state = self.states.get(name)
         if state is not None and (quota is None or quota.metadata.uid != state.uid):
-            await self._forget(state)
+            await self._forget(state, quota)
             state = None
         if quota is None:
             return None
@@ -196,7 +196,7 @@ class Quotas:
         ):
             await self._note(state, state.stored.ledger)
         ledger = state.stored.ledger
-        if state.known is not None and grants.went_back(ledger, state.known):
+        if state.went_back():
             log.warning("ledger went backwards, learning what seeds hold", extra={"quota": name})
             ledger = forgotten(ledger, incarnation())
         now = time.monotonic()
@@ -215,6 +215,7 @@ class Quotas:
         view = self._view(state, decision, now)
         self._answer(state, decision.allotment, now)
         await self._persist(state, decision.ledger)
+        state.known = None
         for fact in facts:
             if (account := state.seeds.get(fact.name)) is not None:
                 account.taken_up(fact.shown)
@@ -258,7 +259,8 @@ class Quotas:
             return 0.0
         return state.since + COPIES_FIRST - time.monotonic()
 
-    async def _forget(self, state: QuotaState) -> None:
+    async def _forget(self, state: QuotaState, successor: MasterQuota | None) -> None:
+        await self._caches.confirm("resourcequotas", state.name, successor)
         for link in self._seeds.links.values():
             link.publisher.forget(state.name)
         await self._ledgers.delete(state.uid)
@@ -309,7 +311,7 @@ class Quotas:
         try:
             state.stored = await self._ledgers.save(state.quota, stored, ledger)
         except BaseException:
-            state.doubt()
+            state.doubt(ledger)
             raise
         if ledger.incarnation != stored.ledger.incarnation:
             await self._note(state, ledger)
@@ -387,6 +389,7 @@ class Quotas:
             surge=state.surge,
             subject_exists=self._subject_exists(state.quota),
             learning=decision.learning,
+            beyond_counters=grants.beyond_counters(ledger, state.ceilings),
             seeds=lines,
         )
 
@@ -408,6 +411,7 @@ class Quotas:
             silent=silent,
             last_report_time=account.last_report_time,
             synced=self._synced(state, link),
+            behind=self._behind(state, link),
             reported=report is not None,
             fenced=report is not None and bool(report.nonce),
             learned=holding.learned and not (state.uid in self._doubtful and link is not None and not link.heard),
@@ -424,6 +428,15 @@ class Quotas:
         if copy is not None and copy.metadata.labels.get(UID_LABEL) == state.uid and copy.spec == state.quota.spec:
             return True  # also while it is out of reach: it enforces what it has
         return False if link is not None and link.connected else None
+
+    def _behind(self, state: QuotaState, link: SeedLink | None) -> bool:
+        """An agent of a release that does not say which generation its replicas have is believed, as it always was."""
+        copies = link.copies if link is not None else None
+        copy = copies.get(state.name) if copies is not None else None
+        if copy is None:
+            return False  # it is not synced
+        said = copy.status.account
+        return not said.incarnation or said.enforced_generation not in (None, copy.metadata.generation)
 
     def _subject_exists(self, quota: MasterQuota) -> bool:
         kind, name = subject_of(quota)
@@ -533,9 +546,16 @@ class Quotas:
 
     async def _drop_orphans(self) -> None:
         """Ledgers of quotas that were deleted while nobody led."""
-        there = {quota.metadata.uid for quota in self._caches.quotas.store.values()}
-        for uid in await self._ledgers.uids():
-            if uid not in there:
+        cached = self._caches.quotas.store
+        there = {quota.metadata.uid for quota in cached.values()}
+        for uid, name in (await self._ledgers.quotas()).items():
+            if uid in there:
+                continue
+            try:
+                await self._caches.confirm("resourcequotas", name, cached.get(name))
+            except Conflict as error:
+                log.warning("ledger kept", extra={"quota": name, "uid": uid, "error": error.message})
+            else:
                 await self._ledgers.delete(uid)
 
 
@@ -555,7 +575,7 @@ def _speaks(before: Shown, shown: Shown) -> bool:
 def _settling(view: QuotaView) -> bool:
     """Not in force yet on a seed that is in reach."""
     return any(
-        seed.synced is False or (seed.connected and (seed.fenced or not seed.reported))
+        seed.synced is False or (seed.connected and (seed.behind or seed.fenced or not seed.reported))
         for seed in view.seeds
         if not seed.lost and not seed.gone
     )

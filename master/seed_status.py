@@ -123,7 +123,7 @@ class SeedStatuses:
         return SeedHealth(
             generation=generation,
             connected=True,
-            message="",
+            message=link.unidentified,
             own_version=build_version(),
             version=told.version if told is not None else "",
             said=told.conditions if told is not None else (),

@@ -18,18 +18,21 @@ from enum import Enum
 
 import msgspec
 
-from common.api import ORGANIZATIONS, UID_LABEL, SecretRef, Seed, SeedStatus
-from common.kube.client import Cluster, RequestHook
+from common.api import ACCEPT_CLUSTER_ANNOTATION, ORGANIZATIONS, SEEDS, UID_LABEL, SecretRef, Seed, SeedStatus
+from common.kube.client import RequestHook
 from common.kube.controller import ReconcileHook
-from common.kube.errors import ApiError, Forbidden, Unauthorized
+from common.kube.errors import ApiError, Forbidden, NotFound, Unauthorized
 from common.kube.kubeconfig import InvalidKubeconfig
 from common.kube.meta import Object
 from common.kube.reflector import Change, Store
 from common.rush import Rush
+from master import identity
 from master.caches import Caches, changed_name
+from master.identity import KUBE_SYSTEM, NAMESPACES, Refused
 from master.objects import Named, QuotaCopy
 from master.publisher import Publisher
 from master.quota_state import Run
+from master.seed_cluster import SeedCluster
 from master.sync import CopySync, SeedCaches
 
 log = logging.getLogger(__name__)
@@ -47,6 +50,8 @@ class Phase(Enum):
     UNREACHABLE = "Unreachable"
     UNAUTHORIZED = "Unauthorized"
     INVALID_KUBECONFIG = "InvalidKubeconfig"
+    CLUSTER_CHANGED = identity.CHANGED
+    DUPLICATE_CLUSTER = identity.DUPLICATE
 
 
 OnCopy = Callable[[str, Change[QuotaCopy], Run | None], None]
@@ -58,7 +63,8 @@ class SeedLink:
 
     `problem` says why the phase is not CONNECTED, for people, without credentials. `settled`: it was connected once or
     has failed once. `heard`: what it has was listed since this link was made. `last_contact` is time.monotonic(), None:
-    never. `told`: what the seed's agent said last of the seed, and `told_at` when that was heard.
+    never. `told`: what the seed's agent said last of the seed, and `told_at` when that was heard. `unidentified`: why
+    it is not known which cluster it is, empty if that is known.
     """
 
     def __init__(
@@ -70,6 +76,7 @@ class SeedLink:
         on_copy: OnCopy,
         on_phase: Callable[[str], None],
         on_settled: Callable[[str, str, str], None],
+        others: Callable[[], Iterable[SeedLink]],
         rush: Rush,
         on_request: RequestHook | None,
         on_reconcile: ReconcileHook | None,
@@ -84,6 +91,10 @@ class SeedLink:
         self.told: SeedStatus | None = None
         self.told_at = 0.0
         self.sync: CopySync | None = None
+        self.unidentified = ""
+        self._recorded = ""
+        self._identified = False  # in this session
+        self._others = others
         self._caches = caches
         self._namespace = namespace
         self._on_copy = on_copy
@@ -94,7 +105,7 @@ class SeedLink:
         self._on_reconcile = on_reconcile
         self._there: SeedCaches | None = None
         self._sessions = 0
-        self._cluster: Cluster | None = None
+        self._cluster: SeedCluster | None = None
         self._fingerprint = ""
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -113,6 +124,11 @@ class SeedLink:
     @property
     def lost(self) -> bool:
         return self.seed.spec.state == "Lost"
+
+    @property
+    def cluster_uid(self) -> str:
+        """What is recorded of the cluster that is this seed; empty as long as nothing is."""
+        return self._recorded or self.seed.status.cluster_uid
 
     @property
     def crowded(self) -> bool:
@@ -150,17 +166,18 @@ class SeedLink:
                 await self._changed.wait()
                 continue
             try:
-                cluster = await Cluster.from_kubeconfig(
+                cluster = await SeedCluster.from_kubeconfig(
                     text, name=self.name, timeout=REQUEST_TIMEOUT, on_request=self._on_request
                 )
             except InvalidKubeconfig as error:
                 self._set(Phase.INVALID_KUBECONFIG, f"{self._where()}: {error}")
                 await self._changed.wait()
                 continue
+            cluster.verify = lambda cluster=cluster: self._verify(cluster)
             self._set(Phase.CONNECTING, f"connecting to {cluster.server}")
             await self._while_unchanged(cluster)
 
-    async def _while_unchanged(self, cluster: Cluster) -> None:
+    async def _while_unchanged(self, cluster: SeedCluster) -> None:
         session = asyncio.create_task(self._session(cluster), name=f"seed {self.name} session")
         changed = asyncio.create_task(self._changed.wait())
         try:
@@ -176,7 +193,8 @@ class SeedLink:
             self._cluster = self._there = self.sync = None
             await cluster.close()
 
-    async def _session(self, cluster: Cluster) -> None:
+    async def _session(self, cluster: SeedCluster) -> None:
+        await self._identify(cluster)
         there = SeedCaches(cluster, self._seen)
         sync = CopySync(
             self.name,
@@ -196,17 +214,94 @@ class SeedLink:
             group.create_task(self.publisher.run())
             group.create_task(self._probe(cluster, there))
 
-    async def _probe(self, cluster: Cluster, there: SeedCaches) -> None:
+    async def _identify(self, cluster: SeedCluster) -> None:
+        """Waits until the cluster is known to be this seed's. Nothing is read or written there before."""
+        self._identified = False
+        pause = LOOK_EVERY
+        while True:
+            try:
+                await cluster.check(time.monotonic())
+            except ApiError as error:
+                self._fail(error)
+            else:
+                self._identified = True
+                return
+            await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311 (spread, not a secret)
+            pause = min(pause * 2, PROBE_EVERY)
+
+    async def _verify(self, cluster: SeedCluster) -> None:
+        """Raises Refused if it is not this seed's cluster, which ends the session, or ApiError if that cannot be told.
+
+        A role without the right to ask, where nothing is recorded yet, leaves the seed unidentified.
+        """
+        path = NAMESPACES.path(None, KUBE_SYSTEM)
+        try:
+            content = await cluster.request("GET", path, timeout=PROBE_TIMEOUT, verb="get", plural=NAMESPACES.plural)
+        except (Forbidden, NotFound) as error:
+            if self.cluster_uid:
+                what = f"it cannot be told whether this is still the cluster {self.cluster_uid}"
+                raise type(error)(error.status, error.reason, f"{what}: {error.message}") from None
+            self.unidentified = f"it is not known which cluster this is: {error.message}"
+            return
+        uid = NAMESPACES.decode(content).metadata.uid
+        if self._identified and uid == self.cluster_uid:
+            return
+        try:
+            await self._judge(uid)
+        except Refused as refused:
+            self._fail(refused)
+            if self._identified:
+                self._changed.set()
+            raise
+
+    async def _judge(self, uid: str) -> None:
+        """Raises Refused. Where the cluster is this seed's, that is durable when this returns."""
+        if uid != self.cluster_uid:
+            master = self._caches.cluster
+            seed = await master.get(SEEDS, self.name)
+            self._refuse(seed, seed.status.cluster_uid, uid)
+            if uid != seed.status.cluster_uid:
+                about = {"uid": self.seed.metadata.uid, "resourceVersion": seed.metadata.resource_version}
+                patch = {"metadata": about, "status": {"clusterUID": uid}}
+                seed = await master.merge_patch(SEEDS, self.name, patch, subresource="status")
+                log.info("cluster recorded", extra={"seed": self.name, "cluster": uid, "before": self.cluster_uid})
+            self._recorded = uid
+            self.unidentified = (
+                "" if seed.status.cluster_uid == uid else "the CRD of Seeds on the master has no status.clusterUID"
+            )
+            for other in self._others():
+                if other.cluster_uid == uid and identity.comes_before(self.seed, other.seed):
+                    other.reconsider()
+        self._refuse(self.seed, self.cluster_uid, uid)
+
+    def _refuse(self, seed: Seed, recorded: str, uid: str) -> None:
+        others = [(other.seed, other.cluster_uid) for other in self._others() if not other.lost]
+        if (refused := identity.refusal(seed, recorded, uid, others)) is not None:
+            raise refused
+
+    def reconsider(self) -> None:
+        """Another Seed's cluster was found to be this one's."""
+        self._changed.set()
+
+    def _fail(self, error: ApiError) -> None:
+        if isinstance(error, Refused):
+            self._set(Phase(error.reason), f"{self._where()}: {error.message}")
+        elif isinstance(error, Unauthorized | Forbidden):
+            self._set(Phase.UNAUTHORIZED, f"{self._where()}: {error.message}")
+        else:
+            self._set(Phase.UNREACHABLE, error.message)
+
+    async def _probe(self, cluster: SeedCluster, there: SeedCaches) -> None:
         """Asks the seed now and then, for a dead connection is silent, and says in which phase the link is."""
         path = f"{ORGANIZATIONS.path()}?limit=1"
         known_error: str | None = None
         while True:
             try:
-                await cluster.request("GET", path, timeout=PROBE_TIMEOUT, verb="list", plural=ORGANIZATIONS.plural)
-            except (Unauthorized, Forbidden) as error:
-                self._set(Phase.UNAUTHORIZED, f"{self._where()}: {error.message}")
+                await cluster.check(time.monotonic())
+                if self.unidentified or not self.connected or there.error is not None:
+                    await cluster.request("GET", path, timeout=PROBE_TIMEOUT, verb="list", plural=ORGANIZATIONS.plural)
             except ApiError as error:
-                self._set(Phase.UNREACHABLE, error.message)
+                self._fail(error)
             else:
                 self.last_contact = time.monotonic()
                 if there.error is not None:
@@ -281,7 +376,9 @@ class SeedLink:
         """Text, fingerprint (of the text, or of what is wrong), and what is wrong, never the content."""
         ref = self.seed.spec.kubeconfig_secret_ref
         text, problem = self._read_secret(ref)
-        fingerprint = hashlib.sha256(f"{ref.name}\0{ref.key}\0{problem}\0{text}".encode()).hexdigest()
+        accepted = self.seed.metadata.annotations.get(ACCEPT_CLUSTER_ANNOTATION, "")
+        said = f"{ref.name}\0{ref.key}\0{problem}\0{accepted}\0{text}"
+        fingerprint = hashlib.sha256(said.encode()).hexdigest()
         return text, fingerprint, problem
 
     def _read_secret(self, ref: SecretRef) -> tuple[str, str]:
@@ -374,6 +471,7 @@ class Seeds:
                 on_copy=self.on_copy,
                 on_phase=self.on_seed,
                 on_settled=self.on_settled,
+                others=lambda: [other for other in self.links.values() if other.name != name],
                 rush=self.rush,
                 on_request=self._on_request,
                 on_reconcile=self._on_reconcile,

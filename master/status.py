@@ -10,6 +10,7 @@ import msgspec
 from common import quantity, resources, surge
 from common.api import Condition, ResourceQuotaSpec, StaleSource, Subject, wire_quantities
 from common.conditions import NAMED, condition, more, some, transition
+from common.names import MAX_COUNTERS
 from common.resources import ResourceList
 from master.objects import QuotaStatus, SeedUsage, Summary, SurgeStatus
 
@@ -25,7 +26,8 @@ _LOST_LAST = 9
 class SeedView(msgspec.Struct, frozen=True, kw_only=True):
     """One seed as one quota sees it. `silent` is in seconds since the last contact, None: never since this start.
 
-    `synced`: whether the seed has the quota as it is now; None: it cannot be asked.
+    `synced`: whether the seed has the quota as it is now; None: it cannot be asked. `behind`: a replica of its agent
+    may admit by what the quota was before.
     """
 
     name: str
@@ -35,6 +37,7 @@ class SeedView(msgspec.Struct, frozen=True, kw_only=True):
     silent: float | None = 0.0
     last_report_time: str = ""
     synced: bool | None = True
+    behind: bool = False
     reported: bool = True
     fenced: bool = False
     learned: bool = True
@@ -66,6 +69,7 @@ class QuotaView(msgspec.Struct, frozen=True, kw_only=True):
     surge: ResourceList = {}
     subject_exists: bool
     learning: bool
+    beyond_counters: Sequence[str] = ()  # resources of which nothing can be granted any more
     seeds: Sequence[SeedView]
 
 
@@ -89,7 +93,10 @@ def quota_status(view: QuotaView, before: QuotaStatus, now: str) -> QuotaStatus:
         hard=wire_quantities(view.limits),
         global_usage=wire_quantities(use),
         reserved=wire_quantities(_nonzero(reserved)),
-        surge=SurgeStatus(hard=wire_quantities(view.surge), used=wire_quantities(_nonzero(_surge_use(present)))),
+        surge=SurgeStatus(
+            hard=wire_quantities(view.surge),
+            used=wire_quantities(_nonzero(resources.only(_surge_use(present), view.surge))),
+        ),
         summary=summary(view.spec.subject, use, view.limits, present),
         seeds=lines[:MAX_SEEDS],
         seeds_omitted=max(len(lines) - MAX_SEEDS, 0),
@@ -260,6 +267,14 @@ def _ready(view: QuotaView) -> Condition:
             f"what was handed out is being learned again from the seeds; waiting for {_some(missing)}; "
             "nothing is granted meanwhile",
         )
+    if view.beyond_counters:
+        return condition(
+            "Ready",
+            False,
+            "TooManyResources",
+            f"{_some(view.beyond_counters)}: nothing can be granted, since this quota has limited {MAX_COUNTERS} other "
+            "resources before and must keep count of them; limit these in a new quota of the same subject",
+        )
     if view.spec.enforcement == "warn":
         return condition("Ready", True, "WarnOnly", "what exceeds the limit is admitted with a warning")
     return condition("Ready", True, "Enforced", "")
@@ -276,6 +291,15 @@ def _enforced(seeds: Sequence[SeedView]) -> Condition:
     if fenced:
         return condition(
             "Enforced", False, "AccountFenced", f"{_some(fenced)} admit nothing until everything there is recounted"
+        )
+    behind = [seed.name for seed in seeds if seed.behind and not seed.gone]
+    if behind:
+        return condition(
+            "Enforced",
+            False,
+            "ReplicasBehind",
+            f"{_some(behind)}: not every replica of the agent has the present quota yet; one that does not hear of it "
+            "soon admits nothing more",
         )
     unchecked = [f"{source} on {seed.name}" for seed in seeds for source in seed.unenforced]
     if unchecked:

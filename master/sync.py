@@ -10,7 +10,14 @@ from typing import Any
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from common.api import MANAGED_BY_LABEL, MASTER_MANAGER, RELEASED_ANNOTATION, UID_LABEL, Seed
+from common.api import (
+    GENERATION_ANNOTATION,
+    MANAGED_BY_LABEL,
+    MASTER_MANAGER,
+    RELEASED_ANNOTATION,
+    UID_LABEL,
+    Seed,
+)
 from common.kube.client import Cluster
 from common.kube.controller import Controller, ReconcileHook
 from common.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
@@ -193,12 +200,19 @@ class CopySync:
         of = actual.metadata.labels.get(UID_LABEL)
         if of and of != desired.metadata.uid:
             # Made again under its name: another quota, with an account of its own. The former one limits until then.
+            await self._caches.confirm(*key, desired)
             await self._delete(key, actual, released=False)
             return await self._create(key, desired)
-        labels = {**actual.metadata.labels, **_labels(desired)}
-        if actual.spec == desired.spec and labels == actual.metadata.labels:
+        if _copied_generation(actual) > desired.metadata.generation:
+            # The cache is older than what the copy was made from, unless the master was restored from a backup.
+            await self._caches.confirm(*key, desired)
+        metadata = replace(
+            actual.metadata,
+            labels={**actual.metadata.labels, **_labels(desired)},
+            annotations={**actual.metadata.annotations, **_annotations(desired)},
+        )
+        if actual.spec == desired.spec and metadata == actual.metadata:
             return None
-        metadata = replace(actual.metadata, labels=labels)
         if isinstance(actual, QuotaCopy):
             # Without its status, and who owns which field is forgotten: to read and compare them is half of the work.
             body = {"metadata": {**to_builtins(metadata), "managedFields": NOT_KEPT}, "spec": desired.spec}
@@ -216,6 +230,7 @@ class CopySync:
             return FINALIZING
         if isinstance(actual, QuotaCopy) and self._successor_missing(actual):
             return SUCCEEDED
+        await self._caches.confirm(*key, None)
         await self._delete(key, actual, released=True)
         return None
 
@@ -254,7 +269,8 @@ class CopySync:
 
     async def _create(self, key: Key, desired: MasterQuota | Named) -> float | None:
         resource: Resource[Any] = QUOTA_COPIES if key[0] == "resourcequotas" else _named(key)
-        body = {"metadata": {"name": key[1], "labels": _labels(desired)}, "spec": desired.spec}
+        metadata = {"name": key[1], "labels": _labels(desired), "annotations": _annotations(desired)}
+        body = {"metadata": metadata, "spec": desired.spec}
         try:
             await self._cluster.create(resource, body)
         except AlreadyExists:
@@ -273,6 +289,16 @@ def seed_copy(seed: Seed) -> Named:
 
 def _labels(desired: Object) -> dict[str, str]:
     return {UID_LABEL: desired.metadata.uid, MANAGED_BY_LABEL: MASTER_MANAGER}
+
+
+def _annotations(desired: Object) -> dict[str, str]:
+    return {GENERATION_ANNOTATION: str(desired.metadata.generation)}
+
+
+def _copied_generation(copy: Object) -> int:
+    """0 where nobody has said it: then the copy proves nothing."""
+    text = copy.metadata.annotations.get(GENERATION_ANNOTATION, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
 
 
 def _store(side: Caches | SeedCaches, plural: str) -> Store[Any]:

@@ -27,10 +27,10 @@ from common.options import (
     address,
     duration,
     https_url,
-    integer,
     parse,
     path,
     text,
+    whole_seconds,
     words,
 )
 from common.program import Program
@@ -62,6 +62,7 @@ from seed.machine_admission import MachineAdmission
 from seed.machines.cluster_api import PROJECT_LABEL
 from seed.providers import PROVIDERS
 from seed.refusals import Refusals
+from seed.replicas import Record
 from seed.review import MAX_BODY
 from seed.rollouts import Rollouts, in_cluster_api, in_user_clusters
 from seed.scale_webhook import ScaleWebhook
@@ -93,7 +94,7 @@ class SeedOptions(LedgerOptions):
     ]
     webhook_address: Annotated[Address, Flag(address, "where the webhook listens, TLS")] = WEBHOOK_ADDRESS
     webhook_timeout: Annotated[
-        int, Flag(integer(1, 30), "seconds that an API server waits for the webhook's answer")
+        int, Flag(whole_seconds(1, 30), "how long an API server waits for the webhook's answer", unit="s")
     ] = 3
     break_glass_group: Annotated[
         str, Flag(text, "members of this group are let past the webhook by the API server itself")
@@ -115,7 +116,8 @@ class SeedOptions(LedgerOptions):
         float, Flag(duration, "how long an admitted request may take to persist: the API servers' --request-timeout")
     ] = 65.0
     lease_duration: Annotated[
-        int, Flag(integer(3, 300), "seconds after which another replica takes over from a leader that fell silent")
+        int,
+        Flag(whole_seconds(3, 300), "after which another replica takes over from a leader that fell silent", unit="s"),
     ] = 15
 
 
@@ -184,9 +186,10 @@ def handler(
     clusters: Sequence[Kind],
     key: WebhookKey,
     decisions: Decisions,
+    deaf: Callable[[], str | None],
 ) -> Callable[[Request], Awaitable[Response]]:
     """All webhooks, by the path that each is called at."""
-    admission = Admission(catalog, books)
+    admission = Admission(catalog, books, deaf)
     rollouts = Rollouts()
     rolling = in_user_clusters(rollouts, connections, sizing)
     machines = MachineWebhook(catalog, admission, sizing, key.verify, observed.decision, decisions, rolling=rolling)
@@ -239,10 +242,9 @@ async def serve(running: Program, options: SeedOptions) -> None:
     cluster = await connect(options, options.seed_name)
     catalog = Catalog(cluster)
     chosen = ChosenStore(options, cluster, options.seed_name, lambda: leader.leads, options.lease_duration)
-    store = chosen.store
     books = Books(
         catalog,
-        store,
+        chosen.store,
         on_write=observed.ledger_write,
         on_conflict=observed.ledger_conflict,
         trusted=lambda: lease.trusted,
@@ -257,7 +259,6 @@ async def serve(running: Program, options: SeedOptions) -> None:
     )
 
     cache, sizing = sizing_of(options, cluster, key)
-    prefetch = Prefetch(cache, catalog.user_clusters.store.values, sizing.catalogue_of)
 
     view = View(cluster, catalog, options.project_label)
     kubermatic = KubermaticView(cluster, catalog, view.served)
@@ -266,20 +267,13 @@ async def serve(running: Program, options: SeedOptions) -> None:
     wanted, wanted_for_cluster_api, wanted_for_clusters = wanted_configurations(options, key, certificates, clusters)
 
     identity = options.identity or socket.gethostname()
-    lease = Lease(
-        cluster,
-        options.namespace,
-        LEASE_NAME,
-        identity,
-        duration=options.lease_duration,
-        renew_deadline=options.lease_duration * 2 / 3,
-        retry=min(2.0, options.lease_duration / 6),
-    )
+    lease = lease_of(options, cluster, identity)
+    record = Record(cluster, options.namespace, LEASE_NAME, identity, catalog)
     leader = Leader(
         cluster,
         catalog,
         books,
-        store,
+        chosen.store,
         lease,
         wanted,
         sizing,
@@ -294,25 +288,18 @@ async def serve(running: Program, options: SeedOptions) -> None:
     connections = Connections(cluster, on_request=metrics.kubernetes_request)
     refusals = Refusals(cluster, catalog, books, identity, on_request=metrics.kubernetes_request, count=observed.told)
     decisions = Decisions(on_decision=refusals.heard)
-    handle = handler(cluster, connections, catalog, books, sizing, view, clusters, key, decisions)
+    handle = handler(cluster, connections, catalog, books, sizing, view, clusters, key, decisions, record.deaf)
     server = HttpServer(handle, max_body=MAX_BODY, stopping=lambda: running.health.stopping)
     measure(catalog, books, cache, refusals)
     running.health.pages[PATH] = decisions.page
-    checks = {
-        "certificate": certificates.not_ready,
-        "webhook key": key.not_ready,
-        "caches": catalog.not_ready,
-        "ledger": chosen.not_ready,
-        "lease": lambda: "no leader seen alive yet" if lease.trusted is None else None,
-    }
-    for name, check in checks.items():
-        running.health.add(name, check)
+    add_checks(running, certificates, key, catalog, record, chosen, lease)
 
     followers = [
         asyncio.create_task(certificates.run(), name="certificates"),
         asyncio.create_task(key.run(), name="webhook key"),
         asyncio.create_task(chosen.run(), name="ledgers"),
-        asyncio.create_task(catalog.run(), name="catalog"),
+        asyncio.create_task(record.run(), name="record of this replica"),
+        asyncio.create_task(listed_after(record.kept, catalog), name="catalog"),
         asyncio.create_task(view.run(), name="view of Cluster API"),
         asyncio.create_task(kubermatic.run(), name="view of Kubermatic"),
         asyncio.create_task(connections.run(), name="connections to user clusters"),
@@ -331,6 +318,7 @@ async def serve(running: Program, options: SeedOptions) -> None:
         running.health.add("webhook", lambda: None)
         log.info("webhook serves", extra={"address": str(options.webhook_address), "seed": options.seed_name})
         leading = asyncio.create_task(leader.run(), name="leader")
+        prefetch = Prefetch(cache, catalog.user_clusters.store.values, sizing.catalogue_of)
         followers += [leading, asyncio.create_task(prefetch.run(), name="prefetch")]
         await until_stopped(running, followers)
         leading.cancel()  # the lease is released while the webhook still answers
@@ -342,9 +330,51 @@ async def serve(running: Program, options: SeedOptions) -> None:
         for task in followers:
             task.cancel()
         await asyncio.gather(*followers, return_exceptions=True)
+        await record.remove()  # not before: a replica without a record must not admit
         await books.close()
+        await chosen.close()
         await sizing.close()
         await cluster.close()
+
+
+def add_checks(
+    running: Program,
+    certificates: Certificates,
+    key: WebhookKey,
+    catalog: Catalog,
+    record: Record,
+    chosen: ChosenStore,
+    lease: Lease,
+) -> None:
+    """What must be so before this replica is ready."""
+    checks = {
+        "certificate": certificates.not_ready,
+        "webhook key": key.not_ready,
+        "caches": catalog.not_ready,
+        "replica": record.deaf,
+        "ledger": chosen.not_ready,
+        "lease": lambda: "no leader seen alive yet" if lease.trusted is None else None,
+    }
+    for name, check in checks.items():
+        running.health.add(name, check)
+
+
+def lease_of(options: SeedOptions, cluster: Cluster, identity: str) -> Lease:
+    return Lease(
+        cluster,
+        options.namespace,
+        LEASE_NAME,
+        identity,
+        duration=options.lease_duration,
+        renew_deadline=options.lease_duration * 2 / 3,
+        retry=min(2.0, options.lease_duration / 6),
+    )
+
+
+async def listed_after(kept: asyncio.Event, catalog: Catalog) -> None:
+    """What was known by all other replicas when this one's record was made is in the lists."""
+    await kept.wait()
+    await catalog.run()
 
 
 async def until_stopped(running: Program, followers: list[asyncio.Task[None]]) -> None:

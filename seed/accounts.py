@@ -14,11 +14,12 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
 from common import account as accounts
-from common import loans, resources
+from common import loans, names, resources
 from common.account import Account
 from common.api import (
     RESOURCE_QUOTAS,
@@ -32,15 +33,18 @@ from common.grants import Report, report
 from common.kube.client import Cluster
 from common.kube.controller import Controller, ReconcileHook
 from common.kube.errors import ApiError, Conflict, NotFound
-from seed import tending
+from common.kube.reflector import moment
+from common.resources import ResourceList
+from seed import tending, unsized
 from seed.books import Book, Books
 from seed.catalog import Catalog, Quota, project_of_key
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.store import Key, Store, StoreUnavailableError
 from seed.ledger.writer import NoAccountError
 from seed.opening import Opening
-from seed.source import Followed, ListToken
+from seed.source import Followed
 from seed.tending import Progress, SourceFacts
+from seed.unsized import Rest
 
 log = logging.getLogger(__name__)
 
@@ -52,14 +56,16 @@ STALE_STEP = 60  # the published age of a stale source grows in steps of so many
 
 
 class Sources(msgspec.Struct, frozen=True):
-    """What the master is told of sources beside their use: whose is an old one, and where Machines are not checked."""
+    """What the master is told of sources beside their use: whose is an old one, and where Machines are not checked. And
+    which `generation` of the quota's copy all replicas have."""
 
     stale: tuple[StaleSource, ...] = ()
     unenforced: tuple[str, ...] = ()
+    generation: int | None = None
 
     @property
-    def names(self) -> tuple[list[str], tuple[str, ...]]:
-        return [source.source for source in self.stale], self.unenforced
+    def names(self) -> tuple[list[str], tuple[str, ...], int | None]:
+        return [source.source for source in self.stale], self.unenforced, self.generation
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -70,6 +76,14 @@ class Published(msgspec.Struct, frozen=True):
     report: Report | None
     sources: Sources
     at: float
+
+
+class Demand(NamedTuple):
+    """For a list of a source that begins after the moment `since`. The task ends with that list."""
+
+    source: Followed
+    since: int
+    task: asyncio.Task[None]
 
 
 class Accounts:
@@ -91,9 +105,12 @@ class Accounts:
         cold: bool,
         raise_term: Callable[[int], Awaitable[int]],
         in_flight_window: float,
+        known: Callable[[Quota], int | None] = lambda _quota: None,
         on_reconcile: ReconcileHook | None = None,
     ) -> None:
+        """`known`: which generation of the quota's copy all replicas have."""
         self.term = term
+        self._known = known
         self._since = since
         self._cold = cold
         self._raise_term = raise_term
@@ -109,10 +126,11 @@ class Accounts:
         self._opening = Opening(self._begin)
         self._keys: dict[str, Key] = {}
         self._without_copy: dict[str, float] = {}  # quota name -> since when (monotonic) its copy is missed
-        self._demands: dict[tuple[str, str], ListToken] = {}  # (quota uid, source): the list that counts must follow
+        self._lists_from: dict[str, int] = {}  # by quota uid: the moment after which a list must begin to be counted
+        self._demands: dict[tuple[str, str], Demand] = {}  # by quota uid and source
+        self._unsized: dict[tuple[str, str], Rest] = {}  # likewise
         self._progress: dict[str, Progress] = {}  # by quota uid
         self._published: dict[str, Published] = {}
-        self._waiting: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         stop_quota = self._catalog.on_quota(self._quota_changed)
@@ -128,41 +146,58 @@ class Accounts:
         finally:
             stop_quota()
             stop_account()
-            for task in self._waiting:
-                task.cancel()
+            for demand in self._demands.values():
+                demand.task.cancel()
+
+    def look_at(self, name: str) -> None:
+        self._controller.queue.add(name)
 
     def look_again(self, project: str) -> None:
         """Something about the project's sources changed."""
-        for quota in self._catalog.quotas_of_project(project):
+        for quota in self._books.quotas_of(project):
             self._controller.queue.add(quota.name)
 
     def may_count(self, quota: Quota, source: Followed) -> bool:
-        """Rule 4.4: only a list that began after our epoch was written may be counted."""
+        """Rule 4.4: only a list that began after our epoch was written may be counted.
+
+        Of a source that has none, one is demanded: it was not there when that was written, or not this quota's.
+        """
         progress = self._progress.get(quota.key.uid)
         if not source.counted or progress is None or progress.claimed != self.term:
             return False
-        demand = self._demands.get((quota.key.uid, source.key))
-        return demand is None or source.listed_since(demand)
+        if source.listed_from > self._lists_from.get(quota.key.uid, 0):
+            return True
+        self._demand(quota, source)
+        return False
 
-    def counted(self, account: Account, source: Followed) -> Account:
-        """The account with what the source's watch cache holds at this very moment."""
+    def counted(self, account: Account, source: Followed, quota: Quota) -> Account:
+        """The account with what the source's watch cache holds at this very moment, as far as it matters there."""
         tally = source.tally
-        reservations = account.reservations
-        if tally.too_low:
-            # A cloud does not tell: what was counted before may still be there, beside what was reserved since.
-            used = resources.maximum(tally.used, account.used.get(source.key, {}))
-            return accounts.count(account, self.term, source.key, used, seen={})
-        lent = loans.of_source(account, source.key)
-        return loans.count(
+        reservations = accounts.of_source(account, source.key)
+        known = self._unsized.get((quota.key.uid, source.key))
+        if known is None or known.line is not tally.line:
+            rest = unsized.first(account.used.get(source.key, {}), reservations, tally)
+        else:
+            rest = unsized.then(known, reservations, tally)
+        # A backup that is restored there brings back what was deleted, with the generations that it had: what was known
+        # before says nothing of an update since. That an object was created stays true.
+        sure = reservations if source.live else {uid: kept for uid, kept in reservations.items() if not kept.generation}
+        seen = tally.seen(sure)
+        lent = {uid: kept for uid, kept in reservations.items() if kept.replaces}
+        used = _kept(unsized.used(rest, reservations, tally), account, quota)
+        sizes = tally.sizes(uid for uid in lent if uid in seen)
+        after = loans.count(
             account,
             self.term,
             source.key,
-            tally.used_beside(reservations),
-            seen=tally.seen(reservations),
-            gone=tally.gone(reservations),
-            sizes=tally.sizes(lent),
+            used,
+            seen=seen,
+            gone=tally.gone(sure),
+            sizes={uid: resources.only(size, used) for uid, size in sizes.items()},
             present=tally.sizes(loan.replaces for loan in lent.values()),
         )
+        self._unsized[quota.key.uid, source.key] = rest  # also if this is never written: it says what the tally lacks
+        return after
 
     def _begin(self, name: str) -> None:
         self._controller.queue.add(name)
@@ -214,7 +249,10 @@ class Accounts:
             self._without_copy.pop(name, None)
             self._published.pop(key.uid, None)
             self._progress.pop(key.uid, None)
-            self._demands = {demand: token for demand, token in self._demands.items() if demand[0] != key.uid}
+            self._lists_from.pop(key.uid, None)
+            for demanded in [demanded for demanded in self._demands if demanded[0] == key.uid]:
+                self._demands.pop(demanded).task.cancel()
+            self._unsized = {count: rest for count, rest in self._unsized.items() if count[0] != key.uid}
             log.info("account deleted with its quota", extra={"quota": name})
         if quota is not None:
             self._keys[name] = quota.key
@@ -225,7 +263,7 @@ class Accounts:
         account = book.writer.account
         if (account is not None and account.epoch == self.term) or "clusters" in quota.limits:
             return False
-        return all(project_of_key(key) is not None for key in self._catalog.source_keys(quota))
+        return all(project_of_key(key) is not None for key in self._books.source_keys(quota))
 
     async def _exists(self, key: Key) -> bool:
         try:
@@ -245,6 +283,7 @@ class Accounts:
         if account.epoch > self.term:
             # The lease object began anew below the epoch that the account has seen.
             self.term = await self._raise_term(account.epoch)
+            self._unsized.clear()  # somebody else counted meanwhile
             for other in self._catalog.all_quotas():
                 self._controller.queue.add(other.name)
         before = self._progress.get(uid, Progress())
@@ -252,7 +291,7 @@ class Accounts:
             account,
             quota.grant,
             before,
-            self._source_facts(quota),
+            self._source_facts(quota, account),
             term=self.term,
             window=self._window,
             now=time.monotonic(),
@@ -283,8 +322,7 @@ class Accounts:
             case tending.Wait(seconds=seconds):
                 return seconds
             case tending.Relist():
-                for source in self._sources_of(quota):
-                    self._demand(quota, source)
+                self._demand_all(quota)
                 return 0.0
             case tending.Open(sources=sources):
                 await self._open(quota, book, sources)
@@ -302,34 +340,51 @@ class Accounts:
             return after, after if after != present else None
 
         news = await book.writer.change(claimed)
-        for source in self._sources_of(quota):
-            self._demand(quota, source)
+        self._demand_all(quota)
         if news is not None:
             fenced = news.nonce == nonce
             log.info("account taken over", extra={"quota": quota.name, "epoch": term, "fenced": fenced})
 
-    def _source_facts(self, quota: Quota) -> list[SourceFacts]:
+    def _source_facts(self, quota: Quota, account: Account) -> list[SourceFacts]:
         """Of every source that there is, also of those that nobody follows yet."""
         facts = []
-        for key in self._catalog.source_keys(quota):
+        for key in self._books.source_keys(quota):
             source = self._sources.get(key)
             countable = source is not None and self.may_count(quota, source)
             unreachable = source is not None and source.problem is not None
             facts.append(SourceFacts(key, countable=countable, unreachable=unreachable))
+        if quota.kind == "organization" and account.fenced:
+            known = {fact.key for fact in facts}
+            strays = (key for key in self._catalog.strays() if key not in known and self._may_use(quota, key))
+            facts.extend(SourceFacts(key, countable=False, unreachable=True) for key in strays)
         return facts
 
-    def _demand(self, quota: Quota, source: Followed) -> None:
+    def _may_use(self, quota: Quota, key: str) -> bool:
+        """False where it is known that there is nothing in the source that the quota limits."""
+        source = self._sources.get(key)
+        return source is None or not source.counted or bool(resources.only(source.tally.used, quota.ceilings))
+
+    def _demand_all(self, quota: Quota) -> None:
         """Whatever is counted from now on must come from a list that begins after this moment."""
+        self._lists_from[quota.key.uid] = moment()
+        for source in self._sources_of(quota):
+            self._demand(quota, source)
+
+    def _demand(self, quota: Quota, source: Followed) -> None:
+        demanded, since = (quota.key.uid, source.key), self._lists_from.get(quota.key.uid, 0)
+        before = self._demands.get(demanded)
+        if before is not None:
+            if before.source is source and before.since == since:
+                return
+            before.task.cancel()
         token = source.demand_list()
-        self._demands[quota.key.uid, source.key] = token
 
         async def wait() -> None:
             await source.listed(token)
             self._controller.queue.add(quota.name)
 
         task = asyncio.create_task(wait(), name=f"list of {source.key} for {quota.name}")
-        self._waiting.add(task)
-        task.add_done_callback(self._waiting.discard)
+        self._demands[demanded] = Demand(source, since, task)
 
     async def _open(self, quota: Quota, book: Book, keys: tuple[str, ...]) -> None:
         grant = quota.grant
@@ -339,14 +394,14 @@ class Accounts:
             if not accounts.answers(present, grant):
                 return present, False
             for source in sources:
-                present = self.counted(present, source)
+                present = self.counted(present, source, quota)
             return accounts.reopen(present, self.term, grant), True
 
         if await book.writer.change(opened):
             log.info("account opened", extra={"quota": quota.name, "held": resources.text(grant.granted)})
 
     def _sources_of(self, quota: Quota) -> list[Followed]:
-        found = (self._sources.get(key) for key in self._catalog.source_keys(quota))
+        found = (self._sources.get(key) for key in self._books.source_keys(quota))
         return [source for source in found if source is not None]
 
     async def _publish(self, quota: Quota, book: Book) -> float | None:
@@ -354,13 +409,15 @@ class Accounts:
         if account is None:
             return None
         said = report(account)
-        sources = Sources(self._stale(quota), tuple(self._catalog.unenforced(quota)[:MAX_NAMED]))
+        said = msgspec.structs.replace(said, used=_kept(said.used, account, quota))
+        unenforced = tuple(self._catalog.unenforced(quota)[:MAX_NAMED])
+        sources = Sources(self._stale(quota), unenforced, self._known(quota))
         now = time.monotonic()
         before = self._published.get(quota.key.uid)
         if before is not None and before.copy_uid != quota.copy_uid:
             before = None  # the copy was made anew, without what we said
         if before is None and quota.published is not None:
-            known = Sources(tuple(quota.published_stale), tuple(quota.published_unenforced))
+            known = Sources(tuple(quota.published_stale), tuple(quota.published_unenforced), quota.published_generation)
             before = Published(quota.copy_uid, quota.published, known, now)
             self._published[quota.key.uid] = before  # the intervals run from here: a predecessor's clock says nothing
         wait = publish_in(before, said, sources, quota.published, now)
@@ -370,7 +427,10 @@ class Accounts:
             return wait
         status = {
             "account": msgspec.structs.replace(
-                report_to_wire(said), stale=list(sources.stale), unenforced=list(sources.unenforced)
+                report_to_wire(said),
+                stale=list(sources.stale),
+                unenforced=list(sources.unenforced),
+                enforced_generation=sources.generation,
             ),
             "localUsage": wire_quantities(resources.only(accounts.use(account), quota.ceilings)),
         }
@@ -393,6 +453,10 @@ class Accounts:
             for source in self._sources_of(quota)
             if source.problem is not None and source.lost_at is not None
         )[:MAX_NAMED]
+
+
+def _kept(used: ResourceList, account: Account, quota: Quota) -> ResourceList:
+    return names.kept(used, accounts.ever_limited(account, quota.ceilings), names.FURTHER)
 
 
 def publish_in(

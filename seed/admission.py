@@ -12,13 +12,15 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from common import loans, resources, surge
-from common.account import Account, Admitted, Fenced, Full, Occupied, Reservation, Short, Taken
+from common import account as accounts
+from common import resources, surge
+from common.account import Account, Admitted, Fenced, Full, HeldBack, Occupied, Reservation, Short, Taken
 from common.kube.errors import ApiError, Forbidden
 from common.resources import ResourceList
 from seed import verdict
 from seed.books import Book, Books
 from seed.catalog import Catalog, Quota
+from seed.evidence import MOST_UNSEEN
 from seed.facts import Attempt, sight
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.store import StoreUnavailableError
@@ -60,11 +62,25 @@ Replaceable = Callable[[], Awaitable[Sequence[str]]]
 
 
 class Admission:
-    def __init__(self, catalog: Catalog, books: Books) -> None:
+    def __init__(self, catalog: Catalog, books: Books, deaf: Callable[[], str | None] = lambda: None) -> None:
+        """`deaf`: why this replica may not know what limits whom (seed/replicas.py)."""
         self._catalog = catalog
         self._books = books
+        self._deaf = deaf
+
+    def undecided(self, request: Request | None = None) -> Verdict | None:
+        """What everybody is told while this replica must not admit anything."""
+        why = self._deaf()
+        if why is None:
+            return None
+        decision = verdict.decision_id()
+        refusal = verdict.unavailable("of the project", why, decision)
+        return Verdict(decision=decision, refusal=refusal, request=request)
 
     async def decide(self, request: Request, replaceable: Replaceable | None = None) -> Verdict:
+        undecided = self.undecided(request)
+        if undecided is not None:
+            return undecided
         decision = verdict.decision_id()
         if self._catalog.may_belong(request.project):
             why = f"what limits project {request.project} has not come from the master"
@@ -162,18 +178,19 @@ class Admission:
     async def _claim(self, book: Book, quota: Quota, request: Request, decision: str) -> Attempt:
         clock = asyncio.get_running_loop().time
         answer: Answer | None = None
+        reservation = msgspec.structs.replace(request.reservation, request=decision)
         while True:
             waited = answer is not None
             if request.dry_run:
-                outcome = book.writer.preview(request.uid, request.reservation)
+                outcome = book.writer.preview(request.uid, reservation)
             else:
-                outcome = await book.writer.claim(request.uid, request.reservation, request.deadline)
+                outcome = await book.writer.claim(request.uid, reservation, request.deadline)
             match outcome:
                 case Admitted():
                     admitted = None if request.dry_run else outcome
                     near = self._near(book, quota, request)
                     return Attempt(sight=book.sight(quota), warnings=near, admitted=admitted, waited=waited)
-                case Fenced() | Full() | Taken():
+                case Fenced() | Full() | HeldBack() | Taken():
                     refusal = _not_now(outcome, quota.name, decision)
                     return Attempt(sight=book.sight(quota), refusal=refusal, waited=waited)
                 case Occupied(amounts=amounts):
@@ -236,9 +253,12 @@ class Admission:
     def _near(self, book: Book, quota: Quota, request: Request) -> Sequence[str]:
         after: dict[str, int] = {}
         near = False
-        usage, use, needs = quota.global_usage, book.use, request.need
-        for name, limit in quota.limits.items():
-            need, known, own = needs.get(name, 0), usage.get(name, 0), use.get(name, 0)
+        usage, use = quota.global_usage, book.use
+        for name, need in request.need.items():
+            limit = quota.limits.get(name)
+            if limit is None or need <= 0:
+                continue
+            known, own = usage.get(name, 0), use.get(name, 0)
             # What the master knew did not include this one; what was admitted never exceeds the limit.
             elsewhere = known + need
             if elsewhere > limit:
@@ -250,7 +270,7 @@ class Admission:
                 near = True
         if not near:
             return ()
-        warning = verdict.near_limit(quota.name, after, quota.limits, quota.warn_at_percent)
+        warning = verdict.near_limit(quota.name, after, resources.only(quota.limits, after), quota.warn_at_percent)
         return () if warning is None else (warning,)
 
     def _warned(self, book: Book, quota: Quota, need: ResourceList) -> Attempt:
@@ -264,15 +284,21 @@ class Admission:
         return Attempt(sight=book.sight(quota), warnings=(warning,))
 
 
-def _not_now(outcome: Fenced | Full | Taken, quota: str, decision: str) -> Refusal:
+def _not_now(outcome: Fenced | Full | HeldBack | Taken, quota: str, decision: str) -> Refusal:
     match outcome:
         case Fenced():
             return verdict.unavailable(quota, "its account is being rebuilt or waits for the master", decision)
         case Full():
             return verdict.unavailable(quota, "too many machines are being created at once", decision)
+        case HeldBack():
+            why = (
+                f"{MOST_UNSEEN} that were admitted in this cluster did not appear; another webhook may refuse them;"
+                " each is released about a minute after it was admitted"
+            )
+            return verdict.unavailable(quota, why, decision)
         case Taken():
             return verdict.taken(quota, decision)
 
 
 def _cancelling(uid: str, admitted: Admitted) -> Callable[[Account], tuple[Account, None]]:
-    return lambda account: (loans.cancel(account, uid, admitted), None)
+    return lambda account: (accounts.cancel(account, uid, admitted), None)

@@ -80,6 +80,29 @@ class Books:
         book = self._books.get(quota.name)
         return book if book is not None and book.key == quota.key else None
 
+    def quotas_of(self, project: str) -> list[Quota]:
+        """Every quota that counts the project: those that the catalog names, and while the copy of the Project is
+        missing those of an organization that counted it before. The copy may be put back: whose it is cannot change."""
+        found = self._catalog.quotas_of_project(project)
+        if self._catalog.lacks(project):
+            found.extend(quota for quota in self._catalog.all_quotas() if project in self._missed(quota))
+        return found
+
+    def source_keys(self, quota: Quota) -> list[str]:
+        """The sources of all that the quota counts."""
+        keys = self._catalog.source_keys(quota)
+        for project in self._missed(quota):
+            keys.extend(self._catalog.sources_of(project))
+        return keys
+
+    def _missed(self, quota: Quota) -> list[str]:
+        """Projects without a copy of which the organization's account has something."""
+        book = self.get(quota) if quota.kind == "organization" else None
+        if book is None or book.writer.account is None:
+            return []
+        projects = {self._catalog.project_of(key) for key in accounts.sources(book.writer.account)}
+        return sorted(project for project in projects if project is not None and self._catalog.lacks(project))
+
     def on_account(self, listener: Callable[[str, Account | None], None]) -> Callable[[], None]:
         """Returns how to stop listening."""
         self._listeners.append(listener)
@@ -110,6 +133,8 @@ class Books:
             return quota if quota is not None and quota.key == key else None
 
         def on_account(account: Account | None) -> None:
+            if account is not None:
+                shortage.written(account)
             for listener in self._listeners:
                 listener(key.name, account)
 
@@ -122,4 +147,5 @@ class Books:
             on_conflict=self._on_conflict,
             trusted=self._trusted,
         )
-        return Book(writer, Shortage(writer, present), asyncio.create_task(writer.run(), name=f"ledger {key.name}"))
+        shortage = Shortage(writer, present)
+        return Book(writer, shortage, asyncio.create_task(writer.run(), name=f"ledger {key.name}"))

@@ -30,7 +30,7 @@ from common.api import (
 from common.grants import Report
 from common.kube.client import Cluster
 from common.kube.meta import object_key
-from common.kube.reflector import Change, Reflector
+from common.kube.reflector import PROMPT_SECONDS, Change, Reflector
 from common.quantity import QuantityError
 from common.resources import ResourceList
 from seed.ledger.store import Key
@@ -90,6 +90,8 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
 
     key: Key
     copy_uid: str  # of the object on this seed: what we publish must not land on its successor
+    generation: int = 0  # of the copy: what its spec says
+    version: str = ""  # the copy's resourceVersion
     kind: str
     subject: str
     limits: ResourceList
@@ -106,10 +108,16 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     published: Report | None
     published_stale: Sequence[StaleSource] = ()
     published_unenforced: Sequence[str] = ()
+    published_generation: int | None = None  # that every replica has, as a leader said; None: none has said anything
 
     @property
     def name(self) -> str:
         return self.key.name
+
+    @property
+    def spec(self) -> tuple[str, int]:
+        """Which spec of which copy it is."""
+        return self.copy_uid, self.generation
 
     @property
     def terms(self) -> Terms:
@@ -126,6 +134,8 @@ def parse_quota(copy: ResourceQuota) -> Quota | None:
     return Quota(
         key=Key(uid=uid, name=copy.metadata.name),
         copy_uid=copy.metadata.uid,
+        generation=copy.metadata.generation,
+        version=copy.metadata.resource_version,
         kind=copy.spec.subject.kind,
         subject=copy.spec.subject.name,
         limits=limits,
@@ -142,30 +152,35 @@ def parse_quota(copy: ResourceQuota) -> Quota | None:
         published=report_from_wire(copy.status.account),
         published_stale=copy.status.account.stale,
         published_unenforced=copy.status.account.unenforced,
+        published_generation=copy.status.account.enforced_generation,
     )
 
 
 class Catalog:
-    """Every replica keeps one. `on_quota(name)`, `on_user_cluster(key)` and `on_hosted(key)` tell what changed."""
+    """Every replica keeps one. `on_quota(name)`, `on_user_cluster(key)` and `on_hosted(key)` tell what changed, and
+    `on_spec(name)` that a quota came or went or that its spec did, not its status."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._quotas: dict[str, Quota] = {}
         self._by_subject: dict[tuple[str, str], dict[str, Quota]] = {}
         self._quota_listeners: list[Callable[[str], None]] = []
+        self._spec_listeners: list[Callable[[str], None]] = []
         self._cluster_listeners: list[Callable[[str], None]] = []
         self._hosted_listeners: list[Callable[[str], None]] = []
         self.hosted: dict[str, UserCluster] = {}  # by key, see `host`
         self._unenforced: set[str] = set()  # see `tell_enforced`
         self._hosted_by_project: dict[str, dict[str, UserCluster]] = {}
         self._reached: dict[str, UserCluster] = {}  # by uid: hosted ones that a kubeconfig leads to
-        self.quotas = Reflector(cluster, RESOURCE_QUOTAS, on_change=self._quota_changed)
-        self.projects = Reflector(cluster, PROJECTS, on_change=self._project_changed)
-        self.settings = Reflector(cluster, QUOTA_SETTINGS)
+        prompt = PROMPT_SECONDS
+        self.quotas = Reflector(cluster, RESOURCE_QUOTAS, on_change=self._quota_changed, watch_seconds=prompt)
+        self.projects = Reflector(cluster, PROJECTS, on_change=self._project_changed, watch_seconds=prompt)
+        self.settings = Reflector(cluster, QUOTA_SETTINGS, watch_seconds=prompt)
         self.user_clusters = Reflector(
             cluster,
             USER_CLUSTERS,
             indexes={BY_UID: lambda uc: [uc.metadata.uid], "project": lambda uc: [uc.spec.project]},
             on_change=self._cluster_changed,
+            watch_seconds=prompt,
         )
         self._reflectors: tuple[Reflector[Any], ...] = (self.quotas, self.projects, self.settings, self.user_clusters)
 
@@ -175,6 +190,11 @@ class Catalog:
             if not reflector.synced.is_set():
                 return reflector.error or "not listed yet"
         return None
+
+    @property
+    def proven_at(self) -> float:
+        """Nothing that had happened by then is missing here (monotonic)."""
+        return min(reflector.proven_at for reflector in self._reflectors)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -231,11 +251,25 @@ class Catalog:
 
     def source_keys(self, quota: Quota) -> list[str]:
         """The sources that the quota counts: for each project its clusters, and the Machines of each of them."""
-        keys: list[str] = []
-        for project in self._projects_of(quota):
-            keys.append(clusters_key(project))
-            keys.extend(cluster.metadata.key for cluster in self._clusters_of(project))
-        return keys
+        return [key for project in self._projects_of(quota) for key in self.sources_of(project)]
+
+    def sources_of(self, project: str) -> list[str]:
+        return [clusters_key(project), *(cluster.metadata.key for cluster in self._clusters_of(project))]
+
+    def project_of(self, key: str) -> str | None:
+        """Whose the source is; None for one of a cluster that is not known."""
+        cluster = self.user_clusters.store.get(key) or self.hosted.get(key)
+        return cluster.spec.project if cluster is not None else project_of_key(key)
+
+    def lacks(self, project: str) -> bool:
+        """Its copy is not here, which tells nothing of whose it is."""
+        return project not in self.projects.store
+
+    def strays(self) -> list[str]:
+        """The sources of all projects that have clusters here and no copy."""
+        clusters = [*self.user_clusters.store.values(), *self.hosted.values()]
+        projects = {cluster.spec.project for cluster in clusters if self.lacks(cluster.spec.project)}
+        return [key for project in sorted(projects) for key in self.sources_of(project)]
 
     def unenforced(self, quota: Quota) -> list[str]:
         """User clusters of which the leader said last that Machines are not checked there."""
@@ -309,6 +343,10 @@ class Catalog:
         self._quota_listeners.append(listener)
         return lambda: self._quota_listeners.remove(listener)
 
+    def on_spec(self, listener: Callable[[str], None]) -> Callable[[], None]:
+        self._spec_listeners.append(listener)
+        return lambda: self._spec_listeners.remove(listener)
+
     def on_user_cluster(self, listener: Callable[[str], None]) -> Callable[[], None]:
         self._cluster_listeners.append(listener)
         return lambda: self._cluster_listeners.remove(listener)
@@ -347,6 +385,9 @@ class Catalog:
             self._by_subject.setdefault((quota.kind, quota.subject), {})[name] = quota
         for listener in tuple(self._quota_listeners):
             listener(name)
+        if before is None or quota is None or before.spec != quota.spec:
+            for listener in tuple(self._spec_listeners):
+                listener(name)
 
     def _project_changed(self, change: Change[Project]) -> None:
         """A project that joins an organization is counted by its quotas from now on."""

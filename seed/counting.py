@@ -8,16 +8,19 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
+import msgspec
+
 from common import account as accounts
-from common.account import Account, Reservation, StaleEpochError
+from common import loans
+from common.account import Account, Reservation, ReservationKey, StaleEpochError
 from common.api import PROJECTS, USER_CLUSTERS, UserCluster
 from common.kube.client import Cluster
-from common.kube.errors import ApiError, NotFound
+from common.kube.errors import ApiError
 from seed import evidence
 from seed.accounts import Accounts
 from seed.books import Book, Books
 from seed.catalog import Catalog, Quota, is_hosted, is_of_kubermatic, project_of_key
-from seed.evidence import Finding
+from seed.evidence import Entry, Finding
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.store import Key, StoreUnavailableError
 from seed.ledger.writer import NoAccountError
@@ -30,11 +33,20 @@ COUNT_DELAY = 0.25  # ... from a creation: it only moves use from reserved to co
 COUNT_AT_ONCE = 64  # changes that are not put off any longer: each write carries all reservations not counted yet
 CHECK_INTERVAL = 5.0  # ... between two looks for reservations without an object
 MAX_CHECKS = 64  # consistent reads a look, so that a storm of failed creations does not become one of reads
+MAX_ASKED = MAX_CHECKS // evidence.MOST_UNSEEN  # ... and sources that are asked whether what was admitted came
 RETRY_DELAY = 1.0
 
 
 class _NeverOpenError(Exception):
     """The account waits for the master since it was made."""
+
+
+class _Evidence(msgspec.Struct, frozen=True):
+    """What is remembered of one account. `asked`: when it was read last whether a source's creations came."""
+
+    first_seen: evidence.FirstSeen = {}
+    looked: evidence.Looked = {}
+    asked: Mapping[str, float] = {}
 
 
 class Counting:
@@ -61,9 +73,9 @@ class Counting:
         self._window = in_flight_window
         self._due: dict[str, float] = {}
         self._changes: dict[str, int] = {}  # of each source since its last count
-        self._known: dict[str, Key] = {}  # quotas by name
+        self._known: dict[str, tuple[Key, frozenset[str]]] = {}  # quotas by name, and what they limit
         self._wake = asyncio.Event()
-        self._first_seen: dict[str, evidence.FirstSeen] = {}  # by quota uid
+        self._evidence: dict[tuple[str, str], _Evidence] = {}  # by quota uid and life of its account
 
     def changed(self, source: Followed, freed: bool) -> None:
         """The source's sum changed. `freed`: something became free."""
@@ -85,16 +97,23 @@ class Counting:
             stop()
 
     def _quota_changed(self, name: str) -> None:
-        """A quota that comes, or comes back, has not been told what its sources did before."""
+        """A quota that comes, or comes back, has not been told what its sources did before, nor has an organization's
+        of a project that joins it. One that comes to limit another resource may not have been told of that."""
         quota = self._catalog.quota(name)
         if quota is None:
             self._known.pop(name, None)
-        elif self._known.get(name) != quota.key:
-            self._known[name] = quota.key
-            for key in self._catalog.source_keys(quota):
-                source = self._sources.get(key)
-                if source is not None:
-                    self.changed(source, freed=True)
+            return
+        known = quota.key, frozenset(quota.ceilings)
+        new = self._known.get(name) != known
+        self._known[name] = known
+        if not new and quota.kind != "organization":
+            return
+        book = self._books.get(quota)
+        account = book.writer.account if book is not None else None
+        for key in self._books.source_keys(quota):
+            source = self._sources.get(key)
+            if source is not None and (new or account is None or key not in account.used):
+                self.changed(source, freed=True)
 
     async def _count_when_due(self) -> None:
         while True:
@@ -114,23 +133,37 @@ class Counting:
         source = self._sources.get(key)
         if source is None:
             return
-        for quota in self._catalog.quotas_of_project(source.project):
+        for quota in self._books.quotas_of(source.project):
             book = self._books.get(quota)
             if book is None or not source.counted:
                 continue  # a source tells when its first list is complete
             # The list that the accounts controller demanded may bring no change: then nobody else would count it.
             done = self._accounts.may_count(quota, source) and await self._write(
-                book, quota, lambda account: (self._counted(account, source), None)
+                book, quota, self._counted(source, quota)
             )
-            if not done:
+            if not done or self._withheld(book, source):
                 self._due.setdefault(key, time.monotonic() + RETRY_DELAY)
 
-    def _counted(self, account: Account, source: Followed) -> Account:
+    def _withheld(self, book: Book, source: Followed) -> bool:
+        """Whether updates were not dropped because it is not certain what has happened there: a list that brings no
+        change tells nobody."""
+        account = book.writer.account
+        return (
+            not source.live
+            and account is not None
+            and any(kept.generation for kept in accounts.of_source(account, source.key).values())
+        )
+
+    def _counted(self, source: Followed, quota: Quota) -> Callable[[Account], tuple[Account, None]]:
         """An account that was never open is counted when it opens: use in it looks like a life that was lost. But what
         it opens with may be older than this change, so that has to come again."""
-        if account.fenced and not account.granted:
-            raise _NeverOpenError
-        return self._accounts.counted(account, source)
+
+        def counted(account: Account) -> tuple[Account, None]:
+            if account.fenced and not account.granted:
+                raise _NeverOpenError
+            return self._accounts.counted(account, source, quota), None
+
+        return counted
 
     async def _write(self, book: Book, quota: Quota, change: Callable[[Account], tuple[Account, None]]) -> bool:
         try:
@@ -147,7 +180,7 @@ class Counting:
     async def _check(self) -> None:
         while True:
             await asyncio.sleep(min(CHECK_INTERVAL, self._window))
-            alive: set[str] = set()
+            alive: set[tuple[str, str]] = set()
             for quota in list(self._catalog.all_quotas()):
                 book = self._books.get(quota)
                 account = book.writer.account if book is not None else None
@@ -155,71 +188,89 @@ class Counting:
                     continue
                 await self._forget_sources(book, quota, account)
                 await self._release(book, quota, account)
-                alive.add(quota.key.uid)
-            self._first_seen = {uid: seen for uid, seen in self._first_seen.items() if uid in alive}
+                self._end_loans(account)
+                alive.add((quota.key.uid, account.incarnation))
+            self._evidence = {life: known for life, known in self._evidence.items() if life in alive}
+
+    def _end_loans(self, account: Account) -> None:
+        """A loan ends in a count of its source. When there is room by another's count, or by a grant, its own may have
+        nothing new to tell."""
+        for (key, uid), kept in account.reservations.items():
+            source = self._sources.get(key) if kept.replaces else None
+            sizes = source.tally.sizes([uid]) if source is not None else {}
+            if source is not None and uid in sizes and loans.has_room(account, kept, sizes[uid]):
+                self.changed(source, freed=True)
 
     async def _forget_sources(self, book: Book, quota: Quota, account: Account) -> None:
-        """A user cluster that a consistent read does not find has no Machines to count any more."""
-        named = {*account.used, *(reservation.source for reservation in account.reservations.values())}
-        for key in named - set(self._catalog.source_keys(quota)):
+        """A source goes only on proof by consistent reads: that its cluster is gone, or of another subject."""
+        counted = set(self._books.source_keys(quota))
+        for key in accounts.sources(account) - counted:
             try:
-                belongs = await self._belongs(key, quota)
-            except NotFound:
-                belongs = False
+                gone = not await self._belongs(key, quota)
             except ApiError:
                 continue
-            if not belongs and await self._write(book, quota, _forgetting(self._accounts.term, key)):
+            if gone and await self._write(book, quota, _forgetting(self._accounts.term, key)):
                 log.info("source forgotten", extra={"quota": quota.name, "cluster": key})
+        for key in counted - set(self._catalog.source_keys(quota)):
+            if project_of_key(key) is not None and account.used.get(key) == {}:
+                await self._write(book, quota, _forgetting_nothing(self._accounts.term, key))
 
     async def _belongs(self, key: str, quota: Quota) -> bool:
-        """By a consistent read. Raises ApiError."""
-        if (project := project_of_key(key)) is not None:
-            joined = (await self._cluster.get(PROJECTS, project)).spec.organization
-            return (quota.kind, quota.subject) in (("project", project), ("organization", joined))
-        found = await self._find(key)
-        quotas = self._catalog.quotas_of_project(found.spec.project) if found is not None else []
-        return any(other.key == quota.key for other in quotas)
+        """By consistent reads. A Project that is not there tells nothing: it may be put back. Raises ApiError."""
+        project = project_of_key(key)
+        if project is None:
+            cluster = await self._find(key)
+            if cluster is None:
+                return False
+            project = cluster.spec.project
+        if quota.kind == "organization":
+            found = await self._cluster.find(PROJECTS, project)
+            return found is None or found.spec.organization == quota.subject
+        return quota.subject == project
 
     async def _find(self, key: str) -> UserCluster | None:
+        """None where it is proven that there is none. Raises ApiError."""
         if self._find_hosted is not None and (is_hosted(key) or is_of_kubermatic(key)):
             return await self._find_hosted(key)
         namespace, _, name = key.partition("/")
-        return await self._cluster.get(USER_CLUSTERS, name, namespace)
+        return await self._cluster.find(USER_CLUSTERS, name, namespace)
 
     async def _release(self, book: Book, quota: Quota, account: Account) -> None:
-        now = time.monotonic()
-        known = self._first_seen[quota.key.uid] = evidence.watched(
-            account, self._first_seen.get(quota.key.uid, {}), now
+        now, term = time.monotonic(), self._accounts.term
+        life = quota.key.uid, account.incarnation
+        before = self._evidence.get(life, _Evidence())
+        known = evidence.watched(account, before.first_seen, now)
+        due = [entry for entry in evidence.overdue(known, self._window, now) if self._may_go(*entry)]
+        checks = evidence.in_turn(due, before.looked)[:MAX_CHECKS]
+        missed = self._missed(account, known, now)
+        asked = sorted(missed, key=lambda source: before.asked.get(source, float("-inf")))[:MAX_ASKED]
+        self._evidence[life] = _Evidence(
+            first_seen=known,
+            looked={key: at for key, at in before.looked.items() if key in known} | {key: now for key, _ in checks},
+            asked={source: at for source, at in before.asked.items() if source in missed} | dict.fromkeys(asked, now),
         )
-        absent: dict[str, Reservation] = {}
+        found = await self._read([*checks, *(entry for source in asked for entry in missed[source])])
+        held_back = {source for source in missed if source in account.held_back and source not in asked}
+        held_back |= {source for source in asked if all(found.get(key, 0) is None for key, _ in missed[source])}
+        absent: dict[ReservationKey, Reservation] = {}
         recount: set[Followed] = set()
         kept: set[Followed] = set()  # in their counts were objects that were only reserved for
-        silent: set[str] = set()
-        checks = 0
-        for uid, reservation in evidence.overdue(known, self._window, now):
-            source = self._sources.get(reservation.source)
-            if source is None or source.key in silent or checks == MAX_CHECKS:
-                continue
-            if reservation.replaces and source.tally.sizes([uid]):
-                continue  # it came, and stands on surge
-            checks += 1
-            try:
-                generation = await source.generation(reservation.object, uid)
-            except ApiError:
-                silent.add(source.key)  # nothing is known, so nothing is released
-                continue
+        for (key, uid), reservation in checks:
+            source = self._sources.get(key)
+            if source is None or (key, uid) not in found:
+                continue  # nothing is known, so nothing is released
             match evidence.conclude(
                 reservation,
-                generation,
+                found[key, uid],
                 countable=self._accounts.may_count(quota, source),
-                counted=bool(source.tally.seen([uid])) and not source.tally.too_low,
+                counted=bool(source.tally.seen([uid])),
             ):
                 case Finding.NEVER_CAME:
-                    absent[uid] = reservation
+                    absent[key, uid] = reservation
                     if not any(reservation.amount.values()):
                         kept.add(source)
                 case Finding.NEVER_CHANGED:
-                    absent[uid] = reservation
+                    absent[key, uid] = reservation
                     recount.add(source)
                 case Finding.THERE:
                     self.changed(source, freed=True)
@@ -228,13 +279,62 @@ class Counting:
 
         def released(present: Account) -> tuple[Account, None]:
             for source in recount:
-                present = self._accounts.counted(present, source)
-            return accounts.release(present, self._accounts.term, absent), None
+                present = self._accounts.counted(present, source, quota)
+            return accounts.hold_back(accounts.release(present, term, absent), term, held_back), None
 
-        if absent and await self._write(book, quota, released):
-            log.info("reservations released on evidence", extra={"quota": quota.name, "count": len(absent)})
+        if not absent and held_back == {*account.held_back}:
+            return
+        if await self._write(book, quota, released):
+            if absent:
+                log.info("reservations released on evidence", extra={"quota": quota.name, "count": len(absent)})
+            for key in held_back.difference(account.held_back):
+                log.warning("what is admitted does not appear: held back", extra={"quota": quota.name, "cluster": key})
             for source in kept:
                 self.changed(source, freed=True)
+
+    def _may_go(self, key: ReservationKey, reservation: Reservation) -> bool:
+        """Its source is followed; and it did not come and stands on surge."""
+        source = self._sources.get(key[0])
+        return source is not None and not (reservation.replaces and source.tally.sizes([key[1]]))
+
+    def _missed(self, account: Account, known: evidence.FirstSeen, now: float) -> dict[str, list[Entry]]:
+        """By source that has enough of them to be held back: as many creations that its watch has not brought."""
+        missed = {}
+        for key, creations in evidence.unseen(account, known, self._window, now).items():
+            source = self._sources.get(key)
+            if source is None:
+                continue
+            there = source.tally.sizes(uid for uid, _ in creations)
+            entries = [((key, uid), reservation) for uid, reservation in creations if uid not in there]
+            if len(entries) >= evidence.MOST_UNSEEN:
+                missed[key] = entries[: evidence.MOST_UNSEEN]
+        return missed
+
+    async def _read(self, wanted: list[Entry]) -> dict[ReservationKey, int | None]:
+        """The generations of those whose sources answer, None of those that are not there."""
+        found: dict[ReservationKey, int | None] = {}
+
+        async def read(source: Followed, entries: list[Entry]) -> None:
+            with suppress(ApiError):
+                for key, reservation in entries:
+                    found[key] = await source.generation(reservation.object, key[1])
+
+        by_source: dict[Followed, list[Entry]] = {}
+        for key, reservation in wanted:
+            if (source := self._sources.get(key[0])) is not None:
+                by_source.setdefault(source, []).append((key, reservation))
+        await asyncio.gather(*(read(source, entries) for source, entries in by_source.items()))
+        return found
+
+
+def _forgetting_nothing(term: int, source: str) -> Callable[[Account], tuple[Account, None]]:
+    """Of a source that uses nothing: only that it was counted."""
+
+    def change(account: Account) -> tuple[Account, None]:
+        reserved = accounts.of_source(account, source)
+        return account if account.used.get(source) or reserved else accounts.forget_source(account, term, source), None
+
+    return change
 
 
 def _forgetting(term: int, source: str) -> Callable[[Account], tuple[Account, None]]:

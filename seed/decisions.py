@@ -90,7 +90,8 @@ class Decisions:
     def page(self, rest: str, query: Mapping[str, str]) -> bytes | None:
         """What is asked for as JSON: one decision, or a list of those about a Machine, the last first."""
         if rest:
-            one = next((kept for kept in self._latest() if kept.verdict.decision == rest), None)
+            wanted = rest.upper()
+            one = next((kept for kept in self._latest() if kept.verdict.decision == wanted), None)
             return _encode(record(one)) if one is not None else None
         machine = query.get("machine", "")
         namespace, slash, name = machine.rpartition("/")

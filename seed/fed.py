@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
@@ -41,6 +42,14 @@ class WatchCaches(ABC):
     @property
     def counted(self) -> bool:
         return all(reflector.synced.is_set() for reflector in self.reflectors)
+
+    @property
+    def live(self) -> bool:
+        return all(reflector.live for reflector in self.reflectors)
+
+    @property
+    def listed_from(self) -> float:
+        return min((reflector.listed_from for reflector in self.reflectors), default=math.inf) if self.counted else 0
 
     def demand_list(self) -> ListToken:
         return Lists(demanded=[(reflector, reflector.relist()) for reflector in self.reflectors])
@@ -84,6 +93,14 @@ class Fed:
     @property
     def current(self) -> bool:
         return self._caches.counted and self._caches.problem is None
+
+    @property
+    def live(self) -> bool:
+        return self._caches.live
+
+    @property
+    def listed_from(self) -> float:
+        return self._caches.listed_from
 
     @property
     def problem(self) -> Problem | None:

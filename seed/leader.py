@@ -23,6 +23,7 @@ from seed.clusters.sources import ClusterSources
 from seed.counting import Counting
 from seed.kubermatic.view import KubermaticView
 from seed.ledger.store import Store, StoreUnavailableError
+from seed.replicas import Replicas
 from seed.seed_status import SeedStatus
 from seed.sizing import Sizing
 from seed.source import Followed
@@ -176,6 +177,11 @@ class Leader:
             self._cluster, self._cluster_api.served, self._clusters, on_change=changed, on_state=state_changed
         )
         sources = AllSources(user_clusters.sources, feed.sources, clusters)
+
+        def known(name: str) -> None:
+            accounts.look_at(name)
+
+        replicas = Replicas(self._cluster, self._lease.namespace, self._lease.name, self._catalog, known)
         accounts = Accounts(
             self._cluster,
             self._catalog,
@@ -187,6 +193,7 @@ class Leader:
             cold=not term.continuous,
             raise_term=self._lease.raise_term,
             in_flight_window=self._window,
+            known=replicas.generation,
             on_reconcile=metrics.reconciled,
         )
         counting = Counting(
@@ -201,6 +208,7 @@ class Leader:
         self._user_clusters = user_clusters
         async with asyncio.TaskGroup() as group:
             group.create_task(accounts.run(), name="accounts")
+            group.create_task(replicas.run(), name="replicas")
             group.create_task(counting.run(), name="counting")
             group.create_task(user_clusters.run(), name="user clusters")
             group.create_task(feed.run(), name="Cluster API")

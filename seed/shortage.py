@@ -29,7 +29,8 @@ FRESH = 0.5  # seconds for which an answer may refuse others
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """Global use as the master knew it when it answered, and our own use at that moment.
+    """Global use as the master knew it when it answered, and the most that we used ourselves since we asked: that much
+    of it may be our own.
 
     `final`: there is room, but none that can come here: it is held out of reach, or this seed drains.
     """
@@ -56,13 +57,15 @@ class Shortage:
         self._number = 0
         self._asking: asyncio.Task[None] | None = None
         self._answer: Answer | None = None
+        self._most: ResourceList = {}  # that was used here since the last ask was decided
 
     def refuses(self, need: ResourceList) -> Answer | None:
         """The fresh answer by which `need` fits nowhere, if there is one."""
         answer, quota = self._answer, self._quota()
         if answer is None or quota is None or self._clock() - answer.at > FRESH:
             return None
-        if any(amount < answer.own.get(name, 0) for name, amount in self._own().items()):
+        own = self._own()
+        if any(own.get(name, 0) < amount for name, amount in answer.own.items()):
             return None  # something was deleted here since: the master will know more
         if not verdict.over_limit(need, quota.global_usage, quota.ceilings):
             return None  # ... or elsewhere: the master knows already
@@ -78,6 +81,11 @@ class Shortage:
         async with asyncio.timeout(timeout):
             return await future
 
+    def written(self, account: Account) -> None:
+        """The account changed."""
+        if self._asking is not None or self._asked:
+            self._most = resources.maximum(self._most, accounts.use(account))
+
     def heard(self) -> None:
         """The quota's copy changed: the master may have answered."""
         quota = self._quota()
@@ -89,7 +97,7 @@ class Shortage:
         answer = Answer(
             used=quota.global_usage,
             reserved=quota.global_reserved,
-            own=self._own(),
+            own=resources.maximum(self._most, self._own()),
             final=bool(quota.out_of_reach) or quota.draining,
             at=self._clock(),
         )
@@ -124,6 +132,7 @@ class Shortage:
                 first = live[0][0]
 
                 def ask(account: Account) -> tuple[Account, int]:
+                    self._most = accounts.use(account)
                     asking = accounts.ask(account, limits, first, wanted, answered)
                     return asking, asking.ask.number
 

@@ -19,6 +19,7 @@ from common.kube.client import Cluster
 from common.kube.errors import ApiError, NotFound
 from common.kube.kubeconfig import InvalidKubeconfig
 from common.kube.meta import ObjectMeta
+from common.metrics import build_version
 from seed.flavours.cache import FlavourCache
 from seed.flavours.settings import SettingsReader
 from seed.flavours.transport import InvalidBundle, Transport, trusting
@@ -37,6 +38,7 @@ class UnusableInput(Exception):
 def main(arguments: Sequence[str]) -> int:
     """0: all were sized, 1: some were not, 2: nothing could be done."""
     parser = argparse.ArgumentParser(prog="seedquota-seed size", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"seedquota-seed {build_version()}")
     parser.add_argument(
         "-f",
         "--filename",
@@ -156,6 +158,7 @@ def _no_seal(_text: bytes) -> str:
 async def _size(sizing: Sizing, cluster: UserCluster, machine: Machine, out: TextIO) -> bool:
     try:
         sized = await sizing.size(cluster, machine, asyncio.get_running_loop().time() + SECONDS)
+        sized.footprint.require()
     except NotSized as error:
         print(f"{_name(machine)}: 422 {error}", file=out)
         return False

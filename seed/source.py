@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Protocol
 
@@ -18,7 +18,7 @@ import msgspec
 from common.account import Reservation
 from common.api import UserCluster
 from common.kube.client import Cluster, RequestHook
-from common.kube.errors import Malformed, Unavailable
+from common.kube.errors import ApiError, Conflict, Malformed, Unavailable
 from common.kube.kubeconfig import InvalidKubeconfig
 from common.kube.reflector import Change, Reflector
 from common.kube.resource import Resource
@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 
 MACHINES = Resource(GROUP, VERSION, PLURAL, KIND, True, Machine)
 AUDIT_SECONDS = 3600.0
+IDENTIFY_AGAIN = 5.0  # seconds, while it leads to a cluster that it does not stand for
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0  # ... while it cannot be told where it leads
 
 
 class ListToken(msgspec.Struct, frozen=True):
@@ -57,11 +59,15 @@ class Sum(Protocol):
     def used(self) -> ResourceList: ...
 
     def used_beside(self, reservations: Mapping[str, Reservation]) -> ResourceList:
-        """What counts of it in an account with these reservations."""
+        """What counts of it in an account with these reservations of the source, by uid."""
 
     @property
-    def too_low(self) -> bool:
-        """True while it lacks what may have been counted before."""
+    def guessed(self) -> Mapping[str, ResourceList]:
+        """What stands in it, by uid, of objects whose sizes were never known."""
+
+    @property
+    def line(self) -> object:
+        """The same of all that know what the one before knew."""
 
     def seen(self, reservations: Iterable[str]) -> dict[str, int]:
         """The generations of those of the objects, by uid, that stand in it."""
@@ -93,6 +99,14 @@ class Followed(Protocol):
     def current(self) -> bool: ...
 
     @property
+    def live(self) -> bool:
+        """True while nothing can have happened there unheard of, as in a restore from a backup."""
+
+    @property
+    def listed_from(self) -> float:
+        """The moment (common.kube.reflector) at which the list behind the sum began; 0 before the first is complete."""
+
+    @property
     def problem(self) -> Problem | None: ...
 
     @property
@@ -111,10 +125,15 @@ class Followed(Protocol):
         """The object's generation by a consistent read, None if it does not exist (rule 4.5). Raises ApiError."""
 
 
+async def _any_cluster(_source: Source, _cluster: Cluster) -> Problem | None:
+    return None
+
+
 class Source:
     """Follows one UserCluster's Machines until `stop()`.
 
-    `on_change(source, freed)` tells of a new sum, `on_state(source)` that it is followed now, or not any more.
+    `identify(source, cluster)` tells why the cluster that the kubeconfig leads to must not be followed, or raises
+    ApiError. `on_change(source, freed)` tells of a new sum, `on_state(source)` that it is followed now, or no more.
     """
 
     def __init__(
@@ -127,6 +146,7 @@ class Source:
         sizing: Sizing,
         on_request: RequestHook | None = None,
         connected: Callable[[Source, Cluster], asyncio.Task[None] | None] = lambda _source, _cluster: None,
+        identify: Callable[[Source, Cluster], Awaitable[Problem | None]] = _any_cluster,
     ) -> None:
         self.key = user_cluster.metadata.key
         self.uid = user_cluster.metadata.uid
@@ -144,6 +164,7 @@ class Source:
         self._on_state = on_state
         self._on_request = on_request
         self._connected = connected
+        self._identify = identify
         self._reflector: Reflector[Machine] | None = None  # whose complete list stands behind the tally
         self._following: Reflector[Machine] | None = None  # the latest connection's
         self._connections = 0
@@ -169,7 +190,16 @@ class Source:
     @property
     def current(self) -> bool:
         reflector = self._reflector
-        return reflector is not None and reflector.synced.is_set() and reflector.error is None
+        connected = self.cluster is not None
+        return connected and reflector is not None and reflector.synced.is_set() and reflector.error is None
+
+    @property
+    def live(self) -> bool:
+        return self._reflector is not None and self._reflector.live
+
+    @property
+    def listed_from(self) -> float:
+        return self._reflector.listed_from if self._reflector is not None else 0
 
     @property
     def problem(self) -> Problem | None:
@@ -195,6 +225,11 @@ class Source:
                 with suppress(TimeoutError):
                     await following.wait_listed(token.number, 5)
             await asyncio.sleep(0.2 if following is None or following.error else 0.02)
+
+    def identify_again(self) -> None:
+        """Ends the connection and makes it anew: another UserCluster stands for the cluster."""
+        self._kubeconfig = ""
+        self._changed_secret.set()
 
     async def stop(self) -> None:
         await _end(self._task)
@@ -303,9 +338,27 @@ class Source:
 
     async def _connected_to(self, cluster: Cluster) -> None:
         try:
+            await self._identified(cluster)
             await self._follow(cluster, None)
         finally:
             await cluster.close()
+
+    async def _identified(self, cluster: Cluster) -> None:
+        """Until it is the cluster to follow."""
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                problem = await self._identify(self, cluster)
+                if problem is None:
+                    return
+                self._fail(problem)
+                pause = IDENTIFY_AGAIN
+            except Conflict:
+                pass  # our own status was written meanwhile
+            except ApiError as error:
+                self._fail(self._problem_of(error.status, error.message))
+                pause = min(pause * 2, LONGEST_PAUSE)
+            await asyncio.sleep(pause)
 
     async def _follow(self, cluster: Cluster, namespace: str | None) -> None:
         self.cluster = cluster
@@ -328,7 +381,6 @@ class Source:
         beside = self._connected(self, cluster)
         try:
             await self._first_list(reflector)
-            tally.listed()
             # Only now does the new connection's state replace the old one's: never a moment without a count.
             self.tally, self._reflector = tally, reflector
             self._on_change(self, True)
@@ -368,10 +420,13 @@ class Source:
                 log.info("source is followed", extra={"cluster": self.key})
                 self._on_state(self)
             return
-        reason, message = reason_of(reflector.error_status), reflector.error
+        self._fail(self._problem_of(reflector.error_status, reflector.error))
+
+    def _problem_of(self, status: int, message: str) -> Problem:
+        reason = reason_of(status)
         if reason == "Unauthorized" and not self.on_seed:
             message = f"{self._where()}: {message}"
-        self._fail(Problem(reason, message))
+        return Problem(reason, message)
 
 
 def reason_of(status: int) -> str:

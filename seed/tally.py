@@ -22,8 +22,8 @@ MAX_UNSIZED_NAMED = 5
 class Counted(msgspec.Struct, frozen=True):
     """One Machine as it stands in the sum. `waiting`: its cloud has not told its size yet.
 
-    `unsized`: why its size is not known, and as which `condition`. `unknown`: set where it takes something in an amount
-    that its spec does not tell.
+    `unsized`: why its size is not known, and as which `condition`. `guessed`: it never was known. `unknown`: set where
+    it takes something that is not in the sum: its spec does not tell the amount, or the name is none that is counted.
     """
 
     size: ResourceList
@@ -32,6 +32,7 @@ class Counted(msgspec.Struct, frozen=True):
     condition: str = ""
     unknown: Footprint | None = None
     waiting: bool = False
+    guessed: bool = False
 
 
 class Unsized(msgspec.Struct, frozen=True):
@@ -58,10 +59,11 @@ class Tally:
 
         `size` raises NotSized, and ProviderUnavailable for what a cloud has to be asked: see `waiting`.
         """
+        self.line: object = before.line if before is not None else object()
         self.used: dict[str, int] = {}
+        self.guessed: dict[str, ResourceList] = {}  # by uid: what stands in the sum of those that were never sized
         self.waiting: dict[str, Machine] = {}  # by uid: look again with `apply(Change(machine, machine))`
         self._footprint = size
-        self._guessed: set[str] = set()  # uids of the first list that stand in the sum without ever having been sized
         self._last_known: Mapping[str, Counted] = before._machines if before is not None else {}
         self._machines: dict[str, Counted] = {}
         self._names: dict[str, str] = {}  # uid -> namespace/name of what is not sized, for people
@@ -77,24 +79,31 @@ class Tally:
             before = self._machines.pop(change.old.metadata.uid, None)
             self._names.pop(change.old.metadata.uid, None)
             self.waiting.pop(change.old.metadata.uid, None)
+            self.guessed.pop(change.old.metadata.uid, None)
         after: ResourceList = {}
         if change.new is not None:
             uid = change.new.metadata.uid
+            self._deleted.pop(uid, None)  # a backup brought it back
             counted = self._size(change.new, before or self._last_known.get(uid))
             self._machines[uid] = counted
             if counted.unsized or counted.unknown is not None:
                 self._names[uid] = change.new.metadata.key
             if counted.waiting:
                 self.waiting[uid] = change.new
+            if counted.guessed:
+                self.guessed[uid] = counted.size
             after = counted.size
         elif change.old is not None:
             self._deleted[change.old.metadata.uid] = None
             if len(self._deleted) > MAX_REMEMBERED:
                 self._deleted.popitem(last=False)
         gone = before.size if before is not None else {}
-        self.used = {
-            name: amount for name, amount in resources.add(resources.subtract(self.used, gone), after).items() if amount
-        }
+        for name, amount in resources.subtract(after, gone).items():
+            total = self.used.get(name, 0) + amount
+            if total:
+                self.used[name] = total
+            else:
+                self.used.pop(name, None)
         return any(after.get(name, 0) < amount for name, amount in gone.items())
 
     def _size(self, machine: Machine, before: Counted | None) -> Counted:
@@ -103,9 +112,16 @@ class Tally:
         except (NotSized, ProviderUnavailable) as error:
             # Counted at its last known size (docs/protocol.md section 5); as a machine it counts whatever its size.
             known = before.size if before is not None else least(machine)
-            waiting = isinstance(error, ProviderUnavailable)
-            return Counted(known, machine.metadata.generation, str(error), error.condition, waiting=waiting)
-        return Counted(size.resources, machine.metadata.generation, unknown=size if size.unknown else None)
+            return Counted(
+                known,
+                machine.metadata.generation,
+                str(error),
+                error.condition,
+                waiting=isinstance(error, ProviderUnavailable),
+                guessed=before is None or before.guessed,
+            )
+        partly = bool(size.unknown or size.excess)
+        return Counted(size.resources, machine.metadata.generation, unknown=size if partly else None)
 
     def used_beside(self, _reservations: Mapping[str, Reservation]) -> ResourceList:
         return self.used
@@ -113,24 +129,15 @@ class Tally:
     def seen(self, reservations: Iterable[str]) -> dict[str, int]:
         """Which of the reserved objects stand in the sum, and at which generation.
 
-        One whose size is waited for does not: its reservation holds what it costs.
+        One whose size is not known does not: its reservation holds what it costs.
         """
         machines = self._machines
-        return {uid: machines[uid].generation for uid in reservations if uid in machines and not machines[uid].waiting}
+        return {uid: machines[uid].generation for uid in reservations if uid in machines and not machines[uid].unsized}
 
     def sizes(self, uids: Iterable[str]) -> dict[str, ResourceList]:
         """What those that are there take in the sum."""
         machines = self._machines
         return {uid: machines[uid].size for uid in uids if uid in machines}
-
-    def listed(self) -> None:
-        """The first list is complete."""
-        self._guessed = {uid for uid in self.waiting if uid not in self._last_known or self._last_known[uid].waiting}
-
-    @property
-    def too_low(self) -> bool:
-        """True while the sum lacks Machines that were there before this tally and may have been counted by another."""
-        return any(uid in self.waiting for uid in self._guessed)
 
     def explain(self, uid: str, error: NotSized | ProviderUnavailable) -> None:
         """Why a Machine still waits, for people."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import islice
 
 import msgspec
 
-from common import conditions, resources
+from common import conditions, names, resources
 from common.api import SEED_MANAGER, USER_CLUSTERS, Condition, UserCluster, wire_quantities
 from common.kube.client import Cluster, RequestHook
 from common.kube.controller import Controller, ReconcileHook
@@ -16,15 +17,18 @@ from common.kube.errors import ApiError, NotFound
 from seed import observed
 from seed.canary import Canary, in_user_cluster
 from seed.catalog import Catalog, is_of_kubermatic
+from seed.identity import Identities
 from seed.serving import Proof
 from seed.sizing import Sizing
-from seed.source import Source
+from seed.source import Problem, Source
 from seed.tally import Unsized
 from seed.webhook_configuration import STAMPING_CONFIGURATIONS, ConfigurationKeeper, WebhookConfiguration, stamping
 
 log = logging.getLogger(__name__)
 
 STATUS_DELAY = 1.0  # seconds: a storm of Machines becomes one write a second
+MAX_SHOWN = 64  # resources in a status
+MAX_SUMMED = 16  # ... and in the columns of kubectl get
 LOOK_AGAIN = 5.0  # ... while something is wrong, so that its end is seen
 
 
@@ -58,6 +62,7 @@ class UserClusters:
         self._on_state = on_state
         self._on_proof = on_proof
         self._on_request = on_request
+        self._identities = Identities(cluster, catalog)
         self._controller: Controller[str] = Controller(
             "userclusters", self._reconcile, workers=4, timeout=30, on_reconcile=on_reconcile
         )
@@ -84,8 +89,10 @@ class UserClusters:
         source = self.sources.get(key)
         if source is not None and (cluster is None or not _same_source(source.user_cluster, cluster)):
             del self.sources[key]
-            await self._stop_keeping(key, remove=cluster is None)
+            # Another one of the same cluster takes the configuration over: it must not be away meanwhile.
+            await self._stop_keeping(key, remove=cluster is None and not self._identities.is_shared(source.uid))
             await source.stop()
+            self._identities.forget(source.uid)
             source = None
         if cluster is None:
             self._catalog.tell_enforced(key, True)
@@ -101,6 +108,7 @@ class UserClusters:
                 sizing=self._sizing,
                 on_request=self._on_request,
                 connected=self._keep_webhook,
+                identify=self._identify,
             )
             return STATUS_DELAY
         source.user_cluster = cluster  # where its credentials are may have changed
@@ -113,6 +121,15 @@ class UserClusters:
     def _state_changed(self, source: Source) -> None:
         self._controller.queue.add(source.key)
         self._on_state(source)
+
+    async def _identify(self, source: Source, cluster: Cluster) -> Problem | None:
+        problem = await self._identities.check(source.user_cluster, cluster)
+        if problem is None:
+            for key in self._identities.later(source.user_cluster):
+                other = self.sources.get(key)
+                if other is not None and other.cluster is not None:
+                    other.identify_again()
+        return problem
 
     async def _stop_keeping(self, key: str, *, remove: bool) -> None:
         """A user cluster that is none of ours any more must not go on asking us about its Machines."""
@@ -151,10 +168,17 @@ class UserClusters:
         )
 
         async def keep() -> None:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(keeper.run())
-                group.create_task(stamper.run())
-                group.create_task(canary.run())
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(keeper.run())
+                    group.create_task(stamper.run())
+                    group.create_task(canary.run())
+            finally:
+                if (
+                    self._keepers.get(source.key) is keeper
+                ):  # the connection ended, and this can say and do nothing more
+                    for kept in (self._keepers, self._stampers, self._canaries, self._keeping):
+                        kept.pop(source.key, None)
 
         self._keepers[source.key] = keeper
         self._stampers[source.key] = stamper
@@ -166,10 +190,11 @@ class UserClusters:
     async def _report(self, cluster: UserCluster, source: Source) -> float | None:
         keeper = self._keepers.get(source.key)
         before = cluster.status
-        usage = wire_quantities(source.tally.used) if source.counted else before.resource_usage
+        quotas = self._catalog.quotas_of_project(source.project)
+        used = shown(source.tally.used, [name for quota in quotas for name in quota.limits])
+        usage = wire_quantities(used) if source.counted else before.resource_usage
         machines = len(source.tally) if source.counted else before.machines
         counted = (machines, usage) != (before.machines, before.resource_usage) or not before.last_count_time
-        quotas = self._catalog.quotas_of_project(source.project)
         unsized = source.tally.unsized({name for quota in quotas if quota.enforced for name in quota.limits})
         canary = self._canaries.get(source.key)
         proof = canary.proof if canary is not None else None
@@ -191,7 +216,7 @@ class UserClusters:
             "machines": machines,
             "resourceUsage": usage,
             "lastCountTime": now if counted and source.counted else before.last_count_time,
-            "summary": {"usage": _summary(source.tally.used) if source.counted else ""},
+            "summary": {"usage": _summary(used) if source.counted else ""},
             "conditions": found,
         }
         if not status["lastCountTime"]:
@@ -219,11 +244,17 @@ def _same_source(known: UserCluster, present: UserCluster) -> bool:
     ) and known.spec.kubeconfig_secret_ref == present.spec.kubeconfig_secret_ref
 
 
+def shown(used: resources.ResourceList, limited: Sequence[str]) -> resources.ResourceList:
+    """As much of it as a status takes, what matters first."""
+    kept = names.kept(used, limited, names.FURTHER)
+    first = sorted(kept, key=lambda name: (name not in names.BASE, name not in limited))[:MAX_SHOWN]
+    return resources.only(kept, first)
+
+
 def _summary(used: resources.ResourceList) -> str:
     """What fits a column: `cpu 24, memory 96Gi`."""
-    return ", ".join(
-        f"{name} {amount}" for name, amount in sorted(resources.render(used).items()) if name != "machines"
-    )
+    few = dict(islice(used.items(), MAX_SUMMED))
+    return ", ".join(f"{name} {amount}" for name, amount in sorted(resources.render(few).items()) if name != "machines")
 
 
 def _sized(unsized: Unsized) -> tuple[str, str, str]:

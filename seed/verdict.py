@@ -8,7 +8,7 @@ client-go follow by themselves; a true refusal never does.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -75,21 +75,24 @@ def exceeded(
         "used": {name: used.get(name, 0) for name in over},
         "limited": resources.only(limits, over),
     }
-    parts = [f"{word}: {resources.text(amounts)}" for word, amounts in failing.items()]
-    message = f"exceeded quota: {quota}, {', '.join(parts)}; short by {resources.text(over)}"
+    creating = {name: amount for name, amount in resources.only(being_created, over).items() if amount > 0}
+    *amounts, short, created = resources.texts(*failing.values(), over, creating)
+    parts = [f"{word}: {text}" for word, text in zip(failing, amounts, strict=True)]
+    message = f"exceeded quota: {quota}, {', '.join(parts)}; short by {short}"
     if note:
         message += f"; {note}"
-    creating = {name: amount for name, amount in resources.only(being_created, over).items() if amount > 0}
-    if creating:
+    if created:
         what = "clusters" if set(creating) == {"clusters"} else "machines"
-        message += f"; {resources.text(creating)} of used is {what} being created"
-    message += f"; retrying helps only after something is deleted; decision {decision}"
+        message += f"; {created} of used is {what} being created"
+    if any(need[name] > limits[name] for name in over):
+        hope = "it can never fit: the request is larger than the limit"
+    else:
+        hope = "retrying helps only after something is deleted"
+    message += f"; {hope}; decision {decision}"
     causes = [
         Cause(
             reason="QuotaExceeded",
-            message=", ".join(
-                f"{word} {resources.text({name: amounts.get(name, 0)})}" for word, amounts in failing.items()
-            ),
+            message=_cause({word: found[name] for word, found in failing.items()}, name),
             field=name,
         )
         for name in sorted(over)
@@ -104,6 +107,11 @@ def exceeded(
         being_created=being_created,
         note=note,
     )
+
+
+def _cause(amounts: Mapping[str, int], name: str) -> str:
+    texts = resources.texts(*({name: amount} for amount in amounts.values()))
+    return ", ".join(f"{word} {text}" for word, text in zip(amounts, texts, strict=True))
 
 
 def over_limit(need: ResourceList, used: ResourceList, limits: ResourceList) -> dict[str, int]:
@@ -134,23 +142,19 @@ def taken(quota: str, decision: str) -> Refusal:
 
 
 def occupied(quota: str, under: ResourceList, decision: str) -> Refusal:
-    """Why a rollout may not use surge although some is left: for `beyond_surge`."""
-    why = {
-        name: f"{resources.text({name: amount})} is under use beyond what this seed holds, and none is lent beside that"
-        for name, amount in sorted(under.items())
-    }
-    return Refusal(
-        code=403,
-        reason="Forbidden",
-        message=f"quota {quota}: {'; '.join(why.values())}; decision {decision}",
-        causes=[Cause(reason="QuotaExceeded", message=message, field=name) for name, message in why.items()],
-    )
+    """Of surge, though some may be left: it has no numbers that add up, so `beyond_surge` adds those of the limit."""
+    why = f"{resources.text(under)} is under use beyond what this seed holds, and none is lent beside that"
+    return Refusal(code=403, reason="Forbidden", message=f"quota {quota}: {why}; decision {decision}", note=why)
 
 
 def beyond_surge(refused: Refusal, on_surge: Refusal) -> Refusal:
     """A rollout's machine that neither the limit nor the surge has room for."""
     if on_surge.code != 403:
         return on_surge
+    if on_surge.note:
+        return msgspec.structs.replace(
+            refused, message=f"{refused.message}; its rollout may use no surge: {on_surge.note}"
+        )
     surge = "; ".join(cause.message for cause in on_surge.causes)
     return msgspec.structs.replace(
         refused,
@@ -160,11 +164,13 @@ def beyond_surge(refused: Refusal, on_surge: Refusal) -> Refusal:
 
 
 def not_sized(text: str, decision: str) -> Refusal:
+    message = f"{text}; decision {decision}"
     return Refusal(
         code=422,
         reason="Invalid",
-        message=f"{text}; decision {decision}",
-        causes=[Cause(reason="MachineNotSized", message=text, field="spec.providerSpec")],
+        message=message,
+        # kubectl prints the causes of a 422 and nothing else
+        causes=[Cause(reason="MachineNotSized", message=message, field="spec.providerSpec")],
     )
 
 
@@ -211,17 +217,18 @@ def near_limit(quota: str, used: ResourceList, limits: ResourceList, warn_at_per
     percent, name = fullest
     if percent < warn_at_percent:
         return None
-    amounts = f"{_amount(name, used.get(name, 0))}/{_amount(name, limits[name])}"
-    return f"seedquota/{quota}: {name} {amounts} ({percent}%) after this"
+    of_used, of_limit = resources.texts({name: used.get(name, 0)}, {name: limits[name]})
+    return f"seedquota/{quota}: {name} {_bare(of_used)}/{_bare(of_limit)} ({percent}%) after this"
 
 
 def over_allowed(quota: str, over: ResourceList, used: ResourceList, limits: ResourceList) -> str:
     """A warning where the quota only warns: what a refusal would have said."""
     name = min(over)
-    amounts = f"{_amount(name, used.get(name, 0))}/{_amount(name, limits[name])}"
-    excess = resources.text({name: over[name]})
+    excess, of_used, of_limit = resources.texts({name: over[name]}, {name: used.get(name, 0)}, {name: limits[name]})
+    amounts = f"{_bare(of_used)}/{_bare(of_limit)}"
     return f"seedquota/{quota}: over by {excess} ({amounts}); allowed because enforcement is warn"
 
 
-def _amount(name: str, nanos: int) -> str:
-    return resources.render({name: nanos})[name]
+def _bare(text: str) -> str:
+    """`64` of `cpu=64`."""
+    return text.rpartition("=")[2]

@@ -27,6 +27,7 @@ from common.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
 from common.kube.meta import Object, ObjectMeta
 from common.kube.reflector import Change, Reflector
 from common.kube.resource import Resource
+from seed.machines.machine_controller import FOOTPRINT_ANNOTATION
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ RETRY_SECONDS = (0.2, 10.0)  # first and longest pause after a refused write
 MAX_WRITES = 10  # in PACE_SECONDS; whoever fights us over the object gets at most so many answers
 PACE_SECONDS = 10.0
 MATCH_CONDITIONS = "matchConditions"
+BREAK_GLASS = "break-glass"
 
 Webhook = dict[str, object]
 
@@ -103,6 +105,7 @@ def desired(
             }
         ],
         namespaces=selector,
+        sized_by=["providerSpec"],
     )
     return with_scale_checks(admitting, f"{base_url}/scale/{cluster.metadata.uid}/{token}")
 
@@ -117,8 +120,12 @@ def configuration(
     break_glass_group: str,
     rules: Sequence[Mapping[str, object]],
     namespaces: Mapping[str, object] = MappingProxyType({}),
+    sized_by: Sequence[str] = (),
 ) -> WebhookConfiguration:
     """One that admits by these rules, in the `namespaces` of that selector.
+
+    `sized_by`: the fields of `spec` that tell what an object costs and who pays. If given, an update that leaves them
+    as they are is not asked about.
 
     Everything is written out, also what is the API server's default, so that comparing finds what a tenant changed.
     """
@@ -133,9 +140,10 @@ def configuration(
         "sideEffects": "NoneOnDryRun",  # a dry run decides and writes nothing
         "timeoutSeconds": timeout_seconds,
         "admissionReviewVersions": ["v1"],
+        # Evaluated by the API server: both work with every one of our pods dead.
         MATCH_CONDITIONS: [
-            # Evaluated by the API server: the way in works with every one of our pods dead.
-            {"name": "break-glass", "expression": f"!({_cel_string(break_glass_group)} in request.userInfo.groups)"}
+            {"name": BREAK_GLASS, "expression": f"!({_cel_string(break_glass_group)} in request.userInfo.groups)"},
+            *([{"name": "changes-size", "expression": _changes_size(sized_by)}] if sized_by else []),
         ],
     }
     return WebhookConfiguration(metadata=ObjectMeta(name=name, labels=LABELS), webhooks=[written])
@@ -152,6 +160,7 @@ def with_scale_checks(admitting: WebhookConfiguration, url: str) -> WebhookConfi
     resources = ["machinedeployments", "machinedeployments/scale", "machinesets", "machinesets/scale"]
     scale: Webhook = {
         **webhook,
+        MATCH_CONDITIONS: _only_break_glass(webhook),
         "name": SCALE_WEBHOOK,
         "clientConfig": {**client, "url": url},
         "rules": [{**rule, "resources": resources} for rule in rules],
@@ -162,13 +171,17 @@ def with_scale_checks(admitting: WebhookConfiguration, url: str) -> WebhookConfi
 
 
 def stamping(admitting: WebhookConfiguration) -> WebhookConfiguration:
-    """The mutating configuration that goes with it, of the same name: for the same Machines, in the same way."""
+    """The mutating configuration that goes with it, of the same name: for the same Machines, in the same way.
+
+    It is asked about every update: one that changes no size may be the first that it sees of a Machine.
+    """
     webhook, _ = admitting.webhooks
     client = webhook["clientConfig"]
     assert isinstance(client, dict)
     url = str(client["url"]).replace("/machines/", "/stamp/")
     changed: Webhook = {
         **webhook,
+        MATCH_CONDITIONS: _only_break_glass(webhook),
         "name": STAMPING_WEBHOOK,
         "clientConfig": {**client, "url": url},
         "failurePolicy": "Ignore",
@@ -176,6 +189,31 @@ def stamping(admitting: WebhookConfiguration) -> WebhookConfiguration:
         "reinvocationPolicy": "IfNeeded",  # a webhook after ours may change the spec
     }
     return structs.replace(admitting, webhooks=[changed])
+
+
+def _only_break_glass(webhook: Webhook) -> list[object]:
+    conditions = webhook[MATCH_CONDITIONS]
+    assert isinstance(conditions, list), "as `configuration` writes them"
+    return [condition for condition in conditions if condition["name"] == BREAK_GLASS]
+
+
+def _changes_size(fields: Sequence[str]) -> str:
+    """CEL: false for an update that leaves these fields of `spec` and our stamp as they are.
+
+    An error would refuse the update, also while we answer. So no expression reads what may be missing or of another
+    type, and none costs more for a larger object.
+    """
+    same = f"{_same('spec', fields)} && {_same('metadata.annotations', [FOOTPRINT_ANNOTATION])}"
+    return f"!(request.operation == 'UPDATE' && {same})"
+
+
+def _same(path: str, names: Sequence[str]) -> str:
+    """CEL: these entries of the map at `path` are the same in the old and the new object. False where it is no map."""
+    new, old = (f"[has({which}.{path}) ? {which}.{path} : {{}}]" for which in ("object", "oldObject"))
+    quoted = ", ".join(_cel_string(name) for name in names)
+    equal = "(name in new) == (name in old) && (!(name in new) || new[name] == old[name])"
+    maps = "type(new) == map && type(old) == map"
+    return f"{new}.all(new, {old}.all(old, {maps} && [{quoted}].all(name, {equal})))"
 
 
 def _cel_string(text: str) -> str:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import socket
 import ssl
 import time
-from asyncio import Lock, Semaphore
+from asyncio import Lock, Semaphore, get_running_loop, timeout_at
 from asyncio import timeout as timeout_after
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
+from io import BytesIO
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
 from urllib.parse import urlencode
 
 import aiohttp
@@ -38,16 +39,17 @@ from common.kube.errors import (
     Unavailable,
 )
 from common.kube.kubeconfig import Access, InvalidKubeconfig
-from common.kube.meta import Object
+from common.kube.meta import Object, object_key
 from common.kube.resource import Broken, Listing, Resource, WatchEvent, any_event, describe_broken, read_page
 
 MAX_BODY = 16 * 1024 * 1024  # bytes of one object or one watch event; etcd holds at most 1.5 MiB by default
+AT_ONCE = 1024 * 1024  # bytes of a body that is sent in one piece
 MAX_PAGE = 128 * 1024 * 1024  # bytes of one page of a list
 PAGE = 500  # objects in one page of a list
 MAX_ITEMS = 500_000  # objects in one list
 LIST_RESTARTS = 3  # how often a list begins again because its continue token expired
-LEASE_CONNECTIONS = 2
-IDLE_WATCH = 150.0  # seconds; the API server sends a bookmark about every minute
+LEASE_CONNECTIONS = 4  # the lease, a replica's own record, the leader's look at all records, and one more
+SILENT = 5.0  # seconds after which a watch must have ended that the API server was told to end
 REFRESH_CREDENTIALS = 60.0  # seconds between looks at credentials that may expire
 USER_AGENT = "seedquota"
 
@@ -107,7 +109,9 @@ _encoder = msgspec.json.Encoder()
 class WatchStream(Generic[T]):
     """An open watch."""
 
-    def __init__(self, cluster: str, resource: Resource[T], response: aiohttp.ClientResponse) -> None:
+    def __init__(self, cluster: str, resource: Resource[T], response: aiohttp.ClientResponse, seconds: float) -> None:
+        """`seconds` from now it must have ended."""
+        self._until = get_running_loop().time() + seconds
         self._what = f"cluster {cluster}: watch {resource.plural}"
         self._resource = resource
         self._content = response.content
@@ -115,14 +119,16 @@ class WatchStream(Generic[T]):
         self._partial_size = 0
 
     async def read(self) -> list[WatchEvent[T]] | None:
-        """What has come, possibly nothing yet; None when the watch has ended, or was silent for IDLE_WATCH.
+        """What has come, possibly nothing yet; None when the API server has ended the watch.
 
-        Raises Gone, Unavailable when the connection broke, Malformed when the stream cannot be understood.
+        Raises Gone, Malformed when the stream cannot be understood, and Unavailable when the connection broke or the
+        watch did not end in time: then nobody sends anything over this connection any more.
         """
         try:
-            chunk = await self._content.readany()
-        except aiohttp.SocketTimeoutError:
-            return None
+            async with timeout_at(self._until):
+                chunk = await self._content.readany()
+        except TimeoutError:
+            raise Unavailable(0, "Unavailable", f"{self._what}: the watch did not end in time") from None
         except (aiohttp.ClientError, OSError) as error:
             raise Unavailable(0, "Unavailable", f"{self._what}: {_describe(error)}") from None
         if not chunk:
@@ -215,7 +221,7 @@ class Cluster:
         context: str | None = None,
         timeout: float = 10.0,
         on_request: RequestHook | None = None,
-    ) -> Cluster:
+    ) -> Self:
         """From a Secret's text. Raises InvalidKubeconfig, also if it would read files, run commands or skip TLS."""
         return cls(await kubeconfig.from_text(text, context), name=name, timeout=timeout, on_request=on_request)
 
@@ -249,6 +255,14 @@ class Cluster:
         path = resource.path(namespace, name)
         return resource.decode(await self.request("GET", path, verb="get", plural=resource.plural))
 
+    async def find(self, resource: Resource[T], name: str, namespace: str | None = None) -> T | None:
+        """None is proof that it is not there. `get` gives none: an API that is not served answers as if only the object
+        were missing."""
+        listing = await self.list(resource, namespace, field_selector=f"metadata.name={name}")
+        if any(broken.key in ("", object_key(namespace or "", name)) for broken in listing.broken):
+            raise Malformed(200, "Malformed", f"cluster {self.name}: {resource.kind} {name} cannot be read")
+        return next((found for found in listing.items if found.metadata.name == name), None)
+
     async def list(
         self,
         resource: Resource[T],
@@ -258,21 +272,29 @@ class Cluster:
         field_selector: str = "",
         limit: int = PAGE,
         timeout: float | None = None,
+        afresh: bool = False,
     ) -> Listing[T]:
         """Everything, page by page, as of one moment not before this call: never from a cache that may lag.
 
-        `timeout` is for each page. Malformed objects come in `broken`.
+        `timeout` is for each page. `afresh`: over a new connection, since those that are open may all be dead.
+        Malformed objects come in `broken`.
         """
         query = {"limit": str(limit), "labelSelector": label_selector, "fieldSelector": field_selector}
-        for _ in range(LIST_RESTARTS):
-            try:
-                return await self._list(resource, namespace, dict(query), timeout)
-            except Gone as error:
-                gone = error
+        async with _session(self._access.tls, 1) if afresh else nullcontext() as pool:
+            for _ in range(LIST_RESTARTS):
+                try:
+                    return await self._list(resource, namespace, dict(query), timeout, pool)
+                except Gone as error:
+                    gone = error
         raise gone
 
     async def _list(
-        self, resource: Resource[T], namespace: str | None, query: dict[str, str], timeout: float | None
+        self,
+        resource: Resource[T],
+        namespace: str | None,
+        query: dict[str, str],
+        timeout: float | None,
+        pool: aiohttp.ClientSession | None,
     ) -> Listing[T]:
         items: list[T] = []
         broken: list[Broken] = []
@@ -284,6 +306,7 @@ class Cluster:
                 verb="list",
                 plural=resource.plural,
                 max_body=MAX_PAGE,
+                pool=pool,
             )
             try:
                 meta = read_page(resource, content, items, broken)
@@ -393,7 +416,6 @@ class Cluster:
         label_selector: str = "",
         field_selector: str = "",
         timeout_seconds: int = 300,
-        idle_timeout: float = IDLE_WATCH,
     ) -> AsyncIterator[WatchStream[T]]:
         """As `watch`, in batches; entered once the server has accepted the watch."""
         query = {
@@ -405,12 +427,10 @@ class Cluster:
             "fieldSelector": field_selector,
         }
         path = resource.path(namespace) + _query(query)
-        limits = aiohttp.ClientTimeout(
-            total=None, sock_connect=self.timeout, connect=self.timeout, sock_read=idle_timeout
-        )
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=self.timeout, connect=self.timeout)
         response = await self._open(path, limits, resource.plural)
         try:
-            yield WatchStream(self.name, resource, response)
+            yield WatchStream(self.name, resource, response, timeout_seconds + SILENT)
         finally:
             response.close()
 
@@ -452,6 +472,7 @@ class Cluster:
         plural: str = "",
         max_body: int = MAX_BODY,
         accept: str = JSON,
+        pool: aiohttp.ClientSession | None = None,
     ) -> bytes:
         """The bare request; `path` includes the query, already quoted. Returns the body of a 2xx answer.
 
@@ -468,11 +489,11 @@ class Cluster:
         status = 0
         try:
             async with (
-                self._connection(plural, timeout or self.timeout) as pool,
-                pool.request(
+                self._connection(plural, timeout or self.timeout, pool) as session,
+                session.request(
                     method,
                     URL(self._access.server + path, encoded=True),
-                    data=body,
+                    data=BytesIO(body) if body is not None and len(body) > AT_ONCE else body,
                     headers=headers,
                     timeout=limits,
                     allow_redirects=False,
@@ -491,10 +512,12 @@ class Cluster:
         raise self._error(status, content, f"{verb} {path}", response)
 
     @asynccontextmanager
-    async def _connection(self, plural: str, timeout: float) -> AsyncIterator[aiohttp.ClientSession]:
+    async def _connection(
+        self, plural: str, timeout: float, pool: aiohttp.ClientSession | None
+    ) -> AsyncIterator[aiohttp.ClientSession]:
         """The pool to ask, when one of its connections is free."""
-        if plural == "leases":
-            yield self._leases
+        if pool is not None or plural == "leases":
+            yield pool or self._leases
             return
         if self._turns.locked():
             async with timeout_after(timeout):

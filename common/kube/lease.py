@@ -132,6 +132,10 @@ class Lease:
         self._facts = {"lease": f"{namespace}/{name}", "identity": identity, "cluster": cluster.name}
 
     @property
+    def name(self) -> str:
+        return self._name
+
+    @property
     def held(self) -> bool:
         return self._record is not None and not self.lost.is_set() and self._clock() < self._valid_until
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import random
 import time
@@ -17,10 +18,14 @@ from common.kube.meta import Object
 from common.kube.resource import Broken, Listing, Resource, WatchEvent
 
 LIST_TIMEOUT = 60.0  # seconds for one page
-WATCH_SECONDS = (240, 480)  # spread, so that watches do not all end at once
+# How long watches are, spread so that they do not all end at once. An API server sends no bookmark where nothing
+# changes, so only the end of a watch proves that it was followed. It costs one request from the API server's memory.
+WATCH_SECONDS = (60, 90)
+PROMPT_SECONDS = (5, 8)  # ... of the few kinds that decide what may be admitted; see `FRESH` in seed/replicas.py
 FIRST_BACKOFF = 0.2  # seconds
 MAX_BACKOFF = 30.0
 AT_ONCE = 3.0  # seconds between a list or watch and the next watch; an API server takes longer to start
+EARLY = 0.5  # seconds that clocks may differ by over a whole watch
 SHORT_WATCH = 1.0  # seconds; a watch that ends sooner and brought nothing counts as a failure
 MAX_OBJECTS = 500_000
 
@@ -29,6 +34,13 @@ log = logging.getLogger(__name__)
 T = TypeVar("T", bound=Object)
 
 IndexFunction = Callable[[T], Iterable[str]]
+
+_moments = itertools.count(1)
+
+
+def moment() -> int:
+    """Each call returns more than all before it in this process: what comes first is told without a clock."""
+    return next(_moments)
 
 
 class State(Enum):
@@ -115,6 +127,7 @@ class Reflector(Generic[T]):
 
     Lists are consistent, never from a cache that may lag. The store is replaced at once when a list is complete; then
     come the changes that it brought, then `synced`. An object deleted and made again under its name is two changes.
+    Nothing that had happened by `proven_at` is missing in it, as far as the API server's own cache follows its etcd.
     A malformed object keeps its last good version in the store, is named in `malformed`, and stops no other.
 
     `indexes` must be pure functions that do not raise. `on_change` runs on the event loop and must not block.
@@ -131,6 +144,7 @@ class Reflector(Generic[T]):
         indexes: Mapping[str, IndexFunction[T]] | None = None,
         on_change: Callable[[Change[T]], None] | None = None,
         known: Iterable[T] = (),
+        watch_seconds: tuple[int, int] = WATCH_SECONDS,
     ) -> None:
         """`known`: what `on_change` has been told of before: the first list brings what differs from it."""
         self.store: Store[T] = Store(indexes or {})
@@ -140,34 +154,51 @@ class Reflector(Generic[T]):
         self.error: str | None = None  # why it does not follow the API server now
         self.error_status = 0  # the HTTP status behind `error`; 0 when there was no answer
         self.last_contact: float | None = None  # time.monotonic() of the last list, event or bookmark
+        self.proven_at = float("-inf")  # time.monotonic() before what proved it was asked for
+        self.version = ""  # the resourceVersion as of which the store is
         self.malformed: dict[str, str] = {}  # error by key
         self.lists_started = 0
         self.lists_completed = 0  # the number, as counted by lists_started, of the latest list that completed
+        self.listed_from = 0  # the moment at which that list began
         self._cluster = cluster
         self._resource = resource
         self._namespace = namespace
         self._label_selector = label_selector
         self._field_selector = field_selector
         self._on_change = on_change
+        self._watch_seconds = watch_seconds
         self._version = ""  # where the watch goes on; empty: a list is needed
         self._list_done = asyncio.Event()
         self._relist_asked = False
         self._progress = False  # whether the present attempt brought anything, so that backoff begins anew
         self._watching: asyncio.Task[None] | None = None
+        self._pause: asyncio.Future[None] | None = None  # of a backoff; done: it ends now
         self.unbroken: int | None = None
         self._runs = 0  # of watches without a break
         self._ended_at = float("-inf")  # when a list was complete, or a watch ended in good order (monotonic)
+        self._open = False  # a watch is
+        self._broken = True  # something failed since the latest list was complete
         self._facts = {"cluster": cluster.name, "resource": resource.plural}
+
+    @property
+    def live(self) -> bool:
+        """True while it is certain that nothing has happened there since the latest list but what the watch tells: no
+        backup was restored, which undoes what was told."""
+        if self._broken:
+            return False
+        return self.unbroken is not None if self._open else time.monotonic() - self._ended_at <= AT_ONCE
 
     async def wait_synced(self, timeout: float) -> None:
         """Until the first list is complete. Raises TimeoutError that says what is missing."""
         await self.wait_listed(1, timeout)
 
-    def relist(self) -> int:
-        """Asks for a fresh list now. The number returned is for `wait_listed`."""
+    def relist(self, *, impatient: bool = False) -> int:
+        """Asks for a fresh list now; if `impatient`, not only after a backoff. What it returns is for `wait_listed`."""
         self._relist_asked = True
         if self._watching is not None:
             self._watching.cancel()
+        if impatient and self._pause is not None and not self._pause.done():
+            self._pause.set_result(None)
         return self.lists_started + 1
 
     async def wait_listed(self, number: int, timeout: float) -> None:
@@ -205,7 +236,7 @@ class Reflector(Generic[T]):
                     continue
                 # The server may have come back with older data, restored from a backup: then only a list tells what
                 # is there. A watch from a version that does not exist yet just stays silent.
-                self._version = ""
+                self._version, self._broken = "", True
                 self.error_status = status
                 await self._back_off(failures, problem, level)
         finally:
@@ -216,13 +247,20 @@ class Reflector(Generic[T]):
             log.log(level, "not following the API server", extra={**self._facts, "error": problem})
         self.state, self.error = State.BACKOFF, problem
         longest = min(MAX_BACKOFF, FIRST_BACKOFF * 2 ** min(failures - 1, 20))
-        await asyncio.sleep(longest * random.uniform(0.5, 1.0))  # noqa: S311 (spread, not a secret)
+        self._pause = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(longest * random.uniform(0.5, 1.0)):  # noqa: S311 (spread, not a secret)
+                await self._pause
+        except TimeoutError:
+            pass
+        finally:
+            self._pause = None
 
     async def _list(self) -> None:
         self.state = State.LISTING
         self.lists_started += 1
         self.unbroken = None
-        number = self.lists_started
+        number, listed_from, began = self.lists_started, moment(), time.monotonic()
         self._relist_asked = False
         self._version = ""
         listing = await self._cluster.list(
@@ -231,13 +269,15 @@ class Reflector(Generic[T]):
             label_selector=self._label_selector,
             field_selector=self._field_selector,
             timeout=LIST_TIMEOUT,
+            afresh=self.error is not None,
         )
         self.last_contact = time.monotonic()
         self._replace(listing)
-        self._version = listing.resource_version
-        self._ended_at = time.monotonic()
+        self._version = self.version = listing.resource_version
+        self._ended_at, self.proven_at = time.monotonic(), began
         self._runs += 1
-        self.lists_completed = number
+        self._broken = False
+        self.lists_completed, self.listed_from = number, listed_from
         self.synced.set()
         done, self._list_done = self._list_done, asyncio.Event()
         done.set()
@@ -276,13 +316,15 @@ class Reflector(Generic[T]):
             self._watching = None
 
     async def _follow(self) -> None:
+        seconds = random.randint(*self._watch_seconds)  # noqa: S311
+        began = time.monotonic()
         opened = self._cluster.open_watch(
             self._resource,
             self._namespace,
             resource_version=self._version,
             label_selector=self._label_selector,
             field_selector=self._field_selector,
-            timeout_seconds=random.randint(*WATCH_SECONDS),  # noqa: S311
+            timeout_seconds=seconds,
         )
         async with opened as stream:
             if time.monotonic() - self._ended_at <= AT_ONCE:
@@ -292,7 +334,7 @@ class Reflector(Generic[T]):
                 self.unbroken = None  # what this watch tells may have happened before it
             if self.error is not None:
                 log.info("following the API server again", extra=self._facts)
-            self.state, self.error = State.WATCHING, None
+            self.state, self.error, self._open = State.WATCHING, None, True
             opened_at = self.last_contact = time.monotonic()
             try:
                 while (events := await stream.read()) is not None:
@@ -300,7 +342,11 @@ class Reflector(Generic[T]):
                     for event in events:
                         self._apply(event)
                         self._progress = True
+                # One that ends early may have been ended before all was sent that had happened when it began.
+                if time.monotonic() - began >= seconds - EARLY:
+                    self.proven_at = began
             finally:
+                self._open = False
                 self._ended_at = time.monotonic()
                 if self._ended_at - opened_at >= SHORT_WATCH:
                     self._progress = True
@@ -321,7 +367,7 @@ class Reflector(Generic[T]):
                 self.store._set(key, event.object)
                 self._tell(old, event.object)
         if event.resource_version:
-            self._version = event.resource_version
+            self._version = self.version = event.resource_version
 
     def _apply_broken(self, event_type: str, broken: Broken) -> None:
         if event_type == "DELETED":

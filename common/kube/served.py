@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from common.kube.client import Cluster
+from common.kube.errors import Forbidden, Unavailable
 from common.kube.meta import Object
 from common.kube.reflector import Change, IndexFunction, Reflector
 from common.kube.resource import Resource
@@ -89,6 +90,7 @@ class Served:
     """The CRDs of one API server. `run()` it; `on_change` is told that something may be served differently now."""
 
     def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
         self._listeners: list[Callable[[], None]] = []
         self.crds = Reflector(
             cluster,
@@ -105,6 +107,15 @@ class Served:
             wanted.served_as(crd, now) for crd in self.crds.store.by_index("kind", f"{wanted.kind}.{wanted.group}")
         )
         return next((resource for resource in found if resource is not None), None)
+
+    async def check_unserved(self, crd: str) -> None:
+        """That a kind is not found here does not prove that there is nothing of it. Raises ApiError."""
+        try:
+            found = await self._cluster.list(CRDS, field_selector=f"metadata.name={crd}")
+        except Forbidden:
+            return  # who may not read CRDs is not asked about their objects
+        if any(one.metadata.name == crd and one.established for one in found.items) or found.broken:
+            raise Unavailable(0, "Unavailable", f"{crd} are not followed yet")
 
     def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Returns how to stop listening."""

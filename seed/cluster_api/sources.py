@@ -71,7 +71,6 @@ class ClusterSource(Fed):
         self._task = asyncio.create_task(self._asking.run(), name=f"sizes of {self.key}")
         for subject in feed.subjects_of(self.key):
             self.apply(None, subject)
-        self.tally.listed()
 
     async def generation(self, namespaced_name: str, uid: str) -> int | None:
         return await self._feed.generation(namespaced_name, uid)

@@ -87,14 +87,19 @@ class View:
         return self._catalog.hosted.get(hosted_key(namespace, name))
 
     async def find_hosted(self, key: str) -> UserCluster | None:
-        """As `find_user_cluster`, by the key that the catalog has it under."""
+        """None where consistent reads prove that no Cluster with a project has this key. Raises ApiError."""
+        self._check_crds()
+        resource = self.served.find(self._clusters, self._following.resource(CLUSTERS))
+        if resource is None:
+            await self.served.check_unserved(f"clusters.{cluster_api.GROUP}")
+            return None
         namespace, _, name = key.partition("/")
-        return await self.find_user_cluster(namespace, name.removeprefix(HOSTED))
+        found = await self._cluster.find(resource, name.removeprefix(HOSTED), namespace)
+        return self._as_user_cluster(found) if found is not None else None
 
     async def find_user_cluster(self, namespace: str, name: str) -> UserCluster | None:
         """By a consistent read, None for one without a project. Raises ApiError, NotFound for no such Cluster."""
-        if not self.served.crds.synced.is_set():
-            raise Unavailable(0, "Unavailable", self.served.crds.error or "CRDs are not listed yet")
+        self._check_crds()
         resource = self.served.find(self._clusters, self._following.resource(CLUSTERS))
         if resource is None:
             raise NotFound(404, "NotFound", "no Clusters are served")
@@ -172,6 +177,11 @@ class View:
         self._looked_up.move_to_end(place)
         if len(self._looked_up) > MAX_LOOKED_UP:
             self._looked_up.popitem(last=False)
+
+    def _check_crds(self) -> None:
+        """Raises Unavailable while it is not known what is served."""
+        if not self.served.crds.synced.is_set():
+            raise Unavailable(0, "Unavailable", self.served.crds.error or "CRDs are not listed yet")
 
     def _wanted(self, kind: str, versions: tuple[str, ...]) -> Wanted[Infrastructure]:
         def changed(change: Change[Infrastructure]) -> None:

@@ -57,6 +57,7 @@ def desired(
                 "scope": "Namespaced",
             }
         ],
+        sized_by=["clusterName", "infrastructureRef", "failureDomain", "replicas", "template"],
     )
     return with_scale_checks(admitting, f"{base_url}/scale/{CALLER}/{token}")
 

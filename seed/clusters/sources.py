@@ -9,10 +9,10 @@ from contextlib import suppress
 from typing import Any
 
 from common.kube.client import Cluster
-from common.kube.errors import Forbidden, Malformed, Unavailable
+from common.kube.errors import Malformed
 from common.kube.reflector import Change, Reflector
 from common.kube.resource import Resource
-from common.kube.served import CRDS, Following, Served, Wanted
+from common.kube.served import Following, Served, Wanted
 from seed.catalog import clusters_key, project_of_key
 from seed.clusters.kinds import Kind, Owned
 from seed.clusters.tally import ClusterTally
@@ -29,7 +29,7 @@ class ProjectClusters(Fed):
         super().__init__(feed)
         self.key = clusters_key(project)
         self.project = project
-        self.tally = ClusterTally(self.key)
+        self.tally = ClusterTally()
         self._feed = feed
 
     async def generation(self, namespaced_name: str, uid: str) -> int | None:
@@ -122,7 +122,7 @@ class ClusterSources(WatchCaches, Mapping[str, Followed]):
                 continue
             resource = self._always if kind is self._kinds[0] else self._following.resource(kind.crd)
             if resource is None:
-                await self._check_unserved(kind.crd)
+                await self._served.check_unserved(kind.crd)
                 continue
             listing = await self._cluster.list(resource, namespace or None, field_selector=f"metadata.name={name}")
             if any(broken.uid == uid for broken in listing.broken):
@@ -135,15 +135,6 @@ class ClusterSources(WatchCaches, Mapping[str, Followed]):
     @property
     def reflectors(self) -> list[Reflector[Any]]:
         return [self._reflector, *self._following.reflectors]
-
-    async def _check_unserved(self, crd: str) -> None:
-        """That we do not follow a kind does not prove that there is nothing of it. Raises ApiError."""
-        try:
-            found = await self._cluster.list(CRDS, field_selector=f"metadata.name={crd}")
-        except Forbidden:
-            return  # who may not read CRDs is not asked about their objects
-        if any(one.established for one in found.items) or found.broken:
-            raise Unavailable(0, "Unavailable", f"{crd} are not followed yet")
 
     async def _settle(self) -> None:
         await self._following.wait_settled()

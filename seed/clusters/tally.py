@@ -19,11 +19,10 @@ from seed.tally import MAX_REMEMBERED
 class ClusterTally:
     """Two objects of one namespace and name stand for one cluster, as a UserCluster and its Cluster of Cluster API."""
 
-    too_low = False
+    guessed: Mapping[str, ResourceList] = {}
+    line = None
 
-    def __init__(self, key: str) -> None:
-        """`key`: of the source that it is of."""
-        self._key = key
+    def __init__(self) -> None:
         self._generations: dict[str, int] = {}  # by uid
         self._objects: dict[str, set[str]] = {}  # uids by namespace/name
         self._gone: OrderedDict[str, None] = OrderedDict()
@@ -36,10 +35,7 @@ class ClusterTally:
         kept = {
             reservation.object
             for uid, reservation in reservations.items()
-            if reservation.source == self._key
-            and not any(reservation.amount.values())
-            and uid not in self._generations
-            and uid not in self._gone
+            if not any(reservation.amount.values()) and uid not in self._generations and uid not in self._gone
         }
         count = len(self._objects.keys() | kept)
         return {RESOURCE: count * UNIT} if count else {}

@@ -117,6 +117,8 @@ class ClusterWebhook:
         if kind is None or cluster is None or review.operation != "CREATE":
             return Verdict(decision="")
         project = kind.project(cluster)
+        if project and (undecided := self._admission.undecided()) is not None:
+            return undecided
         if not project or not self._catalog.may_limit(project, RESOURCE):
             # Nobody limits it: then no account that is fenced, and no ledger that is away, keeps it from being made.
             return Verdict(decision="")

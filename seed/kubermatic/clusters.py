@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from common.api import SecretRef, UserCluster, UserClusterSpec
+from common.api import ACCEPT_ANNOTATION, SecretRef, UserCluster, UserClusterSpec
 from common.kube.meta import Object, ObjectMeta, object_key
 from seed.catalog import KUBERMATIC
 
@@ -40,12 +40,23 @@ def key_of(cluster: Cluster) -> str:
     return object_key(namespace_of(cluster), KUBERMATIC + cluster.metadata.name)
 
 
+def _accepted(cluster: Cluster) -> dict[str, str]:
+    """Of its annotations only the one that is for us: the others change often."""
+    accepted = cluster.metadata.annotations.get(ACCEPT_ANNOTATION)
+    return {ACCEPT_ANNOTATION: accepted} if accepted is not None else {}
+
+
 def user_cluster_of(cluster: Cluster) -> UserCluster | None:
     project = project_of(cluster)
     if not project:
         return None
-    name = KUBERMATIC + cluster.metadata.name
     return UserCluster(
-        metadata=ObjectMeta(name=name, namespace=namespace_of(cluster), uid=cluster.metadata.uid),
+        metadata=ObjectMeta(
+            name=KUBERMATIC + cluster.metadata.name,
+            namespace=namespace_of(cluster),
+            uid=cluster.metadata.uid,
+            creation_timestamp=cluster.metadata.creation_timestamp,
+            annotations=_accepted(cluster),
+        ),
         spec=UserClusterSpec(project=project, kubeconfig_secret_ref=KUBECONFIG),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from common.api import UserCluster
 from common.kube.client import Cluster as Connection
-from common.kube.errors import NotFound, Unavailable
+from common.kube.errors import Unavailable
 from common.kube.reflector import Change
 from common.kube.served import Following, Served, Wanted
 from seed.catalog import KUBERMATIC, Catalog
@@ -31,14 +31,15 @@ class KubermaticView:
         await self._following.wait_settled()
 
     async def find_hosted(self, key: str) -> UserCluster | None:
-        """By a consistent read, None for one without a project, or under another key. Raises ApiError."""
+        """None where consistent reads prove that no Cluster with a project has this key. Raises ApiError."""
         if not self._served.crds.synced.is_set():
             raise Unavailable(0, "Unavailable", self._served.crds.error or "CRDs are not listed yet")
         resource = self._served.find(self._clusters, self._following.resource(CLUSTERS))
         if resource is None:
-            raise NotFound(404, "NotFound", "no Clusters are served")
-        found = await self._cluster.get(resource, key.partition("/")[2].removeprefix(KUBERMATIC))
-        return user_cluster_of(found) if key_of(found) == key else None
+            await self._served.check_unserved(f"clusters.{GROUP}")
+            return None
+        found = await self._cluster.find(resource, key.partition("/")[2].removeprefix(KUBERMATIC))
+        return user_cluster_of(found) if found is not None and key_of(found) == key else None
 
     def _changed(self, change: Change[Cluster]) -> None:
         before = key_of(change.old) if change.old is not None else ""

@@ -46,6 +46,11 @@ class LedgerOptions(CommonOptions):
     redis_certificate_file: Annotated[Path | None, Flag(path, "client certificate (PEM), where Redis wants one")] = None
     redis_key_file: Annotated[Path | None, Flag(path, "its private key (PEM)")] = None
 
+    def problem(self) -> str | None:
+        if self.ledger_store == REDIS and self.redis_url is None:
+            return "--ledger-store redis needs a Redis: --redis-url (or SEEDQUOTA_REDIS_URL) is missing"
+        return None
+
 
 def redis_access(options: LedgerOptions) -> RedisAccess:
     """Raises UsageError."""
@@ -110,8 +115,7 @@ class ChosenStore:
         await fence_all(self._api)
 
     def _redis_store(self, options: LedgerOptions, seed: str) -> RedisStore:
-        if options.redis_url is None:
-            raise UsageError("--ledger-store redis needs --redis-url")
+        assert options.redis_url is not None, "`problem` has seen to it"
         return RedisStore(
             options.redis_url,
             redis_access(options),

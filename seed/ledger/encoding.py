@@ -1,9 +1,10 @@
 """An account as a QuotaLedger object and back.
 
-Reservations are one text, a line each: "UID GENERATION.CLAIMS SOURCE OBJECT AMOUNT;EARLIER;REPLACES" (".CLAIMS" only
-above 1, ";EARLIER;REPLACES" only as far as there is any). There may be thousands, each write carries them all, and API
-servers walk every field of an object many times: with a map of 1000 entries a write takes nearly twice as long. Names
-come from tenants: whatever would break the line is percent-encoded.
+Reservations are one text, a line each: "UID GENERATION.CLAIMS SOURCE OBJECT AMOUNT;EARLIER;REPLACES;REQUEST" (".CLAIMS"
+only above 1; parts at the end only as far as there is any: the release before this one writes no REQUEST, and reads no
+more than the parts that it knows). There may be thousands, each write carries them all, and API servers walk every
+field of an object many times: with a map of 1000 entries a write takes nearly twice as long. Names come from tenants:
+whatever would break the line is percent-encoded.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import msgspec
 
 from common import account as accounts
 from common import resources
-from common.account import Account, Reservation
+from common.account import Account, Reservation, ReservationKey
 from common.api import (
     API_VERSION,
     BACKUP_LABEL,
@@ -38,6 +39,10 @@ class MalformedLedgerError(ValueError):
     """The ledger object does not hold an account: it was edited by hand, or written by a newer version."""
 
 
+class TooLargeError(Exception):
+    """The account would not fit into one object. Nothing was written."""
+
+
 class WireAccount(Wire):
     incarnation: str
     sequence: int = 0
@@ -53,6 +58,7 @@ class WireAccount(Wire):
     reserved: Quantities = {}
     reservations: str = ""
     ask: WireAsk = msgspec.field(default_factory=WireAsk)
+    held_back: list[str] = []
 
 
 class LedgerSummary(Wire):
@@ -87,6 +93,10 @@ class LedgerHead(msgspec.Struct, kw_only=True, rename="camel"):
     sequence: int = 0
 
 
+MAX_BYTES = 1_400_000  # of one object; etcd takes 1.5 MiB
+MAX_SOURCES = 10_000  # API servers are slow with objects of more fields
+SUMMED = 16  # resources in the columns of kubectl get
+
 _RESET: list[dict[str, str]] = [{}]  # nobody applies a ledger, and who owns its fields would cost a tenth of each write
 _PLAIN = re.compile("[0-9A-Za-z_.~/-]*")
 
@@ -114,9 +124,10 @@ def reservation_text(reservation: Reservation) -> str:
     )
     amount = _amounts_text(tuple(reservation.amount.items()))
     if reservation.earlier or reservation.replaces:
-        amount += f";{_amounts_text(tuple(reservation.earlier.items()))}"
-    if reservation.replaces:
-        amount += f";{_quoted(reservation.replaces)}"
+        amount += f";{_amounts_text(tuple(reservation.earlier.items()))};{_quoted(reservation.replaces)}"
+        amount = f"{amount};{_quoted(reservation.request)}".rstrip(";")
+    elif reservation.request:
+        amount += f";;;{_quoted(reservation.request)}"
     return f"{number} {_quoted(reservation.source)} {_quoted(reservation.object)} {amount}"
 
 
@@ -124,7 +135,7 @@ def parse_reservation(text: str) -> Reservation:
     try:
         number, source, name, amounts = text.split(" ")
         generation, _, claims = number.partition(".")
-        amount, earlier, replaces, *_ = *amounts.split(";"), "", ""
+        amount, earlier, replaces, request, *_ = *amounts.split(";"), "", "", ""
         return Reservation(
             source=unquote(source),
             object=unquote(name),
@@ -133,6 +144,7 @@ def parse_reservation(text: str) -> Reservation:
             earlier=_parse_amounts(earlier),
             claims=int(claims or 1),
             replaces=unquote(replaces),
+            request=unquote(request),
         )
     except ValueError as error:
         raise MalformedLedgerError(f"reservation {text[:80]!r}: {error}") from None
@@ -144,22 +156,28 @@ class Encoder:
     def __init__(self, key: Key, namespace: str) -> None:
         self._quota = QuotaRef(name=key.name, uid=key.uid)
         self._namespace = namespace
-        self._rendered: dict[str, tuple[Reservation, str]] = {}
+        self._rendered: dict[ReservationKey, tuple[Reservation, str]] = {}
         self._json = msgspec.json.Encoder()
 
     def encode(self, account: Account, version: str | None) -> bytes:
+        """Raises TooLargeError."""
+        if len(account.used) > MAX_SOURCES:
+            raise TooLargeError(f"an account of {len(account.used)} sources, at most {MAX_SOURCES} can be stored")
         before = self._rendered
         self._rendered = {
-            uid: rendered
-            if (rendered := before.get(uid)) is not None and rendered[0] is reservation
-            else (reservation, f"{_quoted(uid)} {reservation_text(reservation)}")
-            for uid, reservation in account.reservations.items()
+            key: rendered
+            if (rendered := before.get(key)) is not None and rendered[0] is reservation
+            else (reservation, f"{_quoted(key[1])} {reservation_text(reservation)}")
+            for key, reservation in account.reservations.items()
         }
-        return self._json.encode(self._object(account, version))
+        encoded = self._json.encode(self._object(account, version))
+        if len(encoded) > MAX_BYTES:
+            raise TooLargeError(f"an account of {len(encoded)} bytes, at most {MAX_BYTES} can be stored")
+        return encoded
 
     def _object(self, account: Account, version: str | None) -> Ledger:
         state = "Fenced" if account.fenced else "Open"
-        names = account.granted
+        names = list(account.granted)[:SUMMED]
         return Ledger(
             metadata=LedgerMeta(
                 name=self._quota.uid,
@@ -170,7 +188,7 @@ class Encoder:
             ),
             quota=self._quota,
             summary=LedgerSummary(
-                held=resources.text(accounts.held(account)),
+                held=resources.text(resources.only(accounts.held(account), names)),
                 used=resources.text(resources.only(resources.total(account.used.values()), names)),
                 reserved=resources.text(resources.only(account.reserved, names)),
                 state=state,
@@ -191,6 +209,7 @@ class Encoder:
                 reserved=wire_quantities(account.reserved),
                 reservations="\n".join([text for _, text in self._rendered.values()]),
                 ask=ask_to_wire(account.ask),
+                held_back=list(account.held_back),
             ),
         )
 
@@ -218,11 +237,13 @@ def decode(raw: bytes | memoryview) -> Account:
             reserved=resources.parse(wire.reserved),
             reservations=_reservations(wire.reservations),
             ask=ask_from_wire(wire.ask),
+            held_back=tuple(wire.held_back),
         )
     except (msgspec.DecodeError, ValueError) as error:
         raise MalformedLedgerError(str(error)) from None
 
 
-def _reservations(text: str) -> dict[str, Reservation]:
+def _reservations(text: str) -> dict[ReservationKey, Reservation]:
     lines = (line.partition(" ") for line in text.split("\n") if line)
-    return {unquote(uid): parse_reservation(rest) for uid, _, rest in lines}
+    parsed = ((unquote(uid), parse_reservation(rest)) for uid, _, rest in lines)
+    return {(reservation.source, uid): reservation for uid, reservation in parsed}

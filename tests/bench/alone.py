@@ -42,8 +42,8 @@ async def _writes(store: Store, seconds: float) -> list[float]:
     key = Key(uid="alone", name="alone")
     size = {"cpu": 4 * UNIT, "memory": 2**33 * UNIT}
     waiting = {
-        f"{number:08x}-0000-4000-8000-000000000000": Reservation(
-            source="bench-0/bench-0", object="kube-system/pool-a-x7k2p", amount=size
+        ("bench-0/bench-0", f"{number:08x}-0000-4000-8000-000000000000"): Reservation(
+            source="bench-0/bench-0", object="kube-system/pool-a-x7k2p", amount=size, request=f"{number:08}"
         )
         for number in range(_WAITING)
     }

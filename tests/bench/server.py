@@ -133,7 +133,7 @@ async def _keep_counting(writer: AccountWriter) -> None:
 
 
 def _count(source: str, account: Account) -> tuple[Account, None]:
-    mine = {uid: kept.amount for uid, kept in account.reservations.items() if kept.source == source}
+    mine = {uid: kept.amount for uid, kept in accounts.of_source(account, source).items()}
     used = resources.add(account.used.get(source, {}), resources.total(mine.values()))
     return accounts.count(account, EPOCH, source, used, dict.fromkeys(mine, 0)), None
 

@@ -94,6 +94,22 @@ async def test_dropped_traffic_keeps_connections_open_and_arrives_late(link: Lin
         connection[1].close()
 
 
+async def test_connections_that_hang_stay_silent_for_ever_and_new_ones_do_not(link: Link, echo: Echo) -> None:
+    before = await connect(link)
+    await say(before, b"one\n")
+    assert await hear(before) == b"one\n"
+    link.hang()
+    await say(before, b"two\n")
+    after = await connect(link)
+    await say(after, b"three\n")
+    assert await hear(after) == b"three\n"
+    await link.set(Traffic.FORWARDED)
+    assert await silent(before)
+    assert echo.lines == [b"one\n", b"three\n"]
+    for connection in (before, after):
+        connection[1].close()
+
+
 async def test_refused_traffic_ends_connections_and_lets_nobody_in(link: Link) -> None:
     before = await connect(link)
     await say(before, b"one\n")

@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
+from common.kube import client
 from common.kube.client import Cluster
 from common.kube.errors import AlreadyExists, Conflict, Forbidden, Gone, Invalid, NotFound, Unauthorized, Unavailable
 from common.kube.lease import LEASES, Lease
@@ -184,6 +185,39 @@ async def test_a_reflector_outlives_its_server(api, cluster, namespace):
         await eventually(lambda: len(reflector.store) == 2, 40)
         await eventually(lambda: reflector.state is State.WATCHING)
         assert reflector.error is None
+
+
+async def test_a_watch_proves_itself_by_its_end_where_nothing_changes(cluster, namespace):
+    """An API server sends no bookmark then."""
+    reflector = Reflector(cluster, CONFIGMAPS, namespace=namespace, watch_seconds=(2, 2))
+    async with running(reflector):
+        listed, version, unbroken = reflector.proven_at, reflector.version, None
+        for _ in range(2):
+            before = reflector.proven_at
+            await eventually(lambda seen=before: reflector.proven_at > seen)
+            unbroken = unbroken or reflector.unbroken
+            assert time.monotonic() - reflector.proven_at >= 1.9, "by what had happened when it was asked for"
+        assert reflector.proven_at > listed and reflector.unbroken == unbroken is not None
+        assert (reflector.lists_started, reflector.version) == (1, version)
+
+
+async def test_a_server_that_hangs_for_longer_than_a_watch_is_listed_again(api, namespace, monkeypatch):
+    monkeypatch.setattr(client, "SILENT", 1.0)
+    cluster = await Cluster.from_kubeconfig(api.kubeconfig(), name="kube")
+    reflector = Reflector(cluster, CONFIGMAPS, namespace=namespace, watch_seconds=(2, 2))
+    async with running(reflector):
+        await eventually(lambda: reflector.unbroken is not None)
+        unbroken = reflector.unbroken
+        api.pause()
+        try:
+            await eventually(lambda: reflector.error is not None)
+            assert "the watch did not end in time" in reflector.error
+        finally:
+            api.resume()
+        await reflector.wait_listed(2, 60)
+        await eventually(lambda: reflector.unbroken is not None)
+        assert reflector.unbroken > unbroken, "it may have been stopped and restored meanwhile"
+    await cluster.close()
 
 
 async def test_a_server_that_hangs_is_unavailable_in_time(api, namespace):

@@ -7,7 +7,9 @@ import base64
 import contextlib
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,6 +19,7 @@ from common import account as accounts
 from common import grants, resources
 from common.account import Account
 from common.api import (
+    ACCEPT_CLUSTER_ANNOTATION,
     LEDGER_ANNOTATION,
     MASTER_LEDGERS,
     RESOURCE_QUOTAS,
@@ -36,8 +39,9 @@ from devcluster import manifests
 from devcluster.controlplane import ApiServer, ControlPlane
 from devcluster.install import rights
 from master.__main__ import LEASE, Master
+from master.identity import KUBE_SYSTEM, NAMESPACES
 from master.ledger import Ledgers
-from master.objects import MASTER_QUOTAS, PROJECTS, QUOTA_COPIES, SECRETS, MasterQuota, QuotaCopy
+from master.objects import MASTER_QUOTAS, PROJECTS, QUOTA_COPIES, QUOTA_SETTINGS, SECRETS, MasterQuota, QuotaCopy
 from tests.unit.fake_api_server import within
 
 pytestmark = pytest.mark.integration
@@ -87,8 +91,8 @@ class World:
             spec["confirmLost"] = "its machines are gone"
         await self.master.apply(SEEDS, {"metadata": {"name": name}, "spec": spec}, manager="test")
 
-    async def start_master(self) -> Master:
-        cluster = await Cluster.from_kubeconfig(
+    async def start_master(self, connection: type[Cluster] = Cluster) -> Master:
+        cluster = await connection.from_kubeconfig(
             self.server("master").kubeconfig(USER),
             name="master",
             on_request=lambda verb, plural, _status, _seconds: self.requests.append((verb, plural)),
@@ -111,6 +115,9 @@ class World:
     async def copy(self, seed: str, name: str) -> QuotaCopy:
         return await self.admin[seed].get(QUOTA_COPIES, name)
 
+    async def cluster_uid(self, server: str) -> str:
+        return (await self.admin[server].get(NAMESPACES, KUBE_SYSTEM)).metadata.uid
+
     async def ledger(self, name: str) -> grants.MasterLedger:
         found = await self.master.get(MASTER_LEDGERS, (await self.quota(name)).metadata.uid, NAMESPACE)
         assert found.grants is not None
@@ -125,7 +132,7 @@ class World:
         for seed in (await self.master.list(SEEDS)).items:
             await self.master.delete(SEEDS, seed.metadata.name)
         for cluster in self.admin.values():
-            for resource in (MASTER_QUOTAS, PROJECTS):
+            for resource in (QUOTA_SETTINGS, MASTER_QUOTAS, PROJECTS):
                 for found in (await cluster.list(resource)).items:
                     await cluster.delete(resource, found.metadata.name)
             for ledger in (await cluster.list(MASTER_LEDGERS, NAMESPACE)).items:
@@ -185,6 +192,7 @@ class FakeSeed:
         self.quota = quota
         self.account = accounts.fence(Account(incarnation=secrets.token_hex(4), epoch=EPOCH), secrets.token_hex(4))
         self.obeys = True
+        self.knows: int | None = None  # the generation of the copy that it says all replicas have
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
@@ -193,7 +201,8 @@ class FakeSeed:
 
     async def publish(self) -> None:
         self.account = msgspec.structs.replace(self.account, sequence=self.account.sequence + 1)
-        status = {"account": report_to_wire(grants.report(self.account))}
+        said = msgspec.structs.replace(report_to_wire(grants.report(self.account)), enforced_generation=self.knows)
+        status = {"account": said}
         with contextlib.suppress(NotFound):
             await self.cluster.apply(
                 RESOURCE_QUOTAS, {"metadata": {"name": self.quota}, "status": status}, SEED_MANAGER, "status"
@@ -312,6 +321,32 @@ async def _names(cluster: Cluster, names: list[str]) -> bool:
     return [found.metadata.name for found in (await cluster.list(PROJECTS)).items] == names
 
 
+async def test_a_quota_is_enforced_when_all_replicas_have_its_copy_as_it_is_now(world: World) -> None:
+    await world.start_master()
+    await world.add_seed("eu-1", server="eu-1")
+    await world.apply_quota("alpha", cpu="64")
+    await until(lambda: world.copy("eu-1", "alpha"))
+
+    async def enforced(status: str, reason: str) -> bool:
+        quota = await world.quota("alpha")
+        observed = {each.observed_generation for each in quota.status.conditions if each.type == "Enforced"}
+        return observed == {quota.metadata.generation} and condition(quota.status, "Enforced")[:2] == (status, reason)
+
+    async with fake_seeds(world, "alpha", "eu-1") as (seed,):
+        await until(lambda: enforced("True", "AllSeeds"))  # an agent of a release that does not say it
+        seed.knows = 0
+        await seed.publish()
+        await until(lambda: enforced("False", "ReplicasBehind"))
+        seed.knows = (await world.copy("eu-1", "alpha")).metadata.generation
+        await seed.publish()
+        await until(lambda: enforced("True", "AllSeeds"))
+        await world.apply_quota("alpha", cpu="32")
+        await until(lambda: enforced("False", "ReplicasBehind"))
+        seed.knows = (await world.copy("eu-1", "alpha")).metadata.generation
+        await seed.publish()
+        await until(lambda: enforced("True", "AllSeeds"))
+
+
 async def test_quota_made_again_under_its_name_gets_new_copies(world: World) -> None:
     await world.start_master()
     await world.add_seed("eu-1", server="eu-1")
@@ -335,16 +370,16 @@ async def test_quota_made_again_under_its_name_gets_new_copies(world: World) -> 
 async def test_an_api_server_that_goes_while_a_leader_begins_ends_the_term_and_not_the_program(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    uids, failures = Ledgers.uids, 1
+    quotas, failures = Ledgers.quotas, 1
 
-    async def first_fails(ledgers: Ledgers) -> list[str]:
+    async def first_fails(ledgers: Ledgers) -> dict[str, str]:
         nonlocal failures
         if failures:
             failures -= 1
             raise Unavailable(0, "Unavailable", "list quotaledgers: connection refused")
-        return await uids(ledgers)
+        return await quotas(ledgers)
 
-    monkeypatch.setattr(Ledgers, "uids", first_fails)
+    monkeypatch.setattr(Ledgers, "quotas", first_fails)
     await world.start_master()
     await world.add_seed("eu-1", server="eu-1")
     await world.apply_quota("alpha", cpu="64")
@@ -405,6 +440,61 @@ async def test_broken_seeds_are_named_and_delay_no_other(world: World) -> None:
         await until(lambda: _reason(world, "eu-1", "Connected"))
 
 
+async def test_a_kubeconfig_that_leads_to_another_cluster_is_not_followed_before_an_admin_says_so(world: World) -> None:
+    await world.start_master()
+    await world.add_seed("eu-1", server="eu-1")
+    await world.apply_quota("alpha", cpu="10")
+    await until(lambda: world.copy("eu-1", "alpha"))
+    eu_1, us_1 = [await world.cluster_uid(server) for server in ("eu-1", "us-1")]
+    assert (await world.master.get(SEEDS, "eu-1")).status.cluster_uid == eu_1
+    async with fake_seeds(world, "alpha", "eu-1") as (old,):
+        await old.ask(cpu="6")
+        await until(lambda: _true(held(old)))
+        await old.use(cpu="6")
+        await until(lambda: _uses(world, "6"))
+    before = (await world.ledger("alpha")).seeds
+
+    await world.add_secret("eu-1", world.server("us-1").kubeconfig(USER))
+    await until(lambda: _reason(world, "eu-1", "ClusterChanged"))
+    message = condition((await world.master.get(SEEDS, "eu-1")).status, "Connected")[2]
+    assert f"has uid {us_1}, not {eu_1};" in message
+    assert (await world.admin["us-1"].list(QUOTA_COPIES)).items == []
+    assert await _uses(world, "6")
+    assert (await world.ledger("alpha")).seeds == before
+
+    annotation = {"metadata": {"annotations": {ACCEPT_CLUSTER_ANNOTATION: us_1}}}
+    await world.master.merge_patch(SEEDS, "eu-1", annotation)
+    await until(lambda: world.copy("us-1", "alpha"))
+    assert (await world.master.get(SEEDS, "eu-1")).status.cluster_uid == us_1
+    assert await _uses(world, "6"), "nobody has counted there yet"
+    async with fake_seeds(world, "alpha", "us-1") as (new,):
+        await until(lambda: _true(held(new) == {"cpu": "6"}))
+        await until(lambda: _uses(world, "0"))
+        assert (await world.ledger("alpha")).seeds["eu-1"].account == new.account.incarnation
+
+
+async def _uses(world: World, cpu: str) -> bool:
+    return (await world.quota("alpha")).status.global_usage == {"cpu": cpu}
+
+
+async def test_a_second_seed_for_one_cluster_is_refused_and_counts_nothing(world: World) -> None:
+    await world.start_master()
+    await world.add_seed("eu-1", server="eu-1")
+    await world.apply_quota("alpha", cpu="10")
+    await until(lambda: world.copy("eu-1", "alpha"))
+    async with fake_seeds(world, "alpha", "eu-1") as (eu,):
+        await eu.use(cpu="3")
+        await until(lambda: _uses(world, "3"))
+        await world.add_seed("twin", server="eu-1")
+        await until(lambda: _reason(world, "twin", "DuplicateCluster"))
+        assert "cluster of Seed eu-1," in condition((await world.master.get(SEEDS, "twin")).status, "Connected")[2]
+        await eu.use(cpu="4")
+        await until(lambda: _uses(world, "4"))
+        assert await _reason(world, "eu-1", "Connected")
+        twin = (await world.ledger("alpha")).seeds.get("twin")
+        assert twin is None or not any(grants.held(twin).values())
+
+
 async def _reason(world: World, seed: str, reason: str) -> bool:
     return condition((await world.master.get(SEEDS, seed)).status, "Connected")[1] == reason
 
@@ -413,6 +503,7 @@ async def test_a_seed_with_older_roles_works_and_says_what_it_lacks_and_one_of_a
     world: World,
 ) -> None:
     roles = msgspec.to_builtins(rights("master-on-seed", USER))
+    roles[0]["rules"] = [rule for rule in roles[0]["rules"] if "namespaces" not in rule["resources"]]
     for rule in roles[0]["rules"]:
         rule["resources"] = [resource for resource in rule["resources"] if resource != "seeds"]
     await manifests.apply(world.server("eu-1"), roles)
@@ -434,9 +525,14 @@ async def test_a_seed_with_older_roles_works_and_says_what_it_lacks_and_one_of_a
 
         await until(lacks_a_role)
         await until(lambda: says("Connected", "True", "Connected"))
+        seed = await world.master.get(SEEDS, "eu-1")
+        assert "it is not known which cluster this is" in condition(seed.status, "Connected")[2]
+        assert seed.status.cluster_uid == ""
     finally:
         await manifests.apply(world.server("eu-1"), rights("master-on-seed", USER))
     await until(lambda: says("Synced", "True"), 60)
+    await until(lambda: says("Connected", "True", "Connected", ""))
+    assert (await world.master.get(SEEDS, "eu-1")).status.cluster_uid == await world.cluster_uid("eu-1")
     await until(lambda: says("WebhookServing", "Unknown", "NotReported"))
     await until(lambda: says("Ready", "Unknown", "NotReported"))
 
@@ -503,6 +599,79 @@ async def test_one_of_two_masters_leads_and_one_that_loses_the_lease_stops_at_on
         await until(lambda: _true(leader.leading is None))
     await world.master.delete(LEASES, LEASE, NAMESPACE)
     await until(lambda: _true(any(master.leading for master in masters)))
+
+
+class Muted(Cluster):
+    """While `muted` is set its watches bring nothing, and do not end."""
+
+    muted = False
+
+    @asynccontextmanager
+    async def open_watch(self, *arguments: Any, **named: Any) -> AsyncIterator[Any]:  # type: ignore[override]
+        async with super().open_watch(*arguments, **named) as stream:
+            read = stream.read
+
+            async def silent(*how: Any) -> Any:
+                events = await read(*how)
+                if self.muted:
+                    await asyncio.get_running_loop().create_future()
+                return events
+
+            stream.read = silent  # type: ignore[method-assign]
+            yield stream
+
+
+async def test_a_standby_whose_watches_were_silent_takes_nothing_back_when_it_takes_over(world: World) -> None:
+    async def set_default(cpu: str) -> None:
+        spec = {"defaults": {"project": {"quota": {"cpu": cpu}}}}
+        await world.master.apply(QUOTA_SETTINGS, {"metadata": {"name": "default"}, "spec": spec}, manager="test")
+
+    async def limits(*names: str) -> list[object]:
+        return [(await world.copy("eu-1", name)).spec["quota"] for name in names]
+
+    async def identities() -> list[object]:
+        copies = [(await world.copy("eu-1", name)).metadata.uid for name in QUOTAS]
+        return [*copies, *[(await world.ledger(name)).incarnation for name in QUOTAS]]
+
+    QUOTAS = ("alpha", "project-beta", "gamma")
+    await world.start_master()
+    await world.add_seed("eu-1", server="eu-1")
+    await world.master.create(PROJECTS, {"metadata": {"name": "beta"}, "spec": {}})
+    await set_default("64")
+    await world.apply_quota("alpha", cpu="64")
+    await until(lambda: limits("alpha", "project-beta"))
+    standby = await world.start_master(Muted)
+    await until(lambda: _true(standby.lease.trusted is not None and standby.caches.not_synced() is None))
+
+    Muted.muted = True
+    try:
+        await set_default("8")
+        await world.apply_quota("alpha", cpu="8")
+        await world.apply_quota("gamma", cpu="8")
+        await world.master.create(PROJECTS, {"metadata": {"name": "gamma"}, "spec": {}})
+
+        async def in_force() -> bool:
+            await identities()
+            await world.admin["eu-1"].get(PROJECTS, "gamma")
+            return await limits(*QUOTAS) == [{"cpu": "8"}] * 3
+
+        await until(in_force)
+        before = await identities()
+        await world.stop_master(most=1)
+
+        async def took_over() -> bool:
+            if standby.leading is None:
+                return False
+            seeds, quotas = standby.leading
+            link, alpha = seeds.links.get("eu-1"), quotas.states.get("alpha")
+            connected = link is not None and link.sync is not None and link.connected and link.sync.outstanding == 0
+            return connected and alpha is not None and alpha.view is not None and alpha.view.seeds[0].synced is True
+
+        await until(took_over)
+        assert await in_force()
+        assert await identities() == before
+    finally:
+        Muted.muted = False
 
 
 async def test_ask_is_granted_recalled_from_others_and_answered_when_full(world: World) -> None:

@@ -10,7 +10,9 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import msgspec
 import pytest
 import pytest_asyncio
@@ -21,9 +23,11 @@ from common.kube.client import JSON, Cluster
 from common.kube.errors import Invalid, NotFound
 from common.kube.meta import ObjectMeta
 from devcluster import manifests
+from devcluster.cluster_api import infrastructure_crd
 from devcluster.controlplane import ApiServer, ControlPlane
 from seed import webhook_configuration
 from seed.certificates import Policy, make_ca
+from seed.cluster_api import webhook as cluster_api
 from seed.webhook_configuration import (
     NAME,
     WEBHOOK_CONFIGURATIONS,
@@ -193,6 +197,12 @@ DRIFTS: dict[str, Mapping[str, object]] = {
         ]
     },
     "another way in": {"matchConditions": [{"name": "never", "expression": "false"}]},
+    "changes not asked about": {
+        "matchConditions": [
+            {"name": "break-glass", "expression": "!('seedquota:break-glass' in request.userInfo.groups)"},
+            {"name": "may-cost", "expression": "request.operation == 'CREATE'"},
+        ]
+    },
 }
 
 
@@ -444,3 +454,181 @@ async def test_a_seed_as_its_own_source_is_asked_only_about_the_namespace_of_the
         await eventually(server, 201, "m1", "default", "system:masters")
         names = {found.metadata.name for found in (await admin.list(WEBHOOK_CONFIGURATIONS)).items}
         assert names == {"seedquota-machines.alpha.c1", "seedquota-machines.alpha.c2"}
+
+
+FINALIZER = "example.com/cloud"
+STAMP = "seedquota.io/footprint"
+SPEC = {"providerSpec": {"value": {"cloudProvider": "fake", "cloudProviderSpec": {"cpu": 4}}}}
+
+
+class Objects:
+    """Of one kind in a namespace, as an admin of the cluster sees them."""
+
+    def __init__(self, session: aiohttp.ClientSession, path: str, api_version: str, kind: str, webhook: str) -> None:
+        self._session = session
+        self._path = path
+        self._type = {"apiVersion": api_version, "kind": kind}
+        self._webhook = webhook
+
+    async def create(self, name: str, body: Mapping[str, object], **metadata: object) -> None:
+        metadata = {"name": name, "finalizers": [FINALIZER], **metadata}
+        async with self._session.post(self._path, json={**self._type, "metadata": metadata, **body}) as answer:
+            assert answer.status == 201, await answer.text()
+
+    async def refuses_a_new_one(self) -> None:
+        async with self._session.post(self._path, json={**self._type, "metadata": {"name": "new"}}) as answer:
+            assert answer.status == 500, await answer.text()
+            assert f'failed calling webhook "{self._webhook}"' in (await answer.json())["message"]
+
+    async def patch(self, name: str, patch: object) -> tuple[int, str]:
+        """Status and message. `name` may end with a subresource."""
+        headers = {"Content-Type": "application/merge-patch+json"}
+        async with self._session.patch(f"{self._path}/{name}", json=patch, headers=headers) as answer:
+            return answer.status, str((await answer.json()).get("message", ""))
+
+    async def allowed(self, name: str, patch: object) -> None:
+        assert await self.patch(name, patch) == (200, ""), (name, patch)
+
+    async def refused(self, name: str, patch: object) -> None:
+        """By the webhook that nobody answers. A condition that cannot be evaluated refuses with another message."""
+        status, message = await self.patch(name, patch)
+        by_webhook = f'failed calling webhook "{self._webhook}"' in message
+        assert (status, by_webhook) == (500, True), (name, patch, status, message)
+
+    async def goes(self, name: str) -> None:
+        async with self._session.delete(f"{self._path}/{name}") as answer:
+            assert answer.status == 200, await answer.text()
+        await self.allowed(name, {"metadata": {"finalizers": None}})
+        async with self._session.get(f"{self._path}/{name}") as answer:
+            assert answer.status == 404, name
+
+
+def machines_in(session: aiohttp.ClientSession) -> Objects:
+    return Objects(session, MACHINES.format("alpha"), "cluster.k8s.io/v1alpha1", "Machine", "machines.seedquota.io")
+
+
+@asynccontextmanager
+async def in_force(server: ApiServer, seed: Counting) -> AsyncIterator[None]:
+    """A user cluster's webhook, which nobody answers."""
+    async with keeping(seed.cluster):
+        await eventually(server, 500, "m1", "alpha", "system:masters")
+        yield
+
+
+async def test_without_us_a_machine_changes_in_all_that_costs_nothing_and_its_deletion_completes(
+    seed: Counting, server: ApiServer
+) -> None:
+    async with server.session() as session:
+        machines = machines_in(session)
+        await machines.create("stuck", {"spec": SPEC}, annotations={STAMP: "sealed"})
+        async with in_force(server, seed):
+            await machines.allowed("stuck", {"metadata": {"labels": {"a": "b"}, "annotations": {"example.com/a": "b"}}})
+            await machines.allowed("stuck", {"metadata": {"finalizers": ["example.com/other", FINALIZER]}})
+            await machines.allowed("stuck", {"spec": {"versions": {"kubelet": "1.34.4"}}})
+            await machines.allowed("stuck/status", {"status": {"nodeRef": {"name": "n1"}}})
+            await machines.goes("stuck")
+
+
+async def test_without_us_no_machine_changes_in_what_it_costs(seed: Counting, server: ApiServer) -> None:
+    patches: list[dict[str, object]] = [
+        {"spec": {"providerSpec": {"value": {"cloudProviderSpec": {"cpu": 64}}}}},
+        {"spec": {"providerSpec": {"value": {"cloudProviderSpec": {"cpu": "4"}}}}},
+        {"spec": {"providerSpec": {"value": {"cloudProviderSpec": {"more": {}}}}}},
+        {"spec": {"providerSpec": None}},
+        {"spec": None},
+        {"metadata": {"annotations": {STAMP: "forged"}}},
+        {"metadata": {"annotations": {STAMP: ""}}},
+        {"metadata": {"annotations": {STAMP: None}}},
+        {"metadata": {"annotations": None}},
+        {"metadata": {"finalizers": None}, "spec": {"providerSpec": {"value": {"cloudProvider": "aws"}}}},
+    ]
+    async with server.session() as session:
+        machines = machines_in(session)
+        await machines.create("sized", {"spec": SPEC}, annotations={STAMP: "sealed"})
+        async with in_force(server, seed):
+            await machines.refuses_a_new_one()
+            for patch in patches:
+                await machines.refused("sized", patch)
+            await machines.goes("sized")
+
+
+ODD: dict[str, tuple[dict[str, object], dict[str, object]]] = {
+    "no-spec": ({}, {}),
+    "empty-spec": ({"spec": {}}, {}),
+    "no-provider-spec": ({"spec": {"versions": {"kubelet": "1"}}}, {"annotations": {}}),
+    "null": ({"spec": {"providerSpec": None}}, {"annotations": None}),
+    "text": ({"spec": {"providerSpec": "text"}}, {"labels": None}),
+    "list": ({"spec": {"providerSpec": [1, 2.5, None, {"a": []}]}}, {}),
+    "many-annotations": ({"spec": SPEC}, {"annotations": {f"a{number}": "" for number in range(3_000)}}),
+    "large": ({"spec": {"providerSpec": {"value": {str(number): "a" * 100_000 for number in range(9)}}}}, {}),
+}
+
+
+async def test_without_us_odd_machines_are_told_apart_without_an_error(seed: Counting, server: ApiServer) -> None:
+    async with server.session() as session:
+        machines = machines_in(session)
+        for name, (body, metadata) in ODD.items():
+            await machines.create(name, body, **metadata)
+        async with in_force(server, seed):
+            for name in ODD:
+                await machines.refused(name, {"spec": {"providerSpec": {"value": {"cpu": 64}}}})
+                await machines.refused(name, {"metadata": {"annotations": {STAMP: "forged"}}})
+                await machines.allowed(name, {"metadata": {"labels": {"a": "b"}, "annotations": {"a.com/a": "b"}}})
+                await machines.allowed(name, {"spec": {"versions": {"kubelet": "2"}}})
+                await machines.goes(name)
+
+
+def cluster_api_crd(kind: str) -> manifests.Manifest:
+    """As Cluster API's, and takes any spec, also one that is no object."""
+    crd: Any = infrastructure_crd(kind, "v1beta2")
+    approved = {"api-approved.kubernetes.io": "unapproved, for a test"}
+    crd["metadata"] = {"name": f"{kind.lower()}s.cluster.x-k8s.io", "annotations": approved}
+    crd["spec"]["group"] = "cluster.x-k8s.io"
+    properties = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+    properties["spec"] = {"x-kubernetes-preserve-unknown-fields": True, "nullable": True}
+    if kind == "MachinePool":
+        scale = {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"}
+        crd["spec"]["versions"][0]["subresources"]["scale"] = scale
+    return dict(crd)
+
+
+def cluster_api_wanted() -> WebhookConfiguration:
+    return cluster_api.desired(
+        base_url=NOWHERE, token=TOKEN, ca_bundle=CA, timeout_seconds=3, break_glass_group="seedquota:break-glass"
+    )
+
+
+async def test_without_us_cluster_apis_machines_change_in_what_costs_nothing_and_their_deletion_completes(
+    server: ApiServer, admin: Cluster
+) -> None:
+    await manifests.apply(server, [cluster_api_crd("Machine"), cluster_api_crd("MachinePool")])
+    reference = {"apiGroup": "infrastructure.cluster.x-k8s.io", "kind": "VSphereMachine", "name": "small"}
+    spec = {"clusterName": "c1", "infrastructureRef": reference, "failureDomain": "a"}
+    path, version = "/apis/cluster.x-k8s.io/v1beta2/namespaces/alpha", "cluster.x-k8s.io/v1beta2"
+    async with server.session() as session:
+        machines = Objects(session, f"{path}/machines", version, "Machine", cluster_api.WEBHOOK)
+        pools = Objects(session, f"{path}/machinepools", version, "MachinePool", cluster_api.WEBHOOK)
+        await machines.create("m", {"spec": spec})
+        await machines.create("bare", {})
+        await machines.create("text", {"spec": "text"})
+        await machines.create("null", {"spec": None})
+        await pools.create("p", {"spec": {"clusterName": "c1", "replicas": 2, "template": {"spec": spec}}})
+        async with keeping(admin, cluster_api_wanted):
+            async with asyncio.timeout(30):
+                while (await machines.patch("bare", {"spec": {"clusterName": str(time.monotonic())}}))[0] != 500:
+                    await asyncio.sleep(0.02)
+            await machines.refuses_a_new_one()
+            await pools.refuses_a_new_one()
+            for changed in ("clusterName", "infrastructureRef", "failureDomain"):
+                await machines.refused("m", {"spec": {changed: None}})
+                await pools.refused("p", {"spec": {"template": {"spec": {changed: None}}}})
+            await machines.refused("m", {"spec": {"infrastructureRef": {"name": "large"}}})
+            await pools.refused("p", {"spec": {"replicas": 3}})
+            await pools.refused("p", {"spec": {"replicas": None}})
+            await pools.refused("p/scale", {"spec": {"replicas": 3}})
+            for name in ("text", "null"):
+                await machines.refused(name, {"metadata": {"labels": {"a": "b"}}})
+            for objects, name in ((machines, "m"), (machines, "bare"), (pools, "p")):
+                await objects.allowed(name, {"metadata": {"labels": {"a": "b"}}, "spec": {"providerID": "a://b"}})
+                await objects.allowed(f"{name}/status", {"status": {"phase": "Deleting"}})
+                await objects.goes(name)

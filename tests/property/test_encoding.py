@@ -21,6 +21,7 @@ reservations = st.builds(
     earlier=lists,
     claims=st.integers(1, 10**6),
     replaces=names,
+    request=names,
 )
 small = st.integers(0, 2**53)
 accounts = st.builds(
@@ -34,8 +35,11 @@ accounts = st.builds(
     returned=lists,
     used=st.dictionaries(names, lists, max_size=3),
     reserved=lists,
-    reservations=st.dictionaries(names, reservations, max_size=5),
+    reservations=st.dictionaries(names, reservations, max_size=5).map(
+        lambda by_uid: {(kept.source, uid): kept for uid, kept in by_uid.items()}
+    ),
     ask=st.builds(Ask, number=small, first=lists, wanted=lists),
+    held_back=st.lists(names, max_size=3).map(tuple),
 )
 
 

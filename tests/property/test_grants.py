@@ -110,9 +110,9 @@ class Escrow(RuleBasedStateMachine):
     @rule(name=seeds)
     def count(self, name: str) -> None:
         seed = self.seeds[name]
-        gone = [uid for uid in seed.account.reservations if uid not in seed.objects]
+        gone = [key for key in seed.account.reservations if key[1] not in seed.objects]
         counted = seed.count(seed.account)
-        seed.account = accounts.release(counted, EPOCH, {uid: counted.reservations[uid] for uid in gone})
+        seed.account = accounts.release(counted, EPOCH, {key: counted.reservations[key] for key in gone})
         seed.publish()
 
     @rule(name=seeds, position=positions)
@@ -129,7 +129,7 @@ class Escrow(RuleBasedStateMachine):
     def _obey(self, seed: Seed, grant: Grant) -> None:
         account = seed.account
         if accounts.answers(account, grant):
-            gone = {uid: kept for uid, kept in account.reservations.items() if uid not in seed.objects}
+            gone = {key: kept for key, kept in account.reservations.items() if key[1] not in seed.objects}
             account = accounts.release(seed.count(account), EPOCH, gone)
             seed.account = accounts.reopen(account, EPOCH, grant)
         elif accounts.needs_fence(account, grant):

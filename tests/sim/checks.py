@@ -8,14 +8,16 @@ act on, and comes down when everybody has heard (`tighten`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import NamedTuple
 
 from common import account as accounts
-from common import grants, resources, surge
+from common import grants, quantity, resources, surge
 from common.account import Account, Grant, Reservation
 from common.grants import Holding, MasterLedger, Report
 from common.resources import ResourceList
 from seed.catalog import Quota
+from tests.sim.servers import name_of
 
 
 class Violation(AssertionError):
@@ -63,10 +65,9 @@ class Wish:
 
 class Thing:
     """One object that costs. `admitted` by quota uid: what it was admitted for. `reserved`: the last of its generations
-    that needed a reservation. `resurrected`: it was deleted, and a restore brought it back under its uid; who is told
-    late of its deletion takes that for the end of it."""
+    that needed a reservation. `uid` is its name everywhere (servers.uid_of)."""
 
-    __slots__ = ("admitted", "cost", "generation", "reserved", "resurrected", "size", "source", "uid", "wishes")
+    __slots__ = ("admitted", "cost", "generation", "reserved", "size", "source", "uid", "wishes")
 
     def __init__(self, uid: str, source: str) -> None:
         self.uid = uid
@@ -74,24 +75,34 @@ class Thing:
         self.size: ResourceList | None = None
         self.generation = 0
         self.reserved = 0
-        self.resurrected = False
         self.admitted: dict[str, ResourceList] = {}
         self.wishes: list[Wish] = []
         self.cost: dict[str, ResourceList] = {}
 
 
+class Told(NamedTuple):
+    """By what a seed may refuse: the most that it used itself since it was asked, and that the others did as far as the
+    master has told it since half a second before; None if he has not."""
+
+    own: Mapping[str, int]
+    elsewhere: Mapping[str, int] | None
+
+
 class Truth:
-    def __init__(self) -> None:
+    def __init__(self, things: Mapping[str, Thing]) -> None:
+        self._things = things
         self.totals: dict[str, dict[str, int]] = {}  # by quota uid
         self.limits: dict[str, ResourceList] = {}
         self.ceiling: dict[str, dict[str, int]] = {}
         self.clean: dict[str, bool] = {}  # nothing has happened that excuses grants past the limit
-        self.durable: dict[tuple[str, str], Reservation] = {}
+        self.durable: dict[tuple[str, str], Reservation] = {}  # by quota uid and name of what it is for
         self.doubted: set[str] = set()  # lives of ledgers and accounts that a restore has set back
         self.ledgers: dict[str, MasterLedger] = {}
         self.accounts: dict[tuple[str, str], Account] = {}  # by quota uid and seed
-        self.replaced: dict[tuple[str, str], str] = {}  # by quota uid and the one that was lent to
-        self.things: dict[str, Thing] = {}
+        self.replaced: dict[tuple[str, str], str] = {}  # by quota uid and name of what it was lent to
+        self.history: dict[tuple[str, str], list[tuple[int, Account]]] = {}  # likewise: all that were, numbered
+        self.writes = 0
+        self.excused: set[str] = set()  # quotas of which an account or the ledger may not know what was lent
         self.used: dict[tuple[str, str], ResourceList] = {}  # by quota uid and seed: the most that was ever reported
         self.answered: dict[tuple[str, str, str], int] = {}  # nonces answered to a seed, and what was seen then
         self.admitted = 0
@@ -121,29 +132,32 @@ class Truth:
                 ceiling[name] = max(ceiling[name], limit)
         self.limits[uid] = limits
 
-    def tighten(self, uid: str, things: Mapping[str, Thing]) -> None:
-        """Everybody has heard the limits: what is past the limit, or stands past the surge, can only become less."""
+    def tighten(self, uid: str) -> None:
+        """Everybody has heard the limits: what is past the limit, or stands past the surge, can only become less. A
+        surge that is not there any more is none, but for what stands on it."""
         self.check(uid)
         total, ceiling, limits = self.totals[uid], self.ceiling[uid], self.limits[uid]
+        before = dict(ceiling)
+        withdrawn = {name: 0 for name in ceiling if name.startswith(surge.PREFIX) and name not in limits}
         for name in [name for name in ceiling if name not in limits]:
             del ceiling[name]
-        for name, limit in limits.items():
+        for name, limit in (limits | withdrawn).items():
             if name.startswith(surge.PREFIX):
-                standing = self.on_surge(uid, name.removeprefix(surge.PREFIX))
+                standing = self._on_surge(uid, name.removeprefix(surge.PREFIX))
             else:
-                lent = self._beside(uid, name, things) if surge.PREFIX + name in limits else 0
+                lent = self._beside(uid, name) if surge.PREFIX + name in limits | withdrawn else 0
                 standing = total.get(name, 0) - lent
             lowest = max(limit, standing)
-            ceiling[name] = min(ceiling.get(name, lowest), lowest)
+            if lowest or name in limits:
+                ceiling[name] = min(before.get(name, lowest), lowest)
         self.check(uid)
 
-    def covered(self, uid: str) -> bool:
+    def covered(self, uid: str, use_of: Callable[[Account], ResourceList] = accounts.use) -> bool:
         """The master has heard of all use: what came before its resource had a limit is beyond what its seed holds."""
         ledger = self.ledgers.get(uid)
         for seed, holding in ledger.seeds.items() if ledger is not None else ():
             account, held = self.accounts.get((uid, seed)), grants.held(holding)
-            use = _used(account) if account is not None else {}
-            on_surge = surge.beyond(held)
+            use, on_surge = use_of(account) if account is not None else {}, surge.beyond(held)
             if any(use.get(name, 0) > held.get(name, 0) + on_surge.get(name, 0) for name in self.limits[uid]):
                 return False
         return ledger is not None
@@ -152,11 +166,11 @@ class Truth:
         """Something happened after which the master may have to cover more than the limit."""
         for uid in self.clean:
             self.clean[uid] = False
+        self.excused.update(self.clean)
 
     # What exists, and what may come ----------------------------------------------------------------------------------
 
     def recount(self, thing: Thing) -> None:
-        self.things[thing.uid] = thing
         uids = {*thing.cost, *thing.admitted}
         for wish in thing.wishes:
             uids.update(wish.after)
@@ -204,6 +218,43 @@ class Truth:
             self.excuse()
         self.recount(thing)
 
+    def used_since(self, uid: str, seed: str, number: int) -> dict[str, int]:
+        """The most that was counted and reserved there, as far as it was durable, since so many writes were done."""
+        most: ResourceList = {}
+        for at, account in reversed(self.history.get((uid, seed), [])):
+            most = resources.maximum(most, accounts.use(account))
+            if at <= number:
+                break
+        return dict(most)
+
+    def refused(self, uid: str, told: Told, need: ResourceList, causes: Iterable[tuple[str, str]]) -> None:
+        """With 403 and these causes. Each must add up, and one of those of the limit (and of the surge, where that was
+        asked for too) must be so by what is durable on that seed, and by what the others had told the master when he
+        answered, at most half a second ago."""
+        justified, named = set(), set()
+        for name, text in causes:
+            numbers = _numbers(text)
+            requested, used, limited = numbers["requested"], numbers["used"], numbers["limited"]
+            named.add(name)
+            if used + requested <= limited:
+                raise self._broken(f"a refusal that does not add up: {name} of {uid}: {text}")
+            if requested != need.get(name.removeprefix(surge.PREFIX), 0):
+                raise self._broken(f"a refusal of what was not asked for: {name} of {uid}: {text}, not {need}")
+            use = told.own.get(name, 0) + (told.elsewhere or {}).get(name, 0)
+            if requested > limited - use:
+                justified.add(name)
+        kinds = [{name for name in named if not name.startswith(surge.PREFIX)}]
+        if len(named) > len(kinds[0]):
+            kinds.append(named - {name.removeprefix(surge.PREFIX) for name in named if name.startswith(surge.PREFIX)})
+        if not all(kind & justified for kind in kinds):
+            raise self._broken(
+                f"refused although there is room in {uid}: {dict(causes)}; {told.own} used there, and "
+                f"{told.elsewhere} elsewhere by what the master has told lately"
+            )
+
+    def unasked(self, thing: Thing, quotas: Collection[str]) -> Violation:
+        return self._broken(f"{thing.uid} was admitted, and not all of {sorted(quotas)} were asked")
+
     def check(self, uid: str) -> None:
         total, ceilings = self.totals[uid], self.ceiling[uid]
         for name, ceiling in ceilings.items():
@@ -212,24 +263,24 @@ class Truth:
                 continue
             extra = ceilings.get(surge.PREFIX + name, 0)
             if extra and self.clean[uid]:
-                extra = min(extra, self.lent(uid, name))
+                extra = min(extra, self._beside(uid, name))
             if extra and admitted > ceiling:
-                extra = min(extra, self.beside_older(uid, name))
+                extra = min(extra, self._beside_older(uid, name))
             if admitted > ceiling + extra:
                 raise self._broken(f"{admitted} {name} of {uid} admitted, the limit is {ceiling} and {extra} of surge")
 
-    def beside_older(self, uid: str, name: str) -> int:
+    def _beside_older(self, uid: str, name: str) -> int:
         """What was lent and has its older one beside it, of which each counts once; or stands on its loan for want of a
         place."""
-        there = (account.reservations for (quota, _), account in self.accounts.items() if quota == uid)
-        loans = {new for reservations in there for new, kept in reservations.items() if kept.replaces}
+        there = (account for (quota, _), account in self.accounts.items() if quota == uid)
+        loans = {name_of(*key) for account in there for key, kept in account.reservations.items() if kept.replaces}
         beside: dict[str, int] = {}
         for (quota, new), older in self.replaced.items():
-            if quota != uid or new not in self.things:
+            if quota != uid or new not in self._things:
                 continue
-            replaced = self.things.get(older)
+            replaced = self._things.get(older)
             if new in loans or (replaced is not None and replaced.size is not None):
-                beside[older] = max(beside.get(older, 0), self.things[new].cost.get(uid, {}).get(name, 0))
+                beside[older] = max(beside.get(older, 0), self._things[new].cost.get(uid, {}).get(name, 0))
         return sum(beside.values())
 
     def lent(self, uid: str, name: str) -> int:
@@ -237,32 +288,34 @@ class Truth:
         name = surge.PREFIX + name
         return sum(account.reserved.get(name, 0) for (quota, _), account in self.accounts.items() if quota == uid)
 
-    def on_surge(self, uid: str, name: str) -> int:
-        """What is lent, and what its seeds have beyond what they hold."""
+    def _on_surge(self, uid: str, name: str) -> int:
+        """What is lent, and what its seeds use beyond what they hold."""
         there = (account for (quota, _), account in self.accounts.items() if quota == uid)
         return self.lent(uid, name) + sum(_under(_used(each), accounts.held(each)).get(name, 0) for each in there)
 
-    def _beside(self, uid: str, name: str, things: Mapping[str, Thing]) -> int:
+    def _beside(self, uid: str, name: str) -> int:
         """As `lent`, of what there is beside what it replaces: that one of both has gone its account may not know."""
-        lent = 0
+        lent, things = 0, self._things
         for (quota, _), account in self.accounts.items():
-            for new, reservation in account.reservations.items() if quota == uid else ():
-                replaced = things.get(reservation.replaces)
-                if new in things and replaced is not None and replaced.size is not None:
+            for (source, new_uid), reservation in account.reservations.items() if quota == uid else ():
+                replaced = things.get(name_of(source, reservation.replaces))
+                if (new := name_of(source, new_uid)) in things and replaced is not None and replaced.size is not None:
                     there = things[new].cost.get(uid, {}).get(name, 0)
                     lent += min(reservation.amount.get(surge.PREFIX + name, 0), there)
         return lent
 
-    def loans_end(self, uid: str, seed: str, after: Account) -> None:
+    def _loans_end(self, uid: str, seed: str, after: Account) -> None:
         """Those that the account has now and not `after`. What there is past the limit without having been admitted may
         go while a rollout puts in its place what was admitted: there is no more than before."""
-        before = self.accounts.get((uid, seed))
+        things, before = self._things, self.accounts.get((uid, seed))
         if before is None or before.reservations is after.reservations:
             return
         ended = [
-            (self.things[new].cost.get(uid, {}), kept.amount)
-            for new, kept in before.reservations.items()
-            if kept.replaces and new in self.things and new not in after.reservations
+            (things[name_of(*key)].cost.get(uid, {}), kept.amount)
+            for key, kept in before.reservations.items()
+            if kept.replaces
+            and name_of(*key) in things
+            and ((still := after.reservations.get(key)) is None or not still.replaces)
         ]
         if not ended:
             return
@@ -295,20 +348,64 @@ class Truth:
                 raise self._broken(f"account of {uid} on {seed}: sequence {before.sequence}, then {after.sequence}")
             if after.epoch < before.epoch:
                 raise self._broken(f"account of {uid} on {seed}: epoch {before.epoch}, then {after.epoch}")
+        lends = False
         if before is None or after.reservations is not before.reservations:
             known = before.reservations if before is not None else {}
-            replaced = [kept.replaces for kept in after.reservations.values() if kept.replaces]
+            replaced = [(kept.source, kept.replaces) for kept in after.reservations.values() if kept.replaces]
             if len(replaced) > len(set(replaced)):
                 raise self._broken(f"account of {uid} on {seed}: two replace the same one, of {replaced}")
-            for name, reservation in after.reservations.items():
-                if known.get(name) is not reservation:
+            for key, reservation in after.reservations.items():
+                if known.get(key) is not reservation:
+                    self.durable[uid, name_of(*key)] = reservation
                     if reservation.replaces:
                         self.loans += 1
-                        self.replaced[uid, name] = reservation.replaces
-                    self.durable[uid, name] = reservation
-        self.loans_end(uid, seed, after)
-        self.accounts[uid, seed] = after
+                        self.replaced[uid, name_of(*key)] = name_of(reservation.source, reservation.replaces)
+                        lends = True
+        self.known(uid, seed, after)
+        if lends:
+            self._lends(uid)
         self._compare(uid, seed, after)
+
+    def known(self, uid: str, seed: str, account: Account) -> None:
+        """What is durable from now on, by a write or by a restore."""
+        self._loans_end(uid, seed, account)
+        self.accounts[uid, seed] = account
+        self.writes += 1
+        self.history.setdefault((uid, seed), []).append((self.writes, account))
+
+    def _lends(self, uid: str) -> None:
+        """Nothing is lent beyond the surge, nor while more stands on it than it is by now."""
+        if uid in self.excused:
+            return
+        for name, most in self.ceiling[uid].items():
+            if name.startswith(surge.PREFIX) and (lent := self._standing(uid, name)) > most:
+                raise self._broken(f"{lent} {name} of {uid} lent, the surge is {most}")
+        for name in {name for kept in self._loans(uid) for name in kept.amount if name.startswith(surge.PREFIX)}:
+            if name not in self.ceiling[uid]:
+                raise self._broken(f"{name} of {uid} is lent, and there is no such surge")
+
+    def _loans(self, uid: str) -> list[Reservation]:
+        """Of what there is or may come."""
+        accounts_of = (account for (quota, _), account in self.accounts.items() if quota == uid)
+        return [
+            kept
+            for account in accounts_of
+            for key, kept in account.reservations.items()
+            if kept.replaces and name_of(*key) in self._things
+        ]
+
+    def _standing(self, uid: str, name: str) -> int:
+        return sum(kept.amount.get(name, 0) for kept in self._loans(uid))
+
+    def obeyed(self, uid: str, seed: str, before: Account, after: Account, limits: Mapping[str, int]) -> None:
+        """Who has heard of a limit claims nothing past it, before or after what else the same write counts."""
+        if after.reservations is before.reservations:
+            return
+        both = (resources.minimum(used, after.used.get(source, {})) for source, used in before.used.items())
+        least = resources.add(resources.total(both), after.reserved)
+        for name, limit in limits.items():
+            if least.get(name, 0) > limit and _claims_more(before, after, name):
+                raise self._broken(f"{seed} reserves {name} of {uid} past the limit of {limit} that it has heard of")
 
     def counted(self, uid: str, epoch: int, term: int) -> None:
         if term < epoch:
@@ -340,6 +437,8 @@ class Truth:
             for seed in more_granted(before, after) if after.learning else ():
                 if not self._covers(uid, seed, before.seeds[seed], after.seeds[seed]):
                     raise self._broken(f"ledger of {uid} grants while it is learning")
+            for seed in more_granted(before, after):
+                self._covers_what_is_there(uid, seed, before.seeds[seed], after)
         self.ledgers[uid] = after
         if self.clean.get(uid):
             limits = self.ceiling[uid]
@@ -349,6 +448,24 @@ class Truth:
         for seed in after.seeds:
             if (account := self.accounts.get((uid, seed))) is not None:
                 self._compare(uid, seed, account)
+
+    def _covers_what_is_there(self, uid: str, seed: str, before: Holding, after: MasterLedger) -> None:
+        """Past the limit nothing is granted but what was used there since as much was returned as the ledger knows."""
+        holding, ceiling = after.seeds[seed], self.ceiling.get(uid, {})
+        if holding.account in self.doubted or after.incarnation in self.doubted:
+            return
+        granted, held = grants.outstanding(after), grants.held(holding)
+        for name, amount in holding.granted.items():
+            if amount == before.granted.get(name, 0) or granted[name] <= ceiling.get(name, granted[name]):
+                continue
+            since = [
+                account
+                for _, account in self.history.get((uid, seed), ())
+                if account.incarnation == holding.account
+                and account.returned.get(name, 0) >= holding.returned.get(name, 0)
+            ]
+            if since and held[name] > max(accounts.use(account).get(name, 0) for account in since):
+                raise self._broken(f"{held[name]} {name} of {uid} cover what {seed} gave back")
 
     def _covers(self, uid: str, seed: str, before: Holding, after: Holding) -> bool:
         """Nothing is granted but what is used there."""
@@ -362,7 +479,7 @@ class Truth:
         """Only what is free is returned or reserved, before what else the same write counts."""
         if after.fenced or before.fenced or (after.returned is before.returned and after.reserved is before.reserved):
             return
-        used, used_before = _occupied(after), _occupied(before)
+        used, used_before = (with_surge(_used(each), accounts.held(each)) for each in (after, before))
         claimed = resources.add(resources.total(before.used.values()), after.reserved)
         for name, granted in after.granted.items():
             returned = after.returned.get(name, 0)
@@ -451,16 +568,24 @@ def _held(account: Account) -> dict[str, int]:
     return resources.maximum(held, resources.subtract(used, _under(used, held)))
 
 
-def _occupied(account: Account) -> dict[str, int]:
-    used = _used(account)
-    under = _under(used, accounts.held(account))
-    return resources.add(used, {surge.PREFIX + name: amount for name, amount in under.items()})
+def with_surge(used: ResourceList, held: ResourceList) -> dict[str, int]:
+    """... and the surge under it."""
+    return resources.add(used, {surge.PREFIX + name: amount for name, amount in _under(used, held).items()})
+
+
+def _claims_more(before: Account, after: Account, name: str) -> bool:
+    """Beyond what was reserved for the same object; a loan that ends does not claim what it becomes."""
+    return any(
+        kept.amount.get(name, 0) > (known.amount.get(name, 0) if known is not None else 0)
+        for key, kept in after.reservations.items()
+        if (known := before.reservations.get(key)) is not kept and not (known is not None and known.replaces)
+    )
 
 
 def _claims(before: Account, after: Account, name: str) -> bool:
     return any(
-        kept.amount.get(name, 0) and before.reservations.get(uid) is not kept
-        for uid, kept in after.reservations.items()
+        kept.amount.get(name, 0) and before.reservations.get(key) is not kept
+        for key, kept in after.reservations.items()
     )
 
 
@@ -475,3 +600,9 @@ def more_granted(before: MasterLedger, after: MasterLedger) -> list[str]:
         and (known.account, known.nonce) == (holding.account, holding.nonce)
         and any(amount > known.granted.get(name, 0) for name, amount in holding.granted.items())
     ]
+
+
+def _numbers(cause: str) -> dict[str, int]:
+    """What a cause says: "requested cpu=1, used cpu=2, limited cpu=2"."""
+    words = (part.split(" ") for part in cause.split(", "))
+    return {word: quantity.parse(amount.partition("=")[2]) for word, amount in words}

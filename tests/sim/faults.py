@@ -29,6 +29,7 @@ NAMES = (
     "seeds",  # seeds added, removed
     "lost",  # seeds declared lost
     "clusters",  # user clusters made and deleted
+    "projects",  # Projects, or their copies, deleted and made again
     "master",  # crashes of the master
 )
 ALWAYS = ("updates", "repeats", "deletes", "never", "slow", "rollouts")  # not faults, but drawn in the same way

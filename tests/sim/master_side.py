@@ -23,6 +23,7 @@ from master.quota_state import Run, SeedAccount
 from seed.catalog import OutOfReach
 from seed.ledger.store import ConflictError
 from tests.sim import servers
+from tests.sim.checks import with_surge
 from tests.sim.loop import Loop
 from tests.sim.network import Network, Process
 from tests.sim.seed_side import LEASE_DURATION, RENEW_DEADLINE, RETRY, at_once
@@ -71,6 +72,7 @@ class Link:
 
     def __init__(self) -> None:
         self.copies: dict[str, Copy] = {}
+        self.projects: dict[str, str] = {}
         self.at = 0
         self.listed = False
         self.run = 0  # the run of its watch: it breaks when the seed's API server goes down
@@ -81,10 +83,30 @@ class Link:
 Shown = tuple[Grant, ResourceList, tuple[OutOfReach, ...], bool, bool, int]
 
 
+class Usage(dict[str, int]):
+    """What all use together, and what was known when that was summed up."""
+
+    def __init__(self, use: ResourceList, facts: list[SeedFacts], ledger: MasterLedger) -> None:
+        super().__init__(use)
+        self._facts = facts
+        self._ledger = ledger
+
+    def but(self, seed: str) -> dict[str, int]:
+        """What the other seeds had said, and the surge under it; of one that has said nothing yet, what it holds."""
+        said = {
+            fact.name: with_surge(resources.add(fact.report.used, fact.report.reserved), grants.held(holding))
+            if fact.report is not None and not grants.is_late(holding, fact.report)
+            else resources.at_least_zero(grants.held(holding))
+            for fact in self._facts
+            if fact.name != seed and (holding := self._ledger.seeds.get(fact.name)) is not None
+        }
+        return resources.total(said.values())
+
+
 class QuotaMemory:
     def __init__(self) -> None:
         self.ledger: MasterLedger | None = None
-        self.known: MasterLedger | None = None  # as it was last known to be durable, while that is in doubt
+        self.known: MasterLedger | None = None  # what is in the ledger that is read next; None: not in doubt
         self.version: int | None = None
         self.heard: dict[str, Heard] = {}
         self.wanted: dict[str, Shown] = {}  # what each seed's copy shall show
@@ -139,6 +161,7 @@ class MasterReplica(Process):
         )
         self.quotas = dict(api.quotas)
         self.seeds = dict(api.seeds)
+        self.projects = dict(api.projects)
         self.at = len(api.events)
         self._shows = shows
         self._token = token
@@ -152,7 +175,7 @@ class MasterReplica(Process):
         for place in range(self.at, upto):
             what, name = self.api.events[place]
             value = self.api.values[place]
-            cache: dict[str, Any] = self.quotas if what == "quota" else self.seeds
+            cache: dict[str, Any] = {"quota": self.quotas, "seed": self.seeds, "project": self.projects}[what]
             if value is None:
                 cache.pop(name, None)
             else:
@@ -180,6 +203,7 @@ class MasterReplica(Process):
             link.run, link.listed = api.outages, False
         if not link.listed:
             link.copies = {name: copy for name, (copy, _) in api.copies.items()}
+            link.projects = dict(api.projects)
             link.at, link.listed = len(api.events), True
             for copy in link.copies.values():
                 self._hear(term, seed, copy, None)
@@ -194,6 +218,10 @@ class MasterReplica(Process):
                 else:
                     link.copies[name] = both[0]
                     self._hear(term, seed, both[0], (0, link.run))
+            elif what == "project":
+                link.projects.pop(name, None)
+                if (organization := api.values[place]) is not None:
+                    link.projects[name] = organization
         link.at = upto
 
     def _hear(self, term: Term, seed: str, copy: Copy, run: Run | None) -> None:
@@ -253,6 +281,17 @@ class MasterReplica(Process):
             return True
         return self._publish(term, name, seed)
 
+    def sync_project(self, name: str, seed: str) -> bool:
+        term = self.term
+        link = term.links.get(seed) if term is not None else None
+        if link is None or not link.listed or self.seeds.get(seed) in (None, "Lost") or not link.connected:
+            return False
+        api, organization = self.apis[seed], self.projects.get(name)
+        if organization == link.projects.get(name):
+            return False
+        self.network.post(f"project {name} to {seed}", self, api, lambda: api.write_project(name, organization))
+        return True
+
     def _write(self, api: servers.Seed, spec: Spec) -> None:
         both = api.copies.get(spec.key.name)
         if both is not None and both[0].key == spec.key:
@@ -275,7 +314,6 @@ class MasterReplica(Process):
         try:
             await self._decide_with(term, spec, memory)
         except (ApiError, ConflictError):
-            memory.known, memory.ledger = memory.ledger or memory.known, None
             self.loop.call_later(POLL_ASK, term.due.__setitem__, spec.key.name, None)
         except Exception as error:  # noqa: BLE001 (the schedule fails by it)
             self.error = error
@@ -287,10 +325,12 @@ class MasterReplica(Process):
         if memory.ledger is None:
             memory.ledger, memory.version = await self._load(spec)
         now = self.loop.time()
-        known, memory.known = memory.known, None
         before = memory.ledger
-        if known is not None and grants.went_back(before, known):
-            before = decision.forgotten(before, self._token())
+        if memory.known is not None:
+            if grants.went_back(before, memory.known):
+                before = decision.forgotten(before, self._token())
+            else:
+                memory.known = None
         facts = [
             memory.heard.setdefault(seed, Heard()).facts(
                 seed, self.seeds.get(seed), term.links.get(seed) or Link(), now
@@ -305,12 +345,13 @@ class MasterReplica(Process):
         if ledger != memory.ledger:
             await self._persist(spec.key.name, memory, uid, ledger)
             self._note(spec, ledger)
+        memory.known = None
         for fact in facts:
             if (heard := memory.heard.get(fact.name)) is not None:
                 heard.taken_up(fact.shown)
         if all(fact.heard for fact in facts if fact.present):
             self._settle(term, uid)
-        self._show(term, spec, memory, decided)
+        self._show(term, spec, memory, decided, facts)
         allotment = decided.allotment
         asking = any(
             seat.asking and seat.seed not in allotment.answered and seat.seed not in allotment.draining
@@ -324,9 +365,15 @@ class MasterReplica(Process):
 
     async def _persist(self, name: str, memory: QuotaMemory, uid: str, ledger: MasterLedger) -> None:
         api, version = self.api, memory.version
-        memory.version = await self.network.call(
-            f"save ledger {name}", self, api, lambda: api.save(uid, ledger, version), away("master")
-        )
+        try:
+            memory.version = await self.network.call(
+                f"save ledger {name}", self, api, lambda: api.save(uid, ledger, version), away("master")
+            )
+        except (ApiError, ConflictError):
+            assert memory.ledger is not None, "a decision begins with a ledger"
+            memory.known = memory.known or grants.certain(memory.ledger, ledger)
+            memory.ledger = None
+            raise
         memory.ledger = ledger
 
     async def _load(self, spec: Spec) -> tuple[MasterLedger, int]:
@@ -366,11 +413,10 @@ class MasterReplica(Process):
             if seed in allotment.grants:
                 heard.granted = (now, heard.report.sequence)
 
-    def _show(self, term: Term, spec: Spec, memory: QuotaMemory, decided: Decision) -> None:
+    def _show(self, term: Term, spec: Spec, memory: QuotaMemory, decided: Decision, facts: list[SeedFacts]) -> None:
         ledger = decided.ledger
-        use = dict.fromkeys(spec.limits, 0) | resources.total(
-            resources.only(seat.use, spec.limits) for seat in decided.seats
-        )
+        total = resources.total(resources.only(seat.use, spec.limits) for seat in decided.seats)
+        use = Usage(dict.fromkeys(spec.limits, 0) | total, facts, ledger)
         for seed in ledger.seeds:
             heard = memory.heard.setdefault(seed, Heard())  # it may have been forgotten while the ledger was written
             seen, unbroken = heard.remembered
@@ -418,4 +464,4 @@ def _showing(api: servers.Seed, copy: Copy, shown: Shown) -> Callable[[], None]:
 def _delete(api: servers.Seed, name: str, uid: str) -> None:
     both = api.copies.get(name)
     if both is not None and both[0].key.uid == uid:
-        api.delete_copy(name)
+        api.delete_copy(name, released=True)

@@ -5,13 +5,14 @@ schedules for the rule to matter, so that few are needed; `scene` is in which or
 
 Not in the list, since they break nothing that is promised: to believe late reports (what grows is merged by maximum,
 the rest is said again), and to believe that a seed that comes holds nothing (it fences itself and tells what it holds;
-past the limit, that is recalled in the message that opens it); to withdraw a creation that another request relies on
-(no API server asks twice, docs/guarantees.md).
+past the limit, that is recalled in the message that opens it). Nor what only takes time, such as the order in which
+reservations are looked at: quiet lasts for long enough.
 """
 
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -21,21 +22,22 @@ import msgspec
 
 from common import account as accounts
 from common import grants, loans, resources, surge
-from common.account import Account, Ask, Grant, Reservation
+from common.account import Account, Ask, Grant, Reservation, Reserving
 from common.grants import Holding, MasterLedger, Report
 from common.kube.lease import Lease, LeaseObject
 from master import allotment, decision
 from master.allotment import Allotment
 from master.demand import lacking
 from master.table import Table
-from seed import evidence, tending
+from seed import evidence, shortage, tending, verdict
 from seed.accounts import Accounts
 from seed.admission import Admission
 from seed.counting import Counting, _forgetting
 from seed.ledger import writer
 from seed.ledger.store import StoreUnavailableError
 from seed.ledger.writer import AccountWriter
-from seed.shortage import Shortage
+from seed.shortage import Answer, Shortage
+from seed.tally import Tally
 from tests.sim import scenes, schedule, servers
 from tests.sim.checks import Violation
 from tests.sim.master_side import MasterReplica
@@ -157,7 +159,7 @@ def never_give_back(account: Account, _grant: Grant) -> Account:
 def drop_all_of_a_source(
     account: Account, epoch: int, source: str, used: Mapping[str, int], seen: Mapping[str, int], gone: object = ()
 ) -> Account:
-    every = {uid: 1 << 40 for uid, kept in account.reservations.items() if kept.source == source}
+    every = dict.fromkeys(accounts.of_source(account, source), 1 << 40)
     return _count(account, epoch, source, used, every)
 
 
@@ -181,6 +183,7 @@ def an_update_rides_on_the_creation(known: Reservation, wanted: Reservation) -> 
         amount=resources.add(known.amount, extra),
         generation=max(known.generation, wanted.generation),
         claims=known.claims + 1,
+        request=wanted.request,
     )
     return after, extra
 
@@ -235,6 +238,34 @@ def cover_what_stands_on_surge(table: Table) -> None:
         table.grant(seat, table.beyond(seat))
 
 
+def a_loan_never_ends(
+    account: Account, epoch: int, source: str, used: Any, seen: Any, gone: Any, sizes: Any, present: Any
+) -> Account:
+    return _on_surge(account, epoch, source, used, seen, gone, sizes, loans.of_source(account, source), _count)
+
+
+def a_loan_waits_for_its_own_place(
+    account: Account, epoch: int, source: str, used: Any, seen: Any, gone: Any, sizes: Any, present: Any
+) -> Account:
+    stand = [uid for uid, kept in loans.of_source(account, source).items() if kept.replaces in present]
+
+    def count(account: Account, epoch: int, source: str, used: Any, seen: Any, gone: Any) -> Account:
+        ending = {uid: size for uid, size in sizes.items() if uid not in stand}
+        return _count_loans(account, epoch, source, used, seen, gone, ending, present)
+
+    return _on_surge(account, epoch, source, used, seen, gone, sizes, stand, count)
+
+
+def _on_surge(
+    account: Account, epoch: int, source: str, used: Any, seen: Any, gone: Any, sizes: Any, uids: Any, count: Any
+) -> Account:
+    standing = [uid for uid in uids if uid in sizes]
+    used = resources.subtract(used, resources.total(sizes[uid] for uid in standing))
+    seen = {uid: generation for uid, generation in seen.items() if uid not in standing}
+    after: Account = count(account, epoch, source, used, seen, gone)
+    return after
+
+
 # The seed's programs ---------------------------------------------------------------------------------------------
 
 
@@ -277,7 +308,38 @@ def blind_write(self: servers.Seed, key: servers.Key, account: Account, version:
 
 
 def age_of_the_first_claim(account: Account, known: evidence.FirstSeen, now: float) -> evidence.FirstSeen:
-    return {uid: (kept, known[uid][1] if uid in known else now) for uid, kept in account.reservations.items()}
+    return {key: (kept, known[key][1] if key in known else now) for key, kept in account.reservations.items()}
+
+
+def known_by_its_value(account: Account, known: evidence.FirstSeen, now: float) -> evidence.FirstSeen:
+    plain = {key: replace(kept, request="") for key, kept in account.reservations.items()}
+    return {
+        key: (kept, seen[1])
+        if (seen := known.get(key)) is not None and replace(seen[0], request="") == plain[key]
+        else (kept, now)
+        for key, kept in account.reservations.items()
+    }
+
+
+def keyed_by_uid_alone(self: Reserving, uid: str, reservation: Reservation) -> accounts.Outcome:
+    present = self.account().reservations
+    source = next((source for source, other in present if other == uid), reservation.source)
+    return _claim(self, uid, replace(reservation, source=source))
+
+
+def withdrawn_whoever_relies_on_it(account: Account, uid: str, reservation: Reservation) -> Account:
+    return accounts._drop(account, [(reservation.source, uid)])
+
+
+def deleted_for_ever(self: Tally, change: Any) -> bool:
+    deleted = dict(self._deleted)
+    freed = _apply(self, change)
+    self._deleted.update(deleted)
+    return freed
+
+
+def held_back_for_ever(account: Account, epoch: int, sources: Any) -> Account:
+    return _hold_back(account, epoch, {*sources, *account.held_back})
 
 
 async def never_there(self: Followed, _name: str, _uid: str) -> int | None:
@@ -288,14 +350,14 @@ def lists_from_before(self: Accounts, quota: Any, source: Any) -> bool:
     return bool(source.counted)
 
 
-def stale_is_zero(self: Accounts, account: Account, source: Any) -> Account:
+def stale_is_zero(self: Accounts, account: Account, source: Any, quota: Any) -> Account:
     if source.problem is not None:
         return accounts.count(account, self.term, source.key, {}, seen={})
-    return _counted(self, account, source)
+    return _counted(self, account, source, quota)
 
 
 async def drop_early(self: Any, book: Any, quota: Any, account: Account) -> None:
-    named = {*account.used, *(kept.source for kept in account.reservations.values())}
+    named = {*account.used, *(source for source, _ in account.reservations)}
     for key in named - set(self._catalog.source_keys(quota)):
         await self._write(book, quota, _forgetting(self._accounts.term, key))
 
@@ -344,7 +406,46 @@ async def never_asks(self: Shortage, need: object, timeout: float) -> object:
     raise TimeoutError
 
 
+def whatever_was_deleted_here(self: Shortage, need: Any) -> Any:
+    if self._answer is not None:
+        self._answer = replace(self._answer, own={})
+    return _refuses(self, need)
+
+
+def a_refusal_without_the_other_seeds(
+    quota: str, need: Any, used: Any, limits: Any, being_created: Any, decision_: str, **options: Any
+) -> Any:
+    refusal = _exceeded(quota, need, used, limits, being_created, decision_, **options)
+    causes = [
+        replace(cause, message=re.sub("used ([^=]+)=[^,]+", r"used \1=0", cause.message)) for cause in refusal.causes
+    ]
+    return replace(refusal, causes=causes)
+
+
+async def what_is_free_here_alone(self: Shortage, need: Any, _timeout: float) -> Answer:
+    """As if nobody else had anything to spare."""
+    quota = self._quota()
+    limits = quota.ceilings if quota is not None else {}
+    self._answer = Answer(used=limits, reserved={}, own=self._own(), final=True, at=self._clock())
+    return self._answer
+
+
+def obey_the_limit_when_told_to(account: Account, limits: Mapping[str, int]) -> dict[str, int]:
+    used, held = accounts.use(account), accounts.held(account)
+    return {name: held.get(name, 0) - used.get(name, 0) for name in limits}
+
+
+async def read_what_may_still_change(self: AccountWriter, *, take: bool = False) -> None:
+    self._pending = False
+    await _load(self)
+
+
 # The master --------------------------------------------------------------------------------------------------------
+
+
+def all_that_is_held_is_used(limits: Any, ledger: Any, seeds: Any, now: int) -> Any:
+    seats = _seats(limits, ledger, seeds, now)
+    return [replace(seat, use=resources.maximum(seat.use, resources.at_least_zero(seat.held))) for seat in seats]
 
 
 def grant_while_learning(limits: Any, seats: Any, *arguments: Any, **options: Any) -> Any:
@@ -430,6 +531,14 @@ def master_writes_blindly(self: servers.Master, uid: str, ledger: MasterLedger, 
 
 
 _count = accounts.count
+_count_loans = loans.count
+_refuses = Shortage.refuses
+_exceeded = verdict.exceeded
+_load = AccountWriter._load
+_seats = decision._seats
+_hold_back = accounts.hold_back
+_claim = Reserving.claim
+_apply = Tally.apply
 _obey = accounts.obey
 _commit = AccountWriter._commit
 _save = servers.Seed.save
@@ -456,7 +565,7 @@ ALL: tuple[Mutant, ...] = (
     ),
     Mutant(
         "release without the in-flight window",
-        ((evidence, "overdue", lambda known, _window, _now: [(uid, seen) for uid, (seen, _) in known.items()]),),
+        ((evidence, "overdue", lambda known, _window, _now: [(key, seen) for key, (seen, _) in known.items()]),),
         ("slow", "fast"),
     ),
     Mutant("no epoch check", ((accounts, "_check_epoch", lambda *_a: None),), ("sluggish", "deletes")),
@@ -507,6 +616,41 @@ ALL: tuple[Mutant, ...] = (
         ((evidence, "watched", age_of_the_first_claim),),
         budget=200,
         scene=scenes.an_update_tried_again,
+    ),
+    Mutant(
+        "a reservation is known by its value",
+        ((evidence, "watched", known_by_its_value),),
+        budget=200,
+        scene=scenes.an_update_repeated_when_its_evidence_falls_due,
+    ),
+    Mutant(
+        "reservations are keyed by uid alone",
+        ((Reserving, "claim", keyed_by_uid_alone),),
+        budget=200,
+        scene=scenes.two_clusters_from_one_snapshot,
+    ),
+    Mutant(
+        "a claim that was given up is withdrawn whoever relies on it",
+        ((accounts, "withdraw", withdrawn_whoever_relies_on_it),),
+        ("repeats", "loss"),
+    ),
+    Mutant(
+        "what was deleted is so for ever",
+        ((Tally, "apply", deleted_for_ever),),
+        budget=200,
+        scene=scenes.a_user_cluster_restored,
+    ),
+    Mutant(
+        "what was known before a restore is so still",
+        ((Followed, "live", property(lambda _self: True)),),
+        budget=200,
+        scene=scenes.a_user_cluster_restored,
+    ),
+    Mutant(
+        "what is held back is so for ever",
+        ((accounts, "hold_back", held_back_for_ever),),
+        budget=200,
+        scene=scenes.what_another_webhook_refuses,
     ),
     Mutant(
         "a rebuilt account keeps its counters",
@@ -595,6 +739,22 @@ ALL: tuple[Mutant, ...] = (
         scene=scenes.a_first_leader_who_claims_nothing,
     ),
     Mutant("a loan is counted where there is no room", ((loans, "count", a_loan_is_counted_at_once),), ("rollouts",)),
+    Mutant("a loan never ends", ((loans, "count", a_loan_never_ends),), ("rollouts",)),
+    Mutant("a loan waits for its own place", ((loans, "count", a_loan_waits_for_its_own_place),), ("rollouts",)),
+    Mutant(
+        "the place that a rollout leaves is nobody's",
+        ((loans, "_kept_in_quota", lambda account, _key: account),),
+        ("rollouts",),
+        200,
+        scenes.a_rollout_whose_older_goes_first,
+    ),
+    Mutant(
+        "a surge that was withdrawn is lent",
+        ((surge, "withdrawn", lambda *_a: {}),),
+        ("rollouts",),
+        400,
+        scenes.a_surge_withdrawn,
+    ),
     Mutant("two replace the same one", ((accounts, "_is_taken", lambda *_a: False),), ("rollouts",)),
     Mutant(
         "what was lent before a loss is use like any other",
@@ -637,6 +797,29 @@ ALL: tuple[Mutant, ...] = (
         scene=scenes.a_cluster_that_the_leader_does_not_know,
     ),
     Mutant("two quotas without cancel", ((Admission, "_cancel", no_cancel),), ("nothing", "two_quotas")),
+    Mutant("an answer refuses for ever", ((shortage, "FRESH", 1e9),)),
+    Mutant(
+        "what was deleted here still refuses",
+        ((Shortage, "refuses", whatever_was_deleted_here),),
+        ("deletes",),
+        200,
+        scenes.room_at_home_after_an_answer,
+    ),
+    Mutant("what others hold is refused", ((Shortage, "wait", what_is_free_here_alone),)),
+    Mutant("a refusal does not add up", ((verdict, "exceeded", a_refusal_without_the_other_seeds),)),
+    Mutant("what is held is shown as used", ((decision, "_seats", all_that_is_held_is_used),), ("two_seeds",)),
+    Mutant(
+        "a lowered limit is obeyed when recalled",
+        ((accounts, "free", obey_the_limit_when_told_to),),
+        budget=200,
+        scene=scenes.a_lowered_limit_heard_alone,
+    ),
+    Mutant(
+        "an unknown outcome is read, not taken",
+        ((AccountWriter, "_load", read_what_may_still_change),),
+        budget=200,
+        scene=scenes.a_count_that_arrives_late,
+    ),
     Mutant("nobody asks the master", ((Shortage, "wait", never_asks),)),
     Mutant(
         "grant while learning",
@@ -687,6 +870,14 @@ ALL: tuple[Mutant, ...] = (
         ("nothing",),
         200,
         scenes.updates_before_the_count,
+    ),
+    Mutant("what nobody admitted is not covered", ((allotment, "cover", lambda _table: None),), ("slip",)),
+    Mutant(
+        "a late report covers",
+        ((grants, "is_late", lambda *_a: False),),
+        ("two_seeds",),
+        200,
+        scenes.a_late_report,
     ),
     Mutant("what is silent is freed", ((decision, "_take_up", free_what_is_silent),), ("cut",)),
     Mutant(

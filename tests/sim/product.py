@@ -13,9 +13,12 @@ import common.kube.lease
 import common.quantity
 import common.resources
 import seed.accounts
+import seed.catalog
 import seed.counting
+import seed.evidence
 import seed.ledger.tenure
 import seed.ledger.writer
+import seed.verdict
 from seed.shortage import Shortage
 
 
@@ -24,6 +27,12 @@ def _now() -> float:
 
 
 _source: list[Callable[[], str]] = [str]
+
+
+def _token() -> str:
+    return _source[0]()
+
+
 _time = SimpleNamespace(monotonic=_now)
 _secrets = SimpleNamespace(token_hex=lambda _bytes: _source[0]())
 _writes = count()
@@ -33,11 +42,14 @@ _REPLACED = (
     (asyncio.tasks._all_tasks, "add", bool),  # nobody asks which there are
     (common.resources, "_render", cache(common.resources._render)),
     (seed.accounts, "time", _time),
+    (seed.catalog, "parse_quota", lambda copy: copy.quota),  # each copy was parsed when it was written
     (seed.accounts, "secrets", _secrets),
     (seed.counting, "time", _time),
+    (seed.evidence, "MOST_UNSEEN", 3),  # quotas are small
     (seed.ledger.tenure, "secrets", _secrets),
     (seed.ledger.writer, "time", _time),
     (seed.ledger.writer, "secrets", _secrets),
+    (seed.verdict, "decision_id", _token),
 )
 
 

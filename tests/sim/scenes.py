@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from common import surge
 from tests.sim.checks import Thing
-from tests.sim.servers import Source
+from tests.sim.servers import Source, name_of, uid_of
 from tests.sim.world import RESTORE_TAKES, SIZES, UNIT, Site, World
 
 if TYPE_CHECKING:
@@ -75,6 +75,15 @@ class Play:
             self.write(site)
             self.go(0.5)
 
+    def fill(self, site: Site) -> None:
+        """What is left of all quotas is used, there."""
+        for source in list(site.sources.values()):
+            for _ in range(self.world.room(source.project) or 0):
+                self.world.create(site, source, UNIT)
+            self.go(0.5)
+            self.write(site)
+        self.go(1.0)
+
     def grow_others(self, site: Site, times: int) -> None:
         for other in self.sites(4):
             if other is not site:
@@ -108,6 +117,21 @@ class Play:
         self.go(0.3)
         for replica in [replica for replica in site.replicas if replica.leader is None]:
             self.world.crash_replica(site, replica)
+
+    def update_twice(self, site: Site, thing: Thing, pause: float) -> None:
+        """The first comes to nothing; the second asks for the same after the pause, and takes its time."""
+        source = site.sources[thing.source]
+        if (machine := source.machines.get(thing.uid)) is None:
+            return
+        size = {name: amount + 1 for name, amount in machine.resources.items()}
+        self.world.resize(site, source, thing, size)
+        self.go(REQUEST)
+        for wish in [wish for wish in thing.wishes if wish.told]:
+            self.world.finish(wish, persists=False)
+        self.go(pause)
+        if thing.size is not None:
+            self.world.resize(site, source, thing, size)
+        self.go(11.5)
 
     def blind(self, site: Site, seconds: float, *, leads: bool | None = None) -> None:
         """Watches bring nothing to any replica; or to who leads, or to the others."""
@@ -165,19 +189,86 @@ def another_life_of_the_master(play: Play) -> None:
 
 def an_update_tried_again(play: Play) -> None:
     """The first one came to nothing; the second is under way when the time of the first is over."""
-    world = play.world
     for site in play.sites(1):
         there = play.there(site)
-        for thing in [thing for thing in there if not thing.wishes and not thing.resurrected][:3]:
-            source = site.sources[thing.source]
-            size = {name: amount + 1 for name, amount in source.machines[thing.uid].resources.items()}
-            world.resize(site, source, thing, size)
-            play.go(REQUEST)
-            for wish in [wish for wish in thing.wishes if wish.told]:
+        for thing in [thing for thing in there if not thing.wishes][:3]:
+            play.update_twice(site, thing, play.about(5.0, 11.0))
+
+
+def an_update_repeated_when_its_evidence_falls_due(play: Play) -> None:
+    """The first one came to nothing, and what was reserved for it goes just before the second asks for the very same,
+    which is under way when somebody looks again."""
+    for site in play.sites(1):
+        there = play.there(site)
+        for thing in [thing for thing in there if not thing.wishes][:3]:
+            play.update_twice(site, thing, play.about(12.0, 22.0))
+
+
+def two_clusters_from_one_snapshot(play: Play) -> None:
+    """What has the same uid in both is changed in both."""
+    world = play.world
+    for site in play.sites(1):
+        sources = [source for source in site.sources.values() if source.machines]
+        if not sources:
+            return
+        source = play.rng.choice(sources)
+        key = f"{site.name}/{world.token()}"
+        world.add_cluster(site, key, source.project)
+        world.copy_source(source, other := site.sources[key])
+        play.go(1.0)
+        for uid in list(source.machines)[:2]:
+            for where, name in ((source, uid), (other, name_of(key, uid_of(uid)))):
+                thing = world.things.get(name)
+                if thing is not None and thing.size is not None and not thing.wishes:
+                    world.resize(site, where, thing, {name: amount + 1 for name, amount in thing.size.items()})
+            play.go(0.3)
+            play.write(site)
+        play.go(1.0)
+
+
+def a_user_cluster_restored(play: Play) -> None:
+    """What was deleted is there again, and is changed before who leads has heard of that. A count is due meanwhile."""
+    world = play.world
+    for site in play.sites(1):
+        there = [thing for thing in play.there(site) if not thing.wishes]
+        if not there:
+            return
+        thing = play.rng.choice(there)
+        source = site.sources[thing.source]
+        size = source.machines[thing.uid].resources
+        snapshot = dict(source.machines)
+        world.delete(thing)
+        play.go(1.0)
+        world.create(site, source, UNIT)
+        play.go(0.3)
+        play.write(site)
+        play.chaos.rounds()
+        world.restore_source(source, snapshot)
+        world.network.cut.add((site.name, source.name))
+        world.resize(site, source, world.things[thing.uid], {name: amount + 1 for name, amount in size.items()})
+        play.go(1.0)
+        world.network.cut.discard((site.name, source.name))
+        play.go(play.about(0.1, 1.0))
+        play.write(site)
+        play.go(1.0)
+
+
+def what_another_webhook_refuses(play: Play) -> None:
+    """What is admitted in one source is not written, again and again."""
+    world = play.world
+    for site in play.sites(1):
+        for thing in play.there(site):
+            world.delete(thing)
+        play.go(1.0)
+        source = play.rng.choice(list(site.sources.values()))
+        for _ in range(6):
+            world.create(site, source, UNIT)
+            play.go(0.3)
+            for wish in [wish for wish in world.wishes if wish.told and wish.thing.source == source.key]:
                 world.finish(wish, persists=False)
-            play.go(play.about(5.0, 11.0))
-            world.resize(site, source, thing, size)
-            play.go(11.5)
+        play.go(play.about(9.0, 12.0))
+        play.storms(site, 2, 0.3)
+        play.write(site)
 
 
 def a_cluster_that_the_leader_does_not_know(play: Play) -> None:
@@ -556,3 +647,133 @@ def two_masters(play: Play) -> None:
         if play.rng.random() < 0.2:
             chaos.finish()
             world.pass_time(0.2)
+
+
+def a_rollout_whose_older_goes_first(play: Play) -> None:
+    """At a full quota. What it makes is admitted, and is not there yet when what it replaces goes; others come."""
+    world = play.world
+    for site in play.sites(1):
+        play.fill(site)
+        for source in list(site.sources.values()):
+            for _ in range(2):
+                world.roll(site, source, play.rng.choice(SIZES))
+        play.go(0.5)
+        for wish in [wish for wish in world.wishes if wish.told and wish.replaces]:
+            for uid in wish.replaces[:1]:
+                if uid in world.things:
+                    world.delete(world.things[uid])
+        play.go(0.5)
+        play.storms(site, 3, 0.3)
+        play.write(site)
+        play.go(1.0)
+
+
+def a_surge_withdrawn(play: Play) -> None:
+    """While rollouts stand on it, and while others ask for more of it."""
+    world = play.world
+    for site in play.sites(1):
+        play.fill(site)
+        spec = next(spec for spec in world.master.quotas.values() if surge.beyond(spec.limits))
+        sources = list(site.sources.values())
+        world.roll(site, play.rng.choice(sources), UNIT)
+        play.go(play.about(0.3, 1.0))
+        play.write(site)
+        play.blind(site, 1.0)
+        for _ in range(6):
+            world.roll(site, play.rng.choice(sources), play.rng.choice(SIZES))
+        for _ in range(play.rng.randrange(30)):
+            play.chaos.deliver()
+        world.change_limits(spec.key.name, surge.regular(spec.limits))
+        for master in world.masters:
+            master.watch(len(world.master.events))
+            master.sync(spec.key.name, site.name)
+        for _ in range(play.rng.randrange(10)):
+            play.chaos.deliver()
+        play.see(site)
+        for replica in site.replicas:
+            replica.watch(len(site.api.events))
+        play.go(REQUEST)
+        play.write(site)
+        play.go(0.5)
+
+
+def room_at_home_after_an_answer(play: Play) -> None:
+    """The quota is full, and a seed was told so. What is deleted there is its own to use, though the master does not
+    know."""
+    world = play.world
+    for site in play.sites(1):
+        play.fill(site)
+        world.storm(site)
+        play.go(play.about(0.2, 0.5))
+        world.network.cut.add(("master", site.name))
+        there = play.there(site)
+        for thing in play.rng.sample(there, min(len(there), 2)):
+            world.delete(thing)
+        play.go(0.1)
+        play.storms(site, 2, 0.1)
+        world.network.cut.discard(("master", site.name))
+        play.go(REQUEST)
+
+
+def a_lowered_limit_heard_alone(play: Play) -> None:
+    """A seed holds more than it uses. It hears that the limit is what it uses, and nothing of what is recalled."""
+    world = play.world
+    for site in play.sites(1):
+        play.grow(site, 2)
+        there = play.there(site)
+        for thing in play.rng.sample(there, len(there) // 2):
+            world.delete(thing)
+        play.go(0.3)
+        for name, spec in list(world.master.quotas.items()):
+            use = world.there(site, spec.subject)
+            world.change_limits(name, {resource: use.get(resource, 0) for resource in spec.limits})
+            for master in world.masters:
+                master.watch(len(world.master.events))
+                master.sync(name, site.name)
+        for _ in range(30):
+            if any(flight.what.startswith("copy") for flight in world.network.flying):
+                play.chaos.deliver()
+        world.network.cut.add(("master", site.name))
+        play.storms(site, 2, 0.3)
+        play.go(REQUEST)
+
+
+def a_count_that_arrives_late(play: Play) -> None:
+    """What it counts is gone by then, and nobody had to write that, so far as he could see."""
+    world = play.world
+    for site in play.sites(1):
+        source = play.rng.choice(list(site.sources.values()))
+        link = (site.name, site.api.kept.name)
+        there = {*source.machines}
+        world.slip(source, UNIT)
+        world.network.held[link] = world.now + play.about(8.0, 12.0)
+        play.go(play.about(0.3, 0.5))
+        world.network.held.pop(link)
+        for uid in {*source.machines} - there:
+            world.delete(world.things[uid])
+        play.go(14.0)
+
+
+def a_late_report(play: Play) -> None:
+    """A seed gives back what it does not use any more. The report of what it used before comes after that of what it
+    gave back, and a new master sees no other."""
+    world = play.world
+    for site in play.sites(1):
+        play.fill(site)
+        link, arrives = (site.name, site.name), world.now + play.about(12.0, 14.0)
+        world.slip(play.rng.choice(list(site.sources.values())), UNIT)
+        world.network.held[link] = arrives
+        play.go(0.5)
+        world.network.held.pop(link)
+        for thing in play.there(site):
+            world.delete(thing)
+        play.go(0.5)
+        play.grow_others(site, 3)
+        world.network.held[link] = arrives + 20.0
+        play.go(max(arrives - world.now, 0.0) - 0.5)
+        for master in list(world.masters):
+            world.crash_master(master)
+            world.start_master()
+        play.go(TAKEOVER)
+        world.network.held.pop(link)
+        play.go(3.0)

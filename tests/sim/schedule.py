@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 
 import msgspec
 
 from common import account as accounts
-from common import grants, surge
+from common import grants, resources, surge
+from common.account import Account, Reservation
 from common.grants import Report
+from common.resources import ResourceList
 from seed.ledger.store import Stored
 from tests.sim import faults, product
 from tests.sim.master_side import MasterReplica
 from tests.sim.scenes import Play, Scene
 from tests.sim.seed_side import Replica, choose_lag
-from tests.sim.servers import Source
+from tests.sim.servers import Source, name_of
 from tests.sim.world import RESTORE_TAKES, SIZES, UNIT, Site, World
 
 PAUSES = (0.01, 0.01, 0.05, 0.1, 0.1, 0.3, 0.3, 0.6, 1.0, 2.0)
@@ -97,6 +99,7 @@ class Chaos:
             (0.5 * swarm["seeds"], self.seeds),
             (0.5 * swarm["lost"], self.lost),
             (0.8 * swarm["clusters"], self.clusters),
+            (0.8 * swarm["projects"], self.projects),
         ]
         acts = [(weight, act) for weight, act in acts if weight]
         self.acts = [act for _, act in acts]
@@ -203,6 +206,8 @@ class Chaos:
         name = self.rng.choice(list(world.master.quotas) or ["a"])
         if self.rng.random() < 0.3:
             master.sync(name, seed)
+            for project in list(world.master.projects):
+                master.sync_project(project, seed)
         if master.term.due:
             name = next(iter(master.term.due))
         master.decide(name)
@@ -240,7 +245,7 @@ class Chaos:
         if found is None or not found[1].machines or not found[1].up:
             return
         thing = self.world.things[self.rng.choice(list(found[1].machines))]
-        if thing.size is not None and len(thing.wishes) < 3 and not thing.resurrected:
+        if thing.size is not None and len(thing.wishes) < 3:
             self.world.resize(*found, thing, self.rng.choice(SIZES))
 
     def roll(self) -> None:
@@ -256,9 +261,8 @@ class Chaos:
                 self.world.roll_on(thing)
 
     def repeat(self) -> None:
-        """The same update is sent again, maybe to another replica. Only a proxy with retries would repeat a creation,
-        which docs/guarantees.md rules out: it may lose its reservation when one of the two calls is given up."""
-        wishes = [wish for wish in self.world.wishes if wish.need and wish.claimed and wish.repeats < 2]
+        """The same request is sent again, maybe to another replica, as a proxy with retries does."""
+        wishes = [wish for wish in self.world.wishes if wish.need and wish.repeats < 2]
         if wishes:
             wish = self.rng.choice(wishes)
             wish.repeats += 1
@@ -410,8 +414,11 @@ class Chaos:
         found = self.source()
         if found is None or not found[1].up:
             return
-        source = found[1]
-        if source.snapshot is None or self.rng.random() < 0.3:
+        site, source = found
+        others = [other for other in site.sources.values() if other is not source and other.up]
+        if others and self.rng.random() < 0.3:
+            self.world.copy_source(self.rng.choice(others), source)
+        elif source.snapshot is None or self.rng.random() < 0.3:
             source.snapshot = dict(source.machines)
         else:
             self.world.restore_source(source, source.snapshot)
@@ -506,6 +513,18 @@ class Chaos:
         elif len(site.sources) < 3:
             self.world.add_cluster(site, f"{site.name}/{self.world.token()}", self.rng.choice("ab"))
 
+    def projects(self) -> None:
+        """One is deleted for a while, or its copy on a seed is by somebody who should not."""
+        world, site = self.world, self.site()
+        if not world.master.projects or not world.master.up:
+            return
+        project = self.rng.choice(list(world.master.projects))
+        if self.rng.random() < 0.4:
+            world.master.write_project(project, None)
+            world.later.append((world.now + self.rng.choice((2.0, 8.0, 20.0)), world.projects_return))
+        elif site is not None and site.api.up:
+            site.api.write_project(project, None)
+
 
 # Quiet ---------------------------------------------------------------------------------------------------------------
 
@@ -560,6 +579,8 @@ def _round(world: World) -> bool:
             if replica.at < len(site.api.events) and (world.working or not blind):
                 did = True
                 replica.watch(len(site.api.events))
+            if replica.error is not None:
+                raise replica.error
             leader = replica.leader
             if leader is None:
                 continue
@@ -595,6 +616,8 @@ def _master_round(world: World, master: MasterReplica) -> bool:
         link = term.links.get(seed)
         if link is None or link.at < len(api.events) or link.connected != world.network.reaches("master", api):
             master.follow(seed, lambda _at, end: end)
+        for project in {**master.projects, **(link.projects if link is not None else {})}:
+            did |= master.sync_project(project, seed)
         for name in {**master.quotas, **(link.copies if link is not None else {})}:
             did |= master.sync(name, seed)
     for name in list(term.due):
@@ -625,7 +648,7 @@ def quiet(world: World, *, tidy: bool = True) -> None:
             left = unfinished(world)
             if not left and not world.network.flying:
                 break
-            _end_rollouts(world, given_up=world.now > until - QUIET / 2)
+            _end_rollouts(world)
             if busy and world.rng.random() < 0.5:  # users are never quiet for long
                 busy -= 1
                 world.storm(world.rng.choice(list(world.sites.values())))
@@ -637,16 +660,15 @@ def quiet(world: World, *, tidy: bool = True) -> None:
     world.tighten()
 
 
-def _end_rollouts(world: World, *, given_up: bool) -> None:
-    """What was replaced goes; where the place that it left was taken meanwhile, in the end what replaces it."""
-    uids = [uid for older in world.rolling.values() for uid in older]
+def _end_rollouts(world: World) -> None:
+    """As their users will: mostly what was replaced goes, or what replaces it. Some are paused for good."""
+    rolling = dict(world.rolling)
     world.rolling.clear()
-    if given_up:
-        kept = (stored.account.reservations for site in world.sites.values() for stored in site.api.ledger.values())
-        uids += [uid for reservations in kept for uid, loan in reservations.items() if loan.replaces]
-    for uid in uids:
-        if (thing := world.things.get(uid)) is not None:
-            world.delete(thing)
+    for newer, older in rolling.items():
+        ending = world.rng.random()
+        for uid in older if ending < 0.75 else [newer] if ending < 0.9 else []:
+            if (thing := world.things.get(uid)) is not None:
+                world.delete(thing)
 
 
 def _tidy(world: World) -> None:
@@ -657,13 +679,39 @@ def _tidy(world: World) -> None:
         settle(world)
     for site in world.sites.values():
         for uid, stored in site.api.ledger.items():
-            kept = {uid for uid, reservation in stored.account.reservations.items() if not reservation.replaces}
+            kept = {
+                name_of(*key) for key, reservation in stored.account.reservations.items() if not reservation.replaces
+            }
             left = kept & (world.written | world.denied)
             left.difference_update(*(source.between for source in site.sources.values()))
             if left:
                 world.fail(
                     f"{site.name} still keeps reservations of {uid}, although nothing went wrong: {sorted(left)}"
                 )
+
+
+def _unended(world: World, uid: str, account: Account, lent: Mapping[str, Reservation]) -> str:
+    """A loan that has no reason to stand any more: there is room for it; or what it was in place of has gone, unless
+    that place was taken by what nobody admitted."""
+    [spec] = [spec for spec in world.master.quotas.values() if spec.key.uid == uid]
+    free = resources.subtract(accounts.held(account), accounts.use(account))
+    standing = world.lent(uid)
+    everywhere = resources.total(world.there(site, spec.subject, without=standing) for site in world.sites.values())
+    left = resources.subtract(spec.limits, everywhere)
+    for newer, loan in lent.items():
+        thing, older = world.things.get(newer), world.things.get(name_of(loan.source, loan.replaces))
+        if thing is None or thing.size is None:
+            return f"a loan of nothing, {newer}"
+        more = resources.subtract(thing.size, surge.regular(loan.amount))
+        if not resources.short(more, resources.only(free, surge.regular(account.granted))):
+            return f"{newer} stands on surge, and there is room for it"
+        if (older is None or older.size is None) and not resources.short(thing.size, left):
+            return f"{newer} stands on surge in place of what has gone, and there is room for it elsewhere"
+    return ""
+
+
+def _counted(account: Account) -> ResourceList:
+    return resources.total(account.used.values())
 
 
 def _said(report: Report) -> Report:
@@ -692,11 +740,15 @@ def unfinished(world: World) -> str:
                 trusted = replica.lease.trusted
                 if trusted is None or trusted > account.epoch:
                     return f"{replica.name} has seen no leader"
-            if account.reservations:
-                return f"{site.name}: reservations of nothing in {name}: {sorted(account.reservations)}"
-            used = surge.regular(accounts.use(account))
-            counted = {resource: amount for resource, amount in used.items() if amount}
-            there = world.there(site, copy.subject)
+            lent = {name_of(*key): loan for key, loan in account.reservations.items() if loan.replaces}
+            if left := {name_of(*key) for key, kept in account.reservations.items() if not kept.replaces}:
+                return f"{site.name}: reservations of nothing in {name}: {sorted(left)}"
+            if account.held_back:
+                return f"{site.name} holds back {account.held_back} in {name}"
+            if stands := _unended(world, copy.key.uid, account, lent):
+                return f"{site.name}: {stands} in {name}"
+            counted = {resource: amount for resource, amount in _counted(account).items() if amount}
+            there = world.there(site, copy.subject, without=lent)
             if counted != there:
                 return f"{site.name} counts {counted} in {name}, there is {there}"
             said = grants.report(account)
@@ -712,11 +764,15 @@ def unfinished(world: World) -> str:
         ledger = world.master.ledgers[spec.key.uid][0]
         if ledger.learning:
             return f"the master is learning {name}"
+        if not world.truth.covered(spec.key.uid, _counted):
+            return f"the master has not covered what there is of {name}"
         for seed, state in world.master.seeds.items():
             if state == "Lost" or world.sites[seed].dead:
                 continue
             if name not in world.apis[seed].copies:
                 return f"{seed} has no copy of {name}"
+            if world.apis[seed].projects != world.master.projects:
+                return f"{seed} has not the Projects that the master has"
             if (holding := ledger.seeds.get(seed)) is None or not holding.learned:
                 return f"the master does not know what {seed} holds of {name}"
     return ""

@@ -5,21 +5,32 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, cast
+from functools import cache
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
 from common.account import Account, StaleEpochError
-from common.api import RESOURCE_QUOTAS, report_from_wire
+from common.api import (
+    PROJECTS,
+    RESOURCE_QUOTAS,
+    Project,
+    ProjectSpec,
+    UserCluster,
+    UserClusterSpec,
+    report_from_wire,
+)
 from common.grants import Report
 from common.kube.client import Cluster
 from common.kube.errors import ApiError, NotFound
 from common.kube.lease import Lease, LeaseLost, Term
-from common.kube.reflector import Change
+from common.kube.meta import ObjectMeta
+from common.kube.reflector import Change, Reflector, moment
+from common.resources import ResourceList
 from seed.accounts import Accounts
 from seed.admission import Admission, Request
 from seed.books import Books
-from seed.catalog import Catalog, Quota
+from seed.catalog import Catalog, Quota, project_of_key
 from seed.counting import Counting
 from seed.ledger.store import Key, Store, Stored, StoreUnavailableError
 from seed.source import ListToken, Problem
@@ -39,63 +50,70 @@ RENEW_DEADLINE = 4.0
 RETRY = 1.0
 
 
-class Meta(msgspec.Struct, frozen=True):
-    key: str
-
-
-class ClusterSpec(msgspec.Struct, frozen=True):
-    project: str
-
-
-class UserCluster(msgspec.Struct, frozen=True):
-    metadata: Meta
-    spec: ClusterSpec
-
-
-class View:
-    """The watch caches of quotas and user clusters. Takes the place of seed.catalog.Catalog."""
+class View(Catalog):
+    """The real catalog, whose watches the schedule feeds: its reflectors do not run."""
 
     def __init__(self, api: servers.Seed) -> None:
-        self.quotas = {name: quota for name, (_, quota) in api.copies.items()}
-        self.copies = {name: copy for name, (copy, _) in api.copies.items()}
-        self.clusters = {key: _cluster(key, project) for key, project in api.clusters.items()}
-        self._listeners: list[Callable[[str], None]] = []
+        super().__init__(cast("Cluster", api))
+        self.copies: dict[str, Copy] = {}
+        for name, both in api.copies.items():
+            self.hear("copy", name, both)
+        for key, project in api.clusters.items():
+            self.hear("cluster", key, project)
+        for name, organization in api.projects.items():
+            self.hear("project", name, organization)
 
-    def quota(self, name: str) -> Quota | None:
-        return self.quotas.get(name)
-
-    def all_quotas(self) -> list[Quota]:
-        return list(self.quotas.values())
-
-    def quotas_of_project(self, project: str) -> list[Quota]:
-        return [quota for quota in self.quotas.values() if quota.subject in (project, "all")]
-
-    def may_belong(self, _project: str) -> bool:
-        return False
-
-    def source_keys(self, quota: Quota) -> list[str]:
+    def sources_of(self, project: str) -> list[str]:
         """Only user clusters are simulated, not that they themselves are counted."""
-        return [found.metadata.key for found in self.clusters.values() if quota.subject in (found.spec.project, "all")]
+        return [key for key in super().sources_of(project) if project_of_key(key) is None]
 
-    def unenforced(self, _quota: Quota) -> list[str]:
-        return []
-
-    def on_quota(self, listener: Callable[[str], None]) -> Callable[[], None]:
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
-
-    def hear(self, name: str, both: tuple[Copy, Quota] | None) -> None:
-        if both is None:
-            self.quotas.pop(name, None)
-            self.copies.pop(name, None)
+    def hear(self, what: str, name: str, value: Any) -> None:
+        if what == "copy":
+            if value is None:
+                self.copies.pop(name, None)
+            else:
+                self.copies[name] = value[0]
+            _tell(self.quotas, self._quota_changed, name, value[1] if value is not None else None)
+        elif what == "cluster":
+            _tell(self.user_clusters, self._cluster_changed, name, _cluster(name, value) if value is not None else None)
         else:
-            self.copies[name], self.quotas[name] = both
-        for listener in tuple(self._listeners):
-            listener(name)
+            _tell(self.projects, self._project_changed, name, _project(name, value) if value is not None else None)
 
 
+def _tell(reflector: Reflector[Any], changed: Callable[[Change[Any]], None], key: str, new: Any) -> None:
+    """As the reflector would: the store first; what is made again under its name is two changes."""
+    old = reflector.store.get(key)
+    if old is None and new is None:
+        return
+    if new is None:
+        reflector.store._remove(key)
+    else:
+        reflector.store._set(key, new)
+    if old is not None and new is not None and old.metadata.uid != new.metadata.uid:
+        changed(Change(old, None))
+        old = None
+    changed(Change(old, new))
+
+
+@cache
 def _cluster(key: str, project: str) -> UserCluster:
-    return UserCluster(Meta(key), ClusterSpec(project))
+    namespace, _, name = key.partition("/")
+    return UserCluster(
+        metadata=ObjectMeta(namespace=namespace, name=name, uid=key), spec=UserClusterSpec(project=project)
+    )
+
+
+@cache
+def _project(name: str, organization: str) -> Project:
+    return Project(metadata=ObjectMeta(name=name, uid=name), spec=ProjectSpec(organization=organization))
+
+
+class Decided(NamedTuple):
+    """What was known when a write was decided: the term, when each source was listed, and the limits."""
+
+    term: int
+    listed: Mapping[str, int]
+    limits: ResourceList | None
 
 
 class LedgerClient:
@@ -117,14 +135,18 @@ class LedgerClient:
         replica, api = self._replica, self._replica.api
 
         leader = replica.led.get(account.epoch, replica.leader)  # it may have waited since an earlier term
-        term = leader.accounts.term if leader is not None else replica.last_term
-        listed = {key: followed.listed_at for key, followed in leader.sources.items()} if leader is not None else {}
+        quota = replica.view.quota(key.name)
+        decided = Decided(
+            leader.accounts.term if leader is not None else replica.last_term,
+            {key: followed.listed_at for key, followed in leader.sources.items()} if leader is not None else {},
+            quota.ceilings if quota is not None and quota.key == key else None,
+        )
 
         def write() -> str:
             before = api.ledger.get(key.uid)
             written = api.save(key, account, version)
             if before is not None and before.account.incarnation == account.incarnation:
-                replica.counted(replica, key.uid, before.account, account, term, listed)
+                replica.written(replica, key.uid, before.account, account, decided)
             return written
 
         return await replica.call(f"save {key.name}", write)
@@ -156,6 +178,8 @@ class Followed:
         self.at = 0
         self.listing = False
         self.listed_at = 0  # the number of events of the seed's API server when the last complete list began
+        self.listed_from = 0  # the moment at which it began
+        self._outages = -1  # of the source when that was taken: each ends the watch
         self._replica = replica
         self._store: dict[str, Machine] = {}
         self._wanted = 1
@@ -165,15 +189,19 @@ class Followed:
 
     @property
     def wants_list(self) -> bool:
-        return not self.listing and self._wanted > self._done
+        return not self.listing and (self._wanted > self._done or not self.live)
+
+    @property
+    def live(self) -> bool:
+        return self._outages == self.source.outages
 
     @property
     def settled(self) -> bool:
         return self.counted and not self.listing and not self.wants_list
 
-    def seen(self, uid: str) -> int:
+    def seen(self, name: str) -> int:
         """The generation at which it stands in the sum; 0 if it does not."""
-        machine = self._store.get(uid)
+        machine = self._store.get(name)
         return machine.metadata.generation if machine is not None else 0
 
     def demand_list(self) -> ListToken:
@@ -189,9 +217,9 @@ class Followed:
             self._waiting.append((token.number, future))
             await future
 
-    async def generation(self, _name: str, uid: str) -> int | None:
+    async def generation(self, name: str, _uid: str) -> int | None:
         def read() -> int | None:
-            found = self.source.machines.get(uid)
+            found = self.source.machines.get(name)
             return found.metadata.generation if found is not None else None
 
         network = self._replica.network
@@ -210,21 +238,21 @@ class Followed:
         self._replica.loop.start(self._list(self._started))
 
     async def _list(self, number: int) -> None:
-        source = self.source
+        source, began = self.source, moment()
         try:
-            objects, at, listed_at = await self._replica.network.call(
+            objects, at, listed_at, outages = await self._replica.network.call(
                 f"list {self.key}",
                 self._replica,
                 source,
-                lambda: (dict(source.machines), len(source.log), len(self._replica.api.events)),
+                lambda: (dict(source.machines), len(source.log), len(self._replica.api.events), source.outages),
                 away(self.key),
             )
         except ApiError:
             self.listing = False
             self._fail()
             return
-        self.listing, self.listed_at = False, listed_at
-        source.between.update(new.metadata.uid for _, new in source.log[self.at : at] if new is not None)
+        self.listing, self.listed_at, self.listed_from, self._outages = False, listed_at, began, outages
+        source.between.update(new.metadata.key for _, new in source.log[self.at : at] if new is not None)
         source.between.difference_update(objects)
         before, self._store, self.at = self._store, objects, at
         freed = False
@@ -253,9 +281,9 @@ class Followed:
         freed = False
         for old, new in self.source.log[self.at : upto]:
             if old is not None:
-                self._store.pop(old.metadata.uid, None)
+                self._store.pop(old.metadata.key, None)
             if new is not None:
-                self._store[new.metadata.uid] = new
+                self._store[new.metadata.key] = new
             freed |= self._apply(old, new)
         if upto > self.at:
             self.at = upto
@@ -335,17 +363,21 @@ class SeedClient:
         self._replica = replica
 
     async def get(self, resource: object, name: str, namespace: str | None = None) -> object:
+        found = await self.find(resource, name, namespace)
+        if found is None:
+            raise NotFound(404, "NotFound", name)
+        return found
+
+    async def find(self, resource: object, name: str, namespace: str | None = None) -> object | None:
         api = self._replica.api
 
-        def read() -> object:
+        def read() -> object | None:
             if resource is RESOURCE_QUOTAS:
-                if (both := api.copies.get(name)) is None:
-                    raise NotFound(404, "NotFound", name)
-                return CopyObject(CopyMeta({"seedquota.io/uid": both[0].key.uid}))
+                return api.copies[name][1] if name in api.copies else None
+            if resource is PROJECTS:
+                return _project(name, api.projects[name]) if name in api.projects else None
             key = f"{namespace}/{name}"
-            if key not in api.clusters:
-                raise NotFound(404, "NotFound", name)
-            return _cluster(key, api.clusters[key])
+            return _cluster(key, api.clusters[key]) if key in api.clusters else None
 
         return await self._replica.network.call(f"get {name}", self._replica, api, read, away(api.name))
 
@@ -364,14 +396,6 @@ class SeedClient:
         await replica.network.call(f"publish {name}", replica, api, write, away(api.name))
 
 
-class CopyMeta(msgspec.Struct, frozen=True):
-    labels: dict[str, str]
-
-
-class CopyObject(msgspec.Struct, frozen=True):
-    metadata: CopyMeta
-
-
 class Leader:
     """What a replica does in one term."""
 
@@ -379,7 +403,7 @@ class Leader:
         self.term = term.number
         self.sources: dict[str, Followed] = {}
         client = cast("Cluster", SeedClient(replica))
-        catalog, store = cast("Catalog", replica.view), cast("Store", replica.store)
+        catalog, store = replica.view, cast("Store", replica.store)
         sources = cast("dict[str, RealSource]", self.sources)
         self.accounts = Accounts(
             client,
@@ -419,7 +443,7 @@ class Replica(Process):
         network: Network,
         loop: Loop,
         shows: Callable[[Replica, str, Report | None], None],
-        counted: Callable[[Replica, str, Account, Account, int, Mapping[str, int]], None],
+        written: Callable[[Replica, str, Account, Account, Decided], None],
     ) -> None:
         super().__init__(name, api.name, loop)
         self.api = api
@@ -427,6 +451,7 @@ class Replica(Process):
         self.sources = sources
         self.leader: Leader | None = None
         self.asked = 0  # requests that it has not answered yet
+        self.error: Exception | None = None
         self.lease = Lease(
             cast("Cluster", servers.Leases(api)),
             "seedquota",
@@ -437,15 +462,17 @@ class Replica(Process):
             retry=RETRY,
             clock=loop.time,
         )
-        self.view = View(api)
+        self.view: View
+        loop.call(self._begin_watching)
         self.at = len(api.events)
         self.store = LedgerClient(self)
-        self.books = Books(cast("Catalog", self.view), cast("Store", self.store), trusted=lambda: self.lease.trusted)
-        self.admission = Admission(cast("Catalog", self.view), self.books)
+        self.books = Books(self.view, cast("Store", self.store), trusted=lambda: self.lease.trusted)
+        self.admission = Admission(self.view, self.books)
         self._shows = shows
-        self.counted = counted
+        self.written = written
         self.last_term = 0
         self.led: dict[int, Leader] = {}  # by term
+        self.told: dict[str, list[tuple[float, ResourceList]]] = {}  # by quota uid: the use of all that it has heard of
         self.blind_until = 0.0  # its watch brings nothing
         loop.call(self._open_books)
 
@@ -455,9 +482,12 @@ class Replica(Process):
         led = [leader.accounts, leader.counting, leader.turns, leader] if leader is not None else []
         return [*books, *led, self.books, self.admission, self.lease, self.view, self.store]
 
+    def _begin_watching(self) -> None:
+        self.view = View(self.api)
+
     def _open_books(self) -> None:
-        for name in self.view.quotas:
-            self.books._quota_changed(name)
+        for quota in self.view.all_quotas():
+            self.books._quota_changed(quota.name)
 
     def shows(self, name: str, said: Report | None) -> None:
         self._shows(self, name, said)
@@ -475,25 +505,23 @@ class Replica(Process):
         for place in range(self.at, upto):
             what, name = events[place]
             value = values[place]
-            if what == "copy":
-                self.view.hear(name, value)
-            elif what == "ledger":
-                if (heard := self.store.subscribers.get(name)) is not None:
-                    heard(value)
-            elif value is None:
-                self.view.clusters.pop(name, None)
-            else:
-                self.view.clusters[name] = _cluster(name, value)
+            if what == "copy" and value is not None:
+                self.told.setdefault(value[0].key.uid, []).append((self.loop.time(), value[0].usage))
+            if what != "ledger":
+                self.view.hear(what, name, value)
+            elif (heard := self.store.subscribers.get(name)) is not None:
+                heard(value)
         if self.leader is not None:
             self._follow_clusters(self.leader)
         self.at = max(self.at, upto)
 
     def _follow_clusters(self, leader: Leader) -> None:
-        for key in self.view.clusters:
+        clusters = self.view.user_clusters.store
+        for key in clusters.keys():  # noqa: SIM118
             if key not in leader.sources:
                 followed = leader.sources[key] = Followed(self, self.sources[key])
                 leader.accounts.look_again(followed.project)
-        for key in [key for key in leader.sources if key not in self.view.clusters]:
+        for key in [key for key in leader.sources if key not in clusters]:
             followed = leader.sources.pop(key)
             leader.accounts.look_again(followed.project)
 
@@ -545,15 +573,18 @@ class Replica(Process):
 
         async def replaceable() -> list[str]:
             def read() -> list[str]:
-                return [uid for uid in replaces if uid in source.machines]
+                return [servers.uid_of(name) for name in replaces if name in source.machines]
 
             return cast("list[str]", await self.network.call("rollout", self, source, read, away(source.key)))
 
         async def answer() -> None:
             quotas = self.view.quotas_of_project(request.project)
-            verdict = await self.admission.decide(request, replaceable if replaces else None)
+            try:
+                verdict = await self.admission.decide(request, replaceable if replaces else None)
+                heard(verdict.refusal, quotas)
+            except Exception as error:  # noqa: BLE001 (the schedule fails by it)
+                self.error = error
             self.asked -= 1
-            heard(verdict.refusal, quotas)
 
         self.asked += 1  # it goes on when an API server that was restored waits no more
         self.loop.start(answer())

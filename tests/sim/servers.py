@@ -9,9 +9,12 @@ import msgspec
 
 from common import surge
 from common.account import Account, Grant
+from common.api import RELEASED_ANNOTATION, UID_LABEL
 from common.grants import MasterLedger, Report
 from common.kube.errors import AlreadyExists, Conflict, NotFound, Unavailable
 from common.kube.lease import LeaseObject
+from common.kube.meta import Object
+from common.kube.meta import ObjectMeta as Meta
 from common.resources import ResourceList
 from seed.catalog import OutOfReach, Quota
 from seed.ledger.store import ConflictError, Key, Stored
@@ -62,11 +65,14 @@ class Leases:
         return server.lease
 
 
+EVERYBODY = "all"  # the organization of all projects
+
+
 class Copy(msgspec.Struct, frozen=True):
     """A quota's copy on a seed. The master writes the spec and what it shows, the seed its report.
 
     `version` and `decided` are for the checks: the version of the limits here, and of those that the grant was decided
-    by.
+    by. `released`: the master is about to delete it.
     """
 
     key: Key
@@ -82,12 +88,14 @@ class Copy(msgspec.Struct, frozen=True):
     learning: bool = False
     draining: bool = False
     report: Report | None = None
+    released: bool = False
 
-    def parsed(self) -> Quota:
-        return Quota(
+    def parsed(self) -> QuotaObject:
+        """Once for all that watch it."""
+        quota = Quota(
             key=self.key,
             copy_uid=self.copy_uid,
-            kind="project",
+            kind="organization" if self.subject == EVERYBODY else "project",
             subject=self.subject,
             limits=surge.regular(self.limits),
             surge=surge.beyond(self.limits),
@@ -102,6 +110,16 @@ class Copy(msgspec.Struct, frozen=True):
             draining=self.draining,
             published=self.report,
         )
+        annotations = {RELEASED_ANNOTATION: "true"} if self.released else {}
+        labels = {UID_LABEL: self.key.uid}
+        meta = Meta(name=self.key.name, uid=self.copy_uid, labels=labels, annotations=annotations)
+        return QuotaObject(metadata=meta, quota=quota)
+
+
+class QuotaObject(Object, frozen=True, kw_only=True):
+    """As a seed's programs see it. `quota` is what `seed.catalog.parse_quota` would make of it."""
+
+    quota: Quota
 
 
 class Ledger:
@@ -129,9 +147,10 @@ class Seed:
         self.kept = Ledger(self)
         self.ledger: dict[str, Stored] = {}
         self.keys: dict[str, Key] = {}
-        self.copies: dict[str, tuple[Copy, Quota]] = {}
+        self.copies: dict[str, tuple[Copy, QuotaObject]] = {}
         self.clusters: dict[str, str] = {}  # user cluster -> project
-        self.events: list[tuple[str, str]] = []  # what changed: "ledger"/"copy"/"cluster", and which
+        self.projects: dict[str, str] = {}  # copies of Projects -> organization
+        self.events: list[tuple[str, str]] = []  # what changed: "ledger"/"copy"/"cluster"/"project", and which
         self.values: list[Any] = []  # ... and what it is since; None: gone
         self._saved = saved
 
@@ -193,9 +212,22 @@ class Seed:
         self.copies[copy.key.name] = both
         self.tell("copy", copy.key.name, both)
 
-    def delete_copy(self, name: str) -> None:
-        if self.copies.pop(name, None) is not None:
-            self.tell("copy", name, None)
+    def delete_copy(self, name: str, *, released: bool) -> None:
+        if name not in self.copies:
+            return
+        if released:
+            self.write_copy(msgspec.structs.replace(self.copies[name][0], released=True))
+        del self.copies[name]
+        self.tell("copy", name, None)
+
+    def write_project(self, name: str, organization: str | None) -> None:
+        if self.projects.get(name) == organization:
+            return
+        if organization is None:
+            del self.projects[name]
+        else:
+            self.projects[name] = organization
+        self.tell("project", name, organization)
 
     def write_cluster(self, key: str, project: str | None) -> None:
         if project is None:
@@ -211,20 +243,22 @@ class Seed:
     # Backups -------------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> tuple[Any, ...]:
-        return (self.lease, dict(self.ledger), dict(self.copies), dict(self.clusters), len(self.values))
+        return (self.lease, dict(self.ledger), dict(self.copies), dict(self.clusters), dict(self.projects))
 
     def restore(self, saved: tuple[Any, ...]) -> None:
         """Versions do not begin anew: etcdctl restores with --bump-revision."""
-        lease, ledger, copies, clusters, _ = saved
+        lease, ledger, copies, clusters, projects = saved
         for what, before, after in (
             ("ledger", self.ledger, ledger),
             ("copy", self.copies, copies),
             ("cluster", self.clusters, clusters),
+            ("project", self.projects, projects),
         ):
             for name in {**before, **after}:
                 if before.get(name) != after.get(name):
                     self.tell(what, name, after.get(name))
-        self.lease, self.ledger, self.copies, self.clusters = lease, dict(ledger), dict(copies), dict(clusters)
+        self.lease, self.ledger, self.copies = lease, dict(ledger), dict(copies)
+        self.clusters, self.projects = dict(clusters), dict(projects)
 
 
 class Spec(msgspec.Struct, frozen=True):
@@ -250,6 +284,7 @@ class Master:
         self.quotas: dict[str, Spec] = {}
         self.ledgers: dict[str, tuple[MasterLedger, int]] = {}
         self.seeds: dict[str, str] = {}
+        self.projects: dict[str, str] = {}  # -> organization
         self.events: list[tuple[str, str]] = []
         self.values: list[Any] = []
         self._saved = saved
@@ -278,20 +313,32 @@ class Master:
             self.seeds[name] = state
         self.tell("seed", name, state)
 
+    def write_project(self, name: str, organization: str | None) -> None:
+        if organization is None:
+            del self.projects[name]
+        else:
+            self.projects[name] = organization
+        self.tell("project", name, organization)
+
     def tell(self, what: str, name: str, value: object) -> None:
         self.events.append((what, name))
         self.values.append(value)
 
     def snapshot(self) -> tuple[Any, ...]:
-        return (self.lease, dict(self.quotas), dict(self.ledgers), dict(self.seeds))
+        return (self.lease, dict(self.quotas), dict(self.ledgers), dict(self.seeds), dict(self.projects))
 
     def restore(self, saved: tuple[Any, ...]) -> None:
-        lease, quotas, ledgers, seeds = saved
-        for what, before, after in (("quota", self.quotas, quotas), ("seed", self.seeds, seeds)):
+        lease, quotas, ledgers, seeds, projects = saved
+        for what, before, after in (
+            ("quota", self.quotas, quotas),
+            ("seed", self.seeds, seeds),
+            ("project", self.projects, projects),
+        ):
             for name in {**before, **after}:
                 if before.get(name) != after.get(name):
                     self.tell(what, name, after.get(name))
         self.lease, self.quotas, self.ledgers, self.seeds = lease, dict(quotas), dict(ledgers), dict(seeds)
+        self.projects = dict(projects)
 
 
 class ObjectMeta(msgspec.Struct, frozen=True):
@@ -306,6 +353,17 @@ class Machine(msgspec.Struct, frozen=True):
     metadata: ObjectMeta
     resources: Mapping[str, int]
     unknown: tuple[str, ...] = ()
+    excess: str = ""
+
+
+def uid_of(name: str) -> str:
+    """What the API server calls it. Names are unique, uids are so only in one source: see `name_of`."""
+    return name.partition("@")[0]
+
+
+def name_of(source: str, uid: str) -> str:
+    """Of an object that came with a snapshot of another source the name says where it is now."""
+    return uid if uid.startswith(f"{source}-") else f"{uid}@{source}"
 
 
 class Source:
@@ -316,15 +374,25 @@ class Source:
         self.key = key
         self.seed = seed
         self.project = project
-        self.up = True
-        self.machines: dict[str, Machine] = {}
+        self._up = True
+        self.outages = 0  # each ends all watches
+        self.machines: dict[str, Machine] = {}  # by name, which is their key
         self.log: list[tuple[Machine | None, Machine | None]] = []
         self.snapshot: dict[str, Machine] | None = None
         self.between: set[str] = set()  # written and deleted between two lists: no watch tells of it
 
+    @property
+    def up(self) -> bool:
+        return self._up
+
+    @up.setter
+    def up(self, up: bool) -> None:
+        self.outages += self._up and not up
+        self._up = up
+
     def write(self, old: Machine | None, new: Machine | None) -> None:
         if old is not None:
-            del self.machines[old.metadata.uid]
+            del self.machines[old.metadata.key]
         if new is not None:
-            self.machines[new.metadata.uid] = new
+            self.machines[new.metadata.key] = new
         self.log.append((old, new))

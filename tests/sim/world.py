@@ -6,7 +6,7 @@ Everything here is one step. Which comes next, the schedule decides (`schedule.p
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Any
 
 import msgspec
@@ -29,12 +29,12 @@ from seed.catalog import Quota
 from seed.ledger.store import Key, Stored
 from seed.verdict import Refusal
 from tests.sim import faults, servers
-from tests.sim.checks import Thing, Truth, Violation, Wish
+from tests.sim.checks import Thing, Told, Truth, Violation, Wish
 from tests.sim.loop import Loop
-from tests.sim.master_side import MasterReplica
+from tests.sim.master_side import MasterReplica, Usage
 from tests.sim.network import Network, Process
-from tests.sim.seed_side import API_TIMEOUT, WEBHOOK_TIMEOUT, Replica
-from tests.sim.servers import Copy, Machine, ObjectMeta, Source, Spec
+from tests.sim.seed_side import API_TIMEOUT, WEBHOOK_TIMEOUT, Decided, Replica
+from tests.sim.servers import EVERYBODY, Copy, Machine, ObjectMeta, Source, Spec, name_of, uid_of
 
 SIZES: tuple[ResourceList, ...] = (
     {"cpu": 1, "memory": 1},
@@ -43,6 +43,8 @@ SIZES: tuple[ResourceList, ...] = (
     {"cpu": 3, "memory": 2},
 )
 UNIT: ResourceList = {"cpu": 1, "memory": 1}
+FRESH = 0.5  # seconds for which an answer of the master may refuse
+PROJECTS = "ab"
 WARM = 1  # the term of who has led for as long as anybody knows
 RESTORE_TAKES = 6.5  # seconds in which an API server is away while it is restored: longer than a lease lasts
 
@@ -68,7 +70,6 @@ class World:
         self.now = 0.0
         self.tracing = trace
         self.swarm = faults.draw(self.rng, focus)
-        self.truth = Truth()
         self.network = Network(self.rng, self, self.note if trace else None)
         self.master = servers.Master(self._ledger_saved)
         self.masters: list[MasterReplica] = []
@@ -76,6 +77,7 @@ class World:
         self.sites: dict[str, Site] = {}
         self.apis: dict[str, servers.Seed] = {}
         self.things: dict[str, Thing] = {}  # that exist, or may
+        self.truth = Truth(self.things)
         self.wishes: list[Wish] = []  # under way
         self.later: list[tuple[float, Callable[[], None]]] = []
         self.refused = 0
@@ -106,7 +108,11 @@ class World:
         self._make_quota("a", "a", limits | (extra if swarm["rollouts"] else {}))
         if swarm.two_quotas:
             more = rng.randint(max(units - 2, 2), units + 4)
-            self._make_quota("all", "all", {"cpu": more} if rng.random() < 0.5 else {"cpu": more, "memory": 2 * more})
+            self._make_quota(
+                "all", EVERYBODY, {"cpu": more} if rng.random() < 0.5 else {"cpu": more, "memory": 2 * more}
+            )
+            for project in PROJECTS:
+                self.master.write_project(project, EVERYBODY)
         for number in range(1, swarm.seeds + 1):
             self.add_site(f"seed-{number}")
             self.master.write_seed(f"seed-{number}", "Active")
@@ -130,7 +136,7 @@ class World:
         site = self.sites[name] = Site(name, api)
         self.apis[name] = api
         for number in range(1, self.swarm.clusters + 1):
-            self.add_cluster(site, f"{name}/c{number}", "a" if number == 1 else self.rng.choice("ab"))
+            self.add_cluster(site, f"{name}/c{number}", "a" if number == 1 else self.rng.choice(PROJECTS))
         return site
 
     def add_cluster(self, site: Site, key: str, project: str) -> None:
@@ -159,6 +165,8 @@ class World:
                 site.api.save(spec.key, account, None)
                 copy = Copy(spec.key, self.token(), spec.subject, spec.limits, spec.version, grant, spec.version)
                 site.api.write_copy(msgspec.structs.replace(copy, report=grants.report(account)))
+                for project, organization in self.master.projects.items():
+                    site.api.write_project(project, organization)
             self.master.save(spec.key.uid, MasterLedger(incarnation=life, seeds=holdings), None)
             self.master.write_quota(msgspec.structs.replace(spec, noted=life))
 
@@ -176,12 +184,12 @@ class World:
             thing.admitted[spec.key.uid] = size
             left[spec.key.name] = resources.subtract(left[spec.key.name], resources.only(size, left[spec.key.name]))
         self.things[thing.uid] = thing
-        source.write(None, Machine(ObjectMeta(thing.uid, thing.uid, 1), size))
+        source.write(None, Machine(ObjectMeta(uid_of(thing.uid), thing.uid, 1), size))
         self.truth.recount(thing)
 
     @staticmethod
     def _counts(spec: Spec, source: Source) -> bool:
-        return spec.subject in (source.project, "all")
+        return spec.subject in (source.project, EVERYBODY)
 
     @staticmethod
     def _sum(source: Source) -> dict[str, int]:
@@ -208,7 +216,7 @@ class World:
             self.network,
             self._loop(),
             self._reported,
-            self._counted,
+            self._written,
         )
         site.replicas.append(replica)
         self.processes.append(replica)
@@ -244,18 +252,20 @@ class World:
         if said is not None and copy is not None:
             self.truth.reported(replica.api.name, copy.key.uid, said)
 
-    def _counted(
-        self, replica: Replica, uid: str, before: Account, after: Account, term: int, listed: Mapping[str, int]
-    ) -> None:
-        """What a leader counts, it owns, and has listed (`listed`, when it decided) since it took the account over."""
+    def _written(self, replica: Replica, uid: str, before: Account, after: Account, decided: Decided) -> None:
+        """What a leader counts, it owns, and has listed since it took the account over."""
+        term, listed = decided.term, decided.listed
+        if decided.limits is not None:
+            self.truth.obeyed(uid, replica.api.name, before, after, decided.limits)
         claimed = self.claims.setdefault((replica.api.name, uid, after.incarnation), (before.epoch, 0))
         if after.epoch != claimed[0]:
             claimed = self.claims[replica.api.name, uid, after.incarnation] = (after.epoch, len(replica.api.events))
         if after.reservations is not before.reservations:
-            for name, kept in before.reservations.items():
-                if name not in after.reservations and (thing := self.things.get(name)) is not None:
+            for (key, object_uid), kept in before.reservations.items():
+                name = name_of(key, object_uid)
+                if (key, object_uid) not in after.reservations and (thing := self.things.get(name)) is not None:
                     leader = replica.led.get(after.epoch, replica.leader)
-                    followed = leader.sources.get(kept.source) if leader is not None else None
+                    followed = leader.sources.get(key) if leader is not None else None
                     self.truth.dropped(uid, thing, kept, followed.seen(name) if followed is not None else None)
         if after.used is before.used or after.used == before.used or after.epoch != before.epoch:
             return
@@ -319,18 +329,33 @@ class World:
         return wish
 
     def call_webhook(self, site: Site, source: Source, wish: Wish) -> None:
-        serving = [replica for replica in site.replicas if source.key in replica.view.clusters]
+        serving = [replica for replica in site.replicas if source.key in replica.view.user_clusters.store]
         if not serving:
             self._ended(wish)
             return
         replica = self.rng.choice(serving)
         gives_up = self.now + WEBHOOK_TIMEOUT
 
+        def answered(no: Refusal | None, quotas: list[Quota]) -> None:
+            if no is None and there - {quota.key.uid for quota in quotas}:
+                raise self.truth.unasked(wish.thing, there)
+            if no is not None and no.code == 403:
+                self._judge(wish, replica, no, quotas, arrived)
+            self._verdict(wish, site, no, quotas, gives_up)
+
+        arrived = 0.0, 0
+        there: set[str] = set()  # the quotas that the replica knows of, and which limit it
+
         def arrives() -> None:
+            nonlocal arrived
             if not replica.alive or self.now >= gives_up:
                 return
+            arrived = replica.loop.time(), self.truth.writes
+            there.update(
+                quota.key.uid for quota in replica.view.all_quotas() if quota.subject in (source.project, EVERYBODY)
+            )
             request = Request(
-                uid=wish.thing.uid,
+                uid=uid_of(wish.thing.uid),
                 project=source.project,
                 need=wish.need,
                 reservation=Reservation(
@@ -339,9 +364,22 @@ class World:
                 dry_run=False,
                 deadline=replica.loop.time() + 0.8 * WEBHOOK_TIMEOUT,
             )
-            replica.ask(request, wish.replaces, lambda no, quotas: self._verdict(wish, site, no, quotas, gives_up))
+            replica.ask(request, wish.replaces, answered)
 
-        self.network.post(f"asks for {wish.thing.uid}", None, site.api, arrives, once=not wish.claimed)
+        self.network.post(f"asks for {wish.thing.uid}", None, site.api, arrives)
+
+    def _judge(self, wish: Wish, replica: Replica, no: Refusal, quotas: list[Quota], since: tuple[float, int]) -> None:
+        """`since`: when it was asked, by its clock and by the number of writes."""
+        quota = next(quota for quota in quotas if quota.name == no.quota)
+        if any(amount > quota.limits.get(name, amount) for name, amount in wish.need.items()):
+            return  # it never fits
+        uid, told, last = quota.key.uid, None, None
+        for at, use in replica.told.get(uid, ()):
+            if use is not last and isinstance(use, Usage) and at >= since[0] - FRESH:
+                told = resources.maximum(told or {}, use.but(replica.api.name))
+            last = use
+        told = Told(self.truth.used_since(uid, replica.api.name, since[1]), told)
+        self.truth.refused(uid, told, wish.need, [(cause.field, cause.message) for cause in no.causes])
 
     def _verdict(self, wish: Wish, site: Site, no: Refusal | None, quotas: list[Quota], gives_up: float) -> None:
         if self.tracing:
@@ -349,7 +387,7 @@ class World:
         if no is None and not wish.ended:
             known = {quota.key.uid for quota in quotas}
             project = self._source(wish.thing).project
-            applying = (spec for spec in self.master.quotas.values() if spec.subject in (project, "all"))
+            applying = (spec for spec in self.master.quotas.values() if spec.subject in (project, EVERYBODY))
             self.truth.allow(wish, quotas, missing=any(spec.key.uid not in known for spec in applying))
 
         def heard() -> None:
@@ -377,7 +415,7 @@ class World:
                 thing.reserved = wish.generation
             if wish.replaces:
                 self.rolling[thing.uid] = wish.replaces
-            meta = ObjectMeta(thing.uid, thing.uid, thing.generation)
+            meta = ObjectMeta(uid_of(thing.uid), thing.uid, thing.generation)
             source.write(before, Machine(meta, wish.size))
             if self._followed(source):
                 self.written.add(thing.uid)
@@ -407,7 +445,7 @@ class World:
         thing = Thing(f"{source.key}-{self.token()}", source.key)
         thing.size, thing.generation = size, 1
         self.things[thing.uid] = thing
-        source.write(None, Machine(ObjectMeta(thing.uid, thing.uid, 1), size))
+        source.write(None, Machine(ObjectMeta(uid_of(thing.uid), thing.uid, 1), size))
         self.truth.excuse()
 
     def delete(self, thing: Thing) -> None:
@@ -485,8 +523,7 @@ class World:
             if key not in site.api.clusters:
                 site.api.write_cluster(key, source.project)
         for uid, stored in site.api.ledger.items():
-            self.truth.loans_end(uid, site.name, stored.account)
-            self.truth.accounts[uid, site.name] = stored.account
+            self.truth.known(uid, site.name, stored.account)
 
     def restore_master(self, snapshot: tuple[Any, ...]) -> None:
         self.truth.excuse()
@@ -517,6 +554,7 @@ class World:
     def restore_source(self, source: Source, machines: dict[str, Machine]) -> None:
         """What is there again, or is larger again, was not admitted again."""
         self.truth.excuse()
+        source.outages += 1
         for wish in [wish for wish in self.wishes if wish.thing.source == source.key]:
             self._ended(wish)
         for uid in [uid for uid in source.machines if uid not in machines]:
@@ -527,9 +565,17 @@ class World:
                 continue
             thing = self.things.setdefault(uid, Thing(uid, source.key))
             thing.size, thing.generation, thing.admitted = machine.resources, machine.metadata.generation, {}
-            thing.resurrected |= present is None
             source.write(present, machine)
             self.truth.recount(thing)
+
+    def copy_source(self, source: Source, to: Source) -> None:
+        """The other is restored from a backup of this one: their objects have equal uids."""
+        copies = {}
+        for machine in source.machines.values():
+            uid = machine.metadata.uid
+            meta = ObjectMeta(uid, name_of(to.key, uid), machine.metadata.generation)
+            copies[meta.key] = Machine(meta, machine.resources)
+        self.restore_source(to, copies)
 
     def repair(self) -> None:
         """Everything works again."""
@@ -549,16 +595,33 @@ class World:
                 self.master.write_seed(site.name, "Lost")
             elif state != "Active":
                 self.master.write_seed(site.name, "Active")
+        self.projects_return()
         for process in (*self.masters, *(replica for site in self.sites.values() for replica in site.replicas)):
             process.deaf_until = 0.0
 
+    def projects_return(self) -> None:
+        """The admin makes again what was deleted."""
+        if len(self.master.quotas) > 1 or self.master.projects:
+            for project in PROJECTS:
+                if project not in self.master.projects:
+                    self.master.write_project(project, EVERYBODY)
+
     # What is there -------------------------------------------------------------------------------------------------
 
-    def there(self, site: Site, subject: str) -> dict[str, int]:
+    def lent(self, uid: str) -> set[str]:
+        """What stands on the quota's surge."""
+        kept = [site.api.ledger.get(uid) for site in self.sites.values() if not site.dead]
+        return {
+            name_of(*key) for each in kept if each for key, loan in each.account.reservations.items() if loan.replaces
+        }
+
+    def there(self, site: Site, subject: str, without: Collection[str] = ()) -> dict[str, int]:
         total: dict[str, int] = {}
         for source in site.sources.values():
-            if subject in (source.project, "all"):
-                for machine in source.machines.values():
+            if subject in (source.project, EVERYBODY):
+                for uid, machine in source.machines.items():
+                    if uid in without:
+                        continue
                     for name, amount in machine.resources.items():
                         total[name] = total.get(name, 0) + amount
         return total
@@ -567,7 +630,7 @@ class World:
         """How many units fit into what the quotas of the project leave; None if nothing limits it."""
         room: int | None = None
         for spec in self.master.quotas.values():
-            if spec.subject in (project, "all"):
+            if spec.subject in (project, EVERYBODY):
                 there = [self.there(site, spec.subject) for site in self.sites.values()]
                 for name, limit in surge.regular(spec.limits).items():
                     left = max(limit - sum(each.get(name, 0) for each in there), 0)
@@ -621,7 +684,7 @@ class World:
             for spec in self.master.quotas.values():
                 everywhere = all(spec.key.name in site.api.copies for site in self.sites.values())
                 if everywhere and self.truth.covered(spec.key.uid):
-                    self.truth.tighten(spec.key.uid, self.things)
+                    self.truth.tighten(spec.key.uid)
 
     def end(self) -> None:
         """Nothing of it is needed any more, but for what is asked of the servers and the truth."""

@@ -173,7 +173,9 @@ class World:
 
     def _count(self, seed: SeedSide) -> None:
         used = resources.total(seed.machines.values())
-        seed.account = accounts.count(seed.account, 1, "c", used, dict.fromkeys(seed.account.reservations, 0))
+        seed.account = accounts.count(
+            seed.account, 1, "c", used, dict.fromkeys(accounts.of_source(seed.account, "c"), 0)
+        )
 
     def _ask(self, seed: SeedSide) -> None:
         """All that wait ask together, one ask at a time."""

@@ -39,6 +39,7 @@ class FakeApiServer:
             asyncio.Queue()
         )  # sent on the watch as it is; None breaks the connection
         self.end_watches = asyncio.Event()
+        self.keeps_time = False  # ends watches when their timeoutSeconds are over
         self.page_hook: Callable[[], Any] | None = None
         self.url = ""
 
@@ -146,7 +147,8 @@ class FakeApiServer:
         raw = asyncio.create_task(self.send_raw(request, response))
         ending = asyncio.create_task(self.end_watches.wait())
         try:
-            await asyncio.wait({sending, raw, ending}, return_when=asyncio.FIRST_COMPLETED)
+            seconds = float(request.query["timeoutSeconds"]) if self.keeps_time else None
+            await asyncio.wait({sending, raw, ending}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in (sending, raw, ending):
                 task.cancel()

@@ -67,7 +67,22 @@ class SeedWorld:
         self.catalog.user_clusters.store._set(f"{PROJECT}/c1", msgspec.convert(cluster, UserCluster))
 
     def forget_project(self) -> None:
-        self.catalog.projects.store._remove(PROJECT)
+        """Its copy is not here any more."""
+        self._project(None)
+
+    def join(self, organization: str) -> None:
+        """The Project's copy comes, and says so."""
+        project = {"metadata": {"name": PROJECT, "uid": "alpha-uid"}, "spec": {"organization": organization}}
+        self._project(msgspec.convert(project, Project))
+
+    def _project(self, new: Project | None) -> None:
+        projects = self.catalog.projects.store
+        old = projects._remove(PROJECT)
+        self.present.pop(PROJECT, None)
+        if new is not None:
+            projects._set(PROJECT, new)
+            self.present[PROJECT] = new
+        self.catalog._project_changed(Change(old, new))
 
     async def quota(
         self,

@@ -1,21 +1,25 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from common import account as accounts
 from common.account import (
     MAX_RESERVATIONS,
+    MAX_TEXT,
     Account,
     Admitted,
     Ask,
     Fenced,
     Full,
     Grant,
+    HeldBack,
     Reservation,
     Reserving,
     Short,
     StaleEpochError,
 )
+from common.names import MAX_COUNTERS
 
 LIMITS = {"cpu": 100, "memory": 100}
 
@@ -26,6 +30,10 @@ def account(**changes: object) -> Account:
 
 def reservation(cpu: int = 1, *, source: str = "ns/c1", generation: int = 0, name: str = "ns/m") -> Reservation:
     return Reservation(source=source, object=name, amount={"cpu": cpu}, generation=generation)
+
+
+def uids(account: Account) -> set[str]:
+    return {uid for _, uid in account.reservations}
 
 
 def reserved(before: Account, uid: str, wanted: Reservation) -> Account:
@@ -77,7 +85,7 @@ def test_claims_of_one_batch_are_decided_in_order_against_each_other() -> None:
     outcomes = [reserving.claim(uid, reservation(cpu)) for uid, cpu in [("a", 6), ("b", 5), ("c", 4), ("d", 1)]]
     assert [type(outcome) for outcome in outcomes] == [Admitted, Short, Admitted, Short]
     after = reserving.account()
-    assert set(after.reservations) == {"a", "c"}
+    assert uids(after) == {"a", "c"}
     accounts.check(after)
 
 
@@ -92,9 +100,9 @@ def test_a_repeat_takes_nothing_more_but_is_remembered() -> None:
     once = reserved(account(), "a", reservation(10))
     twice, outcome = accounts.reserve(once, {"cpu": 100}, "a", reservation(10))
     assert isinstance(outcome, Admitted)
-    assert outcome.before == once.reservations["a"]
+    assert outcome.before == once.reservations["ns/c1", "a"]
     assert accounts.use(twice) == {"cpu": 10}
-    assert twice.reservations["a"].claims == 2
+    assert twice.reservations["ns/c1", "a"].claims == 2
 
 
 def test_a_repeat_that_needs_more_reserves_the_difference() -> None:
@@ -132,7 +140,7 @@ def test_of_competing_updates_of_what_is_not_counted_yet_the_largest_is_covered(
 
 
 def test_an_account_refuses_more_reservations_than_fit_into_one_object() -> None:
-    many = {f"{number}": reservation(0) for number in range(MAX_RESERVATIONS)}
+    many = {("ns/c1", f"{number}"): reservation(0) for number in range(MAX_RESERVATIONS)}
     full = account(reservations=many)
     assert accounts.reserve(full, LIMITS, "new", reservation()) == (full, Full())
     reserved(full, "7", reservation(1))
@@ -144,8 +152,45 @@ def test_a_count_replaces_one_source_and_drops_what_it_covers() -> None:
         before = reserved(before, uid, wanted)
     after = accounts.count(before, 1, "ns/c1", {"cpu": 3}, {"a": 1, "o": 1})
     assert after.used == {"ns/c1": {"cpu": 3}, "ns/c2": {"cpu": 1}}
-    assert set(after.reservations) == {"b", "o"}, "another source's objects are not this one's to drop"
+    assert uids(after) == {"b", "o"}, "another source's objects are not this one's to drop"
     assert accounts.count(after, 1, "ns/c1", {"cpu": 3}, {}) is after
+
+
+def test_equal_uids_in_two_clusters_from_one_snapshot_are_two_objects() -> None:
+    here, there = reservation(5), reservation(5, source="ns/c2")
+    both = reserved(reserved(account(), "a", here), "a", there)
+    assert accounts.use(both) == {"cpu": 10}
+    assert accounts.reserve(both, LIMITS, "b", reservation(1))[1] == Short({"cpu": 1})
+    counted = accounts.count(both, 1, "ns/c1", {"cpu": 5}, {"a": 1})
+    assert counted.reservations == {("ns/c2", "a"): there}
+    assert accounts.count(both, 1, "ns/c1", {}, {}, gone={"a"}).reservations == {("ns/c2", "a"): there}
+    assert accounts.release(both, 1, {("ns/c2", "a"): there}).reservations == {("ns/c1", "a"): here}
+    accounts.check(counted)
+
+
+def test_a_claim_that_was_given_up_takes_nothing_with_it_of_an_equal_one_that_came_since() -> None:
+    first, again = (replace(reservation(2, generation=2), request=name) for name in ("r1", "r2"))
+    before = reserved(account(), "a", first)
+    on_top = reserved(before, "a", again)
+    assert accounts.withdraw(on_top, "a", first) is on_top
+    assert accounts.withdraw(on_top, "a", again) is on_top, "the first one relies on it, too"
+    taken_again = reserved(accounts.withdraw(before, "a", first), "a", again)
+    assert accounts.withdraw(taken_again, "a", first) is taken_again
+    assert accounts.cancel(taken_again, "a", Admitted(None, first)) is taken_again
+    assert accounts.release(taken_again, 1, before.reservations) is taken_again
+    assert accounts.withdraw(taken_again, "a", again) == account()
+
+
+def test_nothing_more_is_created_in_a_source_that_is_held_back() -> None:
+    held = accounts.hold_back(reserved(account(), "a", reservation(1)), 1, {"ns/c1"})
+    assert accounts.reserve(held, LIMITS, "b", reservation(1)) == (held, HeldBack())
+    reserved(held, "a", reservation(1))
+    reserved(held, "b", reservation(1, generation=2))
+    reserved(held, "b", reservation(1, source="ns/c2"))
+    assert accounts.hold_back(held, 1, ["ns/c1"]) is held
+    reserved(accounts.hold_back(held, 1, ()), "b", reservation(1))
+    with pytest.raises(StaleEpochError):
+        accounts.hold_back(held, 2, ())
 
 
 def test_what_was_seen_and_deleted_since_is_dropped_too() -> None:
@@ -177,7 +222,9 @@ def test_a_source_is_forgotten_with_its_reservations() -> None:
 
 def test_evidence_releases_what_it_is_about() -> None:
     before = reserved(account(), "a", reservation())
-    after = accounts.release(before, 1, {"a": before.reservations["a"], "unknown": reservation()})
+    after = accounts.release(
+        before, 1, {("ns/c1", "a"): before.reservations["ns/c1", "a"], ("ns/c1", "unknown"): reservation()}
+    )
     assert after.reservations == {} == after.reserved
 
 
@@ -284,8 +331,91 @@ def test_an_unanswered_ask_stays_part_of_the_next_one() -> None:
 
 
 def test_the_check_finds_sums_that_do_not_add_up() -> None:
-    accounts.check(account(reserved={"cpu": 0}, reservations={"a": reservation(0)}))
+    accounts.check(account(reserved={"cpu": 0}, reservations={("ns/c1", "a"): reservation(0)}))
     with pytest.raises(AssertionError, match="sum of the reservations"):
         accounts.check(account(reserved={"cpu": 1}))
+    with pytest.raises(AssertionError, match="keyed by their sources"):
+        accounts.check(account(reservations={("ns/c2", "a"): reservation(0)}))
     with pytest.raises(AssertionError, match="returned more cpu"):
         accounts.check(account(returned={"cpu": 11}))
+
+
+DEVICE = "nvidia.com/gpu"
+
+
+def devices(*names: str, generation: int = 0) -> Reservation:
+    """Of a Machine that takes one of each beside a cpu."""
+    return Reservation(
+        source="ns/c1", object="ns/m", amount={"cpu": 1, **dict.fromkeys(names, 1)}, generation=generation
+    )
+
+
+def test_of_what_a_machine_takes_an_account_reserves_what_its_quota_limits() -> None:
+    many = [f"example.com/device-{number}" for number in range(81)]
+    after = reserved(account(), "a", devices(DEVICE, *many))
+    assert after.reserved == {"cpu": 1}
+    limits = {**LIMITS, DEVICE: 4}
+    after, outcome = accounts.reserve(account(granted={"cpu": 10, DEVICE: 4}), limits, "a", devices(DEVICE, *many))
+    assert isinstance(outcome, Admitted)
+    assert after.reserved == {"cpu": 1, DEVICE: 1}
+
+
+def test_what_was_limited_before_stays_reserved_because_it_may_be_limited_again() -> None:
+    held = account(granted={"cpu": 10, DEVICE: 1})
+    after = reserved(held, "a", devices(DEVICE))
+    _, outcome = accounts.reserve(after, {**LIMITS, DEVICE: 1}, "b", devices(DEVICE))
+    assert outcome == Short({DEVICE: 1})
+
+
+def test_an_update_pays_for_a_resource_that_was_not_limited_when_its_object_was_created() -> None:
+    created = reserved(account(granted={"cpu": 10}), "a", devices(DEVICE))
+    limits = {**LIMITS, DEVICE: 4}
+    _, outcome = accounts.reserve(created, limits, "a", devices(DEVICE))
+    assert outcome == Short({DEVICE: 1})
+    granted = replace(created, granted={"cpu": 10, DEVICE: 4})
+    after, outcome = accounts.reserve(granted, limits, "a", devices(DEVICE, generation=2))
+    assert isinstance(outcome, Admitted)
+    assert after.reserved == {"cpu": 2, DEVICE: 1}
+
+
+def test_a_claim_on_surge_that_the_quota_does_not_have_any_more_is_short_and_not_free() -> None:
+    wanted = Reservation(source="ns/c1", object="ns/m", amount={"surge.cpu": 1}, replaces="old")
+    _, outcome = accounts.reserve(account(), LIMITS, "a", wanted)
+    assert outcome == Short({"surge.cpu": 1})
+
+
+def test_an_account_takes_as_many_characters_as_fit_into_one_object() -> None:
+    """Of objects with names of 253 characters, which take devices with long names."""
+    limits = dict.fromkeys([f"{'p' * 61}.{number:02}/{'n' * 63}" for number in range(16)], 10**9)
+    reserving = Reserving(account(granted=limits), limits)
+    many = (replace(devices(*limits), object=f"{'n' * 63}/{number:0253}") for number in range(MAX_RESERVATIONS))
+    outcomes = [reserving.claim(f"{number}", wanted) for number, wanted in enumerate(many)]
+    full = reserving.account()
+    assert outcomes.count(Full()) == MAX_RESERVATIONS - len(full.reservations) > 3000
+    assert MAX_TEXT - 5000 < accounts.length(full) == reserving.text <= MAX_TEXT
+    first = full.reservations["ns/c1", "0"]
+    assert isinstance(accounts.reserve(full, limits, "0", first)[1], Admitted), "a repeat needs no room"
+    grown = replace(first, generation=7)
+    assert accounts.reserve(full, limits, "0", grown)[1] == Full()
+    emptier = accounts.release(full, 1, dict(list(full.reservations.items())[-5:]))
+    assert isinstance(accounts.reserve(emptier, limits, "0", grown)[1], Admitted)
+
+
+def test_what_sources_use_takes_from_the_room_for_reservations() -> None:
+    used = {f"{number:063}/c": {"cpu": 0} for number in range(MAX_TEXT // 60)}
+    assert accounts.reserve(account(used=used), LIMITS, "a", reservation())[1] == Full()
+
+
+def test_a_quota_that_limits_other_resources_again_and_again_reserves_a_bounded_number_of_names() -> None:
+    after = account()
+    for step in range(12):
+        limits = dict.fromkeys((f"example.com/{step}-{number}" for number in range(16)), 10)
+        after = replace(after, granted={"cpu": 10, **limits})
+        after, _ = accounts.reserve(after, limits, f"{step}", devices(*limits))
+    assert len(after.reserved) <= MAX_COUNTERS
+    assert len(after.reservations) == 9
+
+
+def test_what_is_asked_of_the_master_names_nothing_that_is_not_limited() -> None:
+    need = {"cpu": 1, **{f"example.com/device-{number}": 1 for number in range(81)}}
+    assert accounts.ask(account(), LIMITS, need, need, 0).ask == Ask(number=1, first={"cpu": 1}, wanted={"cpu": 1})

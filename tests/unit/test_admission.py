@@ -56,6 +56,16 @@ async def test_what_fits_is_reserved_in_every_quota_that_applies() -> None:
             assert accounts.use(world.account(name)) == nanos("cpu=8")
 
 
+async def test_machines_of_two_clusters_from_one_snapshot_have_equal_uids_and_each_costs() -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=24", granted="cpu=24")
+        restored = request(need="cpu=16")
+        copied = msgspec.structs.replace(restored.reservation, source="alpha/c2")
+        assert (await world.admission.decide(restored)).refusal is None
+        refused = await world.admission.decide(msgspec.structs.replace(restored, reservation=copied))
+        assert "requested: cpu=16, used: cpu=16, limited: cpu=24; short by cpu=8" in message(refused)
+
+
 async def test_what_is_larger_than_one_limit_is_never_reserved_in_the_other() -> None:
     async with seed_world() as world:
         await world.quota("project-alpha", limits="cpu=64", granted="cpu=64")
@@ -135,7 +145,7 @@ async def test_the_quota_that_denies_releases_what_the_other_reserved(tight: str
         found = await world.admission.decide(request())
         assert message(found) == (
             f"exceeded quota: {tight}, requested: cpu=8, used: cpu=0, limited: cpu=4; short by cpu=4; "
-            "retrying helps only after something is deleted"
+            "it can never fit: the request is larger than the limit"
         )
         for name in ("project-alpha", "org-acme"):
             assert world.account(name).reservations == {} == world.account(name).reserved
@@ -364,6 +374,17 @@ async def test_near_the_limit_an_admitted_request_is_warned() -> None:
         ]
 
 
+async def test_only_what_the_request_needs_is_warned_of() -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=64,clusters=1", granted="cpu=64")
+        world.tell(usage="cpu=8,clusters=2")
+        assert (await world.admission.decide(request(need="cpu=8"))).warnings == []
+        world.tell(usage="cpu=54,clusters=2")
+        assert (await world.admission.decide(request("other", need="cpu=8"))).warnings == [
+            "seedquota/project-alpha: cpu 62/64 (96%) after this"
+        ]
+
+
 @pytest.mark.parametrize("dry_run", [False, True])
 async def test_a_dry_run_is_warned_of_the_same(dry_run: bool) -> None:
     async with seed_world() as world:
@@ -406,7 +427,7 @@ async def test_a_rollouts_machine_is_admitted_on_surge_where_the_quota_is_full()
         await full_with_surge(world)
         assert (await world.admission.decide(request("new"), replacing("old"))).refusal is None
         assert accounts.use(world.account()) == nanos("cpu=16,surge.cpu=8")
-        assert world.account().reservations["new"].replaces == "old"
+        assert world.account().reservations["alpha/c1", "new"].replaces == "old"
 
 
 async def test_surge_is_for_those_that_replace_something() -> None:

@@ -105,7 +105,7 @@ def test_a_projects_source_is_nobodys_user_cluster() -> None:
 
 
 def test_objects_of_one_name_are_one_cluster_until_the_last_is_gone() -> None:
-    tally = ClusterTally(KEY)
+    tally = ClusterTally()
     tally.add(owned("a"))
     tally.add(owned("a", "twin"))
     tally.add(owned("b"))
@@ -120,17 +120,16 @@ def test_objects_of_one_name_are_one_cluster_until_the_last_is_gone() -> None:
     assert not tally.remove(owned("b")), "it is gone already"
 
 
-def reserved(name: str, amount: dict[str, int], source: str = KEY) -> Reservation:
-    return Reservation(source=source, object=f"alpha/{name}", amount=amount)
+def reserved(name: str, amount: dict[str, int]) -> Reservation:
+    return Reservation(source=KEY, object=f"alpha/{name}", amount=amount)
 
 
 def test_what_was_admitted_for_nothing_keeps_its_cluster_in_the_count_until_it_was_seen() -> None:
-    tally = ClusterTally(KEY)
+    tally = ClusterTally()
     tally.add(owned("a"))
     reservations = {
         "twin": reserved("a", NOTHING),
         "c-uid": reserved("c", ONE),
-        "d-uid": reserved("d", NOTHING, "alpha/c1"),
     }
     assert tally.used_beside(reservations) == nanos("clusters=1")
     tally.remove(owned("a"))
@@ -317,14 +316,14 @@ async def test_a_cluster_is_reserved_by_its_uid_in_every_quota_or_in_none() -> N
         await world.quota(limits="clusters=3", granted="clusters=3")
         await world.quota("org-acme", limits="clusters=1", granted="clusters=1", kind="organization")
         assert code(await webhook.create("a")) == 200
-        kept = world.account().reservations["a-uid"]
+        kept = world.account().reservations[KEY, "a-uid"]
         assert (kept.source, kept.object, kept.amount) == (KEY, "alpha/a", nanos("clusters=1"))
         assert code(await webhook.create("a")) == 200, "a repeat costs nothing"
         world.tell("org-acme", usage="clusters=1")
         refused = await webhook.create("b")
         assert "exceeded quota: org-acme, requested: clusters=1, used: clusters=1" in refused["status"]["message"]
         assert "clusters=1 of used is" not in refused["status"]["message"]
-        await eventually(lambda: list(world.account().reservations) == ["a-uid"])
+        await eventually(lambda: list(world.account().reservations) == [(KEY, "a-uid")])
         assert webhook.decisions == [("allowed", ""), ("allowed", ""), ("denied", "QuotaExceeded")]
 
 
@@ -333,7 +332,7 @@ async def test_an_object_for_a_cluster_that_is_there_costs_nothing() -> None:
         await world.quota(limits="clusters=1", granted="clusters=1", used="clusters=1")
         webhook.twins.seen.add("a")
         assert code(await webhook.create("a")) == 200
-        assert world.account().reservations["a-uid"].amount == nanos("clusters=0")
+        assert world.account().reservations[KEY, "a-uid"].amount == nanos("clusters=0")
         webhook.twins.found = Unavailable(0, "Unavailable", "no answer")
         unclear = await webhook.create("a")
         assert code(unclear) == 503
@@ -343,7 +342,7 @@ async def test_an_object_for_a_cluster_that_is_there_costs_nothing() -> None:
         world.limit("project-alpha", amounts("clusters=2"))
         world.tell(granted=amounts("clusters=2"))
         assert code(await webhook.create("a")) == 200
-        assert world.account().reservations["a-uid"].amount == nanos("clusters=1")
+        assert world.account().reservations[KEY, "a-uid"].amount == nanos("clusters=1")
 
 
 async def test_a_refusal_tells_clusters_that_are_being_created() -> None:
@@ -395,6 +394,14 @@ async def test_where_nobody_limits_clusters_no_fence_and_no_unknown_project_keep
         assert code(await webhook.create("a")) == 503
         world.limit("org-acme", amounts("clusters=5"))
         assert code(await webhook.create("b", "unknown")) == 503, "its organization may have a quota"
+
+
+async def test_a_replica_that_may_not_know_who_limits_clusters_admits_none_of_a_project() -> None:
+    async with serving() as (world, webhook):
+        world.admission._deaf = lambda: "this replica has not heard from the API server for 31 s"
+        refused = await webhook.create("a")
+        assert code(refused) == 503
+        assert "has not heard from the API server for 31 s" in refused["status"]["message"]
 
 
 async def test_a_default_quota_that_has_not_come_is_waited_for_if_it_limits_clusters() -> None:

@@ -8,12 +8,20 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from common.api import MANAGED_BY_LABEL, MASTER_MANAGER, RELEASED_ANNOTATION, UID_LABEL, ResourceQuotaStatus
+from common.api import (
+    GENERATION_ANNOTATION,
+    MANAGED_BY_LABEL,
+    MASTER_MANAGER,
+    RELEASED_ANNOTATION,
+    UID_LABEL,
+    ResourceQuotaStatus,
+)
 from common.api import Seed as MasterSeed
 from common.kube.client import Cluster
-from common.kube.errors import Conflict
+from common.kube.errors import Conflict, NotFound
 from common.kube.meta import Object, ObjectMeta
 from common.kube.reflector import Store
+from common.kube.resource import Resource
 from common.rush import PAUSE, Rush
 from master.caches import BY_SUBJECT, Caches, subject_of
 from master.objects import MASTER_QUOTAS, MasterQuota, Named, QuotaCopy
@@ -33,10 +41,14 @@ def stores() -> SimpleNamespace:
 
 
 class Seed:
-    """`there` is what the master has seen of the seed, `done` what it did there."""
+    """`there` is what the master has seen of the seed, `done` what it did there.
+
+    `truth` is what the master's API server has where its cache is behind: an object, or None for one that is gone.
+    """
 
     def __init__(self) -> None:
-        self.master = stores()
+        self.truth: dict[tuple[str, str], Object | None] = {}
+        self.master: Any = Caches(cast(Cluster, SimpleNamespace(name="master", get=self._get)), "seedquota")
         self.there = stores()
         self.done: list[Written] = []
         self.bodies: list[dict[str, Any]] = []
@@ -45,7 +57,7 @@ class Seed:
         self.master.gets_default = lambda kind, name: False
         self.sync = CopySync(
             "eu-1",
-            cast(Caches, self.master),
+            self.master,
             cast(Cluster, cluster),
             cast(SeedCaches, self.there),
             Rush(lambda: self.rush),
@@ -54,6 +66,20 @@ class Seed:
 
     async def look(self, name: str) -> float | None:
         return await self.sync._reconcile((QUOTA, name))
+
+    async def is_behind(self, key: tuple[str, str]) -> None:
+        """The master's cache is found to be behind: it is listed anew, and nothing is written."""
+        with pytest.raises(Conflict, match="is behind"):
+            await self.sync._reconcile(key)
+        assert self.done == []
+        assert self.master._all[key[0]]._relist_asked
+
+    async def _get(self, resource: Resource[Any], name: str) -> Object:
+        cached = self.master._all[resource.plural].store.get(name)
+        found = self.truth.get((resource.plural, name), cached)
+        if found is None:
+            raise NotFound(404, "NotFound", name)
+        return found
 
     async def _create(self, _resource: object, body: dict[str, Any]) -> None:
         self.bodies.append(body)
@@ -82,7 +108,7 @@ def copy(of: MasterQuota) -> QuotaCopy:
     return QuotaCopy(metadata=metadata, spec=of.spec)
 
 
-def seen(where: SimpleNamespace, found: MasterQuota | QuotaCopy) -> None:
+def seen(where: Any, found: MasterQuota | QuotaCopy) -> None:
     where.quotas.store._set(found.metadata.name, found)
 
 
@@ -170,18 +196,111 @@ async def test_in_a_rush_quotas_come_before_projects() -> None:
 async def test_an_edit_reaches_a_copy_without_its_status_and_without_owners_of_its_fields() -> None:
     """Both are compared at every write. What else the copy's metadata has, it keeps."""
     seed = Seed()
-    edited = msgspec.structs.replace(quota("same"), spec={**quota("same").spec, "quota": {"cpu": "2"}})
+    lowered = edited("2", 0)
     there = msgspec.structs.replace(copy(quota("same")), status=ResourceQuotaStatus(hard={"cpu": "1"}))
     metadata = msgspec.structs.replace(there.metadata, resource_version="7", annotations={"theirs": "kept"})
     seen(seed.there, msgspec.structs.replace(there, metadata=metadata))
-    seen(seed.master, edited)
+    seen(seed.master, lowered)
     assert await seed.look("same") is None
     assert seed.bodies == [
         {
-            "metadata": {**msgspec.to_builtins(metadata), "labels": LABELS, "managedFields": [{}]},
-            "spec": edited.spec,
+            "metadata": {
+                **msgspec.to_builtins(metadata),
+                "labels": LABELS,
+                "annotations": {"theirs": "kept", GENERATION_ANNOTATION: "0"},
+                "managedFields": [{}],
+            },
+            "spec": lowered.spec,
         }
     ]
+
+
+@pytest.mark.parametrize("plural", ["projects", "organizations", "settings"])
+async def test_a_copy_stays_where_only_the_cache_lacks_its_object(plural: str) -> None:
+    seed = Seed()
+    of = Named(metadata=ObjectMeta(name="same", uid="same-uid", generation=1))
+    there = Named(metadata=ObjectMeta(name="same", uid="copy", labels=LABELS))
+    getattr(seed.there, plural).store._set("same", there)
+    key = ("quotasettings" if plural == "settings" else plural, "same")
+    seed.truth[key] = of
+    await seed.is_behind(key)
+    seed.truth.clear()
+    assert await seed.sync._reconcile(key) is None
+    assert seed.done == [("delete", "same", False)]
+
+
+async def test_a_quota_that_only_the_cache_lacks_is_not_let_go() -> None:
+    seed = Seed()
+    seen(seed.there, copy(quota("old")))
+    seed.truth[QUOTA, "old"] = quota("old")
+    await seed.is_behind((QUOTA, "old"))
+    seed.truth[QUOTA, "old"] = quota("old", uid="made again")
+    await seed.is_behind((QUOTA, "old"))
+
+
+async def test_a_copy_of_the_quota_that_is_there_does_not_give_way_to_a_former_one() -> None:
+    seed = Seed()
+    seen(seed.there, copy(quota("same")))
+    seen(seed.master, quota("same", uid="former"))
+    for truth in (quota("same"), None):
+        seed.truth[QUOTA, "same"] = truth
+        await seed.is_behind((QUOTA, "same"))
+
+
+def edited(cpu: str, generation: int) -> MasterQuota:
+    before = quota("same")
+    metadata = msgspec.structs.replace(before.metadata, generation=generation)
+    return msgspec.structs.replace(before, metadata=metadata, spec={**before.spec, "quota": {"cpu": cpu}})
+
+
+def copied(of: MasterQuota) -> QuotaCopy:
+    annotations = {GENERATION_ANNOTATION: str(of.metadata.generation)}
+    metadata = ObjectMeta(name=of.metadata.name, uid="copy", labels=LABELS, annotations=annotations)
+    return QuotaCopy(metadata=metadata, spec=of.spec)
+
+
+async def test_a_limit_that_was_lowered_is_not_raised_again_by_a_cache_that_is_behind() -> None:
+    seed = Seed()
+    seen(seed.there, copied(edited("8", 2)))
+    seen(seed.master, edited("64", 1))
+    seed.truth[QUOTA, "same"] = edited("8", 2)
+    await seed.is_behind((QUOTA, "same"))
+    seen(seed.master, edited("8", 2))
+    assert await seed.look("same") is None
+    assert seed.done == []
+
+
+async def test_a_master_restored_from_a_backup_gives_its_older_limit_to_seeds() -> None:
+    seed = Seed()
+    seen(seed.there, copied(edited("8", 2)))
+    seen(seed.master, edited("64", 1))
+    assert await seed.look("same") is None
+    (body,) = seed.bodies
+    assert body["spec"]["quota"] == {"cpu": "64"}
+    assert body["metadata"]["annotations"] == {GENERATION_ANNOTATION: "1"}
+
+
+async def test_a_copy_says_of_which_generation_it_is_also_where_an_edit_was_undone() -> None:
+    seed = Seed()
+    seen(seed.master, edited("64", 1))
+    await seed.look("same")
+    seen(seed.there, copied(edited("64", 1)))
+    assert await seed.look("same") is None
+    seen(seed.master, edited("64", 3))
+    await seed.look("same")
+    assert [body["metadata"]["annotations"][GENERATION_ANNOTATION] for body in seed.bodies] == ["1", "3"]
+
+
+async def test_a_cache_that_is_behind_is_not_listed_for_each_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    seed = Seed()
+    lists: list[str] = []
+    monkeypatch.setattr(seed.master.quotas, "relist", lambda: lists.append(QUOTA))
+    for name in ("a", "b"):
+        seen(seed.there, copy(quota(name)))
+        seed.truth[QUOTA, name] = quota(name)
+        with pytest.raises(Conflict, match="is behind"):
+            await seed.look(name)
+    assert lists == [QUOTA]
 
 
 SEED = ("seeds", "eu-1")

@@ -16,8 +16,11 @@ from common import account as accounts
 from common.api import WireIdle
 from common.health import Health
 from common.kube.meta import ObjectMeta
+from common.metrics import build_version
 from common.options import Address
-from seed import shortage
+from master.__main__ import main as master_main
+from seed import shortage, size_command
+from seed.__main__ import main as seed_main
 from seed.admission import Verdict
 from seed.decisions import PATH, Decisions
 from seed.record import Record
@@ -263,7 +266,7 @@ async def test_the_command_prints_what_agents_keep(
     agent: tuple[str, Decisions, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     url, _, decision = agent
-    for what in (decision, "machine/refused", "machine/ns/refused"):
+    for what in (decision, decision.lower(), "machine/refused", "machine/ns/refused"):
         assert await explain(what, "--url", "http://127.0.0.1:1", "--url", url) == 0
         said = capsys.readouterr().out
         assert said.startswith(f"decision {decision} of ")
@@ -284,9 +287,53 @@ async def test_the_command_fails_for_what_nobody_knows(
         assert printed.out == "" and "knows a decision" in printed.err
     assert await explain("00000000", "--url", "http://127.0.0.1:1") == 1
     assert capsys.readouterr().err.startswith("seedquota: no agent can be asked: http://127.0.0.1:1: ")
-    with pytest.raises(SystemExit) as usage:
-        await explain()
-    assert usage.value.code == 1
+    capsys.readouterr()
+    for arguments, said in (
+        ([], "the following arguments are required: ID|machine/NAME"),
+        (["00000000", "--url", "127.0.0.1:8081"], "'127.0.0.1:8081' is not a URL such as http://127.0.0.1:8081"),
+    ):
+        with pytest.raises(SystemExit) as usage:
+            await explain(*arguments)
+        assert usage.value.code == 1
+        assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "what", ["", "0", "000000000", "00 00 00", "machine/", "machine//a", "machine/a/b/c", "Machine/a"]
+)
+async def test_what_names_no_decision_is_told_how_one_is_named(what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert await explain(what, "--url", "http://127.0.0.1:1") == 1
+    assert "write the 8 letters and digits that a refusal ends with, machine/NAME or" in capsys.readouterr().err
+
+
+async def test_a_kubeconfig_that_cannot_be_used_is_named_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "missing"
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path}/a:{tmp_path}/b")
+    assert await explain("00000000") == 1
+    assert (
+        "KUBECONFIG names several files, which is not supported: name one with --kubeconfig" in capsys.readouterr().err
+    )
+    assert await explain("00000000", "--kubeconfig", str(missing)) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"seedquota: {missing}: kubeconfig file cannot be read: No such file or directory; ")
+    assert said.endswith("--kubeconfig names a seed's, --url an agent\n")
+
+
+def test_every_command_tells_its_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    programs: list[tuple[str, Callable[[], object]]] = [
+        ("seedquota", lambda: run(["--version"])),
+        ("seedquota-master", master_main),
+        ("seedquota-seed", seed_main),
+        ("seedquota-seed", lambda: size_command.main(["--version"])),
+    ]
+    monkeypatch.setattr("sys.argv", ["program", "--version"])
+    for name, main in programs:
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 0
+        assert capsys.readouterr().out == f"{name} {build_version()}\n"
 
 
 async def test_the_command_asks_the_running_pods_through_the_api_server(
@@ -330,11 +377,16 @@ async def test_the_command_asks_the_running_pods_through_the_api_server(
     }
     (tmp_path / "kubeconfig").write_bytes(msgspec.json.encode(config))
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
-    assert await explain(decision, "-n", "quotas") == 0
-    said = capsys.readouterr().out
-    assert "kept by one" in said and "not asked: two: " in said
-    assert sorted(asked) == [
-        f"/api/v1/namespaces/quotas/pods/one:8099/proxy/decisions/{decision}",
-        f"/api/v1/namespaces/quotas/pods/two:8081/proxy/decisions/{decision}",
-    ]
+    for named in ([], ["--kubeconfig", str(tmp_path / "kubeconfig")]):
+        assert await explain(decision, "-n", "quotas", *named) == 0
+        said = capsys.readouterr().out
+        assert "kept by one" in said and "not asked: two: " in said
+        assert sorted(asked) == [
+            f"/api/v1/namespaces/quotas/pods/one:8099/proxy/decisions/{decision}",
+            f"/api/v1/namespaces/quotas/pods/two:8081/proxy/decisions/{decision}",
+        ]
+        asked.clear()
+        monkeypatch.setenv("KUBECONFIG", "/nowhere")
+    assert await explain(decision, "--kubeconfig", str(tmp_path / "kubeconfig")) == 1
+    assert "pods cannot be listed on http://127.0.0.1:" in capsys.readouterr().err
     await runner.cleanup()

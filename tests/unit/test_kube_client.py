@@ -100,6 +100,18 @@ async def test_lists_are_paged_and_never_from_the_cache(fake, cluster):
     assert fake.count("GET", "limit=3") == 3 and fake.count("GET", "resourceVersion") == 0
 
 
+async def test_only_a_list_proves_that_an_object_is_not_there(fake, cluster):
+    made = await cluster.create(CONFIGMAPS, {"metadata": {"name": "a", "namespace": "ns"}})
+    await cluster.create(CONFIGMAPS, {"metadata": {"name": "b", "namespace": "ns"}})
+    assert await cluster.find(CONFIGMAPS, "a", "ns") == made
+    assert await cluster.find(CONFIGMAPS, "c", "ns") is None
+    with pytest.raises(NotFound):
+        await cluster.find(CRONS, "a", "ns")  # it is not served
+    await fake.put("configmaps", "ns", "d", data="no mapping")
+    with pytest.raises(Malformed):
+        await cluster.find(CONFIGMAPS, "d", "ns")
+
+
 async def test_a_list_begins_again_when_its_continue_token_expired(fake, cluster):
     for number in range(4):
         await fake.put("configmaps", "n", f"c{number}")
@@ -323,8 +335,16 @@ async def test_a_connection_cut_in_the_middle_of_a_line_is_unavailable(fake, clu
             await stream.read()
 
 
-async def test_a_silent_watch_ends(fake, cluster):
-    async with cluster.open_watch(CONFIGMAPS, resource_version="100", idle_timeout=3.0) as stream:
+async def test_a_watch_that_does_not_end_in_time_has_not_ended_in_good_order(fake, cluster, monkeypatch):
+    monkeypatch.setattr(client, "SILENT", 0.1)
+    async with cluster.open_watch(CONFIGMAPS, resource_version="100", timeout_seconds=1) as stream:
+        with pytest.raises(Unavailable, match="cluster fake: watch configmaps: the watch did not end in time"):
+            await stream.read()
+
+
+async def test_a_watch_that_the_server_ends_has_ended(fake, cluster):
+    fake.keeps_time = True
+    async with cluster.open_watch(CONFIGMAPS, resource_version="100", timeout_seconds=1) as stream:
         assert await stream.read() is None
 
 

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from common.kube import client
 from common.kube import reflector as module
 from common.kube.meta import Object
 from common.kube.reflector import Reflector, State
@@ -101,6 +102,44 @@ async def test_a_watch_that_ends_goes_on_from_the_last_bookmark_without_a_list(f
         await eventually(lambda: fake.watches == 2)
         assert "resourceVersion=500" in fake.requests[-1][1] and fake.lists == 1
         assert made.unbroken == unbroken
+
+
+async def test_the_end_of_a_watch_in_its_time_proves_what_the_store_has_and_a_list_does(fake):
+    fake.keeps_time = True
+    async with reflecting(fake, watch_seconds=(1, 1)) as (made, _):
+        assert made.proven_at == float("-inf")
+        before = time.monotonic()
+        await made.wait_synced(PATIENCE)
+        listed = made.proven_at
+        assert before <= listed <= time.monotonic()
+        await eventually(lambda: fake.watches == 2)
+        await eventually(lambda: made.proven_at > listed)
+        assert made.proven_at <= time.monotonic() - 0.9, "by what had happened when the watch was asked for"
+        assert fake.lists == 1
+
+
+async def test_a_watch_that_ends_early_proves_nothing(fake):
+    async with reflecting(fake) as (made, _):
+        await made.wait_synced(PATIENCE)
+        listed = made.proven_at
+        await eventually(lambda: made.unbroken is not None)
+        await next_watch(fake, made)
+        assert made.proven_at == listed and fake.lists == 1
+
+
+async def test_a_watch_that_falls_silent_is_given_up_and_is_no_run_without_a_break(fake, monkeypatch):
+    monkeypatch.setattr(client, "SILENT", 0.1)
+    async with reflecting(fake, watch_seconds=(1, 1)) as (made, changes):
+        await made.wait_synced(PATIENCE)
+        await eventually(lambda: made.unbroken is not None)
+        unbroken = made.unbroken
+        record, fake.record = fake.record, lambda *_: asyncio.sleep(0)  # what happens now, nobody is told
+        await fake.put("configmaps", "n", "a")
+        fake.record = record
+        await made.wait_listed(2, PATIENCE)
+        assert changes == [("add", "n/a")] and made.version == str(fake.version)
+        await eventually(lambda: made.unbroken is not None)
+        assert made.unbroken != unbroken
 
 
 async def next_watch(fake, made):
@@ -197,6 +236,54 @@ async def test_a_server_that_was_away_is_listed_again(fake, seen_away):
         await eventually(lambda: made.unbroken == 2)
 
 
+async def test_from_a_failure_to_the_next_list_it_is_not_certain_what_has_happened(fake):
+    """The server may be restored from a backup in between, which undoes what was told."""
+    async with reflecting(fake) as (made, _):
+        assert not made.live
+        await made.wait_synced(PATIENCE)
+        assert made.live
+        await eventually(lambda: fake.watches == 1)
+        await next_watch(fake, made)
+        assert made.live, "it ended in good order and went on"
+        release, watches = asyncio.Event(), fake.watches
+
+        async def hold(_request):
+            await release.wait()
+
+        fake.answers.append(hold)  # the next list
+        fake.raw.put_nowait(None)
+        await eventually(lambda: fake.lists == 2)
+        assert not made.live
+        release.set()
+        await made.wait_listed(2, PATIENCE)
+        assert made.live
+        await eventually(lambda: fake.watches > watches)
+        assert made.live
+
+
+async def test_a_watch_that_goes_on_too_late_may_have_missed_a_restore(fake, monkeypatch):
+    async with reflecting(fake) as (made, _):
+        await made.wait_synced(PATIENCE)
+        await eventually(lambda: fake.watches == 1)
+        monkeypatch.setattr(module, "AT_ONCE", -1.0)
+        await next_watch(fake, made)
+        await eventually(lambda: made.unbroken is None)
+        assert not made.live
+
+
+async def test_it_tells_when_the_list_behind_its_store_began(fake):
+    async with reflecting(fake) as (made, _):
+        assert made.listed_from == 0
+        before = module.moment()
+        await made.wait_synced(PATIENCE)
+        first = made.listed_from
+        assert before < first < module.moment()
+        made.relist()
+        assert made.listed_from == first, "that list is not complete"
+        await made.wait_listed(2, PATIENCE)
+        assert made.listed_from > first
+
+
 async def test_backoff_grows_is_explained_and_ends(fake, monkeypatch, caplog):
     monkeypatch.setattr(module, "FIRST_BACKOFF", 0.02)
     times = []
@@ -284,6 +371,19 @@ async def test_relist_gives_a_list_that_began_after_it_was_asked_for(fake):
         await made.wait_listed(second, PATIENCE)
         assert fake.lists == 3 and made.lists_completed == second
         await eventually(lambda: made.state is State.WATCHING)
+
+
+async def test_an_impatient_relist_does_not_wait_for_a_backoff(fake, monkeypatch):
+    monkeypatch.setattr(module, "FIRST_BACKOFF", 10 * PATIENCE)
+
+    async def unavailable(_request):
+        return status(503, "ServiceUnavailable")
+
+    fake.answers.append(unavailable)
+    async with reflecting(fake) as (made, _):
+        await eventually(lambda: made.state is State.BACKOFF)
+        await made.wait_listed(made.relist(impatient=True), PATIENCE)
+        assert made.synced.is_set()
 
 
 async def test_garbage_on_the_watch_leads_to_a_new_list(fake):

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from common import account as accounts
-from common.account import Account, Admitted, Fenced, Grant, Reservation, Short
+from common.account import Account, Admitted, Fenced, Full, Grant, Reservation, Short
 from seed.ledger import writer as writers
-from seed.ledger.encoding import MalformedLedgerError
+from seed.ledger.encoding import MalformedLedgerError, TooLargeError
 from seed.ledger.memory import MemoryStore
 from seed.ledger.store import ConflictError, Key, Stored, StoreUnavailableError
 from seed.ledger.writer import AccountWriter, BusyError, NoAccountError, Terms
@@ -27,8 +27,18 @@ def account(cpu: int = 100, **changes: object) -> Account:
     return Account(**{"incarnation": "life", "master": "m", "epoch": 1, "granted": {"cpu": cpu}, **changes})
 
 
-def reservation(cpu: int = 1) -> Reservation:
-    return Reservation(source="ns/c1", object="ns/m", amount={"cpu": cpu})
+_requests = itertools.count()
+
+
+def reservation(cpu: int = 1, generation: int = 0) -> Reservation:
+    """By a request of its own."""
+    return Reservation(
+        source="ns/c1", object="ns/m", amount={"cpu": cpu}, generation=generation, request=f"r{next(_requests)}"
+    )
+
+
+def uids(account: Account) -> set[str]:
+    return {uid for _, uid in account.reservations}
 
 
 class ScriptedStore(MemoryStore):
@@ -148,7 +158,7 @@ async def test_nobody_is_answered_before_the_write_is_durable() -> None:
         assert not ledger.store.account.reservations
         ledger.store.open.set()
         assert all(isinstance(outcome, Admitted) for outcome in await asyncio.gather(*claims))
-        assert set(ledger.store.account.reservations) == {"u0", "u1", "u2"}
+        assert uids(ledger.store.account) == {"u0", "u1", "u2"}
 
 
 async def test_what_comes_during_a_write_goes_into_the_next_one_together() -> None:
@@ -208,7 +218,7 @@ async def test_a_change_between_claims_is_seen_by_those_after_it() -> None:
     async with opened(account(10)) as ledger:
         before = ledger.writer.claim("a", reservation(10))
         dropped = ledger.writer.change(
-            lambda present: (accounts.count(present, 1, "ns/c1", {}, {}, gone=present.reservations), None)
+            lambda present: (accounts.count(present, 1, "ns/c1", {}, {}, gone=uids(present)), None)
         )
         after = ledger.writer.claim("b", reservation(10))
         assert [type(outcome) for outcome in await asyncio.gather(before, dropped, after)] == [
@@ -229,7 +239,7 @@ async def test_a_write_is_decided_again_after_a_conflict() -> None:
 
         ledger.store.before = [other]
         assert await ledger.claim("b", 5) == Short({"cpu": 1})
-        assert set(ledger.store.account.reservations) == {"a", "other"}
+        assert uids(ledger.store.account) == {"a", "other"}
         assert ledger.conflicts == 1
 
 
@@ -256,7 +266,7 @@ async def test_after_an_unknown_outcome_the_account_is_taken_and_the_claim_withd
         outcome = await ledger.claim("b", 6)
         assert (ledger.store.takes, ledger.store.loads) == (1, loads)
         assert isinstance(outcome, Admitted)
-        assert set(ledger.store.account.reservations) == {"b"}
+        assert uids(ledger.store.account) == {"b"}
         assert ledger.conflicts == 0
 
 
@@ -335,7 +345,7 @@ async def test_who_stopped_waiting_gets_no_reservation() -> None:
         gone.cancel()
         ledger.store.open.set()
         await asyncio.gather(first, stays)
-        assert set(ledger.store.account.reservations) == {"first", "stays"}
+        assert uids(ledger.store.account) == {"first", "stays"}
 
 
 async def test_who_stopped_waiting_during_the_write_keeps_no_reservation() -> None:
@@ -347,7 +357,7 @@ async def test_who_stopped_waiting_during_the_write_keeps_no_reservation() -> No
         ledger.store.open.set()
         await ledger.claim("b", 1)
         await settle()
-        assert ledger.store.account.reservations.keys() == {"b"}
+        assert uids(ledger.store.account) == {"b"}
         assert ledger.store.account.reserved == {"cpu": 1}
 
 
@@ -374,7 +384,31 @@ async def test_claims_end_at_their_deadlines_and_keep_nothing() -> None:
         ledger.store.open.set()
         assert isinstance(await patient, Admitted)
         await settle()
-        assert ledger.store.account.reservations.keys() == {"c"}
+        assert uids(ledger.store.account) == {"c"}
+
+
+async def test_an_update_whose_write_had_an_unknown_outcome_is_withdrawn_too() -> None:
+    async with opened(account()) as ledger:
+        ledger.store.after = [StoreUnavailableError("no answer")]
+        with pytest.raises(StoreUnavailableError):
+            await ledger.writer.claim("a", reservation(3, 2))
+        await settle()
+        assert not ledger.store.account.reservations
+
+
+async def test_who_stopped_waiting_during_the_write_leaves_what_was_reserved_before() -> None:
+    async with opened(account()) as ledger:
+        await ledger.claim("a", 3)
+        before = ledger.store.account.reservations
+        ledger.store.open.clear()
+        waiting = ledger.writer.claim("a", reservation(2, 2))
+        await settle()
+        waiting.cancel()
+        ledger.store.open.set()
+        await ledger.claim("b", 1)
+        await settle()
+        assert ledger.store.account.reservations["ns/c1", "a"] == before["ns/c1", "a"]
+        assert ledger.store.account.reserved == {"cpu": 4}
 
 
 async def test_a_claim_that_a_repeat_relies_on_is_not_withdrawn() -> None:
@@ -387,7 +421,7 @@ async def test_a_claim_that_a_repeat_relies_on_is_not_withdrawn() -> None:
         ledger.store.open.set()
         assert isinstance(await repeat, Admitted)
         await settle()
-        assert ledger.store.account.reservations.keys() == {"a"}
+        assert uids(ledger.store.account) == {"a"}
 
 
 async def test_a_grant_that_came_is_used_by_the_next_claim_and_written_with_it() -> None:
@@ -442,7 +476,7 @@ async def test_a_preview_decides_as_a_claim_would_and_writes_nothing() -> None:
         assert isinstance(ledger.writer.preview("b", reservation(6)), Admitted)
         assert ledger.writer.preview("b", reservation(7)) == Short({"cpu": 1})
         assert ledger.store.saves == saves
-        assert set(ledger.store.account.reservations) == {"a"}
+        assert uids(ledger.store.account) == {"a"}
 
 
 async def test_what_one_change_raises_reaches_its_caller_and_nobody_else() -> None:
@@ -573,7 +607,6 @@ async def test_every_account_that_became_durable_is_told() -> None:
 
 
 async def test_an_update_that_was_given_up_takes_nothing_from_the_next_try_through_another_replica() -> None:
-    update = Reservation(source="ns/c1", object="ns/m", amount={"cpu": 2}, generation=2)
     async with opened(account(10)) as ledger:
         await ledger.claim("other")
         load, reachable = ledger.store.load, asyncio.Event()
@@ -585,12 +618,14 @@ async def test_an_update_that_was_given_up_takes_nothing_from_the_next_try_throu
         ledger.store.load = slow  # type: ignore[method-assign]
         ledger.store.before = [StoreUnavailableError("no answer")]
         with pytest.raises(StoreUnavailableError):
-            await ledger.writer.claim("a", update)
+            await ledger.writer.claim("a", reservation(2, 2))
         ledger.store.silent = True
-        await ledger.store.by_another(lambda present: accounts.reserve(present, {"cpu": 1000}, "a", update)[0])
+        await ledger.store.by_another(
+            lambda present: accounts.reserve(present, {"cpu": 1000}, "a", reservation(2, 2))[0]
+        )
         reachable.set()
         await ledger.claim("more")
-        assert set(ledger.store.account.reservations) == {"other", "a", "more"}
+        assert uids(ledger.store.account) == {"other", "a", "more"}
 
 
 async def test_an_account_that_is_gone_is_told_so_that_the_leader_makes_another() -> None:
@@ -668,3 +703,50 @@ async def test_two_replicas_that_write_as_fast_as_they_can_take_turns() -> None:
         assert ledger.conflicts < (ledger.store.saves - before) / 4
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_what_makes_the_account_too_large_is_refused_and_what_comes_with_it_is_not() -> None:
+    class Small(ScriptedStore):
+        async def save(self, key: Key, account: Account, version: str | None) -> str:
+            if len(account.used) > 2:
+                raise TooLargeError("too much")
+            return await super().save(key, account, version)
+
+    def counting(source: str) -> Callable[[Account], tuple[Account, None]]:
+        return lambda account: (accounts.count(account, 1, source, {"cpu": 1}, {}), None)
+
+    async with opened(account(used={"ns/c1": {"cpu": 1}})) as ledger:
+        await ledger.claim("a")
+        ledger.store.__class__ = Small
+        counts = [ledger.writer.change(counting(f"ns/c{number}")) for number in (2, 3, 1)]
+        claim = ledger.writer.claim("b", reservation())
+        done = await asyncio.gather(*counts, claim, return_exceptions=True)
+        assert isinstance(done[1], StoreUnavailableError)
+        assert [done[0], done[2]] == [None, None]
+        assert isinstance(done[3], Admitted)
+        assert ledger.store.account.used.keys() == {"ns/c1", "ns/c2"}
+        assert uids(ledger.store.account) == {"a", "b"}
+
+
+async def test_a_full_account_is_measured_once_and_not_for_each_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[int] = []
+    length = accounts.length
+
+    def counted(account: Account) -> int:
+        measured.append(account.sequence)
+        return length(account)
+
+    monkeypatch.setattr(accounts, "length", counted)
+    monkeypatch.setattr(accounts, "MAX_TEXT", 300)
+    async with opened(account()) as ledger:
+        outcomes = [await ledger.claim(f"u{number}") for number in range(20)]
+        kept = len(ledger.store.account.reservations)
+        assert outcomes[kept:] == [Full()] * (20 - kept)
+        assert 0 < kept < 20
+        assert len(measured) == 1
+        await ledger.writer.change(
+            lambda present: (accounts.release(present, 1, dict(present.reservations)), None),
+        )
+        assert isinstance(await ledger.claim("again"), Admitted)
+        assert isinstance(ledger.writer.preview("one-more", reservation()), Admitted)
+        assert len(measured) == 2

@@ -65,7 +65,7 @@ def test_a_full_account_admits_one_more_on_surge_and_nothing_else() -> None:
 def test_while_both_are_there_the_newer_one_stands_on_surge_and_is_not_counted() -> None:
     account = counted(lend(full(), "new", loan("m0")), {**OLD, "new": SIZE})
     assert accounts.use(account) == {"cpu": 16, "machines": 4, "surge.cpu": 4, "surge.machines": 1}
-    assert "new" in account.reservations
+    assert (SOURCE, "new") in account.reservations
     accounts.check(account)
 
 
@@ -127,9 +127,11 @@ def test_a_newer_one_that_is_larger_than_the_place_stays_on_surge_until_it_fits(
     taken = lend(account, "other", Reservation(source=SOURCE, object="k/o", amount={"cpu": 2}))
     machines: dict[str, ResourceList] = {"m1": SIZE, "m2": SIZE, "m3": SIZE, "new": SIZE}
     account = counted(taken, machines)
-    assert "new" in account.reservations, "2 became free, 4 are needed: else 18 of 16 were used"
+    assert (SOURCE, "new") in account.reservations, "2 became free, 4 are needed: else 18 of 16 were used"
     assert accounts.use(account)["cpu"] == 14
-    account = counted(accounts.release(account, 1, {"other": account.reservations["other"]}), machines)
+    account = counted(
+        accounts.release(account, 1, {(SOURCE, "other"): account.reservations[SOURCE, "other"]}), machines
+    )
     assert accounts.use(account) == {"cpu": 16, "machines": 4}
 
 
@@ -139,6 +141,15 @@ def test_nobody_is_replaced_twice_or_before_it_is_counted() -> None:
     account, _ = accounts.reserve(account, wide, "new", loan("m0"))
     assert accounts.reserve(account, wide, "again", loan("m0"))[1] == Taken()
     assert accounts.reserve(account, wide, "chained", loan("new"))[1] == Taken(), "its place is surge, not quota"
+
+
+def test_a_machine_of_another_cluster_under_the_same_uid_is_another_one() -> None:
+    wide = surge.ceilings({"cpu": 16, "machines": 4}, {"cpu": 16, "machines": 4})
+    account = full(granted={**HELD, "surge.cpu": 16, "surge.machines": 4})
+    account, _ = accounts.reserve(account, wide, "new", loan("m0"))
+    for uid, replaced in (("other", "m0"), ("chained", "new")):
+        account, outcome = accounts.reserve(account, wide, uid, loan(replaced, source="alpha/c2"))
+        assert isinstance(outcome, Admitted), outcome
 
 
 def test_what_is_on_loan_is_not_changed() -> None:
@@ -167,8 +178,8 @@ def test_a_loan_that_nobody_was_told_of_is_undone(ended: bool) -> None:
     before = counted(full(), dict(list(OLD.items())[1:])) if ended else full()
     if ended:
         account = counted(account, dict(list(OLD.items())[1:]))
-        assert account.reservations["new"].replaces == ""
-    for after in (loans.withdraw(account, "new", lent), loans.cancel(account, "new", admitted)):
+        assert account.reservations[SOURCE, "new"].replaces == ""
+    for after in (accounts.withdraw(account, "new", lent), accounts.cancel(account, "new", admitted)):
         assert after == before
         accounts.check(after)
 
@@ -192,7 +203,7 @@ class Rollouts(RuleBasedStateMachine):
         self.number = 0
 
     def count(self) -> None:
-        gone = frozenset({*self.account.reservations} - {*self.machines} - {*self.late})
+        gone = frozenset({*accounts.of_source(self.account, SOURCE)} - {*self.machines} - {*self.late})
         self.account = counted(self.account, self.machines, gone)
 
     def create(self, reservation: Reservation, size: ResourceList, *, late: bool = False) -> None:
@@ -239,7 +250,7 @@ class Rollouts(RuleBasedStateMachine):
     @rule(data=st.data())
     def shrink(self, data: st.DataObject) -> None:
         uid = data.draw(st.sampled_from(sorted(self.machines)))
-        if uid not in self.account.reservations:
+        if (SOURCE, uid) not in self.account.reservations:
             self.machines[uid] = {**self.machines[uid], "cpu": max(1, self.machines[uid]["cpu"] - 1)}
 
     @rule()

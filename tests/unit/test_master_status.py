@@ -79,6 +79,16 @@ def test_example_of_the_contract():
     assert {each.observed_generation for each in found.conditions} == {3}
 
 
+def test_a_quota_that_not_every_replica_of_a_seed_has_is_not_enforced():
+    found = condition(status(seed("eu-1"), seed("us-1", behind=True)), "Enforced")
+    assert found[:2] == ("False", "ReplicasBehind")
+    assert found[2].startswith("us-1: not every replica of the agent has the present quota yet")
+    assert condition(status(seed(behind=True, synced=False)), "Enforced")[1] == "SeedNotSynced"
+    assert condition(status(seed(behind=True, fenced=True)), "Enforced")[1] == "AccountFenced"
+    assert condition(status(seed(behind=True, connected=False)), "Enforced")[1] == "ReplicasBehind"
+    assert condition(status(seed(behind=True, lost=True)), "Enforced")[0] == "True"
+
+
 def test_silent_seed_keeps_its_count_and_is_named_with_its_age():
     found = status(
         seed("eu-1", {"cpu": "4"}),
@@ -299,3 +309,17 @@ def test_conditions_of_a_seed():
 def test_transitions_start_now_for_a_condition_that_is_new():
     made = transition([], [Condition(type="Ready", status="True")], NOW)
     assert made[0].last_transition_time == NOW
+
+
+def test_a_quota_that_limits_what_nothing_can_be_granted_of_says_what_to_do():
+    found = status(seed(use={"cpu": "2"}), beyond_counters=["example.com/new"])
+    state, reason, message = condition(found, "Ready")
+    assert (state, reason) == ("False", "TooManyResources")
+    assert "example.com/new" in message
+    assert "a new quota of the same subject" in message
+
+
+def test_surge_that_is_used_and_was_withdrawn_is_not_named():
+    """Its names would add up without end."""
+    use = {f"surge.example.com/{number}": "1" for number in range(100)} | {"surge.cpu": "2"}
+    assert status(seed(use=use), surge=amounts(cpu="4")).surge.used == {"cpu": "2"}

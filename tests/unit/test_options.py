@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
@@ -8,6 +8,8 @@ import pytest
 
 from common import options
 from common.options import Address, CommonOptions, Flag
+from master.__main__ import MasterOptions
+from seed.__main__ import SeedOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +26,8 @@ SeedQuota on a seed.
 options:
   -h, --help
         show this help message and exit
+  --version
+        show the version
   --seed-name NAME
         the name this seed has on the master, 100% of the time [required; SEEDQUOTA_SEED_NAME]
   --kubeconfig KUBECONFIG
@@ -143,11 +147,38 @@ def test_other_urls_are_refused(raw: str) -> None:
         options.https_url(raw)
 
 
-def test_whole_numbers_in_a_range() -> None:
-    assert options.integer(1, 30)("3") == 3
-    for raw in ("0", "31", "3.0", "", "x"):
-        with pytest.raises(ValueError, match="whole number from 1 to 30"):
-            options.integer(1, 30)(raw)
+def test_whole_seconds_are_written_as_durations_or_without_a_unit() -> None:
+    for raw, seconds in (("3", 3), ("3s", 3), ("0.5m", 30), ("3000ms", 3), ("30", 30)):
+        assert options.whole_seconds(1, 30)(raw) == seconds
+    for raw in ("0", "31", "31s", "1m", "3.0", "1500ms", "", "x", "-1s", "nan", "9" * 30):
+        with pytest.raises(ValueError, match="is not a duration of whole seconds from 1s to 30s"):
+            options.whole_seconds(1, 30)(raw)
+
+
+@pytest.mark.parametrize(
+    ("parser", "name"),
+    [(SeedOptions, field.name) for field in fields(SeedOptions)]
+    + [(MasterOptions, f.name) for f in fields(MasterOptions)],
+)
+def test_every_flag_takes_its_own_default_as_help_shows_it(parser: type[CommonOptions], name: str) -> None:
+    (declared,) = (found for found in options._declared(parser) if found.name == name)
+    if declared.default:
+        default = next(field.default for field in fields(parser) if field.name == name)
+        assert declared.flag.read(declared.default) == default
+
+
+def test_a_ledger_in_redis_without_a_url_is_refused_before_anything_is_asked(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = ["--seed-name=a", "--webhook-url=https://a", "--ledger-store=redis"]
+    with pytest.raises(SystemExit) as ended:
+        options.parse(SeedOptions, "seedquota-seed", "d", given, {"SEEDQUOTA_REDIS_URL": ""})
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "seedquota-seed: error: --ledger-store redis needs a Redis: --redis-url (or SEEDQUOTA_REDIS_URL) is missing"
+    )
+    environment = {"SEEDQUOTA_REDIS_URL": "redis://host"}
+    assert options.parse(SeedOptions, "seedquota-seed", "d", given, environment).ledger_store == "redis"
 
 
 def test_a_flag_that_a_service_of_kubernetes_would_set_is_a_mistake_of_ours() -> None:

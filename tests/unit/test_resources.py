@@ -77,3 +77,15 @@ def test_short_names_what_is_needed_limited_and_missing(
     need: dict[str, int], free: dict[str, int], expected: dict[str, int]
 ) -> None:
     assert resources.short(need, free) == expected
+
+
+def test_lists_beside_each_other_have_each_resource_in_one_unit() -> None:
+    lists = [resources.parse(found) for found in ({"cpu": 2000, "memory": "1Ti"}, {"cpu": 2003}, {"memory": "1Mi"}, {})]
+    assert resources.texts(*lists) == ["cpu=2000,memory=1048576Mi", "cpu=2003", "memory=1Mi", ""]
+    assert resources.texts({"cpu": 2_000 * UNIT}, {"cpu": 0}) == ["cpu=2k", "cpu=0"]
+    assert resources.texts({"cpu": 1_500_000_000}, {"cpu": -UNIT}) == ["cpu=1500m", "cpu=-1000m"]
+
+
+def test_bytes_of_which_one_is_no_multiple_of_1024_are_all_written_in_bytes() -> None:
+    found = resources.texts({"memory": 64 * 1024 * UNIT}, {"memory": 1000 * UNIT}, {"memory": 1025 * UNIT})
+    assert found == ["memory=65536", "memory=1000", "memory=1025"]

@@ -198,7 +198,7 @@ def test_a_refusal_has_the_numbers_of_a_machines_and_says_how_many_can_start() -
     assert refusal.message == (
         "exceeded quota: project-alpha, requested: cpu=80, used: cpu=40, limited: cpu=64; short by cpu=56; "
         "3 of 10 replicas can start; cpu=8 of used is machines being created; "
-        "retrying helps only after something is deleted; decision 01JD3Y6K"
+        "it can never fit: the request is larger than the limit; decision 01JD3Y6K"
     )
     (added,) = told(more(6, 10), room("cpu=64", "cpu=40"), deny=True).refusals
     assert "; 3 of 6 more replicas can start; " in added.message

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import json
+
 import msgspec
 import pytest
 
 from common import resources
 from common.kube.reflector import Change
+from common.names import MAX_DEVICES
 from common.quantity import UNIT
 from seed import tally as tallies
-from seed.machines.machine_controller import Machine
+from seed.machines.machine_controller import Machine, MachineSpec
 from seed.tally import MAX_UNSIZED_NAMED, Tally
 from tests.unit.seed_world import nanos
 
@@ -55,6 +58,14 @@ def test_what_is_seen_is_told_with_its_generation_and_what_is_gone_is_remembered
     made.apply(Change(machine("b"), None))
     assert made.seen(["a-uid", "b-uid", "c-uid"]) == {"a-uid": 3}
     assert made.gone(["a-uid", "b-uid", "c-uid"]) == {"b-uid"}
+
+
+def test_what_a_backup_brought_back_is_not_gone() -> None:
+    made = tally(machine("a"))
+    made.apply(Change(machine("a"), None))
+    made.apply(Change(None, machine("a")))
+    assert made.seen(["a-uid"]) == {"a-uid": 1}
+    assert made.gone(["a-uid"]) == set()
 
 
 def test_an_object_made_again_under_its_name_is_another_one() -> None:
@@ -119,3 +130,17 @@ def test_the_sum_is_that_of_its_machines_whatever_the_order_of_changes() -> None
         made.apply(Change(old, new))
         assert made.used == tally(*there.values()).used
         assert resources.at_least_zero(made.used) == made.used
+
+
+def test_a_machine_with_too_many_names_is_counted_by_some_and_named() -> None:
+    found = machine("a")
+    value = json.loads(bytes(found.spec.provider_spec))
+    value["value"]["cloudProviderSpec"].update({f"example.com/device-{number}": 1 for number in range(81)})
+    many = msgspec.structs.replace(found, spec=MachineSpec(provider_spec=msgspec.Raw(json.dumps(value).encode())))
+    made = tally(many, machine("b"))
+    assert len(made.used) == 4 + MAX_DEVICES
+    assert made.used["cpu"] == nanos("cpu=16")["cpu"]
+    assert made.unsized().counts == {"NotSized": 1}
+    assert made.unsized().named == ["ns/a: cannot size machine: fake takes more than 16 kinds of devices: take fewer"]
+    made.apply(Change(many, None))
+    assert made.used == nanos("cpu=8,memory=16Gi,storage=50Gi,machines=1")

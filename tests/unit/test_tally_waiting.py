@@ -42,22 +42,6 @@ def test_what_is_waited_for_keeps_its_reservation_until_it_is_counted() -> None:
     assert tally.seen(["uid-m"]) == {"uid-m": 0}
 
 
-def test_the_first_list_of_a_new_leader_is_too_low_until_all_of_it_is_sized_or_gone() -> None:
-    sizes = Sizes()
-    tally = Tally(size=sizes)
-    first, second = machine("aws", {}, "a"), machine("aws", {}, "b")
-    for subject in (first, second):
-        tally.apply(Change(None, subject))
-    tally.listed()
-    tally.apply(Change(None, machine("aws", {}, "later")))
-    assert tally.too_low
-    sizes.told = True
-    tally.apply(Change(first, first))
-    assert tally.too_low
-    tally.apply(Change(second, None))
-    assert not tally.too_low  # the later one was never counted: its reservation, if it has one, stands for it
-
-
 def test_a_new_connection_goes_on_with_the_sizes_of_the_one_before() -> None:
     sizes, subject = Sizes(), machine("aws", {})
     sizes.told = True
@@ -66,9 +50,9 @@ def test_a_new_connection_goes_on_with_the_sizes_of_the_one_before() -> None:
     sizes.told = False
     after = Tally(before, sizes)
     after.apply(Change(None, subject))
-    after.listed()
     assert after.used == SIZE
-    assert not after.too_low
+    assert after.guessed == {}
+    assert after.line is before.line
 
 
 def test_why_one_waits_is_told() -> None:

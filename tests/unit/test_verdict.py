@@ -14,7 +14,8 @@ GRAMMAR = re.compile(
     rf"exceeded quota: (?P<quota>[a-z-]+), requested: (?P<requested>{QUANTITIES}), used: (?P<used>{QUANTITIES}), "
     rf"limited: (?P<limited>{QUANTITIES}); short by (?P<short>{QUANTITIES})"
     rf"(; (?P<creating>{QUANTITIES}) of used is machines being created)?"
-    r"; retrying helps only after something is deleted; decision [0-9A-Z]{8}"
+    r"; (?P<hope>retrying helps only after something is deleted"
+    r"|it can never fit: the request is larger than the limit); decision [0-9A-Z]{8}"
 )
 
 
@@ -58,6 +59,41 @@ def test_the_numbers_add_up_for_every_resource_that_fails(need: str, used: str, 
         assert nanos(match["creating"]).keys() <= short.keys()
 
 
+def test_what_is_larger_than_the_limit_itself_is_told_that_it_never_fits() -> None:
+    never = "; it can never fit: the request is larger than the limit; decision 01JD3Y6K"
+    assert refused("cpu=65", "").message.endswith(never)
+    assert refused("cpu=1,memory=257Gi", "cpu=64").message.endswith(never), "one resource is enough"
+    assert "never" not in refused("cpu=64", "cpu=1").message
+
+
+def test_the_amounts_of_one_resource_are_in_one_unit() -> None:
+    limits = nanos("cpu=2003,memory=4Ti,storage=1500m")
+    found = verdict.exceeded(
+        "big",
+        nanos("cpu=8,memory=3Gi,storage=1"),
+        nanos("cpu=2k,memory=4Ti,storage=1"),
+        limits,
+        nanos("cpu=1k"),
+        "0" * 8,
+    )
+    assert found.message == (
+        "exceeded quota: big, requested: cpu=8,memory=3Gi,storage=1000m, used: cpu=2000,memory=4096Gi,storage=1000m, "
+        "limited: cpu=2003,memory=4096Gi,storage=1500m; short by cpu=5,memory=3Gi,storage=500m; "
+        "cpu=1000 of used is machines being created; retrying helps only after something is deleted; decision 00000000"
+    )
+    assert [cause.message for cause in found.causes] == [
+        "requested cpu=8, used cpu=2000, limited cpu=2003",
+        "requested memory=3Gi, used memory=4096Gi, limited memory=4096Gi",
+        "requested storage=1000m, used storage=1000m, limited storage=1500m",
+    ]
+    assert verdict.near_limit("big", nanos("cpu=2k"), nanos("cpu=2003"), 90) == (
+        "seedquota/big: cpu 2000/2003 (99%) after this"
+    )
+    assert verdict.over_allowed("big", nanos("memory=1Gi"), nanos("memory=1025Gi"), nanos("memory=1Ti")) == (
+        "seedquota/big: over by memory=1Gi (1025Gi/1024Gi); allowed because enforcement is warn"
+    )
+
+
 def test_all_that_matters_stands_in_the_first_256_characters() -> None:
     found = refused("cpu=8,memory=64Gi,storage=1Ti", "cpu=60,memory=250Gi,storage=4Ti")
     assert found.message[:256].count("storage=") == 4
@@ -88,6 +124,7 @@ def test_a_machine_that_cannot_be_sized_is_invalid() -> None:
     assert found.message.startswith("cannot size machine: aws eu-central-1 has no type m5.larg; nearest: m5.large")
     assert (found.code, found.reason, found.retry_seconds) == (422, "Invalid", 0)
     assert [(cause.reason, cause.field) for cause in found.causes] == [("MachineNotSized", "spec.providerSpec")]
+    assert [cause.message for cause in found.causes] == [found.message], "of a 422 kubectl prints the causes only"
 
 
 def test_decisions_have_names_that_a_person_can_read_out() -> None:

@@ -124,9 +124,9 @@ async def caller(tmp_path: Path) -> AsyncIterator[Caller]:
 async def test_a_machine_that_fits_is_admitted_and_reserved_by_its_uid(caller: Caller) -> None:
     await caller.world.quota(limits="cpu=64", granted="cpu=64")
     assert await caller.ask(review(machine())) == {"uid": "request-1", "allowed": True}
-    (uid, kept), *others = caller.world.account().reservations.items()
+    ((source, uid), kept), *others = caller.world.account().reservations.items()
     assert not others
-    assert uid == "5f0e6d6c-0001"
+    assert (source, uid) == ("alpha/c1", "5f0e6d6c-0001")
     assert (kept.source, kept.object, kept.generation) == ("alpha/c1", "kube-system/m-1", 0)
     assert kept.amount == nanos("cpu=8,memory=16Gi,storage=50Gi,machines=1")
     assert caller.decisions == [("allowed", "", "local")]

@@ -11,6 +11,7 @@ from seed.cluster_api import webhook as cluster_api
 from seed.webhook_configuration import Webhook, WebhookConfiguration, desired, lost, name_for, stamping
 from seed.webhook_token import token
 
+BREAK_GLASS = {"name": "break-glass", "expression": "!('seedquota:break-glass' in request.userInfo.groups)"}
 UID = "6f9619ff-8b86-d011-b42d-00c04fc964ff"
 
 
@@ -50,7 +51,19 @@ def test_what_is_wanted_in_a_user_cluster() -> None:
         "timeoutSeconds": 3,
         "admissionReviewVersions": ["v1"],
         "matchConditions": [
-            {"name": "break-glass", "expression": "!('seedquota:break-glass' in request.userInfo.groups)"}
+            BREAK_GLASS,
+            {
+                "name": "changes-size",
+                "expression": "!(request.operation == 'UPDATE'"
+                " && [has(object.spec) ? object.spec : {}].all(new,"
+                " [has(oldObject.spec) ? oldObject.spec : {}].all(old,"
+                " type(new) == map && type(old) == map && ['providerSpec'].all(name,"
+                " (name in new) == (name in old) && (!(name in new) || new[name] == old[name]))))"
+                " && [has(object.metadata.annotations) ? object.metadata.annotations : {}].all(new,"
+                " [has(oldObject.metadata.annotations) ? oldObject.metadata.annotations : {}].all(old,"
+                " type(new) == map && type(old) == map && ['seedquota.io/footprint'].all(name,"
+                " (name in new) == (name in old) && (!(name in new) || new[name] == old[name])))))",
+            },
         ],
     }
 
@@ -64,9 +77,9 @@ def test_a_seed_that_is_its_own_source_is_asked_about_that_namespace_only() -> N
 
 def test_a_group_name_cannot_change_the_expression() -> None:
     expression = "!('a\\' in [\\'a\\'] || \\'b\\\\' in request.userInfo.groups)"
-    assert wanted(break_glass_group="a' in ['a'] || 'b\\")["matchConditions"] == [
-        {"name": "break-glass", "expression": expression}
-    ]
+    conditions = wanted(break_glass_group="a' in ['a'] || 'b\\")["matchConditions"]
+    assert isinstance(conditions, list)
+    assert conditions[0] == {"name": "break-glass", "expression": expression}
 
 
 @pytest.mark.parametrize(
@@ -115,6 +128,7 @@ def test_who_scales_is_advised_in_the_same_way_and_stopped_by_nobody_who_is_down
         ],
         "failurePolicy": "Ignore",
         "sideEffects": "None",
+        "matchConditions": [BREAK_GLASS],
     }
 
 
@@ -127,7 +141,9 @@ def test_cluster_apis_deployments_are_asked_about_in_both_of_its_versions() -> N
     assert (rule["apiGroups"], rule["apiVersions"]) == (["cluster.x-k8s.io"], ["v1beta1", "v1beta2"])
     assert "machinedeployments/scale" in rule["resources"]
     assert "machines" in of_machines["resources"]
-    assert scale["matchConditions"] == admitting["matchConditions"]
+    way_in, changes = admitting["matchConditions"]  # type: ignore[misc]
+    assert scale["matchConditions"] == [way_in], "who scales changes other fields"
+    assert "['clusterName', 'infrastructureRef', 'failureDomain', 'replicas', 'template'].all(" in changes["expression"]
 
 
 def test_the_stamping_webhook_is_asked_about_the_same_machines_and_stops_none() -> None:
@@ -135,6 +151,7 @@ def test_the_stamping_webhook_is_asked_about_the_same_machines_and_stops_none() 
     (webhook,) = stamping(admitting).webhooks
     assert webhook["clientConfig"] == {"url": f"https://a/stamp/{UID}/t", "caBundle": ""}
     assert webhook["failurePolicy"] == "Ignore"
-    assert {key: webhook[key] for key in ("rules", "namespaceSelector", "matchConditions", "timeoutSeconds")} == {
-        key: admitting.webhooks[0][key] for key in ("rules", "namespaceSelector", "matchConditions", "timeoutSeconds")
+    assert {key: webhook[key] for key in ("rules", "namespaceSelector", "timeoutSeconds")} == {
+        key: admitting.webhooks[0][key] for key in ("rules", "namespaceSelector", "timeoutSeconds")
     }
+    assert webhook["matchConditions"] == [BREAK_GLASS], "also a Machine that was never stamped gets one when touched"

@@ -95,6 +95,53 @@ async def test_a_projects_default_quota_goes_with_it_and_a_new_one_counts_what_r
         await set_defaults(site)
 
 
+async def test_an_organization_forgets_nothing_while_its_projects_copy_is_missing_on_a_seed(site: Site) -> None:
+    """The copy goes while the master is away, and the agent starts without having seen it."""
+    name, master, agent = "by-organization", site.program("master"), site.program("seed-1")
+    await site.apply("master", named("Organization", "acme"))
+    await site.project(organization="acme")
+    try:
+        await site.quota(cpus(4), name, kind="organization", subject="acme")
+        await site.admitted("user-1", 3)
+        await site.uses(cpus(3), name)
+        await site.kill(master)
+        await site.delete("seed-1", f"projects/{PROJECT}")
+
+        async def undecided() -> None:
+            answer = await site.create("user-1", dryRun="All")
+            assert answer.status == 503, answer
+            assert "project alpha has not come from the master" in answer.message
+
+        await until(undecided, 30)
+
+        async def led() -> None:
+            await site.comes("seed-1", f"{CLUSTERS}/user-1", "UsageCurrent", "True")
+            assert (await site.ledger("seed-1", name))["account"]["epoch"] > before
+
+        before = (await site.ledger("seed-1", name))["account"]["epoch"]
+        await site.kill(agent)
+        await site.start(agent)
+        await until(led, 60)
+        for _ in range(4):  # in which the leader looks more than once what to forget
+            await asyncio.sleep(2)
+            assert (await site.ledger("seed-1", name))["account"]["used"][f"{PROJECT}/user-1"]["cpu"] == "3"
+        await until(undecided, 10)
+
+        await site.start(master)
+        await until(lambda: site.get("seed-1", f"projects/{PROJECT}"), 60)
+
+        async def decided() -> None:
+            assert (await site.create("user-1", dryRun="All")).status == 201
+
+        await until(decided, 60)
+        await site.admitted("user-1")
+        assert "used: cpu=4, limited: cpu=4" in (await site.refused("user-1")).message
+    finally:
+        await site.start(*(program for program in (master, agent) if program in site.down))
+        await site.project()
+        await site.delete("master", "organizations/acme")
+
+
 async def configurations(site: Site, cluster: str) -> set[str]:
     return {
         found["metadata"]["name"]

@@ -9,9 +9,9 @@ from collections import Counter
 import pytest
 
 from common import resources
-from devcluster.load import Attempt, Outcome, Size, fill, storm, unjustified
+from devcluster.load import Attempt, Outcome, Size, fill, machine, storm, unjustified
 from devcluster.observe import Overshoot
-from tests.integration.installed.site import NAMESPACE, QUOTA, SMALL, Json, Site, cpus, until
+from tests.integration.installed.site import MACHINES, NAMESPACE, QUOTA, SMALL, Answer, Json, Site, cpus, until
 from tests.unit.fake_api_server import within
 
 pytestmark = pytest.mark.integration
@@ -161,3 +161,34 @@ async def test_a_clean_run_logs_nothing_above_info(site: Site) -> None:
         return line["level"] not in ("debug", "info") or "exception" in line
 
     assert [line for line in site.said(before) if stands_out(line)] == []
+
+
+async def test_while_no_agent_runs_machines_lose_finalizers_and_go_but_none_grows(site: Site) -> None:
+    """User-1 asks seed-1, of which one replica runs."""
+    await site.quota(cpus(3))
+    body = machine("going", SMALL)
+    body["metadata"] = {"name": "going", "finalizers": ["example.com/cloud"]}
+    assert (await site.call("user-1", "POST", MACHINES, body)).status == 201
+    await site.uses(cpus(1))
+    path = f"{MACHINES}/going"
+
+    async def grows(cpu: int) -> Answer:
+        size = {"spec": {"providerSpec": {"value": {"cloudProviderSpec": {"cpu": str(cpu)}}}}}
+        return await site.call("user-1", "PATCH", path, size)
+
+    refused = await grows(4)
+    assert refused.status == 403, refused
+    assert "requested: cpu=3, used: cpu=1, limited: cpu=3" in refused.message
+    assert (await grows(2)).status == 200
+    await site.uses(cpus(2))
+
+    await site.kill(site.program("seed-1"))
+    assert "failed calling webhook" in (await grows(3)).message
+    assert (await site.create("user-1")).status == 500
+    await site.patch("user-1", path, {"metadata": {"labels": {"a": "b"}, "annotations": {"example.com/a": "b"}}})
+    await site.patch("user-1", f"{path}/status", {"status": {"nodeRef": {"name": "n1"}}})
+    await site.delete("user-1", path)
+    await site.patch("user-1", path, {"metadata": {"finalizers": None}})
+    assert (await site.call("user-1", "GET", path)).status == 404
+    await site.start(site.program("seed-1"))
+    await site.uses(cpus(0))
