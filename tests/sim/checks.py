@@ -162,6 +162,16 @@ class Truth:
                 return False
         return ledger is not None
 
+    def uncovered(self, uid: str, use_of: Callable[[Account], ResourceList]) -> dict[str, int]:
+        """What is used beyond what its seed holds, though the limit has room for it, which another may hold idle."""
+        ledger = self.ledgers[uid]
+        uses = {seed: use_of(account) for (quota, seed), account in self.accounts.items() if quota == uid}
+        there = {seed: (uses.get(seed, {}), grants.held(holding)) for seed, holding in ledger.seeds.items()}
+        beyond = resources.total(resources.at_least_zero(resources.subtract(use, held)) for use, held in there.values())
+        limits = surge.regular(self.limits[uid])
+        past = resources.subtract(resources.total(use for use, _ in there.values()), limits)
+        return {name: more for name in limits if (more := beyond.get(name, 0) - max(past[name], 0)) > 0}
+
     def excuse(self) -> None:
         """Something happened after which the master may have to cover more than the limit."""
         for uid in self.clean:

@@ -778,6 +778,13 @@ ALL: tuple[Mutant, ...] = (
         scenes.ledgers_lost_in_a_rollout,
     ),
     Mutant(
+        "what stands on surge is not covered within the limit",
+        ((allotment, "cover_on_surge", lambda _table: None),),
+        ("rollouts", "two_seeds"),
+        400,
+        scenes.ledgers_lost_in_a_rollout,
+    ),
+    Mutant(
         "surge that is occupied is given back",
         ((accounts, "give_back", surge_that_is_occupied_is_given_back),),
         ("rollouts", "two_seeds"),
