@@ -143,7 +143,14 @@ class Taken(msgspec.Struct, frozen=True):
     """What it would replace is not counted yet, or is being replaced already; or what it would change is on loan."""
 
 
-Outcome = Admitted | Short | Fenced | Full | HeldBack | Taken
+class Occupied(msgspec.Struct, frozen=True):
+    """So much of the surge that it would use is under use beyond what is held. None is lent beside that."""
+
+    amounts: ResourceList
+
+
+Denied = Short | Fenced | Full | HeldBack | Taken | Occupied
+Outcome = Admitted | Denied
 
 
 def of_source(account: Account, source: str) -> dict[str, Reservation]:
@@ -152,7 +159,16 @@ def of_source(account: Account, source: str) -> dict[str, Reservation]:
 
 
 def use(account: Account) -> dict[str, int]:
-    """Counted and reserved: what a decision sees."""
+    """Counted and reserved, and the surge under what of it is beyond what is held: what a decision sees."""
+    used = _counted_and_reserved(account)
+    return resources.add(used, surge.occupied(used, held(account)))
+
+
+def occupied(account: Account) -> dict[str, int]:
+    return surge.occupied(_counted_and_reserved(account), held(account))
+
+
+def _counted_and_reserved(account: Account) -> dict[str, int]:
     return resources.add(resources.total(account.used.values()), account.reserved)
 
 
@@ -170,11 +186,11 @@ def free(account: Account, limits: ResourceList) -> dict[str, int]:
 
     The limit itself bounds it too, so that a seed which has heard of a lowered limit obeys it at once.
     """
-    used = use(account)
-    return {
-        name: min(account.granted.get(name, 0) - account.returned.get(name, 0), limit) - used.get(name, 0)
-        for name, limit in limits.items()
-    }
+    return unused(held(account), use(account), limits)
+
+
+def unused(holding: ResourceList, used: ResourceList, limits: ResourceList) -> dict[str, int]:
+    return {name: min(holding.get(name, 0), limit) - used.get(name, 0) for name, limit in limits.items()}
 
 
 def ever_limited(account: Account, limits: ResourceList) -> Collection[str]:
@@ -248,9 +264,9 @@ class Reserving:
             return HeldBack()
         elif reservation.replaces and _is_taken(reservation, current):
             return Taken()
-        missing = resources.short(extra, self._free) | surge.withdrawn(extra, self._free)
-        if missing:
-            return Short(missing)
+        lacking = self._lacking(reservation, extra)
+        if lacking is not None:
+            return lacking
         text = self.text + _line(uid, after) - (_line(uid, known) if known is not None else 0)
         if (text > MAX_TEXT and text > self.text) or not self._has_names_for(extra):
             return Full()
@@ -263,6 +279,13 @@ class Reserving:
             if name in self._free:
                 self._free[name] -= need
         return Admitted(known, after)
+
+    def _lacking(self, reservation: Reservation, extra: ResourceList) -> Occupied | Short | None:
+        under = occupied(self._before) if reservation.replaces else {}  # while there is any, no claim changes that
+        if under := {name: under[name] for name, amount in extra.items() if amount > 0 and name in under}:
+            return Occupied(under)
+        missing = resources.short(extra, self._free) | surge.withdrawn(extra, self._free)
+        return Short(missing) if missing else None
 
     def _has_names_for(self, extra: ResourceList) -> bool:
         """A quota whose limits name other resources again and again has reservations of all of them for a while."""
@@ -513,7 +536,8 @@ def reopen(account: Account, epoch: int, grant: Grant) -> Account:
 
 
 def give_back(account: Account, recall: ResourceList) -> Account:
-    """Raise r towards `recall`, by no more than what is free: what is used or reserved is never returned."""
+    """Raise r towards `recall`, by no more than what is free: what is used or reserved is never returned, nor the surge
+    under use beyond what is held."""
     if account.fenced or not any(target > account.returned.get(name, 0) for name, target in recall.items()):
         return account
     used = use(account)

@@ -48,12 +48,14 @@ def count(
     used = resources.subtract(used, resources.total(sizes[uid] for uid in on_surge))
     seen = {uid: generation for uid, generation in seen.items() if uid not in on_surge}
     after = accounts.count(account, epoch, source, used, seen, gone)
+    places = resources.maximum(accounts.held(account), accounts.use(account))
     queued = False  # an older one is gone, and there is no room for its newer one yet
     for uid in sorted(loans, key=lambda uid: loans[uid].replaces in present):
         beside = loans[uid].replaces in present
         if (source, uid) not in after.reservations or (beside and (queued or uid not in sizes)):
             continue
-        if not has_room(after, loans[uid], sizes.get(uid, _regular(loans[uid].amount))):
+        size = sizes.get(uid, _regular(loans[uid].amount))
+        if not has_room(after, loans[uid], size, None if beside else places):
             queued = queued or not beside
         elif uid in sizes:
             used = resources.add(used, sizes[uid])
@@ -64,9 +66,10 @@ def count(
     return after
 
 
-def has_room(account: Account, loan: Reservation, size: ResourceList) -> bool:
-    """Whether a lent Machine of this size could be counted now: the loan's regular part is reserved already."""
-    free = resources.subtract(accounts.held(account), accounts.use(account))
+def has_room(account: Account, loan: Reservation, size: ResourceList, places: ResourceList | None = None) -> bool:
+    """Whether a lent Machine of this size could be counted now: the loan's regular part is reserved already. `places`
+    are what the account holds, if nothing else is said."""
+    free = resources.subtract(accounts.held(account) if places is None else places, accounts.use(account))
     more = resources.subtract(size, surge.regular(loan.amount))
     return not resources.short(more, resources.only(free, surge.regular(account.granted)))
 

@@ -30,6 +30,21 @@ def lent(need: ResourceList, surge: ResourceList) -> dict[str, int]:
     return {PREFIX + name if name in surge else name: amount for name, amount in need.items()}
 
 
+def occupied(use: ResourceList, held: ResourceList) -> dict[str, int]:
+    """The surge under what is used beyond what is held of the quota itself, as far as it is held and not lent.
+
+    A loan that a ledger has lost is such use: without this rule its surge would be lent once more.
+    """
+    under = {}
+    for name, amount in held.items():
+        if name.startswith(PREFIX):
+            quota = name.removeprefix(PREFIX)
+            beyond = min(use.get(quota, 0) - held.get(quota, 0), amount - use.get(name, 0))
+            if beyond > 0:
+                under[name] = beyond
+    return under
+
+
 def withdrawn(need: ResourceList, ceilings: ResourceList) -> dict[str, int]:
     """What is needed of a surge that a quota does not have, or not any more: unlike a limit, none is no surge."""
     return {name: amount for name, amount in need.items() if name.startswith(PREFIX) and name not in ceilings}

@@ -3,7 +3,9 @@
 One snapshot of a quota in, one decision out, in numbered steps. The protocol (`common.grants`) keeps the sum within
 the limit whatever is decided here; this file decides what is useful:
 
-1. Use that nobody admitted is covered by a grant, even past the limit.
+1. Use that nobody admitted is covered by a grant. Past the limit only what is more than the surge that its seed holds:
+   the rest may be what rollouts were lent before the seed lost its ledger. It is covered within the limit, for which
+   idle capacity is recalled.
 2. Those who ask stand in line: who waits since an earlier decision by age, the others by dominant share (max-min).
    An ask is answered once it got something; once use leaves no room for it (then the seed refuses, with numbers that
    add up); or once too much of the room is held by seeds out of reach. Until then its requests wait.
@@ -25,7 +27,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from common import resources
+from common import resources, surge
 from common.resources import ResourceList
 from master.demand import lacking, positive, share
 from master.headroom import call_home, spare, top_up
@@ -59,6 +61,7 @@ def allot(limits: ResourceList, seats: Sequence[Seat], *, learning: bool = False
     table = Table(limits, seats, now)
     cover(table)
     if not learning:
+        cover_on_surge(table)
         table.askers = line(table)
         for asker in table.askers:
             serve(table, asker)
@@ -81,7 +84,17 @@ def cover(table: Table) -> None:
     """Step 1. Only what is counted: what is reserved was admitted within what the seed holds, and what is both for a
     moment (an update of what is not counted yet) would be covered twice."""
     for seat in table.seats:
-        table.grant(seat, lacking(table.limited(seat.counted), seat.held))
+        table.grant(seat, lacking(table.beyond(seat), surge.beyond(seat.held)))
+
+
+def cover_on_surge(table: Table) -> None:
+    """Step 1, of what may be on surge."""
+    for seat in table.seats:
+        on_surge = positive(resources.minimum(table.beyond(seat), surge.beyond(seat.held)))
+        within = positive(resources.minimum(on_surge, resources.only(table.pool, on_surge)))
+        table.grant(seat, within)
+        if rest := lacking(on_surge, within):
+            table.recall(rest, rest, urgent=rest)
 
 
 def line(table: Table) -> Sequence[Asker]:

@@ -152,7 +152,7 @@ def _seats(limits: ResourceList, ledger: MasterLedger, seeds: Sequence[SeedFacts
             Seat(
                 seed=seed.name,
                 held=held,
-                use=use,
+                use=resources.add(use, surge.occupied(resources.only(use, limits), held)),
                 counted=ours.used if ours is not None else {},
                 ask=ask,
                 answered=seed.answered,

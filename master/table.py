@@ -13,7 +13,8 @@ from master.demand import SHARES, Demand, lacking, positive, scaled, share, time
 
 
 class Seat(msgspec.Struct, frozen=True, kw_only=True):
-    """One seed at the table. `use` is `counted` and reserved, from the same report as `ask`.
+    """One seed at the table. `use` is `counted` and reserved, from the same report as `ask`, and the surge under it
+    (`common.surge.occupied`).
 
     `demand` is what `master.demand.learn` made of it for this very decision. `just_granted`: its report does not show
     yet what it does with what it got, so nothing is recalled from it now.
@@ -95,6 +96,10 @@ class Table:
 
     def limited(self, amounts: ResourceList) -> dict[str, int]:
         return resources.only(amounts, self.limits)
+
+    def beyond(self, seat: Seat) -> dict[str, int]:
+        """What is counted there beyond what it holds."""
+        return lacking(self.limited(seat.counted), seat.held)
 
     def close(self, asker: Asker) -> None:
         self.answered[asker.seat.seed] = asker.seat.ask.number

@@ -14,7 +14,7 @@ import msgspec
 
 from common import account as accounts
 from common import resources, surge
-from common.account import Account, Admitted, Fenced, Full, HeldBack, Reservation, Short, Taken
+from common.account import Account, Admitted, Fenced, Full, HeldBack, Occupied, Reservation, Short, Taken
 from common.kube.errors import ApiError, Forbidden
 from common.resources import ResourceList
 from seed import verdict
@@ -192,6 +192,9 @@ class Admission:
                     return Attempt(sight=book.sight(quota), warnings=near, admitted=admitted, waited=waited)
                 case Fenced() | Full() | HeldBack() | Taken():
                     refusal = _not_now(outcome, quota.name, decision)
+                    return Attempt(sight=book.sight(quota), refusal=refusal, waited=waited)
+                case Occupied(amounts=amounts):
+                    refusal = verdict.occupied(quota.name, amounts, decision)
                     return Attempt(sight=book.sight(quota), refusal=refusal, waited=waited)
                 case Short():
                     pass

@@ -7,6 +7,8 @@ from typing import Protocol
 
 import msgspec
 
+from common import account as accounts
+from common import resources
 from common.account import Account, Admitted, Ask
 from common.resources import ResourceList
 from seed.verdict import Refusal
@@ -99,11 +101,9 @@ def sight(quota: Copy, account: Account | None, use: ResourceList) -> Sight:
     )
 
 
-def account_of(seen: Sight) -> Account:
-    """The account, as far as it is seen: enough to decide by it again."""
-    nonce = "" if seen.open else "fenced"
-    use = {"": seen.use}  # counted or reserved makes no difference to what is free
-    return Account(incarnation="", nonce=nonce, granted=seen.granted, returned=seen.returned, used=use)
+def free_here(seen: Sight) -> dict[str, int]:
+    """As `accounts.free` of the account."""
+    return accounts.unused(resources.subtract(seen.granted, seen.returned), seen.use, seen.ceilings)
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):

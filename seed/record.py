@@ -6,10 +6,9 @@ from typing import Literal
 
 import msgspec
 
-from common import account as accounts
 from common import resources
 from common.resources import ResourceList
-from seed.facts import Attempt, Sight, account_of
+from seed.facts import Attempt, Sight, free_here
 
 Quantities = dict[str, str]
 
@@ -140,7 +139,7 @@ def _account(seen: Sight) -> AccountRecord | None:
         held=resources.render(resources.subtract(seen.granted, seen.returned)),
         used=resources.render(seen.use),
         being_created=_some(seen.reserved),
-        free=resources.render(accounts.free(account_of(seen), seen.ceilings)),
+        free=resources.render(free_here(seen)),
         asked=Asked(number=seen.ask.number, first=_some(seen.ask.first), wanted=_some(seen.ask.wanted)),
     )
 

@@ -141,10 +141,20 @@ def taken(quota: str, decision: str) -> Refusal:
     )
 
 
+def occupied(quota: str, under: ResourceList, decision: str) -> Refusal:
+    """Of surge, though some may be left: it has no numbers that add up, so `beyond_surge` adds those of the limit."""
+    why = f"{resources.text(under)} is under use beyond what this seed holds, and none is lent beside that"
+    return Refusal(code=403, reason="Forbidden", message=f"quota {quota}: {why}; decision {decision}", note=why)
+
+
 def beyond_surge(refused: Refusal, on_surge: Refusal) -> Refusal:
     """A rollout's machine that neither the limit nor the surge has room for."""
     if on_surge.code != 403:
         return on_surge
+    if on_surge.note:
+        return msgspec.structs.replace(
+            refused, message=f"{refused.message}; its rollout may use no surge: {on_surge.note}"
+        )
     surge = "; ".join(cause.message for cause in on_surge.causes)
     return msgspec.structs.replace(
         refused,

@@ -11,11 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from common import account as accounts
 from common import resources, surge
 from common.kube.events import Regarding
 from common.resources import ResourceList
-from seed.facts import Attempt, Sight, account_of
+from seed.facts import Attempt, Sight, free_here
 
 REWAKE = 5.0  # seconds between two wakings of one MachineSet
 SETTLE = 1.5  # seconds in which a woken one takes what it was woken for
@@ -35,10 +34,13 @@ class Room(msgspec.Struct, frozen=True):
 
 
 def room(seen: Sight) -> Room:
-    here = accounts.free(account_of(seen), seen.ceilings)
+    here = free_here(seen)
     used = resources.maximum(seen.global_usage, seen.use)
     left = {name: limit - used.get(name, 0) for name, limit in seen.ceilings.items()}
-    return Room(seen.open, seen.surge, here, here if seen.draining or seen.learning else left)
+    held = resources.subtract(seen.granted, seen.returned)
+    # Surge under use beyond what is held is not lent beside that.
+    lends = {name: extra for name, extra in seen.surge.items() if seen.use.get(name, 0) <= held.get(name, 0)}
+    return Room(seen.open, lends, here, here if seen.draining or seen.learning else left)
 
 
 class Fit(msgspec.Struct, frozen=True):

@@ -18,19 +18,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from common import account as accounts
-from common.account import (
-    Account,
-    Admitted,
-    Fenced,
-    Full,
-    Grant,
-    HeldBack,
-    Outcome,
-    Reservation,
-    Reserving,
-    Short,
-    Taken,
-)
+from common.account import Account, Admitted, Denied, Fenced, Grant, Outcome, Reservation, Reserving
 from common.resources import ResourceList
 from seed.ledger.encoding import MalformedLedgerError, TooLargeError
 from seed.ledger.store import ConflictError, Key, Store, Stored, StoreUnavailableError
@@ -335,7 +323,7 @@ class AccountWriter:
             self._on_write(self._took, len(batch))
             self._loaded = True
             self._written(before, Stored(after, version))
-        elif not read and any(isinstance(outcome, Short | Fenced | Full | HeldBack | Taken) for outcome in outcomes):
+        elif not read and any(isinstance(outcome, Denied) for outcome in outcomes):
             # No write proved that the account is as it was known, and others write too: nobody is denied from memory.
             await self._load()
             if self._known is not before:

@@ -99,6 +99,7 @@ class Truth:
         self.doubted: set[str] = set()  # lives of ledgers and accounts that a restore has set back
         self.ledgers: dict[str, MasterLedger] = {}
         self.accounts: dict[tuple[str, str], Account] = {}  # by quota uid and seed
+        self.replaced: dict[tuple[str, str], str] = {}  # by quota uid and name of what it was lent to
         self.history: dict[tuple[str, str], list[tuple[int, Account]]] = {}  # likewise: all that were, numbered
         self.writes = 0
         self.excused: set[str] = set()  # quotas of which an account or the ledger may not know what was lent
@@ -136,17 +137,19 @@ class Truth:
         surge that is not there any more is none, but for what stands on it."""
         self.check(uid)
         total, ceiling, limits = self.totals[uid], self.ceiling[uid], self.limits[uid]
+        before = dict(ceiling)
         withdrawn = {name: 0 for name in ceiling if name.startswith(surge.PREFIX) and name not in limits}
         for name in [name for name in ceiling if name not in limits]:
             del ceiling[name]
         for name, limit in (limits | withdrawn).items():
             if name.startswith(surge.PREFIX):
-                standing = self.lent(uid, name.removeprefix(surge.PREFIX))
+                standing = self._on_surge(uid, name.removeprefix(surge.PREFIX))
             else:
                 lent = self._beside(uid, name) if surge.PREFIX + name in limits | withdrawn else 0
                 standing = total.get(name, 0) - lent
-            if limit or standing or name in limits:
-                ceiling[name] = max(limit, standing)
+            lowest = max(limit, standing)
+            if lowest or name in limits:
+                ceiling[name] = min(before.get(name, lowest), lowest)
         self.check(uid)
 
     def covered(self, uid: str, use_of: Callable[[Account], ResourceList] = accounts.use) -> bool:
@@ -154,10 +157,20 @@ class Truth:
         ledger = self.ledgers.get(uid)
         for seed, holding in ledger.seeds.items() if ledger is not None else ():
             account, held = self.accounts.get((uid, seed)), grants.held(holding)
-            use = use_of(account) if account is not None else {}
-            if any(use.get(name, 0) > held.get(name, 0) for name in self.limits[uid]):
+            use, on_surge = use_of(account) if account is not None else {}, surge.beyond(held)
+            if any(use.get(name, 0) > held.get(name, 0) + on_surge.get(name, 0) for name in self.limits[uid]):
                 return False
         return ledger is not None
+
+    def uncovered(self, uid: str, use_of: Callable[[Account], ResourceList]) -> dict[str, int]:
+        """What is used beyond what its seed holds, though the limit has room for it, which another may hold idle."""
+        ledger = self.ledgers[uid]
+        uses = {seed: use_of(account) for (quota, seed), account in self.accounts.items() if quota == uid}
+        there = {seed: (uses.get(seed, {}), grants.held(holding)) for seed, holding in ledger.seeds.items()}
+        beyond = resources.total(resources.at_least_zero(resources.subtract(use, held)) for use, held in there.values())
+        limits = surge.regular(self.limits[uid])
+        past = resources.subtract(resources.total(use for use, _ in there.values()), limits)
+        return {name: more for name in limits if (more := beyond.get(name, 0) - max(past[name], 0)) > 0}
 
     def excuse(self) -> None:
         """Something happened after which the master may have to cover more than the limit."""
@@ -261,13 +274,34 @@ class Truth:
             extra = ceilings.get(surge.PREFIX + name, 0)
             if extra and self.clean[uid]:
                 extra = min(extra, self._beside(uid, name))
+            if extra and admitted > ceiling:
+                extra = min(extra, self._beside_older(uid, name))
             if admitted > ceiling + extra:
                 raise self._broken(f"{admitted} {name} of {uid} admitted, the limit is {ceiling} and {extra} of surge")
+
+    def _beside_older(self, uid: str, name: str) -> int:
+        """What was lent and has its older one beside it, of which each counts once; or stands on its loan for want of a
+        place."""
+        there = (account for (quota, _), account in self.accounts.items() if quota == uid)
+        loans = {name_of(*key) for account in there for key, kept in account.reservations.items() if kept.replaces}
+        beside: dict[str, int] = {}
+        for (quota, new), older in self.replaced.items():
+            if quota != uid or new not in self._things:
+                continue
+            replaced = self._things.get(older)
+            if new in loans or (replaced is not None and replaced.size is not None):
+                beside[older] = max(beside.get(older, 0), self._things[new].cost.get(uid, {}).get(name, 0))
+        return sum(beside.values())
 
     def lent(self, uid: str, name: str) -> int:
         """What stands on the surge, as far as it is durable."""
         name = surge.PREFIX + name
         return sum(account.reserved.get(name, 0) for (quota, _), account in self.accounts.items() if quota == uid)
+
+    def _on_surge(self, uid: str, name: str) -> int:
+        """What is lent, and what its seeds use beyond what they hold."""
+        there = (account for (quota, _), account in self.accounts.items() if quota == uid)
+        return self.lent(uid, name) + sum(_under(_used(each), accounts.held(each)).get(name, 0) for each in there)
 
     def _beside(self, uid: str, name: str) -> int:
         """As `lent`, of what there is beside what it replaces: that one of both has gone its account may not know."""
@@ -280,10 +314,12 @@ class Truth:
                     lent += min(reservation.amount.get(surge.PREFIX + name, 0), there)
         return lent
 
-    def loans_ended(self, uid: str, before: Account, after: Account) -> None:
-        """What there is past the limit without having been admitted may go while a rollout puts in its place what was
-        admitted: there is no more than before."""
-        things = self._things
+    def _loans_end(self, uid: str, seed: str, after: Account) -> None:
+        """Those that the account has now and not `after`. What there is past the limit without having been admitted may
+        go while a rollout puts in its place what was admitted: there is no more than before."""
+        things, before = self._things, self.accounts.get((uid, seed))
+        if before is None or before.reservations is after.reservations:
+            return
         ended = [
             (things[name_of(*key)].cost.get(uid, {}), kept.amount)
             for key, kept in before.reservations.items()
@@ -293,12 +329,13 @@ class Truth:
         ]
         if not ended:
             return
-        used = resources.total(accounts.use(account) for (quota, _), account in self.accounts.items() if quota == uid)
+        there = (account for (quota, _), account in self.accounts.items() if quota == uid)
+        beyond = resources.subtract(resources.total(_held(account) for account in there), self.limits[uid])
         ceiling = self.ceiling[uid]
-        for name, limit in self.limits[uid].items():
+        for name in self.limits[uid]:
             lent = sum(min(cost.get(name, 0), amount.get(surge.PREFIX + name, 0)) for cost, amount in ended)
             if name in ceiling:
-                ceiling[name] += max(0, min(lent, used.get(name, 0) - limit))
+                ceiling[name] += max(0, min(lent, beyond.get(name, 0)))
 
     # Ledgers -------------------------------------------------------------------------------------------------------
 
@@ -332,6 +369,7 @@ class Truth:
                     self.durable[uid, name_of(*key)] = reservation
                     if reservation.replaces:
                         self.loans += 1
+                        self.replaced[uid, name_of(*key)] = name_of(reservation.source, reservation.replaces)
                         lends = True
         self.known(uid, seed, after)
         if lends:
@@ -340,6 +378,7 @@ class Truth:
 
     def known(self, uid: str, seed: str, account: Account) -> None:
         """What is durable from now on, by a write or by a restore."""
+        self._loans_end(uid, seed, account)
         self.accounts[uid, seed] = account
         self.writes += 1
         self.history.setdefault((uid, seed), []).append((self.writes, account))
@@ -450,7 +489,7 @@ class Truth:
         """Only what is free is returned or reserved, before what else the same write counts."""
         if after.fenced or before.fenced or (after.returned is before.returned and after.reserved is before.reserved):
             return
-        used, used_before = accounts.use(after), accounts.use(before)
+        used, used_before = (with_surge(_used(each), accounts.held(each)) for each in (after, before))
         claimed = resources.add(resources.total(before.used.values()), after.reserved)
         for name, granted in after.granted.items():
             returned = after.returned.get(name, 0)
@@ -517,6 +556,31 @@ class Truth:
         for name, amount in part.items():
             if amount > whole.get(name, 0):
                 raise self._broken(f"{what}: {amount} {name}, {whole.get(name, 0)}")
+
+
+def _used(account: Account) -> dict[str, int]:
+    return resources.add(resources.total(account.used.values()), account.reserved)
+
+
+def _under(used: ResourceList, held: ResourceList) -> dict[str, int]:
+    """What is used beyond what is held, as far as surge is held that is not lent."""
+    left = resources.subtract(surge.beyond(held), surge.beyond(used))
+    return {
+        name: min(used.get(name, 0) - held.get(name, 0), more)
+        for name, more in left.items()
+        if more > 0 and used.get(name, 0) > held.get(name, 0)
+    }
+
+
+def _held(account: Account) -> dict[str, int]:
+    """What is held, or used beyond that and not on surge: that the master covers, or will."""
+    held, used = accounts.held(account), _used(account)
+    return resources.maximum(held, resources.subtract(used, _under(used, held)))
+
+
+def with_surge(used: ResourceList, held: ResourceList) -> dict[str, int]:
+    """... and the surge under it."""
+    return resources.add(used, {surge.PREFIX + name: amount for name, amount in _under(used, held).items()})
 
 
 def _claims_more(before: Account, after: Account, name: str) -> bool:

@@ -23,6 +23,7 @@ from master.quota_state import Run, SeedAccount
 from seed.catalog import OutOfReach
 from seed.ledger.store import ConflictError
 from tests.sim import servers
+from tests.sim.checks import with_surge
 from tests.sim.loop import Loop
 from tests.sim.network import Network, Process
 from tests.sim.seed_side import LEASE_DURATION, RENEW_DEADLINE, RETRY, at_once
@@ -91,9 +92,9 @@ class Usage(dict[str, int]):
         self._ledger = ledger
 
     def but(self, seed: str) -> dict[str, int]:
-        """What the other seeds had said; of one that has said nothing yet, what it holds."""
+        """What the other seeds had said, and the surge under it; of one that has said nothing yet, what it holds."""
         said = {
-            fact.name: resources.add(fact.report.used, fact.report.reserved)
+            fact.name: with_surge(resources.add(fact.report.used, fact.report.reserved), grants.held(holding))
             if fact.report is not None and not grants.is_late(holding, fact.report)
             else resources.at_least_zero(grants.held(holding))
             for fact in self._facts

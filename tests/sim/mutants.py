@@ -229,6 +229,15 @@ def a_loan_is_counted_at_once(
     return _count(account, epoch, source, used, seen, gone)
 
 
+def surge_that_is_occupied_is_given_back(account: Account, recall: Mapping[str, int]) -> Account:
+    return _give_back(account, recall, resources.add(resources.total(account.used.values()), account.reserved))
+
+
+def cover_what_stands_on_surge(table: Table) -> None:
+    for seat in table.seats:
+        table.grant(seat, table.beyond(seat))
+
+
 def a_loan_never_ends(
     account: Account, epoch: int, source: str, used: Any, seen: Any, gone: Any, sizes: Any, present: Any
 ) -> Account:
@@ -747,6 +756,41 @@ ALL: tuple[Mutant, ...] = (
         scenes.a_surge_withdrawn,
     ),
     Mutant("two replace the same one", ((accounts, "_is_taken", lambda *_a: False),), ("rollouts",)),
+    Mutant(
+        "what was lent before a loss is use like any other",
+        ((surge, "occupied", lambda _use, _held: {}),),
+        ("rollouts",),
+        200,
+        scenes.ledgers_lost_in_a_rollout,
+    ),
+    Mutant(
+        "surge is lent beside what was lent before a loss",
+        ((accounts, "occupied", lambda _account: {}),),
+        ("rollouts",),
+        400,
+        scenes.ledgers_lost_in_a_rollout,
+    ),
+    Mutant(
+        "what stands on surge is covered past the limit",
+        ((allotment, "cover", cover_what_stands_on_surge),),
+        ("rollouts",),
+        200,
+        scenes.ledgers_lost_in_a_rollout,
+    ),
+    Mutant(
+        "what stands on surge is not covered within the limit",
+        ((allotment, "cover_on_surge", lambda _table: None),),
+        ("rollouts", "two_seeds"),
+        400,
+        scenes.ledgers_lost_in_a_rollout,
+    ),
+    Mutant(
+        "surge that is occupied is given back",
+        ((accounts, "give_back", surge_that_is_occupied_is_given_back),),
+        ("rollouts", "two_seeds"),
+        400,
+        scenes.ledgers_lost_in_a_rollout,
+    ),
     Mutant(
         "a stale source counts as zero",
         ((Accounts, "counted", stale_is_zero),),

@@ -66,6 +66,15 @@ class Play:
             self.write(site)
             self.go(0.5)
 
+    def roll(self, site: Site, times: int) -> None:
+        """Rollouts make what they can get, and delete nothing."""
+        for _ in range(times):
+            for source in site.sources.values():
+                self.world.roll(site, source, self.rng.choice(SIZES))
+            self.go(REQUEST)
+            self.write(site)
+            self.go(0.5)
+
     def fill(self, site: Site) -> None:
         """What is left of all quotas is used, there."""
         for source in list(site.sources.values()):
@@ -481,6 +490,33 @@ def a_lost_ledger(play: Play) -> None:
         for _ in range(27):
             play.go(0.2)
             world.storm(site)
+
+
+def ledgers_lost_in_a_rollout(play: Play) -> None:
+    """The quota is full. Each time a ledger is lost, or goes back, new Machines of rollouts stand beside old ones. The
+    surge is lowered for a while. Then the rollouts go on, there and elsewhere."""
+    world = play.world
+    for site in play.sites(1):
+        snapshot = dict(site.api.ledger) if play.rng.random() < 0.3 else {}
+        play.grow_others(site, 1)
+        play.grow(site, 4)
+        for _ in range(play.rng.choice((1, 3))):
+            play.roll(site, 3)
+            play.chaos.lose_ledger(site, snapshot)
+            play.go(RESTORE_TAKES + play.about(17.0, 19.0))
+        limits = {name: spec.limits for name, spec in world.master.quotas.items()}
+        for name in limits if play.rng.random() < 0.5 else ():
+            lowered = {extra: 0 for extra in limits[name] if extra.startswith(surge.PREFIX)}
+            world.change_limits(name, {**limits[name], **lowered})
+            play.go(3.0)
+            world.change_limits(name, limits[name])
+        for _ in range(5):
+            for each in play.sites(2):
+                play.roll(each, 1)
+            for uid in play.rng.sample(list(world.rolling), min(len(world.rolling), 2)):
+                if (thing := world.things.get(uid)) is not None:
+                    world.roll_on(thing)
+            play.go(0.5)
 
 
 def a_source_that_goes_away(play: Play) -> None:

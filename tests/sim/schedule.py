@@ -766,6 +766,8 @@ def unfinished(world: World) -> str:
             return f"the master is learning {name}"
         if not world.truth.covered(spec.key.uid, _counted):
             return f"the master has not covered what there is of {name}"
+        if stands := world.truth.uncovered(spec.key.uid, _counted):
+            return f"{stands} of {name} stand on surge, and there is room for that within the limit"
         for seed, state in world.master.seeds.items():
             if state == "Lost" or world.sites[seed].dead:
                 continue

@@ -241,8 +241,6 @@ class World:
         if self.tracing:
             self.note(f"  account {uid} on {api.name}: {after}")
         self.truth.account_saved(api.name, uid, before, after)
-        if before is not None and before.reservations is not after.reservations:
-            self.truth.loans_ended(uid, before, after)
 
     def _ledger_saved(self, uid: str, before: MasterLedger | None, after: MasterLedger) -> None:
         if self.tracing:
