@@ -16,15 +16,19 @@ Amounts are resource lists: integers of billionths by resource name (`common.res
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 
 import msgspec
 
-from common import resources, surge
+from common import names, resources, surge
 from common.resources import ResourceList
 
 ReservationKey = tuple[str, str]  # the source, and the object's uid in it: clusters from one snapshot share uids
 
-MAX_RESERVATIONS = 4_000  # one ledger object must stay well under etcd's 1.5 MiB, also with long names
+# One ledger object must stay well under etcd's 1.5 MiB, also with long names. What sources use may come to take more:
+# it is counted, not admitted.
+MAX_RESERVATIONS = 4_000
+MAX_TEXT = 1_000_000  # characters of what is reserved and used, up to which more is reserved
 
 
 class StaleEpochError(Exception):
@@ -128,7 +132,7 @@ class Fenced(msgspec.Struct, frozen=True):
 
 
 class Full(msgspec.Struct, frozen=True):
-    """The account holds MAX_RESERVATIONS already: wait until the leader has counted some."""
+    """The account holds as much as one object may: wait until the leader has counted some."""
 
 
 class HeldBack(msgspec.Struct, frozen=True):
@@ -173,23 +177,67 @@ def free(account: Account, limits: ResourceList) -> dict[str, int]:
     }
 
 
+def ever_limited(account: Account, limits: ResourceList) -> Collection[str]:
+    """Also what is not limited any more: it is held still, and may be limited again at any moment."""
+    return limits.keys() | account.granted.keys()
+
+
+def length(account: Account) -> int:
+    """Characters of what is reserved and used, as a ledger has it."""
+    return sum([_line(uid, kept) for (_, uid), kept in account.reservations.items()]) + sum(
+        [_MARKS + len(source) + _written(used) for source, used in account.used.items()]
+    )
+
+
+def _line(uid: str, kept: Reservation) -> int:
+    parts = len(uid) + len(kept.source) + len(kept.object) + len(kept.replaces) + len(kept.request)
+    return _MARKS + parts + _written(kept.amount) + (_written(kept.earlier) if kept.earlier else 0)
+
+
+def _written(amounts: ResourceList) -> int:
+    return _written_once(tuple(amounts.items()))
+
+
+@lru_cache(maxsize=4096)
+def _written_once(amounts: tuple[tuple[str, int], ...]) -> int:
+    """Machines come in few sizes."""
+    return len(resources.text(dict(amounts)))
+
+
+_MARKS = 16  # what stands between the parts of a line, a generation, and how many claims there were
+
+
 class Reserving:
     """Several claims on one account, decided in order against one snapshot, for one write (group commit)."""
 
-    def __init__(self, account: Account, limits: ResourceList) -> None:
+    def __init__(self, account: Account, limits: ResourceList, text: int | None = None) -> None:
+        """`text`: the account's `length`, where it is known."""
         self._before = account
+        self._limited = ever_limited(account, limits)
         self._free = free(account, limits)
         self._reservations: dict[ReservationKey, Reservation] | None = None
         self._reserved = dict(account.reserved)
+        self._text = text
         self.free = self._free
 
+    @property
+    def text(self) -> int:
+        """The account's `length` after all claims."""
+        if self._text is None:
+            self._text = length(self._before)
+        return self._text
+
     def claim(self, uid: str, reservation: Reservation) -> Outcome:
+        """Of what it needs, the account keeps what matters by now (`names.kept`)."""
         if self._before.fenced:
             return Fenced()
+        amount = names.kept(reservation.amount, self._limited)
+        if amount is not reservation.amount:
+            reservation = msgspec.structs.replace(reservation, amount=amount)
         current = self._reservations if self._reservations is not None else self._before.reservations
         key = (reservation.source, uid)
         known = current.get(key)
-        after, extra = reservation, reservation.amount
+        after, extra = reservation, amount
         if known is not None:
             if known.replaces and reservation.generation:
                 return Taken()
@@ -203,6 +251,10 @@ class Reserving:
         missing = resources.short(extra, self._free) | surge.withdrawn(extra, self._free)
         if missing:
             return Short(missing)
+        text = self.text + _line(uid, after) - (_line(uid, known) if known is not None else 0)
+        if (text > MAX_TEXT and text > self.text) or not self._has_names_for(extra):
+            return Full()
+        self._text = text
         if self._reservations is None:
             self._reservations = dict(self._before.reservations)
         self._reservations[key] = after
@@ -211,6 +263,11 @@ class Reserving:
             if name in self._free:
                 self._free[name] -= need
         return Admitted(known, after)
+
+    def _has_names_for(self, extra: ResourceList) -> bool:
+        """A quota whose limits name other resources again and again has reservations of all of them for a while."""
+        new = [name for name in extra if name not in self._reserved]
+        return not new or len(self._reserved) + len(new) <= names.MAX_COUNTERS
 
     def account(self) -> Account:
         """The account after all claims; the very same object when none changed it."""
@@ -382,6 +439,7 @@ def ask(account: Account, limits: ResourceList, first: ResourceList, wanted: Res
     before = account.ask
     if before.number > answered:
         first, wanted = before.first, resources.add(before.wanted, wanted)
+    first = resources.only(first, limits)
     wanted = {name: min(amount, limits[name]) for name, amount in wanted.items() if name in limits}
     return msgspec.structs.replace(account, ask=Ask(number=before.number + 1, first=first, wanted=wanted))
 

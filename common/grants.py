@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from common import resources
+from common import names, resources
 from common.account import Account, Ask, Grant
 from common.resources import ResourceList
 
@@ -148,6 +148,19 @@ def _learn(holding: Holding, said: Report, ledger_incarnation: str) -> Holding:
         returned=resources.maximum(holding.returned, said.returned),
         learned=True,
     )
+
+
+def grantable(holding: Holding, more: ResourceList) -> dict[str, int]:
+    """What of `more` can be granted: counters hold names for good, so there is an end to them (MAX_COUNTERS)."""
+    counted = holding.granted
+    new = [name for name in more if name not in counted][max(names.MAX_COUNTERS - len(counted), 0) :]
+    return {name: amount for name, amount in more.items() if name not in new}
+
+
+def beyond_counters(ledger: MasterLedger, limits: ResourceList) -> list[str]:
+    """What is limited, and cannot be granted to every seed."""
+    full = [holding.granted for holding in ledger.seeds.values() if len(holding.granted) >= names.MAX_COUNTERS]
+    return sorted(name for name in limits if any(name not in counted for counted in full))
 
 
 def raise_granted(holding: Holding, more: ResourceList) -> Holding:

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
+from collections.abc import Iterator, Sized
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
+from weakref import WeakSet
 
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import REGISTRY, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+# Else each counter and histogram has a series more, which nobody reads.
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
+WEBHOOK_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 2.5, 2.75, 3, 5, 10, 30)
+"""Seconds, for what a webhook waits for. API servers wait for 3 s, or as --webhook-timeout says for up to 30 s."""
 
 _REQUESTS = Counter(
     "seedquota_kubernetes_requests_total",
@@ -27,7 +36,6 @@ _RECONCILE_SECONDS = Histogram(
     ["controller"],
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
 )
-_QUEUE_DEPTH = Gauge("seedquota_queue_depth", "Keys that wait to be reconciled.", ["controller"])
 _BUILD_INFO = Gauge("seedquota_build_info", "Always 1; the labels say which build this is.", ["version", "python"])
 
 
@@ -55,9 +63,29 @@ def reconciled(controller: str, result: str, seconds: float) -> None:
     _RECONCILE_SECONDS.labels(controller).observe(seconds)
 
 
-def watch_queue(controller: str, depth: Callable[[], int]) -> None:
-    """`depth` is asked whenever metrics are read."""
-    _QUEUE_DEPTH.labels(controller).set_function(depth)
+def watch_queue(controller: str, queue: Sized) -> None:
+    """It is asked whenever metrics are read, for as long as somebody else refers to it."""
+    _queues.watch(controller, queue)
+
+
+class QueuesCollector(Collector):
+    """How many keys wait. Controllers that have one name, such as those of each seed, are summed up."""
+
+    def __init__(self) -> None:
+        self._watched: dict[str, WeakSet[Sized]] = {}
+
+    def watch(self, controller: str, queue: Sized) -> None:
+        self._watched.setdefault(controller, WeakSet()).add(queue)
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        family = GaugeMetricFamily("seedquota_queue_depth", "Keys that wait to be reconciled.", labels=["controller"])
+        for controller, queues in self._watched.items():
+            family.add_metric([controller], sum(len(queue) for queue in queues))
+        yield family
+
+
+_queues = QueuesCollector()
+REGISTRY.register(_queues)
 
 
 # Looking labels up takes a lock; on the admission path that is worth saving.

@@ -180,8 +180,11 @@ def _recalls(limits: ResourceList, ledger: MasterLedger, allotment: Allotment) -
 def _granted(ledger: MasterLedger, allotment: Allotment) -> MasterLedger:
     holdings = ledger.seeds
     more = {
-        seed: amounts for seed, amounts in allotment.grants.items() if holdings[seed].learned and any(amounts.values())
+        seed: grants.grantable(holdings[seed], amounts)
+        for seed, amounts in allotment.grants.items()
+        if holdings[seed].learned
     }
+    more = {seed: amounts for seed, amounts in more.items() if any(amounts.values())}
     if not more:
         return ledger
     raised = {seed: grants.raise_granted(holdings[seed], amounts) for seed, amounts in more.items()}

@@ -389,6 +389,7 @@ class Quotas:
             surge=state.surge,
             subject_exists=self._subject_exists(state.quota),
             learning=decision.learning,
+            beyond_counters=grants.beyond_counters(ledger, state.ceilings),
             seeds=lines,
         )
 

@@ -10,6 +10,7 @@ import msgspec
 from common import quantity, resources, surge
 from common.api import Condition, ResourceQuotaSpec, StaleSource, Subject, wire_quantities
 from common.conditions import NAMED, condition, more, some, transition
+from common.names import MAX_COUNTERS
 from common.resources import ResourceList
 from master.objects import QuotaStatus, SeedUsage, Summary, SurgeStatus
 
@@ -68,6 +69,7 @@ class QuotaView(msgspec.Struct, frozen=True, kw_only=True):
     surge: ResourceList = {}
     subject_exists: bool
     learning: bool
+    beyond_counters: Sequence[str] = ()  # resources of which nothing can be granted any more
     seeds: Sequence[SeedView]
 
 
@@ -91,7 +93,10 @@ def quota_status(view: QuotaView, before: QuotaStatus, now: str) -> QuotaStatus:
         hard=wire_quantities(view.limits),
         global_usage=wire_quantities(use),
         reserved=wire_quantities(_nonzero(reserved)),
-        surge=SurgeStatus(hard=wire_quantities(view.surge), used=wire_quantities(_nonzero(_surge_use(present)))),
+        surge=SurgeStatus(
+            hard=wire_quantities(view.surge),
+            used=wire_quantities(_nonzero(resources.only(_surge_use(present), view.surge))),
+        ),
         summary=summary(view.spec.subject, use, view.limits, present),
         seeds=lines[:MAX_SEEDS],
         seeds_omitted=max(len(lines) - MAX_SEEDS, 0),
@@ -261,6 +266,14 @@ def _ready(view: QuotaView) -> Condition:
             "Learning",
             f"what was handed out is being learned again from the seeds; waiting for {_some(missing)}; "
             "nothing is granted meanwhile",
+        )
+    if view.beyond_counters:
+        return condition(
+            "Ready",
+            False,
+            "TooManyResources",
+            f"{_some(view.beyond_counters)}: nothing can be granted, since this quota has limited {MAX_COUNTERS} other "
+            "resources before and must keep count of them; limit these in a new quota of the same subject",
         )
     if view.spec.enforcement == "warn":
         return condition("Ready", True, "WarnOnly", "what exceeds the limit is admitted with a warning")

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import msgspec
 
 from common import account as accounts
-from common import loans, resources
+from common import loans, names, resources
 from common.account import Account
 from common.api import (
     RESOURCE_QUOTAS,
@@ -34,6 +34,7 @@ from common.kube.client import Cluster
 from common.kube.controller import Controller, ReconcileHook
 from common.kube.errors import ApiError, Conflict, NotFound
 from common.kube.reflector import moment
+from common.resources import ResourceList
 from seed import tending, unsized
 from seed.books import Book, Books
 from seed.catalog import Catalog, Quota, project_of_key
@@ -170,7 +171,7 @@ class Accounts:
         return False
 
     def counted(self, account: Account, source: Followed, quota: Quota) -> Account:
-        """The account with what the source's watch cache holds at this very moment."""
+        """The account with what the source's watch cache holds at this very moment, as far as it matters there."""
         tally = source.tally
         reservations = accounts.of_source(account, source.key)
         known = self._unsized.get((quota.key.uid, source.key))
@@ -183,14 +184,16 @@ class Accounts:
         sure = reservations if source.live else {uid: kept for uid, kept in reservations.items() if not kept.generation}
         seen = tally.seen(sure)
         lent = {uid: kept for uid, kept in reservations.items() if kept.replaces}
+        used = _kept(unsized.used(rest, reservations, tally), account, quota)
+        sizes = tally.sizes(uid for uid in lent if uid in seen)
         after = loans.count(
             account,
             self.term,
             source.key,
-            unsized.used(rest, reservations, tally),
+            used,
             seen=seen,
             gone=tally.gone(sure),
-            sizes=tally.sizes(uid for uid in lent if uid in seen),
+            sizes={uid: resources.only(size, used) for uid, size in sizes.items()},
             present=tally.sizes(loan.replaces for loan in lent.values()),
         )
         self._unsized[quota.key.uid, source.key] = rest  # also if this is never written: it says what the tally lacks
@@ -406,6 +409,7 @@ class Accounts:
         if account is None:
             return None
         said = report(account)
+        said = msgspec.structs.replace(said, used=_kept(said.used, account, quota))
         unenforced = tuple(self._catalog.unenforced(quota)[:MAX_NAMED])
         sources = Sources(self._stale(quota), unenforced, self._known(quota))
         now = time.monotonic()
@@ -449,6 +453,10 @@ class Accounts:
             for source in self._sources_of(quota)
             if source.problem is not None and source.lost_at is not None
         )[:MAX_NAMED]
+
+
+def _kept(used: ResourceList, account: Account, quota: Quota) -> ResourceList:
+    return names.kept(used, accounts.ever_limited(account, quota.ceilings), names.FURTHER)
 
 
 def publish_in(

@@ -73,7 +73,7 @@ class Counting:
         self._window = in_flight_window
         self._due: dict[str, float] = {}
         self._changes: dict[str, int] = {}  # of each source since its last count
-        self._known: dict[str, Key] = {}  # quotas by name
+        self._known: dict[str, tuple[Key, frozenset[str]]] = {}  # quotas by name, and what they limit
         self._wake = asyncio.Event()
         self._evidence: dict[tuple[str, str], _Evidence] = {}  # by quota uid and life of its account
 
@@ -98,13 +98,14 @@ class Counting:
 
     def _quota_changed(self, name: str) -> None:
         """A quota that comes, or comes back, has not been told what its sources did before, nor has an organization's
-        of a project that joins it."""
+        of a project that joins it. One that comes to limit another resource may not have been told of that."""
         quota = self._catalog.quota(name)
         if quota is None:
             self._known.pop(name, None)
             return
-        new = self._known.get(name) != quota.key
-        self._known[name] = quota.key
+        known = quota.key, frozenset(quota.ceilings)
+        new = self._known.get(name) != known
+        self._known[name] = known
         if not new and quota.kind != "organization":
             return
         book = self._books.get(quota)

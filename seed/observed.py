@@ -9,6 +9,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from common import account as accounts
+from common.metrics import WEBHOOK_BUCKETS
 from common.quantity import UNIT
 from seed.books import Books
 from seed.catalog import Catalog
@@ -16,18 +17,21 @@ from seed.flavours.cache import FlavourCache
 from seed.providers.size import CONDITIONS
 
 _REQUESTS = Counter(
-    "seedquota_admission_requests_total", "Admission requests answered.", ["consumer", "decision", "reason"]
+    "seedquota_admission_requests_total",
+    "Admission requests answered: allowed or denied, with the reason of a refusal.",
+    ["consumer", "decision", "reason"],
 )
 _SECONDS = Histogram(
     "seedquota_admission_duration_seconds",
-    "Time to answer an admission request: from what is held here, after asking the master, or not at all.",
+    "Time to answer an admission request, by path: local (from what is held here), recall (after asking the master), "
+    "unavailable (503).",
     ["path"],
-    buckets=(0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5),
+    buckets=WEBHOOK_BUCKETS,
 )
 _WRITES = Histogram(
     "seedquota_ledger_write_duration_seconds",
     "Time of one durable ledger write, which may carry many decisions.",
-    buckets=(0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5),
+    buckets=WEBHOOK_BUCKETS,
 )
 _WRITTEN = Counter("seedquota_ledger_changes_total", "Claims and counts that ledger writes carried.")
 _CONFLICTS = Counter("seedquota_ledger_conflicts_total", "Ledger writes that another writer was faster than.")
@@ -159,7 +163,9 @@ class AccountsCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         labels = ["quota", "resource"]
-        used = GaugeMetricFamily("seedquota_seed_used", "Counted and reserved; cores, bytes.", labels=labels)
+        used = GaugeMetricFamily(
+            "seedquota_seed_used", "Counted and reserved on this seed; cores, bytes or pieces.", labels=labels
+        )
         held = GaugeMetricFamily("seedquota_seed_held", "Granted to this seed and not returned.", labels=labels)
         idle = GaugeMetricFamily("seedquota_seed_idle", "Held here and neither used nor reserved.", labels=labels)
         fenced = 0

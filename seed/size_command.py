@@ -158,6 +158,7 @@ def _no_seal(_text: bytes) -> str:
 async def _size(sizing: Sizing, cluster: UserCluster, machine: Machine, out: TextIO) -> bool:
     try:
         sized = await sizing.size(cluster, machine, asyncio.get_running_loop().time() + SECONDS)
+        sized.footprint.require()
     except NotSized as error:
         print(f"{_name(machine)}: 422 {error}", file=out)
         return False

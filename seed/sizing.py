@@ -81,7 +81,10 @@ class Sizing:
     async def admitted(self, cluster: UserCluster, machine: Machine, deadline: float) -> Footprint:
         """As admission sees it: by its stamp, or like `size`."""
         _, found = self.stamped(cluster.metadata.uid, machine)
-        return found if found is not None else (await self.size(cluster, machine, deadline)).footprint
+        if found is None:
+            found = (await self.size(cluster, machine, deadline)).footprint
+        found.require()
+        return found
 
     async def size(self, cluster: UserCluster, machine: Machine, deadline: float) -> Sized:
         """By asking, where that is needed, until `deadline` (event loop's clock).

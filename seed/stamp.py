@@ -20,7 +20,7 @@ from common.quantity import QuantityError
 from seed.machines.machine_controller import FOOTPRINT_ANNOTATION, SHARED_BYTES, SHARED_SPECS, Machine
 from seed.providers.size import Footprint
 
-MAX_LENGTH = 4096
+MAX_LENGTH = 8192  # with as many names as a Machine may have, each as long as it may be, it is shorter
 
 Seal = Callable[[bytes], str]
 """Hex of a hash under the seed's key."""
@@ -42,7 +42,7 @@ class Stamp(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
 
     def cost(self) -> Footprint:
         """Raises QuantityError, which a stamp with a true seal never does."""
-        return Footprint(self.provider, resources.parse(self.footprint), self.unknown)
+        return Footprint(self.provider, resources.parse(self.footprint), self.unknown).bounded()
 
 
 class State(Enum):

@@ -34,6 +34,7 @@ class Stamping:
                 sized = self._sizing.known(cluster_uid, machine)
             else:
                 sized = await self._sizing.size(cluster, machine, deadline)
+            sized.footprint.require()
         except (NotSized, ProviderUnavailable):
             return None
         return self._sizing.make_stamp(cluster_uid, machine, sized)

@@ -23,7 +23,7 @@ class Counted(msgspec.Struct, frozen=True):
     """One Machine as it stands in the sum. `waiting`: its cloud has not told its size yet.
 
     `unsized`: why its size is not known, and as which `condition`. `guessed`: it never was known. `unknown`: set where
-    it takes something in an amount that its spec does not tell.
+    it takes something that is not in the sum: its spec does not tell the amount, or the name is none that is counted.
     """
 
     size: ResourceList
@@ -98,9 +98,12 @@ class Tally:
             if len(self._deleted) > MAX_REMEMBERED:
                 self._deleted.popitem(last=False)
         gone = before.size if before is not None else {}
-        self.used = {
-            name: amount for name, amount in resources.add(resources.subtract(self.used, gone), after).items() if amount
-        }
+        for name, amount in resources.subtract(after, gone).items():
+            total = self.used.get(name, 0) + amount
+            if total:
+                self.used[name] = total
+            else:
+                self.used.pop(name, None)
         return any(after.get(name, 0) < amount for name, amount in gone.items())
 
     def _size(self, machine: Machine, before: Counted | None) -> Counted:
@@ -117,7 +120,8 @@ class Tally:
                 waiting=isinstance(error, ProviderUnavailable),
                 guessed=before is None or before.guessed,
             )
-        return Counted(size.resources, machine.metadata.generation, unknown=size if size.unknown else None)
+        partly = bool(size.unknown or size.excess)
+        return Counted(size.resources, machine.metadata.generation, unknown=size if partly else None)
 
     def used_beside(self, _reservations: Mapping[str, Reservation]) -> ResourceList:
         return self.used

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import islice
 
 import msgspec
 
-from common import conditions, resources
+from common import conditions, names, resources
 from common.api import SEED_MANAGER, USER_CLUSTERS, Condition, UserCluster, wire_quantities
 from common.kube.client import Cluster, RequestHook
 from common.kube.controller import Controller, ReconcileHook
@@ -26,6 +27,8 @@ from seed.webhook_configuration import STAMPING_CONFIGURATIONS, ConfigurationKee
 log = logging.getLogger(__name__)
 
 STATUS_DELAY = 1.0  # seconds: a storm of Machines becomes one write a second
+MAX_SHOWN = 64  # resources in a status
+MAX_SUMMED = 16  # ... and in the columns of kubectl get
 LOOK_AGAIN = 5.0  # ... while something is wrong, so that its end is seen
 
 
@@ -187,10 +190,11 @@ class UserClusters:
     async def _report(self, cluster: UserCluster, source: Source) -> float | None:
         keeper = self._keepers.get(source.key)
         before = cluster.status
-        usage = wire_quantities(source.tally.used) if source.counted else before.resource_usage
+        quotas = self._catalog.quotas_of_project(source.project)
+        used = shown(source.tally.used, [name for quota in quotas for name in quota.limits])
+        usage = wire_quantities(used) if source.counted else before.resource_usage
         machines = len(source.tally) if source.counted else before.machines
         counted = (machines, usage) != (before.machines, before.resource_usage) or not before.last_count_time
-        quotas = self._catalog.quotas_of_project(source.project)
         unsized = source.tally.unsized({name for quota in quotas if quota.enforced for name in quota.limits})
         canary = self._canaries.get(source.key)
         proof = canary.proof if canary is not None else None
@@ -212,7 +216,7 @@ class UserClusters:
             "machines": machines,
             "resourceUsage": usage,
             "lastCountTime": now if counted and source.counted else before.last_count_time,
-            "summary": {"usage": _summary(source.tally.used) if source.counted else ""},
+            "summary": {"usage": _summary(used) if source.counted else ""},
             "conditions": found,
         }
         if not status["lastCountTime"]:
@@ -240,11 +244,17 @@ def _same_source(known: UserCluster, present: UserCluster) -> bool:
     ) and known.spec.kubeconfig_secret_ref == present.spec.kubeconfig_secret_ref
 
 
+def shown(used: resources.ResourceList, limited: Sequence[str]) -> resources.ResourceList:
+    """As much of it as a status takes, what matters first."""
+    kept = names.kept(used, limited, names.FURTHER)
+    first = sorted(kept, key=lambda name: (name not in names.BASE, name not in limited))[:MAX_SHOWN]
+    return resources.only(kept, first)
+
+
 def _summary(used: resources.ResourceList) -> str:
     """What fits a column: `cpu 24, memory 96Gi`."""
-    return ", ".join(
-        f"{name} {amount}" for name, amount in sorted(resources.render(used).items()) if name != "machines"
-    )
+    few = dict(islice(used.items(), MAX_SUMMED))
+    return ", ".join(f"{name} {amount}" for name, amount in sorted(resources.render(few).items()) if name != "machines")
 
 
 def _sized(unsized: Unsized) -> tuple[str, str, str]:

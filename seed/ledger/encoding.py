@@ -39,6 +39,10 @@ class MalformedLedgerError(ValueError):
     """The ledger object does not hold an account: it was edited by hand, or written by a newer version."""
 
 
+class TooLargeError(Exception):
+    """The account would not fit into one object. Nothing was written."""
+
+
 class WireAccount(Wire):
     incarnation: str
     sequence: int = 0
@@ -88,6 +92,10 @@ class LedgerHead(msgspec.Struct, kw_only=True, rename="camel"):
     incarnation: str = ""
     sequence: int = 0
 
+
+MAX_BYTES = 1_400_000  # of one object; etcd takes 1.5 MiB
+MAX_SOURCES = 10_000  # API servers are slow with objects of more fields
+SUMMED = 16  # resources in the columns of kubectl get
 
 _RESET: list[dict[str, str]] = [{}]  # nobody applies a ledger, and who owns its fields would cost a tenth of each write
 _PLAIN = re.compile("[0-9A-Za-z_.~/-]*")
@@ -152,6 +160,9 @@ class Encoder:
         self._json = msgspec.json.Encoder()
 
     def encode(self, account: Account, version: str | None) -> bytes:
+        """Raises TooLargeError."""
+        if len(account.used) > MAX_SOURCES:
+            raise TooLargeError(f"an account of {len(account.used)} sources, at most {MAX_SOURCES} can be stored")
         before = self._rendered
         self._rendered = {
             key: rendered
@@ -159,11 +170,14 @@ class Encoder:
             else (reservation, f"{_quoted(key[1])} {reservation_text(reservation)}")
             for key, reservation in account.reservations.items()
         }
-        return self._json.encode(self._object(account, version))
+        encoded = self._json.encode(self._object(account, version))
+        if len(encoded) > MAX_BYTES:
+            raise TooLargeError(f"an account of {len(encoded)} bytes, at most {MAX_BYTES} can be stored")
+        return encoded
 
     def _object(self, account: Account, version: str | None) -> Ledger:
         state = "Fenced" if account.fenced else "Open"
-        names = account.granted
+        names = list(account.granted)[:SUMMED]
         return Ledger(
             metadata=LedgerMeta(
                 name=self._quota.uid,
@@ -174,7 +188,7 @@ class Encoder:
             ),
             quota=self._quota,
             summary=LedgerSummary(
-                held=resources.text(accounts.held(account)),
+                held=resources.text(resources.only(accounts.held(account), names)),
                 used=resources.text(resources.only(resources.total(account.used.values()), names)),
                 reserved=resources.text(resources.only(account.reserved, names)),
                 state=state,

@@ -32,7 +32,7 @@ from common.account import (
     Taken,
 )
 from common.resources import ResourceList
-from seed.ledger.encoding import MalformedLedgerError
+from seed.ledger.encoding import MalformedLedgerError, TooLargeError
 from seed.ledger.store import ConflictError, Key, Store, Stored, StoreUnavailableError
 
 log = logging.getLogger(__name__)
@@ -124,6 +124,7 @@ class AccountWriter:
         self._since_conflict = CLOSE_CONFLICTS + 1  # writes
         self._theirs = asyncio.Event()  # set: another has written since our last write
         self._highest = ("", 0)  # incarnation and sequence of the latest account known
+        self._measured: tuple[object, object, int] = (None, None, 0)  # reservations and use, and their length
         self._unsubscribe = store.subscribe(key.uid, self._observe)
 
     @property
@@ -177,7 +178,8 @@ class AccountWriter:
         account, terms = self.account, self._terms()
         if account is None or terms is None or not self._trusts(account):
             return Fenced()
-        return Reserving(accounts.obey(account, terms.grant), terms.limits).claim(uid, reservation)
+        account = accounts.obey(account, terms.grant)
+        return Reserving(account, terms.limits, self._length(account)).claim(uid, reservation)
 
     def _trusts(self, account: Account) -> bool:
         trusted = self._trusted()
@@ -255,6 +257,9 @@ class AccountWriter:
             for conflicts in range(MAX_CONFLICTS):
                 try:
                     await self._commit([entry for entry in batch if not entry.future.done()], read=conflicts > 0)
+                except TooLargeError as error:
+                    await self._one_by_one(batch, error)
+                    return
                 except ConflictError:
                     self._pending = False  # it was for the version that is not there any more
                     self._contended = self._contended or self._since_conflict <= CLOSE_CONFLICTS
@@ -273,6 +278,16 @@ class AccountWriter:
         except Exception as error:  # whatever it was, the next batch must be served
             log.exception("ledger's writer failed", extra={"quota": self.key.name})
             self._fail_all(batch, StoreUnavailableError(f"{self.key.name}: {type(error).__name__}: {error}"))
+
+    async def _one_by_one(self, batch: list[_Claim | _Change[object]], error: TooLargeError) -> None:
+        """What would make the account too large is refused; what shares the batch with it is not."""
+        if len(batch) > 1:
+            for entry in batch:
+                await self._serve([entry])
+            return
+        log.warning("account is too large", extra={"quota": self.key.name, "error": str(error)})
+        for entry in batch:
+            _fail(entry, StoreUnavailableError(f"{self.key.name}: {error}"))
 
     def _fail_all(self, batch: list[_Claim | _Change[object]], error: Exception) -> None:
         self._loaded = False
@@ -393,14 +408,27 @@ class AccountWriter:
                     continue
                 if reserving is None:
                     account = accounts.obey(account, terms.grant)  # also what became free in this very batch
-                    reserving = Reserving(account, terms.limits)
+                    reserving = Reserving(account, terms.limits, self._length(account))
                 outcomes.append(reserving.claim(entry.uid, entry.reservation))
                 continue
             if reserving is not None:
-                account, reserving = reserving.account(), None
+                account, reserving = self._reserved(reserving), None
             account, outcome = self._change(entry, account)
             outcomes.append(outcome)
-        return outcomes, reserving.account() if reserving is not None else account
+        return outcomes, self._reserved(reserving) if reserving is not None else account
+
+    def _length(self, account: Account) -> int:
+        """Measured anew only after somebody else has changed it: not for each of thousands of claims."""
+        reservations, used, length = self._measured
+        if reservations is not account.reservations or used is not account.used:
+            length = accounts.length(account)
+            self._measured = (account.reservations, account.used, length)
+        return length
+
+    def _reserved(self, reserving: Reserving) -> Account:
+        account = reserving.account()
+        self._measured = (account.reservations, account.used, reserving.text)
+        return account
 
     def _change(self, entry: _Change[object], account: Account | None) -> tuple[Account | None, object]:
         if isinstance(entry.apply, _Creation):

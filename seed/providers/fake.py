@@ -7,6 +7,9 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
+from common.names import MAX_DEVICES
 from seed.providers.size import Footprint, footprint, template_disk
 from seed.providers.spec import Spec
 
@@ -14,10 +17,11 @@ NAME = "fake"
 
 
 def size(spec: Spec) -> Footprint:
+    devices = islice((name for name in spec.names() if "/" in name), MAX_DEVICES + 1)  # one more tells of more
     return footprint(
         NAME,
         cpu=spec.quantity("cpu"),
         memory=spec.quantity("memory"),
         storage=spec.quantity("storage") if spec.has("storage") else template_disk("storage"),
-        devices={name: spec.quantity(name) for name in spec.names() if "/" in name},
+        devices={name: spec.quantity(name) for name in devices},
     )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import ClassVar
 
+from common import names
 from common.quantity import UNIT
 from common.resources import ResourceList
 
@@ -74,20 +75,41 @@ class Footprint:
     """What one Machine costs.
 
     `resources` holds nanos by resource name, `machines` always among them. `unknown` holds what the Machine takes
-    in an amount that its spec does not tell (the disk of a template), with the reason.
+    in an amount that its spec does not tell (the disk of a template), with the reason. `excess` says what it takes
+    that is not in `resources`: its names are too many, or not valid.
     """
 
     provider: str
     resources: ResourceList
     unknown: Mapping[str, str] = field(default_factory=dict)
+    excess: str = ""
 
     def times(self, count: int) -> Footprint:
         """What so many of them cost."""
         resources = {name: amount * count for name, amount in self.resources.items()}
-        return Footprint(self.provider, MappingProxyType(resources), self.unknown if count else {})
+        return replace(self, resources=MappingProxyType(resources), unknown=self.unknown if count else {})
 
-    def require(self, limited: Iterable[str]) -> None:
-        """Raises NotSized when one of the `limited` resources is unknown: what is not measured is not admitted."""
+    def bounded(self) -> Footprint:
+        """With at most `names.MAX_DEVICES` names beside the base names, each of them valid."""
+        further = sorted(name for name in self.resources if name not in names.BASE)
+        valid = [name for name in further if names.is_valid(name)]
+        excess = ""
+        if len(valid) < len(further):
+            wrong = next(name for name in further if name not in valid)
+            excess = f"takes a device by a name that is not valid: {wrong[:40]!a}; write it like nvidia.com/gpu"
+        elif len(valid) > names.MAX_DEVICES:
+            excess = f"takes more than {names.MAX_DEVICES} kinds of devices: take fewer"
+        if not excess:
+            return self
+        counted = {*names.BASE, *valid[: names.MAX_DEVICES]}
+        resources = {name: amount for name, amount in self.resources.items() if name in counted}
+        return replace(self, resources=MappingProxyType(resources), excess=excess)
+
+    def require(self, limited: Iterable[str] = ()) -> None:
+        """Raises NotSized when one of the `limited` resources is unknown: what is not measured is not admitted. So
+        with an `excess`, whatever is limited."""
+        if self.excess:
+            raise NotSized(self.provider, self.excess)
         for resource in limited:
             if resource in self.unknown:
                 raise NotSized(self.provider, f"{self.unknown[resource]}, because a quota limits {resource}")
@@ -99,9 +121,9 @@ def footprint(
     """One Machine, in nanos. `storage` is a text when the spec does not tell it: the reason."""
     resources = {"cpu": cpu, "memory": memory, "machines": UNIT, **devices}
     if isinstance(storage, str):
-        return Footprint(provider, MappingProxyType(resources), MappingProxyType({"storage": storage}))
+        return Footprint(provider, MappingProxyType(resources), MappingProxyType({"storage": storage})).bounded()
     resources["storage"] = storage
-    return Footprint(provider, MappingProxyType(resources))
+    return Footprint(provider, MappingProxyType(resources)).bounded()
 
 
 def template_disk(field: str) -> str:

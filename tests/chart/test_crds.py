@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from common import resources
+from common.names import BASE, FURTHER, MAX_COUNTERS
 from common.quantity import QuantityError, parse
+from master.status import peak_text, usage_text
 
 pytestmark = pytest.mark.integration
 
@@ -306,6 +309,78 @@ async def test_a_limit_the_api_server_takes_is_one_we_can_read_and_the_other_way
         assert refused == {f"spec.quota[{name}]" for name, text in limits.items() if not readable(text)}
 
 
+def named_limits(count: int, characters: int) -> dict:
+    """So many names, with so many characters together."""
+    each, more = divmod(characters, count)
+    sizes = [each + (number < more) for number in range(count)]
+    return {f"example.com/{number:03}".ljust(size, "n"): "9" * 29 for number, size in enumerate(sizes)}
+
+
+@pytest.mark.parametrize("quota", [named_limits(64, 4096), named_limits(1, 317)], ids=["together", "one"])
+async def test_names_of_resources_may_be_as_long_as_this(api, quota) -> None:
+    for body in (project_quota(quota=quota), settings({"quota": quota})):
+        await api.call("DELETE", api.path(settings()))
+        answer = await api.create(body)
+        assert answer.status == 201, answer.body
+
+
+@pytest.mark.parametrize(
+    ("quota", "message"),
+    [
+        (named_limits(64, 4097), "the names of resources in quota have more than 4096 characters together"),
+        (named_limits(1, 318), "a name of a resource in quota is longer than 317 characters"),
+    ],
+    ids=["together", "one"],
+)
+async def test_and_no_longer(api, quota, message) -> None:
+    for body, field in ((project_quota(quota=quota), "spec"), (settings({"quota": quota}), "spec.defaults.project")):
+        await api.call("DELETE", api.path(settings()))
+        answer = await api.create(body)
+        assert answer.status == 422, answer.body
+        assert message in answer.causes[field]
+
+
+async def test_the_status_of_a_quota_takes_all_that_the_programs_can_say_of_it(api) -> None:
+    """Limits with names as long as they may be, counters with all the names that they can have, seeds, and surge."""
+    limits = named_limits(64, 4096)
+    few = dict.fromkeys(list(limits)[:16], "1")
+    body = named(project_quota(quota=limits, surge=few), "all-that-can-be-said")
+    await api.store(body)
+    amount = "9" * 35
+    prefix = f"{'p' * 63}.{'p' * 63}.{'p' * 63}"
+    counters = {f"{prefix}.{number:061}/{'n' * 63}": amount for number in range(MAX_COUNTERS)}
+    ceilings = dict.fromkeys([*limits, *(f"surge.{name}" for name in few)], amount)
+    limited = dict.fromkeys(limits, amount)
+    kept = (
+        ceilings | counters | {f"{name}/x": amount for name in BASE} | {f"few.com/{n}": amount for n in range(FURTHER)}
+    )
+    reserved = counters | {f"surge.x/{number}": amount for number in range(80)}
+    ask = {"number": 1, "first": ceilings, "wanted": ceilings}
+    master = {
+        "hard": limited,
+        "globalUsage": ceilings,
+        "reserved": ceilings,
+        "surge": {"hard": few, "used": few},
+        "summary": {
+            "subject": "project/alpha",
+            "usage": usage_text(resources.parse(limited), resources.parse(limits)),
+            "peak": peak_text(resources.parse(limited), resources.parse(limits)),
+        },
+        "seeds": [{"name": f"seed-{number}", "localUsage": limited, "granted": limited} for number in range(32)],
+        "grant": {
+            "granted": counters,
+            "returned": counters,
+            "recall": counters,
+            "unavailable": [{"seed": f"seed-{number}", "idle": limited} for number in range(32)],
+        },
+    }
+    account = {"granted": counters, "returned": counters, "used": kept, "reserved": reserved, "ask": ask}
+    for manager, status in (("master", master), ("seed", {"account": account, "localUsage": ceilings})):
+        answer = await apply_status(api, body, manager, status)
+        assert answer.status == 200, answer.body
+        assert contains(answer.body["status"], status)
+
+
 def readable(text: str) -> bool:
     try:
         return parse(text) < parse("1e30")
@@ -351,10 +426,10 @@ def age(cell: object) -> bool:
             },
             ["Enforcement", "Seeds"],
         ),
-        ("Organization", {"Display": "Acme", "Projects": 3, "Usage": "clusters 3/5", "Ready": "True"}, []),
+        ("Organization", {"Display": "Acme", "Projects": 3, "Usage": "clusters 3/5"}, []),
         (
             "Project",
-            {"Organization": "acme", "Quota": "project-alpha", "Usage": "cpu 60/64", "Clusters": 2, "Ready": "True"},
+            {"Organization": "acme", "Quota": "project-alpha", "Usage": "cpu 60/64", "Ready": "True"},
             [],
         ),
         (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
@@ -15,15 +15,29 @@ import pytest
 import pytest_asyncio
 
 from common import account as accounts
-from common.account import MAX_RESERVATIONS, Account, Admitted, Grant, Outcome, Reservation, Short
+from common.account import (
+    MAX_RESERVATIONS,
+    Account,
+    Admitted,
+    Ask,
+    Full,
+    Grant,
+    Outcome,
+    Reservation,
+    Reserving,
+    Short,
+)
 from common.kube.client import Cluster
+from common.names import MAX_COUNTERS, MAX_DEVICES
 from common.quantity import UNIT
+from common.resources import ResourceList
 from devcluster.controlplane import ApiServer, ControlPlane
 from devcluster.manifests import apply, load
+from seed.catalog import HOSTED
 from seed.ledger import apiserver
 from seed.ledger import writer as writers
 from seed.ledger.apiserver import LEDGERS, ApiServerStore
-from seed.ledger.encoding import MalformedLedgerError
+from seed.ledger.encoding import MAX_BYTES, MAX_SOURCES, Encoder, MalformedLedgerError, TooLargeError
 from seed.ledger.memory import MemoryStore
 from seed.ledger.redis import RedisStore
 from seed.ledger.store import ConflictError, Key, Store, Stored, StoreUnavailableError
@@ -366,6 +380,60 @@ async def test_an_account_full_of_long_names_is_stored(api: ApiServer, key: Key)
             },
         )
         await store.save(key, full, None)
+        assert (await stored(store, key)).account == full
+
+
+def long_names(count: int) -> list[str]:
+    """As long as a name may be."""
+    prefix = f"{'p' * 63}.{'p' * 63}.{'p' * 63}"
+    return [f"{prefix}.{number:061}/{'n' * 63}" for number in range(count)]
+
+
+def filled(account: Account, used: Iterable[tuple[str, ResourceList]]) -> Account:
+    """With as many of these sources as fit into one object."""
+    encoder = Encoder(Key("u" * 36, "q" * 253), NAMESPACE)
+    for source, amounts in used:
+        more = msgspec.structs.replace(account, used={**account.used, source: amounts})
+        try:
+            encoder.encode(more, "1" * 20)
+        except TooLargeError:
+            return account
+        account = more
+    raise AssertionError("there is no end to them")
+
+
+async def test_an_account_with_as_much_as_the_code_allows_is_stored(api: ApiServer, key: Key) -> None:
+    """Counters of all the names that they can have, claims until it is full, and then sources until no more fit."""
+    named = long_names(MAX_COUNTERS)
+    limits = dict.fromkeys(named, 10**30 * UNIT)
+    held = msgspec.structs.replace(ACCOUNT, granted=limits, returned=dict.fromkeys(named, UNIT))
+    ask = Ask(number=1, first=dict.fromkeys(named[:80], UNIT), wanted=dict.fromkeys(named[:80], UNIT))
+    reserving = Reserving(msgspec.structs.replace(held, ask=ask), limits)
+    source = f"{'n' * 63}/{HOSTED}{'c' * 253}"
+    for number in range(MAX_RESERVATIONS):
+        first = number * MAX_DEVICES % MAX_COUNTERS
+        amount = dict.fromkeys(named[first : first + MAX_DEVICES], 123456789123456789)
+        name = f"{'n' * 63}/{number:0253}"
+        wanted = Reservation(source=source, object=name, amount=amount, replaces=f"{number:036}", request="q" * 26)
+        if isinstance(reserving.claim(f"{number:036}", wanted), Full):
+            break
+    used = dict.fromkeys(named, 10**24)
+    full = filled(reserving.account(), ((f"{'n' * 63}/{number:0253}", used) for number in count()))
+    assert len(full.reserved) == MAX_COUNTERS
+    encoded = Encoder(key, NAMESPACE).encode(full, None)
+    assert MAX_BYTES * 0.8 < len(encoded) <= MAX_BYTES
+    async with api_server_store(api) as store:
+        await store.save(key, full, None)
+        assert (await stored(store, key)).account == full
+
+
+async def test_an_account_with_as_many_sources_as_the_code_allows_is_stored(api: ApiServer, key: Key) -> None:
+    most = {f"cluster-{number}/c": {"cpu": UNIT} for number in range(MAX_SOURCES)}
+    full = msgspec.structs.replace(ACCOUNT, used=most)
+    async with api_server_store(api) as store:
+        version = await store.save(key, full, None)
+        with pytest.raises(TooLargeError, match=f"at most {MAX_SOURCES}"):
+            await store.save(key, msgspec.structs.replace(full, used={**most, "one/more": {}}), version)
         assert (await stored(store, key)).account == full
 
 

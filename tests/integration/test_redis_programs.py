@@ -186,3 +186,19 @@ async def test_a_replica_with_another_configuration_admits_nothing(place: Place)
     assert [ledger for ledger in ledgers if ledger["account"].get("state") == "Open"] == []
     await place.site.stop(odd)
     await place.site.start(odd)
+
+
+async def test_an_agent_that_ends_in_order_closes_its_connections_to_redis(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python warns of those that are open when they are collected."""
+    monkeypatch.setenv("PYTHONWARNINGS", "always::ResourceWarning")
+    program = place.site.program("seed-1-b")
+    await place.site.stop(program)
+    before = program.log.stat().st_size
+    place.configure("redis")
+    await place.site.start(program)
+    await place.site.stop(program)
+    said = program.log.read_text()[before:]
+    assert "unclosed" not in said
+    assert '"message":"ended"' in said

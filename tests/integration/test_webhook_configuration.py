@@ -475,6 +475,11 @@ class Objects:
         async with self._session.post(self._path, json={**self._type, "metadata": metadata, **body}) as answer:
             assert answer.status == 201, await answer.text()
 
+    async def refuses_a_new_one(self) -> None:
+        async with self._session.post(self._path, json={**self._type, "metadata": {"name": "new"}}) as answer:
+            assert answer.status == 500, await answer.text()
+            assert f'failed calling webhook "{self._webhook}"' in (await answer.json())["message"]
+
     async def patch(self, name: str, patch: object) -> tuple[int, str]:
         """Status and message. `name` may end with a subresource."""
         headers = {"Content-Type": "application/merge-patch+json"}
@@ -541,6 +546,7 @@ async def test_without_us_no_machine_changes_in_what_it_costs(seed: Counting, se
         machines = machines_in(session)
         await machines.create("sized", {"spec": SPEC}, annotations={STAMP: "sealed"})
         async with in_force(server, seed):
+            await machines.refuses_a_new_one()
             for patch in patches:
                 await machines.refused("sized", patch)
             await machines.goes("sized")
@@ -611,6 +617,8 @@ async def test_without_us_cluster_apis_machines_change_in_what_costs_nothing_and
             async with asyncio.timeout(30):
                 while (await machines.patch("bare", {"spec": {"clusterName": str(time.monotonic())}}))[0] != 500:
                     await asyncio.sleep(0.02)
+            await machines.refuses_a_new_one()
+            await pools.refuses_a_new_one()
             for changed in ("clusterName", "infrastructureRef", "failureDomain"):
                 await machines.refused("m", {"spec": {changed: None}})
                 await pools.refused("p", {"spec": {"template": {"spec": {changed: None}}}})

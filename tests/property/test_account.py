@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from common import account as accounts
 from common import grants
-from common.account import Account, Admitted, Grant, Reservation, StaleEpochError
+from common.account import Account, Admitted, Grant, Outcome, Reservation, ReservationKey, StaleEpochError
 from common.grants import Holding, MasterLedger, Report
 
 LIMIT = 24
@@ -37,7 +37,7 @@ class Leader:
     epoch: int
     listed: int  # place in the history of the list that it began with
     at: int
-    first_seen: dict[str, tuple[Reservation, int]] = field(default_factory=dict)
+    first_seen: dict[ReservationKey, tuple[Reservation, int]] = field(default_factory=dict)
 
 
 class AccountMachine(RuleBasedStateMachine):
@@ -55,7 +55,7 @@ class AccountMachine(RuleBasedStateMachine):
         self.old_leaders: list[Leader] = []
         self.sent: list[Grant] = []
         self.reports: list[Report] = []
-        self.evidence: list[tuple[Leader, dict[str, Reservation], bool]] = []
+        self.evidence: list[tuple[Leader, dict[ReservationKey, Reservation], bool]] = []
         self.lost_at: int | None = None
 
     # The world ---------------------------------------------------------------------------------------------------
@@ -109,20 +109,24 @@ class AccountMachine(RuleBasedStateMachine):
             self.claim(again, pending.size - before)
 
     def claim(self, pending: Pending, extra: int) -> None:
-        wanted = Reservation(
-            source=SOURCE, object=f"ns/{pending.uid}", amount={"cpu": extra}, generation=pending.generation
-        )
-        self.account, outcome = accounts.reserve(self.account, {"cpu": LIMIT}, pending.uid, wanted)
+        self.account, outcome = self.reserve(pending.uid, extra, pending.generation)
         if isinstance(outcome, Admitted):
             self.pending.append(pending)
+
+    def reserve(self, uid: str, size: int, generation: int) -> tuple[Account, Outcome]:
+        self.names += 1
+        wanted = Reservation(
+            source=SOURCE, object=f"ns/{uid}", amount={"cpu": size}, generation=generation, request=f"r{self.names}"
+        )
+        return accounts.reserve(self.account, {"cpu": LIMIT}, uid, wanted)
 
     @rule(size=st.integers(1, 9))
     def another_quota_denies(self, size: int) -> None:
         self.names += 1
-        wanted = Reservation(source=SOURCE, object="ns/x", amount={"cpu": size})
-        after, outcome = accounts.reserve(self.account, {"cpu": LIMIT}, f"u{self.names}", wanted)
+        uid = f"u{self.names}"
+        after, outcome = self.reserve(uid, size, 0)
         if isinstance(outcome, Admitted):
-            self.account = accounts.cancel(after, f"u{self.names}", outcome)
+            self.account = accounts.cancel(after, uid, outcome)
 
     @precondition(lambda self: self.pending)
     @rule(data=st.data(), persists=st.booleans())
@@ -179,17 +183,18 @@ class AccountMachine(RuleBasedStateMachine):
     def the_leader_looks_for_evidence(self) -> None:
         leader = self.leader
         absent, recount = {}, False
-        for uid, reservation in self.account.reservations.items():
-            known, first = leader.first_seen.get(uid, (None, self.now))
+        for key, reservation in self.account.reservations.items():
+            uid = key[1]
+            known, first = leader.first_seen.get(key, (None, self.now))
             if known != reservation:
-                known, first = leader.first_seen[uid] = (reservation, self.now)
+                known, first = leader.first_seen[key] = (reservation, self.now)
             if self.now - first <= WINDOW:
                 continue
             found = self.world.get(uid)
             if found is None:
-                absent[uid] = reservation
+                absent[key] = reservation
             elif found[1] < reservation.generation and uid in self.history[leader.at]:
-                absent[uid] = reservation
+                absent[key] = reservation
                 recount = True
         self.evidence.append((leader, absent, recount))
 

@@ -17,6 +17,7 @@ from common.account import Account, Grant, Reservation
 from common.grants import Holding, MasterLedger, Report
 from common.resources import ResourceList
 from seed.catalog import Quota
+from tests.sim.servers import name_of
 
 
 class Violation(AssertionError):
@@ -64,10 +65,9 @@ class Wish:
 
 class Thing:
     """One object that costs. `admitted` by quota uid: what it was admitted for. `reserved`: the last of its generations
-    that needed a reservation. `resurrected`: it was deleted, and a restore brought it back under its uid; who is told
-    late of its deletion takes that for the end of it."""
+    that needed a reservation. `uid` is its name everywhere (servers.uid_of)."""
 
-    __slots__ = ("admitted", "cost", "generation", "reserved", "resurrected", "size", "source", "uid", "wishes")
+    __slots__ = ("admitted", "cost", "generation", "reserved", "size", "source", "uid", "wishes")
 
     def __init__(self, uid: str, source: str) -> None:
         self.uid = uid
@@ -75,7 +75,6 @@ class Thing:
         self.size: ResourceList | None = None
         self.generation = 0
         self.reserved = 0
-        self.resurrected = False
         self.admitted: dict[str, ResourceList] = {}
         self.wishes: list[Wish] = []
         self.cost: dict[str, ResourceList] = {}
@@ -96,7 +95,7 @@ class Truth:
         self.limits: dict[str, ResourceList] = {}
         self.ceiling: dict[str, dict[str, int]] = {}
         self.clean: dict[str, bool] = {}  # nothing has happened that excuses grants past the limit
-        self.durable: dict[tuple[str, str], Reservation] = {}
+        self.durable: dict[tuple[str, str], Reservation] = {}  # by quota uid and name of what it is for
         self.doubted: set[str] = set()  # lives of ledgers and accounts that a restore has set back
         self.ledgers: dict[str, MasterLedger] = {}
         self.accounts: dict[tuple[str, str], Account] = {}  # by quota uid and seed
@@ -274,9 +273,9 @@ class Truth:
         """As `lent`, of what there is beside what it replaces: that one of both has gone its account may not know."""
         lent, things = 0, self._things
         for (quota, _), account in self.accounts.items():
-            for (_, new), reservation in account.reservations.items() if quota == uid else ():
-                replaced = things.get(reservation.replaces)
-                if new in things and replaced is not None and replaced.size is not None:
+            for (source, new_uid), reservation in account.reservations.items() if quota == uid else ():
+                replaced = things.get(name_of(source, reservation.replaces))
+                if (new := name_of(source, new_uid)) in things and replaced is not None and replaced.size is not None:
                     there = things[new].cost.get(uid, {}).get(name, 0)
                     lent += min(reservation.amount.get(surge.PREFIX + name, 0), there)
         return lent
@@ -286,11 +285,11 @@ class Truth:
         admitted: there is no more than before."""
         things = self._things
         ended = [
-            (things[new].cost.get(uid, {}), kept.amount)
-            for (source, new), kept in before.reservations.items()
+            (things[name_of(*key)].cost.get(uid, {}), kept.amount)
+            for key, kept in before.reservations.items()
             if kept.replaces
-            and new in things
-            and ((still := after.reservations.get((source, new))) is None or not still.replaces)
+            and name_of(*key) in things
+            and ((still := after.reservations.get(key)) is None or not still.replaces)
         ]
         if not ended:
             return
@@ -325,12 +324,12 @@ class Truth:
         lends = False
         if before is None or after.reservations is not before.reservations:
             known = before.reservations if before is not None else {}
-            replaced = [kept.replaces for kept in after.reservations.values() if kept.replaces]
+            replaced = [(kept.source, kept.replaces) for kept in after.reservations.values() if kept.replaces]
             if len(replaced) > len(set(replaced)):
                 raise self._broken(f"account of {uid} on {seed}: two replace the same one, of {replaced}")
-            for (source, name), reservation in after.reservations.items():
-                if known.get((source, name)) is not reservation:
-                    self.durable[uid, name] = reservation
+            for key, reservation in after.reservations.items():
+                if known.get(key) is not reservation:
+                    self.durable[uid, name_of(*key)] = reservation
                     if reservation.replaces:
                         self.loans += 1
                         lends = True
@@ -362,8 +361,8 @@ class Truth:
         return [
             kept
             for account in accounts_of
-            for (_, new), kept in account.reservations.items()
-            if kept.replaces and new in self._things
+            for key, kept in account.reservations.items()
+            if kept.replaces and name_of(*key) in self._things
         ]
 
     def _standing(self, uid: str, name: str) -> int:

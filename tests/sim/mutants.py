@@ -5,8 +5,8 @@ schedules for the rule to matter, so that few are needed; `scene` is in which or
 
 Not in the list, since they break nothing that is promised: to believe late reports (what grows is merged by maximum,
 the rest is said again), and to believe that a seed that comes holds nothing (it fences itself and tells what it holds;
-past the limit, that is recalled in the message that opens it); to withdraw a creation that another request relies on
-(no API server asks twice, docs/guarantees.md).
+past the limit, that is recalled in the message that opens it). Nor what only takes time, such as the order in which
+reservations are looked at: quiet lasts for long enough.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import msgspec
 
 from common import account as accounts
 from common import grants, loans, resources, surge
-from common.account import Account, Ask, Grant, Reservation
+from common.account import Account, Ask, Grant, Reservation, Reserving
 from common.api import PROJECTS
 from common.grants import Holding, MasterLedger, Report
 from common.kube.lease import Lease, LeaseObject
@@ -40,6 +40,7 @@ from seed.ledger import writer
 from seed.ledger.store import StoreUnavailableError
 from seed.ledger.writer import AccountWriter
 from seed.shortage import Answer, Shortage
+from seed.tally import Tally
 from tests.sim import scenes, schedule, servers
 from tests.sim.checks import Violation
 from tests.sim.master_side import MasterReplica
@@ -304,6 +305,37 @@ def age_of_the_first_claim(account: Account, known: evidence.FirstSeen, now: flo
     return {key: (kept, known[key][1] if key in known else now) for key, kept in account.reservations.items()}
 
 
+def known_by_its_value(account: Account, known: evidence.FirstSeen, now: float) -> evidence.FirstSeen:
+    plain = {key: replace(kept, request="") for key, kept in account.reservations.items()}
+    return {
+        key: (kept, seen[1])
+        if (seen := known.get(key)) is not None and replace(seen[0], request="") == plain[key]
+        else (kept, now)
+        for key, kept in account.reservations.items()
+    }
+
+
+def keyed_by_uid_alone(self: Reserving, uid: str, reservation: Reservation) -> accounts.Outcome:
+    present = self.account().reservations
+    source = next((source for source, other in present if other == uid), reservation.source)
+    return _claim(self, uid, replace(reservation, source=source))
+
+
+def withdrawn_whoever_relies_on_it(account: Account, uid: str, reservation: Reservation) -> Account:
+    return accounts._drop(account, [(reservation.source, uid)])
+
+
+def deleted_for_ever(self: Tally, change: Any) -> bool:
+    deleted = dict(self._deleted)
+    freed = _apply(self, change)
+    self._deleted.update(deleted)
+    return freed
+
+
+def held_back_for_ever(account: Account, epoch: int, sources: Any) -> Account:
+    return _hold_back(account, epoch, {*sources, *account.held_back})
+
+
 async def never_there(self: Followed, _name: str, _uid: str) -> int | None:
     return None
 
@@ -542,6 +574,9 @@ _refuses = Shortage.refuses
 _exceeded = verdict.exceeded
 _load = AccountWriter._load
 _seats = decision._seats
+_hold_back = accounts.hold_back
+_claim = Reserving.claim
+_apply = Tally.apply
 _obey = accounts.obey
 _commit = AccountWriter._commit
 _save = servers.Seed.save
@@ -620,6 +655,41 @@ ALL: tuple[Mutant, ...] = (
         ((evidence, "watched", age_of_the_first_claim),),
         budget=200,
         scene=scenes.an_update_tried_again,
+    ),
+    Mutant(
+        "a reservation is known by its value",
+        ((evidence, "watched", known_by_its_value),),
+        budget=200,
+        scene=scenes.an_update_repeated_when_its_evidence_falls_due,
+    ),
+    Mutant(
+        "reservations are keyed by uid alone",
+        ((Reserving, "claim", keyed_by_uid_alone),),
+        budget=200,
+        scene=scenes.two_clusters_from_one_snapshot,
+    ),
+    Mutant(
+        "a claim that was given up is withdrawn whoever relies on it",
+        ((accounts, "withdraw", withdrawn_whoever_relies_on_it),),
+        ("repeats", "loss"),
+    ),
+    Mutant(
+        "what was deleted is so for ever",
+        ((Tally, "apply", deleted_for_ever),),
+        budget=200,
+        scene=scenes.a_user_cluster_restored,
+    ),
+    Mutant(
+        "what was known before a restore is so still",
+        ((Followed, "live", property(lambda _self: True)),),
+        budget=200,
+        scene=scenes.a_user_cluster_restored,
+    ),
+    Mutant(
+        "what is held back is so for ever",
+        ((accounts, "hold_back", held_back_for_ever),),
+        budget=200,
+        scene=scenes.what_another_webhook_refuses,
     ),
     Mutant(
         "a rebuilt account keeps its counters",

@@ -53,7 +53,7 @@ class Process:
 class Flight:
     """A request, then its answer. `future` is None for what nobody waits for (any more)."""
 
-    __slots__ = ("done", "effect", "error", "future", "lost", "once", "result", "sender", "server", "until", "what")
+    __slots__ = ("done", "effect", "error", "future", "lost", "result", "sender", "server", "until", "what")
 
     def __init__(
         self,
@@ -74,7 +74,6 @@ class Flight:
         self.result: Any = None
         self.error: Exception | None = None
         self.until = 0.0  # others overtake it
-        self.once = False  # nobody repeats it
 
 
 class Network:
@@ -107,12 +106,9 @@ class Network:
     def _held_until(self, place: str, server: Place) -> float:
         return self.held.get((place, server.name), 0.0)
 
-    def post(
-        self, what: str, sender: Process | None, server: Place, effect: Callable[[], Any], *, once: bool = False
-    ) -> None:
+    def post(self, what: str, sender: Process | None, server: Place, effect: Callable[[], Any]) -> None:
         """What nobody waits to hear of."""
         flight = Flight(what, sender, server, effect, None, None)
-        flight.once = once
         if self.late > 0 and self._rng.random() < 3 * self.late:
             flight.until = self._clock.now + self._rng.choice(DELAYS)
         if sender is not None and (until := self._held_until(sender.place, server)) > self._clock.now:
@@ -152,7 +148,7 @@ class Network:
             if self._note is not None:
                 self._note(f"arrives: {flight.what}")
             if flight.future is None:
-                if flight.once or flight.lost is not None or rng.random() >= self.repeat:
+                if flight.lost is not None or rng.random() >= self.repeat:
                     self._remove(index)
                 with suppress(ConflictError, ApiError):  # nobody hears of it
                     flight.effect()

@@ -15,6 +15,7 @@ import common.resources
 import seed.accounts
 import seed.catalog
 import seed.counting
+import seed.evidence
 import seed.ledger.tenure
 import seed.ledger.writer
 import seed.verdict
@@ -44,6 +45,7 @@ _REPLACED = (
     (seed.catalog, "parse_quota", lambda copy: copy.quota),  # each copy was parsed when it was written
     (seed.accounts, "secrets", _secrets),
     (seed.counting, "time", _time),
+    (seed.evidence, "MOST_UNSEEN", 3),  # quotas are small
     (seed.ledger.tenure, "secrets", _secrets),
     (seed.ledger.writer, "time", _time),
     (seed.ledger.writer, "secrets", _secrets),

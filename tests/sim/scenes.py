@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from common import surge
 from tests.sim.checks import Thing
-from tests.sim.servers import Source
+from tests.sim.servers import Source, name_of, uid_of
 from tests.sim.world import RESTORE_TAKES, SIZES, UNIT, Site, World
 
 if TYPE_CHECKING:
@@ -110,6 +110,21 @@ class Play:
         for replica in [replica for replica in site.replicas if replica.leader is None]:
             self.world.crash_replica(site, replica)
 
+    def update_twice(self, site: Site, thing: Thing, pause: float) -> None:
+        """The first comes to nothing; the second asks for the same after the pause, and takes its time."""
+        source = site.sources[thing.source]
+        if (machine := source.machines.get(thing.uid)) is None:
+            return
+        size = {name: amount + 1 for name, amount in machine.resources.items()}
+        self.world.resize(site, source, thing, size)
+        self.go(REQUEST)
+        for wish in [wish for wish in thing.wishes if wish.told]:
+            self.world.finish(wish, persists=False)
+        self.go(pause)
+        if thing.size is not None:
+            self.world.resize(site, source, thing, size)
+        self.go(11.5)
+
     def blind(self, site: Site, seconds: float, *, leads: bool | None = None) -> None:
         """Watches bring nothing to any replica; or to who leads, or to the others."""
         for replica in site.replicas:
@@ -166,19 +181,86 @@ def another_life_of_the_master(play: Play) -> None:
 
 def an_update_tried_again(play: Play) -> None:
     """The first one came to nothing; the second is under way when the time of the first is over."""
-    world = play.world
     for site in play.sites(1):
         there = play.there(site)
-        for thing in [thing for thing in there if not thing.wishes and not thing.resurrected][:3]:
-            source = site.sources[thing.source]
-            size = {name: amount + 1 for name, amount in source.machines[thing.uid].resources.items()}
-            world.resize(site, source, thing, size)
-            play.go(REQUEST)
-            for wish in [wish for wish in thing.wishes if wish.told]:
+        for thing in [thing for thing in there if not thing.wishes][:3]:
+            play.update_twice(site, thing, play.about(5.0, 11.0))
+
+
+def an_update_repeated_when_its_evidence_falls_due(play: Play) -> None:
+    """The first one came to nothing, and what was reserved for it goes just before the second asks for the very same,
+    which is under way when somebody looks again."""
+    for site in play.sites(1):
+        there = play.there(site)
+        for thing in [thing for thing in there if not thing.wishes][:3]:
+            play.update_twice(site, thing, play.about(12.0, 22.0))
+
+
+def two_clusters_from_one_snapshot(play: Play) -> None:
+    """What has the same uid in both is changed in both."""
+    world = play.world
+    for site in play.sites(1):
+        sources = [source for source in site.sources.values() if source.machines]
+        if not sources:
+            return
+        source = play.rng.choice(sources)
+        key = f"{site.name}/{world.token()}"
+        world.add_cluster(site, key, source.project)
+        world.copy_source(source, other := site.sources[key])
+        play.go(1.0)
+        for uid in list(source.machines)[:2]:
+            for where, name in ((source, uid), (other, name_of(key, uid_of(uid)))):
+                thing = world.things.get(name)
+                if thing is not None and thing.size is not None and not thing.wishes:
+                    world.resize(site, where, thing, {name: amount + 1 for name, amount in thing.size.items()})
+            play.go(0.3)
+            play.write(site)
+        play.go(1.0)
+
+
+def a_user_cluster_restored(play: Play) -> None:
+    """What was deleted is there again, and is changed before who leads has heard of that. A count is due meanwhile."""
+    world = play.world
+    for site in play.sites(1):
+        there = [thing for thing in play.there(site) if not thing.wishes]
+        if not there:
+            return
+        thing = play.rng.choice(there)
+        source = site.sources[thing.source]
+        size = source.machines[thing.uid].resources
+        snapshot = dict(source.machines)
+        world.delete(thing)
+        play.go(1.0)
+        world.create(site, source, UNIT)
+        play.go(0.3)
+        play.write(site)
+        play.chaos.rounds()
+        world.restore_source(source, snapshot)
+        world.network.cut.add((site.name, source.name))
+        world.resize(site, source, world.things[thing.uid], {name: amount + 1 for name, amount in size.items()})
+        play.go(1.0)
+        world.network.cut.discard((site.name, source.name))
+        play.go(play.about(0.1, 1.0))
+        play.write(site)
+        play.go(1.0)
+
+
+def what_another_webhook_refuses(play: Play) -> None:
+    """What is admitted in one source is not written, again and again."""
+    world = play.world
+    for site in play.sites(1):
+        for thing in play.there(site):
+            world.delete(thing)
+        play.go(1.0)
+        source = play.rng.choice(list(site.sources.values()))
+        for _ in range(6):
+            world.create(site, source, UNIT)
+            play.go(0.3)
+            for wish in [wish for wish in world.wishes if wish.told and wish.thing.source == source.key]:
                 world.finish(wish, persists=False)
-            play.go(play.about(5.0, 11.0))
-            world.resize(site, source, thing, size)
-            play.go(11.5)
+        play.go(play.about(9.0, 12.0))
+        play.storms(site, 2, 0.3)
+        play.write(site)
 
 
 def a_cluster_that_the_leader_does_not_know(play: Play) -> None:

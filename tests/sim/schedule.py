@@ -17,7 +17,7 @@ from tests.sim import faults, product
 from tests.sim.master_side import MasterReplica
 from tests.sim.scenes import Play, Scene
 from tests.sim.seed_side import Replica, choose_lag
-from tests.sim.servers import Source
+from tests.sim.servers import Source, name_of
 from tests.sim.world import RESTORE_TAKES, SIZES, UNIT, Site, World
 
 PAUSES = (0.01, 0.01, 0.05, 0.1, 0.1, 0.3, 0.3, 0.6, 1.0, 2.0)
@@ -247,7 +247,7 @@ class Chaos:
         if found is None or not found[1].machines or not found[1].up:
             return
         thing = self.world.things[self.rng.choice(list(found[1].machines))]
-        if thing.size is not None and len(thing.wishes) < 3 and not thing.resurrected:
+        if thing.size is not None and len(thing.wishes) < 3:
             self.world.resize(*found, thing, self.rng.choice(SIZES))
 
     def roll(self) -> None:
@@ -263,9 +263,8 @@ class Chaos:
                 self.world.roll_on(thing)
 
     def repeat(self) -> None:
-        """The same update is sent again, maybe to another replica. Only a proxy with retries would repeat a creation,
-        which docs/guarantees.md rules out: it may lose its reservation when one of the two calls is given up."""
-        wishes = [wish for wish in self.world.wishes if wish.need and wish.claimed and wish.repeats < 2]
+        """The same request is sent again, maybe to another replica, as a proxy with retries does."""
+        wishes = [wish for wish in self.world.wishes if wish.need and wish.repeats < 2]
         if wishes:
             wish = self.rng.choice(wishes)
             wish.repeats += 1
@@ -433,8 +432,11 @@ class Chaos:
         found = self.source()
         if found is None or not found[1].up:
             return
-        source = found[1]
-        if source.snapshot is None or self.rng.random() < 0.3:
+        site, source = found
+        others = [other for other in site.sources.values() if other is not source and other.up]
+        if others and self.rng.random() < 0.3:
+            self.world.copy_source(self.rng.choice(others), source)
+        elif source.snapshot is None or self.rng.random() < 0.3:
             source.snapshot = dict(source.machines)
         else:
             self.world.restore_source(source, source.snapshot)
@@ -698,7 +700,9 @@ def _tidy(world: World) -> None:
         settle(world)
     for site in world.sites.values():
         for uid, stored in site.api.ledger.items():
-            kept = {uid for (_, uid), reservation in stored.account.reservations.items() if not reservation.replaces}
+            kept = {
+                name_of(*key) for key, reservation in stored.account.reservations.items() if not reservation.replaces
+            }
             left = kept & (world.written | world.denied)
             left.difference_update(*(source.between for source in site.sources.values()))
             if left:
@@ -718,7 +722,7 @@ def _unended(world: World, uid: str, account: Account, lent: Mapping[str, Reserv
     everywhere = resources.total(world.there(site, spec.subject, without=standing) for site in world.sites.values())
     left = resources.subtract(spec.limits, everywhere)
     for newer, loan in lent.items():
-        thing, older = world.things.get(newer), world.things.get(loan.replaces)
+        thing, older = world.things.get(newer), world.things.get(name_of(loan.source, loan.replaces))
         if thing is None or thing.size is None:
             return f"a loan of nothing, {newer}"
         more = resources.subtract(thing.size, surge.regular(loan.amount))
@@ -759,9 +763,11 @@ def unfinished(world: World) -> str:
                 trusted = replica.lease.trusted
                 if trusted is None or trusted > account.epoch:
                     return f"{replica.name} has seen no leader"
-            lent = {uid: loan for (_, uid), loan in account.reservations.items() if loan.replaces}
-            if left := {uid for (_, uid), kept in account.reservations.items() if not kept.replaces}:
+            lent = {name_of(*key): loan for key, loan in account.reservations.items() if loan.replaces}
+            if left := {name_of(*key) for key, kept in account.reservations.items() if not kept.replaces}:
                 return f"{site.name}: reservations of nothing in {name}: {sorted(left)}"
+            if account.held_back:
+                return f"{site.name} holds back {account.held_back} in {name}"
             if stands := _unended(world, copy.key.uid, account, lent):
                 return f"{site.name}: {stands} in {name}"
             counted = {resource: amount for resource, amount in _counted(account).items() if amount}

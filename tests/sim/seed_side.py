@@ -201,9 +201,9 @@ class Followed:
     def settled(self) -> bool:
         return self.counted and not self.listing and not self.wants_list
 
-    def seen(self, uid: str) -> int:
+    def seen(self, name: str) -> int:
         """The generation at which it stands in the sum; 0 if it does not."""
-        machine = self._store.get(uid)
+        machine = self._store.get(name)
         return machine.metadata.generation if machine is not None else 0
 
     def demand_list(self) -> ListToken:
@@ -219,9 +219,9 @@ class Followed:
             self._waiting.append((token.number, future))
             await future
 
-    async def generation(self, _name: str, uid: str) -> int | None:
+    async def generation(self, name: str, _uid: str) -> int | None:
         def read() -> int | None:
-            found = self.source.machines.get(uid)
+            found = self.source.machines.get(name)
             return found.metadata.generation if found is not None else None
 
         network = self._replica.network
@@ -254,7 +254,7 @@ class Followed:
             self._fail()
             return
         self.listing, self.listed_at, self.listed_from, self._outages = False, listed_at, began, outages
-        source.between.update(new.metadata.uid for _, new in source.log[self.at : at] if new is not None)
+        source.between.update(new.metadata.key for _, new in source.log[self.at : at] if new is not None)
         source.between.difference_update(objects)
         before, self._store, self.at = self._store, objects, at
         freed = False
@@ -283,9 +283,9 @@ class Followed:
         freed = False
         for old, new in self.source.log[self.at : upto]:
             if old is not None:
-                self._store.pop(old.metadata.uid, None)
+                self._store.pop(old.metadata.key, None)
             if new is not None:
-                self._store[new.metadata.uid] = new
+                self._store[new.metadata.key] = new
             freed |= self._apply(old, new)
         if upto > self.at:
             self.at = upto
@@ -575,7 +575,7 @@ class Replica(Process):
 
         async def replaceable() -> list[str]:
             def read() -> list[str]:
-                return [uid for uid in replaces if uid in source.machines]
+                return [servers.uid_of(name) for name in replaces if name in source.machines]
 
             return cast("list[str]", await self.network.call("rollout", self, source, read, away(source.key)))
 

@@ -374,6 +374,17 @@ class Machine(msgspec.Struct, frozen=True):
     metadata: ObjectMeta
     resources: Mapping[str, int]
     unknown: tuple[str, ...] = ()
+    excess: str = ""
+
+
+def uid_of(name: str) -> str:
+    """What the API server calls it. Names are unique, uids are so only in one source: see `name_of`."""
+    return name.partition("@")[0]
+
+
+def name_of(source: str, uid: str) -> str:
+    """Of an object that came with a snapshot of another source the name says where it is now."""
+    return uid if uid.startswith(f"{source}-") else f"{uid}@{source}"
 
 
 class Source:
@@ -386,7 +397,7 @@ class Source:
         self.project = project
         self._up = True
         self.outages = 0  # each ends all watches
-        self.machines: dict[str, Machine] = {}
+        self.machines: dict[str, Machine] = {}  # by name, which is their key
         self.log: list[tuple[Machine | None, Machine | None]] = []
         self.snapshot: dict[str, Machine] | None = None
         self.between: set[str] = set()  # written and deleted between two lists: no watch tells of it
@@ -402,7 +413,7 @@ class Source:
 
     def write(self, old: Machine | None, new: Machine | None) -> None:
         if old is not None:
-            del self.machines[old.metadata.uid]
+            del self.machines[old.metadata.key]
         if new is not None:
-            self.machines[new.metadata.uid] = new
+            self.machines[new.metadata.key] = new
         self.log.append((old, new))

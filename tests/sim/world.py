@@ -34,7 +34,7 @@ from tests.sim.loop import Loop
 from tests.sim.master_side import MasterReplica, Usage
 from tests.sim.network import Network, Process
 from tests.sim.seed_side import API_TIMEOUT, WEBHOOK_TIMEOUT, Decided, Replica
-from tests.sim.servers import EVERYBODY, Copy, Machine, ObjectMeta, Source, Spec
+from tests.sim.servers import EVERYBODY, Copy, Machine, ObjectMeta, Source, Spec, name_of, uid_of
 
 SIZES: tuple[ResourceList, ...] = (
     {"cpu": 1, "memory": 1},
@@ -186,7 +186,7 @@ class World:
             thing.admitted[spec.key.uid] = size
             left[spec.key.name] = resources.subtract(left[spec.key.name], resources.only(size, left[spec.key.name]))
         self.things[thing.uid] = thing
-        source.write(None, Machine(ObjectMeta(thing.uid, thing.uid, 1), size))
+        source.write(None, Machine(ObjectMeta(uid_of(thing.uid), thing.uid, 1), size))
         self.truth.recount(thing)
 
     @staticmethod
@@ -279,8 +279,9 @@ class World:
         if after.epoch != claimed[0]:
             claimed = self.claims[replica.api.name, uid, after.incarnation] = (after.epoch, len(replica.api.events))
         if after.reservations is not before.reservations:
-            for (key, name), kept in before.reservations.items():
-                if (key, name) not in after.reservations and (thing := self.things.get(name)) is not None:
+            for (key, object_uid), kept in before.reservations.items():
+                name = name_of(key, object_uid)
+                if (key, object_uid) not in after.reservations and (thing := self.things.get(name)) is not None:
                     leader = replica.led.get(after.epoch, replica.leader)
                     followed = leader.sources.get(key) if leader is not None else None
                     self.truth.dropped(uid, thing, kept, followed.seen(name) if followed is not None else None)
@@ -371,7 +372,7 @@ class World:
             applying = (spec for spec in self.master.quotas.values() if self._counts(spec, source))
             there.update(spec.key.uid for spec in applying if replica.view.limits.get(spec.key.name) == spec.key.uid)
             request = Request(
-                uid=wish.thing.uid,
+                uid=uid_of(wish.thing.uid),
                 project=source.project,
                 need=wish.need,
                 reservation=Reservation(
@@ -382,7 +383,7 @@ class World:
             )
             replica.ask(request, wish.replaces, answered)
 
-        self.network.post(f"asks for {wish.thing.uid}", None, site.api, arrives, once=not wish.claimed)
+        self.network.post(f"asks for {wish.thing.uid}", None, site.api, arrives)
 
     def _judge(self, wish: Wish, replica: Replica, no: Refusal, quotas: list[Quota], since: tuple[float, int]) -> None:
         """`since`: when it was asked, by its clock and by the number of writes."""
@@ -431,7 +432,7 @@ class World:
                 thing.reserved = wish.generation
             if wish.replaces:
                 self.rolling[thing.uid] = wish.replaces
-            meta = ObjectMeta(thing.uid, thing.uid, thing.generation)
+            meta = ObjectMeta(uid_of(thing.uid), thing.uid, thing.generation)
             source.write(before, Machine(meta, wish.size))
             if self._followed(source):
                 self.written.add(thing.uid)
@@ -461,7 +462,7 @@ class World:
         thing = Thing(f"{source.key}-{self.token()}", source.key)
         thing.size, thing.generation = size, 1
         self.things[thing.uid] = thing
-        source.write(None, Machine(ObjectMeta(thing.uid, thing.uid, 1), size))
+        source.write(None, Machine(ObjectMeta(uid_of(thing.uid), thing.uid, 1), size))
         self.truth.excuse()
 
     def delete(self, thing: Thing) -> None:
@@ -570,6 +571,7 @@ class World:
     def restore_source(self, source: Source, machines: dict[str, Machine]) -> None:
         """What is there again, or is larger again, was not admitted again."""
         self.truth.excuse()
+        source.outages += 1
         for wish in [wish for wish in self.wishes if wish.thing.source == source.key]:
             self._ended(wish)
         for uid in [uid for uid in source.machines if uid not in machines]:
@@ -580,9 +582,17 @@ class World:
                 continue
             thing = self.things.setdefault(uid, Thing(uid, source.key))
             thing.size, thing.generation, thing.admitted = machine.resources, machine.metadata.generation, {}
-            thing.resurrected |= present is None
             source.write(present, machine)
             self.truth.recount(thing)
+
+    def copy_source(self, source: Source, to: Source) -> None:
+        """The other is restored from a backup of this one: their objects have equal uids."""
+        copies = {}
+        for machine in source.machines.values():
+            uid = machine.metadata.uid
+            meta = ObjectMeta(uid, name_of(to.key, uid), machine.metadata.generation)
+            copies[meta.key] = Machine(meta, machine.resources)
+        self.restore_source(to, copies)
 
     def repair(self) -> None:
         """Everything works again."""
@@ -618,7 +628,9 @@ class World:
     def lent(self, uid: str) -> set[str]:
         """What stands on the quota's surge."""
         kept = [site.api.ledger.get(uid) for site in self.sites.values() if not site.dead]
-        return {new for each in kept if each for (_, new), loan in each.account.reservations.items() if loan.replaces}
+        return {
+            name_of(*key) for each in kept if each for key, loan in each.account.reservations.items() if loan.replaces
+        }
 
     def there(self, site: Site, subject: str, without: Collection[str] = ()) -> dict[str, int]:
         total: dict[str, int] = {}

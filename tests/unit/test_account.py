@@ -6,6 +6,7 @@ from msgspec.structs import replace
 from common import account as accounts
 from common.account import (
     MAX_RESERVATIONS,
+    MAX_TEXT,
     Account,
     Admitted,
     Ask,
@@ -18,6 +19,7 @@ from common.account import (
     Short,
     StaleEpochError,
 )
+from common.names import MAX_COUNTERS
 
 LIMITS = {"cpu": 100, "memory": 100}
 
@@ -336,3 +338,84 @@ def test_the_check_finds_sums_that_do_not_add_up() -> None:
         accounts.check(account(reservations={("ns/c2", "a"): reservation(0)}))
     with pytest.raises(AssertionError, match="returned more cpu"):
         accounts.check(account(returned={"cpu": 11}))
+
+
+DEVICE = "nvidia.com/gpu"
+
+
+def devices(*names: str, generation: int = 0) -> Reservation:
+    """Of a Machine that takes one of each beside a cpu."""
+    return Reservation(
+        source="ns/c1", object="ns/m", amount={"cpu": 1, **dict.fromkeys(names, 1)}, generation=generation
+    )
+
+
+def test_of_what_a_machine_takes_an_account_reserves_what_its_quota_limits() -> None:
+    many = [f"example.com/device-{number}" for number in range(81)]
+    after = reserved(account(), "a", devices(DEVICE, *many))
+    assert after.reserved == {"cpu": 1}
+    limits = {**LIMITS, DEVICE: 4}
+    after, outcome = accounts.reserve(account(granted={"cpu": 10, DEVICE: 4}), limits, "a", devices(DEVICE, *many))
+    assert isinstance(outcome, Admitted)
+    assert after.reserved == {"cpu": 1, DEVICE: 1}
+
+
+def test_what_was_limited_before_stays_reserved_because_it_may_be_limited_again() -> None:
+    held = account(granted={"cpu": 10, DEVICE: 1})
+    after = reserved(held, "a", devices(DEVICE))
+    _, outcome = accounts.reserve(after, {**LIMITS, DEVICE: 1}, "b", devices(DEVICE))
+    assert outcome == Short({DEVICE: 1})
+
+
+def test_an_update_pays_for_a_resource_that_was_not_limited_when_its_object_was_created() -> None:
+    created = reserved(account(granted={"cpu": 10}), "a", devices(DEVICE))
+    limits = {**LIMITS, DEVICE: 4}
+    _, outcome = accounts.reserve(created, limits, "a", devices(DEVICE))
+    assert outcome == Short({DEVICE: 1})
+    granted = replace(created, granted={"cpu": 10, DEVICE: 4})
+    after, outcome = accounts.reserve(granted, limits, "a", devices(DEVICE, generation=2))
+    assert isinstance(outcome, Admitted)
+    assert after.reserved == {"cpu": 2, DEVICE: 1}
+
+
+def test_a_claim_on_surge_that_the_quota_does_not_have_any_more_is_short_and_not_free() -> None:
+    wanted = Reservation(source="ns/c1", object="ns/m", amount={"surge.cpu": 1}, replaces="old")
+    _, outcome = accounts.reserve(account(), LIMITS, "a", wanted)
+    assert outcome == Short({"surge.cpu": 1})
+
+
+def test_an_account_takes_as_many_characters_as_fit_into_one_object() -> None:
+    """Of objects with names of 253 characters, which take devices with long names."""
+    limits = dict.fromkeys([f"{'p' * 61}.{number:02}/{'n' * 63}" for number in range(16)], 10**9)
+    reserving = Reserving(account(granted=limits), limits)
+    many = (replace(devices(*limits), object=f"{'n' * 63}/{number:0253}") for number in range(MAX_RESERVATIONS))
+    outcomes = [reserving.claim(f"{number}", wanted) for number, wanted in enumerate(many)]
+    full = reserving.account()
+    assert outcomes.count(Full()) == MAX_RESERVATIONS - len(full.reservations) > 3000
+    assert MAX_TEXT - 5000 < accounts.length(full) == reserving.text <= MAX_TEXT
+    first = full.reservations["ns/c1", "0"]
+    assert isinstance(accounts.reserve(full, limits, "0", first)[1], Admitted), "a repeat needs no room"
+    grown = replace(first, generation=7)
+    assert accounts.reserve(full, limits, "0", grown)[1] == Full()
+    emptier = accounts.release(full, 1, dict(list(full.reservations.items())[-5:]))
+    assert isinstance(accounts.reserve(emptier, limits, "0", grown)[1], Admitted)
+
+
+def test_what_sources_use_takes_from_the_room_for_reservations() -> None:
+    used = {f"{number:063}/c": {"cpu": 0} for number in range(MAX_TEXT // 60)}
+    assert accounts.reserve(account(used=used), LIMITS, "a", reservation())[1] == Full()
+
+
+def test_a_quota_that_limits_other_resources_again_and_again_reserves_a_bounded_number_of_names() -> None:
+    after = account()
+    for step in range(12):
+        limits = dict.fromkeys((f"example.com/{step}-{number}" for number in range(16)), 10)
+        after = replace(after, granted={"cpu": 10, **limits})
+        after, _ = accounts.reserve(after, limits, f"{step}", devices(*limits))
+    assert len(after.reserved) <= MAX_COUNTERS
+    assert len(after.reservations) == 9
+
+
+def test_what_is_asked_of_the_master_names_nothing_that_is_not_limited() -> None:
+    need = {"cpu": 1, **{f"example.com/device-{number}": 1 for number in range(81)}}
+    assert accounts.ask(account(), LIMITS, need, need, 0).ask == Ask(number=1, first={"cpu": 1}, wanted={"cpu": 1})

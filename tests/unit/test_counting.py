@@ -19,6 +19,8 @@ from common.kube.client import Cluster
 from common.kube.errors import NotFound, Unavailable
 from common.kube.meta import ObjectMeta
 from common.kube.reflector import Change, moment
+from common.names import FURTHER, MAX_DEVICES
+from common.quantity import UNIT
 from seed import counting as countings
 from seed.accounts import Accounts
 from seed.admission import Request
@@ -952,3 +954,97 @@ async def test_a_cluster_keeps_its_place_for_an_object_of_it_until_that_came_or_
         source.unreachable = False
         await eventually(lambda: not world.account().reservations)
         await eventually(lambda: world.account().used[CLUSTERS_KEY] == {})
+
+
+def of_devices(name: str, *devices: str) -> Footprint:
+    return Footprint("fake", {"cpu": UNIT, "machines": UNIT, **dict.fromkeys(devices, UNIT)})
+
+
+def with_devices(leading: Leading, **devices: list[str]) -> None:
+    """Machines by name, each with one of every device."""
+    leading.source.tally = Tally(None, lambda found: of_devices(found.metadata.name, *devices[found.metadata.name]))
+    leading.there(*devices)
+
+
+async def test_what_no_quota_limits_is_counted_by_a_few_names_and_all_when_it_is_limited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At once, and by itself: nothing changes in the user cluster."""
+    many = [f"example.com/device-{number:02}" for number in range(MAX_DEVICES)]
+    async with leading(monkeypatch) as leader:
+        with_devices(leader, a=many, b=[many[-1], "nvidia.com/gpu"])
+        leader.changed()
+        await eventually(lambda: leader.world.account().used.get(KEY))
+        used = leader.world.account().used[KEY]
+        assert {"cpu", "machines", many[0]} <= used.keys()
+        assert len(used) == 2 + FURTHER
+        await eventually(lambda: not leader.counting._due)
+        leader.world.limit("project-alpha", {"cpu": "64", many[-1]: "8"})
+        await eventually(lambda: leader.world.account().used[KEY].get(many[-1]) == 2 * UNIT)
+
+
+async def test_what_was_limited_once_is_counted_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is held still: if it were forgotten, it could be used twice when it is limited again."""
+    many = [f"example.com/device-{number:02}" for number in range(MAX_DEVICES)]
+    async with leading(monkeypatch) as leader:
+        book = leader.world.book()
+        await book.writer.change(
+            lambda account: (
+                msgspec.structs.replace(account, granted={**account.granted, many[-1]: 2 * UNIT}),
+                None,
+            )
+        )
+        with_devices(leader, a=many)
+        leader.changed()
+        await eventually(lambda: leader.world.account().used.get(KEY))
+        assert leader.world.account().used[KEY][many[-1]] == UNIT
+
+
+async def test_a_report_takes_few_names_however_many_its_sources_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """72 in each of two sources made the master's copy refuse it."""
+    limits = {f"example.com/limited-{number:02}": "1" for number in range(60)}
+    async with leading(monkeypatch) as leader:
+        for source in ("c8", "c9"):  # nobody follows them: what they use is what the account says
+            leader.world.present[f"{PROJECT}/{source}"] = leader.world.catalog.user_clusters.store.get(KEY)
+        await leader.world.book().writer.change(
+            lambda account: (
+                msgspec.structs.replace(
+                    account,
+                    used={
+                        f"{PROJECT}/{source}": {f"example.com/{source}-{number}": UNIT for number in range(72)}
+                        | dict.fromkeys(limits, UNIT)
+                        for source in ("c8", "c9")
+                    },
+                ),
+                None,
+            )
+        )
+        leader.world.limit("project-alpha", limits)
+        await eventually(lambda: leader.cluster.published and leader.cluster.published[-1]["account"].used)
+        await eventually(lambda: set(limits) <= leader.cluster.published[-1]["account"].used.keys())
+        said = leader.cluster.published[-1]["account"].used
+        assert len(said) <= len(limits) + FURTHER
+
+
+async def test_a_machine_on_surge_that_takes_what_nobody_limits_leaves_no_less_than_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is left out of the count while it stands on surge are names that are counted."""
+    many = [f"example.com/device-{number:02}" for number in range(MAX_DEVICES)]
+    async with leading(monkeypatch) as leader:
+        with_devices(leader, old=[], new=many)
+        loan = Reservation(source=KEY, object="ns/new", amount={"surge.cpu": UNIT}, replaces="old-uid")
+        await leader.world.book().writer.change(
+            lambda account: (
+                msgspec.structs.replace(
+                    account,
+                    granted={"cpu": UNIT, "surge.cpu": UNIT},
+                    reserved={"surge.cpu": UNIT},
+                    reservations={(KEY, "new-uid"): loan},
+                ),
+                None,
+            )
+        )
+        leader.changed()
+        await eventually(lambda: KEY in leader.world.account().used)
+        assert leader.world.account().used[KEY] == {"cpu": UNIT, "machines": UNIT}

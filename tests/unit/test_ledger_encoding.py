@@ -5,9 +5,21 @@ import json
 import msgspec
 import pytest
 
+from common import account as accounts
 from common.account import MAX_RESERVATIONS, Account, Ask, Reservation
+from common.names import MAX_COUNTERS
 from common.quantity import UNIT
-from seed.ledger.encoding import Encoder, MalformedLedgerError, decode, parse_reservation, reservation_text
+from seed.ledger.encoding import (
+    MAX_BYTES,
+    MAX_SOURCES,
+    SUMMED,
+    Encoder,
+    MalformedLedgerError,
+    TooLargeError,
+    decode,
+    parse_reservation,
+    reservation_text,
+)
 from seed.ledger.store import Key
 
 KEY = Key(uid="6d2b4f0e-55a3-4f3e-9a42-9b1f3a2c7d10", name="project-alpha")
@@ -153,3 +165,36 @@ def test_a_full_account_of_long_names_fits_into_etcd() -> None:
 def test_a_ledger_edited_by_hand_is_an_error_that_says_what_is_wrong(raw: bytes, why: str) -> None:
     with pytest.raises(MalformedLedgerError, match=why):
         decode(raw)
+
+
+@pytest.mark.parametrize("sources", [MAX_BYTES // 300, MAX_SOURCES + 1])
+def test_an_account_that_does_not_fit_into_one_object_is_not_even_sent(sources: int) -> None:
+    long = "c" * 253 if sources <= MAX_SOURCES else "c"
+    used = {f"{number:063}/{long}": {"cpu": UNIT} for number in range(sources)}
+    with pytest.raises(TooLargeError, match=f"at most ({MAX_BYTES}|{MAX_SOURCES}) can be stored"):
+        Encoder(KEY, "seedquota").encode(Account(incarnation="l", used=used), "1")
+
+
+def test_the_summary_names_a_few_resources() -> None:
+    many = {f"example.com/device-{number}": UNIT for number in range(MAX_COUNTERS)}
+    summary = encoded(Account(incarnation="l", granted=many, used={"s": many}, reserved=many))["summary"]
+    assert {len(summary[column].split(",")) for column in ("held", "used", "reserved")} == {SUMMED}
+
+
+def test_the_length_of_an_account_is_what_its_text_takes() -> None:
+    names = {"cpu": 12_500_000_000, "memory": 3 * GIB, "nvidia.com/gpu": UNIT}
+    reservations = {
+        ("alpha/c1", f"u{number}"): Reservation(
+            source="alpha/c1",
+            object=f"kube-system/machine-{number}",
+            amount=names,
+            earlier=names if number % 2 else {},
+            generation=number,
+            replaces="6d2b4f0e-55a3-4f3e-9a42-000000000007" if number % 3 else "",
+            request="01JD3Y6K",
+        )
+        for number in range(100)
+    }
+    account = Account(incarnation="l", reservations=reservations)
+    written = len(encoded(account)["account"]["reservations"])
+    assert written <= accounts.length(account) <= written * 1.1

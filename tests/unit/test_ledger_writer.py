@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from common import account as accounts
-from common.account import Account, Admitted, Fenced, Grant, Reservation, Short
+from common.account import Account, Admitted, Fenced, Full, Grant, Reservation, Short
 from seed.ledger import writer as writers
-from seed.ledger.encoding import MalformedLedgerError
+from seed.ledger.encoding import MalformedLedgerError, TooLargeError
 from seed.ledger.memory import MemoryStore
 from seed.ledger.store import ConflictError, Key, Stored, StoreUnavailableError
 from seed.ledger.writer import AccountWriter, BusyError, NoAccountError, Terms
@@ -703,3 +703,50 @@ async def test_two_replicas_that_write_as_fast_as_they_can_take_turns() -> None:
         assert ledger.conflicts < (ledger.store.saves - before) / 4
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_what_makes_the_account_too_large_is_refused_and_what_comes_with_it_is_not() -> None:
+    class Small(ScriptedStore):
+        async def save(self, key: Key, account: Account, version: str | None) -> str:
+            if len(account.used) > 2:
+                raise TooLargeError("too much")
+            return await super().save(key, account, version)
+
+    def counting(source: str) -> Callable[[Account], tuple[Account, None]]:
+        return lambda account: (accounts.count(account, 1, source, {"cpu": 1}, {}), None)
+
+    async with opened(account(used={"ns/c1": {"cpu": 1}})) as ledger:
+        await ledger.claim("a")
+        ledger.store.__class__ = Small
+        counts = [ledger.writer.change(counting(f"ns/c{number}")) for number in (2, 3, 1)]
+        claim = ledger.writer.claim("b", reservation())
+        done = await asyncio.gather(*counts, claim, return_exceptions=True)
+        assert isinstance(done[1], StoreUnavailableError)
+        assert [done[0], done[2]] == [None, None]
+        assert isinstance(done[3], Admitted)
+        assert ledger.store.account.used.keys() == {"ns/c1", "ns/c2"}
+        assert uids(ledger.store.account) == {"a", "b"}
+
+
+async def test_a_full_account_is_measured_once_and_not_for_each_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[int] = []
+    length = accounts.length
+
+    def counted(account: Account) -> int:
+        measured.append(account.sequence)
+        return length(account)
+
+    monkeypatch.setattr(accounts, "length", counted)
+    monkeypatch.setattr(accounts, "MAX_TEXT", 300)
+    async with opened(account()) as ledger:
+        outcomes = [await ledger.claim(f"u{number}") for number in range(20)]
+        kept = len(ledger.store.account.reservations)
+        assert outcomes[kept:] == [Full()] * (20 - kept)
+        assert 0 < kept < 20
+        assert len(measured) == 1
+        await ledger.writer.change(
+            lambda present: (accounts.release(present, 1, dict(present.reservations)), None),
+        )
+        assert isinstance(await ledger.claim("again"), Admitted)
+        assert isinstance(ledger.writer.preview("one-more", reservation()), Admitted)
+        assert len(measured) == 2

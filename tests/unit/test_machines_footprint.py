@@ -7,11 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.names import MAX_DEVICES
 from common.quantity import UNIT
 from seed.machines import footprint as evaluator
 from seed.machines.footprint import footprint
 from seed.machines.machine_controller import SHARED_BYTES, Machine, MachineSpec
 from seed.providers import PROVIDERS
+from seed.providers.flavour import Flavour, Lookup
+from seed.providers.kubevirt_instancetypes import NAME as KUBEVIRT
 from seed.providers.size import NotSized
 from seed.providers.spec import Spec
 
@@ -168,3 +171,48 @@ def test_any_provider_spec_is_a_footprint_or_not_sized(value: object) -> None:
         footprint(machine(value))
     except NotSized as error:
         assert str(error).startswith("cannot size machine: ")
+
+
+def with_devices(*names: str) -> Machine:
+    return machine(
+        {"cloudProvider": "fake", "cloudProviderSpec": {**FAKE["cloudProviderSpec"], **dict.fromkeys(names, 1)}}
+    )
+
+
+def test_a_machine_has_a_bounded_number_of_names_and_one_with_more_is_refused() -> None:
+    most = [f"example.com/device-{number:02}" for number in range(MAX_DEVICES)]
+    footprint(with_devices(*most)).require()
+    found = footprint(with_devices(*most, "example.com/one-more"))
+    assert found.resources.keys() == {"cpu", "memory", "storage", "machines", *most}, "what exists is counted by these"
+    with pytest.raises(NotSized, match="fake takes more than 16 kinds of devices: take fewer"):
+        found.require()
+    with pytest.raises(NotSized, match="more than 16"):
+        found.times(3).require()
+
+
+@pytest.mark.parametrize(
+    "name", ["a/b/c", "UPPER.com/gpu", f"example.com/{'n' * 64}", f"{'p' * 254}/n", "a b/c", "é/x"]
+)
+def test_a_name_that_is_no_qualified_one_is_refused_and_not_counted(name: str) -> None:
+    found = footprint(with_devices("nvidia.com/gpu", name))
+    assert found.resources.keys() == {"cpu", "memory", "storage", "machines", "nvidia.com/gpu"}
+    with pytest.raises(NotSized, match=r"a name that is not valid: .*; write it like nvidia\.com/gpu") as caught:
+        found.require()
+    assert len(str(caught.value)) < 200
+    assert str(caught.value).isascii()
+
+
+def test_no_device_takes_what_is_lent_to_rollouts() -> None:
+    found = footprint(with_devices("surge.nvidia.com/gpu"))
+    assert "surge.nvidia.com/gpu" not in found.resources
+    with pytest.raises(NotSized, match="surge"):
+        found.require()
+
+
+def test_devices_that_a_cloud_tells_of_are_bounded_too() -> None:
+    lookup = Lookup(KUBEVIRT, "large", {}, {})
+    devices = {f"example.com/device-{number}": UNIT for number in range(81)}
+    found = lookup.complete(Flavour(cpu=UNIT, memory=UNIT, storage=UNIT, devices=devices))
+    assert len(found.resources) == 4 + MAX_DEVICES
+    with pytest.raises(NotSized, match="more than 16"):
+        found.require()

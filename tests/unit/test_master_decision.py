@@ -5,8 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from common import grants
 from common.account import Ask, Grant
 from common.grants import Holding, MasterLedger, Report
+from common.names import MAX_COUNTERS
 from common.resources import ResourceList
 from master.decision import Decision, SeedFacts, decide, forgotten
 
@@ -140,3 +142,20 @@ def test_a_ledger_that_learns_ends_that_once_every_present_seed_is_learned():
         incarnation="m2", learning=True, seeds={"eu": Holding(account="eu", nonce="n", granted={"cpu": 4})}
     )
     assert not decided(opened, seed("eu", report=report("eu", 4, master="m2"))).learning
+
+
+def test_counters_hold_a_bounded_number_of_names_and_known_ones_are_granted_on():
+    """They only grow, so a quota whose limits name other resources again and again comes to an end."""
+    granted = {f"example.com/{number}": 1 for number in range(MAX_COUNTERS - 1)}
+    ledger = MasterLedger(incarnation="m", seeds={"eu": Holding(account="eu", granted=granted)})
+    limits = {"cpu": 10, "example.com/new": 10, "example.com/0": 10}
+    used = {"cpu": 2, "example.com/new": 3, "example.com/0": 4}
+    said = Report(incarnation="eu", sequence=5, master="m", granted=granted, used=used)
+    found = decided(ledger, seed("eu", report=said), limits=limits).ledger
+    assert found.seeds["eu"].granted == {**granted, "cpu": 2, "example.com/0": 4}
+    assert grants.beyond_counters(found, limits) == ["example.com/new"]
+    assert grants.beyond_counters(ledger, limits) == []
+    again = decided(
+        found, seed("eu", report=msgspec.structs.replace(said, granted=found.seeds["eu"].granted)), limits=limits
+    )
+    assert again.ledger is found

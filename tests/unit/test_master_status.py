@@ -309,3 +309,17 @@ def test_conditions_of_a_seed():
 def test_transitions_start_now_for_a_condition_that_is_new():
     made = transition([], [Condition(type="Ready", status="True")], NOW)
     assert made[0].last_transition_time == NOW
+
+
+def test_a_quota_that_limits_what_nothing_can_be_granted_of_says_what_to_do():
+    found = status(seed(use={"cpu": "2"}), beyond_counters=["example.com/new"])
+    state, reason, message = condition(found, "Ready")
+    assert (state, reason) == ("False", "TooManyResources")
+    assert "example.com/new" in message
+    assert "a new quota of the same subject" in message
+
+
+def test_surge_that_is_used_and_was_withdrawn_is_not_named():
+    """Its names would add up without end."""
+    use = {f"surge.example.com/{number}": "1" for number in range(100)} | {"surge.cpu": "2"}
+    assert status(seed(use=use), surge=amounts(cpu="4")).surge.used == {"cpu": "2"}

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import json
+
 import msgspec
 import pytest
 
 from common import resources
 from common.kube.reflector import Change
+from common.names import MAX_DEVICES
 from common.quantity import UNIT
 from seed import tally as tallies
-from seed.machines.machine_controller import Machine
+from seed.machines.machine_controller import Machine, MachineSpec
 from seed.tally import MAX_UNSIZED_NAMED, Tally
 from tests.unit.seed_world import nanos
 
@@ -127,3 +130,17 @@ def test_the_sum_is_that_of_its_machines_whatever_the_order_of_changes() -> None
         made.apply(Change(old, new))
         assert made.used == tally(*there.values()).used
         assert resources.at_least_zero(made.used) == made.used
+
+
+def test_a_machine_with_too_many_names_is_counted_by_some_and_named() -> None:
+    found = machine("a")
+    value = json.loads(bytes(found.spec.provider_spec))
+    value["value"]["cloudProviderSpec"].update({f"example.com/device-{number}": 1 for number in range(81)})
+    many = msgspec.structs.replace(found, spec=MachineSpec(provider_spec=msgspec.Raw(json.dumps(value).encode())))
+    made = tally(many, machine("b"))
+    assert len(made.used) == 4 + MAX_DEVICES
+    assert made.used["cpu"] == nanos("cpu=16")["cpu"]
+    assert made.unsized().counts == {"NotSized": 1}
+    assert made.unsized().named == ["ns/a: cannot size machine: fake takes more than 16 kinds of devices: take fewer"]
+    made.apply(Change(many, None))
+    assert made.used == nanos("cpu=8,memory=16Gi,storage=50Gi,machines=1")

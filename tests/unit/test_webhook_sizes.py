@@ -8,13 +8,19 @@ import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from aiohttp import web
 from prometheus_client import generate_latest
 from tenacity.wait import wait_fixed
 
+from common.names import MAX_DEVICES
+from common.quantity import UNIT
 from seed.flavours import transport as transports
 from seed.machines.machine_controller import FOOTPRINT_ANNOTATION as ANNOTATION
+from seed.machines.machine_controller import Machine
+from seed.providers.size import Footprint
+from seed.sizing import Sized
 from tests.unit.fake_api_server import within
 from tests.unit.fake_cloud import FakeCloud, answering, fake_cloud, hang
 from tests.unit.seed_world import CLUSTER_UID, amounts, nanos, sizing
@@ -246,3 +252,56 @@ async def test_no_secret_shows_anywhere(seed: Seed, caplog: pytest.LogCaptureFix
     shown += [repr(cache._shelves), repr(cache._gates), repr(cache._sessions._kept)]
     assert "AKIDEXAMPLE" not in repr(shown)
     assert SECRET not in repr(shown)
+
+
+def with_devices(*names: str, **metadata: object) -> dict:
+    made = machine(**metadata)
+    made["spec"]["providerSpec"]["value"]["cloudProviderSpec"].update(dict.fromkeys(names, "1"))
+    return made
+
+
+MANY = [f"example.com/device-{number}" for number in range(81)]
+
+
+@pytest.mark.parametrize("devices", [MANY, ["Not/A/Name"]])
+async def test_a_machine_with_too_many_names_or_a_wrong_one_gets_no_stamp_and_no_place(
+    seed: Seed, devices: list[str]
+) -> None:
+    made = with_devices(*devices)
+    assert await seed.stamp(made) == made
+    refused = await seed.admit(made)
+    assert (refused["allowed"], refused["status"]["code"]) == (False, 422)
+    assert refused["status"]["message"].startswith("cannot size machine: fake takes ")
+    assert not seed.caller.world.account().reservations
+
+
+async def test_it_is_refused_where_nothing_is_limited_too(seed: Seed) -> None:
+    """Else it would be there when a quota comes."""
+    seed.caller.world.remove("project-alpha")
+    assert (await seed.admit(with_devices(*MANY)))["status"]["code"] == 422
+
+
+async def test_one_that_is_there_can_be_changed_in_all_that_costs_nothing(seed: Seed) -> None:
+    old = with_devices(*MANY)
+    new = copy.deepcopy(old)
+    new["metadata"]["finalizers"] = []
+    assert (await seed.admit(new, old))["allowed"] is True
+    assert await seed.stamp(new, old) == new
+
+
+async def test_a_stamp_of_before_does_not_bring_in_another_one(seed: Seed) -> None:
+    made = msgspec.json.decode(json.dumps(with_devices(*MANY)), type=Machine)
+    cost = Footprint("fake", {"machines": UNIT, **dict.fromkeys(MANY, UNIT)})
+    stamped = seed.caller.sizes.make_stamp(CLUSTER_UID, made, Sized(cost))
+    refused = await seed.admit(with_devices(*MANY, annotations={ANNOTATION: stamped}))
+    assert (refused["allowed"], refused["status"]["code"]) == (False, 422)
+
+
+async def test_a_machine_with_as_many_and_as_long_names_as_are_allowed_is_stamped_and_admitted(seed: Seed) -> None:
+    prefix = f"{'p' * 63}.{'p' * 63}.{'p' * 63}"
+    names = [f"{prefix}.{number:061}/{'n' * 63}" for number in range(MAX_DEVICES)]
+    made = await seed.stamp(with_devices(*names))
+    assert annotation(made)["footprint"].keys() == {"cpu", "memory", "storage", "machines", *names}
+    assert (await seed.admit(made))["allowed"] is True
+    (kept,) = seed.caller.world.account().reservations.values()
+    assert kept.amount == nanos("cpu=8,memory=16Gi,storage=50Gi,machines=1"), "nothing else is limited"

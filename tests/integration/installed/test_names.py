@@ -1,0 +1,72 @@
+"""Tenants who choose the names of resources, through the real webhook, ledgers and statuses."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+import pytest
+
+from devcluster.load import machine
+from tests.integration.installed.site import CLUSTERS, MACHINES, SMALL, Json, Site, cpus, until
+from tests.integration.installed.test_quotas import break_glass
+
+pytestmark = pytest.mark.integration
+
+
+def with_devices(name: str, *devices: str) -> Json:
+    made: Json = machine(name, SMALL)
+    made["spec"]["providerSpec"]["value"]["cloudProviderSpec"].update(dict.fromkeys(devices, "1"))
+    return made
+
+
+def devices(of: str, count: int) -> list[str]:
+    return [f"{of}.example.com/device-{number}" for number in range(count)]
+
+
+async def test_one_who_asks_for_many_kinds_of_devices_is_told_so_and_keeps_nobody_out(site: Site) -> None:
+    await site.quota(cpus(20))
+    told: list[tuple[int, str]] = []
+    numbers = itertools.count()
+
+    async def again_and_again() -> None:
+        while True:
+            body = with_devices(f"greedy-{next(numbers)}", *devices("many", 81))
+            answer = await site.call("user-1", "POST", MACHINES, body)
+            told.append((answer.status, answer.message))
+
+    greedy = [asyncio.create_task(again_and_again()) for _ in range(4)]
+    try:
+        await site.admitted("user-1", 10)
+        await until(lambda: _told(told), 30)
+    finally:
+        for task in greedy:
+            task.cancel()
+        await asyncio.gather(*greedy, return_exceptions=True)
+    assert {status for status, _ in told} == {422}
+    assert "fake takes more than 16 kinds of devices: take fewer" in told[0][1]
+    await site.uses(cpus(10))
+
+
+async def _told(told: list[tuple[int, str]]) -> None:
+    assert len(told) > 4
+
+
+async def test_machines_that_are_there_with_many_kinds_of_devices_are_counted_and_told_of(site: Site) -> None:
+    """They came in by break-glass, or before there was a bound; and two clusters of a project have others each."""
+    await site.quota({"cpu": "20", "few-00.example.com/device-1": "8"})
+    await break_glass(site, "user-1", with_devices("from-before", *devices("many", 81)))
+    for number in range(8):
+        await site.call("user-1", "POST", MACHINES, with_devices(f"few-{number}", *devices(f"few-{number:02}", 16)))
+    for number in range(8):
+        await site.call("user-2", "POST", MACHINES, with_devices(f"other-{number}", *devices(f"other-{number}", 16)))
+    view = await site.uses({"cpu": "17", "few-00.example.com/device-1": "1"})
+    assert set(view.used) == {"cpu", "few-00.example.com/device-1"}
+    await site.comes(
+        "seed-1", f"{CLUSTERS}/user-1", "MachinesSized", "False", "NotSized", "from-before", "more than 16 kinds"
+    )
+    for seed in ("seed-1", "seed-2"):
+        account = (await site.ledger(seed))["account"]
+        assert all(len(used) < 16 for used in account["used"].values()), account
+    await site.admitted("user-1")
+    await site.admitted("user-2")

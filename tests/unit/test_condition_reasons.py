@@ -1,0 +1,63 @@
+"""What the CRDs and the runbooks say of conditions: every type and reason that they name is one that the code sets."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+CODE = "\n".join(
+    path.read_text() for package in ("common", "master", "seed") for path in (ROOT / package).rglob("*.py")
+)
+NAME = re.compile(r"\b[A-Z][a-z]+(?:[A-Z]+[a-z]*)*\b")
+WORD = re.compile(r"\b[A-Z][A-Za-z]*[a-z][A-Z][A-Za-z]*\b")
+"""Such as WebhookMissing; a word of one part may be just a word."""
+
+
+def is_set(name: str) -> bool:
+    return f'"{name}"' in CODE
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "charts" / "crds").glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_crds_name_no_type_and_no_reason_that_is_never_set(path: Path) -> None:
+    (version,) = yaml.safe_load(path.read_text())["spec"]["versions"]
+    status = version["schema"]["openAPIV3Schema"]["properties"].get("status", {})
+    text = status.get("properties", {}).get("conditions", {}).get("description", "")
+    types = re.findall(r"^(\w+): ", text, re.MULTILINE)
+    types += [name for both in re.findall(r"(\w+) and (\w+) exist only", text) for name in both]
+    listed = [
+        name for part in re.findall(r"\(([^)]*)\)|otherwise ([^.]*)\.", text) for name in NAME.findall(" ".join(part))
+    ]
+    assert [name for name in (*types, *listed) if not is_set(name)] == []
+
+
+def test_the_columns_show_only_what_is_set() -> None:
+    """By kind, since others have conditions and fields of the same name."""
+    tenants, master = (ROOT / "master" / "tenants.py").read_text(), ROOT / "master"
+    code = {
+        "organization": tenants.partition("def _organization(")[2],
+        "project": tenants.partition("def _organization(")[0],
+        "resourcequota": (master / "status.py").read_text() + (master / "quota_state.py").read_text(),
+        "seed": (master / "status.py").read_text() + (master / "seed_status.py").read_text(),
+        "usercluster": (ROOT / "seed" / "user_clusters.py").read_text(),
+    }
+    for path in sorted((ROOT / "charts" / "crds").glob("*.yaml")):
+        (version,) = yaml.safe_load(path.read_text())["spec"]["versions"]
+        for column in version["additionalPrinterColumns"]:
+            shown = re.fullmatch(r'\.status\.(?:conditions.*=="(\w+)".*|.*?(\w+))', column["jsonPath"])
+            if shown is not None:
+                name = shown[1] or shown[2]
+                assert re.search(rf'"{name}"|\b{name}=', code[path.stem]), (path.stem, column["name"])
+
+
+def test_the_runbooks_name_no_reason_that_is_never_set() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    table = page.partition("## Conditions that are bad\n")[2].partition("\n## ")[0]
+    rows = [line.split("|") for line in table.splitlines() if line.startswith("|")][2:]
+    named = {name for row in rows for cell in row[2:4] for name in WORD.findall(cell.replace("`", " "))}
+    assert len(named) > 20
+    kinds = {"UserCluster", "UserClusters"}
+    assert sorted(name for name in named - kinds if not is_set(name)) == []
