@@ -31,6 +31,8 @@ NAMES = (
     "clusters",  # user clusters made and deleted
     "projects",  # Projects, or their copies, deleted and made again
     "master",  # crashes of the master
+    "unsure",  # writes of leases whose outcome nobody is told
+    "silent",  # watches of the master's that bring nothing
 )
 ALWAYS = ("updates", "repeats", "deletes", "never", "slow", "rollouts")  # not faults, but drawn in the same way
 

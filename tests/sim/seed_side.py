@@ -56,6 +56,7 @@ class View(Catalog):
     def __init__(self, api: servers.Seed) -> None:
         super().__init__(cast("Cluster", api))
         self.copies: dict[str, Copy] = {}
+        self.limits: dict[str, str] = {}  # by name: the uid of the quota that limits, so far as anybody has said
         for name, both in api.copies.items():
             self.hear("copy", name, both)
         for key, project in api.clusters.items():
@@ -73,6 +74,7 @@ class View(Catalog):
                 self.copies.pop(name, None)
             else:
                 self.copies[name] = value[0]
+                self.limits[name] = "" if value[0].released else value[0].key.uid
             _tell(self.quotas, self._quota_changed, name, value[1] if value is not None else None)
         elif what == "cluster":
             _tell(self.user_clusters, self._cluster_changed, name, _cluster(name, value) if value is not None else None)

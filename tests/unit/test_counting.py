@@ -876,6 +876,31 @@ async def test_what_is_reserved_for_a_machine_that_cannot_be_sized_stays_reserve
         await eventually(lambda: use(leader.world) == 0)
 
 
+async def test_a_loan_ends_when_there_is_room_though_its_source_has_nothing_new_to_tell(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lent = Reservation(source=KEY, object="ns/new", amount=nanos("surge.cpu=8"), replaces="old-uid")
+    async with leading(monkeypatch) as found:
+        world, writer = found.world, found.world.book().writer
+
+        def full(account: Account) -> tuple[Account, None]:
+            held = nanos("cpu=8,surge.cpu=8")
+            after = msgspec.structs.replace(account, granted=held, used={KEY: nanos("cpu=8")})
+            loan = {(KEY, "new-uid"): lent}
+            return msgspec.structs.replace(after, reservations=loan, reserved=lent.amount), None
+
+        await writer.change(full)
+        found.there("old", "new")
+        found.changed()
+        await asyncio.sleep(4 * WINDOW)
+        assert world.account().reservations, "no room yet"
+        await writer.change(
+            lambda account: (msgspec.structs.replace(account, granted=nanos("cpu=16,surge.cpu=8")), None)
+        )
+        await eventually(lambda: not world.account().reservations)
+        assert world.account().used[KEY]["cpu"] == nanos("cpu=16")["cpu"]
+
+
 async def test_what_stands_on_surge_and_cannot_be_sized_goes_on_to_stand_there(monkeypatch: pytest.MonkeyPatch) -> None:
     async with seed_world() as world:
         book = await world.quota(limits="cpu=24", granted="cpu=24,surge.cpu=8", used="cpu=8", surge={"cpu": "8"})
