@@ -919,6 +919,40 @@ async def test_what_stands_on_surge_and_cannot_be_sized_goes_on_to_stand_there(m
         assert counted.reserved == nanos("cpu=8")
 
 
+async def test_what_stands_on_surge_and_loses_its_size_is_counted_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An infrastructure object goes before its Machine."""
+    async with seed_world() as world:
+        book = await world.quota(limits="cpu=8", granted="cpu=8,surge.cpu=8", used="cpu=8", surge={"cpu": "8"})
+        quota = world.catalog.quota("project-alpha")
+        assert quota is not None
+        leader = Leading(world)
+        leader.there("old")
+        kept = Reservation(source=KEY, object="ns/new", amount=nanos("surge.cpu=8"), replaces="old-uid")
+        await book.writer.claim("new-uid", kept)
+        leader.there("new")
+        leader.source.tally.apply(Change(machine("new", "8"), machine("new", None)))
+        counted = leader.accounts.counted(world.account(), cast(Source, leader.source), quota)
+        assert counted.reservations == {(KEY, "new-uid"): kept}
+        assert counted.used[KEY]["cpu"] == 8 * UNIT
+
+
+async def test_an_update_to_what_cannot_be_sized_keeps_its_reservation(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with seed_world() as world:
+        book = await world.quota(limits="cpu=24", granted="cpu=24", used="cpu=8")
+        quota = world.catalog.quota("project-alpha")
+        assert quota is not None
+        leader = Leading(world)
+        before = machine("a", "8")
+        leader.source.tally.apply(Change(None, before))
+        kept = Reservation(source=KEY, object="ns/a", amount=nanos("cpu=8"), generation=before.metadata.generation + 1)
+        await book.writer.claim("a-uid", kept)
+        larger = machine("a", None)
+        metadata = msgspec.structs.replace(larger.metadata, generation=kept.generation)
+        leader.source.tally.apply(Change(before, msgspec.structs.replace(larger, metadata=metadata)))
+        counted = leader.accounts.counted(world.account(), cast(Source, leader.source), quota)
+        assert counted.reservations == {(KEY, "a-uid"): kept}
+
+
 async def test_an_account_that_never_opened_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the master covers what it uses, and what it holds looks like a ledger that was lost."""
     async with leading(monkeypatch) as leader:
