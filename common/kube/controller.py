@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
+from common import metrics
 from common.kube.errors import ApiError, Conflict
 from common.kube.queue import QueueClosed, WorkQueue
 
@@ -37,6 +38,7 @@ class Controller(Generic[K]):
     ) -> None:
         self.name = name
         self.queue: WorkQueue[K] = queue if queue is not None else WorkQueue()
+        metrics.watch_queue(name, self.queue)
         self._reconcile = reconcile
         self._workers = workers
         self._timeout = timeout

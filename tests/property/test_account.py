@@ -123,16 +123,8 @@ class AccountMachine(RuleBasedStateMachine):
     @rule(size=st.integers(1, 9))
     def another_quota_denies(self, size: int) -> None:
         self.names += 1
-        self.deny(f"u{self.names}", size, 0)
-
-    @precondition(lambda self: self.world)
-    @rule(data=st.data(), size=st.integers(1, 9))
-    def another_quota_denies_an_update(self, data: st.DataObject, size: int) -> None:
-        uid = data.draw(st.sampled_from(sorted(self.world)))
-        self.deny(uid, size, self.world[uid][1] + 1)
-
-    def deny(self, uid: str, size: int, generation: int) -> None:
-        after, outcome = self.reserve(uid, size, generation)
+        uid = f"u{self.names}"
+        after, outcome = self.reserve(uid, size, 0)
         if isinstance(outcome, Admitted):
             self.account = accounts.cancel(after, uid, outcome)
 

@@ -1024,7 +1024,6 @@ async def test_a_report_takes_few_names_however_many_its_sources_have(monkeypatc
         await eventually(lambda: set(limits) <= leader.cluster.published[-1]["account"].used.keys())
         said = leader.cluster.published[-1]["account"].used
         assert len(said) <= len(limits) + FURTHER
-        assert said["example.com/limited-00"] == "2"
 
 
 async def test_a_machine_on_surge_that_takes_what_nobody_limits_leaves_no_less_than_nothing(

@@ -18,6 +18,7 @@ import common
 import master
 import seed
 from common import metrics
+from common.kube.controller import Controller
 from common.kube.queue import WorkQueue
 from master.metrics import MasterMetrics
 from seed import certificates, observed
@@ -126,3 +127,12 @@ async def test_queues_are_summed_by_controller_and_forgotten_when_they_are_gone(
     assert REGISTRY.get_sample_value("seedquota_queue_depth", {"controller": "test"}) == 3
     del two, queue
     assert REGISTRY.get_sample_value("seedquota_queue_depth", {"controller": "test"}) == 2
+
+
+async def test_every_controller_shows_how_many_keys_wait() -> None:
+    async def reconcile(_key: str) -> None:
+        pass
+
+    controller = Controller("shown", reconcile)
+    controller.queue.add("a")
+    assert REGISTRY.get_sample_value("seedquota_queue_depth", {"controller": "shown"}) == 1

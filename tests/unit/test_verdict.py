@@ -127,6 +127,23 @@ def test_a_machine_that_cannot_be_sized_is_invalid() -> None:
     assert [cause.message for cause in found.causes] == [found.message], "of a 422 kubectl prints the causes only"
 
 
+def test_every_refusal_names_its_decision_in_what_kubectl_prints() -> None:
+    """But the canary's, which decides nothing."""
+    full = refused("cpu=8", "cpu=60")
+    refusals = [
+        full,
+        verdict.unavailable("project-alpha", "the ledger does not answer", "01JD3Y6K"),
+        verdict.taken("project-alpha", "01JD3Y6K"),
+        verdict.beyond_surge(full, refused("cpu=8", "cpu=64")),
+        verdict.not_sized("cannot size machine: aws diskSize is missing", "01JD3Y6K"),
+        verdict.not_sized_now("cannot size machine now: aws does not answer", "01JD3Y6K"),
+        verdict.forged("01JD3Y6K"),
+    ]
+    for found in refusals:
+        printed = [cause.message for cause in found.causes] if found.code == 422 else [found.message]
+        assert all("; decision 01JD3Y6K" in text for text in printed), found
+
+
 def test_decisions_have_names_that_a_person_can_read_out() -> None:
     found = {verdict.decision_id() for _ in range(1000)}
     assert len(found) == 1000
