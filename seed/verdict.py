@@ -143,7 +143,7 @@ def taken(quota: str, decision: str) -> Refusal:
 
 def occupied(quota: str, under: ResourceList, decision: str) -> Refusal:
     """Of surge, though some may be left: it has no numbers that add up, so `beyond_surge` adds those of the limit."""
-    why = f"{resources.text(under)} is under use beyond what this seed holds, and none is lent beside that"
+    why = f"{resources.text(under)} is taken by use beyond what this seed holds, and no more is lent until that is gone"
     return Refusal(code=403, reason="Forbidden", message=f"quota {quota}: {why}; decision {decision}", note=why)
 
 
@@ -153,7 +153,7 @@ def beyond_surge(refused: Refusal, on_surge: Refusal) -> Refusal:
         return on_surge
     if on_surge.note:
         return msgspec.structs.replace(
-            refused, message=f"{refused.message}; its rollout may use no surge: {on_surge.note}"
+            refused, message=f"{refused.message}; its rollout may not use surge now: {on_surge.note}"
         )
     surge = "; ".join(cause.message for cause in on_surge.causes)
     return msgspec.structs.replace(

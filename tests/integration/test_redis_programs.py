@@ -15,7 +15,8 @@ from devcluster.load import Attempt, Outcome, Size, fill, storm, unjustified
 from devcluster.observe import Overshoot
 from devcluster.redis import RedisServer, Settings
 from seed.ledger.chosen import PASSWORD_VARIABLE
-from tests.integration.installed.site import NAMESPACE, SMALL, Json, Site, cpus, until
+from tests.integration.installed.site import NAMESPACE, SMALL, Answer, Json, Site, cpus, until
+from tests.integration.installed.test_surge import Rollout, in_force, shown
 from tests.integration.redis_servers import Rack, rack
 from tests.unit.fake_api_server import within
 
@@ -143,6 +144,39 @@ async def test_flushing_it_overdraws_nothing_and_heals(place: Place) -> None:
     await emptied(place)
     async with in_a_storm(place):
         await place.redis.command("FLUSHALL")
+
+
+async def test_what_was_lent_when_the_ledger_was_lost_is_not_lent_again_until_an_older_machine_goes(
+    place: Place,
+) -> None:
+    site = place.site
+    await site.clean()
+    await in_force(site, cpus(3), cpus(2))
+    rollout = await Rollout.of(site, "user-1", 3)
+    await site.uses(cpus(3))
+    for _ in range(2):
+        assert (await rollout.one_comes()).status == 201
+    await shown(site, 3, 2)
+
+    async def decided() -> Answer:
+        answer = await rollout.one_comes()
+        assert answer.status != 503, answer
+        return answer
+
+    for _ in range(2):
+        before = await place.marker()
+        await place.redis.command("FLUSHALL")
+        await place.kept_in("redis", not_in=before)
+        answer = await until(decided, BACK)
+        assert answer.status == 403, answer
+        assert "its rollout may not use surge now: surge.cpu=2 is taken by use" in answer.message
+    await shown(site, 5, 2)
+    await rollout.one_goes()
+    await rollout.one_goes()
+    await shown(site, 3, 0)
+    answer = await rollout.one_comes()
+    assert answer.status == 201, answer
+    assert (await site.create("user-1")).status == 403
 
 
 async def test_a_redis_that_hangs_is_refused_with_a_reason_in_time(place: Place) -> None:

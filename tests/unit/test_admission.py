@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from common import account as accounts
-from common.account import Reservation
+from common.account import Ask, Reservation
 from common.api import SETTINGS, QuotaSettings, WireIdle
 from common.kube.errors import ApiError, Forbidden, Unavailable
 from seed import shortage
@@ -466,6 +466,21 @@ async def test_a_rollout_beyond_the_surge_is_refused_with_both_numbers() -> None
             "its rollout may use surge, but of that too: requested surge.cpu=8, used surge.cpu=0, limited surge.cpu=4"
         )
         assert said in found.refusal.message
+
+
+async def test_beside_use_beyond_what_is_held_no_surge_is_lent_and_nobody_is_asked_for_more() -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=16", surge=amounts("cpu=16"), granted="cpu=16,surge.cpu=12", used="cpu=20")
+        world.tell(usage="cpu=20,surge.cpu=4")
+        refusal = (await world.admission.decide(request("new"), replacing("old"))).refusal
+        assert refusal is not None and refusal.code == 403
+        assert "used: cpu=20, limited: cpu=16" in refusal.message
+        assert refusal.message.endswith(
+            "; its rollout may not use surge now: surge.cpu=4 is taken by use beyond what this seed holds, and no more"
+            " is lent until that is gone"
+        )
+        assert {cause.field for cause in refusal.causes} == {"cpu"}, "the numbers of the surge would not add up"
+        assert world.account().ask == Ask()
 
 
 async def test_surge_that_another_seed_holds_is_asked_for() -> None:

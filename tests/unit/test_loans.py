@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from common import account as accounts
 from common import loans, resources, surge
-from common.account import Account, Admitted, Reservation, Short, Taken
+from common.account import Account, Admitted, Occupied, Outcome, Reservation, Short, Taken
 from common.resources import ResourceList
 
 SOURCE = "alpha/c1"
@@ -190,6 +190,69 @@ def test_loans_of_another_source_are_left_alone() -> None:
     assert after.reservations == account.reservations
 
 
+def forgotten(cpu: int = 20) -> Account:
+    """As it is after its ledger was lost in a rollout: what stood on surge is counted."""
+    return full(used={SOURCE: {"cpu": cpu, "machines": 4}})
+
+
+def test_use_beyond_what_is_held_occupies_the_surge_that_is_held() -> None:
+    assert accounts.use(forgotten(18)) == {"cpu": 18, "machines": 4, "surge.cpu": 2}
+    assert accounts.free(forgotten(18), LIMITS) == {"cpu": -2, "machines": 0, "surge.cpu": 2, "surge.machines": 1}
+    assert accounts.use(forgotten(40))["surge.cpu"] == 4, "there is no more of it"
+    lent = lend(full(), "new", loan("m0"))
+    beyond = msgspec.structs.replace(lent, used={SOURCE: {"cpu": 18, "machines": 4}})
+    assert accounts.use(beyond)["surge.cpu"] == 4, "all of it is lent already"
+
+
+@pytest.mark.parametrize("cpu", [18, 20])
+def test_no_surge_is_lent_beside_what_stands_on_it_since_a_loss(cpu: int) -> None:
+    """Not even what is left of it: who is lent that could name the older one of a loan that nobody remembers."""
+    small = loan("m0", {"cpu": 1})
+    assert accounts.reserve(forgotten(cpu), LIMITS, "next", small)[1] == Occupied({"surge.cpu": cpu - 16})
+    lend(forgotten(16), "next", small)
+
+
+def test_a_loan_that_is_asked_for_again_beside_such_use_needs_nothing() -> None:
+    account = lend(full(), "new", loan("m0", {"cpu": 1}))
+    account = msgspec.structs.replace(account, used={SOURCE: {"cpu": 18, "machines": 4}})
+    assert accounts.use(lend(account, "new", loan("m0", {"cpu": 1}))) == accounts.use(account)
+
+
+def test_where_the_limit_was_lowered_below_use_surge_is_lent_as_before() -> None:
+    """What is used there is held."""
+    lowered = surge.ceilings({"cpu": 8, "machines": 2}, {"cpu": 4, "machines": 1})
+    assert isinstance(accounts.reserve(full(), lowered, "new", loan("m0"))[1], Admitted)
+
+
+def test_surge_under_use_beyond_what_is_held_is_not_given_back() -> None:
+    everything = {"surge.cpu": 4, "cpu": 16}
+    assert accounts.give_back(forgotten(20), everything).returned == {}
+    assert accounts.give_back(forgotten(18), everything).returned == {"surge.cpu": 2}
+    assert accounts.give_back(full(), everything).returned == {"surge.cpu": 4}
+
+
+WIDE = {**HELD, "surge.cpu": 8, "surge.machines": 2}
+
+
+def test_a_loan_whose_older_one_goes_takes_its_place_also_where_more_is_used_than_held() -> None:
+    """Else another might take the place, and the newer one stand on surge with no older one to go."""
+    account = lend(full(granted=WIDE), "new", loan("m0"))
+    machines: dict[str, ResourceList] = {**OLD, "slipped": SIZE, "new": SIZE}
+    account = counted(account, machines)
+    assert accounts.use(account) == {"cpu": 20, "machines": 5, "surge.cpu": 8, "surge.machines": 2}
+    del machines["m0"]
+    account = counted(account, machines)
+    assert account.reservations == {}
+    assert accounts.use(account) == {"cpu": 20, "machines": 5, "surge.cpu": 4, "surge.machines": 1}
+
+
+def test_a_loan_whose_older_one_stands_takes_no_place_beyond_what_is_held() -> None:
+    account = lend(full(granted=WIDE), "new", loan("m0"))
+    account = counted(account, {**OLD, "slipped": SIZE, "new": SIZE})
+    account = counted(account, {**OLD, "new": SIZE})
+    assert [kept.replaces for kept in account.reservations.values()] == ["m0"]
+
+
 class Rollouts(RuleBasedStateMachine):
     """A tenant who tries to turn surge into quota: he creates, with and without a rollout, deletes and resizes."""
 
@@ -206,11 +269,12 @@ class Rollouts(RuleBasedStateMachine):
         gone = frozenset({*accounts.of_source(self.account, SOURCE)} - {*self.machines} - {*self.late})
         self.account = counted(self.account, self.machines, gone)
 
-    def create(self, reservation: Reservation, size: ResourceList, *, late: bool = False) -> None:
+    def create(self, reservation: Reservation, size: ResourceList, *, late: bool = False) -> Outcome:
         self.number += 1
         self.account, outcome = accounts.reserve(self.account, self.limits, f"n{self.number}", reservation)
         if isinstance(outcome, Admitted):
             (self.late if late else self.machines)[f"n{self.number}"] = size
+        return outcome
 
     @rule()
     def arrive(self) -> None:
@@ -279,6 +343,46 @@ class Rollouts(RuleBasedStateMachine):
 
 TestRollouts = Rollouts.TestCase
 TestRollouts.settings = settings(max_examples=200, stateful_step_count=30)
+
+
+class LostLedgers(Rollouts):
+    """... and now and then the ledger is lost. Who is replaced takes as much, and all keep their sizes."""
+
+    shrink = None
+
+    @initialize()
+    def no_loans(self) -> None:
+        self.older: dict[str, str] = {}  # by the newer one
+
+    @precondition(lambda self: self.machines)
+    @rule(data=st.data(), cpu=st.integers(1, 4), late=st.booleans())
+    def roll(self, data: st.DataObject, cpu: int, late: bool) -> None:
+        older = data.draw(st.sampled_from(sorted(self.machines)))
+        size = {"cpu": min(cpu, self.machines[older]["cpu"])}
+        if isinstance(self.create(loan(older, size), size, late=late), Admitted):
+            self.older[f"n{self.number}"] = older
+
+    @rule()
+    def lose_the_ledger(self) -> None:
+        """When the account is open again, what was admitted has come or cannot come. It holds what it held."""
+        self.arrive()
+        self.account = full(granted=self.account.granted, used={SOURCE: resources.total(self.machines.values())})
+
+    @invariant()
+    def neither_limit_nor_surge_is_exceeded(self) -> None:
+        accounts.check(self.account)
+        there = {**self.machines, **self.late}
+        beyond = resources.total(there.values()).get("cpu", 0) - self.limits["cpu"]
+        assert beyond <= self.limits["surge.cpu"]
+        beside: dict[str, int] = {}
+        for newer, older in self.older.items():
+            if newer in there and older in self.machines:
+                beside[older] = max(beside.get(older, 0), there[newer]["cpu"])
+        assert beyond <= sum(beside.values()), "what is beyond the limit has an older one that is still to go"
+
+
+TestLostLedgers = LostLedgers.TestCase
+TestLostLedgers.settings = settings(max_examples=200, stateful_step_count=30)
 
 
 @pytest.mark.parametrize("name", ["cpu", "nvidia.com/gpu"])

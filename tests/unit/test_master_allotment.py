@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from common.account import Ask
 from master.allotment import STEPS, Idle, Seat, allot
 from master.demand import HALF_LIFE, Demand
@@ -34,6 +36,37 @@ def test_1_what_is_reserved_was_admitted_within_what_is_held_and_is_never_covere
 def test_1_resources_that_the_quota_does_not_limit_are_left_alone():
     use = {"cpu": 1, "nvidia.com/gpu": 8}
     assert allot({"cpu": 64}, [Seat(seed="eu", held={"cpu": 1}, use=use, counted=use)]).grants == {}
+
+
+def on_surge(name, *, held, used, reserved=0, surge=3):
+    """What it uses beyond what it holds may stand on surge."""
+    use = {"cpu": used, "surge.cpu": reserved}
+    return Seat(seed=name, held={"cpu": held, "surge.cpu": surge}, use=use, counted={"cpu": used})
+
+
+WITH_SURGE = {"cpu": 10, "surge.cpu": 3}
+
+
+@pytest.mark.parametrize("reserved", [0, 3])
+def test_1_what_its_seed_has_surge_for_is_not_covered_past_the_limit(reserved):
+    """Nor where the surge is reserved: a ledger that went back may have reservations of nothing."""
+    assert allot(WITH_SURGE, [on_surge("eu", held=10, used=13, reserved=reserved)]).grants == {}
+    assert allot(WITH_SURGE, [on_surge("eu", held=10, used=15)]).grants == {"eu": {"cpu": 2}}
+
+
+def test_1_surge_that_was_taken_away_since_is_still_under_what_stands_on_it():
+    assert allot({"cpu": 10}, [on_surge("eu", held=10, used=13)]).grants == {}
+
+
+def test_1_what_stands_on_surge_is_covered_by_what_the_pool_has():
+    seats = [on_surge("eu", held=5, used=8), seat("us", held=(3, 0), use=(3, 0))]
+    assert allot(WITH_SURGE, seats).grants == {"eu": {"cpu": 2}}
+    assert allot(WITH_SURGE, seats, learning=True).grants == {}, "who is learning does not know what the pool has"
+
+
+def test_1_what_others_hold_idle_is_recalled_for_what_stands_on_surge():
+    decided = allot(WITH_SURGE, [on_surge("eu", held=5, used=8), seat("us", held=(5, 0), use=(3, 0))])
+    assert (decided.grants, decided.recalls) == ({}, {"us": {"cpu": 2}})
 
 
 def test_2_an_ask_gets_what_it_needs_in_whole_vectors_and_some_to_spare():

@@ -159,3 +159,15 @@ def test_counters_hold_a_bounded_number_of_names_and_known_ones_are_granted_on()
         found, seed("eu", report=msgspec.structs.replace(said, granted=found.seeds["eu"].granted)), limits=limits
     )
     assert again.ledger is found
+
+
+def test_surge_under_use_beyond_what_is_held_is_used_as_far_as_it_is_held_and_not_lent():
+    before = MasterLedger(
+        incarnation="m", seeds={"eu": Holding(account="eu", granted={"cpu": 10, "surge.cpu": 3}), "us": Holding()}
+    )
+    said = report("eu", used=12, granted=10, reserved={"surge.cpu": 2})
+    found = decided(before, seed("eu", report=said), limits={"cpu": 10, "surge.cpu": 4})
+    [eu] = [seat for seat in found.seats if seat.seed == "eu"]
+    assert eu.use == {"cpu": 12, "surge.cpu": 3}
+    no_limit = decided(before, seed("eu", report=said), limits={"memory": 10})
+    assert no_limit.seats[0].use == {"cpu": 12, "surge.cpu": 2}, "use of what has no limit is beyond nothing"

@@ -168,6 +168,16 @@ def test_a_rollout_is_woken_when_surge_comes_back_and_others_are_not_for_surge()
     assert world.wake(sight(everywhere="cpu=10,surge.cpu=1", surge="cpu=2")) == ["rollout"]
 
 
+def test_a_rollout_is_woken_once_nothing_is_used_beyond_what_is_held() -> None:
+    """Though there was surge all the time."""
+    world = World()
+    beyond = sight(everywhere="cpu=11,surge.cpu=1", here="cpu=11,surge.cpu=1", held="cpu=10,surge.cpu=2", surge="cpu=2")
+    world.refused("rollout", seen=beyond)
+    assert world.wake(beyond, after=1000) == []
+    within = sight(everywhere="cpu=10", here="cpu=10", held="cpu=10,surge.cpu=2", surge="cpu=2")
+    assert world.wake(within) == ["rollout"]
+
+
 def test_it_keeps_no_more_than_it_may_and_drops_who_was_not_refused_for_longest() -> None:
     world = World(most=2)
     for uid in ("a", "b", "a", "c"):
