@@ -101,6 +101,7 @@ class Chaos:
             (0.5 * swarm["lost"], self.lost),
             (0.8 * swarm["clusters"], self.clusters),
             (0.8 * swarm["projects"], self.projects),
+            (0.5 * swarm["copies"], self.copies),
         ]
         acts = [(weight, act) for weight, act in acts if weight]
         self.acts = [act for _, act in acts]
@@ -530,6 +531,12 @@ class Chaos:
             self.world.delete_cluster(site, self.rng.choice(list(site.sources)))
         elif len(site.sources) < 3:
             self.world.add_cluster(site, f"{site.name}/{self.world.token()}", self.rng.choice("ab"))
+
+    def copies(self) -> None:
+        """Somebody deletes a quota's copy on a seed."""
+        site = self.site()
+        if site is not None and site.api.up and site.api.copies:
+            site.api.delete_copy(self.rng.choice(list(site.api.copies)), released=False)
 
     def projects(self) -> None:
         """One is deleted for a while, or its copy on a seed is by somebody who should not."""
