@@ -23,11 +23,9 @@ API_VERSION = f"{GROUP}/{VERSION}"
 UID_LABEL = "seedquota.io/uid"  # on a seed's copy: the uid of the master's object
 GENERATION_ANNOTATION = "seedquota.io/generation"  # on a seed's copy: that of the master's object it was made from
 RELEASED_ANNOTATION = "seedquota.io/released"  # on a seed's copy that the master itself removes
-ACCEPT_ANNOTATION = (
-    "seedquota.io/accept-cluster"  # the uid of another cluster that a kubeconfig may lead to from now on
-)
 LEDGER_ANNOTATION = "seedquota.io/ledger"  # on the master's quota: the incarnation of its ledger
-ACCEPT_CLUSTER_ANNOTATION = "seedquota.io/accept-cluster"  # on a Seed: the uid of the cluster that takes its place
+# On a Seed or a UserCluster: the uid of the cluster that takes the place of the one before.
+ACCEPT_CLUSTER_ANNOTATION = "seedquota.io/accept-cluster"
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 MASTER_MANAGER = "seedquota-master"  # field managers: each side owns its own fields
 SEED_MANAGER = "seedquota-seed"

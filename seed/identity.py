@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 
-from common.api import ACCEPT_ANNOTATION, USER_CLUSTERS, UserCluster
+from common.api import ACCEPT_CLUSTER_ANNOTATION, USER_CLUSTERS, UserCluster
 from common.kube.client import Cluster
 from common.kube.errors import Conflict, Forbidden
 from common.kube.meta import Object
@@ -99,12 +99,12 @@ class Identities:
 def judge(user_cluster: UserCluster, held: str, found: str, earlier: UserCluster | None) -> Problem | None:
     """`held`: the uid of the cluster that it stands for, `found`: of the one that its kubeconfig leads to. `earlier`: a
     UserCluster that stands for that one already. Pure."""
-    if held and held != found and user_cluster.metadata.annotations.get(ACCEPT_ANNOTATION) != found:
+    if held and held != found and user_cluster.metadata.annotations.get(ACCEPT_CLUSTER_ANNOTATION) != found:
         return Problem(
             "ClusterChanged",
             f"the kubeconfig leads to another cluster: the uid of namespace kube-system there is {found}, not {held}. "
             "What was counted before stays. Correct the Secret; or, to count the other cluster, set the annotation "
-            f"{ACCEPT_ANNOTATION}: {found}",
+            f"{ACCEPT_CLUSTER_ANNOTATION}: {found}",
         )
     if earlier is not None:
         return Problem(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from common.api import ACCEPT_ANNOTATION, SecretRef, UserCluster, UserClusterSpec
+from common.api import ACCEPT_CLUSTER_ANNOTATION, SecretRef, UserCluster, UserClusterSpec
 from common.kube.meta import Object, ObjectMeta, object_key
 from seed.catalog import KUBERMATIC
 
@@ -42,8 +42,8 @@ def key_of(cluster: Cluster) -> str:
 
 def _accepted(cluster: Cluster) -> dict[str, str]:
     """Of its annotations only the one that is for us: the others change often."""
-    accepted = cluster.metadata.annotations.get(ACCEPT_ANNOTATION)
-    return {ACCEPT_ANNOTATION: accepted} if accepted is not None else {}
+    accepted = cluster.metadata.annotations.get(ACCEPT_CLUSTER_ANNOTATION)
+    return {ACCEPT_CLUSTER_ANNOTATION: accepted} if accepted is not None else {}
 
 
 def user_cluster_of(cluster: Cluster) -> UserCluster | None:
