@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from common.api import ACCEPT_ANNOTATION, UserCluster
+from common.api import ACCEPT_CLUSTER_ANNOTATION, UserCluster
 from common.kube.client import Cluster
 from common.kube.errors import Conflict, Unavailable
 from seed.catalog import KUBERMATIC, Catalog
@@ -47,7 +47,7 @@ class World:
             name,
             metadata={
                 "creationTimestamp": f"2026-01-01T00:00:0{created}Z",
-                "annotations": {ACCEPT_ANNOTATION: accepts} if accepts else {},
+                "annotations": {ACCEPT_CLUSTER_ANNOTATION: accepts} if accepts else {},
             },
             spec={"project": "alpha", "kubeconfigSecretRef": {"name": name}},
             status={"clusterUID": held} if held else {},
@@ -105,7 +105,7 @@ async def test_another_cluster_is_a_problem_until_it_is_accepted(monkeypatch: py
         await there.leads_to(SECOND)
         problem = await there.check(await there.user_cluster("c1", held=FIRST))
         assert problem is not None and problem.reason == "ClusterChanged"
-        assert all(text in problem.message for text in (FIRST, SECOND, f"{ACCEPT_ANNOTATION}: {SECOND}"))
+        assert all(text in problem.message for text in (FIRST, SECOND, f"{ACCEPT_CLUSTER_ANNOTATION}: {SECOND}"))
         problem = await there.check(await there.user_cluster("c1", held=FIRST, accepts="something else"))
         assert problem is not None and problem.reason == "ClusterChanged"
         assert there.recorded("c1") == FIRST
@@ -208,7 +208,7 @@ async def test_a_cluster_of_kubermatic_is_known_as_long_as_one_leads(monkeypatch
         await there.leads_to(SECOND)
         problem = await there.check(hosted())
         assert problem is not None and problem.reason == "ClusterChanged"
-        assert await there.check(hosted(**{ACCEPT_ANNOTATION: SECOND})) is None
+        assert await there.check(hosted(**{ACCEPT_CLUSTER_ANNOTATION: SECOND})) is None
         problem = await there.check(await there.user_cluster("c1"))
         assert problem is not None and problem.reason == "DuplicateCluster", "it was declared once more"
 
