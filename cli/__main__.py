@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from cli import explain
-from common.metrics import build_version
+from common.runtime.metrics import build_version
 
 FOUND = 0
 FAILED = 1

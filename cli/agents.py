@@ -14,11 +14,11 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
-from common.kube.client import Cluster
-from common.kube.errors import ApiError, NotFound
-from common.kube.kubeconfig import InvalidKubeconfig
-from common.kube.meta import Object
-from common.kube.resource import Resource
+from common.kube.client.api_client import Cluster
+from common.kube.client.errors import ApiError, NotFound
+from common.kube.client.kubeconfig import InvalidKubeconfig
+from common.kube.client.meta import Object
+from common.kube.client.resource import Resource
 
 LABEL = "app.kubernetes.io/name=seedquota-seed"
 PORT_NAME = "health"

@@ -12,10 +12,10 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from cli.agents import Answer, Ask, Unreachable, at_urls, in_pods
-from common.quantity import QuantityError
-from seed import replay
-from seed.record import Record
-from seed.replay import Replay
+from common.quota.quantity import QuantityError
+from seed.admission import replay
+from seed.admission.record import Record
+from seed.admission.replay import Replay
 
 PATH = "decisions"
 MACHINE = "machine/"

@@ -14,9 +14,9 @@ from typing import Self
 import aiohttp
 import msgspec
 
-from common import resources
-from common.quantity import UNIT
-from common.resources import ResourceList
+from common.quota import resources
+from common.quota.quantity import UNIT
+from common.quota.resources import ResourceList
 from devcluster.controlplane import ApiServer
 
 _PATH = "/apis/cluster.k8s.io/v1alpha1/namespaces/kube-system/machines"

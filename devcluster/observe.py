@@ -15,9 +15,9 @@ from typing import Self
 import aiohttp
 import msgspec
 
-from common import resources
-from common.api import Condition, Quantities, Wire
-from common.resources import ResourceList
+from common.api.types import Condition, Quantities, Wire
+from common.quota import resources
+from common.quota.resources import ResourceList
 from devcluster.controlplane import ApiServer
 from devcluster.load import Attempt, Outcome, Size, Tenant, survey
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from common import resources
+from common.quota import resources
 from devcluster.install import Installation, quota
 from devcluster.load import Attempt, Outcome, Size, Tenant, storm
 from devcluster.manifests import apply

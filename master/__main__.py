@@ -13,23 +13,23 @@ from typing import Annotated
 
 from prometheus_client import REGISTRY
 
-from common import metrics, options, program
-from common.kube.client import Cluster
-from common.kube.errors import ApiError
-from common.kube.kubeconfig import InvalidKubeconfig
-from common.kube.lease import Lease
-from common.options import CommonOptions, Flag, UsageError
-from common.program import Program
-from master.caches import Caches
-from master.default_quotas import DefaultQuotas
-from master.events import QuotaEvents
-from master.kubermatic import KubermaticProjects
-from master.ledger import Ledgers
-from master.metrics import MasterMetrics
-from master.quotas import Quotas
-from master.seed_status import SeedStatuses
-from master.seeds import Seeds
-from master.tenants import Tenants
+from common.kube.client.api_client import Cluster
+from common.kube.client.errors import ApiError
+from common.kube.client.kubeconfig import InvalidKubeconfig
+from common.kube.controller.leader_election import Lease
+from common.runtime import flags, metrics, program
+from common.runtime.flags import CommonOptions, Flag, UsageError
+from common.runtime.program import Program
+from master.cache.informers import Caches
+from master.quotas.controller import Quotas
+from master.quotas.events import QuotaEvents
+from master.quotas.ledger_store import Ledgers
+from master.reporting.metrics import MasterMetrics
+from master.reporting.seed_status import SeedStatuses
+from master.reporting.tenant_status import Tenants
+from master.seeds.registry import Seeds
+from master.tenancy.default_quotas import DefaultQuotas
+from master.tenancy.kubermatic_projects import KubermaticProjects
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ PAUSE = 1.0  # seconds before trying again after a leadership that ended
 class MasterOptions(CommonOptions):
     identity: Annotated[
         str | None,
-        Flag(options.text, "name of this replica in leader election; unset: the host's name and a random part"),
+        Flag(flags.text, "name of this replica in leader election; unset: the host's name and a random part"),
     ] = None
 
 
@@ -171,7 +171,7 @@ async def serve(running: Program, given: MasterOptions) -> None:
 
 
 def main() -> None:
-    given = options.parse(MasterOptions, "seedquota-master", DESCRIPTION)
+    given = flags.parse(MasterOptions, "seedquota-master", DESCRIPTION)
     sys.exit(program.run("seedquota-master", given, lambda running: serve(running, given)))
 
 

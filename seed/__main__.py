@@ -14,12 +14,12 @@ from urllib.parse import urlsplit
 
 from prometheus_client import REGISTRY
 
-from common import metrics, program
-from common.api import UserCluster
-from common.kube.client import Cluster
-from common.kube.kubeconfig import InvalidKubeconfig
-from common.kube.lease import Lease
-from common.options import (
+from common.api.types import UserCluster
+from common.kube.client.api_client import Cluster
+from common.kube.client.kubeconfig import InvalidKubeconfig
+from common.kube.controller.leader_election import Lease
+from common.runtime import metrics, program
+from common.runtime.flags import (
     Address,
     CommonOptions,
     Flag,
@@ -33,43 +33,45 @@ from common.options import (
     whole_seconds,
     words,
 )
-from common.program import Program
-from seed import observed, scale_webhook, size_command
-from seed.admission import Admission
-from seed.books import Books
-from seed.catalog import Catalog
-from seed.certificates import Certificates
-from seed.cluster_api import webhook as cluster_api_webhook
-from seed.cluster_api.view import View
-from seed.cluster_api.webhook import ClusterApiWebhook
-from seed.clusters import webhook as clusters_webhook
-from seed.clusters.kinds import Kind, kinds
-from seed.clusters.twins import Twins
-from seed.clusters.webhook import ClusterWebhook
-from seed.connections import Connections
-from seed.decisions import PATH, Decisions
-from seed.flavours.cache import FlavourCache
-from seed.flavours.prefetch import Prefetch
-from seed.flavours.settings import SettingsReader
-from seed.flavours.shared import SharedSizes
-from seed.flavours.transport import InvalidBundle, Transport, trusting
-from seed.http_reader import Request, Response
-from seed.http_server import HttpServer
-from seed.kubermatic.view import KubermaticView
-from seed.leader import Leader
-from seed.ledger.chosen import ChosenStore, LedgerOptions, redis_access
-from seed.machine_admission import MachineAdmission
+from common.runtime.program import Program
+from common.server.http_parser import Request, Response
+from common.server.http_server import HttpServer
+from common.server.serving_certificate import Certificates
+from seed import metrics as observed
+from seed import size_command
+from seed.accounts.registry import Books
+from seed.admission.admitter import Admission
+from seed.admission.decision_log import PATH, Decisions
+from seed.admission.machines import MachineAdmission
+from seed.admission.rollouts import Rollouts, in_cluster_api, in_user_clusters
+from seed.cache.cluster_api import View
+from seed.cache.kubermatic import KubermaticView
+from seed.cache.quotas import Catalog
+from seed.cache.replicas import Record
+from seed.cache.same_cluster import Twins
+from seed.cache.user_cluster_clients import Connections
+from seed.controllers.leader import Leader
+from seed.evaluators.clusters import Kind, kinds
+from seed.instance_types.cache import FlavourCache
+from seed.instance_types.http_client import InvalidBundle, Transport, trusting
+from seed.instance_types.prefetch import Prefetch
+from seed.instance_types.redis_cache import SharedSizes
+from seed.instance_types.settings import SettingsReader
+from seed.ledger.backend import ChosenStore, LedgerOptions, redis_access
 from seed.machines.cluster_api import PROJECT_LABEL
+from seed.notifications.refusals import Refusals
 from seed.providers import PROVIDERS
-from seed.refusals import Refusals
-from seed.replicas import Record
-from seed.review import MAX_BODY
-from seed.rollouts import Rollouts, in_cluster_api, in_user_clusters
-from seed.scale_webhook import ScaleWebhook
-from seed.sizing import Sizing
-from seed.webhook import MachineWebhook
-from seed.webhook_configuration import WebhookConfiguration, desired
-from seed.webhook_token import WebhookKey
+from seed.registration.configuration import WebhookConfiguration, desired
+from seed.registration.token import WebhookKey
+from seed.sizing.sizer import Sizing
+from seed.webhooks import cluster_api as cluster_api_webhook
+from seed.webhooks import clusters as clusters_webhook
+from seed.webhooks import scale as scale_webhook
+from seed.webhooks.cluster_api import ClusterApiWebhook
+from seed.webhooks.clusters import ClusterWebhook
+from seed.webhooks.machines import MachineWebhook
+from seed.webhooks.review import MAX_BODY
+from seed.webhooks.scale import ScaleWebhook
 
 log = logging.getLogger(__name__)
 

@@ -13,19 +13,19 @@ from typing import TextIO
 import msgspec
 import yaml
 
-from common import resources
-from common.api import USER_CLUSTERS, UserCluster, UserClusterSpec
-from common.kube.client import Cluster
-from common.kube.errors import ApiError, NotFound
-from common.kube.kubeconfig import InvalidKubeconfig
-from common.kube.meta import ObjectMeta
-from common.metrics import build_version
-from seed.flavours.cache import FlavourCache
-from seed.flavours.settings import SettingsReader
-from seed.flavours.transport import InvalidBundle, Transport, trusting
+from common.api.types import USER_CLUSTERS, UserCluster, UserClusterSpec
+from common.kube.client.api_client import Cluster
+from common.kube.client.errors import ApiError, NotFound
+from common.kube.client.kubeconfig import InvalidKubeconfig
+from common.kube.client.meta import ObjectMeta
+from common.quota import resources
+from common.runtime.metrics import build_version
+from seed.instance_types.cache import FlavourCache
+from seed.instance_types.http_client import InvalidBundle, Transport, trusting
+from seed.instance_types.settings import SettingsReader
 from seed.machines.machine_controller import GROUP, Machine
 from seed.providers.size import NotSized, ProviderUnavailable
-from seed.sizing import Sized, Sizing
+from seed.sizing.sizer import Sized, Sizing
 
 SECONDS = 30.0  # admission has two or three; here somebody wants to know what comes after that
 MAKERS = frozenset({"MachineSet", "MachineDeployment"})

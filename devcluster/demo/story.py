@@ -12,9 +12,9 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 import msgspec
 import yaml
 
-from common import resources
-from common.quantity import UNIT
-from common.resources import ResourceList
+from common.quota import resources
+from common.quota.quantity import UNIT
+from common.quota.resources import ResourceList
 from devcluster.demo.screen import Rows, Screen
 from devcluster.install import GROUP_PATH, Installation, quota
 from devcluster.load import Attempt, Outcome, Size, Tenant, fill, storm, unjustified

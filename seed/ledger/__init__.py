@@ -1,0 +1,1 @@
+"""Where a seed keeps its accounts, durably."""

@@ -16,10 +16,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from common import account as accounts
-from common import resources
-from common.account import Account, Reservation, ReservationKey
-from common.api import (
+from common.api.types import (
     API_VERSION,
     BACKUP_LABEL,
     MANAGED_BY_LABEL,
@@ -31,7 +28,10 @@ from common.api import (
     ask_to_wire,
     wire_quantities,
 )
-from common.resources import ResourceList
+from common.quota import account as accounts
+from common.quota import resources
+from common.quota.account import Account, Reservation, ReservationKey
+from common.quota.resources import ResourceList
 from seed.ledger.store import Key
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from common.account import Account
+from common.quota.account import Account
 from seed.ledger.store import ConflictError, Key, Stored
 
 

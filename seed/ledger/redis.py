@@ -37,15 +37,23 @@ import asyncio
 import hashlib
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import msgspec
 from redis.exceptions import RedisError
 
-from common.account import Account
-from common.api import QuotaRef
+from common.api.types import QuotaRef
+from common.quota.account import Account
+from common.runtime.redis_client import (
+    CALL_TIMEOUT,
+    MissingFunctionError,
+    Primary,
+    RedisAccess,
+    RedisUnavailableError,
+    RedisUrl,
+)
 from seed.ledger.encoding import Encoder, MalformedLedgerError, decode
-from seed.ledger.redis_primary import CALL_TIMEOUT, MissingFunctionError, Primary, RedisAccess, RedisUrl
 from seed.ledger.store import ConflictError, Key, Stored, StoreUnavailableError
 from seed.ledger.tenure import Held, new_life
 
@@ -184,7 +192,8 @@ class RedisStore:
 
     async def reign(self) -> str:
         """Who the present primary is. Raises StoreUnavailableError, also while it is none."""
-        await self._primary.look_up()
+        with _as_of_the_store():
+            await self._primary.look_up()
         reign = await self._call("who", [self._list], [])
         if not isinstance(reign, bytes) or not reign:
             raise StoreUnavailableError("redis: the server is not a primary, or does not tell its run_id")
@@ -308,15 +317,16 @@ class RedisStore:
 
     async def _call(self, function: str, keys: list[str], arguments: list[str | bytes]) -> object:
         words = ["FCALL", f"{_LIBRARY}_{function}", str(len(keys)), *keys, *arguments]
-        try:
-            return await self._primary.call(*words)
-        except MissingFunctionError:  # a new server, or one that forgot: nothing was done
-            await self._primary.call("FUNCTION", "LOAD", "REPLACE", LIBRARY_CODE)
-            log.info("functions loaded into the ledger's redis", extra={"library": _LIBRARY})
-        try:
-            return await self._primary.call(*words)
-        except MissingFunctionError as error:
-            raise StoreUnavailableError(f"redis: {error}") from None
+        with _as_of_the_store():
+            try:
+                return await self._primary.call(*words)
+            except MissingFunctionError:  # a new server, or one that forgot: nothing was done
+                await self._primary.call("FUNCTION", "LOAD", "REPLACE", LIBRARY_CODE)
+                log.info("functions loaded into the ledger's redis", extra={"library": _LIBRARY})
+            try:
+                return await self._primary.call(*words)
+            except MissingFunctionError as error:
+                raise StoreUnavailableError(f"redis: {error}") from None
 
     async def _listen(self) -> None:
         task = asyncio.current_task()
@@ -390,6 +400,14 @@ def _decode(uid: str, body: bytes) -> tuple[Key, Account]:
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise MalformedLedgerError(f"{uid}: {error}") from None
     return Key(uid=uid, name=record.quota.name), decode(record.account)
+
+
+@contextmanager
+def _as_of_the_store() -> Iterator[None]:
+    try:
+        yield
+    except RedisUnavailableError as error:
+        raise StoreUnavailableError(str(error)) from error
 
 
 def _strange(what: str, answer: object) -> StoreUnavailableError:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from common.account import Account
+from common.quota.account import Account
 
 
 class Key(msgspec.Struct, frozen=True):

@@ -37,13 +37,13 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from common import account as accounts
-from common.account import Account
-from common.api import BACKUP_LABEL, MANAGED_BY_LABEL
-from common.kube.client import Cluster
-from common.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
-from common.kube.lease import LEASES, MICRO_TIME, LeaseObject, LeaseSpec
-from common.kube.meta import ObjectMeta
+from common.api.types import BACKUP_LABEL, MANAGED_BY_LABEL
+from common.kube.client.api_client import Cluster
+from common.kube.client.errors import AlreadyExists, ApiError, Conflict, NotFound
+from common.kube.client.meta import ObjectMeta
+from common.kube.controller.leader_election import LEASES, MICRO_TIME, LeaseObject, LeaseSpec
+from common.quota import account as accounts
+from common.quota.account import Account
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.store import ConflictError, Key, Store, Stored, StoreUnavailableError
 

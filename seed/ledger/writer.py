@@ -17,9 +17,9 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from common import account as accounts
-from common.account import Account, Admitted, Denied, Fenced, Grant, Outcome, Reservation, Reserving
-from common.resources import ResourceList
+from common.quota import account as accounts
+from common.quota.account import Account, Admitted, Denied, Fenced, Grant, Outcome, Reservation, Reserving
+from common.quota.resources import ResourceList
 from seed.ledger.encoding import MalformedLedgerError, TooLargeError
 from seed.ledger.store import ConflictError, Key, Store, Stored, StoreUnavailableError
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from common.kube.meta import Object, ObjectMeta
+from common.kube.client.meta import Object, ObjectMeta
 from seed.machines import infrastructure, metal3
 from seed.machines.infrastructure import Described, Where
 from seed.machines.machine_controller import Machine

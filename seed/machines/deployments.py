@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from common.kube.meta import Object, ObjectMeta
+from common.kube.client.meta import Object, ObjectMeta
 from seed.machines import cluster_api, machine_controller
 
 DEPLOYMENTS = {"machinedeployments": "MachineDeployment", "machinesets": "MachineSet"}

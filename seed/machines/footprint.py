@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from common.quantity import UNIT
-from common.resources import ResourceList
+from common.quota.quantity import UNIT
+from common.quota.resources import ResourceList
 from seed.machines import infrastructure
 from seed.machines.infrastructure import Described
 from seed.machines.machine_controller import SHARED_BYTES, SHARED_SPECS, Machine

@@ -13,8 +13,8 @@ from types import MappingProxyType
 
 import msgspec
 
-from common.quantity import UNIT
-from common.resources import ResourceList
+from common.quota.quantity import UNIT
+from common.quota.resources import ResourceList
 from seed.machines.machine_controller import MachineSpec
 from seed.providers import aws, azure, digitalocean, gcp, hetzner, kubevirt, nutanix, openstack, vsphere
 from seed.providers.flavour import Lookup

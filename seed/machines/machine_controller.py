@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import msgspec
 
-from common.kube.meta import Object
+from common.kube.client.meta import Object
 
 GROUP = "cluster.k8s.io"
 VERSION = "v1alpha1"
@@ -19,7 +19,7 @@ SHARED_BYTES = 16 * 1024
 SHARED_SPECS = 16_384
 
 FOOTPRINT_ANNOTATION = "seedquota.io/footprint"
-"""What the Machine costs, see seed/stamp.py."""
+"""What the Machine costs, see seed/sizing/stamp.py."""
 
 
 @lru_cache(maxsize=SHARED_SPECS)

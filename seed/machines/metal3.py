@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from common.kube.meta import Object, ObjectMeta
-from common.kube.resource import Resource
+from common.kube.client.meta import Object, ObjectMeta
+from common.kube.client.resource import Resource
 
 HOST_ANNOTATION = "metal3.io/BareMetalHost"
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from common.kube.meta import ObjectMeta
-from common.resources import ResourceList
+from common.kube.client.meta import ObjectMeta
+from common.quota.resources import ResourceList
 from seed.machines.deployments import Deployment
 
 

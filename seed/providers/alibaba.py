@@ -14,7 +14,7 @@ from typing import Annotated
 
 import msgspec
 
-from common.quantity import UNIT
+from common.quota.quantity import UNIT
 from seed.providers.alibaba_api import Keys, RefusedCall, call
 from seed.providers.decimals import gibibytes
 from seed.providers.flavour import ALL, Catalogue, Cloud, CloudError, Flavour, Lookup, Place, Query, Settings

@@ -8,7 +8,7 @@ Anexia's vSphere, which counts in MiB and GiB.
 
 from __future__ import annotations
 
-from common.quantity import UNIT
+from common.quota.quantity import UNIT
 from seed.providers.size import GIB, MIB, Footprint, NotSized, footprint
 from seed.providers.spec import Spec
 

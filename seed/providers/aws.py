@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 from xml.etree.ElementTree import Element
 
-from common.quantity import UNIT
+from common.quota.quantity import UNIT
 from seed.providers.aws_api import (
     EARLY,
     SESSION_SECONDS,

@@ -16,8 +16,8 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
-from common import quantity
-from common.quantity import UNIT
+from common.quota import quantity
+from common.quota.quantity import UNIT
 from seed.providers.flavour import Catalogue, Cloud, CloudError, Flavour, Lookup, Place, Query, Session, Settings
 from seed.providers.size import GIB, CredentialsMissing, NotSized, template_disk
 from seed.providers.spec import Spec

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from common import quantity
-from common.quantity import UNIT
+from common.quota import quantity
+from common.quota.quantity import UNIT
 from seed.providers.flavour import CloudError
 from seed.providers.spec import LARGEST
 

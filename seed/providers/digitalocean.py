@@ -12,7 +12,7 @@ from typing import Annotated
 
 import msgspec
 
-from common.quantity import UNIT
+from common.quota.quantity import UNIT
 from seed.providers.flavour import Catalogue, Cloud, CloudError, Flavour, Lookup, Place, Query, Settings
 from seed.providers.size import GIB, MIB
 from seed.providers.spec import LARGEST, Spec

@@ -16,7 +16,7 @@ from typing import Annotated
 
 import msgspec
 
-from common.quantity import UNIT
+from common.quota.quantity import UNIT
 from seed.providers.decimals import nanos
 from seed.providers.flavour import Catalogue, Cloud, CloudError, Flavour, Lookup, Place, Query, Setting, Settings
 from seed.providers.size import NotSized

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from common.names import MAX_DEVICES
+from common.quota.names import MAX_DEVICES
 from seed.providers.size import Footprint, footprint, template_disk
 from seed.providers.spec import Spec
 

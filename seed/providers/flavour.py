@@ -13,9 +13,9 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from common.kube.meta import Object
-from common.kube.resource import Resource
-from common.resources import ResourceList
+from common.kube.client.meta import Object
+from common.kube.client.resource import Resource
+from common.quota.resources import ResourceList
 from seed.providers.size import Footprint, NotSized, footprint
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from common.quantity import UNIT
+from common.quota.quantity import UNIT
 from seed.providers.flavour import ALL, Catalogue, Cloud, CloudError, Flavour, Lookup, Place, Query, Settings
 from seed.providers.gcp_auth import project_of, sign_in
 from seed.providers.size import GIB, MIB, Footprint, NotSized, footprint

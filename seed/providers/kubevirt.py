@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from common.quantity import UNIT
+from common.quota.quantity import UNIT
 from seed.providers.flavour import Cloud, Lookup, Setting
 from seed.providers.kubevirt_instancetypes import ENVIRONMENT_NAMESPACE, NAME, fetch, flavour_of, place
 from seed.providers.size import Footprint, NotSized, footprint

@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 import yaml
 from msgspec import Struct
 
-from common import quantity
-from common.kube.meta import Object
-from common.kube.resource import Resource
-from common.quantity import UNIT
+from common.kube.client.meta import Object
+from common.kube.client.resource import Resource
+from common.quota import quantity
+from common.quota.quantity import UNIT
 from seed.providers.flavour import Catalogue, CloudError, Flavour, Place, Query, Settings
 from seed.providers.size import CredentialsMissing, NotSized
 from seed.providers.spec import LARGEST

@@ -8,7 +8,7 @@ the disk is as big as the image.
 
 from __future__ import annotations
 
-from common.quantity import UNIT
+from common.quota.quantity import UNIT
 from seed.providers.size import GIB, MIB, Footprint, footprint, template_disk
 from seed.providers.spec import Spec
 

@@ -18,7 +18,7 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from common.quantity import UNIT
+from common.quota.quantity import UNIT
 from seed.providers.flavour import Catalogue, Cloud, CloudError, Flavour, Lookup, Place, Query, Setting, Settings
 from seed.providers.keystone import sign_in
 from seed.providers.size import GIB, MIB, NotSized, template_disk

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import ClassVar
 
-from common import names
-from common.quantity import UNIT
-from common.resources import ResourceList
+from common.quota import names
+from common.quota.quantity import UNIT
+from common.quota.resources import ResourceList
 
 MIB = 2**20
 GIB = 2**30

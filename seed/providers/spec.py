@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import msgspec
 
-from common import quantity
-from common.quantity import UNIT
+from common.quota import quantity
+from common.quota.quantity import UNIT
 from seed.providers.flavour import Lookup, Reference, Setting
 from seed.providers.size import Footprint, NotSized
 

@@ -10,7 +10,7 @@ policy replaces cpus and memoryMB.
 
 from __future__ import annotations
 
-from common.quantity import UNIT
+from common.quota.quantity import UNIT
 from seed.providers.size import GIB, MIB, Footprint, NotSized, footprint, template_disk
 from seed.providers.spec import Spec, quoted
 

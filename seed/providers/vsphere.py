@@ -8,7 +8,7 @@ diskSizeGB * 1024^2, so GiB. Without diskSizeGB the clone keeps the disk of its 
 
 from __future__ import annotations
 
-from common.quantity import UNIT
+from common.quota.quantity import UNIT
 from seed.providers.size import GIB, MIB, Footprint, footprint, template_disk
 from seed.providers.spec import Spec
 

@@ -9,14 +9,14 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from common.account import Account, Reservation
-from common.kube.client import Cluster
-from common.quantity import UNIT
+from common.kube.client.api_client import Cluster
+from common.quota.account import Account, Reservation
+from common.quota.quantity import UNIT
+from common.runtime.redis_client import RedisAccess, redis_url
 from devcluster.controlplane import ApiServer
 from devcluster.observe import percentile
 from seed.ledger.apiserver import ApiServerStore
 from seed.ledger.redis import RedisStore
-from seed.ledger.redis_primary import RedisAccess, redis_url
 from seed.ledger.store import Key, Store
 from seed.ledger.tenure import Held
 from tests.bench import server

@@ -7,11 +7,11 @@ import random
 from collections import Counter
 from functools import partial
 
-from common import resources
-from common.resources import ResourceList
+from common.quota import resources
+from common.quota.resources import ResourceList
 from devcluster.load import Attempt, Outcome, Size, storm, unjustified
 from devcluster.observe import Overshoot, QuotaView, percentile
-from seed.shortage import FRESH
+from seed.accounts.capacity import FRESH
 from tests.bench.installed import Site, site
 
 SEEDS = 4

@@ -13,13 +13,13 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
-from common.kube.client import Cluster
-from common.kube.reflector import Reflector
+from common.kube.client.api_client import Cluster
+from common.kube.controller.reflector import Reflector
 from devcluster.install import GROUP_PATH, MASTER, Installation, named
 from devcluster.manifests import apply
 from devcluster.observe import Write, api_writes
-from master.defaults import in_force
-from master.objects import MASTER_QUOTAS, QUOTA_COPIES, MasterQuota, QuotaCopy
+from master.cache.objects import MASTER_QUOTAS, QUOTA_COPIES, MasterQuota, QuotaCopy
+from master.tenancy.default_policy import in_force
 
 PROJECTS = 1000
 SEEDS = 2

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from common import resources
+from common.quota import resources
 from devcluster.load import Attempt, Outcome, Size
 from devcluster.observe import QuotaView, Write, api_writes, percentile
 from tests.bench.installed import Site, site

@@ -15,8 +15,8 @@ from unittest.mock import patch
 import aiohttp
 import msgspec
 
-from common import resources
-from common.quantity import UNIT
+from common.quota import resources
+from common.quota.quantity import UNIT
 from devcluster.controlplane import Server
 from devcluster.install import NAMESPACE, Program
 from devcluster.load import Attempt, Outcome, Size

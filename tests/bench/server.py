@@ -19,28 +19,29 @@ from functools import partial
 import uvloop
 from aiohttp import web
 
-from common import account as accounts
-from common import program, resources
-from common.account import Account
-from common.kube.client import Cluster
-from seed import observed
-from seed.admission import Admission
-from seed.books import Books
-from seed.catalog import Catalog
-from seed.certificates import Certificates
-from seed.counting import COUNT_AT_ONCE, COUNT_DELAY, FREED_DELAY
-from seed.flavours.cache import FlavourCache
-from seed.flavours.settings import SettingsReader
-from seed.flavours.transport import Transport
-from seed.http_server import HttpServer
-from seed.ledger.chosen import ChosenStore, LedgerOptions
-from seed.ledger.redis_primary import redis_url
+from common.kube.client.api_client import Cluster
+from common.quota import account as accounts
+from common.quota import resources
+from common.quota.account import Account
+from common.runtime import program
+from common.runtime.redis_client import redis_url
+from common.server.http_server import HttpServer
+from common.server.serving_certificate import Certificates
+from seed import metrics
+from seed.accounts.registry import Books
+from seed.accounts.usage_writer import COUNT_AT_ONCE, COUNT_DELAY, FREED_DELAY
+from seed.admission.admitter import Admission
+from seed.cache.quotas import Catalog
+from seed.instance_types.cache import FlavourCache
+from seed.instance_types.http_client import Transport
+from seed.instance_types.settings import SettingsReader
+from seed.ledger.backend import ChosenStore, LedgerOptions
 from seed.ledger.tenure import REDIS
 from seed.ledger.writer import AccountWriter
-from seed.review import MAX_BODY
-from seed.sizing import Sizing
-from seed.webhook import MachineWebhook
-from seed.webhook_token import WebhookKey
+from seed.registration.token import WebhookKey
+from seed.sizing.sizer import Sizing
+from seed.webhooks.machines import MachineWebhook
+from seed.webhooks.review import MAX_BODY
 
 NAMESPACE = "seedquota"
 LEASE_SECONDS = 3
@@ -91,7 +92,7 @@ async def admission(facts: Facts, ready: Ready) -> None:
     key = WebhookKey(cluster, NAMESPACE)
     sizing = Sizing(FlavourCache(Transport()), SettingsReader(cluster), key.seal, key.check_seal)
     webhook = MachineWebhook(
-        catalog, Admission(catalog, books), sizing, lambda _uid, token: token == TOKEN, observed.decision
+        catalog, Admission(catalog, books), sizing, lambda _uid, token: token == TOKEN, metrics.decision
     )
     quota = next(iter(catalog.all_quotas()))
     book = books.get(quota)
@@ -114,7 +115,7 @@ async def admission(facts: Facts, ready: Ready) -> None:
 
 
 async def _keep_counting(writer: AccountWriter) -> None:
-    """Each user cluster when it is due, as seed/counting.py does."""
+    """Each user cluster when it is due, as seed/accounts/usage_writer.py does."""
     since: dict[str, float] = {}
     while True:
         await asyncio.sleep(FREED_DELAY)

@@ -13,21 +13,21 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
-from common.api import UserCluster
-from common.kube.reflector import Change
+from common.api.types import UserCluster
+from common.kube.controller.reflector import Change
+from common.runtime.redis_client import RedisAccess, redis_url
 from devcluster import redis as servers
 from devcluster.binaries import BuildError
 from devcluster.redis import RedisServer, Settings
-from seed.flavours.cache import FlavourCache
-from seed.flavours.settings import SettingsReader
-from seed.flavours.shared import SharedSizes
-from seed.ledger.redis_primary import RedisAccess, redis_url
+from seed.instance_types.cache import FlavourCache
+from seed.instance_types.redis_cache import SharedSizes
+from seed.instance_types.settings import SettingsReader
 from seed.machines.machine_controller import FOOTPRINT_ANNOTATION as ANNOTATION
 from seed.machines.machine_controller import Machine
-from seed.sizing import Sizing
-from seed.stamp import Seal
-from seed.tally import Tally
-from seed.webhook_token import seal
+from seed.registration.token import seal
+from seed.sizing.sizer import Sizing
+from seed.sizing.stamp import Seal
+from seed.usage.machine_totals import Tally
 from tests.unit.fake_cloud import FakeCloud, fake_cloud
 
 MACHINES = 10_000

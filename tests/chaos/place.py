@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from common import resources
+from common.quota import resources
 from devcluster import install, redis
 from devcluster.controlplane import Etcd, Server
 from devcluster.install import MASTER, Installation

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from common import resources
-from common.resources import ResourceList
+from common.quota import resources
+from common.quota.resources import ResourceList
 from tests.chaos import settle
 from tests.chaos.faults import Storm, plan
 from tests.chaos.load import Load

@@ -11,8 +11,8 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from common import resources
-from common.resources import ResourceList
+from common.quota import resources
+from common.quota.resources import ResourceList
 from devcluster.controlplane import ApiServer
 from devcluster.install import GROUP_PATH, NAMESPACE
 from devcluster.load import Attempt, Outcome, Tenant, parse_refusal

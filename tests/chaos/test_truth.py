@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from common import resources
+from common.quota import resources
 from devcluster.load import Size
 from tests.chaos.truth import Holdings, Limit, Machine, Overshoot, machine_decoder
 

@@ -16,8 +16,8 @@ from contextlib import suppress
 import aiohttp
 import msgspec
 
-from common import resources
-from common.resources import ResourceList
+from common.quota import resources
+from common.quota.resources import ResourceList
 from devcluster.controlplane import ApiServer
 from devcluster.load import Size
 

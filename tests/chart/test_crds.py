@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from common import resources
-from common.names import BASE, FURTHER, MAX_COUNTERS
-from common.quantity import QuantityError, parse
-from master.status import peak_text, usage_text
+from common.quota import resources
+from common.quota.names import BASE, FURTHER, MAX_COUNTERS
+from common.quota.quantity import QuantityError, parse
+from master.quotas.status import peak_text, usage_text
 
 pytestmark = pytest.mark.integration
 

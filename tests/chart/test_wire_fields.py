@@ -10,9 +10,9 @@ import msgspec
 import pytest
 import yaml
 
-from common import api
-from common.kube.meta import Object
-from master import objects
+from common.api import types
+from common.kube.client.meta import Object
+from master.cache import objects
 from seed.ledger.encoding import WireAccount
 
 CRDS = Path(__file__).parents[2] / "charts" / "crds"
@@ -54,13 +54,13 @@ def fields_of(kind: type[Object]) -> Iterator[tuple[str, type[msgspec.Struct]]]:
 @pytest.mark.parametrize(
     ("file", "kind"),
     [
-        ("resourcequota", api.ResourceQuota),
+        ("resourcequota", types.ResourceQuota),
         ("resourcequota", objects.MasterQuota),
-        ("usercluster", api.UserCluster),
-        ("seed", api.Seed),
-        ("project", api.Project),
-        ("organization", api.Organization),
-        ("quotasettings", api.QuotaSettings),
+        ("usercluster", types.UserCluster),
+        ("seed", types.Seed),
+        ("project", types.Project),
+        ("organization", types.Organization),
+        ("quotasettings", types.QuotaSettings),
     ],
 )
 def test_every_field_that_is_written_or_read_is_in_the_crd(file: str, kind: type[Object]) -> None:
@@ -72,4 +72,4 @@ def test_every_field_that_is_written_or_read_is_in_the_crd(file: str, kind: type
 def test_every_field_of_a_ledger_is_in_the_crd() -> None:
     schema = schema_of("quotaledger")
     assert list(missing(WireAccount, schema["account"], "account")) == []
-    assert list(missing(api.WireMasterLedger, schema["grants"], "grants")) == []
+    assert list(missing(types.WireMasterLedger, schema["grants"], "grants")) == []

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from common.runtime import redis_client
+from common.runtime.redis_client import RedisAccess, redis_url
 from devcluster import redis as servers
 from devcluster.binaries import BuildError
 from devcluster.install import free_port
 from devcluster.processes import ProcessGroup
 from devcluster.redis import Executable, RedisServer, Settings
 from seed.ledger import redis as redis_store
-from seed.ledger import redis_primary
 from seed.ledger.redis import RedisStore
-from seed.ledger.redis_primary import RedisAccess, redis_url
 from seed.ledger.tenure import Held
 
 SEED = "eu-1"
@@ -53,7 +53,7 @@ async def executable() -> Executable:
 def be_patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine is no Redis that hangs."""
     for module, limits in (
-        (redis_primary, ("SOCKET_TIMEOUT", "CALL_TIMEOUT", "ASK_TIMEOUT")),
+        (redis_client, ("SOCKET_TIMEOUT", "CALL_TIMEOUT", "ASK_TIMEOUT")),
         (redis_store, ("CALL_TIMEOUT",)),
     ):
         for limit in limits:

@@ -16,13 +16,14 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
-from common.kube.client import Cluster
+from common.kube.client.api_client import Cluster
+from common.server import serving_certificate
+from common.server.managed_secret import SECRETS
+from common.server.serving_certificate import Certificates, Policy
 from devcluster import manifests
 from devcluster.controlplane import ApiServer, ControlPlane
-from seed import certificates, webhook_token
-from seed.certificates import Certificates, Policy
-from seed.own_secret import SECRETS
-from seed.webhook_token import WebhookKey
+from seed.registration import token as webhook_token
+from seed.registration.token import WebhookKey
 from tests.unit.fake_api_server import eventually as until
 
 pytestmark = pytest.mark.integration
@@ -210,17 +211,17 @@ async def test_an_unusable_secret_is_replaced_and_says_so_and_serving_goes_on(
 ) -> None:
     served = Certificates(seed, "seedquota", NAMES)
     async with running(served), webhook(served.ssl_context) as url:
-        before = await admin.get(SECRETS, certificates.SECRET_NAME, "seedquota")
+        before = await admin.get(SECRETS, serving_certificate.SECRET_NAME, "seedquota")
         garbage = base64.b64encode(b"garbage").decode()
         with caplog.at_level(logging.INFO):
-            await admin.merge_patch(SECRETS, certificates.SECRET_NAME, {"data": {key: garbage}}, "seedquota")
+            await admin.merge_patch(SECRETS, serving_certificate.SECRET_NAME, {"data": {key: garbage}}, "seedquota")
             await until(lambda: {"secret written", "webhook certificate loaded"} <= set(caplog.messages))
         (warning,) = (record for record in caplog.records if record.levelno >= logging.WARNING)
         assert warning.message == "secret written"
         assert key in vars(warning)["why"]
-        after = await admin.get(SECRETS, certificates.SECRET_NAME, "seedquota")
+        after = await admin.get(SECRETS, serving_certificate.SECRET_NAME, "seedquota")
         assert after.data[key] not in (b"garbage", before.data[key])
-        assert certificates.read(after.data).problems == ()
+        assert serving_certificate.read(after.data).problems == ()
         context = ssl.create_default_context(cadata=served.ca_bundle.decode())
         async with aiohttp.ClientSession() as session, session.post(url, ssl=context) as answer:
             assert answer.status == 200

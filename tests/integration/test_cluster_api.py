@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from common import resources
+from common.quota import resources
 from devcluster.cluster_api import INFRASTRUCTURE_GROUP, ClusterApi, infrastructure_crd
 from devcluster.controlplane import ApiServer
 from devcluster.install import GROUP_PATH, Installation, quota

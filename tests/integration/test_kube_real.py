@@ -12,13 +12,22 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from common.kube import client
-from common.kube.client import Cluster
-from common.kube.errors import AlreadyExists, Conflict, Forbidden, Gone, Invalid, NotFound, Unauthorized, Unavailable
-from common.kube.lease import LEASES, Lease
-from common.kube.meta import Object
-from common.kube.reflector import Reflector, State
-from common.kube.resource import Resource
+from common.kube.client import api_client
+from common.kube.client.api_client import Cluster
+from common.kube.client.errors import (
+    AlreadyExists,
+    Conflict,
+    Forbidden,
+    Gone,
+    Invalid,
+    NotFound,
+    Unauthorized,
+    Unavailable,
+)
+from common.kube.client.meta import Object
+from common.kube.client.resource import Resource
+from common.kube.controller.leader_election import LEASES, Lease
+from common.kube.controller.reflector import Reflector, State
 from devcluster.controlplane import ControlPlane
 from tests.unit.fake_api_server import eventually, within
 
@@ -202,7 +211,7 @@ async def test_a_watch_proves_itself_by_its_end_where_nothing_changes(cluster, n
 
 
 async def test_a_server_that_hangs_for_longer_than_a_watch_is_listed_again(api, namespace, monkeypatch):
-    monkeypatch.setattr(client, "SILENT", 1.0)
+    monkeypatch.setattr(api_client, "SILENT", 1.0)
     cluster = await Cluster.from_kubeconfig(api.kubeconfig(), name="kube")
     reflector = Reflector(cluster, CONFIGMAPS, namespace=namespace, watch_seconds=(2, 2))
     async with running(reflector):

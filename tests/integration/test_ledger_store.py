@@ -14,8 +14,9 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from common import account as accounts
-from common.account import (
+from common.kube.client.api_client import Cluster
+from common.quota import account as accounts
+from common.quota.account import (
     MAX_RESERVATIONS,
     Account,
     Admitted,
@@ -27,13 +28,12 @@ from common.account import (
     Reserving,
     Short,
 )
-from common.kube.client import Cluster
-from common.names import MAX_COUNTERS, MAX_DEVICES
-from common.quantity import UNIT
-from common.resources import ResourceList
+from common.quota.names import MAX_COUNTERS, MAX_DEVICES
+from common.quota.quantity import UNIT
+from common.quota.resources import ResourceList
 from devcluster.controlplane import ApiServer, ControlPlane
 from devcluster.manifests import apply, load
-from seed.catalog import HOSTED
+from seed.cache.quotas import HOSTED
 from seed.ledger import apiserver
 from seed.ledger import writer as writers
 from seed.ledger.apiserver import LEDGERS, ApiServerStore

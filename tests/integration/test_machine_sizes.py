@@ -19,10 +19,10 @@ from devcluster.install import API, Installation, quota
 from devcluster.manifests import apply
 from devcluster.redis import Settings
 from seed import size_command
-from seed.ledger.chosen import PASSWORD_VARIABLE
+from seed.ledger.backend import PASSWORD_VARIABLE
 from tests.integration.redis_servers import rack
 from tests.unit.fake_cloud import FakeCloud, answering, fake_cloud
-from tests.unit.test_webhook_sizes import ec2
+from tests.unit.seed.webhooks.test_machine_sizes import ec2
 
 pytestmark = pytest.mark.integration
 

@@ -15,10 +15,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from common import account as accounts
-from common import grants, resources
-from common.account import Account
-from common.api import (
+from common.api.types import (
     ACCEPT_CLUSTER_ANNOTATION,
     LEDGER_ANNOTATION,
     MASTER_LEDGERS,
@@ -31,17 +28,20 @@ from common.api import (
     ledger_from_wire,
     report_to_wire,
 )
-from common.kube.client import Cluster
-from common.kube.errors import Forbidden, NotFound, Unavailable
-from common.kube.lease import LEASES
-from common.metrics import build_version
+from common.kube.client.api_client import Cluster
+from common.kube.client.errors import Forbidden, NotFound, Unavailable
+from common.kube.controller.leader_election import LEASES
+from common.quota import account as accounts
+from common.quota import escrow, resources
+from common.quota.account import Account
+from common.runtime.metrics import build_version
 from devcluster import manifests
 from devcluster.controlplane import ApiServer, ControlPlane
 from devcluster.install import rights
 from master.__main__ import LEASE, Master
-from master.identity import KUBE_SYSTEM, NAMESPACES
-from master.ledger import Ledgers
-from master.objects import MASTER_QUOTAS, PROJECTS, QUOTA_COPIES, QUOTA_SETTINGS, SECRETS, MasterQuota, QuotaCopy
+from master.cache.objects import MASTER_QUOTAS, PROJECTS, QUOTA_COPIES, QUOTA_SETTINGS, SECRETS, MasterQuota, QuotaCopy
+from master.quotas.ledger_store import Ledgers
+from master.seeds.identity import KUBE_SYSTEM, NAMESPACES
 from tests.unit.fake_api_server import within
 
 pytestmark = pytest.mark.integration
@@ -118,7 +118,7 @@ class World:
     async def cluster_uid(self, server: str) -> str:
         return (await self.admin[server].get(NAMESPACES, KUBE_SYSTEM)).metadata.uid
 
-    async def ledger(self, name: str) -> grants.MasterLedger:
+    async def ledger(self, name: str) -> escrow.MasterLedger:
         found = await self.master.get(MASTER_LEDGERS, (await self.quota(name)).metadata.uid, NAMESPACE)
         assert found.grants is not None
         return ledger_from_wire(found.grants)
@@ -201,7 +201,7 @@ class FakeSeed:
 
     async def publish(self) -> None:
         self.account = msgspec.structs.replace(self.account, sequence=self.account.sequence + 1)
-        said = msgspec.structs.replace(report_to_wire(grants.report(self.account)), enforced_generation=self.knows)
+        said = msgspec.structs.replace(report_to_wire(escrow.report(self.account)), enforced_generation=self.knows)
         status = {"account": said}
         with contextlib.suppress(NotFound):
             await self.cluster.apply(
@@ -492,7 +492,7 @@ async def test_a_second_seed_for_one_cluster_is_refused_and_counts_nothing(world
         await until(lambda: _uses(world, "4"))
         assert await _reason(world, "eu-1", "Connected")
         twin = (await world.ledger("alpha")).seeds.get("twin")
-        assert twin is None or not any(grants.held(twin).values())
+        assert twin is None or not any(escrow.held(twin).values())
 
 
 async def _reason(world: World, seed: str, reason: str) -> bool:
@@ -775,7 +775,7 @@ async def test_restarted_master_keeps_what_it_granted(world: World) -> None:
         await until(lambda: _true(held(us) == {"cpu": "4"}))
         after = await world.ledger("alpha")
         assert after.incarnation == before.incarnation
-        assert resources.render(grants.outstanding(after))["cpu"] == "10"
+        assert resources.render(escrow.outstanding(after))["cpu"] == "10"
 
         # Without its ledger the master learns again from the seeds what they hold.
         await world.stop_master()
@@ -784,7 +784,7 @@ async def test_restarted_master_keeps_what_it_granted(world: World) -> None:
 
         async def learned() -> bool:
             ledger = await world.ledger("alpha")
-            return not ledger.learning and resources.render(grants.outstanding(ledger)) == {"cpu": "10"}
+            return not ledger.learning and resources.render(escrow.outstanding(ledger)) == {"cpu": "10"}
 
         await until(learned)
         learnt = await world.ledger("alpha")

@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 import pytest
 import pytest_asyncio
 
-from common import resources
+from common.quota import resources
 from devcluster.install import Installation
 from devcluster.load import Attempt, Outcome, Size, fill, storm, unjustified
 from devcluster.observe import Overshoot
 from devcluster.redis import RedisServer, Settings
-from seed.ledger.chosen import PASSWORD_VARIABLE
+from seed.ledger.backend import PASSWORD_VARIABLE
 from tests.integration.installed.site import NAMESPACE, SMALL, Answer, Json, Site, cpus, until
 from tests.integration.installed.test_surge import Rollout, in_force, shown
 from tests.integration.redis_servers import Rack, rack

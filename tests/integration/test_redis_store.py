@@ -12,13 +12,13 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from common import account as accounts
-from common.account import Account, Admitted, Grant, Reservation
-from common.quantity import UNIT
+from common.quota import account as accounts
+from common.quota.account import Account, Admitted, Grant, Reservation
+from common.quota.quantity import UNIT
+from common.runtime.redis_client import RedisAccess
 from devcluster.redis import RedisServer, Settings
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.redis import RedisStore
-from seed.ledger.redis_primary import RedisAccess
 from seed.ledger.store import ConflictError, Key, Stored, StoreUnavailableError
 from seed.ledger.tenure import Held
 from seed.ledger.writer import AccountWriter, Terms

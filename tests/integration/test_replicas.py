@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from devcluster.install import NAMESPACE, SEED_USER, Installation, Program, free_port
 from devcluster.network import Link, Traffic
-from seed.replicas import LAPSED, record_name
+from seed.cache.replicas import LAPSED, record_name
 from tests.integration.installed.site import QUOTA, SMALL, Answer, Site, cpus, quota_manifest, until
 
 pytestmark = pytest.mark.integration

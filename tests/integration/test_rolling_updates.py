@@ -14,7 +14,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from common import resources
+from common.quota import resources
 from devcluster.cluster_api import ClusterApi, infrastructure_crd
 from devcluster.controlplane import ApiServer
 from devcluster.infrastructure import Infrastructure

@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from common.quantity import UNIT
+from common.quota.quantity import UNIT
+from common.runtime.redis_client import RedisAccess, redis_url
 from devcluster.redis import RedisServer, Settings
-from seed.flavours import cache as caches
-from seed.flavours import shared as sharing
-from seed.flavours.shared import SharedSizes
-from seed.ledger.redis_primary import RedisAccess, redis_url
+from seed.instance_types import cache as caches
+from seed.instance_types import redis_cache as sharing
+from seed.instance_types.redis_cache import SharedSizes
 from seed.providers.flavour import ALL, Catalogue, Flavour, Place, Query
 from seed.providers.size import ProviderUnavailable
 from tests.integration.redis_servers import SEED, Rack, be_patient, rack
 from tests.unit.fake_api_server import within
-from tests.unit.test_flavour_cache import LARGE, PLACE, Kept, Told
+from tests.unit.seed.instance_types.test_cache import LARGE, PLACE, Kept, Told
 
 pytestmark = pytest.mark.integration
 

@@ -18,17 +18,16 @@ import pytest
 import pytest_asyncio
 from msgspec import structs
 
-from common.api import SecretRef, UserCluster, UserClusterSpec
-from common.kube.client import JSON, Cluster
-from common.kube.errors import Invalid, NotFound
-from common.kube.meta import ObjectMeta
+from common.api.types import SecretRef, UserCluster, UserClusterSpec
+from common.kube.client.api_client import JSON, Cluster
+from common.kube.client.errors import Invalid, NotFound
+from common.kube.client.meta import ObjectMeta
+from common.server.serving_certificate import Policy, make_ca
 from devcluster import manifests
 from devcluster.cluster_api import infrastructure_crd
 from devcluster.controlplane import ApiServer, ControlPlane
-from seed import webhook_configuration
-from seed.certificates import Policy, make_ca
-from seed.cluster_api import webhook as cluster_api
-from seed.webhook_configuration import (
+from seed.registration import configuration as webhook_configuration
+from seed.registration.configuration import (
     NAME,
     WEBHOOK_CONFIGURATIONS,
     ConfigurationKeeper,
@@ -36,6 +35,7 @@ from seed.webhook_configuration import (
     WebhookConfiguration,
     desired,
 )
+from seed.webhooks import cluster_api
 from tests.unit.fake_api_server import eventually as until
 from tests.unit.fake_api_server import within
 

@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 import pytest_asyncio
 
-from common import resources
+from common.quota import resources
 from devcluster.install import GROUP_PATH, Installation, Program, quota
 from devcluster.load import Attempt, Outcome, Size, Tenant, fill, parse_refusal, storm, unjustified
 from devcluster.manifests import apply

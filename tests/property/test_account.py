@@ -9,10 +9,10 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from common import account as accounts
-from common import grants
-from common.account import Account, Admitted, Grant, Outcome, Reservation, ReservationKey, StaleEpochError
-from common.grants import Holding, MasterLedger, Report
+from common.quota import account as accounts
+from common.quota import escrow
+from common.quota.account import Account, Admitted, Grant, Outcome, Reservation, ReservationKey, StaleEpochError
+from common.quota.escrow import Holding, MasterLedger, Report
 
 LIMIT = 24
 WINDOW = 3  # ticks in which an admitted request persists, or never
@@ -221,13 +221,13 @@ class AccountMachine(RuleBasedStateMachine):
         self.master = MasterLedger(incarnation="m", seeds={SEED: holding})
 
     def send(self, recall: int = 0) -> None:
-        self.sent.append(grants.message(self.master, SEED, {"cpu": recall} if recall else {}, 0))
+        self.sent.append(escrow.message(self.master, SEED, {"cpu": recall} if recall else {}, 0))
 
     @rule(more=st.integers(1, LIMIT))
     def the_master_grants(self, more: int) -> None:
-        room = LIMIT - grants.outstanding(self.master).get("cpu", 0)
+        room = LIMIT - escrow.outstanding(self.master).get("cpu", 0)
         if room > 0:
-            self.hold(grants.raise_granted(self.holding, {"cpu": min(more, room)}))
+            self.hold(escrow.raise_granted(self.holding, {"cpu": min(more, room)}))
         self.send()
 
     @rule(recall=st.integers(1, LIMIT))
@@ -245,14 +245,14 @@ class AccountMachine(RuleBasedStateMachine):
 
     @rule()
     def the_seed_reports(self) -> None:
-        self.reports.append(grants.report(self.account))
+        self.reports.append(escrow.report(self.account))
 
     @precondition(lambda self: self.reports)
     @rule(data=st.data())
     def a_report_arrives(self, data: st.DataObject) -> None:
         said = data.draw(st.sampled_from(self.reports))
         if said.incarnation == self.account.incarnation:  # what names an earlier life came before: it does not return
-            self.hold(grants.absorb(self.holding, said, "m"))
+            self.hold(escrow.absorb(self.holding, said, "m"))
 
     # Doubt -------------------------------------------------------------------------------------------------------
 
@@ -270,7 +270,7 @@ class AccountMachine(RuleBasedStateMachine):
     @rule()
     def the_account_opens_again(self) -> None:
         """After the in-flight window, from a list that began after it, with the master's answer to its nonce."""
-        self.hold(grants.absorb(self.holding, grants.report(self.account), "m"))
+        self.hold(escrow.absorb(self.holding, escrow.report(self.account), "m"))
         self.send()
         self.leader.listed = self.leader.at = len(self.history) - 1
         counted = self.counted(self.account, self.leader)
@@ -287,7 +287,7 @@ class AccountMachine(RuleBasedStateMachine):
                 worst[pending.uid] = max(worst.get(pending.uid, 0), pending.size)
         admitted = sum(worst.values())
         assert admitted <= LIMIT
-        assert admitted <= grants.held(self.holding).get("cpu", 0)
+        assert admitted <= escrow.held(self.holding).get("cpu", 0)
         if not self.account.fenced:
             assert admitted <= accounts.held(self.account).get("cpu", 0)
             assert admitted <= accounts.use(self.account).get("cpu", 0)
@@ -323,8 +323,8 @@ class AccountMachine(RuleBasedStateMachine):
         assert accounts.use(self.account).get("cpu", 0) == there
         self.send(LIMIT)
         self.account = accounts.obey(self.account, self.sent[-1])
-        self.hold(grants.absorb(self.holding, grants.report(self.account), "m"))
-        assert grants.outstanding(self.master).get("cpu", 0) == there
+        self.hold(escrow.absorb(self.holding, escrow.report(self.account), "m"))
+        assert escrow.outstanding(self.master).get("cpu", 0) == there
 
 
 TestAccount = AccountMachine.TestCase

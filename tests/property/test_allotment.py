@@ -12,10 +12,10 @@ from hypothesis import assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from common import resources
-from common.resources import ResourceList
-from master.allotment import Allotment, Seat
-from master.demand import lacking, scaled, times
+from common.quota import resources
+from common.quota.resources import ResourceList
+from master.grants.demand import lacking, scaled, times
+from master.grants.fair_share import Allotment, Seat
 from tests.unit.allotment_world import PATIENCE, World
 
 LIMITS = {"cpu": 64, "memory": 160}

@@ -4,7 +4,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.account import Account, Ask, Reservation
+from common.quota.account import Account, Ask, Reservation
 from seed.ledger.encoding import Encoder, decode, parse_reservation, reservation_text
 from seed.ledger.store import Key
 

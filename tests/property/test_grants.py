@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from msgspec.structs import replace
 
-from common import account as accounts
-from common import grants
-from common.account import Account, Admitted, Ask, Grant, Reservation
-from common.grants import Holding, MasterLedger, Report
-from master.allotment import Allotment, Seat, allot
+from common.quota import account as accounts
+from common.quota import escrow
+from common.quota.account import Account, Admitted, Ask, Grant, Reservation
+from common.quota.escrow import Holding, MasterLedger, Report
+from master.grants.fair_share import Allotment, Seat, allot
 
 SEEDS = ("eu", "us")
 LIMITS = {"cpu": 12, "memory": 30}
@@ -45,7 +45,7 @@ class Seed:
     def publish(self) -> None:
         self.account = replace(self.account, sequence=self.account.sequence + 1)
         accounts.check(self.account)
-        self.reports.append(grants.report(self.account))
+        self.reports.append(escrow.report(self.account))
 
     def count(self, account: Account) -> Account:
         return accounts.count(account, EPOCH, "c1", total(self.objects), dict.fromkeys(self.objects, 0))
@@ -171,10 +171,10 @@ class Escrow(RuleBasedStateMachine):
         self._hear(name, self.seeds[name].reports[-1])
 
     def _hear(self, name: str, report: Report) -> None:
-        if not grants.supersedes(report, self.heard.get(name)):
+        if not escrow.supersedes(report, self.heard.get(name)):
             return
         self.heard[name] = report
-        holding = grants.absorb(self.ledger.seeds[name], report, self.ledger.incarnation)
+        holding = escrow.absorb(self.ledger.seeds[name], report, self.ledger.incarnation)
         self.ledger = replace(self.ledger, seeds={**self.ledger.seeds, name: holding})
         if all(known.learned for known in self.ledger.seeds.values()):
             self.ledger = replace(self.ledger, learning=False)
@@ -186,7 +186,7 @@ class Escrow(RuleBasedStateMachine):
         allotment = allot(LIMITS, seats, learning=self.ledger.learning)
         check(allotment, seats, self.ledger)
         raised = {
-            name: grants.raise_granted(self.ledger.seeds[name], more)
+            name: escrow.raise_granted(self.ledger.seeds[name], more)
             for name, more in allotment.grants.items()
             if self.ledger.seeds[name].learned
         }
@@ -196,7 +196,7 @@ class Escrow(RuleBasedStateMachine):
         for name in SEEDS:
             if name not in silent:
                 answered = self.asked.get(name, ("", 0))[1]
-                self.sent[name].append(grants.message(self.ledger, name, allotment.recalls.get(name, {}), answered))
+                self.sent[name].append(escrow.message(self.ledger, name, allotment.recalls.get(name, {}), answered))
 
     def _seat(self, name: str, reachable: bool) -> Seat:
         report, holding = self.heard.get(name), self.ledger.seeds[name]
@@ -204,7 +204,7 @@ class Escrow(RuleBasedStateMachine):
         life, number = self.asked.get(name, ("", 0))
         return Seat(
             seed=name,
-            held=grants.held(holding),
+            held=escrow.held(holding),
             use=accounts.resources.add(report.used, report.reserved) if report is not None else {},
             counted=report.used if report is not None else {},
             ask=report.ask if known and report is not None else Ask(),

@@ -5,8 +5,8 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common import resources
-from common.quantity import MAX_LENGTH, UNIT, Format, QuantityError, canonical, parse, render
+from common.quota import resources
+from common.quota.quantity import MAX_LENGTH, UNIT, Format, QuantityError, canonical, parse, render
 
 amounts = st.one_of(
     st.integers(-(10**36), 10**36),

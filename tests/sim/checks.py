@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from common import account as accounts
-from common import grants, quantity, resources, surge
-from common.account import Account, Grant, Reservation
-from common.grants import Holding, MasterLedger, Report
-from common.resources import ResourceList
-from seed.catalog import Quota
+from common.quota import account as accounts
+from common.quota import escrow, quantity, resources, surge
+from common.quota.account import Account, Grant, Reservation
+from common.quota.escrow import Holding, MasterLedger, Report
+from common.quota.resources import ResourceList
+from seed.cache.quotas import Quota
 from tests.sim.servers import name_of
 
 
@@ -156,7 +156,7 @@ class Truth:
         """The master has heard of all use: what came before its resource had a limit is beyond what its seed holds."""
         ledger = self.ledgers.get(uid)
         for seed, holding in ledger.seeds.items() if ledger is not None else ():
-            account, held = self.accounts.get((uid, seed)), grants.held(holding)
+            account, held = self.accounts.get((uid, seed)), escrow.held(holding)
             use, on_surge = use_of(account) if account is not None else {}, surge.beyond(held)
             if any(use.get(name, 0) > held.get(name, 0) + on_surge.get(name, 0) for name in self.limits[uid]):
                 return False
@@ -166,7 +166,7 @@ class Truth:
         """What is used beyond what its seed holds, though the limit has room for it, which another may hold idle."""
         ledger = self.ledgers[uid]
         uses = {seed: use_of(account) for (quota, seed), account in self.accounts.items() if quota == uid}
-        there = {seed: (uses.get(seed, {}), grants.held(holding)) for seed, holding in ledger.seeds.items()}
+        there = {seed: (uses.get(seed, {}), escrow.held(holding)) for seed, holding in ledger.seeds.items()}
         beyond = resources.total(resources.at_least_zero(resources.subtract(use, held)) for use, held in there.values())
         limits = surge.regular(self.limits[uid])
         past = resources.subtract(resources.total(use for use, _ in there.values()), limits)
@@ -452,7 +452,7 @@ class Truth:
         self.ledgers[uid] = after
         if self.clean.get(uid):
             limits = self.ceiling[uid]
-            for name, amount in grants.outstanding(after).items():
+            for name, amount in escrow.outstanding(after).items():
                 if amount > limits.get(name, amount):
                     raise self._broken(f"{amount} {name} of {uid} granted, the limit is {limits[name]}")
         for seed in after.seeds:
@@ -464,7 +464,7 @@ class Truth:
         holding, ceiling = after.seeds[seed], self.ceiling.get(uid, {})
         if holding.account in self.doubted or after.incarnation in self.doubted:
             return
-        granted, held = grants.outstanding(after), grants.held(holding)
+        granted, held = escrow.outstanding(after), escrow.held(holding)
         for name, amount in holding.granted.items():
             if amount == before.granted.get(name, 0) or granted[name] <= ceiling.get(name, granted[name]):
                 continue

@@ -7,20 +7,20 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from common import grants, resources
-from common.account import Grant
-from common.api import ResourceQuotaStatus, WireReport, grant_to_wire, report_to_wire
-from common.grants import MasterLedger, Report
-from common.kube.client import Cluster
-from common.kube.errors import ApiError
-from common.kube.lease import Lease, LeaseLost
-from common.kube.meta import ObjectMeta
-from common.resources import ResourceList
-from master import decision
-from master.decision import Decision, SeedFacts
-from master.objects import QuotaCopy
-from master.quota_state import Run, SeedAccount
-from seed.catalog import OutOfReach
+from common.api.types import ResourceQuotaStatus, WireReport, grant_to_wire, report_to_wire
+from common.kube.client.api_client import Cluster
+from common.kube.client.errors import ApiError
+from common.kube.client.meta import ObjectMeta
+from common.kube.controller.leader_election import Lease, LeaseLost
+from common.quota import escrow, resources
+from common.quota.account import Grant
+from common.quota.escrow import MasterLedger, Report
+from common.quota.resources import ResourceList
+from master.cache.objects import QuotaCopy
+from master.grants import planner
+from master.grants.planner import Decision, SeedFacts
+from master.quotas.state import Run, SeedAccount
+from seed.cache.quotas import OutOfReach
 from seed.ledger.store import ConflictError
 from tests.sim import servers
 from tests.sim.checks import with_surge
@@ -94,9 +94,9 @@ class Usage(dict[str, int]):
     def but(self, seed: str) -> dict[str, int]:
         """What the other seeds had said, and the surge under it; of one that has said nothing yet, what it holds."""
         said = {
-            fact.name: with_surge(resources.add(fact.report.used, fact.report.reserved), grants.held(holding))
-            if fact.report is not None and not grants.is_late(holding, fact.report)
-            else resources.at_least_zero(grants.held(holding))
+            fact.name: with_surge(resources.add(fact.report.used, fact.report.reserved), escrow.held(holding))
+            if fact.report is not None and not escrow.is_late(holding, fact.report)
+            else resources.at_least_zero(escrow.held(holding))
             for fact in self._facts
             if fact.name != seed and (holding := self._ledger.seeds.get(fact.name)) is not None
         }
@@ -348,8 +348,8 @@ class MasterReplica(Process):
         now = self.loop.time()
         before = memory.ledger
         if memory.known is not None:
-            if grants.went_back(before, memory.known):
-                before = decision.forgotten(before, self._token())
+            if escrow.went_back(before, memory.known):
+                before = planner.forgotten(before, self._token())
             else:
                 memory.known = None
         facts = [
@@ -358,7 +358,7 @@ class MasterReplica(Process):
             )
             for seed in {**self.seeds, **dict.fromkeys(before.seeds)}
         ]
-        decided = decision.decide(
+        decided = planner.decide(
             spec.limits, before, facts, cold=uid in term.doubtful, life=self._token(), now=int(now * 1000)
         )
         self._answer(memory, decided, now)
@@ -392,7 +392,7 @@ class MasterReplica(Process):
             )
         except (ApiError, ConflictError):
             assert memory.ledger is not None, "a decision begins with a ledger"
-            memory.known = memory.known or grants.certain(memory.ledger, ledger)
+            memory.known = memory.known or escrow.certain(memory.ledger, ledger)
             memory.ledger = None
             raise
         memory.ledger = ledger
@@ -401,10 +401,10 @@ class MasterReplica(Process):
         uid, api = spec.key.uid, self.api
         found = await self.network.call("load ledger", self, api, lambda: api.ledgers.get(uid), away("master"))
         if found is None:
-            seeds = {seed: grants.Holding(learned=not spec.noted) for seed in sorted(self.seeds)}
+            seeds = {seed: escrow.Holding(learned=not spec.noted) for seed in sorted(self.seeds)}
             ledger, version = MasterLedger(incarnation=self._token(), learning=bool(spec.noted), seeds=seeds), None
         elif spec.noted and found[0].incarnation != spec.noted:
-            ledger, version = decision.forgotten(found[0], self._token()), found[1]
+            ledger, version = planner.forgotten(found[0], self._token()), found[1]
         else:
             return cast("tuple[MasterLedger, int]", found)
         version = await self.network.call(
@@ -442,7 +442,7 @@ class MasterReplica(Process):
             heard = memory.heard.setdefault(seed, Heard())  # it may have been forgotten while the ledger was written
             seen, unbroken = heard.remembered
             recall = decided.recalls.get(seed, {})
-            grant = grants.message(ledger, seed, recall, heard.asked, seen, unbroken=unbroken)
+            grant = escrow.message(ledger, seed, recall, heard.asked, seen, unbroken=unbroken)
             memory.wanted[seed] = (grant, use, heard.out_of_reach, decided.learning, heard.draining, spec.version)
             self._publish(term, spec.key.name, seed)
 

@@ -20,27 +20,28 @@ from typing import Any
 
 import msgspec
 
-from common import account as accounts
-from common import grants, loans, resources, surge
-from common.account import Account, Ask, Grant, Reservation, Reserving
-from common.api import PROJECTS
-from common.grants import Holding, MasterLedger, Report
-from common.kube.lease import Lease, LeaseObject
-from master import allotment, decision
-from master.allotment import Allotment
-from master.demand import lacking
-from master.table import Table
-from seed import evidence, shortage, tending, verdict
-from seed.accounts import Accounts
-from seed.admission import Admission
-from seed.books import Books
-from seed.catalog import Catalog, Quota
-from seed.counting import Counting, _forgetting
+from common.api.types import PROJECTS
+from common.kube.controller.leader_election import Lease, LeaseObject
+from common.quota import account as accounts
+from common.quota import escrow, resources, surge, surge_loans
+from common.quota.account import Account, Ask, Grant, Reservation, Reserving
+from common.quota.escrow import Holding, MasterLedger, Report
+from master.grants import fair_share, planner
+from master.grants.demand import lacking
+from master.grants.fair_share import Allotment
+from master.grants.table import Table
+from seed.accounts import capacity, plan, reservation_gc
+from seed.accounts.capacity import Answer, Shortage
+from seed.accounts.controller import Accounts
+from seed.accounts.registry import Books
+from seed.accounts.usage_writer import Counting, _forgetting
+from seed.admission import denial
+from seed.admission.admitter import Admission
+from seed.cache.quotas import Catalog, Quota
 from seed.ledger import writer
 from seed.ledger.store import StoreUnavailableError
 from seed.ledger.writer import AccountWriter
-from seed.shortage import Answer, Shortage
-from seed.tally import Tally
+from seed.usage.machine_totals import Tally
 from tests.sim import scenes, schedule, servers
 from tests.sim.checks import Violation
 from tests.sim.master_side import MasterReplica
@@ -244,13 +245,13 @@ def cover_what_stands_on_surge(table: Table) -> None:
 def a_loan_never_ends(
     account: Account, epoch: int, source: str, used: Any, seen: Any, gone: Any, sizes: Any, present: Any
 ) -> Account:
-    return _on_surge(account, epoch, source, used, seen, gone, sizes, loans.of_source(account, source), _count)
+    return _on_surge(account, epoch, source, used, seen, gone, sizes, surge_loans.of_source(account, source), _count)
 
 
 def a_loan_waits_for_its_own_place(
     account: Account, epoch: int, source: str, used: Any, seen: Any, gone: Any, sizes: Any, present: Any
 ) -> Account:
-    stand = [uid for uid, kept in loans.of_source(account, source).items() if kept.replaces in present]
+    stand = [uid for uid, kept in surge_loans.of_source(account, source).items() if kept.replaces in present]
 
     def count(account: Account, epoch: int, source: str, used: Any, seen: Any, gone: Any) -> Account:
         ending = {uid: size for uid, size in sizes.items() if uid not in stand}
@@ -310,11 +311,11 @@ def blind_write(self: servers.Seed, key: servers.Key, account: Account, version:
     return _save(self, key, account, present.version if present else None)
 
 
-def age_of_the_first_claim(account: Account, known: evidence.FirstSeen, now: float) -> evidence.FirstSeen:
+def age_of_the_first_claim(account: Account, known: reservation_gc.FirstSeen, now: float) -> reservation_gc.FirstSeen:
     return {key: (kept, known[key][1] if key in known else now) for key, kept in account.reservations.items()}
 
 
-def known_by_its_value(account: Account, known: evidence.FirstSeen, now: float) -> evidence.FirstSeen:
+def known_by_its_value(account: Account, known: reservation_gc.FirstSeen, now: float) -> reservation_gc.FirstSeen:
     plain = {key: replace(kept, request="") for key, kept in account.reservations.items()}
     return {
         key: (kept, seen[1])
@@ -366,12 +367,12 @@ async def drop_early(self: Any, book: Any, quota: Any, account: Account) -> None
 
 
 def open_at_once(account: Account, grant: Grant, progress: Any, sources: Any, **_facts: object) -> Any:
-    return tending.Open(()), progress
+    return plan.Open(()), progress
 
 
 def open_without_a_list(account: Account, grant: Grant, progress: Any, sources: Any, **facts: Any) -> Any:
     step, after = _opening(account, grant, progress, sources, **facts)
-    return (tending.Open(()), after) if isinstance(step, tending.Open) else (step, after)
+    return (plan.Open(()), after) if isinstance(step, plan.Open) else (step, after)
 
 
 def open_without_the_window(*arguments: Any, window: float, **facts: Any) -> Any:
@@ -504,7 +505,7 @@ def grant_what_is_not_used(limits: Mapping[str, int], ledger: MasterLedger, seed
         if seat.ask.number > seat.answered and holdings[seat.seed].learned:
             room = resources.subtract(limits, resources.total(resources.only(one.use, limits) for one in decided.seats))
             if not resources.short(seat.ask.first, room):
-                holdings[seat.seed] = grants.raise_granted(holdings[seat.seed], seat.ask.first)
+                holdings[seat.seed] = escrow.raise_granted(holdings[seat.seed], seat.ask.first)
     return replace(decided, ledger=replace(decided.ledger, seeds=holdings))
 
 
@@ -551,7 +552,7 @@ def never_went_back(*_arguments: object) -> None:
 def absorb_blindly(holding: Holding, said: Report, ledger_incarnation: str) -> Holding:
     try:
         return _absorb(holding, said, ledger_incarnation)
-    except grants.LedgerWentBackError:
+    except escrow.LedgerWentBackError:
         return holding
 
 
@@ -578,11 +579,11 @@ _lend = Admission._lend
 _belongs = Counting._belongs
 _may_count = Accounts.may_count
 _quota_changed = Catalog._quota_changed
-_count_loans = loans.count
+_count_loans = surge_loans.count
 _refuses = Shortage.refuses
-_exceeded = verdict.exceeded
+_exceeded = denial.exceeded
 _load = AccountWriter._load
-_seats = decision._seats
+_seats = planner._seats
 _hold_back = accounts.hold_back
 _claim = Reserving.claim
 _apply = Tally.apply
@@ -591,16 +592,16 @@ _commit = AccountWriter._commit
 _save = servers.Seed.save
 _save_ledger = servers.Master.save
 _counted = Accounts.counted
-_opening = tending._opening
-_claimed = tending.claimed
+_opening = plan._opening
+_claimed = plan.claimed
 _join = Lease._join
 _look = Lease._look
-_allot = decision.allot
-_decide = decision.decide
-_take_up = decision._take_up
-_absorb = grants.absorb
-_check_shown = grants.check_shown
-_learn = grants._learn
+_allot = planner.allot
+_decide = planner.decide
+_take_up = planner._take_up
+_absorb = escrow.absorb
+_check_shown = escrow.check_shown
+_learn = escrow._learn
 
 ALL: tuple[Mutant, ...] = (
     Mutant("answer before the write", ((AccountWriter, "_commit", answer_before_the_write),)),
@@ -613,7 +614,7 @@ ALL: tuple[Mutant, ...] = (
     ),
     Mutant(
         "release without the in-flight window",
-        ((evidence, "overdue", lambda known, _window, _now: [(key, seen) for key, (seen, _) in known.items()]),),
+        ((reservation_gc, "overdue", lambda known, _window, _now: [(key, seen) for key, (seen, _) in known.items()]),),
         ("slow", "fast"),
     ),
     Mutant("no epoch check", ((accounts, "_check_epoch", lambda *_a: None),), ("sluggish", "deletes")),
@@ -661,13 +662,13 @@ ALL: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a repeat does not begin the window anew",
-        ((evidence, "watched", age_of_the_first_claim),),
+        ((reservation_gc, "watched", age_of_the_first_claim),),
         budget=200,
         scene=scenes.an_update_tried_again,
     ),
     Mutant(
         "a reservation is known by its value",
-        ((evidence, "watched", known_by_its_value),),
+        ((reservation_gc, "watched", known_by_its_value),),
         budget=200,
         scene=scenes.an_update_repeated_when_its_evidence_falls_due,
     ),
@@ -722,36 +723,36 @@ ALL: tuple[Mutant, ...] = (
     ),
     Mutant(
         "reopen without a recount",
-        ((tending, "_opening", open_without_a_list),),
+        ((plan, "_opening", open_without_a_list),),
         ("nothing",),
         200,
         scenes.a_lost_ledger,
     ),
-    Mutant("open at once", ((tending, "_opening", open_at_once),), ("nothing",), 200, scenes.a_lost_ledger),
+    Mutant("open at once", ((plan, "_opening", open_at_once),), ("nothing",), 200, scenes.a_lost_ledger),
     Mutant(
         "open a lost ledger without the window",
-        ((tending, "_opening", open_without_the_window),),
+        ((plan, "_opening", open_without_the_window),),
         ("nothing",),
         200,
         scenes.a_lost_ledger,
     ),
     Mutant(
         "a ledger in doubt opens without the window",
-        ((tending, "_opening", doubt_is_nothing),),
+        ((plan, "_opening", doubt_is_nothing),),
         (),
         400,
         scenes.a_restore_that_nobody_remembers,
     ),
     Mutant(
         "a cold start puts nothing in doubt",
-        ((tending, "claimed", claimed_without_doubt),),
+        ((plan, "claimed", claimed_without_doubt),),
         (),
         400,
         scenes.a_restore_that_nobody_remembers,
     ),
     Mutant(
         "what the master saw last proves a ledger whole",
-        ((tending, "_opening", a_break_is_nothing),),
+        ((plan, "_opening", a_break_is_nothing),),
         (),
         400,
         scenes.a_restore_to_what_the_master_saw_last,
@@ -776,22 +777,24 @@ ALL: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a cold leader does not fence",
-        ((tending, "claimed", lambda account, term, **_k: accounts.claim_epoch(account, term)),),
+        ((plan, "claimed", lambda account, term, **_k: accounts.claim_epoch(account, term)),),
         budget=200,
         scene=scenes.a_cold_start_from_a_backup,
     ),
     Mutant(
         "what the first leader did not claim was claimed",
-        ((tending, "claimed", claimed_whoever_led_first),),
+        ((plan, "claimed", claimed_whoever_led_first),),
         budget=200,
         scene=scenes.a_first_leader_who_claims_nothing,
     ),
-    Mutant("a loan is counted where there is no room", ((loans, "count", a_loan_is_counted_at_once),), ("rollouts",)),
-    Mutant("a loan never ends", ((loans, "count", a_loan_never_ends),), ("rollouts",)),
-    Mutant("a loan waits for its own place", ((loans, "count", a_loan_waits_for_its_own_place),), ("rollouts",)),
+    Mutant(
+        "a loan is counted where there is no room", ((surge_loans, "count", a_loan_is_counted_at_once),), ("rollouts",)
+    ),
+    Mutant("a loan never ends", ((surge_loans, "count", a_loan_never_ends),), ("rollouts",)),
+    Mutant("a loan waits for its own place", ((surge_loans, "count", a_loan_waits_for_its_own_place),), ("rollouts",)),
     Mutant(
         "the place that a rollout leaves is nobody's",
-        ((loans, "_kept_in_quota", lambda account, _key: account),),
+        ((surge_loans, "_kept_in_quota", lambda account, _key: account),),
         ("rollouts",),
         200,
         scenes.a_rollout_whose_older_goes_first,
@@ -821,14 +824,14 @@ ALL: tuple[Mutant, ...] = (
     ),
     Mutant(
         "what stands on surge is covered past the limit",
-        ((allotment, "cover", cover_what_stands_on_surge),),
+        ((fair_share, "cover", cover_what_stands_on_surge),),
         ("rollouts",),
         200,
         scenes.ledgers_lost_in_a_rollout,
     ),
     Mutant(
         "what stands on surge is not covered within the limit",
-        ((allotment, "cover_on_surge", lambda _table: None),),
+        ((fair_share, "cover_on_surge", lambda _table: None),),
         ("rollouts", "two_seeds"),
         400,
         scenes.ledgers_lost_in_a_rollout,
@@ -853,7 +856,7 @@ ALL: tuple[Mutant, ...] = (
         scene=scenes.a_cluster_that_the_leader_does_not_know,
     ),
     Mutant("two quotas without cancel", ((Admission, "_cancel", no_cancel),), ("nothing", "two_quotas")),
-    Mutant("an answer refuses for ever", ((shortage, "FRESH", 1e9),)),
+    Mutant("an answer refuses for ever", ((capacity, "FRESH", 1e9),)),
     Mutant(
         "what was deleted here still refuses",
         ((Shortage, "refuses", whatever_was_deleted_here),),
@@ -862,9 +865,9 @@ ALL: tuple[Mutant, ...] = (
         scenes.room_at_home_after_an_answer,
     ),
     Mutant("what others hold is refused", ((Shortage, "wait", what_is_free_here_alone),)),
-    Mutant("a refusal does not add up", ((verdict, "exceeded", a_refusal_without_the_other_seeds),)),
-    Mutant("a refusal says more than was asked for", ((verdict, "exceeded", a_refusal_of_more),)),
-    Mutant("what is held is shown as used", ((decision, "_seats", all_that_is_held_is_used),), ("two_seeds",)),
+    Mutant("a refusal does not add up", ((denial, "exceeded", a_refusal_without_the_other_seeds),)),
+    Mutant("a refusal says more than was asked for", ((denial, "exceeded", a_refusal_of_more),)),
+    Mutant("what is held is shown as used", ((planner, "_seats", all_that_is_held_is_used),), ("two_seeds",)),
     Mutant(
         "a lowered limit is obeyed when recalled",
         ((accounts, "free", obey_the_limit_when_told_to),),
@@ -905,36 +908,36 @@ ALL: tuple[Mutant, ...] = (
     Mutant("nobody asks the master", ((Shortage, "wait", never_asks),)),
     Mutant(
         "grant while learning",
-        ((decision, "allot", grant_while_learning),),
+        ((planner, "allot", grant_while_learning),),
         ("nothing", "two_seeds"),
         200,
         scenes.a_seed_away_while_the_master_is_restored,
     ),
-    Mutant("grant what is not used", ((decision, "decide", grant_what_is_not_used),)),
+    Mutant("grant what is not used", ((planner, "decide", grant_what_is_not_used),)),
     Mutant(
         "a cold master grants",
-        ((decision, "decide", warm_from_the_start),),
+        ((planner, "decide", warm_from_the_start),),
         ("nothing", "two_seeds"),
         200,
         scenes.a_seed_away_while_the_master_is_restored,
     ),
     Mutant(
         "absorb what another life returned",
-        ((grants, "absorb", absorb_from_any_life),),
+        ((escrow, "absorb", absorb_from_any_life),),
         ("two_seeds",),
         200,
         scenes.a_report_of_the_life_before,
     ),
     Mutant(
         "learn from a fence",
-        ((grants, "_learn", learn_from_a_fence),),
+        ((escrow, "_learn", learn_from_a_fence),),
         ("two_seeds",),
         300,
         scenes.an_answer_of_the_life_before,
     ),
     Mutant(
         "past the limit, what is idle is recalled",
-        ((decision, "_recalls", recall_what_is_idle),),
+        ((planner, "_recalls", recall_what_is_idle),),
         ("nothing", "two_seeds"),
         200,
         scenes.a_limit_lowered,
@@ -948,7 +951,7 @@ ALL: tuple[Mutant, ...] = (
     ),
     Mutant(
         "what is reserved is covered",
-        ((allotment, "cover", cover_what_is_reserved),),
+        ((fair_share, "cover", cover_what_is_reserved),),
         ("nothing",),
         200,
         scenes.updates_before_the_count,
@@ -960,25 +963,25 @@ ALL: tuple[Mutant, ...] = (
         200,
         scenes.a_standby_that_saw_nothing,
     ),
-    Mutant("what nobody admitted is not covered", ((allotment, "cover", lambda _table: None),), ("slip",)),
+    Mutant("what nobody admitted is not covered", ((fair_share, "cover", lambda _table: None),), ("slip",)),
     Mutant(
         "a late report covers",
-        ((grants, "is_late", lambda *_a: False),),
+        ((escrow, "is_late", lambda *_a: False),),
         ("two_seeds",),
         200,
         scenes.a_late_report,
     ),
-    Mutant("what is silent is freed", ((decision, "_take_up", free_what_is_silent),), ("cut",)),
+    Mutant("what is silent is freed", ((planner, "_take_up", free_what_is_silent),), ("cut",)),
     Mutant(
         "a master's ledger that went back is believed",
-        ((grants, "check_shown", never_went_back), (grants, "absorb", absorb_blindly)),
+        ((escrow, "check_shown", never_went_back), (escrow, "absorb", absorb_blindly)),
         ("nothing", "two_seeds"),
         200,
         scenes.a_restored_master,
     ),
     Mutant(
         "what another life of the ledger has shown is nothing",
-        ((grants, "check_shown", what_another_life_showed_is_nothing),),
+        ((escrow, "check_shown", what_another_life_showed_is_nothing),),
         ("nothing", "two_seeds"),
         400,
         scenes.a_ledger_of_an_earlier_life,

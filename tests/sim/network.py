@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
-from common.kube.errors import ApiError
+from common.kube.client.errors import ApiError
 from seed.ledger.store import ConflictError
 from tests.sim.loop import Clock, Loop
 

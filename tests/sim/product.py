@@ -9,17 +9,17 @@ from functools import cache
 from itertools import count
 from types import SimpleNamespace
 
-import common.kube.lease
-import common.quantity
-import common.resources
-import seed.accounts
-import seed.catalog
-import seed.counting
-import seed.evidence
+import common.kube.controller.leader_election
+import common.quota.quantity
+import common.quota.resources
+import seed.accounts.controller
+import seed.accounts.reservation_gc
+import seed.accounts.usage_writer
+import seed.admission.denial
+import seed.cache.quotas
 import seed.ledger.tenure
 import seed.ledger.writer
-import seed.verdict
-from seed.shortage import Shortage
+from seed.accounts.capacity import Shortage
 
 
 def _now() -> float:
@@ -37,19 +37,19 @@ _time = SimpleNamespace(monotonic=_now)
 _secrets = SimpleNamespace(token_hex=lambda _bytes: _source[0]())
 _writes = count()
 _REPLACED = (
-    (common.kube.lease, "_timestamp", lambda _after: str(next(_writes))),
-    (common.quantity, "parse", cache(common.quantity.parse)),  # the same few amounts again and again
+    (common.kube.controller.leader_election, "_timestamp", lambda _after: str(next(_writes))),
+    (common.quota.quantity, "parse", cache(common.quota.quantity.parse)),  # the same few amounts again and again
     (asyncio.tasks._all_tasks, "add", bool),  # nobody asks which there are
-    (common.resources, "_render", cache(common.resources._render)),
-    (seed.accounts, "time", _time),
-    (seed.catalog, "parse_quota", lambda copy: copy.quota),  # each copy was parsed when it was written
-    (seed.accounts, "secrets", _secrets),
-    (seed.counting, "time", _time),
-    (seed.evidence, "MOST_UNSEEN", 3),  # quotas are small
+    (common.quota.resources, "_render", cache(common.quota.resources._render)),
+    (seed.accounts.controller, "time", _time),
+    (seed.cache.quotas, "parse_quota", lambda copy: copy.quota),  # each copy was parsed when it was written
+    (seed.accounts.controller, "secrets", _secrets),
+    (seed.accounts.usage_writer, "time", _time),
+    (seed.accounts.reservation_gc, "MOST_UNSEEN", 3),  # quotas are small
     (seed.ledger.tenure, "secrets", _secrets),
     (seed.ledger.writer, "time", _time),
     (seed.ledger.writer, "secrets", _secrets),
-    (seed.verdict, "decision_id", _token),
+    (seed.admission.denial, "decision_id", _token),
 )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from common import surge
+from common.quota import surge
 from tests.sim.checks import Thing
 from tests.sim.servers import Source, name_of, uid_of
 from tests.sim.world import RESTORE_TAKES, SIZES, UNIT, Site, World

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 
 import msgspec
 
-from common import account as accounts
-from common import grants, resources, surge
-from common.account import Account, Reservation
-from common.grants import Report
-from common.resources import ResourceList
+from common.quota import account as accounts
+from common.quota import escrow, resources, surge
+from common.quota.account import Account, Reservation
+from common.quota.escrow import Report
+from common.quota.resources import ResourceList
 from seed.ledger.store import Stored
 from tests.sim import faults, product
 from tests.sim.master_side import MasterReplica
@@ -781,7 +781,7 @@ def unfinished(world: World) -> str:
             there = world.there(site, copy.subject, without=lent)
             if counted != there:
                 return f"{site.name} counts {counted} in {name}, there is {there}"
-            said = grants.report(account)
+            said = escrow.report(account)
             if copy.report is None or (copy.report.used, copy.report.reserved) != (said.used, said.reserved):
                 return f"the master was not told what {site.name} uses of {name}"
             for master in world.masters:

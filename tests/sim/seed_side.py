@@ -10,8 +10,7 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from common.account import Account, StaleEpochError
-from common.api import (
+from common.api.types import (
     PROJECTS,
     RESOURCE_QUOTAS,
     Project,
@@ -20,23 +19,24 @@ from common.api import (
     UserClusterSpec,
     report_from_wire,
 )
-from common.grants import Report
-from common.kube.client import Cluster
-from common.kube.errors import ApiError, NotFound
-from common.kube.lease import Lease, LeaseLost, Term
-from common.kube.meta import ObjectMeta
-from common.kube.reflector import Change, Reflector, moment
-from common.resources import ResourceList
-from seed.accounts import Accounts
-from seed.admission import Admission, Request
-from seed.books import Books
-from seed.catalog import Catalog, Quota, project_of_key
-from seed.counting import Counting
+from common.kube.client.api_client import Cluster
+from common.kube.client.errors import ApiError, NotFound
+from common.kube.client.meta import ObjectMeta
+from common.kube.controller.leader_election import Lease, LeaseLost, Term
+from common.kube.controller.reflector import Change, Reflector, moment
+from common.quota.account import Account, StaleEpochError
+from common.quota.escrow import Report
+from common.quota.resources import ResourceList
+from seed.accounts.controller import Accounts
+from seed.accounts.registry import Books
+from seed.accounts.usage_writer import Counting
+from seed.admission.admitter import Admission, Request
+from seed.admission.denial import Refusal
+from seed.cache.quotas import Catalog, Quota, project_of_key
 from seed.ledger.store import Key, Store, Stored, StoreUnavailableError
-from seed.source import ListToken, Problem
-from seed.source import Source as RealSource
-from seed.tally import Tally
-from seed.verdict import Refusal
+from seed.usage.machine_totals import Tally
+from seed.usage.user_cluster import ListToken, Problem
+from seed.usage.user_cluster import Source as RealSource
 from tests.sim import servers
 from tests.sim.loop import Loop
 from tests.sim.network import Network, Process

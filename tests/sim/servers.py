@@ -7,16 +7,16 @@ from typing import Any
 
 import msgspec
 
-from common import surge
-from common.account import Account, Grant
-from common.api import RELEASED_ANNOTATION, UID_LABEL
-from common.grants import MasterLedger, Report
-from common.kube.errors import AlreadyExists, Conflict, NotFound, Unavailable
-from common.kube.lease import LeaseObject
-from common.kube.meta import Object
-from common.kube.meta import ObjectMeta as Meta
-from common.resources import ResourceList
-from seed.catalog import OutOfReach, Quota
+from common.api.types import RELEASED_ANNOTATION, UID_LABEL
+from common.kube.client.errors import AlreadyExists, Conflict, NotFound, Unavailable
+from common.kube.client.meta import Object
+from common.kube.client.meta import ObjectMeta as Meta
+from common.kube.controller.leader_election import LeaseObject
+from common.quota import surge
+from common.quota.account import Account, Grant
+from common.quota.escrow import MasterLedger, Report
+from common.quota.resources import ResourceList
+from seed.cache.quotas import OutOfReach, Quota
 from seed.ledger.store import ConflictError, Key, Stored
 from seed.ledger.tenure import new_life
 
@@ -136,7 +136,7 @@ class Copy(msgspec.Struct, frozen=True):
 
 
 class QuotaObject(Object, frozen=True, kw_only=True):
-    """As a seed's programs see it. `quota` is what `seed.catalog.parse_quota` would make of it."""
+    """As a seed's programs see it. `quota` is what `seed.cache.quotas.parse_quota` would make of it."""
 
     quota: Quota
 
@@ -282,8 +282,8 @@ class Seed:
 
 
 class Spec(msgspec.Struct, frozen=True):
-    """A quota as the admin wrote it, its surge among the limits (common/surge.py). `noted` is the annotation that names
-    the life of its ledger."""
+    """A quota as the admin wrote it, its surge among the limits (common/quota/surge.py). `noted` is the annotation
+    that names the life of its ledger."""
 
     key: Key
     subject: str

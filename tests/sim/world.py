@@ -11,10 +11,8 @@ from typing import Any
 
 import msgspec
 
-from common import grants, resources, surge
-from common.account import Account, Grant, Reservation
-from common.grants import Holding, MasterLedger, Report
-from common.kube.lease import (
+from common.kube.client.meta import ObjectMeta as KubeMeta
+from common.kube.controller.leader_election import (
     SETTLED_ANNOTATION,
     SINCE_ANNOTATION,
     WRITES_ANNOTATION,
@@ -22,12 +20,14 @@ from common.kube.lease import (
     LeaseObject,
     LeaseSpec,
 )
-from common.kube.meta import ObjectMeta as KubeMeta
-from common.resources import ResourceList
-from seed.admission import Request
-from seed.catalog import Quota
+from common.quota import escrow, resources, surge
+from common.quota.account import Account, Grant, Reservation
+from common.quota.escrow import Holding, MasterLedger, Report
+from common.quota.resources import ResourceList
+from seed.admission.admitter import Request
+from seed.admission.denial import Refusal
+from seed.cache.quotas import Quota
 from seed.ledger.store import Key, Stored
-from seed.verdict import Refusal
 from tests.sim import faults, servers
 from tests.sim.checks import Thing, Told, Truth, Violation, Wish
 from tests.sim.loop import Loop
@@ -166,7 +166,7 @@ class World:
                 grant = Grant(incarnation=life, account=account.incarnation, granted=granted)
                 site.api.save(spec.key, account, None)
                 copy = Copy(spec.key, self.token(), spec.subject, spec.limits, spec.version, grant, spec.version)
-                site.api.write_copy(msgspec.structs.replace(copy, report=grants.report(account)))
+                site.api.write_copy(msgspec.structs.replace(copy, report=escrow.report(account)))
                 for project, organization in self.master.projects.items():
                     site.api.write_project(project, organization)
             self.master.save(spec.key.uid, MasterLedger(incarnation=life, seeds=holdings), None)

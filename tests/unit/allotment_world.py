@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from common import account as accounts
-from common import grants, resources
-from common.account import Account, Admitted, Ask, Grant, Reservation
-from common.grants import Holding, MasterLedger, Report
-from common.resources import ResourceList
-from master.allotment import Allotment, Seat, allot
-from master.demand import Demand, learn
+from common.quota import account as accounts
+from common.quota import escrow, resources
+from common.quota.account import Account, Admitted, Ask, Grant, Reservation
+from common.quota.escrow import Holding, MasterLedger, Report
+from common.quota.resources import ResourceList
+from master.grants.demand import Demand, learn
+from master.grants.fair_share import Allotment, Seat, allot
 
 PATIENCE = 2_600  # milliseconds that a webhook call waits
 PAUSE = 50  # ... before an answer that brought nothing is followed by another ask
@@ -96,7 +96,7 @@ class World:
 
     @property
     def pool(self) -> dict[str, int]:
-        return resources.subtract(self.limits, grants.outstanding(self.ledger))
+        return resources.subtract(self.limits, escrow.outstanding(self.ledger))
 
     # Time --------------------------------------------------------------------------------------------------------
 
@@ -193,11 +193,11 @@ class World:
     def _publish(self, seed: SeedSide) -> None:
         if seed.heard is not None:  # what is recalled is given back also when it becomes idle only later
             seed.account = accounts.obey(seed.account, seed.heard.grant)
-        said = grants.report(seed.account)
+        said = escrow.report(seed.account)
         if seed.said is None or replace(said, sequence=seed.said.sequence) != seed.said:
             seed.account = replace(seed.account, sequence=seed.account.sequence + 1)
             accounts.check(seed.account)
-            seed.said = said = grants.report(seed.account)
+            seed.said = said = escrow.report(seed.account)
             self._send(seed, lambda: self._hear(seed.name, said))
 
     def _obey(self, seed: SeedSide, message: Message) -> None:
@@ -221,9 +221,9 @@ class World:
 
     def _hear(self, name: str, said: Report) -> None:
         known = self.known[name]
-        if grants.supersedes(said, known.report):
+        if escrow.supersedes(said, known.report):
             known.report = said
-            holding = grants.absorb(self.ledger.seeds[name], said, "m")
+            holding = escrow.absorb(self.ledger.seeds[name], said, "m")
             self.ledger = replace(self.ledger, seeds={**self.ledger.seeds, name: holding})
             self.decide()
 
@@ -231,7 +231,7 @@ class World:
         seats = [self._seat(name, known) for name, known in self.known.items()]
         decided = allot(self.limits, seats, now=self.now)
         self.on_decision(seats, decided)
-        raised = {name: grants.raise_granted(self.ledger.seeds[name], more) for name, more in decided.grants.items()}
+        raised = {name: escrow.raise_granted(self.ledger.seeds[name], more) for name, more in decided.grants.items()}
         self.ledger = replace(self.ledger, seeds={**self.ledger.seeds, **raised})
         used = resources.total(seat.use for seat in seats)
         for name, number in {**decided.answered, **decided.draining}.items():
@@ -254,7 +254,7 @@ class World:
 
     def _seat(self, name: str, known: Remembered) -> Seat:
         seed, said = self.seeds[name], known.report
-        held = grants.held(self.ledger.seeds[name])
+        held = escrow.held(self.ledger.seeds[name])
         use = resources.add(said.used, said.reserved) if said is not None else {}
         ask = said.ask if said is not None else Ask()
         known.demand = learn(
@@ -279,7 +279,7 @@ class World:
     def _show(self, name: str, recall: ResourceList, used: Mapping[str, int]) -> None:
         """What the seed waits for. That a recall is over, or use elsewhere, is no reason for a message."""
         seed, known = self.seeds[name], self.known[name]
-        grant = grants.message(self.ledger, name, recall, known.answered)
+        grant = escrow.message(self.ledger, name, recall, known.answered)
         before = known.shown.grant if known.shown is not None else Grant(incarnation="m", account=name)
         if seed.away or (
             (grant.granted, grant.answered) == (before.granted, before.answered)

@@ -10,8 +10,8 @@ from typing import Any
 
 from aiohttp import web
 
-from common.kube.client import Cluster
-from common.kube.kubeconfig import Access
+from common.kube.client.api_client import Cluster
+from common.kube.client.kubeconfig import Access
 
 PATIENCE = 30.0  # seconds, where a test waits for something and does not measure how long that takes
 TICK = 0.01

@@ -15,7 +15,7 @@ from aiohttp import web
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from devcluster.certificates import serving
-from seed.flavours.transport import Transport
+from seed.instance_types.http_client import Transport
 from seed.machines.machine_controller import Machine
 from seed.providers.flavour import Catalogue, Cloud, Flavour, Lookup, Query, Session, Settings, SignIn
 from seed.providers.size import Footprint

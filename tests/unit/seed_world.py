@@ -10,21 +10,21 @@ from typing import cast
 
 import msgspec
 
-from common import resources
-from common.account import Account
-from common.api import RELEASED_ANNOTATION, UID_LABEL, Project, ResourceQuota, UserCluster, WireGrant
-from common.kube.client import Cluster
-from common.kube.reflector import Change
-from seed import observed
-from seed.admission import Admission
-from seed.books import Book, Books
-from seed.catalog import Catalog
-from seed.flavours.cache import FlavourCache
-from seed.flavours.settings import SettingsReader
-from seed.flavours.transport import Transport
+from common.api.types import RELEASED_ANNOTATION, UID_LABEL, Project, ResourceQuota, UserCluster, WireGrant
+from common.kube.client.api_client import Cluster
+from common.kube.controller.reflector import Change
+from common.quota import resources
+from common.quota.account import Account
+from seed import metrics
+from seed.accounts.registry import Book, Books
+from seed.admission.admitter import Admission
+from seed.cache.quotas import Catalog
+from seed.instance_types.cache import FlavourCache
+from seed.instance_types.http_client import Transport
+from seed.instance_types.settings import SettingsReader
 from seed.ledger.memory import MemoryStore
-from seed.sizing import Sizing
-from seed.webhook_token import seal
+from seed.registration.token import seal
+from seed.sizing.sizer import Sizing
 
 PROJECT = "alpha"
 ORGANIZATION = "acme"
@@ -42,9 +42,7 @@ def nanos(text: str) -> dict[str, int]:
 
 def sizing(transport: Transport | None = None) -> Sizing:
     """Without a seed to read Secrets from; stamps are sealed with a key of its own."""
-    cache = FlavourCache(
-        transport or Transport(), on_lookup=observed.flavour_lookup, on_fetch=observed.provider_request
-    )
+    cache = FlavourCache(transport or Transport(), on_lookup=metrics.flavour_lookup, on_fetch=metrics.provider_request)
     settings = SettingsReader(cast(Cluster, None), environment={})
 
     def sealed(text: bytes) -> str:

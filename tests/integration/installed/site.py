@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import aiohttp
 
-from common import resources
+from common.quota import resources
 from devcluster import install, load, manifests
 from devcluster.install import API, GROUP_PATH, NAMESPACE, Installation
 from devcluster.load import Size, Tenant, machine

@@ -7,7 +7,7 @@ import base64
 
 import pytest
 
-from common.metrics import build_version
+from common.runtime.metrics import build_version
 from devcluster.install import MASTER_USER, NAMESPACE, SEED_USER
 from devcluster.load import Outcome, fill, machine
 from tests.integration.installed.site import (

@@ -13,12 +13,12 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from common.api import DEFAULT_LABEL
-from common.kube.client import Cluster
-from common.kube.reflector import Reflector
+from common.api.types import DEFAULT_LABEL
+from common.kube.client.api_client import Cluster
+from common.kube.controller.reflector import Reflector
 from devcluster.install import API, named
 from devcluster.load import Size, machine
-from master.objects import MASTER_QUOTAS, QUOTA_COPIES
+from master.cache.objects import MASTER_QUOTAS, QUOTA_COPIES
 from tests.integration.installed.site import MACHINES, Answer, Json, Site, until
 
 pytestmark = pytest.mark.integration

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from common import resources
+from common.quota import resources
 from devcluster.load import Attempt, Outcome, Size, fill, machine, storm, unjustified
 from devcluster.observe import Overshoot
 from tests.integration.installed.site import MACHINES, NAMESPACE, QUOTA, SMALL, Answer, Json, Site, cpus, until

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from common import resources
+from common.quota import resources
 from devcluster.load import Size, machine
 from tests.integration.installed.site import (
     API,

@@ -1,0 +1,301 @@
+"""From a kubeconfig or a pod's service account to what a connection needs: a server, a TLS context, a header."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import ssl
+import tempfile
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import yaml
+
+SERVICE_TOKEN_FILENAME = "/var/run/secrets/kubernetes.io/serviceaccount/token"  # noqa: S105 (a path)
+SERVICE_CERT_FILENAME = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
+
+MAX_KUBECONFIG = 256 * 1024  # characters; PyYAML reads about 100 KiB in a second
+
+# Whoever may write a Secret must not thereby read our files, run our programs or switch verification off.
+_REFUSED_IN_TEXT = {
+    "cluster": ("certificate-authority", "insecure-skip-tls-verify"),
+    "user": ("exec", "auth-provider", "client-certificate", "client-key", "tokenFile"),
+}
+# Not known here; to ignore them would mean another road or another identity than the file says.
+_UNSUPPORTED = {
+    "cluster": ("proxy-url",),
+    "user": ("as", "as-uid", "as-groups", "as-user-extra"),
+}
+
+
+class InvalidKubeconfig(ValueError):
+    """A kubeconfig that cannot or must not be used. The message says what is wrong and holds no credential."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How to reach one API server, and who we are there.
+
+    `refresh` gives the present Authorization header where credentials expire; it raises InvalidKubeconfig.
+    """
+
+    server: str
+    tls: ssl.SSLContext | None = None
+    tls_server_name: str | None = None
+    authorization: str | None = field(default=None, repr=False)
+    refresh: Callable[[], Awaitable[str | None]] | None = field(default=None, repr=False)
+
+
+async def from_text(text: str, context: str | None = None) -> Access:
+    """Reads a kubeconfig that came from elsewhere, such as a Secret: everything inline, TLS verified.
+
+    Raises InvalidKubeconfig; also for exec plugins, auth providers, file paths and insecure-skip-tls-verify.
+    """
+    return await asyncio.to_thread(_static_access, text, context, None)
+
+
+async def from_file(path: Path, context: str | None = None) -> Access:
+    """Reads the operator's own kubeconfig: file paths, exec plugins, auth providers. Raises InvalidKubeconfig."""
+    try:
+        text = await asyncio.to_thread(path.read_text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidKubeconfig(f"kubeconfig file cannot be read: {_why(error)}") from None
+    cluster, user = await asyncio.to_thread(_select, text, context)
+    if "exec" in user or "auth-provider" in user:
+        return await _plugin_access(cluster, user, path.parent)
+    return await asyncio.to_thread(_static_access, text, context, path.parent)
+
+
+async def in_cluster() -> Access:
+    """Reads the pod's service account. Raises InvalidKubeconfig outside a pod."""
+    return await asyncio.to_thread(_service_account_access)
+
+
+def _service_account_access() -> Access:
+    host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT")
+    if not host or not port:
+        raise InvalidKubeconfig("service account cannot be used: Service host/port is not set")
+
+    def token() -> str:
+        return _header(f"Bearer {_service_account_file(SERVICE_TOKEN_FILENAME).decode(errors='replace')}")
+
+    async def refresh() -> str | None:
+        return await asyncio.to_thread(token)
+
+    return Access(
+        server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
+        tls=_tls(_service_account_file(SERVICE_CERT_FILENAME)),
+        authorization=token(),
+        refresh=refresh,
+    )
+
+
+def _service_account_file(path: str) -> bytes:
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise InvalidKubeconfig(f"service account cannot be used: {_why(error)}") from None
+    if not content.strip():
+        raise InvalidKubeconfig(f"service account cannot be used: its {Path(path).name} is empty")
+    return content
+
+
+def _static_access(text: str, context: str | None, base: Path | None) -> Access:
+    """`base` is the folder that file paths are relative to; None where nothing outside the text may be used."""
+    cluster, user = _select(text, context)
+    if base is None:
+        for what, entry in (("cluster", cluster), ("user", user)):
+            for name in _REFUSED_IN_TEXT[what]:
+                if entry.get(name):
+                    raise InvalidKubeconfig(f"{what} uses {name}, which is not allowed here: put the data inline")
+    server = _server(cluster, allow_http=base is not None)
+    certificate = _data(user, "client-certificate", base)
+    key = _data(user, "client-key", base)
+    authorization = _authorization(user, base)
+    if base is None and authorization is None and certificate is None:
+        raise InvalidKubeconfig("user has no credentials: set token, or client-certificate-data and client-key-data")
+
+    async def refresh() -> str | None:
+        return await asyncio.to_thread(_authorization, user, base)
+
+    return Access(
+        server=server,
+        tls=_cluster_tls(cluster, base, certificate, key) if server.startswith("https:") else None,
+        tls_server_name=_optional_text(cluster, "tls-server-name", "cluster"),
+        authorization=authorization,
+        refresh=refresh if "tokenFile" in user and "token" not in user else None,
+    )
+
+
+async def _plugin_access(cluster: Mapping[str, object], user: Mapping[str, object], base: Path) -> Access:
+    from common.kube.client.exec_credentials import Plugin, PluginError  # noqa: PLC0415 (loads kubernetes_asyncio, which few need)
+
+    server = _server(cluster, allow_http=False)
+    plugin = Plugin(server, user, base)
+
+    async def authenticate() -> str | None:
+        try:
+            token = await plugin.authenticate()
+        except PluginError as error:
+            raise InvalidKubeconfig(f"user's credential plugin {error}") from None
+        return None if token is None else _header(token)
+
+    authorization = await authenticate()
+    certificate, key = plugin.take_certificates()
+    return Access(
+        server=server,
+        tls=await asyncio.to_thread(_cluster_tls, cluster, base, certificate, key),
+        tls_server_name=_optional_text(cluster, "tls-server-name", "cluster"),
+        authorization=authorization,
+        refresh=authenticate,
+    )
+
+
+def _select(text: str, context: str | None) -> tuple[Mapping[str, object], Mapping[str, object]]:
+    """The cluster and the user that the context names."""
+    if len(text) > MAX_KUBECONFIG:
+        raise InvalidKubeconfig(f"kubeconfig is longer than {MAX_KUBECONFIG} characters")
+    try:
+        config: object = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        # PyYAML quotes the text around the problem, and that may be a token
+        mark = getattr(error, "problem_mark", None)
+        where = f" (line {mark.line + 1})" if mark is not None else ""
+        raise InvalidKubeconfig(f"kubeconfig is not valid YAML{where}") from None
+    if not isinstance(config, Mapping):
+        raise InvalidKubeconfig("kubeconfig is not a YAML mapping")
+    chosen = context if context is not None else config.get("current-context")
+    if not isinstance(chosen, str) or not chosen:
+        raise InvalidKubeconfig("kubeconfig has no current-context")
+    entry = _entry(config, "contexts", chosen, "context")
+    cluster_name, user_name = entry.get("cluster"), entry.get("user")
+    if not isinstance(cluster_name, str) or not cluster_name:
+        raise InvalidKubeconfig(f"context {chosen!r} names no cluster")
+    cluster = _entry(config, "clusters", cluster_name, "cluster")
+    user = _entry(config, "users", user_name, "user") if isinstance(user_name, str) and user_name else {}
+    for what, found in (("cluster", cluster), ("user", user)):
+        for name in _UNSUPPORTED[what]:
+            if found.get(name):
+                raise InvalidKubeconfig(f"{what} uses {name}, which is not supported")
+    return cluster, user
+
+
+def _entry(config: Mapping[object, object], section: str, name: str, what: str) -> Mapping[str, object]:
+    entries = config.get(section)
+    if not isinstance(entries, list):
+        raise InvalidKubeconfig(f"kubeconfig has no list of {section}")
+    for entry in entries:
+        if isinstance(entry, Mapping) and entry.get("name") == name:
+            found = entry.get(what)
+            if not isinstance(found, Mapping):
+                raise InvalidKubeconfig(f"entry {name!r} of {section} has no {what}")
+            return found
+    raise InvalidKubeconfig(f"{section} has no entry {name!r}")
+
+
+def _server(cluster: Mapping[str, object], *, allow_http: bool) -> str:
+    server = cluster.get("server")
+    if not isinstance(server, str) or not server:
+        raise InvalidKubeconfig("cluster has no server")
+    try:
+        parts = urlsplit(server)
+        valid = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        valid = False
+    if not valid or parts.query or parts.fragment or not server.isascii() or any(c.isspace() for c in server):
+        raise InvalidKubeconfig("cluster's server is not a valid URL")
+    if parts.username is not None or parts.password is not None:
+        raise InvalidKubeconfig("cluster's server holds a user name or password")
+    if parts.scheme != "https" and not (allow_http and parts.scheme == "http"):
+        raise InvalidKubeconfig("cluster's server is not an https:// URL")
+    return server.rstrip("/")
+
+
+def _optional_text(entry: Mapping[str, object], name: str, what: str) -> str | None:
+    value = entry.get(name)
+    if value is None or value == "":
+        return None
+    if not isinstance(value, str):
+        raise InvalidKubeconfig(f"{what}'s {name} is not a string")
+    return value
+
+
+def _data(entry: Mapping[str, object], name: str, base: Path | None) -> bytes | None:
+    """The bytes of NAME-data, or of the file that NAME points to where files are allowed."""
+    inline = _optional_text(entry, f"{name}-data", "kubeconfig")
+    if inline is not None:
+        try:
+            return base64.b64decode("".join(inline.split()), validate=True)
+        except ValueError:
+            raise InvalidKubeconfig(f"{name}-data is not valid base64") from None
+    path = _optional_text(entry, name, "kubeconfig")
+    return None if path is None or base is None else _read(base / path, name)
+
+
+def _read(path: Path, name: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InvalidKubeconfig(f"file of {name} cannot be read: {_why(error)}") from None
+
+
+def _authorization(user: Mapping[str, object], base: Path | None) -> str | None:
+    token = _optional_text(user, "token", "user")
+    path = _optional_text(user, "tokenFile", "user")
+    if token is None and path is not None and base is not None:
+        token = _read(base / path, "tokenFile").decode(errors="replace")
+    if token is not None:
+        return _header(f"Bearer {token}")
+    name, password = _optional_text(user, "username", "user"), _optional_text(user, "password", "user")
+    if name is not None and password is not None:
+        return "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()
+    return None
+
+
+def _header(value: str) -> str:
+    value = value.strip()
+    if not (value.isascii() and value.isprintable()):
+        raise InvalidKubeconfig("user's token has characters that an HTTP header cannot carry")
+    return value
+
+
+def _cluster_tls(
+    cluster: Mapping[str, object], base: Path | None, certificate: bytes | None, key: bytes | None
+) -> ssl.SSLContext:
+    tls = _tls(_data(cluster, "certificate-authority", base), certificate, key)
+    if base is not None and cluster.get("insecure-skip-tls-verify") is True:
+        tls.check_hostname = False
+        tls.verify_mode = ssl.CERT_NONE
+    return tls
+
+
+def _tls(authority: bytes | None, certificate: bytes | None = None, key: bytes | None = None) -> ssl.SSLContext:
+    """A verifying context; the system's authorities where none is given."""
+    try:
+        tls = ssl.create_default_context(cadata=None if authority is None else authority.decode("ascii"))
+    except (ssl.SSLError, ValueError):
+        raise InvalidKubeconfig("certificate-authority-data holds no usable PEM certificate") from None
+    if certificate is None and key is None:
+        return tls
+    if certificate is None or key is None:
+        raise InvalidKubeconfig("user has only one of client-certificate-data and client-key-data")
+    # OpenSSL reads these from files only
+    with tempfile.TemporaryDirectory(prefix="kube-") as folder:
+        paths = [Path(folder, "certificate"), Path(folder, "key")]
+        for path, content in zip(paths, (certificate, key), strict=True):
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(content)
+        try:
+            tls.load_cert_chain(paths[0], paths[1], password=lambda: "")  # never ask on a terminal
+        except (ssl.SSLError, ValueError) as error:
+            reason = getattr(error, "reason", None) or type(error).__name__
+            raise InvalidKubeconfig(f"client certificate and key cannot be used together: {reason}") from None
+    return tls
+
+
+def _why(error: Exception) -> str:
+    """An OSError without its path: a message may travel into a condition that others read."""
+    return (error.strerror if isinstance(error, OSError) else str(error)) or type(error).__name__

@@ -1,0 +1,177 @@
+"""Kinds of objects: where they are served, and how their JSON becomes narrow structs. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from common.kube.client.errors import Malformed
+from common.kube.client.meta import Object, ObjectMeta
+
+T = TypeVar("T", bound=Object)
+
+_encoder = msgspec.json.Encoder()
+
+
+class ListMeta(msgspec.Struct, rename="camel"):
+    resource_version: str = ""
+    continue_: str = msgspec.field(default="", name="continue")
+
+
+U = TypeVar("U")
+
+
+class Page(msgspec.Struct, Generic[U]):
+    metadata: ListMeta
+    items: list[U] | None = None
+
+
+class Event(msgspec.Struct, Generic[U]):
+    type: str
+    object: U
+
+
+class _MetaOnly(msgspec.Struct):
+    metadata: ObjectMeta
+
+
+class _AnyPage(Page[msgspec.Raw]):
+    pass
+
+
+class _AnyEvent(Event[msgspec.Raw]):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """An object that does not fit its type. `uid` and `key` are empty where not even its metadata could be read."""
+
+    key: str
+    uid: str
+    resource_version: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Listing(Generic[T]):
+    """A consistent list: everything as it was at `resource_version`, without the objects in `broken`."""
+
+    items: list[T]
+    resource_version: str
+    broken: list[Broken] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent(Generic[T]):
+    """`type` is ADDED, MODIFIED, DELETED or BOOKMARK.
+
+    `object` is None for a bookmark and for a malformed object; the latter is described by `broken`.
+    """
+
+    type: str
+    resource_version: str
+    object: T | None = None
+    broken: Broken | None = None
+
+
+@dataclass(frozen=True)
+class Resource(Generic[T]):
+    """A kind of object, where it is served, and the struct it is read as."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool
+    type: type[T]
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str | None = None, name: str | None = None, subresource: str = "") -> str:
+        """The URL path. No namespace means all namespaces. Raises ValueError for names that would change the path."""
+        root = f"/apis/{self.api_version}" if self.group else f"/api/{self.version}"
+        return _path(root, self.plural, namespace or "", name, subresource)
+
+    @cached_property
+    def object_decoder(self) -> msgspec.json.Decoder[T]:
+        return msgspec.json.Decoder(self.type)
+
+    @cached_property
+    def page_decoder(self) -> msgspec.json.Decoder[Page[T]]:
+        page: Any = Page
+        return msgspec.json.Decoder(page[self.type])
+
+    @cached_property
+    def event_decoder(self) -> msgspec.json.Decoder[Event[T]]:
+        event: Any = Event
+        return msgspec.json.Decoder(event[self.type])
+
+    @cached_property
+    def _type_meta(self) -> bytes:
+        """Opens an encoded object: our structs do not carry apiVersion and kind."""
+        return _encoder.encode({"apiVersion": self.api_version, "kind": self.kind})[:-1]
+
+    def encode(self, body: Mapping[str, object] | Object) -> bytes:
+        """The object as JSON with apiVersion and kind."""
+        if isinstance(body, Mapping):
+            return _encoder.encode({"apiVersion": self.api_version, "kind": self.kind, **body})
+        return self._type_meta + b"," + _encoder.encode(body)[1:]
+
+    def decode(self, content: bytes | msgspec.Raw) -> T:
+        """Raises Malformed."""
+        try:
+            return self.object_decoder.decode(content)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise Malformed(200, "Malformed", f"{self.kind} cannot be read: {error}") from None
+
+
+@lru_cache(maxsize=16384)
+def _path(root: str, plural: str, namespace: str, name: str | None, subresource: str) -> str:
+    for part in (namespace, name):
+        if part in (".", "..") or (part and ("/" in part or "%" in part)):
+            raise ValueError(f"{part!r} cannot be the name of an object")
+    if name == "":
+        raise ValueError("an object's name is empty")
+    path = f"{root}/namespaces/{quote(namespace)}" if namespace else root
+    path += f"/{plural}"
+    if name is not None:
+        path += f"/{quote(name)}"
+    return f"{path}/{subresource}" if subresource else path
+
+
+_any_page = msgspec.json.Decoder(_AnyPage)
+any_event = msgspec.json.Decoder(_AnyEvent)
+_meta_only = msgspec.json.Decoder(_MetaOnly)
+
+
+def read_page(resource: Resource[T], content: bytes, items: list[T], broken: list[Broken]) -> ListMeta:
+    """Adds what the page holds to `items` and `broken`. Raises msgspec.MsgspecError if it is no list at all."""
+    try:
+        page = resource.page_decoder.decode(content)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        loose = _any_page.decode(content)
+    else:
+        items.extend(page.items or ())
+        return page.metadata
+    for raw in loose.items or ():
+        try:
+            items.append(resource.object_decoder.decode(raw))
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            broken.append(describe_broken(raw, error))
+    return loose.metadata
+
+
+def describe_broken(raw: msgspec.Raw, error: Exception) -> Broken:
+    try:
+        meta = _meta_only.decode(raw).metadata
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        meta = ObjectMeta()
+    return Broken(meta.key, meta.uid, meta.resource_version, str(error))

@@ -1,0 +1,1 @@
+"""What controllers are made of: reflector, work queue, leader election, Events."""

@@ -1,0 +1,411 @@
+"""A local copy of a kind's objects that follows the API server: list, then watch, for as long as it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Generic, TypeVar
+
+from common.kube.client.api_client import Cluster
+from common.kube.client.errors import ApiError, Gone, Malformed
+from common.kube.client.meta import Object
+from common.kube.client.resource import Broken, Listing, Resource, WatchEvent
+
+LIST_TIMEOUT = 60.0  # seconds for one page
+# How long watches are, spread so that they do not all end at once. An API server sends no bookmark where nothing
+# changes, so only the end of a watch proves that it was followed. It costs one request from the API server's memory.
+WATCH_SECONDS = (60, 90)
+PROMPT_SECONDS = (5, 8)  # ... of the few kinds that decide what may be admitted; see `FRESH` in seed/cache/replicas.py
+FIRST_BACKOFF = 0.2  # seconds
+MAX_BACKOFF = 30.0
+AT_ONCE = 3.0  # seconds between a list or watch and the next watch; an API server takes longer to start
+EARLY = 0.5  # seconds that clocks may differ by over a whole watch
+SHORT_WATCH = 1.0  # seconds; a watch that ends sooner and brought nothing counts as a failure
+MAX_OBJECTS = 500_000
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=Object)
+
+IndexFunction = Callable[[T], Iterable[str]]
+
+_moments = itertools.count(1)
+
+
+def moment() -> int:
+    """Each call returns more than all before it in this process: what comes first is told without a clock."""
+    return next(_moments)
+
+
+class State(Enum):
+    STOPPED = "stopped"
+    LISTING = "listing"
+    WATCHING = "watching"
+    BACKOFF = "backoff"
+
+
+@dataclass(frozen=True, slots=True)
+class Change(Generic[T]):
+    """`old` is None for an object that was added, `new` is None for one that is gone. Both have the same uid."""
+
+    old: T | None
+    new: T | None
+
+
+class Store(Generic[T]):
+    """The objects by key (`namespace/name`, or `name`), and by the values of each index."""
+
+    def __init__(self, indexes: Mapping[str, IndexFunction[T]]) -> None:
+        self._functions = dict(indexes)
+        self._objects: dict[str, T] = {}
+        self._indexes: dict[str, dict[str, dict[str, T]]] = {name: {} for name in indexes}
+
+    def get(self, key: str) -> T | None:
+        return self._objects.get(key)
+
+    def by_index(self, name: str, value: str) -> list[T]:
+        """Raises KeyError for an index that does not exist."""
+        return list(self._indexes[name].get(value, {}).values())
+
+    def index_values(self, name: str) -> list[str]:
+        """The values under which an index has objects."""
+        return list(self._indexes[name])
+
+    def keys(self) -> list[str]:
+        return list(self._objects)
+
+    def values(self) -> list[T]:
+        return list(self._objects.values())
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._objects
+
+    def _replace(self, objects: dict[str, T]) -> None:
+        indexes: dict[str, dict[str, dict[str, T]]] = {name: {} for name in self._functions}
+        for key, obj in objects.items():
+            self._add_to(indexes, key, obj)
+        self._objects, self._indexes = objects, indexes
+
+    def _set(self, key: str, obj: T) -> None:
+        self._remove(key)
+        self._objects[key] = obj
+        self._add_to(self._indexes, key, obj)
+
+    def _remove(self, key: str) -> T | None:
+        old = self._objects.pop(key, None)
+        if old is not None:
+            for name, function in self._functions.items():
+                index = self._indexes[name]
+                for value in function(old):
+                    if (found := index.get(value)) is not None:
+                        found.pop(key, None)
+                        if not found:
+                            del index[value]
+        return old
+
+    def _add_to(self, indexes: dict[str, dict[str, dict[str, T]]], key: str, obj: T) -> None:
+        for name, function in self._functions.items():
+            for value in function(obj):
+                indexes[name].setdefault(value, {})[key] = obj
+
+
+class Reflector(Generic[T]):
+    """Keeps `store` equal to what the API server has, and calls `on_change` for every difference.
+
+    A watch that ends in good order goes on where it ended; after anything else comes a new list. As long as `unbroken`
+    is the same number, whatever happened there was told: no API server is stopped, restored from a backup and started
+    in the pause between two watches. It is None while a list is read.
+
+    Lists are consistent, never from a cache that may lag. The store is replaced at once when a list is complete; then
+    come the changes that it brought, then `synced`. An object deleted and made again under its name is two changes.
+    Nothing that had happened by `proven_at` is missing in it, as far as the API server's own cache follows its etcd.
+    A malformed object keeps its last good version in the store, is named in `malformed`, and stops no other.
+
+    `indexes` must be pure functions that do not raise. `on_change` runs on the event loop and must not block.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        resource: Resource[T],
+        *,
+        namespace: str | None = None,
+        label_selector: str = "",
+        field_selector: str = "",
+        indexes: Mapping[str, IndexFunction[T]] | None = None,
+        on_change: Callable[[Change[T]], None] | None = None,
+        known: Iterable[T] = (),
+        watch_seconds: tuple[int, int] = WATCH_SECONDS,
+    ) -> None:
+        """`known`: what `on_change` has been told of before: the first list brings what differs from it."""
+        self.store: Store[T] = Store(indexes or {})
+        self.store._replace({obj.metadata.key: obj for obj in known})
+        self.state = State.STOPPED
+        self.synced = asyncio.Event()
+        self.error: str | None = None  # why it does not follow the API server now
+        self.error_status = 0  # the HTTP status behind `error`; 0 when there was no answer
+        self.last_contact: float | None = None  # time.monotonic() of the last list, event or bookmark
+        self.proven_at = float("-inf")  # time.monotonic() before what proved it was asked for
+        self.version = ""  # the resourceVersion as of which the store is
+        self.malformed: dict[str, str] = {}  # error by key
+        self.lists_started = 0
+        self.lists_completed = 0  # the number, as counted by lists_started, of the latest list that completed
+        self.listed_from = 0  # the moment at which that list began
+        self._cluster = cluster
+        self._resource = resource
+        self._namespace = namespace
+        self._label_selector = label_selector
+        self._field_selector = field_selector
+        self._on_change = on_change
+        self._watch_seconds = watch_seconds
+        self._version = ""  # where the watch goes on; empty: a list is needed
+        self._list_done = asyncio.Event()
+        self._relist_asked = False
+        self._progress = False  # whether the present attempt brought anything, so that backoff begins anew
+        self._watching: asyncio.Task[None] | None = None
+        self._pause: asyncio.Future[None] | None = None  # of a backoff; done: it ends now
+        self.unbroken: int | None = None
+        self._runs = 0  # of watches without a break
+        self._ended_at = float("-inf")  # when a list was complete, or a watch ended in good order (monotonic)
+        self._open = False  # a watch is
+        self._broken = True  # something failed since the latest list was complete
+        self._facts = {"cluster": cluster.name, "resource": resource.plural}
+
+    @property
+    def live(self) -> bool:
+        """True while it is certain that nothing has happened there since the latest list but what the watch tells: no
+        backup was restored, which undoes what was told."""
+        if self._broken:
+            return False
+        return self.unbroken is not None if self._open else time.monotonic() - self._ended_at <= AT_ONCE
+
+    async def wait_synced(self, timeout: float) -> None:
+        """Until the first list is complete. Raises TimeoutError that says what is missing."""
+        await self.wait_listed(1, timeout)
+
+    def relist(self, *, impatient: bool = False) -> int:
+        """Asks for a fresh list now; if `impatient`, not only after a backoff. What it returns is for `wait_listed`."""
+        self._relist_asked = True
+        if self._watching is not None:
+            self._watching.cancel()
+        if impatient and self._pause is not None and not self._pause.done():
+            self._pause.set_result(None)
+        return self.lists_started + 1
+
+    async def wait_listed(self, number: int, timeout: float) -> None:
+        """Until a list that began after `relist()` returned `number` is complete. Raises TimeoutError."""
+        try:
+            async with asyncio.timeout(timeout):
+                while self.lists_completed < number:
+                    await self._list_done.wait()
+        except TimeoutError:
+            what = f"cluster {self._cluster.name}: {self._resource.plural} not listed within {timeout:g} s"
+            raise TimeoutError(f"{what}: {self.error or self.state.value}") from None
+
+    async def run(self) -> None:
+        """Follows the API server until cancelled."""
+        failures = 0
+        try:
+            while True:
+                self._progress, status = False, 0
+                try:
+                    while not self._version or self._relist_asked:
+                        await self._list()
+                    await self._watch()
+                    problem = None if self._progress or self._relist_asked else "the watch ended at once"
+                    level = logging.WARNING
+                except ApiError as error:
+                    status, problem = error.status, error.message
+                    # that it was away for too long happens to everyone
+                    level = logging.INFO if isinstance(error, Gone) else logging.WARNING
+                except Exception as error:  # the outermost edge: whatever it was, a fresh list is the way out
+                    log.exception("reflector failed", extra=self._facts)
+                    problem, level = f"{type(error).__name__}: {error}", logging.WARNING
+                failures = 1 if self._progress else failures + 1
+                if problem is None:
+                    failures = 0
+                    continue
+                # The server may have come back with older data, restored from a backup: then only a list tells what
+                # is there. A watch from a version that does not exist yet just stays silent.
+                self._version, self._broken = "", True
+                self.error_status = status
+                await self._back_off(failures, problem, level)
+        finally:
+            self.state = State.STOPPED
+
+    async def _back_off(self, failures: int, problem: str, level: int) -> None:
+        if problem != self.error:
+            log.log(level, "not following the API server", extra={**self._facts, "error": problem})
+        self.state, self.error = State.BACKOFF, problem
+        longest = min(MAX_BACKOFF, FIRST_BACKOFF * 2 ** min(failures - 1, 20))
+        self._pause = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(longest * random.uniform(0.5, 1.0)):  # noqa: S311 (spread, not a secret)
+                await self._pause
+        except TimeoutError:
+            pass
+        finally:
+            self._pause = None
+
+    async def _list(self) -> None:
+        self.state = State.LISTING
+        self.lists_started += 1
+        self.unbroken = None
+        number, listed_from, began = self.lists_started, moment(), time.monotonic()
+        self._relist_asked = False
+        self._version = ""
+        listing = await self._cluster.list(
+            self._resource,
+            self._namespace,
+            label_selector=self._label_selector,
+            field_selector=self._field_selector,
+            timeout=LIST_TIMEOUT,
+            afresh=self.error is not None,
+        )
+        self.last_contact = time.monotonic()
+        self._replace(listing)
+        self._version = self.version = listing.resource_version
+        self._ended_at, self.proven_at = time.monotonic(), began
+        self._runs += 1
+        self._broken = False
+        self.lists_completed, self.listed_from = number, listed_from
+        self.synced.set()
+        done, self._list_done = self._list_done, asyncio.Event()
+        done.set()
+
+    def _replace(self, listing: Listing[T]) -> None:
+        if len(listing.items) > MAX_OBJECTS:
+            raise Malformed(200, "Malformed", f"more than {MAX_OBJECTS} {self._resource.plural}")
+        before = {obj.metadata.key: obj for obj in self.store.values()}
+        after = {obj.metadata.key: obj for obj in listing.items}
+        self._forget_malformed(listing.broken)
+        for broken in listing.broken:
+            last_good = before.get(broken.key)
+            if last_good is not None and last_good.metadata.uid == broken.uid:
+                after[broken.key] = last_good
+        self.store._replace(after)
+        for broken in listing.broken:
+            self._note_malformed(broken)
+        for key, old in before.items():
+            if key not in after:
+                self._tell(old, None)
+        for key, new in after.items():
+            found = before.get(key)
+            if found is None or found.metadata.resource_version != new.metadata.resource_version:
+                self._tell(found, new)
+
+    async def _watch(self) -> None:
+        """Returns when the watch ended normally, or when a fresh list was asked for."""
+        self._watching = asyncio.create_task(self._follow())
+        try:
+            await self._watching
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not self._relist_asked or (task is not None and task.cancelling()):
+                raise
+        finally:
+            self._watching = None
+
+    async def _follow(self) -> None:
+        seconds = random.randint(*self._watch_seconds)  # noqa: S311
+        began = time.monotonic()
+        opened = self._cluster.open_watch(
+            self._resource,
+            self._namespace,
+            resource_version=self._version,
+            label_selector=self._label_selector,
+            field_selector=self._field_selector,
+            timeout_seconds=seconds,
+        )
+        async with opened as stream:
+            if time.monotonic() - self._ended_at <= AT_ONCE:
+                self.unbroken = self._runs
+            else:
+                self._runs += 1
+                self.unbroken = None  # what this watch tells may have happened before it
+            if self.error is not None:
+                log.info("following the API server again", extra=self._facts)
+            self.state, self.error, self._open = State.WATCHING, None, True
+            opened_at = self.last_contact = time.monotonic()
+            try:
+                while (events := await stream.read()) is not None:
+                    self.last_contact = time.monotonic()
+                    for event in events:
+                        self._apply(event)
+                        self._progress = True
+                # One that ends early may have been ended before all was sent that had happened when it began.
+                if time.monotonic() - began >= seconds - EARLY:
+                    self.proven_at = began
+            finally:
+                self._open = False
+                self._ended_at = time.monotonic()
+                if self._ended_at - opened_at >= SHORT_WATCH:
+                    self._progress = True
+
+    def _apply(self, event: WatchEvent[T]) -> None:
+        if event.broken is not None:
+            self._apply_broken(event.type, event.broken)
+        elif event.object is not None:
+            key = event.object.metadata.key
+            if self.malformed:
+                self.malformed.pop(key, None)
+            if event.type == "DELETED":
+                self._drop(key)
+            else:
+                if len(self.store) >= MAX_OBJECTS and key not in self.store:
+                    raise Malformed(200, "Malformed", f"more than {MAX_OBJECTS} {self._resource.plural}")
+                old = self.store.get(key)
+                self.store._set(key, event.object)
+                self._tell(old, event.object)
+        if event.resource_version:
+            self._version = self.version = event.resource_version
+
+    def _apply_broken(self, event_type: str, broken: Broken) -> None:
+        if event_type == "DELETED":
+            self.malformed.pop(broken.key, None)
+            self._drop(broken.key)
+            return
+        last_good = self.store.get(broken.key)
+        if last_good is not None and last_good.metadata.uid != broken.uid:
+            self._drop(broken.key)
+        self._note_malformed(broken)
+
+    def _drop(self, key: str) -> None:
+        old = self.store._remove(key)
+        if old is not None:
+            self._tell(old, None)
+
+    def _note_malformed(self, broken: Broken) -> None:
+        if self.malformed.get(broken.key) != broken.error:
+            self.malformed[broken.key] = broken.error
+            facts = {**self._facts, "object": broken.key, "error": broken.error}
+            log.warning("malformed object", extra=facts)
+
+    def _forget_malformed(self, still: list[Broken]) -> None:
+        remaining = {broken.key for broken in still}
+        for key in [key for key in self.malformed if key not in remaining]:
+            del self.malformed[key]
+
+    def _tell(self, old: T | None, new: T | None) -> None:
+        if self._on_change is None:
+            return
+        if old is not None and new is not None and old.metadata.uid != new.metadata.uid:
+            changes = [Change(old, None), Change(None, new)]
+        else:
+            changes = [Change(old, new)]
+        for change in changes:
+            try:
+                self._on_change(change)
+            except Exception:  # the receiver's fault must not stop the copy
+                known = change.new or change.old
+                key = known.metadata.key if known is not None else ""
+                log.exception("change handler failed", extra={**self._facts, "object": key})

@@ -1,0 +1,571 @@
+"""The account: what one quota may use on one seed, and what it does use. Pure: state in, state out.
+
+The rules are in docs/protocol.md, sections 3 and 4. An account holds two counters that only grow, `granted` (g) and
+`returned` (r); it admits only within g - r - used - reserved. Everything else here keeps that sentence true while the
+object that was admitted travels from "reserved" to "used":
+
+* `reserve` takes capacity for an object that is about to exist,
+* `count` (the leader alone, fenced by its epoch) replaces a source's use and drops what it saw as objects,
+* `release` drops reservations whose object provably never came to exist,
+* `give_back` raises r by what is free, `receive` raises g to what the master granted,
+* `fence` and `reopen` bracket every doubt about the counters (a lost ledger, another master).
+
+Amounts are resource lists: integers of billionths by resource name (`common.quota.resources`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
+
+import msgspec
+
+from common.quota import names, resources, surge
+from common.quota.resources import ResourceList
+
+ReservationKey = tuple[str, str]  # the source, and the object's uid in it: clusters from one snapshot share uids
+
+# One ledger object must stay well under etcd's 1.5 MiB, also with long names. What sources use may come to take more:
+# it is counted, not admitted.
+MAX_RESERVATIONS = 4_000
+MAX_TEXT = 1_000_000  # characters of what is reserved and used, up to which more is reserved
+
+
+class StaleEpochError(Exception):
+    """The writer's lease term is older than the one that the account has seen: another leader counts now."""
+
+
+class Reservation(msgspec.Struct, frozen=True, kw_only=True):
+    """Capacity for one admitted object that has not been counted yet.
+
+    `generation` is 0 for an object that was created; for one that was updated it is the metadata.generation which
+    the update produces: only an observed generation at least as high proves that the count includes the update.
+    `earlier` is the part of `amount` that the generations before need, while they are not counted either. `claims`
+    counts the requests that rely on it, `request` names the latest of them: evidence about an earlier one, or its end,
+    says nothing of a later one, also where that asks for the same. `replaces` is the uid of the object of the same
+    source in whose place a rollout puts this one, for which it may use surge (`common.quota.surge_loans`).
+    """
+
+    source: str
+    object: str  # "namespace/name", to look for it by a consistent read
+    amount: ResourceList
+    generation: int = 0
+    earlier: ResourceList = {}
+    claims: int = 1
+    replaces: str = ""
+    request: str = ""
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """What waiting requests need beyond what is free: the first in line, and all of them together."""
+
+    number: int = 0
+    first: ResourceList = {}
+    wanted: ResourceList = {}
+
+
+class Account(msgspec.Struct, frozen=True, kw_only=True):
+    """One quota on one seed. Fenced while `nonce` is not empty: then it admits and returns nothing.
+
+    `incarnation` names this life of the account, `master` the life of the master's ledger whose grants it accepts,
+    `sequence` counts the writes, `epoch` is the lease term of the leader that may count. `fenced_at` is the sequence
+    on which the last fence was put; `in_doubt`, while fenced: the ledger itself may be older than what it was.
+    `held_back`: the sources in which much was admitted that did not appear. No more is created there until that went.
+    """
+
+    incarnation: str
+    master: str = ""
+    sequence: int = 0
+    epoch: int = 0
+    nonce: str = ""
+    fenced_at: int = 0
+    in_doubt: bool = False
+    granted: ResourceList = {}
+    returned: ResourceList = {}
+    used: Mapping[str, ResourceList] = {}
+    reserved: ResourceList = {}
+    reservations: Mapping[ReservationKey, Reservation] = {}
+    ask: Ask = Ask()
+    held_back: tuple[str, ...] = ()
+
+    @property
+    def fenced(self) -> bool:
+        return bool(self.nonce)
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True):
+    """The master's message to one seed about one quota.
+
+    `granted` and `returned` are the master's counters for the account life `account`; `nonce` repeats the account's
+    question. `recall` is the value that r should reach as far as there is idle capacity. `answered` is the number of
+    the last ask which this message, with the global use beside it, answers. `seen` is the last sequence that the
+    account had shown before it asked with `nonce`, as far as the master remembers. `unbroken`: he watched the seed
+    without a break from before that was written until it asked, so no backup was restored meanwhile.
+    """
+
+    incarnation: str
+    account: str = ""
+    nonce: str = ""
+    granted: ResourceList = {}
+    returned: ResourceList = {}
+    recall: ResourceList = {}
+    answered: int = 0
+    seen: int = 0
+    unbroken: bool = False
+
+
+class Admitted(msgspec.Struct, frozen=True):
+    """The capacity is reserved: `before` is what the account held for this object, None unless it is a repeat."""
+
+    before: Reservation | None
+    after: Reservation
+
+
+class Short(msgspec.Struct, frozen=True):
+    """This much is missing here; the master may have it."""
+
+    missing: ResourceList
+
+
+class Fenced(msgspec.Struct, frozen=True):
+    """The account's counters are in doubt: nothing can be decided now."""
+
+
+class Full(msgspec.Struct, frozen=True):
+    """The account holds as much as one object may: wait until the leader has counted some."""
+
+
+class HeldBack(msgspec.Struct, frozen=True):
+    """Too much was admitted from this source that did not appear: wait until the leader has released some."""
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """What it would replace is not counted yet, or is being replaced already; or what it would change is on loan."""
+
+
+class Occupied(msgspec.Struct, frozen=True):
+    """So much of the surge that it would use is under use beyond what is held. None is lent beside that."""
+
+    amounts: ResourceList
+
+
+Denied = Short | Fenced | Full | HeldBack | Taken | Occupied
+Outcome = Admitted | Denied
+
+
+def of_source(account: Account, source: str) -> dict[str, Reservation]:
+    """By uid."""
+    return {uid: kept for (of, uid), kept in account.reservations.items() if of == source}
+
+
+def use(account: Account) -> dict[str, int]:
+    """Counted and reserved, and the surge under what of it is beyond what is held: what a decision sees."""
+    used = _counted_and_reserved(account)
+    return resources.add(used, surge.occupied(used, held(account)))
+
+
+def occupied(account: Account) -> dict[str, int]:
+    return surge.occupied(_counted_and_reserved(account), held(account))
+
+
+def _counted_and_reserved(account: Account) -> dict[str, int]:
+    return resources.add(resources.total(account.used.values()), account.reserved)
+
+
+def held(account: Account) -> dict[str, int]:
+    return resources.subtract(account.granted, account.returned)
+
+
+def sources(account: Account) -> set[str]:
+    """Those that were counted, or for whose objects something is reserved."""
+    return {*account.used, *(source for source, _ in account.reservations)}
+
+
+def free(account: Account, limits: ResourceList) -> dict[str, int]:
+    """What may still be admitted of every limited resource; negative where use was not admitted here.
+
+    The limit itself bounds it too, so that a seed which has heard of a lowered limit obeys it at once.
+    """
+    return unused(held(account), use(account), limits)
+
+
+def unused(holding: ResourceList, used: ResourceList, limits: ResourceList) -> dict[str, int]:
+    return {name: min(holding.get(name, 0), limit) - used.get(name, 0) for name, limit in limits.items()}
+
+
+def ever_limited(account: Account, limits: ResourceList) -> Collection[str]:
+    """Also what is not limited any more: it is held still, and may be limited again at any moment."""
+    return limits.keys() | account.granted.keys()
+
+
+def length(account: Account) -> int:
+    """Characters of what is reserved and used, as a ledger has it."""
+    return sum([_line(uid, kept) for (_, uid), kept in account.reservations.items()]) + sum(
+        [_MARKS + len(source) + _written(used) for source, used in account.used.items()]
+    )
+
+
+def _line(uid: str, kept: Reservation) -> int:
+    parts = len(uid) + len(kept.source) + len(kept.object) + len(kept.replaces) + len(kept.request)
+    return _MARKS + parts + _written(kept.amount) + (_written(kept.earlier) if kept.earlier else 0)
+
+
+def _written(amounts: ResourceList) -> int:
+    return _written_once(tuple(amounts.items()))
+
+
+@lru_cache(maxsize=4096)
+def _written_once(amounts: tuple[tuple[str, int], ...]) -> int:
+    """Machines come in few sizes."""
+    return len(resources.text(dict(amounts)))
+
+
+_MARKS = 16  # what stands between the parts of a line, a generation, and how many claims there were
+
+
+class Reserving:
+    """Several claims on one account, decided in order against one snapshot, for one write (group commit)."""
+
+    def __init__(self, account: Account, limits: ResourceList, text: int | None = None) -> None:
+        """`text`: the account's `length`, where it is known."""
+        self._before = account
+        self._limited = ever_limited(account, limits)
+        self._free = free(account, limits)
+        self._reservations: dict[ReservationKey, Reservation] | None = None
+        self._reserved = dict(account.reserved)
+        self._text = text
+        self.free = self._free
+
+    @property
+    def text(self) -> int:
+        """The account's `length` after all claims."""
+        if self._text is None:
+            self._text = length(self._before)
+        return self._text
+
+    def claim(self, uid: str, reservation: Reservation) -> Outcome:
+        """Of what it needs, the account keeps what matters by now (`names.kept`)."""
+        if self._before.fenced:
+            return Fenced()
+        amount = names.kept(reservation.amount, self._limited)
+        if amount is not reservation.amount:
+            reservation = msgspec.structs.replace(reservation, amount=amount)
+        current = self._reservations if self._reservations is not None else self._before.reservations
+        key = (reservation.source, uid)
+        known = current.get(key)
+        after, extra = reservation, amount
+        if known is not None:
+            if known.replaces and reservation.generation:
+                return Taken()
+            after, extra = _on_top(known, reservation)
+        elif len(current) >= MAX_RESERVATIONS:
+            return Full()
+        elif reservation.source in self._before.held_back and not reservation.generation:
+            return HeldBack()
+        elif reservation.replaces and _is_taken(reservation, current):
+            return Taken()
+        lacking = self._lacking(reservation, extra)
+        if lacking is not None:
+            return lacking
+        text = self.text + _line(uid, after) - (_line(uid, known) if known is not None else 0)
+        if (text > MAX_TEXT and text > self.text) or not self._has_names_for(extra):
+            return Full()
+        self._text = text
+        if self._reservations is None:
+            self._reservations = dict(self._before.reservations)
+        self._reservations[key] = after
+        for name, need in extra.items():
+            self._reserved[name] = self._reserved.get(name, 0) + need
+            if name in self._free:
+                self._free[name] -= need
+        return Admitted(known, after)
+
+    def _lacking(self, reservation: Reservation, extra: ResourceList) -> Occupied | Short | None:
+        under = occupied(self._before) if reservation.replaces else {}  # while there is any, no claim changes that
+        if under := {name: under[name] for name, amount in extra.items() if amount > 0 and name in under}:
+            return Occupied(under)
+        missing = resources.short(extra, self._free) | surge.withdrawn(extra, self._free)
+        return Short(missing) if missing else None
+
+    def _has_names_for(self, extra: ResourceList) -> bool:
+        """A quota whose limits name other resources again and again has reservations of all of them for a while."""
+        new = [name for name in extra if name not in self._reserved]
+        return not new or len(self._reserved) + len(new) <= names.MAX_COUNTERS
+
+    def account(self) -> Account:
+        """The account after all claims; the very same object when none changed it."""
+        if self._reservations is None:
+            return self._before
+        return msgspec.structs.replace(self._before, reservations=self._reservations, reserved=self._reserved)
+
+
+def reserve(account: Account, limits: ResourceList, uid: str, reservation: Reservation) -> tuple[Account, Outcome]:
+    reserving = Reserving(account, limits)
+    outcome = reserving.claim(uid, reservation)
+    return reserving.account(), outcome
+
+
+def _on_top(known: Reservation, wanted: Reservation) -> tuple[Reservation, ResourceList]:
+    """One more claim for the same object, and what it costs beyond what is kept for it already.
+
+    An update comes on top of what the generations before it need (rule 4.6). Of requests for the same generation only
+    one can happen, so the largest covers them all; a repeat costs nothing.
+    """
+    earlier, generation = known.earlier, known.generation
+    if wanted.generation > generation:
+        extra, earlier, generation = wanted.amount, known.amount, wanted.generation
+    else:
+        covered = known.amount if wanted.generation < generation else resources.subtract(known.amount, earlier)
+        extra = resources.at_least_zero(resources.subtract(wanted.amount, covered))
+    after = msgspec.structs.replace(
+        known,
+        amount=resources.add(known.amount, extra),
+        generation=generation,
+        earlier=earlier,
+        claims=known.claims + 1,
+        request=wanted.request,
+    )
+    return after, extra
+
+
+def _is_taken(wanted: Reservation, reservations: Mapping[ReservationKey, Reservation]) -> bool:
+    source, replaced = wanted.source, wanted.replaces
+    return (source, replaced) in reservations or any(
+        kept.replaces == replaced and kept.source == source for kept in reservations.values()
+    )
+
+
+def _drop(account: Account, keys: Iterable[ReservationKey]) -> Account:
+    dropped = [key for key in keys if key in account.reservations]
+    if not dropped:
+        return account
+    kept = dict(account.reservations)
+    released = resources.total(kept.pop(key).amount for key in dropped)
+    return msgspec.structs.replace(account, reservations=kept, reserved=_less(account.reserved, released))
+
+
+def _less(reserved: ResourceList, released: ResourceList) -> dict[str, int]:
+    return {name: amount for name, amount in resources.subtract(reserved, released).items() if amount}
+
+
+def cancel(account: Account, uid: str, admitted: Admitted) -> Account:
+    """Undo one admission whose request is not answered with yes (another quota refused it: rule 4.2).
+
+    A repeat that came since relies on the reservation: then it stays.
+    """
+    before, after = admitted.before, admitted.after
+    if before is None:
+        return withdraw(account, uid, after)
+    key = (after.source, uid)
+    if account.reservations.get(key) != after:
+        return account
+    return msgspec.structs.replace(
+        account,
+        reservations={**account.reservations, key: before},
+        reserved=_less(account.reserved, resources.subtract(after.amount, before.amount)),
+    )
+
+
+def withdraw(account: Account, uid: str, reservation: Reservation) -> Account:
+    """Undo a claim whose request was given up before it was decided. What others rely on stays: those that came since,
+    and those on top of which it came."""
+    key = (reservation.source, uid)
+    kept = account.reservations.get(key)
+    if kept is None or kept.request != reservation.request or kept.claims > 1:
+        return account
+    return _drop(account, [key])
+
+
+def claim_epoch(account: Account, epoch: int) -> Account:
+    """A new leader's first write. Only lists that it takes afterwards may be counted (rule 4.4)."""
+    if epoch < account.epoch:
+        raise StaleEpochError(f"lease term {epoch} is older than {account.epoch}")
+    return account if epoch == account.epoch else msgspec.structs.replace(account, epoch=epoch)
+
+
+def _check_epoch(account: Account, epoch: int) -> None:
+    if epoch != account.epoch:
+        raise StaleEpochError(f"lease term {epoch} does not own this account; {account.epoch} does")
+
+
+def count(
+    account: Account,
+    epoch: int,
+    source: str,
+    used: ResourceList,
+    seen: Mapping[str, int],
+    gone: Collection[str] = (),
+) -> Account:
+    """Replace what `source` uses and drop, in the same write, the reservations that the count includes.
+
+    `seen` maps the uids of objects in the counted state to their generation; `gone` are uids that were seen and have
+    been deleted since. Both must come from the very state that `used` was summed from.
+    """
+    _check_epoch(account, epoch)
+    covered = [
+        (source, uid)
+        for uid, reservation in of_source(account, source).items()
+        if uid in gone or seen.get(uid, -1) >= reservation.generation
+    ]
+    after = _without_earlier(_drop(account, covered), source, seen)
+    present = {name: amount for name, amount in used.items() if amount}
+    if present == account.used.get(source, {}) and source in account.used:
+        return after
+    return msgspec.structs.replace(after, used={**after.used, source: present})
+
+
+def _without_earlier(account: Account, source: str, seen: Mapping[str, int]) -> Account:
+    """What an update came on top of is counted now: its reservation keeps what the update itself needs."""
+    counted = {
+        (source, uid): msgspec.structs.replace(kept, amount=_less(kept.amount, kept.earlier), earlier={})
+        for uid, kept in of_source(account, source).items()
+        if kept.earlier and seen.get(uid, -1) >= kept.generation - 1
+    }
+    if not counted:
+        return account
+    earlier = resources.total(account.reservations[key].earlier for key in counted)
+    return msgspec.structs.replace(
+        account, reservations={**account.reservations, **counted}, reserved=_less(account.reserved, earlier)
+    )
+
+
+def forget_source(account: Account, epoch: int, source: str) -> Account:
+    """The source does not exist any more: neither do its objects."""
+    _check_epoch(account, epoch)
+    after = _drop(account, [key for key in account.reservations if key[0] == source])
+    if source not in after.used:
+        return after
+    return msgspec.structs.replace(after, used={name: used for name, used in after.used.items() if name != source})
+
+
+def release(account: Account, epoch: int, absent: Mapping[ReservationKey, Reservation]) -> Account:
+    """Drop reservations on evidence that their objects do not exist and cannot come to exist (rule 4.5).
+
+    The evidence is about the reservations as they were: one that another request has claimed since stays.
+    """
+    _check_epoch(account, epoch)
+    return _drop(account, [key for key, known in absent.items() if account.reservations.get(key) == known])
+
+
+def hold_back(account: Account, epoch: int, sources: Collection[str]) -> Account:
+    """From these nothing more is created, and from no others."""
+    _check_epoch(account, epoch)
+    held_back = tuple(sorted(sources))
+    return account if held_back == account.held_back else msgspec.structs.replace(account, held_back=held_back)
+
+
+def ask(account: Account, limits: ResourceList, first: ResourceList, wanted: ResourceList, answered: int) -> Account:
+    """Ask the master for more. An ask that was not answered yet (number above `answered`) stays part of it.
+
+    However long the master is away, nobody asks for more than there is.
+    """
+    before = account.ask
+    if before.number > answered:
+        first, wanted = before.first, resources.add(before.wanted, wanted)
+    first = resources.only(first, limits)
+    wanted = {name: min(amount, limits[name]) for name, amount in wanted.items() if name in limits}
+    return msgspec.structs.replace(account, ask=Ask(number=before.number + 1, first=first, wanted=wanted))
+
+
+def receive(account: Account, grant: Grant) -> Account:
+    """Keep the maximum of what was granted. Messages for another life of the account or of the master say nothing."""
+    if account.fenced or grant.account != account.incarnation or grant.incarnation != account.master:
+        return account
+    granted = resources.maximum(account.granted, grant.granted)
+    if granted == account.granted:
+        return account
+    return msgspec.structs.replace(account, granted=granted)
+
+
+def needs_fence(account: Account, grant: Grant) -> bool:
+    """Another life of the master's ledger speaks: its counters mean nothing until it answered a fresh nonce."""
+    return not account.fenced and bool(grant.incarnation) and grant.incarnation != account.master
+
+
+def is_superseded(account: Account, grant: Grant) -> bool:
+    """The master speaks to another life of an account that is open: a later one, which a restored backup has undone."""
+    return not account.fenced and grant.incarnation == account.master and grant.account not in ("", account.incarnation)
+
+
+def fence(account: Account, nonce: str, *, in_doubt: bool = False) -> Account:
+    assert nonce, "a fence needs a fresh nonce"
+    return msgspec.structs.replace(
+        account, nonce=nonce, fenced_at=account.sequence, in_doubt=in_doubt or account.in_doubt
+    )
+
+
+def went_back(account: Account, grant: Grant) -> bool:
+    """The master has seen more of the account than the ledger knows of: it was restored from an older state."""
+    if grant.account != account.incarnation:
+        return False
+    if account.fenced:
+        return grant.nonce == account.nonce and grant.seen > account.fenced_at
+    return grant.incarnation == account.master and any(
+        amount > account.returned.get(name, 0) for name, amount in grant.returned.items()
+    )
+
+
+def rebuild(account: Account, incarnation: str, nonce: str) -> Account:
+    """A new life after the ledger went backwards, fenced: its counters are lost, what it counted is a start."""
+    lost = msgspec.structs.replace(account, incarnation=incarnation, master="", granted={}, returned={}, ask=Ask())
+    return fence(lost, nonce)
+
+
+def answers(account: Account, grant: Grant) -> bool:
+    """True if the grant answers the nonce that this account is fenced with, and its ledger did not go back."""
+    return (
+        account.fenced
+        and grant.nonce == account.nonce
+        and grant.account == account.incarnation
+        and not went_back(account, grant)
+    )
+
+
+def reopen(account: Account, epoch: int, grant: Grant) -> Account:
+    """Lift the fence with the master's counters. The caller has recounted every source since the fence went up."""
+    _check_epoch(account, epoch)
+    assert answers(account, grant), "only the answer to its own nonce opens an account"
+    return msgspec.structs.replace(
+        account,
+        nonce="",
+        in_doubt=False,
+        master=grant.incarnation,
+        granted=resources.maximum(account.granted, grant.granted),
+        returned=resources.maximum(account.returned, grant.returned),
+    )
+
+
+def give_back(account: Account, recall: ResourceList) -> Account:
+    """Raise r towards `recall`, by no more than what is free: what is used or reserved is never returned, nor the surge
+    under use beyond what is held."""
+    if account.fenced or not any(target > account.returned.get(name, 0) for name, target in recall.items()):
+        return account
+    used = use(account)
+    returned = dict(account.returned)
+    for name, target in recall.items():
+        before = returned.get(name, 0)
+        idle = account.granted.get(name, 0) - before - used.get(name, 0)
+        if idle > 0 and target > before:
+            returned[name] = min(target, before + idle)
+    if returned == account.returned:
+        return account
+    return msgspec.structs.replace(account, returned=returned)
+
+
+def obey(account: Account, grant: Grant) -> Account:
+    """Take up a message: what it grants, and then give back what it recalls, as far as that is free by now.
+
+    Before every admission too: what is recalled is no longer the seed's to use, also where it becomes free only now.
+    """
+    if account.fenced or grant.account != account.incarnation or grant.incarnation != account.master:
+        return account
+    return give_back(receive(account, grant), grant.recall)
+
+
+def check(account: Account) -> None:
+    """The invariants that hold in every state; called by tests and the simulator, and once per load of a ledger."""
+    assert all(source == kept.source for (source, _), kept in account.reservations.items()), "keyed by their sources"
+    reserved = resources.total(reservation.amount for reservation in account.reservations.values())
+    assert _less(reserved, {}) == _less(account.reserved, {}), "reserved is the sum of the reservations"
+    for name, amount in account.returned.items():
+        assert 0 <= amount <= account.granted.get(name, 0), f"returned more {name} than was granted"

@@ -1,0 +1,61 @@
+"""Names of resources: which are valid, how many one Machine may take, and which of them an account keeps. Pure.
+
+Names come from tenants. Each object that an API server stores and each message is bounded: so are its names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterable
+from functools import lru_cache
+
+from common.quota import surge
+from common.quota.resources import ResourceList
+
+BASE = frozenset({"cpu", "memory", "storage", "machines", "clusters"})
+"""Accounts always keep these: what is used of one that a quota comes to limit is known at that moment."""
+
+MAX_NAME = 253 + 1 + 63
+MAX_DEVICES = 16  # names of one Machine beside those
+FURTHER = 8  # names that an account keeps of each source although its quota does not limit them ...
+FURTHER_CHARACTERS = 512  # ... in so many characters
+MAX_COUNTERS = 160  # names in counters, which only grow: twice as many as a quota and its surge can have at a time
+
+_PREFIX = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*")
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+
+
+@lru_cache(maxsize=4096)
+def is_valid(name: str) -> bool:
+    """A qualified name of Kubernetes, as `nvidia.com/gpu`, that is none of a surge's (common/quota/surge.py)."""
+    prefix, slash, rest = name.rpartition("/")
+    if slash and not (len(prefix) <= 253 and _PREFIX.fullmatch(prefix)):
+        return False
+    return _NAME.fullmatch(rest) is not None and not name.startswith(surge.PREFIX)
+
+
+def kept(amounts: ResourceList, limits: Container[str], further: int = 0) -> ResourceList:
+    """What an account keeps of them: what its quota limits or has limited, the base names, and up to `further` others.
+
+    Names of a surge stay, also of one that the quota does not have any more: a claim on that is refused by its name.
+    """
+    if all(name in BASE or name in limits for name in amounts):
+        return amounts
+    found = {
+        name: amount
+        for name, amount in amounts.items()
+        if name in BASE or name in limits or name.startswith(surge.PREFIX)
+    }
+    return {**found, **{name: amounts[name] for name in _few(amounts, found, further)}}
+
+
+def _few(names: Iterable[str], without: Container[str], most: int) -> list[str]:
+    """The first of them, so that they stay the same while nothing of them comes or goes."""
+    few: list[str] = []
+    characters = FURTHER_CHARACTERS
+    for name in names:
+        if len(few) == most or characters < 0:
+            break
+        if name not in without and (characters := characters - len(name)) >= 0:
+            few.append(name)
+    return few

@@ -1,0 +1,112 @@
+"""Resource lists: amounts in nanos (see common.quantity) by resource name.
+
+A name that is missing counts as 0 in arithmetic, so every result names what either operand names, and nothing else.
+Where a list says what is *free*, a name that is missing is unlimited instead: only ``short`` reads a list so. A list of
+what is free therefore has to be cut to the limit's names: ``only(subtract(limit, used), limit)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, TypeAlias
+
+from common.quota import quantity
+from common.quota.quantity import Format, QuantityError
+
+ResourceList: TypeAlias = Mapping[str, int]
+
+_BINARY_NAMES: Final = frozenset({"memory", "storage", "ephemeral-storage"})
+
+
+def parse(raw: Mapping[str, str | int]) -> dict[str, int]:
+    """Amounts in nanos. Raises QuantityError, which names the resource and the text."""
+    parsed = {}
+    for name, amount in raw.items():
+        try:
+            parsed[name] = quantity.parse(amount)
+        except QuantityError as error:
+            raise QuantityError(f"{name}: {error}") from None
+    return parsed
+
+
+def render(resources: ResourceList) -> dict[str, str]:
+    """Canonical quantities by name: bytes with binary suffixes, all else with decimal ones."""
+    return {name: _render(name, amount) for name, amount in resources.items()}
+
+
+def text(resources: ResourceList) -> str:
+    """The list as Kubernetes' quota messages write it: ``cpu=8,memory=16Gi``, sorted by name."""
+    return ",".join(f"{name}={_render(name, amount)}" for name, amount in sorted(resources.items()))
+
+
+def texts(*lists: ResourceList) -> list[str]:
+    """Several lists for one message, each as ``text`` writes it, but all amounts of a resource in one unit."""
+    written: list[list[str]] = [[] for _ in lists]
+    for name in sorted({name for found in lists for name in found}):
+        having = [number for number, found in enumerate(lists) if name in found]
+        amounts = quantity.render_alike([lists[number][name] for number in having], _format(name))
+        for number, amount in zip(having, amounts, strict=True):
+            written[number].append(f"{name}={amount}")
+    return [",".join(words) for words in written]
+
+
+def add(a: ResourceList, b: ResourceList) -> dict[str, int]:
+    result = dict(a)
+    for name, amount in b.items():
+        result[name] = result.get(name, 0) + amount
+    return result
+
+
+def subtract(a: ResourceList, b: ResourceList) -> dict[str, int]:
+    """a - b, negative where b is more (also for names that only b has)."""
+    result = dict(a)
+    for name, amount in b.items():
+        result[name] = result.get(name, 0) - amount
+    return result
+
+
+def total(lists: Iterable[ResourceList]) -> dict[str, int]:
+    result: dict[str, int] = {}
+    for resources in lists:
+        for name, amount in resources.items():
+            result[name] = result.get(name, 0) + amount
+    return result
+
+
+def at_least_zero(a: ResourceList) -> dict[str, int]:
+    return {name: max(amount, 0) for name, amount in a.items()}
+
+
+def maximum(a: ResourceList, b: ResourceList) -> dict[str, int]:
+    return {name: max(a.get(name, 0), b.get(name, 0)) for name in (*a, *(name for name in b if name not in a))}
+
+
+def minimum(a: ResourceList, b: ResourceList) -> dict[str, int]:
+    return {name: min(a.get(name, 0), b.get(name, 0)) for name in (*a, *(name for name in b if name not in a))}
+
+
+def short(need: ResourceList, free: ResourceList) -> dict[str, int]:
+    """What is missing to serve ``need``; empty when it fits.
+
+    Only what is needed at all (above 0) and named in ``free`` can be short: a name that ``free`` lacks is unlimited.
+    """
+    return {
+        name: amount - free[name]
+        for name, amount in need.items()
+        if amount > 0 and name in free and amount > free[name]
+    }
+
+
+def only(a: ResourceList, names: Iterable[str]) -> dict[str, int]:
+    """The entries of ``a`` that ``names`` names."""
+    return {name: a[name] for name in names if name in a}
+
+
+def _render(name: str, amount: int) -> str:
+    return quantity.render(amount, _format(name))
+
+
+def _format(name: str) -> Format:
+    unqualified = name.rpartition(".")[2]
+    in_bytes = unqualified in _BINARY_NAMES or unqualified.startswith("hugepages-")
+    return Format.BINARY_SI if in_bytes else Format.DECIMAL_SI

@@ -1,0 +1,1 @@
+"""What a program needs to run: flags, logs, metrics, health, the event loop."""

@@ -1,0 +1,108 @@
+"""/healthz, /readyz and /metrics on a port of their own, so that probes and Prometheus need no certificate, and pages
+of JSON that a program adds.
+
+Alive: the event loop turns. Ready: every named check says so, and the program is not stopping.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+from prometheus_client import REGISTRY, CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from common.runtime.flags import Address
+
+Check = Callable[[], str | None]  # why not ready, or None
+Page = Callable[[str, Mapping[str, str]], bytes | None]
+"""The path below its own, and the query, to JSON; None where there is nothing."""
+
+BEAT_SECONDS = 1.0
+BEAT_STALE_SECONDS = 10.0
+
+
+class Health:
+    """Collects the checks and answers for them. `stopping` makes the program not ready, whatever the checks say."""
+
+    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+        self.stopping = False
+        self.port = 0  # where it is served, once it is
+        self.pages: dict[str, Page] = {}  # by the first part of the path
+        self._checks: dict[str, Check] = {}
+        self._registry = registry
+        self._last_beat = time.monotonic()
+
+    def add(self, name: str, check: Check) -> None:
+        """A check of the same name is replaced. It must be quick and must not raise: it is called for every probe."""
+        self._checks[name] = check
+
+    def remove(self, name: str) -> None:
+        self._checks.pop(name, None)
+
+    def not_ready(self) -> dict[str, str]:
+        """Every check that does not hold, with its reason. Empty: ready."""
+        return {name: reason for name, reason in self._results().items() if reason is not None}
+
+    @asynccontextmanager
+    async def serve(self, address: Address) -> AsyncIterator[None]:
+        """Raises OSError when the address cannot be had."""
+        app = web.Application()
+        app.add_routes(
+            [
+                web.get("/healthz", self._healthz),
+                web.get("/readyz", self._readyz),
+                web.get("/metrics", self._metrics),
+                web.get("/{name}", self._page),
+                web.get("/{name}/{rest}", self._page),
+            ]
+        )
+        runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        await runner.setup()
+        beating = asyncio.create_task(self._beat(), name="health heartbeat")
+        try:
+            site = web.TCPSite(runner, address.host or None, address.port)
+            await site.start()
+            self.port = runner.addresses[0][1]
+            yield
+        finally:
+            beating.cancel()
+            await asyncio.gather(beating, return_exceptions=True)
+            await runner.cleanup()
+
+    async def _beat(self) -> None:
+        while True:
+            self._last_beat = time.monotonic()
+            await asyncio.sleep(BEAT_SECONDS)
+
+    def _results(self) -> dict[str, str | None]:
+        results = {"serving": "stopping" if self.stopping else None}
+        results.update((name, check()) for name, check in self._checks.items())
+        return results
+
+    async def _healthz(self, _request: web.Request) -> web.Response:
+        # While the loop hangs nobody answers at all and the probe times out; this catches a loop that limps.
+        age = time.monotonic() - self._last_beat
+        if age > BEAT_STALE_SECONDS:
+            return web.Response(status=503, text=f"event loop: last turned {age:.1f}s ago\n")
+        return web.Response(text="ok\n")
+
+    async def _readyz(self, _request: web.Request) -> web.Response:
+        results = self._results()
+        lines = [f"[+] {name}" if reason is None else f"[-] {name}: {reason}" for name, reason in results.items()]
+        ready = all(reason is None for reason in results.values())
+        return web.Response(status=200 if ready else 503, text="\n".join(lines) + "\n")
+
+    async def _page(self, request: web.Request) -> web.Response:
+        page = self.pages.get(request.match_info["name"])
+        content = page(request.match_info.get("rest", ""), request.query) if page is not None else None
+        if content is None:
+            return web.Response(status=404, text="not found\n")
+        return web.Response(body=content, content_type="application/json")
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        return web.Response(body=encode(self._registry), headers={"Content-Type": content_type})

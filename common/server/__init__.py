@@ -1,0 +1,1 @@
+"""Serving HTTPS: parser, server, certificates that are renewed."""

@@ -1,0 +1,1 @@
+"""What the master's own cluster has, as watch caches."""

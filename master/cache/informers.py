@@ -1,0 +1,183 @@
+"""What the master's own cluster has: watch caches, kept whether this replica leads or not."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from common.api.types import SEEDS, SETTINGS, DefaultQuota, QuotaSettingsSpec, Seed
+from common.kube.client.api_client import Cluster
+from common.kube.client.errors import Conflict, NotFound, Unavailable
+from common.kube.client.meta import Object
+from common.kube.client.resource import Resource
+from common.kube.controller.reflector import PROMPT_SECONDS, Change, Reflector
+from master.cache.objects import (
+    MASTER_QUOTAS,
+    ORGANIZATIONS,
+    PROJECTS,
+    QUOTA_SETTINGS,
+    SECRETS,
+    MasterQuota,
+    Named,
+    QuotaCopy,
+    Secret,
+)
+
+T = TypeVar("T", bound=Object)
+
+RELIST_EVERY = 5.0  # seconds between two lists because a cache was found to be behind
+
+BY_ORGANIZATION = "organization"
+BY_SUBJECT = "subject"
+
+
+def subject_of(quota: MasterQuota | QuotaCopy) -> tuple[str, str]:
+    """Kind and name; the name is empty for namespaces."""
+    subject = quota.spec.get("subject")
+    if not isinstance(subject, dict):
+        return "", ""
+    return str(subject.get("kind", "")), str(subject.get("name", ""))
+
+
+def organization_of(project: Named) -> str:
+    return str(project.spec.get("organization", ""))
+
+
+class Caches:
+    """`listen(listener)`: called with the plural, the name and the change of every object, on the event loop."""
+
+    def __init__(self, cluster: Cluster, namespace: str) -> None:
+        self._listeners: list[Callable[[str, Change[Object]], None]] = []
+        prompt = PROMPT_SECONDS
+        self.seeds: Reflector[Seed] = Reflector(cluster, SEEDS, on_change=self._tells("seeds"), watch_seconds=prompt)
+        self.quotas: Reflector[MasterQuota] = Reflector(
+            cluster,
+            MASTER_QUOTAS,
+            indexes={BY_SUBJECT: lambda quota: ["/".join(subject_of(quota))]},
+            on_change=self._tells("resourcequotas"),
+            watch_seconds=prompt,
+        )
+        self.projects: Reflector[Named] = Reflector(
+            cluster,
+            PROJECTS,
+            indexes={BY_ORGANIZATION: lambda project: [organization_of(project)]},
+            on_change=self._tells("projects"),
+            watch_seconds=prompt,
+        )
+        self.organizations: Reflector[Named] = Reflector(
+            cluster, ORGANIZATIONS, on_change=self._tells("organizations"), watch_seconds=prompt
+        )
+        self.settings: Reflector[Named] = Reflector(
+            cluster, QUOTA_SETTINGS, on_change=self._tells("quotasettings"), watch_seconds=prompt
+        )
+        self.secrets: Reflector[Secret] = Reflector(
+            cluster, SECRETS, namespace=namespace, on_change=self._tells("secrets"), watch_seconds=prompt
+        )
+        self._all: dict[str, Reflector[Any]] = {
+            "seeds": self.seeds,
+            "resourcequotas": self.quotas,
+            "projects": self.projects,
+            "organizations": self.organizations,
+            "quotasettings": self.settings,
+            "secrets": self.secrets,
+        }
+        self.cluster = cluster
+        self._relisted: dict[str, float] = {}  # when a cache was last found to be behind (monotonic)
+
+    def default(self, kind: str) -> DefaultQuota | None:
+        """Raises msgspec.ValidationError where the settings cannot be read: then everything stays as it is."""
+        settings = self.settings.store.get(SETTINGS)
+        if settings is None:
+            return None
+        defaults = msgspec.convert(settings.spec, QuotaSettingsSpec).defaults
+        return {"project": defaults.project, "organization": defaults.organization}.get(kind)
+
+    def gets_default(self, kind: str, name: str) -> bool:
+        """Whether a quota is made for this subject, if it has none."""
+        subject = (self.projects if kind == "project" else self.organizations).store.get(name)
+        alive = subject is not None and subject.metadata.deletion_timestamp is None
+        return alive and self.default(kind) is not None
+
+    def listen(self, listener: Callable[[str, Change[Object]], None]) -> Callable[[], None]:
+        """Returns what ends it."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for plural, reflector in self._all.items():
+                group.create_task(reflector.run(), name=f"watch {plural}")
+
+    async def synced(self) -> None:
+        """Waits until every cache has had its first list."""
+        for reflector in self._all.values():
+            await reflector.synced.wait()
+
+    async def refresh(self, timeout: float) -> None:
+        """Lists every cache anew, by lists that begin after this call. Raises Unavailable.
+
+        A watch can be silent for a while before that is noticed: what a cache has is old by as much.
+        """
+        until = time.monotonic() + timeout
+        asked = [(reflector, reflector.relist(impatient=True)) for reflector in self._all.values()]
+        try:
+            for reflector, number in asked:
+                await reflector.wait_listed(number, max(until - time.monotonic(), 0.0))
+        except TimeoutError as error:
+            raise Unavailable(0, "Unavailable", str(error)) from None
+
+    async def confirm(self, plural: str, name: str, seen: Object | None) -> None:
+        """Asks the API server itself whether an object is what its cache says, or gone if that says so.
+
+        Raises Conflict where it is not: the cache is behind and is listed anew, and whoever asked has to decide again.
+        Uid and generation are compared: all that is deleted or written depends on these alone.
+        """
+        try:
+            found = await self.cluster.get(_METADATA[plural], name)
+        except NotFound:
+            found = None
+        if _version(found) == _version(seen):
+            return
+        now = time.monotonic()
+        if now - self._relisted.get(plural, float("-inf")) >= RELIST_EVERY:
+            self._relisted[plural] = now
+            self._all[plural].relist()
+        raise Conflict(409, "Conflict", f"the cache of {plural} is behind: {name} is not what it says")
+
+    def not_synced(self) -> str | None:
+        """A readiness check."""
+        missing = [
+            f"{plural}: {reflector.error or 'first list not complete'}"
+            for plural, reflector in self._all.items()
+            if not reflector.synced.is_set()
+        ]
+        return "; ".join(missing) or None
+
+    def _tells(self, plural: str) -> Callable[[Change[T]], None]:
+        def tell(change: Change[T]) -> None:
+            untyped: Change[Object] = Change(change.old, change.new)
+            for listener in list(self._listeners):
+                listener(plural, untyped)
+
+        return tell
+
+
+_METADATA: dict[str, Resource[Object]] = {
+    resource.plural: Resource(resource.group, resource.version, resource.plural, resource.kind, False, Object)
+    for resource in (SEEDS, MASTER_QUOTAS, PROJECTS, ORGANIZATIONS, QUOTA_SETTINGS)
+}
+"""Also an object that cannot be understood is there."""
+
+
+def _version(found: Object | None) -> tuple[str, int] | None:
+    return (found.metadata.uid, found.metadata.generation) if found is not None else None
+
+
+def changed_name(change: Change[T]) -> str:
+    known = change.new if change.new is not None else change.old
+    assert known is not None, "a change has an object before or after"
+    return known.metadata.name

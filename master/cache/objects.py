@@ -1,0 +1,81 @@
+"""The objects as the master reads them: specs whole, for a copy must not lose what this version does not know."""
+
+from __future__ import annotations
+
+import msgspec
+
+from common.api.types import GROUP, VERSION, Condition, Quantities, ResourceQuotaStatus, Wire
+from common.kube.client.meta import Object
+from common.kube.client.resource import Resource
+
+
+class Named(Object, frozen=True):
+    """A Project, Organization, QuotaSettings or a Seed's copy, on the master or a seed."""
+
+    spec: dict[str, object] = {}
+    status: dict[str, object] = {}
+
+
+class SeedUsage(Wire):
+    """One seed's line in a quota's status. `granted` is what it holds now."""
+
+    name: str
+    state: str = ""
+    local_usage: Quantities = {}
+    granted: Quantities = {}
+    last_report_time: str = ""
+
+
+class Summary(Wire):
+    subject: str = ""
+    usage: str = ""
+    peak: str = ""
+    seeds: str = ""
+
+
+class SurgeStatus(Wire):
+    hard: Quantities = {}
+    used: Quantities = {}
+
+
+class QuotaStatus(Wire):
+    """The status of a quota on the master."""
+
+    observed_generation: int = 0
+    hard: Quantities = {}
+    global_usage: Quantities = {}
+    reserved: Quantities = {}
+    surge: SurgeStatus = msgspec.field(default_factory=SurgeStatus)
+    summary: Summary = msgspec.field(default_factory=Summary)
+    seeds: list[SeedUsage] = []
+    seeds_omitted: int = 0
+    conditions: list[Condition] = []
+
+
+class MasterQuota(Object, frozen=True):
+    """A quota on the master. `spec` is a `common.api.types.ResourceQuotaSpec`, whole."""
+
+    spec: dict[str, object] = {}
+    status: QuotaStatus = msgspec.field(default_factory=QuotaStatus)
+
+
+class QuotaCopy(Object, frozen=True):
+    """A quota's copy on a seed."""
+
+    spec: dict[str, object] = {}
+    status: ResourceQuotaStatus = msgspec.field(default_factory=ResourceQuotaStatus)
+
+
+class Secret(Object, frozen=True):
+    """`data` is in base64."""
+
+    data: dict[str, str] = {}
+
+
+MASTER_QUOTAS = Resource(GROUP, VERSION, "resourcequotas", "ResourceQuota", False, MasterQuota)
+QUOTA_COPIES = Resource(GROUP, VERSION, "resourcequotas", "ResourceQuota", False, QuotaCopy)
+PROJECTS = Resource(GROUP, VERSION, "projects", "Project", False, Named)
+ORGANIZATIONS = Resource(GROUP, VERSION, "organizations", "Organization", False, Named)
+QUOTA_SETTINGS = Resource(GROUP, VERSION, "quotasettings", "QuotaSettings", False, Named)
+SEED_COPIES = Resource(GROUP, VERSION, "seeds", "Seed", False, Named)
+SECRETS = Resource("", "v1", "secrets", "Secret", True, Secret)

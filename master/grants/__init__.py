@@ -1,0 +1,1 @@
+"""How much each seed is granted, and what is recalled. No I/O."""

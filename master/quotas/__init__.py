@@ -1,0 +1,1 @@
+"""One quota on the master: its ledger, its decisions, its status."""

@@ -1,0 +1,394 @@
+"""What users read of a quota and of a seed. Pure: a view in, the status out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from common.api.conditions import NAMED, condition, more, some, transition
+from common.api.types import Condition, ResourceQuotaSpec, StaleSource, Subject, wire_quantities
+from common.quota import quantity, resources, surge
+from common.quota.names import MAX_COUNTERS
+from common.quota.resources import ResourceList
+from master.cache.objects import QuotaStatus, SeedUsage, Summary, SurgeStatus
+
+MAX_SEEDS = 32  # lines in a status; 1,000 of them would rewrite 300 KB at every count
+STALE_AFTER = 10.0  # seconds without contact from which a seed's count is called stale
+SILENT_AFTER = (
+    90.0  # seconds without a sign of life from which an agent may be dead; seed/controllers/seed_status.py gives three
+)
+
+_FIRST = ("cpu", "memory", "storage", "machines", "clusters")
+_TROUBLE = {"Stale": 0, "Learning": 1, "Fenced": 2}
+_LOST_LAST = 9
+
+
+class SeedView(msgspec.Struct, frozen=True, kw_only=True):
+    """One seed as one quota sees it. `silent` is in seconds since the last contact, None: never since this start.
+
+    `synced`: whether the seed has the quota as it is now; None: it cannot be asked. `behind`: a replica of its agent
+    may admit by what the quota was before.
+    """
+
+    name: str
+    connected: bool = True
+    lost: bool = False
+    gone: bool = False  # its Seed object was deleted, what it holds was not freed
+    silent: float | None = 0.0
+    last_report_time: str = ""
+    synced: bool | None = True
+    behind: bool = False
+    reported: bool = True
+    fenced: bool = False
+    learned: bool = True
+    held: ResourceList = {}
+    use: ResourceList = {}
+    reserved: ResourceList = {}
+    stale_sources: Sequence[StaleSource] = ()
+    unenforced: Sequence[str] = ()
+
+    @property
+    def stale(self) -> bool:
+        return not self.connected and (self.silent is None or self.silent >= STALE_AFTER)
+
+    @property
+    def state(self) -> str:
+        if self.lost:
+            return "Lost"
+        if self.stale:
+            return "Stale"
+        if not self.learned:
+            return "Learning"
+        return "Fenced" if self.fenced or not self.reported else "Current"
+
+
+class QuotaView(msgspec.Struct, frozen=True, kw_only=True):
+    generation: int
+    spec: ResourceQuotaSpec
+    limits: ResourceList
+    surge: ResourceList = {}
+    subject_exists: bool
+    learning: bool
+    beyond_counters: Sequence[str] = ()  # resources of which nothing can be granted any more
+    seeds: Sequence[SeedView]
+
+
+def quota_status(view: QuotaView, before: QuotaStatus, now: str) -> QuotaStatus:
+    """`now` is RFC 3339, for lastTransitionTime."""
+    present = [seed for seed in view.seeds if not seed.lost]
+    names = view.limits.keys()
+    use = dict.fromkeys(names, 0) | resources.total(resources.only(seed.use, names) for seed in present)
+    reserved = resources.total(resources.only(seed.reserved, names) for seed in present)
+    lines = seed_lines(view.seeds, view.limits)
+    conditions = [
+        _ready(view),
+        _enforced(present),
+        _usage_current(present),
+        _near_limit(use, view.limits, view.spec.warn_at_percent),
+        _exceeded(use, view.limits, before, warn=view.spec.enforcement == "warn"),
+    ]
+    conditions = [msgspec.structs.replace(each, observed_generation=view.generation) for each in conditions]
+    return QuotaStatus(
+        observed_generation=view.generation,
+        hard=wire_quantities(view.limits),
+        global_usage=wire_quantities(use),
+        reserved=wire_quantities(_nonzero(reserved)),
+        surge=SurgeStatus(
+            hard=wire_quantities(view.surge),
+            used=wire_quantities(_nonzero(resources.only(_surge_use(present), view.surge))),
+        ),
+        summary=summary(view.spec.subject, use, view.limits, present),
+        seeds=lines[:MAX_SEEDS],
+        seeds_omitted=max(len(lines) - MAX_SEEDS, 0),
+        conditions=transition(before.conditions, conditions, now),
+    )
+
+
+def _surge_use(seeds: Sequence[SeedView]) -> ResourceList:
+    return surge.beyond(resources.total(seed.use for seed in seeds))
+
+
+def same(a: QuotaStatus, b: QuotaStatus) -> bool:
+    """Equal but for the times of reports of seeds that are current: these alone are no reason to write."""
+    return _without_times(a) == _without_times(b)
+
+
+def summary(subject: Subject, use: ResourceList, limits: ResourceList, seeds: Sequence[SeedView]) -> Summary:
+    current = sum(seed.state == "Current" for seed in seeds)
+    return Summary(
+        subject=f"{subject.kind}/{subject.name}" if subject.name else subject.kind,
+        usage=usage_text(use, limits),
+        peak=peak_text(use, limits),
+        seeds=f"{current}/{len(seeds)}",
+    )
+
+
+def usage_text(use: ResourceList, limits: ResourceList) -> str:
+    used, limited = resources.render(resources.only(use, limits)), resources.render(limits)
+    return ", ".join(f"{name} {used.get(name, '0')}/{limited[name]}" for name in _in_order(limits))
+
+
+def peak_text(use: ResourceList, limits: ResourceList) -> str:
+    """The resource nearest to its limit. Percent are rounded down: 100% is full."""
+    peak, most = "", -1
+    for name in _in_order(limits):
+        used, limit = use.get(name, 0), limits[name]
+        if limit == 0 and used > 0:
+            return f"{name} over 0"
+        percent = used * 100 // limit if limit else -1
+        if percent > most:
+            peak, most = f"{name} {percent}%", percent
+    return peak
+
+
+def seed_lines(seeds: Sequence[SeedView], limits: ResourceList) -> list[SeedUsage]:
+    """Those in trouble first, then the largest."""
+
+    def rank(seed: SeedView) -> tuple[int, int, str]:
+        trouble = _LOST_LAST if seed.lost else _TROUBLE.get(seed.state, len(_TROUBLE))
+        share = max((seed.use.get(name, 0) * 10_000 // limit for name, limit in limits.items() if limit), default=0)
+        return trouble, -share, seed.name
+
+    return [
+        SeedUsage(
+            name=seed.name,
+            state=seed.state,
+            local_usage=wire_quantities(_nonzero(resources.only(seed.use, limits))),
+            granted=wire_quantities(_nonzero(resources.only(seed.held, limits))),
+            last_report_time=seed.last_report_time,
+        )
+        for seed in sorted(seeds, key=rank)
+    ]
+
+
+def age(seconds: float) -> str:
+    """Coarser the longer it is, so that a text with an age in it seldom changes."""
+    minutes = int(seconds // 60)
+    if minutes < 1:
+        return "less than 1m"
+    if minutes < 10:
+        return f"{minutes}m"
+    if minutes < 60:
+        return f"{minutes // 5 * 5}m"
+    hours = minutes // 60
+    return f"{hours}h" if hours < 48 else f"{hours // 24}d"
+
+
+class SeedHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """A seed apart from any quota. `connected` is False with a reason and a message."""
+
+    generation: int
+    connected: bool
+    reason: str = "Connected"
+    message: str = ""
+    synced: bool | None = None
+    outstanding: int = 0
+    failing: Sequence[str] = ()
+    fenced: Sequence[str] = ()  # quotas whose account is fenced
+    learning: Sequence[str] = ()  # quotas that wait for this seed's answer
+    own_version: str = ""
+    version: str = ""  # of the seed's agent
+    said: Sequence[Condition] = ()  # ... and its conditions
+    silent: float = 0.0  # seconds since it said anything
+
+
+def skewed(own: str, other: str) -> bool:
+    """Whether master and seed are more than one minor version apart. Of what is no version nothing is known."""
+    found = [re.match(r"v?(\d+)\.(\d+)", text) for text in (own, other)]
+    (major, minor), (other_major, other_minor) = [map(int, each.groups()) if each else (0, 0) for each in found]
+    return all(found) and (major != other_major or abs(minor - other_minor) > 1)
+
+
+def seed_conditions(view: SeedHealth, before: list[Condition], now: str) -> list[Condition]:
+    skew = view.connected and skewed(view.own_version, view.version)
+    if skew:
+        versions = f"the seed runs version {view.version}, the master {view.own_version}"
+        connected = condition("Connected", True, "VersionSkew", f"{versions}: one minor version apart is supported")
+    else:
+        connected = condition("Connected", view.connected, view.reason, view.message)
+    if view.synced is None:
+        synced = condition("Synced", None, "NotConnected", "the seed cannot be asked what it has")
+    elif view.synced:
+        synced = condition("Synced", True, "AllCopies", "the seed has all projects and quotas")
+    else:
+        why = f": {view.failing[0]}" if view.failing else ""
+        synced = condition("Synced", False, "CopiesOutstanding", f"{view.outstanding} objects not yet in sync{why}")
+    if not view.connected:
+        accounts = condition("AccountsOpen", None, "NotConnected", "the seed cannot be asked")
+    elif view.learning:
+        accounts = condition("AccountsOpen", False, "Learning", f"waiting for its answer about {_some(view.learning)}")
+    elif view.fenced:
+        accounts = condition("AccountsOpen", False, "Fenced", f"{_some(view.fenced)} admit nothing until recounted")
+    else:
+        accounts = condition("AccountsOpen", True, "AllOpen", "every account admits")
+    serving = _webhook_serving(view)
+    parts = (connected, synced, accounts, serving)
+    failed = next((part for part in parts[:-1] if part.status != "True" or part.reason == "VersionSkew"), None)
+    if failed is not None:
+        ready = condition("Ready", False, failed.reason, failed.message)
+    elif serving.status != "True":
+        ready = msgspec.structs.replace(serving, type="Ready")
+    else:
+        ready = condition("Ready", True, "Ready", "connected, in sync, all accounts open, the webhook serves")
+    conditions = [msgspec.structs.replace(each, observed_generation=view.generation) for each in (ready, *parts)]
+    return transition(before, conditions, now)
+
+
+def _webhook_serving(view: SeedHealth) -> Condition:
+    kind = "WebhookServing"
+    said = next((each for each in view.said if each.type == kind), None)
+    if not view.connected:
+        return condition(kind, None, "NotConnected", "the seed cannot be asked")
+    if said is None:
+        return condition(kind, None, "NotReported", "no agent on the seed has said yet whether it is asked")
+    if view.silent >= SILENT_AFTER:
+        heard = f"no agent on the seed has led for {age(view.silent)}; the last one said {said.reason}"
+        return condition(kind, None, "AgentSilent", heard)
+    return msgspec.structs.replace(said, last_transition_time="")
+
+
+def _ready(view: QuotaView) -> Condition:
+    subject = view.spec.subject
+    if not view.subject_exists:
+        kind = subject.kind.capitalize()
+        return condition(
+            "Ready",
+            False,
+            "SubjectNotFound",
+            f"there is no {kind} {subject.name}: create it, or make a quota for one that exists; until then this quota "
+            f"is on all seeds and limits whatever names {subject.kind} {subject.name}",
+        )
+    if view.learning:
+        missing = [seed.name for seed in view.seeds if not seed.learned and not seed.lost and not seed.gone]
+        return condition(
+            "Ready",
+            None,
+            "Learning",
+            f"what was handed out is being learned again from the seeds; waiting for {_some(missing)}; "
+            "nothing is granted meanwhile",
+        )
+    if view.beyond_counters:
+        return condition(
+            "Ready",
+            False,
+            "TooManyResources",
+            f"{_some(view.beyond_counters)}: nothing can be granted, since this quota has limited {MAX_COUNTERS} other "
+            "resources before and must keep count of them; limit these in a new quota of the same subject",
+        )
+    if view.spec.enforcement == "warn":
+        return condition("Ready", True, "WarnOnly", "what exceeds the limit is admitted with a warning")
+    return condition("Ready", True, "Enforced", "")
+
+
+def _enforced(seeds: Sequence[SeedView]) -> Condition:
+    without = [seed.name for seed in seeds if seed.synced is False and not seed.gone]
+    if without:
+        return condition("Enforced", False, "SeedNotSynced", f"{_some(without)} do not have the present quota yet")
+    unknown = [seed.name for seed in seeds if seed.synced is None and not seed.gone]
+    if unknown:
+        return condition("Enforced", None, "SeedNotSynced", f"{_some(unknown)} cannot be asked what they have")
+    fenced = [seed.name for seed in seeds if seed.connected and (seed.fenced or not seed.reported)]
+    if fenced:
+        return condition(
+            "Enforced", False, "AccountFenced", f"{_some(fenced)} admit nothing until everything there is recounted"
+        )
+    behind = [seed.name for seed in seeds if seed.behind and not seed.gone]
+    if behind:
+        return condition(
+            "Enforced",
+            False,
+            "ReplicasBehind",
+            f"{_some(behind)}: not every replica of the agent has the present quota yet; one that does not hear of it "
+            "soon admits nothing more",
+        )
+    unchecked = [f"{source} on {seed.name}" for seed in seeds for source in seed.unenforced]
+    if unchecked:
+        return condition(
+            "Enforced",
+            False,
+            "WebhookNotServing",
+            f"{_some(unchecked)}: Machines are not checked there, or cannot be created; see the condition Enforced of "
+            "the UserCluster, or for other clusters what seedquota-seed logs of its canary",
+        )
+    return condition("Enforced", True, "AllSeeds", "")
+
+
+def _usage_current(seeds: Sequence[SeedView]) -> Condition:
+    gone = [seed for seed in seeds if seed.gone]
+    if gone:
+        return condition(
+            "UsageCurrent",
+            False,
+            "SeedUnreachable",
+            f"{_some([seed.name for seed in gone])}: the Seed was deleted, its last count and what it holds are kept; "
+            "make it again with state Lost to free them",
+        )
+    stale = [seed for seed in seeds if seed.stale]
+    if stale:
+        said = "; ".join(
+            f"{seed.name} last reported {age(seed.silent)} ago"
+            if seed.silent is not None
+            else f"{seed.name} has not been reached since the master started"
+            for seed in stale[:NAMED]
+        )
+        whose = "its last count is" if len(stale) == 1 else "their last counts are"
+        return condition("UsageCurrent", False, "SeedUnreachable", f"{said}{more(stale)}; {whose} kept")
+    sources = [(seed.name, source) for seed in seeds for source in seed.stale_sources]
+    if sources:
+        said = "; ".join(
+            f"{source.source} on {seed} last counted {age(source.seconds)} ago" for seed, source in sources[:NAMED]
+        )
+        return condition("UsageCurrent", False, "SourceUnreachable", f"{said}{more(sources)}; the last count is kept")
+    return condition("UsageCurrent", True, "AllReported", "")
+
+
+def _near_limit(use: ResourceList, limits: ResourceList, warn_at_percent: int) -> Condition:
+    full = [name for name, limit in limits.items() if use.get(name, 0) >= limit and (limit or use.get(name, 0))]
+    if full:
+        return condition("NearLimit", True, "Full", f"{_texts(full, use, limits)}")
+    near = [name for name, limit in limits.items() if limit and use.get(name, 0) * 100 >= limit * warn_at_percent]
+    if near:
+        return condition("NearLimit", True, "AboveWarnPercent", f"{_texts(near, use, limits)}")
+    return condition("NearLimit", False, "BelowWarnPercent", f"all below {warn_at_percent}% of the limit")
+
+
+def _exceeded(use: ResourceList, limits: ResourceList, before: QuotaStatus, *, warn: bool) -> Condition:
+    over = [name for name, limit in limits.items() if use.get(name, 0) > limit]
+    if not over:
+        return condition("Exceeded", False, "WithinLimit", "")
+    known = next((condition for condition in before.conditions if condition.type == "Exceeded"), None)
+    lowered = any(name in before.hard and quantity.parse(before.hard[name]) > limits[name] for name in over)
+    if lowered:
+        reason = "LimitLowered"
+    elif known is not None and known.status == "True":
+        reason = known.reason
+    else:
+        reason = "UsageNotAdmitted"
+    why = "the limit was lowered" if reason == "LimitLowered" else "this use was not admitted here"
+    then = "what more comes is admitted with a warning" if warn else "nothing more is admitted until use has fallen"
+    return condition("Exceeded", True, reason, f"{_texts(over, use, limits)}: {why}; nothing is removed, and {then}")
+
+
+def _texts(names: Sequence[str], use: ResourceList, limits: ResourceList) -> str:
+    return usage_text(use, resources.only(limits, names))
+
+
+def _some(names: Sequence[str]) -> str:
+    return some(sorted(names))
+
+
+def _nonzero(amounts: ResourceList) -> dict[str, int]:
+    return {name: amount for name, amount in amounts.items() if amount}
+
+
+def _in_order(names: ResourceList) -> list[str]:
+    return [name for name in _FIRST if name in names] + sorted(name for name in names if name not in _FIRST)
+
+
+def _without_times(status: QuotaStatus) -> QuotaStatus:
+    seeds = [
+        msgspec.structs.replace(seed, last_report_time="") if seed.state != "Stale" else seed for seed in status.seeds
+    ]
+    return msgspec.structs.replace(status, seeds=seeds)

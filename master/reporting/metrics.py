@@ -1,0 +1,79 @@
+"""The master's metrics, computed when Prometheus asks: cores and bytes as floats, only here at the edge."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from common.quota import resources
+from common.quota.quantity import UNIT
+from master.quotas.controller import Quotas
+from master.seeds.registry import Seeds
+
+_LABELS = ("quota", "subject_kind", "subject", "resource", "unit")
+
+
+class MasterMetrics(Collector):
+    """`present` gives what this replica leads, or None while it does not lead: then there is nothing to say."""
+
+    def __init__(self, present: Callable[[], tuple[Seeds, Quotas] | None]) -> None:
+        self._present = present
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        limit = GaugeMetricFamily("seedquota_limit", "The limit in force.", labels=_LABELS)
+        used = GaugeMetricFamily("seedquota_used", "Counted and reserved, over all seeds.", labels=_LABELS)
+        reserved = GaugeMetricFamily(
+            "seedquota_reserved", "Part of what is used: admitted and not yet counted.", labels=_LABELS
+        )
+        overshoot = GaugeMetricFamily(
+            "seedquota_overshoot", "How far use is over the limit.", labels=("quota", "resource")
+        )
+        contact = GaugeMetricFamily(
+            "seedquota_seed_last_contact_seconds", "Time since the master last heard from the seed.", labels=("seed",)
+        )
+        connected = GaugeMetricFamily(
+            "seedquota_seed_connected", "Whether the master is connected to the seed.", labels=("seed",)
+        )
+        present = self._present()
+        if present is not None:
+            seeds, quotas = present
+            _add_quotas(quotas, limit, used, reserved, overshoot)
+            now = time.monotonic()
+            for link in list(seeds.present()):
+                connected.add_metric((link.name,), float(link.connected))
+                if link.last_contact is not None:
+                    contact.add_metric((link.name,), now - link.last_contact)
+        yield from (limit, used, reserved, overshoot, contact, connected)
+
+
+def _add_quotas(
+    quotas: Quotas,
+    limit: GaugeMetricFamily,
+    used: GaugeMetricFamily,
+    reserved: GaugeMetricFamily,
+    overshoot: GaugeMetricFamily,
+) -> None:
+    for name, state in list(quotas.states.items()):
+        view = state.view
+        if view is None:
+            continue
+        subject = view.spec.subject
+        present = [seed for seed in view.seeds if not seed.lost]
+        use = resources.total(seed.use for seed in present)
+        waiting = resources.total(seed.reserved for seed in present)
+        for resource, most in view.limits.items():
+            labels = (name, subject.kind, subject.name, resource, _unit(resource))
+            limit.add_metric(labels, most / UNIT)
+            used.add_metric(labels, use.get(resource, 0) / UNIT)
+            reserved.add_metric(labels, waiting.get(resource, 0) / UNIT)
+            overshoot.add_metric((name, resource), max(use.get(resource, 0) - most, 0) / UNIT)
+
+
+def _unit(resource: str) -> str:
+    last = resource.rpartition(".")[2]
+    if last == "cpu":
+        return "cores"
+    return "bytes" if last in ("memory", "storage", "ephemeral-storage") else ""

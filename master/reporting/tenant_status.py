@@ -1,0 +1,167 @@
+"""The status of Projects and Organizations: a few words for the columns of kubectl get, written seldom."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from common.api.conditions import condition, now, some, transition
+from common.api.types import MASTER_MANAGER, Condition
+from common.kube.client.api_client import Cluster
+from common.kube.client.errors import NotFound
+from common.kube.client.meta import Object
+from common.kube.controller.controller import Controller, ReconcileHook
+from common.kube.controller.reflector import Change
+from master.cache.informers import BY_ORGANIZATION, BY_SUBJECT, Caches, changed_name, organization_of, subject_of
+from master.cache.objects import ORGANIZATIONS, PROJECTS, MasterQuota, Named
+from master.seeds.registry import Seeds
+
+SETTLE = 1.0  # seconds to wait for more of the same
+ARRIVING = 15.0  # ... for a project that was made just now to be on all seeds
+USAGE_EVERY = 5.0  # seconds in which a changed use is repeated here
+WORKERS = 2  # what people read must not crowd out what programs wait for
+TIMEOUT = 15.0
+
+Key = tuple[str, str]  # plural and name
+
+
+class Tenants:
+    """`run` works until cancelled; the caches are synced."""
+
+    def __init__(
+        self, cluster: Cluster, caches: Caches, seeds: Seeds, *, on_reconcile: ReconcileHook | None = None
+    ) -> None:
+        self._cluster = cluster
+        self._caches = caches
+        self._seeds = seeds
+        self._controller: Controller[Key] = Controller(
+            "tenant-status", self._show, workers=WORKERS, timeout=TIMEOUT, on_reconcile=on_reconcile
+        )
+
+        self._arriving: dict[Key, float] = {}  # since when (monotonic); no longer than ARRIVING
+
+    async def run(self) -> None:
+        ends = self._caches.listen(self._changed)
+        try:
+            self.review_all()
+            await self._controller.run()
+        finally:
+            ends()
+
+    def review_all(self) -> None:
+        for name in self._caches.projects.store.keys():  # noqa: SIM118
+            self._controller.queue.add_after(("projects", name), SETTLE)
+        for name in self._caches.organizations.store.keys():  # noqa: SIM118
+            self._controller.queue.add_after(("organizations", name), SETTLE)
+
+    def settled(self, plural: str, name: str) -> None:
+        """A copy on a seed is in sync."""
+        if plural == "projects":
+            self._controller.queue.add_after((plural, name), SETTLE)
+
+    def _changed(self, plural: str, change: Change[Object]) -> None:
+        queue = self._controller.queue
+        name = changed_name(change)
+        if plural == "resourcequotas":
+            for quota in (change.old, change.new):
+                if isinstance(quota, MasterQuota):
+                    kind, subject = subject_of(quota)
+                    if kind in ("project", "organization"):
+                        queue.add_after((f"{kind}s", subject), USAGE_EVERY)
+        elif plural == "projects":
+            queue.add_after((plural, name), SETTLE)
+            for project in (change.old, change.new):
+                if isinstance(project, Named) and organization_of(project):
+                    queue.add_after(("organizations", organization_of(project)), SETTLE)
+        elif plural == "organizations":
+            queue.add_after((plural, name), SETTLE)
+            if change.old is None or change.new is None:
+                for project in self._caches.projects.store.by_index(BY_ORGANIZATION, name):
+                    queue.add_after(("projects", project.metadata.name), SETTLE)
+
+    async def _show(self, key: Key) -> float | None:
+        plural, name = key
+        cache, resource = (
+            (self._caches.projects, PROJECTS) if plural == "projects" else (self._caches.organizations, ORGANIZATIONS)
+        )
+        there = cache.store.get(name)
+        if there is None:
+            self._arriving.pop(key, None)
+            return None
+        if self._seeds.rush.defers(("tenant", *key)) or (plural == "projects" and self._arrives(key, there)):
+            return SETTLE
+        status = self._project(there) if plural == "projects" else self._organization(there)
+        known = {**there.status, "conditions": _conditions(there)}
+        if all(known.get(field) == value for field, value in status.items()):
+            return None
+        try:
+            await self._cluster.apply(
+                resource,
+                {"metadata": {"name": name, "uid": there.metadata.uid}, "status": status},
+                MASTER_MANAGER,
+                "status",
+            )
+        except NotFound:
+            return None
+        return None
+
+    def _arrives(self, key: Key, project: Named) -> bool:
+        """Nothing is said of it yet, and it is on its way to seeds in reach: a moment later one write tells all."""
+        on_its_way = any(
+            link.connected and link.sync is not None and not link.sync.in_sync(*key) for link in self._seeds.present()
+        )
+        if project.status or not on_its_way:
+            self._arriving.pop(key, None)
+            return False
+        now = time.monotonic()
+        return now - self._arriving.setdefault(key, now) < ARRIVING
+
+    def _project(self, project: Named) -> dict[str, object]:
+        name, organization = project.metadata.name, organization_of(project)
+        without = [
+            link.name
+            for link in self._seeds.present()
+            if link.sync is None or not link.connected or not link.sync.in_sync("projects", name)
+        ]
+        if organization and organization not in self._caches.organizations.store:
+            ready = condition(
+                "Ready", False, "OrganizationNotFound", f"there is no Organization {organization}: create it"
+            )
+        elif without:
+            ready = condition("Ready", False, "SeedNotSynced", f"not known to be on {some(sorted(without))}")
+        else:
+            ready = condition("Ready", True, "AllSeeds", "the project is on all seeds")
+        before = _conditions(project)
+        ready = msgspec.structs.replace(ready, observed_generation=project.metadata.generation)
+        status: dict[str, object] = {
+            "observedGeneration": project.metadata.generation,
+            "conditions": transition(before, [ready], now()),
+        }
+        quotas = self._quotas("project", name)
+        if quotas:
+            status["summary"] = {
+                "quota": ", ".join(quota.metadata.name for quota in quotas)[:2048],
+                "usage": quotas[0].status.summary.usage,
+            }
+        return status
+
+    def _organization(self, organization: Named) -> dict[str, object]:
+        name = organization.metadata.name
+        status: dict[str, object] = {
+            "observedGeneration": organization.metadata.generation,
+            "projects": len(self._caches.projects.store.by_index(BY_ORGANIZATION, name)),
+        }
+        quotas = self._quotas("organization", name)
+        if quotas:
+            status["summary"] = {"usage": quotas[0].status.summary.usage}
+        return status
+
+    def _quotas(self, kind: str, name: str) -> list[MasterQuota]:
+        return sorted(
+            self._caches.quotas.store.by_index(BY_SUBJECT, f"{kind}/{name}"), key=lambda quota: quota.metadata.name
+        )
+
+
+def _conditions(there: Named) -> list[Condition]:
+    return msgspec.convert(there.status.get("conditions", []), list[Condition])

@@ -1,0 +1,1 @@
+"""Connections to seeds, and the copies that are kept there."""

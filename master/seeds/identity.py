@@ -1,0 +1,61 @@
+"""Which cluster a Seed's kubeconfig leads to, told by the uid of that cluster's namespace kube-system. Pure.
+
+The first one is recorded in the status of the Seed. What a seed holds was handed to that cluster: where its kubeconfig
+leads to another one later, nothing is written there and nothing is believed before an admin says that it takes the
+place of the former. A cluster belongs to one Seed: of several that lead to it, to the one that was made first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from common.api.types import ACCEPT_CLUSTER_ANNOTATION, Seed
+from common.kube.client.errors import ApiError
+from common.kube.client.meta import Object
+from common.kube.client.resource import Resource
+
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace", False, Object)
+KUBE_SYSTEM = "kube-system"
+CHANGED = "ClusterChanged"
+DUPLICATE = "DuplicateCluster"
+
+
+class Refused(ApiError):
+    """The kubeconfig leads to a cluster that is not this Seed's. `reason` is CHANGED or DUPLICATE."""
+
+
+def refusal(seed: Seed, recorded: str, uid: str, others: Iterable[tuple[Seed, str]]) -> Refused | None:
+    """Why the cluster with this uid is not the Seed's, if it is not.
+
+    `recorded` is what is recorded for the Seed, empty for nothing yet; `others` are the other Seeds that are not Lost,
+    each with what is recorded for it.
+    """
+    name = seed.metadata.name
+    if recorded not in ("", uid) and seed.metadata.annotations.get(ACCEPT_CLUSTER_ANNOTATION) != uid:
+        return Refused(
+            409,
+            CHANGED,
+            f"the kubeconfig leads to another cluster than before: its namespace {KUBE_SYSTEM} has uid {uid}, not "
+            f"{recorded}; nothing is written there, and what the seed held stays held. Correct the Secret; or, if this "
+            "cluster takes the place of the former one and the machines of that are gone: kubectl annotate --overwrite "
+            f"sqseed/{name} {ACCEPT_CLUSTER_ANNOTATION}={uid}",
+        )
+    earlier = [other for other, its in others if its == uid and _rank(other) < _rank(seed)]
+    if not earlier:
+        return None
+    first = min(earlier, key=_rank).metadata.name
+    return Refused(
+        409,
+        DUPLICATE,
+        f"the kubeconfig leads to the cluster of Seed {first}, which was made earlier: its namespace {KUBE_SYSTEM} has "
+        f"uid {uid}; nothing is written there by this Seed. Correct the Secret, or delete one of the two Seeds",
+    )
+
+
+def comes_before(seed: Seed, other: Seed) -> bool:
+    """Whether a cluster to which both lead is the first one's."""
+    return _rank(seed) < _rank(other)
+
+
+def _rank(seed: Seed) -> tuple[str, str]:
+    return seed.metadata.creation_timestamp or "", seed.metadata.name

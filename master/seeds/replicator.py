@@ -1,0 +1,321 @@
+"""Copies of the master's objects on one seed: level-triggered, nothing written where nothing differs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import to_builtins
+from msgspec.structs import replace
+
+from common.api.types import (
+    GENERATION_ANNOTATION,
+    MANAGED_BY_LABEL,
+    MASTER_MANAGER,
+    RELEASED_ANNOTATION,
+    UID_LABEL,
+    Seed,
+)
+from common.kube.client.api_client import Cluster
+from common.kube.client.errors import AlreadyExists, ApiError, Conflict, NotFound
+from common.kube.client.meta import Object
+from common.kube.client.resource import Resource
+from common.kube.controller.controller import Controller, ReconcileHook
+from common.kube.controller.reflector import Change, Reflector, Store
+from common.kube.controller.workqueue import WorkQueue
+from common.runtime.burst import PAUSE, Rush
+from master.cache.informers import BY_SUBJECT, Caches, subject_of
+from master.cache.objects import (
+    ORGANIZATIONS,
+    PROJECTS,
+    QUOTA_COPIES,
+    QUOTA_SETTINGS,
+    SEED_COPIES,
+    MasterQuota,
+    Named,
+    QuotaCopy,
+)
+
+log = logging.getLogger(__name__)
+
+WORKERS = 8  # for quotas, and as many for the rest
+TIMEOUT = 30.0  # seconds for one object
+FINALIZING = 1.0  # seconds until another look at a copy that is being deleted
+SUCCEEDED = 1.0  # ... at one that must not go before another is here; that one's coming is heard of sooner
+# Of a quota's copy. Master and seed apply each time all that they ever apply to its status: without an owner nothing is
+# left over there.
+NOT_KEPT: list[dict[str, str]] = [{}]
+
+Key = tuple[str, str]  # plural and name
+
+
+class SeedCaches:
+    """What one seed has, for as long as one connection lasts."""
+
+    def __init__(self, cluster: Cluster, on_change: Callable[[str, Change[Object]], None]) -> None:
+        def tells(plural: str) -> Callable[[Change[QuotaCopy] | Change[Named]], None]:
+            return lambda change: on_change(plural, Change(change.old, change.new))
+
+        self.quotas: Reflector[QuotaCopy] = Reflector(
+            cluster,
+            QUOTA_COPIES,
+            indexes={BY_SUBJECT: lambda copy: ["/".join(subject_of(copy))]},
+            on_change=tells("resourcequotas"),
+        )
+        self.projects: Reflector[Named] = Reflector(cluster, PROJECTS, on_change=tells("projects"))
+        self.organizations: Reflector[Named] = Reflector(cluster, ORGANIZATIONS, on_change=tells("organizations"))
+        self.settings: Reflector[Named] = Reflector(cluster, QUOTA_SETTINGS, on_change=tells("quotasettings"))
+        # Not one of `all`: what a seed says of itself is for people, and no reason to do without the seed.
+        self.seed: Reflector[Named] = Reflector(
+            cluster, SEED_COPIES, field_selector=f"metadata.name={cluster.name}", on_change=tells("seeds")
+        )
+
+    @property
+    def all(self) -> tuple[Reflector[QuotaCopy], Reflector[Named], Reflector[Named], Reflector[Named]]:
+        return self.quotas, self.projects, self.organizations, self.settings
+
+    @property
+    def synced(self) -> bool:
+        return all(reflector.synced.is_set() for reflector in self.all)
+
+    @property
+    def error(self) -> str | None:
+        """Why it does not follow the seed now."""
+        return next((reflector.error for reflector in self.all if reflector.error is not None), None)
+
+
+class CopySync:
+    """Keeps the copies on one seed. `on_settled(plural, name)` is called when one was found or put right."""
+
+    def __init__(
+        self,
+        seed: str,
+        caches: Caches,
+        cluster: Cluster,
+        there: SeedCaches,
+        rush: Rush,
+        *,
+        on_settled: Callable[[str, str], None],
+        on_reconcile: ReconcileHook | None = None,
+    ) -> None:
+        self.failing: dict[Key, str] = {}  # why, by object
+        self.same_cluster = False  # the kubeconfig leads to the master: its objects are no copies of themselves
+        self._unsynced: set[Key] = set()
+        self._seed = seed
+        self._caches = caches
+        self._cluster = cluster
+        self._there = there
+        self._rush = rush
+        self._on_settled = on_settled
+        # A quota limits nothing on a seed before its copy is there: it does not wait behind a thousand projects.
+        self._quotas, self._others = (
+            Controller(
+                "sync",
+                self._reconcile,
+                workers=WORKERS,
+                timeout=TIMEOUT,
+                queue=WorkQueue[Key](max_backoff=15.0),
+                on_reconcile=on_reconcile,
+            )
+            for _ in range(2)
+        )
+
+    async def run(self) -> None:
+        for reflector in self._there.all:
+            await reflector.synced.wait()
+        for key in self._keys():
+            self.add(key)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._quotas.run())
+            group.create_task(self._others.run())
+
+    def add(self, key: Key) -> None:
+        self._unsynced.add(key)
+        (self._quotas if key[0] == "resourcequotas" else self._others).queue.add(key)
+
+    def in_sync(self, plural: str, name: str) -> bool:
+        return self._there.synced and (plural, name) not in self._unsynced
+
+    @property
+    def crowded(self) -> bool:
+        return len(self._quotas.queue) > WORKERS
+
+    @property
+    def outstanding(self) -> int:
+        return len(self._unsynced)
+
+    def _keys(self) -> set[Key]:
+        keys: set[Key] = {("seeds", self._seed)}
+        for plural in ("quotasettings", "organizations", "projects", "resourcequotas"):
+            for side in (self._caches, self._there):
+                keys.update((plural, name) for name in _store(side, plural).keys())  # noqa: SIM118
+        return keys
+
+    def _desired(self, key: Key) -> MasterQuota | Named | None:
+        plural, name = key
+        if plural == "seeds":
+            seed = self._caches.seeds.store.get(name)
+            return seed_copy(seed) if seed is not None else None
+        found: MasterQuota | Named | None = _store(self._caches, plural).get(name)
+        return found
+
+    def _actual(self, key: Key) -> QuotaCopy | Named | None:
+        plural, name = key
+        if plural == "seeds":
+            return self._there.seed.store.get(name)
+        found: QuotaCopy | Named | None = _store(self._there, plural).get(name)
+        return found
+
+    async def _reconcile(self, key: Key) -> float | None:
+        if key[0] == "projects" and self._rush.defers((self._seed, *key)):
+            return PAUSE
+        try:
+            again = await self._put_right(key)
+        except ApiError as error:
+            self.failing[key] = error.message
+            raise
+        self.failing.pop(key, None)
+        if again is None:
+            self._unsynced.discard(key)
+            self._on_settled(*key)
+            if key[0] == "resourcequotas":
+                self._review_predecessors(key[1])
+        return again
+
+    async def _put_right(self, key: Key) -> float | None:
+        desired, actual = self._desired(key), self._actual(key)
+        if desired is None:
+            return await self._remove(key, actual)
+        if actual is None:
+            return await self._create(key, desired)
+        if actual.metadata.uid == desired.metadata.uid:
+            self.same_cluster = True
+            raise Conflict(409, "Conflict", f"seed {self._seed} is the master itself")
+        if key[0] == "seeds" and "copyOf" not in actual.spec:
+            raise Conflict(409, "Conflict", f"seed {self._seed} is a master, too, with a Seed of that name")
+        if actual.metadata.deletion_timestamp is not None:
+            return FINALIZING
+        of = actual.metadata.labels.get(UID_LABEL)
+        if of and of != desired.metadata.uid:
+            # Made again under its name: another quota, with an account of its own. The former one limits until then.
+            await self._caches.confirm(*key, desired)
+            await self._delete(key, actual, released=False)
+            return await self._create(key, desired)
+        if _copied_generation(actual) > desired.metadata.generation:
+            # The cache is older than what the copy was made from, unless the master was restored from a backup.
+            await self._caches.confirm(*key, desired)
+        metadata = replace(
+            actual.metadata,
+            labels={**actual.metadata.labels, **_labels(desired)},
+            annotations={**actual.metadata.annotations, **_annotations(desired)},
+        )
+        if actual.spec == desired.spec and metadata == actual.metadata:
+            return None
+        if isinstance(actual, QuotaCopy):
+            # Without its status, and who owns which field is forgotten: to read and compare them is half of the work.
+            body = {"metadata": {**to_builtins(metadata), "managedFields": NOT_KEPT}, "spec": desired.spec}
+            await self._cluster.replace(QUOTA_COPIES, body)
+        else:
+            await self._cluster.replace(_named(key), replace(actual, metadata=metadata, spec=desired.spec))
+        log.info("copy put right", extra=self._facts(key))
+        return None
+
+    async def _remove(self, key: Key, actual: Object | None) -> float | None:
+        # What carries no label of ours was made by somebody else.
+        if actual is None or not actual.metadata.labels.get(UID_LABEL):
+            return None
+        if actual.metadata.deletion_timestamp is not None:
+            return FINALIZING
+        if isinstance(actual, QuotaCopy) and self._successor_missing(actual):
+            return SUCCEEDED
+        await self._caches.confirm(*key, None)
+        await self._delete(key, actual, released=True)
+        return None
+
+    def _successor_missing(self, leaving: QuotaCopy) -> bool:
+        """Whether another quota takes this one's place, and is not here yet: its subject is never without one."""
+        kind, name = subject_of(leaving)
+        if not name:
+            return False
+        subject = f"{kind}/{name}"
+        successors = self._caches.quotas.store.by_index(BY_SUBJECT, subject)
+        if not successors:
+            return self._caches.gets_default(kind, name)
+        here = {copy.metadata.labels.get(UID_LABEL) for copy in self._there.quotas.store.by_index(BY_SUBJECT, subject)}
+        return any(quota.metadata.uid not in here for quota in successors)
+
+    def _review_predecessors(self, arrived: str) -> None:
+        copy = self._there.quotas.store.get(arrived)
+        if copy is None:
+            return
+        for other in self._there.quotas.store.by_index(BY_SUBJECT, "/".join(subject_of(copy))):
+            if other.metadata.name not in self._caches.quotas.store:
+                self._quotas.queue.add(("resourcequotas", other.metadata.name))
+
+    async def _delete(self, key: Key, actual: Object, *, released: bool) -> None:
+        resource: Resource[Any] = QUOTA_COPIES if key[0] == "resourcequotas" else _named(key)
+        try:
+            if isinstance(actual, QuotaCopy) and released:
+                # Without this the seed takes it for an accident, and goes on to enforce what it had.
+                annotations = {**actual.metadata.annotations, RELEASED_ANNOTATION: "true"}
+                metadata = replace(actual.metadata, annotations=annotations)
+                await self._cluster.replace(QUOTA_COPIES, replace(actual, metadata=metadata))
+            await self._cluster.delete(resource, key[1], uid=actual.metadata.uid)
+        except NotFound:
+            return  # gone already
+        log.info("copy deleted", extra=self._facts(key))
+
+    async def _create(self, key: Key, desired: MasterQuota | Named) -> float | None:
+        resource: Resource[Any] = QUOTA_COPIES if key[0] == "resourcequotas" else _named(key)
+        metadata = {"name": key[1], "labels": _labels(desired), "annotations": _annotations(desired)}
+        body = {"metadata": metadata, "spec": desired.spec}
+        try:
+            await self._cluster.create(resource, body)
+        except AlreadyExists:
+            return FINALIZING  # the watch is behind, or a finalizer holds the former one
+        log.info("copy created", extra=self._facts(key))
+        return None
+
+    def _facts(self, key: Key) -> dict[str, object]:
+        return {"seed": self._seed, "kind": key[0], "object": key[1]}
+
+
+def seed_copy(seed: Seed) -> Named:
+    """What the seed itself gets of it: nothing of where its kubeconfig is."""
+    return Named(metadata=seed.metadata, spec={"copyOf": seed.metadata.uid, "state": seed.spec.state})
+
+
+def _labels(desired: Object) -> dict[str, str]:
+    return {UID_LABEL: desired.metadata.uid, MANAGED_BY_LABEL: MASTER_MANAGER}
+
+
+def _annotations(desired: Object) -> dict[str, str]:
+    return {GENERATION_ANNOTATION: str(desired.metadata.generation)}
+
+
+def _copied_generation(copy: Object) -> int:
+    """0 where nobody has said it: then the copy proves nothing."""
+    text = copy.metadata.annotations.get(GENERATION_ANNOTATION, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
+
+
+def _store(side: Caches | SeedCaches, plural: str) -> Store[Any]:
+    reflectors: dict[str, Reflector[Any]] = {
+        "quotasettings": side.settings,
+        "organizations": side.organizations,
+        "projects": side.projects,
+        "resourcequotas": side.quotas,
+    }
+    return reflectors[plural].store
+
+
+def _named(key: Key) -> Resource[Named]:
+    named = {
+        "projects": PROJECTS,
+        "organizations": ORGANIZATIONS,
+        "quotasettings": QUOTA_SETTINGS,
+        "seeds": SEED_COPIES,
+    }
+    return named[key[0]]

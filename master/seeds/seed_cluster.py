@@ -1,0 +1,74 @@
+"""A seed's API server as the master uses it: listed and written to only while it is the cluster that it was before."""
+
+from __future__ import annotations
+
+import time
+from asyncio import Lock
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from common.kube.client.api_client import Cluster, WatchStream
+from common.kube.client.errors import ApiError
+from common.kube.client.meta import Object
+from common.kube.client.resource import Listing, Resource
+
+FRESH = 1.0  # seconds: an object is created only in a cluster that was found to be the same so short a time ago
+
+T = TypeVar("T", bound=Object)
+
+
+class SeedCluster(Cluster):
+    """`verify` asks whether it still is the same cluster, and raises ApiError if that is not so or cannot be told.
+
+    A list is only returned, and a watch entered, after a question that was asked later than they were. Writes to what
+    exists name a uid or a resource version: in another cluster they fail.
+    """
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.verify: Callable[[], Awaitable[None]] | None = None
+        self._asked_at = float("-inf")
+        self._problem: ApiError | None = None
+        self._asking = Lock()
+
+    async def check(self, since: float) -> None:
+        """That it was verified by a question asked since then (monotonic): those who want it together share one."""
+        assert self.verify is not None, "set before the first use"
+        async with self._asking:
+            if self._asked_at < since:
+                asked, self._problem = time.monotonic(), None
+                try:
+                    await self.verify()
+                except ApiError as error:
+                    self._problem = error
+                self._asked_at = asked
+            if self._problem is not None:
+                raise self._problem
+
+    async def list(
+        self,
+        resource: Resource[T],
+        namespace: str | None = None,
+        **named: Any,
+    ) -> Listing[T]:
+        began = time.monotonic()
+        listing = await super().list(resource, namespace, **named)
+        await self.check(began)
+        return listing
+
+    @asynccontextmanager
+    async def open_watch(
+        self,
+        resource: Resource[T],
+        namespace: str | None = None,
+        **named: Any,
+    ) -> AsyncIterator[WatchStream[T]]:
+        began = time.monotonic()
+        async with super().open_watch(resource, namespace, **named) as stream:
+            await self.check(began)
+            yield stream
+
+    async def create(self, resource: Resource[T], body: Mapping[str, object] | T, namespace: str | None = None) -> T:
+        await self.check(time.monotonic() - FRESH)
+        return await super().create(resource, body, namespace)

@@ -1,0 +1,160 @@
+"""What the master shows on one seed: the latest per quota, at most one write in flight for each.
+
+A write that somebody waits for goes out at once. A mere change of the global use waits for the next round, so that the
+number of writes per Machine does not grow with the number of seeds; and, like all that nobody waits for, until a rush
+of quotas is over.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from common.api.types import MASTER_MANAGER, Quantities, Wire, WireGrant
+from common.kube.client.api_client import Cluster
+from common.kube.client.errors import Conflict, NotFound
+from common.kube.controller.controller import Controller, ReconcileHook
+from common.kube.controller.reflector import Store
+from common.kube.controller.workqueue import WorkQueue
+from common.runtime.burst import PAUSE, Rush
+from master.cache.objects import QUOTA_COPIES, QuotaCopy, Summary
+
+log = logging.getLogger(__name__)
+
+WORKERS = 16
+TIMEOUT = 15.0  # seconds for one write
+ECHO = 2.0  # seconds after a write in which the watch may still show what was before
+
+
+class Shown(Wire):
+    """The master's part of the status of a copy."""
+
+    observed_generation: int = 0
+    hard: Quantities = {}
+    global_usage: Quantities = {}
+    reserved: Quantities = {}
+    grant: WireGrant = msgspec.field(default_factory=WireGrant)
+
+
+class _Wanted(msgspec.Struct, frozen=True):
+    copy_uid: str
+    shown: Shown
+    summary: Summary
+
+
+class _Written(msgspec.Struct, frozen=True):
+    wanted: _Wanted
+    at: float
+
+
+class Publisher:
+    """One seed's. `copies` is what the seed has, as it was last seen; `connected` says whether a write may be tried."""
+
+    def __init__(
+        self,
+        seed: str,
+        copies: Callable[[], Store[QuotaCopy] | None],
+        cluster: Callable[[], Cluster | None],
+        rush: Rush,
+        *,
+        on_reconcile: ReconcileHook | None = None,
+    ) -> None:
+        self._seed = seed
+        self._copies = copies
+        self._cluster = cluster
+        self._rush = rush
+        self._waited_for: set[str] = set()  # quotas of which something was to be shown at once, and was not yet
+        self._wanted: dict[str, _Wanted] = {}
+        self._written: dict[str, _Written] = {}
+        self._queue: WorkQueue[str] = WorkQueue(max_backoff=5.0)
+        self._controller = Controller(
+            "publish", self._publish, workers=WORKERS, timeout=TIMEOUT, queue=self._queue, on_reconcile=on_reconcile
+        )
+
+    async def run(self) -> None:
+        await self._controller.run()
+
+    def offer(self, quota: str, copy_uid: str, shown: Shown, summary: Summary, *, within: float) -> None:
+        """Show this within so many seconds, unless something newer comes or the seed shows it already."""
+        wanted = _Wanted(copy_uid, shown, summary)
+        if self._wanted.get(quota) != wanted:
+            self._wanted[quota] = wanted
+            if within <= 0:
+                self._waited_for.add(quota)
+            self._queue.add_after(quota, within)
+
+    def last(self, quota: str, copy_uid: str) -> tuple[Shown | None, float]:
+        """What was last offered for this copy, and when it was last written to (monotonic seconds; 0.0: never)."""
+        wanted, written = self._wanted.get(quota), self._written.get(quota)
+        if wanted is None or wanted.copy_uid != copy_uid:
+            return None, 0.0
+        return wanted.shown, written.at if written is not None else 0.0
+
+    def forget(self, quota: str) -> None:
+        self._wanted.pop(quota, None)
+        self._written.pop(quota, None)
+        self._waited_for.discard(quota)
+
+    def seen(self, quota: str, copy: QuotaCopy) -> None:
+        """The watch brought a copy. If somebody dropped our part of its status, it is put back."""
+        wanted = self._wanted.get(quota)
+        if wanted is not None and not _shows(copy, wanted):
+            self._queue.add_after(quota, ECHO)
+
+    def resume(self) -> None:
+        """The seed can be reached again."""
+        self._written.clear()
+        for quota in self._wanted:
+            self._queue.add(quota)
+
+    async def _publish(self, quota: str) -> float | None:
+        wanted, cluster, copies = self._wanted.get(quota), self._cluster(), self._copies()
+        if wanted is None or cluster is None or copies is None:
+            return None
+        copy = copies.get(quota)
+        if copy is None or copy.metadata.uid != wanted.copy_uid or _shows(copy, wanted):
+            return None
+        written = self._written.get(quota)
+        if written is not None and written.wanted == wanted and time.monotonic() - written.at < ECHO:
+            return ECHO
+        if quota not in self._waited_for and self._rush.defers((self._seed, quota)):
+            return PAUSE
+        body = {
+            "metadata": {"name": quota, "uid": wanted.copy_uid},
+            "status": {**_fields(wanted.shown), "summary": wanted.summary},
+        }
+        try:
+            await cluster.apply(QUOTA_COPIES, body, MASTER_MANAGER, "status")
+        except (NotFound, Conflict) as error:
+            # Deleted, or made again under its name: the watch brings the new one, and a new offer with it.
+            log.info("copy is gone", extra={"seed": self._seed, "quota": quota, "error": error.message})
+            return None
+        self._written[quota] = _Written(wanted, time.monotonic())
+        if self._wanted.get(quota) == wanted:
+            self._waited_for.discard(quota)
+        return ECHO
+
+
+def _fields(shown: Shown) -> dict[str, object]:
+    return {
+        "observedGeneration": shown.observed_generation,
+        "hard": shown.hard,
+        "globalUsage": shown.global_usage,
+        "reserved": shown.reserved,
+        "grant": shown.grant,
+    }
+
+
+def _shows(copy: QuotaCopy, wanted: _Wanted) -> bool:
+    status = copy.status
+    there = Shown(
+        observed_generation=status.observed_generation,
+        hard=status.hard,
+        global_usage=status.global_usage,
+        reserved=status.reserved,
+        grant=status.grant,
+    )
+    return there == wanted.shown

@@ -1,0 +1,1 @@
+"""Projects, organizations, and the quotas that they get by default."""

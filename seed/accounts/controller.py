@@ -1,0 +1,487 @@
+"""What the seed's leader does to accounts: one small reconciliation per quota (docs/protocol.md, rules 4.4 and 4.5).
+
+1. No account: make one, fenced with a fresh nonce.
+2. Do the next step (`seed.accounts.plan` decides it).
+3. Publish to the master what changed.
+
+Counting runs beside it: what a source sums up is written together with dropping the reservations it covers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from common.api.types import RESOURCE_QUOTAS, SEED_MANAGER, UID_LABEL, StaleSource, report_to_wire, wire_quantities
+from common.kube.client.api_client import Cluster
+from common.kube.client.errors import ApiError, Conflict, NotFound
+from common.kube.controller.controller import Controller, ReconcileHook
+from common.kube.controller.reflector import moment
+from common.quota import account as accounts
+from common.quota import names, resources, surge_loans
+from common.quota.account import Account
+from common.quota.escrow import Report, report
+from common.quota.resources import ResourceList
+from seed.accounts import plan
+from seed.accounts.open_limiter import Opening
+from seed.accounts.plan import Progress, SourceFacts
+from seed.accounts.registry import Book, Books
+from seed.cache.quotas import Catalog, Quota, project_of_key
+from seed.ledger.encoding import MalformedLedgerError
+from seed.ledger.store import Key, Store, StoreUnavailableError
+from seed.ledger.writer import NoAccountError
+from seed.usage import unsized
+from seed.usage.unsized import Rest
+from seed.usage.user_cluster import Followed
+
+log = logging.getLogger(__name__)
+
+USE_INTERVAL = 0.05  # seconds between two publications of changed use
+QUIET_INTERVAL = 1.0  # ... of a change that moves no total
+LEDGER_KEPT = 10.0  # ... for which a ledger that is found without a copy waits for it: the master may put it back
+MAX_NAMED = 32  # sources of each kind: what a status takes
+STALE_STEP = 60  # the published age of a stale source grows in steps of so many seconds
+
+
+class Sources(msgspec.Struct, frozen=True):
+    """What the master is told of sources beside their use: whose is an old one, and where Machines are not checked. And
+    which `generation` of the quota's copy all replicas have."""
+
+    stale: tuple[StaleSource, ...] = ()
+    unenforced: tuple[str, ...] = ()
+    generation: int | None = None
+
+    @property
+    def names(self) -> tuple[list[str], tuple[str, ...], int | None]:
+        return [source.source for source in self.stale], self.unenforced, self.generation
+
+
+class Published(msgspec.Struct, frozen=True):
+    """What the master was told last, through which copy, and when (monotonic). The report is None while it is open
+    whether it arrived."""
+
+    copy_uid: str
+    report: Report | None
+    sources: Sources
+    at: float
+
+
+class Demand(NamedTuple):
+    """For a list of a source that begins after the moment `since`. The task ends with that list."""
+
+    source: Followed
+    since: int
+    task: asyncio.Task[None]
+
+
+class Accounts:
+    """Runs while this replica holds the lease, with the lease's term as the epoch of every write.
+
+    `cold`: the lease was not held continuously until this term; `since` which one it was. See
+    `common.kube.controller.leader_election.Term`.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        catalog: Catalog,
+        books: Books,
+        store: Store,
+        sources: Mapping[str, Followed],
+        *,
+        term: int,
+        since: int,
+        cold: bool,
+        raise_term: Callable[[int], Awaitable[int]],
+        in_flight_window: float,
+        known: Callable[[Quota], int | None] = lambda _quota: None,
+        on_reconcile: ReconcileHook | None = None,
+    ) -> None:
+        """`known`: which generation of the quota's copy all replicas have."""
+        self.term = term
+        self._known = known
+        self._since = since
+        self._cold = cold
+        self._raise_term = raise_term
+        self._cluster = cluster
+        self._catalog = catalog
+        self._books = books
+        self._store = store
+        self._sources = sources
+        self._window = in_flight_window
+        self._controller: Controller[str] = Controller(
+            "accounts", self._reconcile, workers=8, timeout=30, on_reconcile=on_reconcile
+        )
+        self._opening = Opening(self._begin)
+        self._keys: dict[str, Key] = {}
+        self._without_copy: dict[str, float] = {}  # quota name -> since when (monotonic) its copy is missed
+        self._lists_from: dict[str, int] = {}  # by quota uid: the moment after which a list must begin to be counted
+        self._demands: dict[tuple[str, str], Demand] = {}  # by quota uid and source
+        self._unsized: dict[tuple[str, str], Rest] = {}  # likewise
+        self._progress: dict[str, Progress] = {}  # by quota uid
+        self._published: dict[str, Published] = {}
+
+    async def run(self) -> None:
+        stop_quota = self._catalog.on_quota(self._quota_changed)
+        stop_account = self._books.on_account(lambda name, _account: self._controller.queue.add(name))
+        try:
+            for key in await self._store.keys():
+                self._keys[key.name] = key  # also of quotas that went while nobody led
+                self._controller.queue.add(key.name)
+            for quota in self._catalog.all_quotas():
+                self._opening.seen(quota.name, quota.ceilings, new=False)
+                self._controller.queue.add(quota.name)
+            await self._controller.run()
+        finally:
+            stop_quota()
+            stop_account()
+            for demand in self._demands.values():
+                demand.task.cancel()
+
+    def look_at(self, name: str) -> None:
+        self._controller.queue.add(name)
+
+    def look_again(self, project: str) -> None:
+        """Something about the project's sources changed."""
+        for quota in self._books.quotas_of(project):
+            self._controller.queue.add(quota.name)
+
+    def may_count(self, quota: Quota, source: Followed) -> bool:
+        """Rule 4.4: only a list that began after our epoch was written may be counted.
+
+        Of a source that has none, one is demanded: it was not there when that was written, or not this quota's.
+        """
+        progress = self._progress.get(quota.key.uid)
+        if not source.counted or progress is None or progress.claimed != self.term:
+            return False
+        if source.listed_from > self._lists_from.get(quota.key.uid, 0):
+            return True
+        self._demand(quota, source)
+        return False
+
+    def counted(self, account: Account, source: Followed, quota: Quota) -> Account:
+        """The account with what the source's watch cache holds at this very moment, as far as it matters there."""
+        tally = source.tally
+        reservations = accounts.of_source(account, source.key)
+        known = self._unsized.get((quota.key.uid, source.key))
+        if known is None or known.line is not tally.line:
+            rest = unsized.first(account.used.get(source.key, {}), reservations, tally)
+        else:
+            rest = unsized.then(known, reservations, tally)
+        # A backup that is restored there brings back what was deleted, with the generations that it had: what was known
+        # before says nothing of an update since. That an object was created stays true.
+        sure = reservations if source.live else {uid: kept for uid, kept in reservations.items() if not kept.generation}
+        seen = tally.seen(sure)
+        lent = {uid: kept for uid, kept in reservations.items() if kept.replaces}
+        used = _kept(unsized.used(rest, reservations, tally), account, quota)
+        sizes = tally.sizes(uid for uid in lent if uid in seen)
+        after = surge_loans.count(
+            account,
+            self.term,
+            source.key,
+            used,
+            seen=seen,
+            gone=tally.gone(sure),
+            sizes={uid: resources.only(size, used) for uid, size in sizes.items()},
+            present=tally.sizes(loan.replaces for loan in lent.values()),
+        )
+        self._unsized[quota.key.uid, source.key] = rest  # also if this is never written: it says what the tally lacks
+        return after
+
+    def _begin(self, name: str) -> None:
+        self._controller.queue.add(name)
+
+    def _quota_changed(self, name: str) -> None:
+        quota = self._catalog.quota(name)
+        if quota is None:
+            self._opening.gone(name)
+        else:
+            self._opening.seen(name, quota.ceilings, new=name not in self._keys)
+        self._controller.queue.add(name)
+
+    async def _reconcile(self, name: str) -> float | None:
+        quota = self._catalog.quota(name)
+        try:
+            wait = await self._forget(name, quota)
+            book = self._books.get(quota) if quota is not None else None
+            if quota is None or book is None:
+                return wait
+            if self._can_wait(quota, book) and (later := self._opening.wait(name)) is not None:
+                return later
+            again = await self._tend(quota, book)
+            if (account := book.writer.account) is not None and account.epoch == self.term and not account.fenced:
+                self._opening.ended(name)
+            publish_again = await self._publish(quota, book)
+        except (StoreUnavailableError, MalformedLedgerError, NoAccountError) as error:
+            log.info("account not reconciled", extra={"quota": name, "error": str(error)})
+            return 1.0
+        return min((seconds for seconds in (again, publish_again) if seconds is not None), default=None)
+
+    async def _forget(self, name: str, quota: Quota | None) -> float | None:
+        """Drops the account that belongs to nothing any more: its quota is gone, or another one bears its name.
+
+        Returns in how many seconds to look again, if a copy is missing.
+        """
+        key = self._keys.get(name)
+        if quota is not None:
+            self._without_copy.pop(name, None)
+        if key is not None and (quota is None or quota.key != key):
+            if quota is None:
+                now = time.monotonic()
+                left = self._without_copy.setdefault(name, now) + LEDGER_KEPT - now
+                if left > 0:
+                    return left
+            if await self._exists(key):
+                return None  # our watch cache lags
+            await self._store.delete(key)
+            del self._keys[name]
+            self._without_copy.pop(name, None)
+            self._published.pop(key.uid, None)
+            self._progress.pop(key.uid, None)
+            self._lists_from.pop(key.uid, None)
+            for demanded in [demanded for demanded in self._demands if demanded[0] == key.uid]:
+                self._demands.pop(demanded).task.cancel()
+            self._unsized = {count: rest for count, rest in self._unsized.items() if count[0] != key.uid}
+            log.info("account deleted with its quota", extra={"quota": name})
+        if quota is not None:
+            self._keys[name] = quota.key
+        return None
+
+    def _can_wait(self, quota: Quota, book: Book) -> bool:
+        """To be made or taken over, while others need theirs sooner: nothing can be created that this quota limits."""
+        account = book.writer.account
+        if (account is not None and account.epoch == self.term) or "clusters" in quota.limits:
+            return False
+        return all(project_of_key(key) is not None for key in self._books.source_keys(quota))
+
+    async def _exists(self, key: Key) -> bool:
+        try:
+            copy = await self._cluster.get(RESOURCE_QUOTAS, key.name)
+        except NotFound:
+            return False
+        return copy.metadata.labels.get(UID_LABEL) == key.uid
+
+    async def _tend(self, quota: Quota, book: Book) -> float | None:
+        writer, uid = book.writer, quota.key.uid
+        account = writer.account
+        if account is None:
+            made = Account(incarnation=secrets.token_hex(8), nonce=secrets.token_hex(8), epoch=self.term)
+            account = await writer.create(made)
+            if account.incarnation == made.incarnation:
+                self._progress[uid] = Progress(claimed=made.epoch, life=made.incarnation)  # nobody counted before us
+        if account.epoch > self.term:
+            # The lease object began anew below the epoch that the account has seen.
+            self.term = await self._raise_term(account.epoch)
+            self._unsized.clear()  # somebody else counted meanwhile
+            for other in self._catalog.all_quotas():
+                self._controller.queue.add(other.name)
+        before = self._progress.get(uid, Progress())
+        step, progress = plan.next_step(
+            account,
+            quota.grant,
+            before,
+            self._source_facts(quota, account),
+            term=self.term,
+            window=self._window,
+            now=time.monotonic(),
+        )
+        if progress.lost_since is not None and before.lost_since is None:
+            log.warning("ledger was lost: recounting", extra={"quota": quota.name, "seconds": self._window})
+        wait = await self._do(step, quota, book)
+        self._progress[uid] = progress
+        return wait
+
+    async def _do(self, step: plan.Step, quota: Quota, book: Book) -> float | None:
+        """Each write decides again on the account that it finds."""
+        change, grant = book.writer.change, quota.grant
+        nonce = secrets.token_hex(8)
+        match step:
+            case plan.Claim():
+                await self._claim(quota, book, nonce)
+                return 0.0
+            case plan.Fence():
+                await change(lambda present: (plan.fenced(present, grant, nonce), None))
+                log.info(
+                    "account fenced: the master knows another life of it, or began another", extra={"quota": quota.name}
+                )
+            case plan.Rebuild():
+                life = secrets.token_hex(8)
+                await change(lambda present: (plan.rebuilt(present, grant, life, nonce), None))
+                log.warning("ledger went backwards: account fenced", extra={"quota": quota.name})
+            case plan.Wait(seconds=seconds):
+                return seconds
+            case plan.Relist():
+                self._demand_all(quota)
+                return 0.0
+            case plan.Open(sources=sources):
+                await self._open(quota, book, sources)
+            case plan.Obey():
+                await change(lambda present: (accounts.obey(present, grant), None))
+            case plan.Rest():
+                pass
+        return None
+
+    async def _claim(self, quota: Quota, book: Book, nonce: str) -> None:
+        term, since, cold = self.term, self._since, self._cold
+
+        def claimed(present: Account) -> tuple[Account, Account | None]:
+            after = plan.claimed(present, term, since=since, cold=cold, nonce=nonce)
+            return after, after if after != present else None
+
+        news = await book.writer.change(claimed)
+        self._demand_all(quota)
+        if news is not None:
+            fenced = news.nonce == nonce
+            log.info("account taken over", extra={"quota": quota.name, "epoch": term, "fenced": fenced})
+
+    def _source_facts(self, quota: Quota, account: Account) -> list[SourceFacts]:
+        """Of every source that there is, also of those that nobody follows yet."""
+        facts = []
+        for key in self._books.source_keys(quota):
+            source = self._sources.get(key)
+            countable = source is not None and self.may_count(quota, source)
+            unreachable = source is not None and source.problem is not None
+            facts.append(SourceFacts(key, countable=countable, unreachable=unreachable))
+        if quota.kind == "organization" and account.fenced:
+            known = {fact.key for fact in facts}
+            strays = (key for key in self._catalog.strays() if key not in known and self._may_use(quota, key))
+            facts.extend(SourceFacts(key, countable=False, unreachable=True) for key in strays)
+        return facts
+
+    def _may_use(self, quota: Quota, key: str) -> bool:
+        """False where it is known that there is nothing in the source that the quota limits."""
+        source = self._sources.get(key)
+        return source is None or not source.counted or bool(resources.only(source.tally.used, quota.ceilings))
+
+    def _demand_all(self, quota: Quota) -> None:
+        """Whatever is counted from now on must come from a list that begins after this moment."""
+        self._lists_from[quota.key.uid] = moment()
+        for source in self._sources_of(quota):
+            self._demand(quota, source)
+
+    def _demand(self, quota: Quota, source: Followed) -> None:
+        demanded, since = (quota.key.uid, source.key), self._lists_from.get(quota.key.uid, 0)
+        before = self._demands.get(demanded)
+        if before is not None:
+            if before.source is source and before.since == since:
+                return
+            before.task.cancel()
+        token = source.demand_list()
+
+        async def wait() -> None:
+            await source.listed(token)
+            self._controller.queue.add(quota.name)
+
+        task = asyncio.create_task(wait(), name=f"list of {source.key} for {quota.name}")
+        self._demands[demanded] = Demand(source, since, task)
+
+    async def _open(self, quota: Quota, book: Book, keys: tuple[str, ...]) -> None:
+        grant = quota.grant
+        sources = [self._sources[key] for key in keys]
+
+        def opened(present: Account) -> tuple[Account, bool]:
+            if not accounts.answers(present, grant):
+                return present, False
+            for source in sources:
+                present = self.counted(present, source, quota)
+            return accounts.reopen(present, self.term, grant), True
+
+        if await book.writer.change(opened):
+            log.info("account opened", extra={"quota": quota.name, "held": resources.text(grant.granted)})
+
+    def _sources_of(self, quota: Quota) -> list[Followed]:
+        found = (self._sources.get(key) for key in self._books.source_keys(quota))
+        return [source for source in found if source is not None]
+
+    async def _publish(self, quota: Quota, book: Book) -> float | None:
+        account = book.writer.account
+        if account is None:
+            return None
+        said = report(account)
+        said = msgspec.structs.replace(said, used=_kept(said.used, account, quota))
+        unenforced = tuple(self._catalog.unenforced(quota)[:MAX_NAMED])
+        sources = Sources(self._stale(quota), unenforced, self._known(quota))
+        now = time.monotonic()
+        before = self._published.get(quota.key.uid)
+        if before is not None and before.copy_uid != quota.copy_uid:
+            before = None  # the copy was made anew, without what we said
+        if before is None and quota.published is not None:
+            known = Sources(tuple(quota.published_stale), tuple(quota.published_unenforced), quota.published_generation)
+            before = Published(quota.copy_uid, quota.published, known, now)
+            self._published[quota.key.uid] = before  # the intervals run from here: a predecessor's clock says nothing
+        wait = publish_in(before, said, sources, quota.published, now)
+        if wait is None:
+            return float(STALE_STEP) if sources.stale else None
+        if wait > 0:
+            return wait
+        status = {
+            "account": msgspec.structs.replace(
+                report_to_wire(said),
+                stale=list(sources.stale),
+                unenforced=list(sources.unenforced),
+                enforced_generation=sources.generation,
+            ),
+            "localUsage": wire_quantities(resources.only(accounts.use(account), quota.ceilings)),
+        }
+        self._published[quota.key.uid] = Published(quota.copy_uid, None, sources, now)
+        body = {"metadata": {"name": quota.name, "uid": quota.copy_uid}, "status": status}
+        try:
+            await self._cluster.apply(RESOURCE_QUOTAS, body, manager=SEED_MANAGER, subresource="status")
+        except (NotFound, Conflict):
+            return 1.0  # the copy went or was made anew: the catalog will say
+        except ApiError as error:
+            log.warning("account not published", extra={"quota": quota.name, "error": str(error)})
+            return 1.0
+        self._published[quota.key.uid] = Published(quota.copy_uid, said, sources, now)
+        return None
+
+    def _stale(self, quota: Quota) -> tuple[StaleSource, ...]:
+        now = time.monotonic()
+        return tuple(
+            StaleSource(source=source.key, seconds=int(now - source.lost_at) // STALE_STEP * STALE_STEP)
+            for source in self._sources_of(quota)
+            if source.problem is not None and source.lost_at is not None
+        )[:MAX_NAMED]
+
+
+def _kept(used: ResourceList, account: Account, quota: Quota) -> ResourceList:
+    return names.kept(used, accounts.ever_limited(account, quota.ceilings), names.FURTHER)
+
+
+def publish_in(
+    before: Published | None, said: Report, sources: Sources, shown: Report | None, now: float
+) -> float | None:
+    """In how many seconds the master must hear of this; None when it knows already. Pure.
+
+    What somebody waits for goes at once; changed use at most every USE_INTERVAL; the rest when it is quiet. `shown` by
+    the copy, as far as its watch has come: an earlier report that arrives late takes the place of the last one.
+    """
+    if before is None:
+        return 0.0
+    known = before.report
+    if known is None:
+        return max(0.0, before.at + USE_INTERVAL - now)
+    if msgspec.structs.replace(said, sequence=0) == msgspec.structs.replace(known, sequence=0):
+        if sources != before.sources:
+            return 0.0
+        if shown is None or shown == known:  # numbers of writes come again with a ledger that was restored
+            return None
+        return max(0.0, before.at + QUIET_INTERVAL - now)
+    urgent = (
+        said.incarnation != known.incarnation
+        or said.master != known.master
+        or said.nonce != known.nonce
+        or said.returned != known.returned
+        or said.ask != known.ask
+        or sources.names != before.sources.names
+    )
+    if urgent:
+        return 0.0
+    use_changed = resources.add(said.used, said.reserved) != resources.add(known.used, known.reserved)
+    return max(0.0, before.at + (USE_INTERVAL if use_changed else QUIET_INTERVAL) - now)

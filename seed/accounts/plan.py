@@ -1,0 +1,181 @@
+"""What the seed's leader does next to one account (docs/protocol.md, rules 3.4 and 4.4). Pure: facts in, one step out.
+
+1. Another leader's epoch in it: claim it, and list the sources anew before anything is counted. If nobody alive led
+   before us, or nobody has claimed it since that was so, it is fenced in the same write: the ledger may have been
+   restored from a backup meanwhile.
+2. Another life of the master's ledger speaks: fence.
+3. The master has seen more of it than the ledger knows: a new life, fenced. He speaks to another life of it: fenced,
+   in doubt.
+4. Fenced and answered: recount every source, then open. Where the ledger may know nothing of what was admitted
+   last, only after that cannot be on its way any more.
+5. Recalled: give back what is idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+import msgspec
+
+from common.quota import account as accounts
+from common.quota import resources
+from common.quota.account import Account, Grant
+
+WAIT_FOR_SOURCES = 0.5  # seconds before looking again whether every source was listed; their news come sooner
+
+
+class SourceFacts(msgspec.Struct, frozen=True):
+    """`countable`: a list that began after our epoch was written is complete. `unreachable`: none can be had now."""
+
+    key: str
+    countable: bool
+    unreachable: bool
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """What the leader remembers of one account within its term.
+
+    `claimed` is the term under which lists were demanded, and `life` the life of the account that they are for: one
+    that began since, in a ledger that went back, may have been another leader's again. `lost_since` is the time
+    (monotonic) at which it was noticed that the ledger cannot be trusted, `relisted` whether its sources were listed
+    once more after the in-flight window.
+    """
+
+    claimed: int = 0
+    life: str = ""
+    lost_since: float | None = None
+    relisted: bool = False
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """Write `claimed(...)`, then demand a list of every source, then set Progress.claimed."""
+
+
+class Fence(msgspec.Struct, frozen=True):
+    """Write `fenced(...)`."""
+
+
+class Rebuild(msgspec.Struct, frozen=True):
+    """Write `rebuilt(...)`."""
+
+
+class Wait(msgspec.Struct, frozen=True):
+    seconds: float
+
+
+class Relist(msgspec.Struct, frozen=True):
+    """Demand a list of every source once more."""
+
+
+class Open(msgspec.Struct, frozen=True):
+    """In one write: count these sources as they are now, and `accounts.reopen`, if it still answers."""
+
+    sources: tuple[str, ...]
+
+
+class Obey(msgspec.Struct, frozen=True):
+    """Write `accounts.obey(...)`."""
+
+
+class Rest(msgspec.Struct, frozen=True):
+    """Nothing to do."""
+
+
+Step = Claim | Fence | Rebuild | Wait | Relist | Open | Obey | Rest
+
+
+def next_step(
+    account: Account,
+    grant: Grant,
+    progress: Progress,
+    sources: Sequence[SourceFacts],
+    *,
+    term: int,
+    window: float,
+    now: float,
+) -> tuple[Step, Progress]:
+    """The step, and what is remembered if it succeeds. `window` in seconds, `now` monotonic."""
+    if account.epoch != term or (progress.claimed, progress.life) != (term, account.incarnation):
+        return Claim(), Progress(claimed=term, life=account.incarnation)
+    if accounts.needs_fence(account, grant):
+        return Fence(), progress
+    if accounts.went_back(account, grant):
+        return Rebuild(), progress
+    if accounts.is_superseded(account, grant):
+        return Fence(), progress
+    if accounts.answers(account, grant):
+        return _opening(account, grant, progress, sources, window=window, now=now)
+    if accounts.obey(account, grant).returned != account.returned:
+        return Obey(), progress
+    return Rest(), progress
+
+
+def _opening(
+    account: Account,
+    grant: Grant,
+    progress: Progress,
+    sources: Sequence[SourceFacts],
+    *,
+    window: float,
+    now: float,
+) -> tuple[Step, Progress]:
+    trust = trusted(account, grant)
+    if trust is not Trust.ALL:
+        if progress.lost_since is None:
+            progress = msgspec.structs.replace(progress, lost_since=now)
+        left = (progress.lost_since or 0.0) + window - now
+        if left > 0:
+            return Wait(left), progress
+        if not progress.relisted:
+            return Relist(), msgspec.structs.replace(progress, relisted=True)
+    waiting = [source for source in sources if not source.countable]
+    if any(trust is Trust.NOTHING or not source.unreachable for source in waiting):
+        return Wait(WAIT_FOR_SOURCES), progress
+    ready = tuple(source.key for source in sources if source.countable)
+    return Open(ready), Progress(claimed=progress.claimed, life=progress.life)
+
+
+class Trust(Enum):
+    """What a fenced account's ledger can be relied on for.
+
+    COUNTS: what the master saw of it is there. What was admitted after that, in the moments before he lost sight of the
+    seed, may have gone with a backup that was restored since. NOTHING: no count that is kept, also of a source that
+    cannot be asked, can be relied on.
+    """
+
+    ALL = "all"
+    COUNTS = "counts"
+    NOTHING = "nothing"
+
+
+def trusted(account: Account, grant: Grant) -> Trust:
+    if not any(resources.subtract(grant.granted, grant.returned).values()):
+        return Trust.ALL  # nothing was handed out that could have been used
+    if not account.granted:
+        return Trust.NOTHING
+    if not account.in_doubt:
+        return Trust.ALL
+    if not 0 < grant.seen <= account.fenced_at:
+        return Trust.NOTHING
+    return Trust.ALL if grant.unbroken else Trust.COUNTS
+
+
+def claimed(account: Account, term: int, *, since: int, cold: bool, nonce: str) -> Account:
+    """`cold`: the lease was not held continuously until our term, but `since` that one. Who led first in this run of
+    terms may have ended before he had claimed all accounts: of those he left, it is not known either whether they were
+    restored. Raises StaleEpochError.
+    """
+    after = accounts.claim_epoch(account, term)
+    return accounts.fence(after, nonce, in_doubt=True) if cold or account.epoch < since else after
+
+
+def fenced(account: Account, grant: Grant, nonce: str) -> Account:
+    in_doubt = accounts.is_superseded(account, grant)
+    if not in_doubt and not accounts.needs_fence(account, grant):
+        return account
+    return accounts.fence(account, nonce, in_doubt=in_doubt)
+
+
+def rebuilt(account: Account, grant: Grant, incarnation: str, nonce: str) -> Account:
+    return accounts.rebuild(account, incarnation, nonce) if accounts.went_back(account, grant) else account

@@ -1,0 +1,151 @@
+"""One book per quota in this process: the writer of its account, and those who wait for more capacity."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from common.quota import account as accounts
+from common.quota.account import Account
+from common.quota.resources import ResourceList
+from seed.accounts import snapshot
+from seed.accounts.capacity import Shortage
+from seed.accounts.snapshot import Sight
+from seed.cache.quotas import Catalog, Quota
+from seed.ledger.store import Key, Store
+from seed.ledger.writer import AccountWriter
+
+log = logging.getLogger(__name__)
+
+
+class Book:
+    def __init__(self, writer: AccountWriter, shortage: Shortage, task: asyncio.Task[None]) -> None:
+        self.writer = writer
+        self.shortage = shortage
+        self.task = task
+        self._use: tuple[Account | None, ResourceList] = (None, {})
+        self._sight: tuple[Quota | None, Account | None, Sight | None] = (None, None, None)
+
+    @property
+    def key(self) -> Key:
+        return self.writer.key
+
+    @property
+    def use(self) -> ResourceList:
+        """Counted and reserved here, as far as it is durable. Summed once for each write, not for each request."""
+        account = self.writer.account
+        if account is None:
+            return {}
+        if account is not self._use[0]:
+            self._use = (account, accounts.use(account))
+        return self._use[1]
+
+    def sight(self, quota: Quota) -> Sight:
+        """What is seen of the quota now. Made once for each write and each message of the master."""
+        account = self.writer.account
+        known, of, seen = self._sight
+        if seen is None or known is not quota or of is not account:
+            seen = snapshot.sight(quota, account, self.use)
+            self._sight = (quota, account, seen)
+        return seen
+
+
+class Books:
+    """Opens a book when a quota arrives and closes it when it goes.
+
+    `on_account(name, account)` tells of news; the account is None where there is none (any more).
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        store: Store,
+        *,
+        on_write: Callable[[float, int], None] = lambda _seconds, _claims: None,
+        on_conflict: Callable[[], None] = lambda: None,
+        trusted: Callable[[], int | None] = lambda: 0,
+    ) -> None:
+        """`trusted`: see AccountWriter."""
+        self._catalog = catalog
+        self._store = store
+        self._on_write = on_write
+        self._on_conflict = on_conflict
+        self._trusted = trusted
+        self._books: dict[str, Book] = {}
+        self._listeners: list[Callable[[str, Account | None], None]] = []
+        catalog.on_quota(self._quota_changed)
+
+    def get(self, quota: Quota) -> Book | None:
+        book = self._books.get(quota.name)
+        return book if book is not None and book.key == quota.key else None
+
+    def quotas_of(self, project: str) -> list[Quota]:
+        """Every quota that counts the project: those that the catalog names, and while the copy of the Project is
+        missing those of an organization that counted it before. The copy may be put back: whose it is cannot change."""
+        found = self._catalog.quotas_of_project(project)
+        if self._catalog.lacks(project):
+            found.extend(quota for quota in self._catalog.all_quotas() if project in self._missed(quota))
+        return found
+
+    def source_keys(self, quota: Quota) -> list[str]:
+        """The sources of all that the quota counts."""
+        keys = self._catalog.source_keys(quota)
+        for project in self._missed(quota):
+            keys.extend(self._catalog.sources_of(project))
+        return keys
+
+    def _missed(self, quota: Quota) -> list[str]:
+        """Projects without a copy of which the organization's account has something."""
+        book = self.get(quota) if quota.kind == "organization" else None
+        if book is None or book.writer.account is None:
+            return []
+        projects = {self._catalog.project_of(key) for key in accounts.sources(book.writer.account)}
+        return sorted(project for project in projects if project is not None and self._catalog.lacks(project))
+
+    def on_account(self, listener: Callable[[str, Account | None], None]) -> Callable[[], None]:
+        """Returns how to stop listening."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    async def close(self) -> None:
+        books, self._books = list(self._books.values()), {}
+        for book in books:
+            book.task.cancel()
+        await asyncio.gather(*(book.task for book in books), return_exceptions=True)
+
+    def _quota_changed(self, name: str) -> None:
+        quota = self._catalog.quota(name)
+        book = self._books.get(name)
+        if book is not None and (quota is None or book.key != quota.key):
+            del self._books[name]
+            book.task.cancel()
+            book = None
+        if quota is None:
+            return
+        if book is None:
+            book = self._books[name] = self._open(quota.key)
+        book.shortage.heard()
+
+    def _open(self, key: Key) -> Book:
+        def present() -> Quota | None:
+            quota = self._catalog.quota(key.name)
+            return quota if quota is not None and quota.key == key else None
+
+        def on_account(account: Account | None) -> None:
+            if account is not None:
+                shortage.written(account)
+            for listener in self._listeners:
+                listener(key.name, account)
+
+        writer = AccountWriter(
+            self._store,
+            key,
+            lambda: quota.terms if (quota := present()) is not None else None,
+            on_account=on_account,
+            on_write=self._on_write,
+            on_conflict=self._on_conflict,
+            trusted=self._trusted,
+        )
+        shortage = Shortage(writer, present)
+        return Book(writer, shortage, asyncio.create_task(writer.run(), name=f"ledger {key.name}"))

@@ -1,0 +1,73 @@
+"""When a reservation without an object goes (docs/protocol.md, rule 4.5), and what is held back until then. Pure.
+
+No reservation goes by age alone: it takes a consistent read of the object, made after the API server's request timeout
+has passed on the leader's own clock since the reservation was first seen as it is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from enum import Enum
+
+from common.quota.account import Account, Reservation, ReservationKey
+
+UNSEEN_AFTER = 5.0  # seconds after which what was created is usually there
+MOST_UNSEEN = 16  # of one source; then no more is created there (rule 4.10)
+
+Entry = tuple[ReservationKey, Reservation]
+FirstSeen = Mapping[ReservationKey, tuple[Reservation, float]]  # monotonic
+Looked = Mapping[ReservationKey, float]  # when each was looked at last, monotonic
+
+
+class Finding(Enum):
+    NEVER_CAME = "drop it"
+    NEVER_CHANGED = "drop it, and count the source in the same write"
+    STILL_UNCLEAR = "look again later"
+    THERE = "count the source"
+
+
+def watched(account: Account, known: FirstSeen, now: float) -> dict[ReservationKey, tuple[Reservation, float]]:
+    """Since when each reservation is known. One that another request relies on since begins anew."""
+    return {
+        key: seen if (seen := known.get(key)) is not None and seen[0] == reservation else (reservation, now)
+        for key, reservation in account.reservations.items()
+    }
+
+
+def overdue(known: FirstSeen, window: float, now: float) -> list[Entry]:
+    """Those whose requests have ended one way or the other; only a read can tell which."""
+    return [(key, reservation) for key, (reservation, first) in known.items() if now - first > window]
+
+
+def in_turn(due: Iterable[Entry], looked: Looked) -> list[Entry]:
+    """Those first that were looked at longest ago, and the sources in turn: what must stay keeps no others waiting."""
+    before: Counter[str] = Counter()
+    ranked = []
+    for key, reservation in sorted(due, key=lambda entry: looked.get(entry[0], float("-inf"))):
+        ranked.append((before[key[0]], key, reservation))
+        before[key[0]] += 1
+    return [(key, reservation) for _, key, reservation in sorted(ranked, key=lambda entry: entry[0])]
+
+
+def unseen(account: Account, known: FirstSeen, window: float, now: float) -> dict[str, list[tuple[str, Reservation]]]:
+    """Creations by source and uid that should have come by now, and may come until they are overdue; the oldest first.
+
+    Where the source is held back already, however young they seem: all came before that, and this leader maybe after.
+    """
+    found: dict[str, list[tuple[str, Reservation]]] = {}
+    for (source, uid), (reservation, first) in sorted(known.items(), key=lambda entry: entry[1][1]):
+        young = now - first < UNSEEN_AFTER and source not in account.held_back
+        if not (reservation.generation or young or now - first > window):
+            found.setdefault(source, []).append((uid, reservation))
+    return found
+
+
+def conclude(reservation: Reservation, generation: int | None, *, countable: bool, counted: bool) -> Finding:
+    """`generation` of the object as read now, None if it is not there. `countable`: the source may be counted by this
+    leader; `counted`: what would be counted includes the object, at its full size."""
+    if generation is None:
+        return Finding.NEVER_CAME
+    if generation >= reservation.generation or not countable:
+        return Finding.THERE
+    return Finding.NEVER_CHANGED if counted else Finding.STILL_UNCLEAR

@@ -1,0 +1,1 @@
+"""One request, from the object to the answer."""

@@ -1,0 +1,303 @@
+"""One admission request, from the object to the verdict (docs/protocol.md section 4), whichever API it came from.
+
+Numbered as the rules are: the footprint, every quota that applies, a reservation in each of their accounts, all or
+none, and only then an answer. Whatever cannot be decided in time is 503, never a guess.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+
+from common.kube.client.errors import ApiError, Forbidden
+from common.quota import account as accounts
+from common.quota import resources, surge
+from common.quota.account import Account, Admitted, Fenced, Full, HeldBack, Occupied, Reservation, Short, Taken
+from common.quota.resources import ResourceList
+from seed.accounts.capacity import Answer
+from seed.accounts.registry import Book, Books
+from seed.accounts.reservation_gc import MOST_UNSEEN
+from seed.accounts.snapshot import Attempt, sight
+from seed.admission import denial
+from seed.admission.denial import Refusal
+from seed.cache.quotas import Catalog, Quota
+from seed.ledger.encoding import MalformedLedgerError
+from seed.ledger.store import StoreUnavailableError
+from seed.ledger.writer import BusyError, NoAccountError
+
+log = logging.getLogger(__name__)
+
+PAUSE = 0.05  # seconds before asking again when an answer brought nothing
+MAX_PLACES = 16  # that a rollout's Machine is tried in before it is refused
+MARGIN = 0.4  # seconds of the API server's patience that are left for the answer to travel
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What one object asks of its project's quotas. `need` is what it costs beyond what it cost before."""
+
+    uid: str
+    project: str
+    need: ResourceList
+    reservation: Reservation
+    dry_run: bool
+    deadline: float  # on the event loop's clock
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """`request` and `attempts` are what it was made from, as far as it came to that."""
+
+    decision: str
+    refusal: Refusal | None = None
+    warnings: Sequence[str] = ()
+    waited: bool = False  # capacity had to be asked for
+    request: Request | None = None
+    attempts: Sequence[Attempt] = ()
+
+
+Replaceable = Callable[[], Awaitable[Sequence[str]]]
+"""Asked once a quota is full: the uids of those that a rollout puts the object in place of. It may raise ApiError."""
+
+
+class Admission:
+    def __init__(self, catalog: Catalog, books: Books, deaf: Callable[[], str | None] = lambda: None) -> None:
+        """`deaf`: why this replica may not know what limits whom (seed/cache/replicas.py)."""
+        self._catalog = catalog
+        self._books = books
+        self._deaf = deaf
+
+    def undecided(self, request: Request | None = None) -> Verdict | None:
+        """What everybody is told while this replica must not admit anything."""
+        why = self._deaf()
+        if why is None:
+            return None
+        decision = denial.decision_id()
+        refusal = denial.unavailable("of the project", why, decision)
+        return Verdict(decision=decision, refusal=refusal, request=request)
+
+    async def decide(self, request: Request, replaceable: Replaceable | None = None) -> Verdict:
+        undecided = self.undecided(request)
+        if undecided is not None:
+            return undecided
+        decision = denial.decision_id()
+        if self._catalog.may_belong(request.project):
+            why = f"what limits project {request.project} has not come from the master"
+            refusal = denial.unavailable("of the project", why, decision)
+            return Verdict(decision=decision, refusal=refusal, request=request)
+        quotas = self._catalog.quotas_of_project(request.project)
+        if not quotas:
+            return Verdict(decision=decision, request=request)
+        for quota in quotas:
+            if quota.enforced and resources.short(request.need, quota.limits):
+                # It never fits: nothing is reserved in the others meanwhile.
+                book = self._books.get(quota)
+                used = resources.maximum(quota.global_usage, book.use if book is not None else {})
+                refusal = denial.exceeded(quota.name, request.need, used, quota.limits, quota.global_reserved, decision)
+                seen = book.sight(quota) if book is not None else sight(quota, None, {})
+                attempt = Attempt(sight=seen, refusal=refusal)
+                return Verdict(decision=decision, refusal=refusal, request=request, attempts=[attempt])
+        if len(quotas) == 1:
+            attempts = [await self._reserve(quotas[0], request, decision, replaceable)]
+        else:
+            attempts = await asyncio.gather(*(self._reserve(quota, request, decision, replaceable) for quota in quotas))
+        refusals = [attempt.refusal for attempt in attempts if attempt.refusal is not None]
+        waited = any(attempt.waited for attempt in attempts)
+        if refusals:
+            await self._cancel(request, quotas, attempts)
+            # A final refusal says more than one that is worth a retry.
+            refusal = min(refusals, key=lambda refusal: refusal.code == 503)
+            return Verdict(decision=decision, refusal=refusal, waited=waited, request=request, attempts=attempts)
+        warnings = [warning for attempt in attempts for warning in attempt.warnings]
+        return Verdict(decision=decision, warnings=warnings, waited=waited, request=request, attempts=attempts)
+
+    async def _cancel(self, request: Request, quotas: Sequence[Quota], attempts: Sequence[Attempt]) -> None:
+        """Rule 4.2: one that denies releases what the others reserved. What fails here goes on evidence later."""
+        undone: dict[asyncio.Future[None], Quota] = {}
+        for quota, attempt in zip(quotas, attempts, strict=True):
+            book = self._books.get(quota)
+            if attempt.admitted is not None and book is not None:
+                undone[book.writer.change(_cancelling(request.uid, attempt.admitted))] = quota
+        if not undone:
+            return
+        left = request.deadline - asyncio.get_running_loop().time()
+        done, late = await asyncio.wait(undone, timeout=max(left, 0))
+        for future in late:
+            future.add_done_callback(lambda ended: None if ended.cancelled() else ended.exception())
+        for future in done:
+            error = future.exception()
+            if error is not None:
+                log.info("reservation left to evidence", extra={"quota": undone[future].name, "error": str(error)})
+
+    async def _reserve(self, quota: Quota, request: Request, decision: str, replaceable: Replaceable | None) -> Attempt:
+        book = self._books.get(quota)
+        if book is None:
+            why = "this seed has not opened its account yet"
+            return Attempt(sight=sight(quota, None, {}), refusal=denial.unavailable(quota.name, why, decision))
+        try:
+            attempt = await self._claim(book, quota, request, decision)
+            refusal = attempt.refusal if quota.enforced and quota.surge else None
+            if refusal is not None and refusal.code == 403 and replaceable is not None:
+                attempt = await self._lend(book, quota, request, decision, attempt, await replaceable())
+        except (BusyError, NoAccountError) as error:
+            refusal = denial.unavailable(quota.name, str(error), decision)
+            attempt = Attempt(sight=book.sight(quota), refusal=refusal)
+        except Forbidden as error:
+            log.warning("rollouts cannot be read", extra={"quota": quota.name, "error": str(error)})
+        except ApiError as error:
+            why = f"whether the machine is of a rollout cannot be read: {error}"
+            attempt = Attempt(sight=book.sight(quota), refusal=denial.unavailable(quota.name, why, decision))
+        except (TimeoutError, StoreUnavailableError, MalformedLedgerError):
+            refusal = denial.unavailable(quota.name, "the ledger does not answer", decision)
+            attempt = Attempt(sight=book.sight(quota), refusal=refusal)
+        if attempt.refusal is None or quota.enforced:
+            return attempt
+        return self._warned(book, quota, request.need)
+
+    async def _lend(
+        self, book: Book, quota: Quota, request: Request, decision: str, refused: Attempt, replaceable: Sequence[str]
+    ) -> Attempt:
+        """What a rollout makes at a full quota is admitted on surge, in place of one that will go: see
+        common/quota/surge_loans.py."""
+        need = surge.lent(request.need, quota.surge)
+        for replaced in replaceable[:MAX_PLACES]:
+            reservation = msgspec.structs.replace(request.reservation, amount=need, replaces=replaced)
+            lent = msgspec.structs.replace(request, need=need, reservation=reservation)
+            attempt = await self._claim(book, quota, lent, decision)
+            if attempt.refusal is None:
+                return attempt
+            if attempt.refusal.code != 409:
+                break
+        else:
+            return refused
+        assert refused.refusal is not None, "it is lent to who was refused"
+        return msgspec.structs.replace(attempt, refusal=denial.beyond_surge(refused.refusal, attempt.refusal))
+
+    async def _claim(self, book: Book, quota: Quota, request: Request, decision: str) -> Attempt:
+        clock = asyncio.get_running_loop().time
+        answer: Answer | None = None
+        reservation = msgspec.structs.replace(request.reservation, request=decision)
+        while True:
+            waited = answer is not None
+            if request.dry_run:
+                outcome = book.writer.preview(request.uid, reservation)
+            else:
+                outcome = await book.writer.claim(request.uid, reservation, request.deadline)
+            match outcome:
+                case Admitted():
+                    admitted = None if request.dry_run else outcome
+                    near = self._near(book, quota, request)
+                    return Attempt(sight=book.sight(quota), warnings=near, admitted=admitted, waited=waited)
+                case Fenced() | Full() | HeldBack() | Taken():
+                    refusal = _not_now(outcome, quota.name, decision)
+                    return Attempt(sight=book.sight(quota), refusal=refusal, waited=waited)
+                case Occupied(amounts=amounts):
+                    refusal = denial.occupied(quota.name, amounts, decision)
+                    return Attempt(sight=book.sight(quota), refusal=refusal, waited=waited)
+                case Short():
+                    pass
+            quota = self._catalog.quota(quota.name) or quota
+            hopeless = self._hopeless(book, quota, request.need, decision)
+            if hopeless is not None:
+                return Attempt(sight=book.sight(quota), refusal=hopeless, waited=waited)
+            if request.dry_run:
+                return self._foreseen(book, quota, request.need, decision)
+            left = request.deadline - clock()
+            if left <= 0 or not quota.enforced or (answer is not None and answer.final):
+                return self._too_late(book, quota, decision)
+            if answer is not None:
+                await asyncio.sleep(min(PAUSE, left))
+            try:
+                answer = await book.shortage.wait(request.need, request.deadline - clock())
+            except TimeoutError:
+                return self._too_late(book, quota, decision)
+
+    def _hopeless(self, book: Book, quota: Quota, need: ResourceList, decision: str) -> Refusal | None:
+        """A refusal that is certain by now: by the master's fresh answer, or by our own use alone."""
+        own = book.use
+        answer = book.shortage.refuses(need)
+        if answer is not None:
+            used = resources.maximum(answer.used, own)
+            return denial.exceeded(quota.name, need, used, quota.ceilings, answer.reserved, decision)
+        if denial.over_limit(need, own, quota.ceilings):
+            used = resources.maximum(quota.global_usage, own)
+            return denial.exceeded(quota.name, need, used, quota.ceilings, quota.global_reserved, decision)
+        return None
+
+    def _foreseen(self, book: Book, quota: Quota, need: ResourceList, decision: str) -> Attempt:
+        """A dry run asks nobody: what the master showed last decides whether what others hold idle would do."""
+        used = resources.maximum(quota.global_usage, book.use)
+        if denial.over_limit(need, used, quota.ceilings):
+            refusal = denial.exceeded(quota.name, need, used, quota.ceilings, quota.global_reserved, decision)
+            return Attempt(sight=book.sight(quota), refusal=refusal)
+        return Attempt(sight=book.sight(quota))
+
+    def _too_late(self, book: Book, quota: Quota, decision: str) -> Attempt:
+        quota = self._catalog.quota(quota.name) or quota
+        if quota.out_of_reach:
+            why = ", ".join(
+                f"{resources.text(held.idle)} is free but held by seed {held.seed}, "
+                f"unreachable for {denial.age(held.seconds)}"
+                for held in quota.out_of_reach
+            )
+        elif quota.draining:
+            why = "this seed is draining and gets no more capacity"
+        elif quota.learning:
+            why = "the master is learning what each seed holds"
+        else:
+            why = "the master did not answer in time"
+        return Attempt(sight=book.sight(quota), refusal=denial.unavailable(quota.name, why, decision), waited=True)
+
+    def _near(self, book: Book, quota: Quota, request: Request) -> Sequence[str]:
+        after: dict[str, int] = {}
+        near = False
+        usage, use = quota.global_usage, book.use
+        for name, need in request.need.items():
+            limit = quota.limits.get(name)
+            if limit is None or need <= 0:
+                continue
+            known, own = usage.get(name, 0), use.get(name, 0)
+            # What the master knew did not include this one; what was admitted never exceeds the limit.
+            elsewhere = known + need
+            if elsewhere > limit:
+                elsewhere = max(limit, known)
+            if request.dry_run:
+                own += need
+            amount = after[name] = elsewhere if elsewhere > own else own
+            if amount * 100 >= limit * quota.warn_at_percent:
+                near = True
+        if not near:
+            return ()
+        warning = denial.near_limit(quota.name, after, resources.only(quota.limits, after), quota.warn_at_percent)
+        return () if warning is None else (warning,)
+
+    def _warned(self, book: Book, quota: Quota, need: ResourceList) -> Attempt:
+        """Enforcement `warn`: admitted without a reservation; counting will show it (rule 5)."""
+        used = resources.maximum(quota.global_usage, book.use)
+        over = denial.over_limit(need, used, quota.limits)
+        if not over:
+            return Attempt(sight=book.sight(quota))
+        after = resources.add(used, resources.only(need, quota.limits))
+        warning = denial.over_allowed(quota.name, over, after, quota.limits)
+        return Attempt(sight=book.sight(quota), warnings=(warning,))
+
+
+def _not_now(outcome: Fenced | Full | HeldBack | Taken, quota: str, decision: str) -> Refusal:
+    match outcome:
+        case Fenced():
+            return denial.unavailable(quota, "its account is being rebuilt or waits for the master", decision)
+        case Full():
+            return denial.unavailable(quota, "too many machines are being created at once", decision)
+        case HeldBack():
+            why = (
+                f"{MOST_UNSEEN} that were admitted in this cluster did not appear; another webhook may refuse them;"
+                " each is released about a minute after it was admitted"
+            )
+            return denial.unavailable(quota, why, decision)
+        case Taken():
+            return denial.taken(quota, decision)
+
+
+def _cancelling(uid: str, admitted: Admitted) -> Callable[[Account], tuple[Account, None]]:
+    return lambda account: (accounts.cancel(account, uid, admitted), None)

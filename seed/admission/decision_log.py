@@ -1,0 +1,139 @@
+"""The last decisions of this replica, with what they were made from: `GET /decisions/ID` on the port of its metrics."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+
+import msgspec
+
+from common.api.types import UserCluster
+from common.kube.client.meta import ObjectMeta, object_key
+from common.quota import resources
+from seed.admission.admitter import Verdict
+from seed.admission.record import QuotaRecord, Record, quota_record
+
+MAX_KEPT = 8192
+MAX_FOUND = 100  # of one Machine
+
+PATH = "decisions"
+MACHINE = "machine"
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Decided(msgspec.Struct, frozen=True):
+    """A decision about one object, and who wanted it. It refers to little, since thousands are kept."""
+
+    verdict: Verdict
+    at: float  # seconds since 1970, for people
+    seconds: float
+    operation: str
+    user: str
+    dry_run: bool
+    cluster_namespace: str
+    cluster_name: str
+    namespace: str
+    name: str
+    uid: str
+    consumer: str
+
+
+OnDecision = Callable[[UserCluster, ObjectMeta, Verdict], None]
+
+
+class Decisions:
+    """Older ones go when there are more than `most`. `on_decision` hears of Machines, and not of dry runs."""
+
+    def __init__(
+        self, *, most: int = MAX_KEPT, on_decision: OnDecision = lambda _cluster, _object, _found: None
+    ) -> None:
+        self._kept: deque[Decided] = deque(maxlen=most)
+        self._on_decision = on_decision
+
+    def made(
+        self,
+        verdict: Verdict,
+        cluster: UserCluster | None,
+        subject: ObjectMeta | None,
+        *,
+        operation: str,
+        user: str,
+        dry_run: bool,
+        seconds: float,
+        consumer: str = MACHINE,
+    ) -> None:
+        if not verdict.decision or subject is None:
+            return  # it costs nothing: there was nothing to decide
+        of = cluster.metadata if cluster is not None else _NOWHERE
+        self._kept.append(
+            Decided(
+                verdict,
+                time.time(),
+                seconds,
+                operation,
+                user,
+                dry_run,
+                of.namespace,
+                of.name,
+                subject.namespace,
+                subject.name,
+                subject.uid,
+                consumer,
+            )
+        )
+        if cluster is not None and consumer == MACHINE and not dry_run:
+            self._on_decision(cluster, subject, verdict)
+
+    def page(self, rest: str, query: Mapping[str, str]) -> bytes | None:
+        """What is asked for as JSON: one decision, or a list of those about a Machine, the last first."""
+        if rest:
+            wanted = rest.upper()
+            one = next((kept for kept in self._latest() if kept.verdict.decision == wanted), None)
+            return _encode(record(one)) if one is not None else None
+        machine = query.get("machine", "")
+        namespace, slash, name = machine.rpartition("/")
+        found: list[Record] = []
+        for kept in self._latest():
+            if kept.name == name and (not slash or kept.namespace == namespace) and kept.consumer == MACHINE:
+                found.append(record(kept))
+                if len(found) == MAX_FOUND:
+                    break
+        return _encode({"items": found})
+
+    def _latest(self) -> Iterator[Decided]:
+        return reversed(self._kept)
+
+
+_NOWHERE = ObjectMeta()
+
+
+def record(decided: Decided) -> Record:
+    found = decided.verdict
+    refusal, request = found.refusal, found.request
+    return Record(
+        decision=found.decision,
+        time=datetime.fromtimestamp(decided.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        result="admitted" if refusal is None else "refused",
+        duration_ms=round(decided.seconds * 1000, 2),
+        operation=decided.operation,
+        user=decided.user,
+        dry_run=decided.dry_run,
+        cluster=object_key(decided.cluster_namespace, decided.cluster_name),
+        consumer=decided.consumer,
+        object=object_key(decided.namespace, decided.name),
+        uid=decided.uid,
+        project=request.project if request is not None else "",
+        need=resources.render(request.need) if request is not None else {},
+        code=refusal.code if refusal is not None else 0,
+        reason=refusal.cause if refusal is not None else "",
+        message=refusal.message if refusal is not None else "",
+        warnings=list(found.warnings),
+        quotas=_quotas(found),
+    )
+
+
+def _quotas(found: Verdict) -> list[QuotaRecord]:
+    return [quota_record(attempt) for attempt in found.attempts]

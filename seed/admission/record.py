@@ -1,0 +1,148 @@
+"""A decision and its facts as JSON: what `GET /decisions` answers, and what is replayed from it. Pure."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from common.quota import resources
+from common.quota.resources import ResourceList
+from seed.accounts.snapshot import Attempt, Sight, free_here
+
+Quantities = dict[str, str]
+
+
+class _Wire(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
+    """Absent fields are empty, and empty fields are not written."""
+
+
+class Asked(_Wire):
+    """What waiting requests had asked the master for by then, as far as they were short here."""
+
+    number: int = 0
+    first: Quantities = {}
+    wanted: Quantities = {}
+
+
+class Holder(_Wire):
+    seed: str
+    idle: Quantities = {}
+    seconds: int = 0
+
+
+class AccountRecord(_Wire):
+    """This seed's part of the quota. `used` has what is counted and reserved, also what this decision reserved."""
+
+    sequence: int = 0
+    granted: Quantities = {}
+    returned: Quantities = {}
+    held: Quantities = {}
+    used: Quantities = {}
+    being_created: Quantities = {}
+    free: Quantities = {}
+    asked: Asked = msgspec.field(default_factory=Asked)
+
+
+class QuotaRecord(_Wire):
+    """One quota's part. `used` is the use by which it refused, or the last that the master had told, everywhere.
+
+    `limits` has surge, too. `lent`: what was taken instead of what is needed, since a rollout may use surge. `note` is
+    in `message`, beside the numbers.
+    """
+
+    name: str
+    enforcement: Literal["deny", "warn"]
+    admits: bool
+    limits: Quantities = {}
+    used: Quantities = {}
+    being_created: Quantities = {}
+    reserved: bool = False
+    lent: Quantities = {}
+    waited: bool = False
+    learning: bool = False
+    draining: bool = False
+    out_of_reach: list[Holder] = []
+    account: AccountRecord | None = None  # none that could be used: not opened yet, or fenced
+    code: int = 0
+    reason: str = ""
+    message: str = ""
+    note: str = ""
+    warnings: list[str] = []
+
+
+class Record(_Wire):
+    """`consumer` is machine, cluster, machinedeployment or machineset, `object` its namespace/name.
+
+    `cluster` is the namespace/name of a Machine's UserCluster. `need` is that of all replicas that are asked for.
+
+    Times are RFC 3339.
+    """
+
+    decision: str
+    time: str
+    result: Literal["admitted", "refused"]
+    duration_ms: float
+    operation: str
+    user: str = ""
+    dry_run: bool = False
+    consumer: str = ""
+    cluster: str = ""
+    object: str = ""
+    uid: str = ""
+    project: str = ""
+    need: Quantities = {}
+    code: int = 0
+    reason: str = ""
+    message: str = ""
+    warnings: list[str] = []
+    quotas: list[QuotaRecord] = []
+
+
+def quota_record(attempt: Attempt) -> QuotaRecord:
+    seen, refusal = attempt.sight, attempt.refusal
+    numbers = refusal is not None and bool(refusal.used)
+    used = refusal.used if refusal is not None and numbers else seen.global_usage
+    creating = refusal.being_created if refusal is not None and numbers else seen.global_reserved
+    taken = attempt.admitted.after if attempt.admitted is not None else None
+    return QuotaRecord(
+        name=seen.quota,
+        enforcement="deny" if seen.enforced else "warn",
+        admits=refusal is None,
+        limits=resources.render(seen.ceilings),
+        used=resources.render(resources.only(used, seen.ceilings)),
+        being_created=_some(resources.only(creating, seen.ceilings)),
+        reserved=taken is not None,
+        lent=_some(taken.amount) if taken is not None and taken.replaces else {},
+        waited=attempt.waited,
+        learning=seen.learning,
+        draining=seen.draining,
+        out_of_reach=[
+            Holder(seed=held.seed, idle=resources.render(held.idle), seconds=held.seconds) for held in seen.out_of_reach
+        ],
+        account=_account(seen),
+        code=refusal.code if refusal is not None else 0,
+        reason=refusal.cause if refusal is not None else "",
+        message=refusal.message if refusal is not None else "",
+        note=refusal.note if refusal is not None else "",
+        warnings=list(attempt.warnings),
+    )
+
+
+def _account(seen: Sight) -> AccountRecord | None:
+    if not seen.open:
+        return None
+    return AccountRecord(
+        sequence=seen.sequence,
+        granted=resources.render(seen.granted),
+        returned=_some(seen.returned),
+        held=resources.render(resources.subtract(seen.granted, seen.returned)),
+        used=resources.render(seen.use),
+        being_created=_some(seen.reserved),
+        free=resources.render(free_here(seen)),
+        asked=Asked(number=seen.ask.number, first=_some(seen.ask.first), wanted=_some(seen.ask.wanted)),
+    )
+
+
+def _some(amounts: ResourceList) -> Quantities:
+    return resources.render({name: amount for name, amount in amounts.items() if amount})

@@ -1,0 +1,1 @@
+"""What this seed knows of quotas, projects, clusters and replicas."""

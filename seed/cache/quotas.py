@@ -1,0 +1,417 @@
+"""What this seed knows of quotas, projects and user clusters: watch caches, read by name of what they limit."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from common.api.types import (
+    PROJECTS,
+    QUOTA_SETTINGS,
+    RELEASED_ANNOTATION,
+    RESOURCE_QUOTAS,
+    SETTINGS,
+    UID_LABEL,
+    USER_CLUSTERS,
+    DefaultQuota,
+    Project,
+    ResourceQuota,
+    StaleSource,
+    UserCluster,
+    grant_from_wire,
+    report_from_wire,
+)
+from common.kube.client.api_client import Cluster
+from common.kube.client.meta import object_key
+from common.kube.controller.reflector import PROMPT_SECONDS, Change, Reflector
+from common.quota import resources, surge
+from common.quota.account import Grant
+from common.quota.escrow import Report
+from common.quota.quantity import QuantityError
+from common.quota.resources import ResourceList
+from seed.ledger.store import Key
+from seed.ledger.writer import Terms
+
+log = logging.getLogger(__name__)
+
+BY_SUBJECT = "subject"
+BY_UID = "uid"
+MISSED_FOR = 600.0  # seconds for which a quota limits whose copy somebody deleted, or went while nobody was watching
+
+
+HOSTED = "cluster.x-k8s.io:"  # begins the name of a Cluster that counts as a user cluster; no UserCluster has such
+
+
+CLUSTER_API = "cluster-api"  # the seed's own API server, which is asked about the Machines of all of these
+
+
+def hosted_key(namespace: str, name: str) -> str:
+    return object_key(namespace, HOSTED + name)
+
+
+def is_hosted(key: str) -> bool:
+    return key.partition("/")[2].startswith(HOSTED)
+
+
+KUBERMATIC = "kubermatic.k8c.io:"  # ... and of a Cluster of Kubermatic, which is reached by its kubeconfig
+
+
+def is_of_kubermatic(key: str) -> bool:
+    return key.partition("/")[2].startswith(KUBERMATIC)
+
+
+_CLUSTERS_OF = "clusters:"  # begins the key of a source that no UserCluster can have: theirs have a namespace
+
+
+def clusters_key(project: str) -> str:
+    """The source of the project's clusters themselves, where each of the others is the source of one's Machines."""
+    return _CLUSTERS_OF + project
+
+
+def project_of_key(key: str) -> str | None:
+    """Whose clusters the source is of, None for one of Machines."""
+    return key.removeprefix(_CLUSTERS_OF) if key.startswith(_CLUSTERS_OF) else None
+
+
+class OutOfReach(msgspec.Struct, frozen=True):
+    """Capacity that is free but held by a seed that the master cannot reach."""
+
+    seed: str
+    idle: ResourceList
+    seconds: int
+
+
+class Quota(msgspec.Struct, frozen=True, kw_only=True):
+    """A quota's copy on this seed, parsed once per change. `ceilings`: its limits and its surge, see
+    common/quota/surge.py."""
+
+    key: Key
+    copy_uid: str  # of the object on this seed: what we publish must not land on its successor
+    generation: int = 0  # of the copy: what its spec says
+    version: str = ""  # the copy's resourceVersion
+    kind: str
+    subject: str
+    limits: ResourceList
+    surge: ResourceList = {}
+    ceilings: ResourceList
+    enforced: bool
+    warn_at_percent: int
+    grant: Grant
+    global_usage: ResourceList
+    global_reserved: ResourceList
+    out_of_reach: Sequence[OutOfReach]
+    learning: bool
+    draining: bool
+    published: Report | None
+    published_stale: Sequence[StaleSource] = ()
+    published_unenforced: Sequence[str] = ()
+    published_generation: int | None = None  # that every replica has, as a leader said; None: none has said anything
+
+    @property
+    def name(self) -> str:
+        return self.key.name
+
+    @property
+    def spec(self) -> tuple[str, int]:
+        """Which spec of which copy it is."""
+        return self.copy_uid, self.generation
+
+    @property
+    def terms(self) -> Terms:
+        return Terms(limits=self.ceilings, grant=self.grant)
+
+
+def parse_quota(copy: ResourceQuota) -> Quota | None:
+    """None for an object that the master did not send. Raises QuantityError."""
+    uid = copy.metadata.labels.get(UID_LABEL)
+    if not uid:
+        return None
+    grant = copy.status.grant
+    limits, extra = resources.parse(copy.spec.quota), resources.parse(copy.spec.surge)
+    return Quota(
+        key=Key(uid=uid, name=copy.metadata.name),
+        copy_uid=copy.metadata.uid,
+        generation=copy.metadata.generation,
+        version=copy.metadata.resource_version,
+        kind=copy.spec.subject.kind,
+        subject=copy.spec.subject.name,
+        limits=limits,
+        surge=extra,
+        ceilings=surge.ceilings(limits, extra),
+        enforced=copy.spec.enforcement == "deny",
+        warn_at_percent=copy.spec.warn_at_percent,
+        grant=grant_from_wire(grant),
+        global_usage=resources.parse(copy.status.global_usage),
+        global_reserved=resources.parse(copy.status.reserved),
+        out_of_reach=[OutOfReach(idle.seed, resources.parse(idle.idle), idle.seconds) for idle in grant.unavailable],
+        learning=grant.learning,
+        draining=grant.draining,
+        published=report_from_wire(copy.status.account),
+        published_stale=copy.status.account.stale,
+        published_unenforced=copy.status.account.unenforced,
+        published_generation=copy.status.account.enforced_generation,
+    )
+
+
+class Catalog:
+    """Every replica keeps one. `on_quota(name)`, `on_user_cluster(key)` and `on_hosted(key)` tell what changed, and
+    `on_spec(name)` that a quota came or went or that its spec did, not its status."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._quotas: dict[str, Quota] = {}
+        self._by_subject: dict[tuple[str, str], dict[str, Quota]] = {}
+        self._quota_listeners: list[Callable[[str], None]] = []
+        self._spec_listeners: list[Callable[[str], None]] = []
+        self._cluster_listeners: list[Callable[[str], None]] = []
+        self._hosted_listeners: list[Callable[[str], None]] = []
+        self.hosted: dict[str, UserCluster] = {}  # by key, see `host`
+        self._unenforced: set[str] = set()  # see `tell_enforced`
+        self._hosted_by_project: dict[str, dict[str, UserCluster]] = {}
+        self._reached: dict[str, UserCluster] = {}  # by uid: hosted ones that a kubeconfig leads to
+        prompt = PROMPT_SECONDS
+        self.quotas = Reflector(cluster, RESOURCE_QUOTAS, on_change=self._quota_changed, watch_seconds=prompt)
+        self.projects = Reflector(cluster, PROJECTS, on_change=self._project_changed, watch_seconds=prompt)
+        self.settings = Reflector(cluster, QUOTA_SETTINGS, watch_seconds=prompt)
+        self.user_clusters = Reflector(
+            cluster,
+            USER_CLUSTERS,
+            indexes={BY_UID: lambda uc: [uc.metadata.uid], "project": lambda uc: [uc.spec.project]},
+            on_change=self._cluster_changed,
+            watch_seconds=prompt,
+        )
+        self._reflectors: tuple[Reflector[Any], ...] = (self.quotas, self.projects, self.settings, self.user_clusters)
+
+    def not_ready(self) -> str | None:
+        """Fits a check of /readyz. A cache that was complete and lags still serves."""
+        for reflector in self._reflectors:
+            if not reflector.synced.is_set():
+                return reflector.error or "not listed yet"
+        return None
+
+    @property
+    def proven_at(self) -> float:
+        """Nothing that had happened by then is missing here (monotonic)."""
+        return min(reflector.proven_at for reflector in self._reflectors)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        await asyncio.gather(*(reflector.run() for reflector in self._reflectors))
+
+    async def wait_synced(self) -> None:
+        for reflector in self._reflectors:
+            await reflector.synced.wait()
+
+    def quota(self, name: str) -> Quota | None:
+        return self._quotas.get(name)
+
+    def all_quotas(self) -> Iterable[Quota]:
+        return self._quotas.values()
+
+    def quotas_of_project(self, project: str) -> list[Quota]:
+        """Every quota that limits the project's machines: its own and its organization's."""
+        found = list(self._by_subject.get(("project", project), {}).values())
+        known = self.projects.store.get(project)
+        if known is not None and known.spec.organization:
+            found.extend(self._by_subject.get(("organization", known.spec.organization), {}).values())
+        return found
+
+    def may_belong(self, project: str, resource: str = "") -> bool:
+        """True while it cannot be told what limits the project: its copy, or a default quota, has not come yet.
+
+        `resource`: only what limits that one matters.
+        """
+        known = self.projects.store.get(project)
+        if known is None and any(
+            quota.kind == "organization" and (not resource or resource in quota.limits) for quota in self.all_quotas()
+        ):
+            return True
+        settings = self.settings.store.get(SETTINGS)
+        if settings is None:
+            return False
+        defaults = settings.spec.defaults
+        organization = known.spec.organization if known is not None else ""
+        return self._awaits(defaults.project, "project", project, resource) or (
+            (known is None or bool(organization))
+            and self._awaits(defaults.organization, "organization", organization, resource)
+        )
+
+    def _awaits(self, default: DefaultQuota | None, kind: str, subject: str, resource: str) -> bool:
+        if default is None or default.enforcement != "deny" or (resource and resource not in default.quota):
+            return False
+        return not self._by_subject.get((kind, subject))
+
+    def may_limit(self, project: str, resource: str) -> bool:
+        """Whether a quota limits this for the project, or one may that has not come yet."""
+        return self.may_belong(project, resource) or any(
+            resource in quota.limits for quota in self.quotas_of_project(project)
+        )
+
+    def source_keys(self, quota: Quota) -> list[str]:
+        """The sources that the quota counts: for each project its clusters, and the Machines of each of them."""
+        return [key for project in self._projects_of(quota) for key in self.sources_of(project)]
+
+    def sources_of(self, project: str) -> list[str]:
+        return [clusters_key(project), *(cluster.metadata.key for cluster in self._clusters_of(project))]
+
+    def project_of(self, key: str) -> str | None:
+        """Whose the source is; None for one of a cluster that is not known."""
+        cluster = self.user_clusters.store.get(key) or self.hosted.get(key)
+        return cluster.spec.project if cluster is not None else project_of_key(key)
+
+    def lacks(self, project: str) -> bool:
+        """Its copy is not here, which tells nothing of whose it is."""
+        return project not in self.projects.store
+
+    def strays(self) -> list[str]:
+        """The sources of all projects that have clusters here and no copy."""
+        clusters = [*self.user_clusters.store.values(), *self.hosted.values()]
+        projects = {cluster.spec.project for cluster in clusters if self.lacks(cluster.spec.project)}
+        return [key for project in sorted(projects) for key in self.sources_of(project)]
+
+    def unenforced(self, quota: Quota) -> list[str]:
+        """User clusters of which the leader said last that Machines are not checked there."""
+        return [key for key in self.source_keys(quota) if self._is_unenforced(key)]
+
+    def tell_enforced(self, key: str, enforced: bool) -> bool:
+        """The leader saw it of a Cluster of Kubermatic, or of CLUSTER_API for all of them. True if that is new."""
+        before = key not in self._unenforced
+        if enforced:
+            self._unenforced.discard(key)
+        else:
+            self._unenforced.add(key)
+        return before != enforced
+
+    def _is_unenforced(self, key: str) -> bool:
+        declared = self.user_clusters.store.get(key)
+        if declared is not None:
+            return _unenforced(declared)
+        return (CLUSTER_API if is_hosted(key) else key) in self._unenforced
+
+    def _projects_of(self, quota: Quota) -> list[str]:
+        if quota.kind == "project":
+            return [quota.subject]
+        if quota.kind == "organization":
+            projects = self.projects.store.values()
+            return [project.metadata.name for project in projects if project.spec.organization == quota.subject]
+        return []
+
+    def _clusters_of(self, project: str) -> list[UserCluster]:
+        return [
+            *self.user_clusters.store.by_index("project", project),
+            *self._hosted_by_project.get(project, {}).values(),
+        ]
+
+    def host(self, key: str, cluster: UserCluster | None) -> None:
+        """A user cluster that another API of the seed tells of; None when it is gone, or none of a project's."""
+        before = self.hosted.pop(key, None)
+        if before is not None:
+            self._hosted_by_project[before.spec.project].pop(key)
+            self._reached.pop(before.metadata.uid, None)
+        if cluster is not None:
+            self.hosted[key] = cluster
+            self._hosted_by_project.setdefault(cluster.spec.project, {})[key] = cluster
+            if cluster.spec.kubeconfig_secret_ref is not None:
+                self._reached[cluster.metadata.uid] = cluster
+        if is_of_kubermatic(key):
+            self._tell_of_cluster(key)
+        for listener in tuple(self._hosted_listeners):
+            listener(key)
+
+    def count_clusters(self) -> int:
+        """A UserCluster and the Cluster of Cluster API of its namespace, name and project are one."""
+        declared = {(cluster.spec.project, cluster.metadata.key) for cluster in self.user_clusters.store.values()}
+        hosted = {(cluster.spec.project, key.replace(f"/{HOSTED}", "/")) for key, cluster in self.hosted.items()}
+        return len(declared | hosted)
+
+    def followed(self) -> list[UserCluster]:
+        """Those whose Machines are in an API server of their own, or declared to be in the seed's."""
+        return [*self.user_clusters.store.values(), *self._reached.values()]
+
+    def followed_as(self, key: str) -> UserCluster | None:
+        found = self.user_clusters.store.get(key)
+        return self.hosted.get(key) if found is None and is_of_kubermatic(key) else found
+
+    def user_cluster_by_uid(self, uid: str) -> UserCluster | None:
+        found = self.user_clusters.store.by_index(BY_UID, uid)
+        return found[0] if found else self._reached.get(uid)
+
+    def on_quota(self, listener: Callable[[str], None]) -> Callable[[], None]:
+        """Returns how to stop listening."""
+        self._quota_listeners.append(listener)
+        return lambda: self._quota_listeners.remove(listener)
+
+    def on_spec(self, listener: Callable[[str], None]) -> Callable[[], None]:
+        self._spec_listeners.append(listener)
+        return lambda: self._spec_listeners.remove(listener)
+
+    def on_user_cluster(self, listener: Callable[[str], None]) -> Callable[[], None]:
+        self._cluster_listeners.append(listener)
+        return lambda: self._cluster_listeners.remove(listener)
+
+    def on_hosted(self, listener: Callable[[str], None]) -> Callable[[], None]:
+        self._hosted_listeners.append(listener)
+        return lambda: self._hosted_listeners.remove(listener)
+
+    def _quota_changed(self, change: Change[ResourceQuota]) -> None:
+        copy = change.new if change.new is not None else change.old
+        assert copy is not None, "a change has an object before or after"
+        name = copy.metadata.name
+        if change.new is None and name in self._quotas and RELEASED_ANNOTATION not in copy.metadata.annotations:
+            # It was not the master who removed it, as far as we saw: he will put it back, and until then it limits.
+            log.warning("copy of a quota was deleted, it stays in force", extra={"quota": name, "seconds": MISSED_FOR})
+            asyncio.get_running_loop().call_later(MISSED_FOR, self._let_go, self._quotas[name])
+            return
+        try:
+            quota = parse_quota(change.new) if change.new is not None else None
+        except QuantityError as error:
+            # The schema refuses these; should one come through, the last good copy stays in force.
+            log.error("quota cannot be read", extra={"quota": name, "error": str(error)})
+            return
+        self._put(name, quota)
+
+    def _let_go(self, quota: Quota) -> None:
+        if self._quotas.get(quota.name) is quota:
+            self._put(quota.name, None)
+
+    def _put(self, name: str, quota: Quota | None) -> None:
+        before = self._quotas.pop(name, None)
+        if before is not None:
+            self._by_subject[before.kind, before.subject].pop(name)
+        if quota is not None:
+            self._quotas[name] = quota
+            self._by_subject.setdefault((quota.kind, quota.subject), {})[name] = quota
+        for listener in tuple(self._quota_listeners):
+            listener(name)
+        if before is None or quota is None or before.spec != quota.spec:
+            for listener in tuple(self._spec_listeners):
+                listener(name)
+
+    def _project_changed(self, change: Change[Project]) -> None:
+        """A project that joins an organization is counted by its quotas from now on."""
+        for project in (change.old, change.new):
+            if project is not None and project.spec.organization:
+                for name in self._by_subject.get(("organization", project.spec.organization), {}):
+                    for listener in tuple(self._quota_listeners):
+                        listener(name)
+
+    def _cluster_changed(self, change: Change[UserCluster]) -> None:
+        cluster = change.new if change.new is not None else change.old
+        assert cluster is not None, "a change has an object before or after"
+        self._tell_of_cluster(cluster.metadata.key)
+        if _unenforced(change.old) != _unenforced(change.new):
+            for quota in self.quotas_of_project(cluster.spec.project):
+                for listener in tuple(self._quota_listeners):
+                    listener(quota.name)
+
+    def _tell_of_cluster(self, key: str) -> None:
+        for listener in tuple(self._cluster_listeners):
+            listener(key)
+
+
+def _unenforced(cluster: UserCluster | None) -> bool:
+    conditions = cluster.status.conditions if cluster is not None else []
+    return any(found.type == "Enforced" and found.status == "False" for found in conditions)

@@ -1,0 +1,285 @@
+"""Which replicas may admit, and how far each of them has heard of quotas (docs/protocol.md, rule 4.10).
+
+Each replica keeps a record: a Lease object of its own that names the resourceVersion up to which its watch of quotas
+has come. Its leader reads the records. A quota is known by all when each record has come as far as the quota's copy. A
+record that is not renewed does not count: its replica refuses everything, by its own clock, before that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import re
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from datetime import UTC, datetime
+
+import msgspec
+from msgspec.structs import replace
+
+from common.kube.client.api_client import Cluster
+from common.kube.client.errors import ApiError, Conflict, NotFound
+from common.kube.client.meta import ObjectMeta
+from common.kube.controller.leader_election import LEASES, MICRO_TIME, LeaseObject, LeaseSpec
+from seed.cache.quotas import Catalog, Quota
+
+FRESH = 25.0  # seconds: a watch that proves itself, one after it that falls silent, and a list (PROMPT_SECONDS, SILENT)
+LAPSED = 30.0  # ... clocks run at different speeds, and what was decided in time is still to be answered
+FORGOTTEN = 300.0  # ... until the record of a replica that is gone is deleted
+RENEW = 8.0  # seconds between two writes of a record; two more attempts fit into FRESH
+WRITE_TIMEOUT = 5.0
+RETRY = 1.0
+COALESCE = 0.2  # seconds between two writes of a record when many quotas come at once
+LOOK_SOON = 0.1  # ... between two looks at the records while a quota waits for them, at first ...
+LOOK_LATER = 1.0  # ... and at last
+LOOK_EVERY = 10.0  # ... while none does: so it is known by then which replicas are gone
+
+LABEL = "seedquota.io/replica"
+VERSION_ANNOTATION = "seedquota.io/quotas-version"
+
+log = logging.getLogger(__name__)
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """A record as the leader knows it: `written` is its own resourceVersion, seen first `at` (monotonic)."""
+
+    version: str
+    written: str
+    at: float
+
+
+def reaches(heard: str, version: str) -> bool:
+    """Whether who has heard of changes up to `heard` has heard of `version`, both of quotas on one API server."""
+    numbers = [int(text) for text in (heard, version) if text.isascii() and text.isdigit() and len(text) < 20]
+    return numbers[0] >= numbers[1] if len(numbers) == 2 else heard == version
+
+
+def known_by_all(version: str, records: Iterable[Seen], now: float) -> bool:
+    """Whether every replica that may admit has heard of `version`. The leader is one of them, so there is a record."""
+    alive = [record for record in records if now - record.at < LAPSED]
+    return bool(alive) and all(reaches(record.version, version) for record in alive)
+
+
+def record_name(lease: str, identity: str) -> str:
+    """A valid name for every identity, another one for each."""
+    name = re.sub(r"[^a-z0-9]+", "-", identity.lower()).strip("-")[:100]
+    if name != identity:
+        name = f"{name}-{hashlib.sha256(identity.encode()).hexdigest()[:10]}".strip("-")
+    return f"{lease}-replica-{name}"
+
+
+class Record:
+    """This replica's own. `run()` it from before the quotas are listed: `kept` is set once there is a record."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        namespace: str,
+        lease: str,
+        identity: str,
+        catalog: Catalog,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.kept = asyncio.Event()
+        self._cluster = cluster
+        self._namespace = namespace
+        self._lease = lease
+        self._identity = identity
+        self._name = record_name(lease, identity)
+        self._catalog = catalog
+        self._clock = clock
+        self._record: LeaseObject | None = None
+        self._sent = float("-inf")  # before the last write that arrived was sent
+        self._list = 0  # the number of the list of quotas that must be complete
+        self._wake = asyncio.Event()
+        self._error = ""
+
+    def deaf(self) -> str | None:
+        """Why this replica may not know what limits whom, so that it must not admit. None: it knows."""
+        silent = self._clock() - min(self._sent, self._catalog.proven_at)
+        if silent > FRESH:
+            since = "yet" if silent == float("inf") else f"for {silent:.0f} s"
+            return f"this replica has not heard from the API server {since}"
+        if self._catalog.quotas.lists_completed < self._list:
+            return "this replica could not be heard from and lists the quotas again"
+        return None
+
+    async def run(self) -> None:
+        """Until cancelled. Then `remove()` it, once this replica answers nobody any more."""
+        end = self._catalog.on_spec(lambda _name: self._wake.set())
+        try:
+            while True:
+                self._wake.clear()
+                pause = await self._keep()
+                await asyncio.sleep(COALESCE)
+                with suppress(TimeoutError):
+                    if self._catalog.quotas.lists_completed < self._list:
+                        await self._catalog.quotas.wait_listed(self._list, pause)
+                    else:
+                        async with asyncio.timeout(pause):
+                            await self._wake.wait()
+        finally:
+            end()
+
+    async def remove(self) -> None:
+        if self._record is None:
+            return
+        try:
+            async with asyncio.timeout(WRITE_TIMEOUT):
+                await self._cluster.delete(LEASES, self._name, self._namespace)
+        except (ApiError, TimeoutError) as error:
+            log.info("record of this replica not removed", extra={"record": self._name, "error": str(error)})
+
+    async def _keep(self) -> float:
+        """Returns in how many seconds to write again."""
+        sent, proven = self._clock(), self._catalog.proven_at
+        if self._catalog.quotas.synced.is_set() and sent - proven > FRESH:
+            return RETRY  # it refuses everything: nobody needs to wait until it has heard of a quota
+        try:
+            async with asyncio.timeout(WRITE_TIMEOUT):
+                await self._write(self._catalog.quotas.version)
+        except (ApiError, TimeoutError) as error:
+            why = str(error) or f"no answer within {WRITE_TIMEOUT:g} s"
+            if why != self._error:
+                log.warning("record of this replica not written", extra={"record": self._name, "error": why})
+            self._error = why
+            return RETRY
+        self._error = ""
+        if self._clock() - self._sent > FRESH:
+            # The leader may have done without this replica. What it took for known by all is in the list that begins
+            # from here on, for it looks at the records after it has seen a quota.
+            self._list = self._catalog.quotas.relist()
+        self._sent = sent
+        self.kept.set()
+        return RENEW
+
+    async def _write(self, version: str) -> None:
+        while True:
+            try:
+                if self._record is None:
+                    self._record = await self._cluster.get(LEASES, self._name, self._namespace)
+                self._record = await self._cluster.replace(LEASES, self._body(self._record.metadata, version))
+            except NotFound:
+                self._record, self._sent = None, float("-inf")
+                metadata = ObjectMeta(namespace=self._namespace, name=self._name)
+                self._record = await self._cluster.create(LEASES, self._body(metadata, version))
+            except Conflict:  # an earlier write arrived although its answer did not
+                self._record = None
+                continue
+            return
+
+    def _body(self, metadata: ObjectMeta, version: str) -> LeaseObject:
+        return LeaseObject(
+            metadata=replace(
+                metadata,
+                labels={**metadata.labels, LABEL: self._lease},
+                annotations={**metadata.annotations, VERSION_ANNOTATION: version},
+            ),
+            spec=LeaseSpec(
+                holder_identity=self._identity,
+                lease_duration_seconds=int(LAPSED),
+                renew_time=datetime.now(UTC).strftime(MICRO_TIME),  # for people
+            ),
+        )
+
+
+class Replicas:
+    """Which specs of quotas all replicas know. `run()` it while this one leads; `on_known(name)` tells of another."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        namespace: str,
+        lease: str,
+        catalog: Catalog,
+        on_known: Callable[[str], None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cluster = cluster
+        self._namespace = namespace
+        self._selector = f"{LABEL}={lease}"
+        self._catalog = catalog
+        self._on_known = on_known
+        self._clock = clock
+        self._records: dict[str, Seen] = {}
+        self._known: dict[str, tuple[str, int]] = {}  # quota name -> which spec of which copy
+        self._waiting: dict[str, Quota] = {}  # as they were when their spec was first seen
+        self._wake = asyncio.Event()
+        self._error = ""
+
+    def generation(self, quota: Quota) -> int:
+        """The generation of the copy that all replicas have, as far as is known."""
+        if self._known.get(quota.name) == quota.spec:
+            return quota.generation
+        return quota.published_generation or 0
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        end = self._catalog.on_spec(self._spec_changed)
+        try:
+            for quota in self._catalog.all_quotas():
+                self._spec_changed(quota.name)
+            pause = LOOK_SOON
+            while True:
+                self._wake.clear()
+                await self._look()
+                try:
+                    async with asyncio.timeout(pause if self._waiting else LOOK_EVERY):
+                        await self._wake.wait()
+                    await asyncio.sleep(LOOK_SOON)  # the replicas write their records meanwhile
+                    pause = LOOK_SOON
+                except TimeoutError:
+                    pause = min(pause * 2, LOOK_LATER)
+        finally:
+            end()
+
+    def _spec_changed(self, name: str) -> None:
+        quota = self._catalog.quota(name)
+        self._waiting.pop(name, None)
+        self._known.pop(name, None)
+        if quota is None:
+            return
+        if quota.published_generation == quota.generation:
+            self._known[name] = quota.spec
+        else:
+            self._waiting[name] = quota
+            self._wake.set()
+
+    async def _look(self) -> None:
+        waiting = dict(self._waiting)  # who has no record yet lists after it has one, and finds these
+        try:
+            listing = await self._cluster.list(LEASES, self._namespace, label_selector=self._selector)
+        except ApiError as error:
+            if error.message != self._error:
+                log.warning("records of replicas not read", extra={"error": error.message})
+            self._error = error.message
+            return
+        self._error = ""
+        now = self._clock()
+        self._records = {
+            record.metadata.name: self._seen(record, now) for record in listing.items if record.metadata.name
+        }
+        for name, quota in waiting.items():
+            if self._waiting.get(name) is quota and known_by_all(quota.version, self._records.values(), now):
+                del self._waiting[name]
+                self._known[name] = quota.spec
+                self._on_known(name)
+        await self._delete_forgotten(now)
+
+    def _seen(self, record: LeaseObject, now: float) -> Seen:
+        before, written = self._records.get(record.metadata.name), record.metadata.resource_version
+        if before is not None and before.written == written:
+            return before
+        return Seen(record.metadata.annotations.get(VERSION_ANNOTATION, ""), written, now)
+
+    async def _delete_forgotten(self, now: float) -> None:
+        for name, record in self._records.items():
+            if now - record.at < FORGOTTEN:
+                continue
+            with suppress(ApiError):  # it is looked at again
+                await self._cluster.delete(LEASES, name, self._namespace, resource_version=record.written)
+                log.info("record of a replica that is gone deleted", extra={"record": name})

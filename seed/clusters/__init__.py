@@ -1,1 +1,0 @@
-"""Clusters themselves as what a quota limits: its resource `clusters`."""

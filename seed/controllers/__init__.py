@@ -1,0 +1,1 @@
+"""What the leader does, and what people are told of user clusters and the seed."""

@@ -1,0 +1,124 @@
+"""What the seed says of itself: its leader publishes it in the status of its Seed's copy, where the master reads it.
+
+When something changed, at most every second; and else now and then, since a leader that is dead says nothing: that is
+how the master knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextlib import suppress
+
+import msgspec
+
+from common.api import conditions
+from common.api.types import SEED_COPIES, SEED_MANAGER, UID_LABEL, Condition, SeedCopy
+from common.kube.client.api_client import Cluster
+from common.kube.client.errors import ApiError
+from common.kube.controller.reflector import Reflector
+from common.runtime.metrics import build_version
+from seed.cache.quotas import CLUSTER_API, Catalog, is_hosted
+from seed.registration.health import Proof, unseen, webhook_serving
+
+log = logging.getLogger(__name__)
+
+EVERY = 30.0  # seconds between two signs of life; master/quotas/status.py waits for three
+PACE = 1.0
+RETRY = 5.0
+PATIENCE = 30.0  # in which a new leader lets stand what the last one said, while it has not seen all itself
+
+
+class SeedStatus:
+    """`run()` it while this replica leads, on the seed's own cluster, which bears the seed's name."""
+
+    def __init__(self, cluster: Cluster, catalog: Catalog) -> None:
+        self._cluster = cluster
+        self._catalog = catalog
+        self._proofs: dict[str, Proof] = {}
+        self._wake = asyncio.Event()
+        self._copies: Reflector[SeedCopy] = Reflector(
+            cluster,
+            SEED_COPIES,
+            field_selector=f"metadata.name={cluster.name}",
+            on_change=lambda _change: self._wake.set(),
+        )
+        self._began = time.monotonic()
+        self._said: tuple[str, float] | None = None  # to the copy of which uid, and when (monotonic)
+
+    def proven(self, key: str, proof: Proof | None) -> None:
+        """Of a user cluster, or of CLUSTER_API for all of them. None: nothing, or it is gone."""
+        if proof is None:
+            self._proofs.pop(key, None)
+        else:
+            self._proofs[key] = proof
+        self._wake.set()
+
+    async def run(self) -> None:
+        changed = self._changed
+        ends = self._catalog.on_user_cluster(changed), self._catalog.on_hosted(changed)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._copies.run(), name="copy of the Seed")
+                group.create_task(self._keep(), name="status of the Seed")
+        finally:
+            for end in ends:
+                end()
+
+    def _changed(self, _key: str) -> None:
+        self._wake.set()
+
+    async def _keep(self) -> None:
+        while True:
+            self._wake.clear()
+            pause = await self._say()
+            await asyncio.sleep(PACE)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, pause - PACE)):
+                    await self._wake.wait()
+
+    async def _say(self) -> float:
+        """Returns in how many seconds something must be said again."""
+        copy = self._copies.store.get(self._cluster.name)
+        if copy is None or not copy.metadata.labels.get(UID_LABEL):
+            return EVERY
+        found = self._conditions(copy)
+        now, before = time.monotonic(), copy.status
+        version, clusters = build_version(), self._catalog.count_clusters()
+        left = 0.0
+        if self._said is not None and self._said[0] == copy.metadata.uid:
+            left = self._said[1] + EVERY - now
+        if left > 0 and (version, clusters, found) == (before.version, before.clusters, before.conditions):
+            return left
+        status: dict[str, object] = {
+            "lastSeenTime": conditions.now(),
+            "version": version,
+            "clusters": clusters,
+            "conditions": found,
+        }
+        body = {"metadata": {"name": copy.metadata.name, "uid": copy.metadata.uid}, "status": status}
+        try:
+            await self._cluster.apply(SEED_COPIES, body, manager=SEED_MANAGER, subresource="status")
+        except ApiError as error:
+            log.info("status of the seed not published", extra={"seed": copy.metadata.name, "error": str(error)})
+            return RETRY
+        self._said = copy.metadata.uid, now
+        return EVERY
+
+    def _conditions(self, copy: SeedCopy) -> list[Condition]:
+        before = copy.status.conditions
+        proofs = self._of_each()
+        serving = webhook_serving(proofs)
+        if serving.enforced is not False and unseen(proofs) and time.monotonic() - self._began < PATIENCE:
+            return before
+        message = conditions.short(serving.message)
+        said = conditions.condition("WebhookServing", serving.enforced, serving.reason, message)
+        said = msgspec.structs.replace(said, observed_generation=copy.metadata.generation)
+        return conditions.transition(before, [said], conditions.now())
+
+    def _of_each(self) -> dict[str, Proof | None]:
+        found = {cluster.metadata.key: self._proofs.get(cluster.metadata.key) for cluster in self._catalog.followed()}
+        for key in filter(is_hosted, self._catalog.hosted):
+            found[key] = self._proofs.get(CLUSTER_API)
+        return found

@@ -1,0 +1,335 @@
+"""What the seed's leader does for each UserCluster: follow its Machines, keep its webhook in place, say how it is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from itertools import islice
+
+import msgspec
+
+from common.api import conditions
+from common.api.types import SEED_MANAGER, USER_CLUSTERS, Condition, UserCluster, wire_quantities
+from common.kube.client.api_client import Cluster, RequestHook
+from common.kube.client.errors import ApiError, NotFound
+from common.kube.controller.controller import Controller, ReconcileHook
+from common.quota import names, resources
+from seed import metrics
+from seed.cache.quotas import Catalog, is_of_kubermatic
+from seed.registration.configuration import STAMPING_CONFIGURATIONS, ConfigurationKeeper, WebhookConfiguration, stamping
+from seed.registration.health import Proof
+from seed.registration.probe import Canary, in_user_cluster
+from seed.sizing.sizer import Sizing
+from seed.usage.cluster_identity import Identities
+from seed.usage.machine_totals import Unsized
+from seed.usage.user_cluster import Problem, Source
+
+log = logging.getLogger(__name__)
+
+STATUS_DELAY = 1.0  # seconds: a storm of Machines becomes one write a second
+MAX_SHOWN = 64  # resources in a status
+MAX_SUMMED = 16  # ... and in the columns of kubectl get
+LOOK_AGAIN = 5.0  # ... while something is wrong, so that its end is seen
+
+
+class UserClusters:
+    """Runs while this replica leads. `on_change` and `on_state` are told what `Source` tells, `on_proof` how far it is
+    proven that Machines are checked there."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        catalog: Catalog,
+        desired: Callable[[UserCluster], WebhookConfiguration],
+        sizing: Sizing,
+        *,
+        on_change: Callable[[Source, bool], None],
+        on_state: Callable[[Source], None],
+        on_proof: Callable[[str, Proof | None], None],
+        on_request: RequestHook | None = None,
+        on_reconcile: ReconcileHook | None = None,
+    ) -> None:
+        self.sources: dict[str, Source] = {}
+        self._keepers: dict[str, ConfigurationKeeper] = {}
+        self._stampers: dict[str, ConfigurationKeeper] = {}
+        self._canaries: dict[str, Canary] = {}
+        self._keeping: dict[str, asyncio.Task[None]] = {}
+        self._cluster = cluster
+        self._catalog = catalog
+        self._desired = desired
+        self._sizing = sizing
+        self._on_change = on_change
+        self._on_state = on_state
+        self._on_proof = on_proof
+        self._on_request = on_request
+        self._identities = Identities(cluster, catalog)
+        self._controller: Controller[str] = Controller(
+            "userclusters", self._reconcile, workers=4, timeout=30, on_reconcile=on_reconcile
+        )
+
+    async def run(self) -> None:
+        stop = self._catalog.on_user_cluster(self._controller.queue.add)
+        try:
+            for cluster in self._catalog.followed():
+                self._controller.queue.add(cluster.metadata.key)
+            await self._controller.run()
+        finally:
+            stop()
+            sources = list(self.sources.values())
+            self.sources.clear()
+            await asyncio.gather(*(source.stop() for source in sources))
+
+    def configuration_changed(self) -> None:
+        """The CA bundle is another: every user cluster must hear of it."""
+        for keeper in (*self._keepers.values(), *self._stampers.values()):
+            keeper.changed()
+
+    async def _reconcile(self, key: str) -> float | None:
+        cluster = self._catalog.followed_as(key)
+        source = self.sources.get(key)
+        if source is not None and (cluster is None or not _same_source(source.user_cluster, cluster)):
+            del self.sources[key]
+            # Another one of the same cluster takes the configuration over: it must not be away meanwhile.
+            await self._stop_keeping(key, remove=cluster is None and not self._identities.is_shared(source.uid))
+            await source.stop()
+            self._identities.forget(source.uid)
+            source = None
+        if cluster is None:
+            self._catalog.tell_enforced(key, True)
+            self._on_proof(key, None)
+            metrics.no_machines(key)
+            return None
+        if source is None:
+            self.sources[key] = source = Source(
+                self._cluster,
+                cluster,
+                on_change=self._changed,
+                on_state=self._state_changed,
+                sizing=self._sizing,
+                on_request=self._on_request,
+                connected=self._keep_webhook,
+                identify=self._identify,
+            )
+            return STATUS_DELAY
+        source.user_cluster = cluster  # where its credentials are may have changed
+        return await self._report(cluster, source)
+
+    def _changed(self, source: Source, freed: bool) -> None:
+        self._controller.queue.add_after(source.key, STATUS_DELAY)
+        self._on_change(source, freed)
+
+    def _state_changed(self, source: Source) -> None:
+        self._controller.queue.add(source.key)
+        self._on_state(source)
+
+    async def _identify(self, source: Source, cluster: Cluster) -> Problem | None:
+        problem = await self._identities.check(source.user_cluster, cluster)
+        if problem is None:
+            for key in self._identities.later(source.user_cluster):
+                other = self.sources.get(key)
+                if other is not None and other.cluster is not None:
+                    other.identify_again()
+        return problem
+
+    async def _stop_keeping(self, key: str, *, remove: bool) -> None:
+        """A user cluster that is none of ours any more must not go on asking us about its Machines."""
+        keeper, stamper = self._keepers.pop(key, None), self._stampers.pop(key, None)
+        task = self._keeping.pop(key, None)
+        self._canaries.pop(key, None)
+        if keeper is None or stamper is None or task is None:
+            return
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        if not remove:
+            return
+        try:
+            await keeper.remove()
+            await stamper.remove()
+        except ApiError as error:
+            log.warning("webhook configuration left behind", extra={"cluster": key, "error": str(error)})
+
+    def _keep_webhook(self, source: Source, cluster: Cluster) -> asyncio.Task[None]:
+        def proven() -> None:
+            self._controller.queue.add(source.key)
+            self._on_state(source)
+
+        sample = in_user_cluster(source.namespace)
+        canary = Canary(cluster, lambda: sample, on_proof=proven)
+
+        def kept() -> None:
+            canary.look()
+            self._controller.queue.add(source.key)
+
+        keeper = ConfigurationKeeper(
+            cluster, lambda: self._desired(source.user_cluster), on_state=kept, on_write=canary.look
+        )
+        stamper = ConfigurationKeeper(
+            cluster, lambda: stamping(self._desired(source.user_cluster)), resource=STAMPING_CONFIGURATIONS
+        )
+
+        async def keep() -> None:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(keeper.run())
+                    group.create_task(stamper.run())
+                    group.create_task(canary.run())
+            finally:
+                if (
+                    self._keepers.get(source.key) is keeper
+                ):  # the connection ended, and this can say and do nothing more
+                    for kept in (self._keepers, self._stampers, self._canaries, self._keeping):
+                        kept.pop(source.key, None)
+
+        self._keepers[source.key] = keeper
+        self._stampers[source.key] = stamper
+        self._canaries[source.key] = canary
+        task = asyncio.create_task(keep(), name=f"webhook configurations of {source.key}")
+        self._keeping[source.key] = task
+        return task
+
+    async def _report(self, cluster: UserCluster, source: Source) -> float | None:
+        keeper = self._keepers.get(source.key)
+        before = cluster.status
+        quotas = self._catalog.quotas_of_project(source.project)
+        used = shown(source.tally.used, [name for quota in quotas for name in quota.limits])
+        usage = wire_quantities(used) if source.counted else before.resource_usage
+        machines = len(source.tally) if source.counted else before.machines
+        counted = (machines, usage) != (before.machines, before.resource_usage) or not before.last_count_time
+        unsized = source.tally.unsized({name for quota in quotas if quota.enforced for name in quota.limits})
+        canary = self._canaries.get(source.key)
+        proof = canary.proof if canary is not None else None
+        wanted = judge(cluster, source, keeper, proof, unsized)
+        metrics.canary(source.key, proof.enforced if proof is not None else None)
+        self._on_proof(source.key, _shown(wanted, proof, source))
+        metrics.machines(source.key, unsized.counts, source.drift.count)
+        # a quota that comes to limit what its Machines take in no known amount is not told to this loop
+        settled = all(condition.status == "True" for condition in wanted) and not source.tally.unknown
+        if is_of_kubermatic(source.key):  # there is no object of ours to say it on
+            refused = any(found.type == "Enforced" and found.status == "False" for found in wanted)
+            if self._catalog.tell_enforced(source.key, not refused):
+                self._on_state(source)
+            return None if settled else LOOK_AGAIN
+        now = conditions.now()
+        found = conditions.transition(before.conditions, wanted, now)
+        status = {
+            "observedGeneration": cluster.metadata.generation,
+            "machines": machines,
+            "resourceUsage": usage,
+            "lastCountTime": now if counted and source.counted else before.last_count_time,
+            "summary": {"usage": _summary(used) if source.counted else ""},
+            "conditions": found,
+        }
+        if not status["lastCountTime"]:
+            del status["lastCountTime"]
+        if counted or found != before.conditions:
+            body = {
+                "metadata": {
+                    "name": cluster.metadata.name,
+                    "namespace": cluster.metadata.namespace,
+                    "uid": cluster.metadata.uid,
+                },
+                "status": status,
+            }
+            try:
+                await self._cluster.apply(USER_CLUSTERS, body, manager=SEED_MANAGER, subresource="status")
+            except NotFound:
+                return None
+        return None if settled else LOOK_AGAIN
+
+
+def _same_source(known: UserCluster, present: UserCluster) -> bool:
+    return (known.metadata.uid, known.spec.project) == (
+        present.metadata.uid,
+        present.spec.project,
+    ) and known.spec.kubeconfig_secret_ref == present.spec.kubeconfig_secret_ref
+
+
+def shown(used: resources.ResourceList, limited: Sequence[str]) -> resources.ResourceList:
+    """As much of it as a status takes, what matters first."""
+    kept = names.kept(used, limited, names.FURTHER)
+    first = sorted(kept, key=lambda name: (name not in names.BASE, name not in limited))[:MAX_SHOWN]
+    return resources.only(kept, first)
+
+
+def _summary(used: resources.ResourceList) -> str:
+    """What fits a column: `cpu 24, memory 96Gi`."""
+    few = dict(islice(used.items(), MAX_SUMMED))
+    return ", ".join(f"{name} {amount}" for name, amount in sorted(resources.render(few).items()) if name != "machines")
+
+
+def _sized(unsized: Unsized) -> tuple[str, str, str]:
+    if not unsized.count:
+        return "True", "AllSized", ""
+    return "False", unsized.condition, f"{unsized.count} machines: {'; '.join(unsized.named)}"
+
+
+def _stamps(source: Source) -> tuple[str, str, str]:
+    if not source.drift.count:
+        return "True", "AsStamped", ""
+    return "False", "FlavorsChanged", f"{source.drift.count} machines: {'; '.join(source.drift.named)}"
+
+
+def _enforced(proof: Proof | None) -> tuple[str, str, str]:
+    """With the webhook in place."""
+    if proof is None:
+        return "True", "WebhookConfigured", ""
+    if proof.enforced is None:
+        return "True", "WebhookConfigured", f"not proven: {proof.message}"
+    return "True" if proof.enforced else "False", proof.reason, proof.message
+
+
+def _shown(wanted: list[Condition], proof: Proof | None, source: Source) -> Proof | None:
+    """What the condition Enforced says, as a proof; None while it is only a matter of a moment what it will say."""
+    said = next(condition for condition in wanted if condition.type == "Enforced")
+    if said.status == "False":
+        return Proof(False, said.reason)
+    if said.status == "True" and proof is not None:
+        return proof
+    return Proof(None, said.reason) if source.problem is not None else None
+
+
+def judge(
+    cluster: UserCluster, source: Source, keeper: ConfigurationKeeper | None, proof: Proof | None, unsized: Unsized
+) -> list[Condition]:
+    """The UserCluster's conditions, Ready first."""
+    if source.problem is not None:
+        followed = ("False", source.problem.reason, source.problem.message)
+    elif source.current:
+        followed = ("True", "Counted", "")
+    else:
+        followed = ("Unknown", "Connecting", "its Machines are being listed")
+    unseen = source.problem if not source.current else None
+    if unseen is not None:
+        enforced = ("Unknown", unseen.reason, "whether the webhook is in place cannot be seen")
+    elif keeper is not None and keeper.in_place:
+        enforced = _enforced(proof)
+    elif keeper is not None and keeper.error is not None:
+        enforced = ("False", "WebhookMissing", keeper.error)
+    else:
+        enforced = ("Unknown", "Connecting", "the webhook is being configured")
+    parts = {
+        "UsageCurrent": followed,
+        "Enforced": enforced,
+        "MachinesSized": _sized(unsized),
+        "StampsCurrent": _stamps(source),
+    }
+    failing = [(name, parts[name]) for name in ("UsageCurrent", "Enforced") if parts[name][0] != "True"]
+    if failing:
+        name, (status, reason, message) = failing[0]
+        ready = (status, reason, f"{name}: {message}" if message else name)
+    else:
+        ready = ("True", "Enforced", "")
+    return [
+        msgspec.convert(
+            {
+                "type": name,
+                "status": status,
+                "reason": reason,
+                "message": conditions.short(message),
+                "observedGeneration": cluster.metadata.generation,
+            },
+            Condition,
+        )
+        for name, (status, reason, message) in {"Ready": ready, **parts}.items()
+    ]

@@ -1,0 +1,316 @@
+"""What clouds have said about their machine types: asked once, kept without limit of age, refreshed in the background.
+
+A size does not change, so an old one is served while its cloud is down. What is not known yet is waited for only as
+long as the caller can wait; the question itself goes on, and its answer serves the next caller. What other replicas
+have learned is looked for first, in a Redis where there is one, and for some tens of milliseconds at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from seed.instance_types.catalogue import Known, Shelves
+from seed.instance_types.gate import Gates
+from seed.instance_types.http_client import BoundedHttp, Transport
+from seed.instance_types.redis_cache import SharedSizes, Told
+from seed.instance_types.sessions import Sessions
+from seed.providers.flavour import ALL, Catalogue, Cloud, CloudError, Place, Query, Settings
+from seed.providers.size import CredentialsRejected, FlavourUnknown, NotSized, ProviderUnavailable
+
+log = logging.getLogger(__name__)
+
+FRESH_SECONDS = 24 * 3600.0  # with a fifth of jitter either way
+FETCH_SECONDS = 30.0  # for one question, however long its asker waits
+MAX_FLIGHTS = 256
+SHARED_SECONDS = 0.05  # for which a lookup waits for what other replicas have learned
+SHARED_LOOKS = 10  # within that time; a busy event loop takes longer, and gives Redis as many chances to answer
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One flavour that is asked for. `credentials` is called only when the cloud must be asked.
+
+    `asker` tells askers with other credentials apart, such as user clusters.
+    """
+
+    cloud: Cloud
+    place: Place
+    flavour: str
+    where: Settings
+    credentials: Callable[[], Awaitable[Settings]]
+    asker: Hashable
+
+
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    """A question under way, whose credentials it uses, and the requests it makes."""
+
+    task: asyncio.Task[None]
+    asker: Hashable
+    http: BoundedHttp
+
+
+class _Reading(NamedTuple):
+    """`task` may take its time; `patience` ends with it, or when nobody should wait for it any longer."""
+
+    task: asyncio.Task[None]
+    patience: asyncio.Task[None]
+
+
+class FlavourCache:
+    """Serves all user clusters of one replica. `close()` it, and with it the transport.
+
+    `on_lookup(provider, result)`: hit, stale, shared, missing, fetched, unavailable. `on_fetch(provider, result,
+    seconds)`: ok, refused, failed.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        shared: SharedSizes | None = None,
+        *,
+        on_lookup: Callable[[str, str], None] = lambda _provider, _result: None,
+        on_fetch: Callable[[str, str, float], None] = lambda _provider, _result, _seconds: None,
+        fetch_seconds: float = FETCH_SECONDS,
+        fresh_seconds: float = FRESH_SECONDS,
+    ) -> None:
+        self._transport = transport
+        self._shared = shared
+        self._on_lookup = on_lookup
+        self._on_fetch = on_fetch
+        self._fetch_seconds = fetch_seconds
+        self._fresh_seconds = fresh_seconds
+        self._sessions = Sessions()
+        self._shelves = Shelves()
+        self._gates = Gates()
+        self._flights: dict[tuple[Place, str], _Flight] = {}
+        self._readings: dict[tuple[Place, str], _Reading] = {}
+
+    def known(self, place: Place, flavour: str) -> Known | None:
+        return self._shelves.known(place, flavour)
+
+    async def find(self, question: Question, deadline: float) -> Known:
+        """By `deadline`, on the event loop's clock.
+
+        Raises NotSized where there is no such flavour, ProviderUnavailable with the cloud and why it cannot be known.
+        """
+        known = self.known(question.place, question.flavour)
+        try:
+            if known is None:
+                self._known_missing(question)
+                result = "shared"
+                known = await self._recalled(question, deadline)
+                if known is None:
+                    result = "fetched"
+                    known = await self._ask(question, deadline)
+                self._on_lookup(question.place.provider, result)
+                return known
+        except NotSized:
+            self._on_lookup(question.place.provider, "missing")
+            raise
+        except ProviderUnavailable:
+            self._on_lookup(question.place.provider, "unavailable")
+            raise
+        self._shelves.used(question.place)
+        fresh = time.monotonic() < known.fresh_until
+        if not fresh:
+            self._refresh(question)
+        self._on_lookup(question.place.provider, "hit" if fresh else "stale")
+        return known
+
+    async def prefetch(self, question: Question) -> None:
+        """All that the place has, unless another replica asks for it or has done so lately; `question` is for ALL.
+
+        Raises NotSized and ProviderUnavailable like `find`.
+        """
+        if self._shared is not None and not await self._shared.may_list(question.place):
+            return
+        flight = self._flight(question)
+        await asyncio.wait({flight.task})
+        error = flight.task.exception() if not flight.task.cancelled() else asyncio.CancelledError()
+        if error is not None:
+            raise _for_caller(question.place, error)
+        if self._shared is not None:
+            await self._shared.list_again_after(question.place, self._fresh_seconds)
+
+    async def share_again(self) -> None:
+        """Tell the Redis all that is known here, if it has forgotten everything."""
+        if self._shared is None or not self._shelves or not await self._shared.is_empty():
+            return
+        for place, flavours in self._shelves:
+            self._shared.put(place, {name: Told(known.flavour, known.as_of) for name, known in flavours.items()})
+
+    def oldest(self) -> dict[str, float]:
+        """The age in seconds of the oldest flavour that is kept, by provider."""
+        return self._shelves.oldest(time.monotonic())
+
+    async def close(self) -> None:
+        tasks = [flight.task for flight in self._flights.values()]
+        tasks += [task for reading in self._readings.values() for task in reading]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._shared is not None:
+            await self._shared.close()
+        await self._transport.close()
+
+    async def _recalled(self, question: Question, deadline: float) -> Known | None:
+        """What another replica has learned, if that can be read at once."""
+        key = (question.place, question.flavour)
+        reading = self._readings.get(key)
+        if reading is None:
+            if self._shared is None or len(self._readings) >= MAX_FLIGHTS:
+                return None
+            recall = self._recall(self._shared, question.place, question.flavour)
+            task = asyncio.create_task(recall, name=f"recall {question.place}")
+            reading = self._readings[key] = _Reading(task, asyncio.create_task(_patience(task)))
+            task.add_done_callback(lambda _task: self._readings.pop(key))
+        await asyncio.wait({reading.patience}, timeout=max(deadline - asyncio.get_running_loop().time(), 0))
+        return self.known(question.place, question.flavour)
+
+    async def _recall(self, shared: SharedSizes, place: Place, flavour: str) -> None:
+        told = await shared.get(place, flavour)
+        if told is not None:
+            # Our clock cannot tell how old it is, so it is asked for again at any time within the period.
+            fresh = self._fresh_seconds * random.random()  # noqa: S311
+            self._shelves.recall(place, flavour, told.flavour, as_of=told.as_of, now=time.monotonic(), fresh=fresh)
+
+    async def _ask(self, question: Question, deadline: float) -> Known:
+        place = question.place
+        loop = asyncio.get_running_loop()
+        while True:
+            flight = self._flight(question)
+            await asyncio.wait({flight.task}, timeout=max(deadline - loop.time(), 0))
+            if not flight.task.done():
+                raise ProviderUnavailable(str(place), flight.http.trouble or "has not answered yet")
+            known = self.known(place, question.flavour)
+            if known is not None:
+                return known
+            error = flight.task.exception() if not flight.task.cancelled() else asyncio.CancelledError()
+            if error is None:
+                self._known_missing(question)
+            elif flight.asker == question.asker or not _by_asker(error):
+                raise _for_caller(place, error)
+            # Otherwise somebody else's credentials were refused: ask with ours.
+
+    def _known_missing(self, question: Question) -> None:
+        """Raises NotSized for a flavour that was asked for lately and does not exist."""
+        if self._shelves.lacks(question.place, question.flavour, time.monotonic()):
+            reason = self._shelves.lacking(question.place, question.flavour)
+            raise FlavourUnknown(str(question.place), reason)
+
+    def _flight(self, question: Question) -> _Flight:
+        """The one under way, or a new one. Raises ProviderUnavailable where asking would do no good."""
+        key = (question.place, ALL if question.cloud.lists else question.flavour)
+        flight = self._flights.get(key)
+        if flight is not None:
+            return flight
+        if len(self._flights) >= MAX_FLIGHTS:
+            raise ProviderUnavailable(str(question.place), "must wait: too much is being asked")
+        self._gates.check(question.place, question.asker, time.monotonic())
+        deadline = asyncio.get_running_loop().time() + self._fetch_seconds
+        http = self._transport.within(deadline)
+        task = asyncio.create_task(self._fetch(question, http, deadline), name=f"fetch {question.place}")
+        self._flights[key] = flight = _Flight(task, question.asker, http)
+        task.add_done_callback(lambda _task: self._landed(key))
+        return flight
+
+    def _landed(self, key: tuple[Place, str]) -> None:
+        flight = self._flights.pop(key)
+        if not flight.task.cancelled():
+            flight.task.exception()  # it is told to whoever waits, and logged; nobody may wait
+
+    def _refresh(self, question: Question) -> None:
+        if self._shelves.lacks(question.place, question.flavour, time.monotonic()):
+            return  # the cloud has dropped it, and was asked just now
+        try:
+            self._flight(question)
+        except ProviderUnavailable:
+            return  # what is known serves on
+
+    async def _fetch(self, question: Question, http: BoundedHttp, deadline: float) -> None:
+        """Raises NotSized and CloudError. Their words go to users, so only ours are let through."""
+        place = question.place
+        started = time.monotonic()
+        result = "failed"
+        try:
+            catalogue = await self._answer(question, http, deadline)
+            result = "ok"
+        except CloudError as error:
+            result = "refused" if error.refused else "failed"
+            self._gates.failed(place, question.asker, error, time.monotonic())
+            log.warning("cloud not asked", extra={**_facts(question), "error": str(error), "refused": error.refused})
+            raise
+        except (NotSized, ProviderUnavailable):
+            result = "refused"
+            raise
+        except Exception as error:
+            log.exception("fetch failed", extra=_facts(question))
+            unreadable = CloudError("answers what cannot be read")
+            self._gates.failed(place, question.asker, unreadable, time.monotonic())
+            raise unreadable from error
+        finally:
+            self._on_fetch(place.provider, result, time.monotonic() - started)
+        self._gates.answered(place)
+        self._learn(question, catalogue)
+
+    async def _answer(self, question: Question, http: BoundedHttp, deadline: float) -> Catalogue:
+        try:
+            async with asyncio.timeout_at(deadline):
+                credentials = await question.credentials()
+                signing = self._sessions.of(question.place, credentials)
+                query = Query(question.place, question.flavour, question.where, credentials, http, signing.sign_in)
+                while True:
+                    try:
+                        return await question.cloud.fetch(query)
+                    except CloudError as error:
+                        if not (error.refused and signing.forget_old()):
+                            raise
+        except TimeoutError:
+            raise CloudError(f"did not answer within {self._fetch_seconds:g} s") from None
+
+    def _learn(self, question: Question, catalogue: Catalogue) -> None:
+        as_of = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        jitter = random.uniform(0.8, 1.2)  # noqa: S311 (so that not all is asked again at once)
+        self._shelves.learn(
+            question.place,
+            question.flavour,
+            catalogue,
+            all_of_it=question.cloud.lists or question.flavour == ALL,
+            as_of=as_of,
+            now=time.monotonic(),
+            fresh=self._fresh_seconds * jitter,
+        )
+        if self._shared is not None:
+            told = {name: Told(flavour, as_of) for name, flavour in catalogue.flavours.items()}
+            self._shared.put(question.place, told)
+
+
+async def _patience(reading: asyncio.Task[None]) -> None:
+    for _ in range(SHARED_LOOKS):
+        if (await asyncio.wait({reading}, timeout=SHARED_SECONDS / SHARED_LOOKS))[0]:
+            return
+
+
+def _by_asker(error: BaseException) -> bool:
+    return isinstance(error, (NotSized, ProviderUnavailable)) or (isinstance(error, CloudError) and error.refused)
+
+
+def _for_caller(place: Place, error: BaseException) -> Exception:
+    """Made anew: one exception is not raised to many."""
+    if isinstance(error, (NotSized, ProviderUnavailable)):
+        return type(error)(error.provider, error.reason)
+    if isinstance(error, CloudError):
+        kind = CredentialsRejected if error.refused else ProviderUnavailable
+        return kind(str(place), str(error))
+    return ProviderUnavailable(str(place), "was not asked to the end")
+
+
+def _facts(question: Question) -> dict[str, str]:
+    return {"provider": question.place.provider, "place": str(question.place), "flavour": question.flavour}

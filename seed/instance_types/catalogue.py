@@ -1,0 +1,129 @@
+"""What clouds have said about their machine types, and for how long that is taken for fresh. Pure: the caller has the
+clock, and everything is bounded.
+
+A size does not change, so one that is known stays known. What does not exist is believed for a minute.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from seed.instance_types.lru import Lately
+from seed.providers.flavour import ALL, Catalogue, Flavour, Place
+from seed.providers.spec import quoted
+
+MISSING_SECONDS = 60.0  # for which a flavour that does not exist is not asked for again
+MAX_PLACES = 1024
+MAX_FLAVOURS = 8192  # in one place; Azure lists about 1,000
+MAX_MISSING = 1024
+NEAREST = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A flavour and when it was learned: `as_of` for people (RFC 3339), the rest monotonic."""
+
+    flavour: Flavour
+    as_of: str
+    learned: float
+    fresh_until: float
+
+
+@dataclass(slots=True)
+class _Shelf:
+    """What is known of one place."""
+
+    flavours: dict[str, Known] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
+    missing: Lately[str, float] = field(default_factory=Lately)  # name -> until when (monotonic)
+    listed_until: float = 0.0  # until then, what is not among the flavours does not exist (monotonic)
+
+    def keep(self, name: str, known: Known, *, wanted: bool) -> None:
+        """Where it is full only what is `wanted` gets in, in the place of another."""
+        if name not in self.flavours and len(self.flavours) >= MAX_FLAVOURS:
+            if not wanted:
+                return
+            del self.flavours[next(iter(self.flavours))]
+        self.flavours[name] = known
+        self.missing.pop(name, None)
+
+
+class Shelves:
+    def __init__(self) -> None:
+        self._by_place: Lately[Place, _Shelf] = Lately()
+
+    def __bool__(self) -> bool:
+        return bool(self._by_place)
+
+    def __repr__(self) -> str:
+        return f"Shelves({self._by_place!r})"
+
+    def __iter__(self) -> Iterator[tuple[Place, Mapping[str, Known]]]:
+        for place, shelf in self._by_place.items():
+            yield place, shelf.flavours
+
+    def clear(self) -> None:
+        self._by_place.clear()
+
+    def known(self, place: Place, name: str) -> Known | None:
+        shelf = self._by_place.get(place)
+        return shelf.flavours.get(name) if shelf is not None else None
+
+    def used(self, place: Place) -> None:
+        """So that others go first."""
+        self._by_place.move_to_end(place)
+
+    def lacks(self, place: Place, name: str, now: float) -> bool:
+        """True if it was asked for lately and does not exist; it may still be known from before."""
+        shelf = self._by_place.get(place)
+        if shelf is None:
+            return False
+        return now < shelf.missing.get(name, 0.0) or (now < shelf.listed_until and name not in shelf.flavours)
+
+    def lacking(self, place: Place, name: str) -> str:
+        """The words for what `lacks` says."""
+        shelf = self._by_place[place]
+        nearest = difflib.get_close_matches(name, {*shelf.flavours, *shelf.names}, n=NEAREST)
+        suggestion = f"; nearest: {', '.join(nearest)}" if nearest else ""
+        return f"has no type {_plain(name)}{suggestion}"
+
+    def learn(
+        self, place: Place, asked: str, catalogue: Catalogue, *, all_of_it: bool, as_of: str, now: float, fresh: float
+    ) -> None:
+        """What a cloud answered to `asked`; `all_of_it`: what it does not name does not exist. Fresh for so long."""
+        shelf = self._shelf(place)
+        if all_of_it:
+            shelf.listed_until = now + MISSING_SECONDS
+        if asked not in catalogue.flavours and asked != ALL:
+            shelf.missing.keep(asked, now + MISSING_SECONDS, MAX_MISSING)
+        if catalogue.names:
+            shelf.names = catalogue.names[:MAX_FLAVOURS]
+        for name, flavour in catalogue.flavours.items():
+            shelf.keep(name, Known(flavour, as_of, now, now + fresh), wanted=name == asked)
+
+    def recall(self, place: Place, name: str, flavour: Flavour, *, as_of: str, now: float, fresh: float) -> None:
+        """What another replica has learned, unless the cloud told us meanwhile."""
+        if self.known(place, name) is None:
+            self._shelf(place).keep(name, Known(flavour, as_of, now, now + fresh), wanted=True)
+
+    def oldest(self, now: float) -> dict[str, float]:
+        """The age in seconds of the oldest flavour that is kept, by provider."""
+        found: dict[str, float] = {}
+        for place, flavours in self:
+            age = max((now - known.learned for known in flavours.values()), default=0.0)
+            found[place.provider] = max(found.get(place.provider, 0.0), age)
+        return found
+
+    def _shelf(self, place: Place) -> _Shelf:
+        shelf = self._by_place.get(place) or _Shelf()
+        self._by_place.keep(place, shelf, MAX_PLACES)
+        return shelf
+
+
+def _plain(name: str) -> str:
+    """A flavour's name as it is, or in quotes where it is no plain word."""
+    return (
+        name if name.isascii() and name.replace("-", "").replace("_", "").replace(".", "").isalnum() else quoted(name)
+    )

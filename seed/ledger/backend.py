@@ -1,0 +1,125 @@
+"""The store that the configuration names, with what keeps it from being used while another is in force."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from common.kube.client.api_client import Cluster
+from common.runtime.flags import CommonOptions, Flag, UsageError, choice, path, text
+from common.runtime.redis_client import RedisAccess, RedisUrl, redis_url
+from seed.ledger.apiserver import ApiServerStore
+from seed.ledger.redis import RedisStore
+from seed.ledger.store import Store
+from seed.ledger.tenure import API_SERVER, REDIS, InForce, Tenure, fence_all
+
+PASSWORD_VARIABLE = "SEEDQUOTA_REDIS_PASSWORD"  # noqa: S105 (its name; no flag, which everybody on the machine could see)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerOptions(CommonOptions):
+    ledger_store: Annotated[
+        str,
+        Flag(
+            choice(API_SERVER, REDIS),
+            "where accounts are kept, apiserver or redis; change it on all replicas and they move, fenced meanwhile",
+        ),
+    ] = API_SERVER
+    redis_url: Annotated[
+        RedisUrl | None,
+        Flag(
+            redis_url,
+            "redis://host:6379[/db], redis+sentinel://host:26379,host:26379/service or redis+cluster://host:6379,...; "
+            "rediss with TLS; no credentials; shares sizes that clouds told, whatever the ledger's store",
+        ),
+    ] = None
+    redis_username: Annotated[str | None, Flag(text, "the ACL user, if not the default one")] = None
+    redis_password_file: Annotated[
+        Path | None,
+        Flag(path, f"file with the password, read for each connection; without it {PASSWORD_VARIABLE} is the password"),
+    ] = None
+    redis_ca_file: Annotated[Path | None, Flag(path, "whom to trust for TLS (PEM), if not the system's bundle")] = None
+    redis_certificate_file: Annotated[Path | None, Flag(path, "client certificate (PEM), where Redis wants one")] = None
+    redis_key_file: Annotated[Path | None, Flag(path, "its private key (PEM)")] = None
+
+    def problem(self) -> str | None:
+        if self.ledger_store == REDIS and self.redis_url is None:
+            return "--ledger-store redis needs a Redis: --redis-url (or SEEDQUOTA_REDIS_URL) is missing"
+        return None
+
+
+def redis_access(options: LedgerOptions) -> RedisAccess:
+    """Raises UsageError."""
+    for needed in (options.redis_ca_file, options.redis_certificate_file, options.redis_key_file):
+        if needed is not None and not needed.is_file():
+            raise UsageError(f"{needed} does not exist")
+    return RedisAccess(
+        username=options.redis_username or "",
+        password=os.environ.get(PASSWORD_VARIABLE, ""),
+        password_file=options.redis_password_file,
+        ca_file=options.redis_ca_file,
+        certificate_file=options.redis_certificate_file,
+        key_file=options.redis_key_file,
+    )
+
+
+class ChosenStore:
+    """`store` is for use as soon as `run` runs. `leads` says whether this replica leads the seed."""
+
+    def __init__(
+        self, options: LedgerOptions, cluster: Cluster, seed: str, leads: Callable[[], bool], lease: int
+    ) -> None:
+        """`lease` is the duration of the leader's lease in seconds. Raises UsageError."""
+        self._api = ApiServerStore(cluster, options.namespace)
+        self._redis: RedisStore | None = None
+        self._tenure = Tenure(
+            cluster,
+            options.namespace,
+            options.ledger_store,
+            reign=self._reign,
+            fence=self._fence,
+            leads=leads,
+            lease_duration=lease,
+        )
+        kept: Store = self._api
+        if options.ledger_store == REDIS:
+            kept = self._redis = self._redis_store(options, seed)
+            self._tenure.on_change(self._redis.refresh)
+        self.store: Store = InForce(kept, self._tenure)
+
+    def not_ready(self) -> str | None:
+        """Fits a check of /readyz."""
+        if self._redis is None and self._api.reflector.error is not None:
+            return self._api.reflector.error
+        return self._tenure.not_ready()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._tenure.run(), name="tenure")
+            group.create_task((self._api if self._redis is None else self._redis).run(), name="ledger")
+
+    async def close(self) -> None:
+        if self._redis is not None:
+            await self._redis.close()
+
+    async def _reign(self) -> str:
+        # The API server does not forget what it acknowledged: its reign never changes.
+        return "" if self._redis is None else await self._redis.reign()
+
+    async def _fence(self) -> None:
+        await fence_all(self._api)
+
+    def _redis_store(self, options: LedgerOptions, seed: str) -> RedisStore:
+        assert options.redis_url is not None, "`problem` has seen to it"
+        return RedisStore(
+            options.redis_url,
+            redis_access(options),
+            seed,
+            held=self._tenure.held,
+            on_elsewhere=self._tenure.look_again,
+        )

@@ -1,0 +1,186 @@
+"""The seed's metrics. Exact integers become floats here and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from common.quota import account as accounts
+from common.quota.quantity import UNIT
+from common.runtime.metrics import WEBHOOK_BUCKETS
+from seed.accounts.registry import Books
+from seed.cache.quotas import Catalog
+from seed.instance_types.cache import FlavourCache
+from seed.providers.size import CONDITIONS
+
+_REQUESTS = Counter(
+    "seedquota_admission_requests_total",
+    "Admission requests answered: allowed or denied, with the reason of a refusal.",
+    ["consumer", "decision", "reason"],
+)
+_SECONDS = Histogram(
+    "seedquota_admission_duration_seconds",
+    "Time to answer an admission request, by path: local (from what is held here), recall (after asking the master), "
+    "unavailable (503).",
+    ["path"],
+    buckets=WEBHOOK_BUCKETS,
+)
+_WRITES = Histogram(
+    "seedquota_ledger_write_duration_seconds",
+    "Time of one durable ledger write, which may carry many decisions.",
+    buckets=WEBHOOK_BUCKETS,
+)
+_WRITTEN = Counter("seedquota_ledger_changes_total", "Claims and counts that ledger writes carried.")
+_CONFLICTS = Counter("seedquota_ledger_conflicts_total", "Ledger writes that another writer was faster than.")
+_LOOKUPS = Counter(
+    "seedquota_provider_lookups_total",
+    "Sizes of machine types that were looked up: hit, stale, shared, fetched, missing or unavailable.",
+    ["provider", "result"],
+)
+_FETCHES = Counter(
+    "seedquota_provider_requests_total", "Questions to clouds: ok, refused or failed.", ["provider", "result"]
+)
+_FETCH_SECONDS = Histogram(
+    "seedquota_provider_request_duration_seconds",
+    "Time that a cloud took to answer one question, with all its pages and tries.",
+    ["provider"],
+    buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
+)
+_UNSIZED = Gauge(
+    "seedquota_machines_unsized",
+    "Machines that are counted without their size, by the reason of the condition MachinesSized.",
+    ["cluster", "reason"],
+)
+_DRIFTED = Gauge(
+    "seedquota_machines_drifted", "Machines whose cloud tells another size by now than their stamp.", ["cluster"]
+)
+_CANARY = Gauge(
+    "seedquota_canary_success",
+    "1 if the last dry run in the user cluster was refused by us, 0 if it was not, none if it proved nothing.",
+    ["cluster"],
+)
+_EVENTS = Counter(
+    "seedquota_owner_events_total",
+    "Events about refused Machines: written, failed, or dropped because there were too many.",
+    ["result"],
+)
+_WOKEN = Counter("seedquota_machinesets_woken_total", "MachineSets told to try again because capacity is free.")
+_WAITING = Gauge("seedquota_machinesets_waiting", "MachineSets that this replica is to wake when capacity is free.")
+_allowed = {path: (_REQUESTS.labels("Machine", "allowed", ""), _SECONDS.labels(path)) for path in ("local", "recall")}
+
+
+def decision(decided: str, reason: str, path: str, seconds: float) -> None:
+    known = _allowed.get(path) if decided == "allowed" else None
+    counter, histogram = known or (_REQUESTS.labels("Machine", decided, reason), _SECONDS.labels(path))
+    counter.inc()
+    histogram.observe(seconds)
+
+
+def cluster_decision(decided: str, reason: str, path: str, seconds: float) -> None:
+    _REQUESTS.labels("Cluster", decided, reason).inc()
+    _SECONDS.labels(path).observe(seconds)
+
+
+def scale_check(kind: str, decided: str, reason: str) -> None:
+    _REQUESTS.labels(kind, decided, reason).inc()
+
+
+def told(result: str, number: int) -> None:
+    """Fits Refusals."""
+    if result == "woken":
+        _WOKEN.inc(number)
+    else:
+        _EVENTS.labels(result).inc(number)
+
+
+def watch_waiting(waiting: Callable[[], int]) -> None:
+    """It is asked whenever metrics are read."""
+    _WAITING.set_function(waiting)
+
+
+def ledger_write(seconds: float, changes: int) -> None:
+    _WRITES.observe(seconds)
+    _WRITTEN.inc(changes)
+
+
+def ledger_conflict() -> None:
+    _CONFLICTS.inc()
+
+
+def flavour_lookup(provider: str, result: str) -> None:
+    _LOOKUPS.labels(provider, result).inc()
+
+
+def provider_request(provider: str, result: str, seconds: float) -> None:
+    _FETCHES.labels(provider, result).inc()
+    _FETCH_SECONDS.labels(provider).observe(seconds)
+
+
+def machines(cluster: str, unsized: Mapping[str, int], drifted: int) -> None:
+    """`unsized` by reason."""
+    for reason in CONDITIONS:
+        _UNSIZED.labels(cluster, reason).set(unsized.get(reason, 0))
+    _DRIFTED.labels(cluster).set(drifted)
+
+
+def canary(cluster: str, success: bool | None) -> None:
+    if success is not None:
+        _CANARY.labels(cluster).set(success)
+    else:
+        _CANARY.remove_by_labels({"cluster": cluster})
+
+
+def no_machines(cluster: str) -> None:
+    """The user cluster is gone."""
+    for gauge in (_UNSIZED, _DRIFTED, _CANARY):
+        gauge.remove_by_labels({"cluster": cluster})
+
+
+class FlavoursCollector(Collector):
+    """How old what is kept of clouds is, when Prometheus asks."""
+
+    def __init__(self, cache: FlavourCache) -> None:
+        self._cache = cache
+
+    def collect(self) -> Iterator[Metric]:
+        family = GaugeMetricFamily(
+            "seedquota_provider_oldest_flavour_seconds", "Age of the oldest size that is kept.", labels=["provider"]
+        )
+        for provider, seconds in self._cache.oldest().items():
+            family.add_metric([provider], seconds)
+        yield family
+
+
+class AccountsCollector(Collector):
+    """Reads the accounts when Prometheus asks, so that the hot path does not pay for it."""
+
+    def __init__(self, catalog: Catalog, books: Books) -> None:
+        self._catalog = catalog
+        self._books = books
+
+    def collect(self) -> Iterator[Metric]:
+        labels = ["quota", "resource"]
+        used = GaugeMetricFamily(
+            "seedquota_seed_used", "Counted and reserved on this seed; cores, bytes or pieces.", labels=labels
+        )
+        held = GaugeMetricFamily("seedquota_seed_held", "Granted to this seed and not returned.", labels=labels)
+        idle = GaugeMetricFamily("seedquota_seed_idle", "Held here and neither used nor reserved.", labels=labels)
+        fenced = 0
+        for quota in self._catalog.all_quotas():
+            book = self._books.get(quota)
+            account = book.writer.account if book is not None else None
+            if account is None:
+                continue
+            fenced += account.fenced
+            holding, using = accounts.held(account), accounts.use(account)
+            for resource in quota.limits:
+                has, uses = holding.get(resource, 0), using.get(resource, 0)
+                for family, amount in ((used, uses), (held, has), (idle, has - uses)):
+                    family.add_metric([quota.name, resource], amount / UNIT)
+        yield from (used, held, idle)
+        yield GaugeMetricFamily(
+            "seedquota_accounts_fenced", "Accounts that admit nothing until they were rebuilt.", value=fenced
+        )

@@ -1,0 +1,1 @@
+"""Events about refusals, and waking those who were refused."""

@@ -1,0 +1,237 @@
+"""What follows from a refusal, on the replica that refused: Events on the owners, and waking them when there is room.
+
+None of it is done while a request waits: here it is only noted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+
+from common.api.types import API_VERSION, UserCluster
+from common.kube.client.api_client import Cluster, RequestHook
+from common.kube.client.meta import ObjectMeta
+from common.kube.controller.events import Regarding, microtime
+from common.quota.account import Account
+from seed.accounts.registry import Books
+from seed.accounts.snapshot import sight
+from seed.admission.admitter import Verdict
+from seed.admission.denial import Refusal
+from seed.cache import kubermatic_objects as kubermatic
+from seed.cache.quotas import HOSTED, KUBERMATIC, Catalog, Quota, is_hosted, is_of_kubermatic
+from seed.cache.user_cluster_clients import Connections
+from seed.machines import cluster_api
+from seed.notifications.event_series import Occurrence
+from seed.notifications.notifier import Owners, Refused, machine_set_of
+from seed.notifications.wake_queue import Room, Waiter, Waiting, room
+
+log = logging.getLogger(__name__)
+
+MAX_SERVERS = 512
+MAX_WAITERS = 2048
+LOOK_EVERY = 0.1  # seconds between two looks at what is free
+SEED = ""  # the seed's own API server, where others go by their UserCluster's uid
+
+_TOLD = frozenset({"QuotaExceeded", "QuotaUnavailable", "MachineNotSized"})
+_WAITS = frozenset({"QuotaExceeded", "QuotaUnavailable"})
+
+
+class Refusals:
+    """`run()` it. `count(result, number)`: see Owners."""
+
+    def __init__(
+        self,
+        seed: Cluster,
+        catalog: Catalog,
+        books: Books,
+        instance: str,
+        *,
+        on_request: RequestHook | None = None,
+        count: Callable[[str, int], None] = lambda _result, _number: None,
+    ) -> None:
+        self._seed = seed
+        self._catalog = catalog
+        self._books = books
+        self._connections = Connections(seed, on_request=on_request)  # admission waits for the others
+        self._instance = instance
+        self._count = count
+        self._waiting = Waiting(MAX_WAITERS)
+        self._owners: OrderedDict[str, Owners] = OrderedDict()
+        self._clusters: dict[str, str] = {}  # by server: the UserCluster's key
+        self._look = asyncio.Event()
+        self._ending: set[asyncio.Task[None]] = set()
+
+    @property
+    def waiting(self) -> int:
+        """MachineSets that are to be woken."""
+        return len(self._waiting)
+
+    def heard(self, cluster: UserCluster, machine: ObjectMeta, found: Verdict) -> None:
+        """A decision about a Machine that is no dry run. Fits Decisions."""
+        refusal = found.refusal
+        if refusal is None:
+            if len(self._waiting):
+                self._admitted(cluster, machine)
+        elif refusal.cause in _TOLD:
+            self._refused(cluster, machine, found, refusal)
+
+    def _admitted(self, cluster: UserCluster, machine: ObjectMeta) -> None:
+        owner = machine_set_of(machine)
+        if owner is not None:
+            self._waiting.admitted(_server(cluster), owner.uid)
+
+    def _refused(self, cluster: UserCluster, machine: ObjectMeta, found: Verdict, refusal: Refusal) -> None:
+        owner, at = machine_set_of(machine), microtime()
+
+        def occurrence(regarding: Regarding) -> Occurrence:
+            return Occurrence(
+                regarding=regarding, quota=refusal.quota, reason=refusal.cause, note=refusal.message, time=at
+            )
+
+        self._of(SEED, self._seed_itself).refused(Refused(occurrence(_regarding(cluster)), False))
+        if owner is None:
+            return
+        server = _server(cluster)
+        self._to(server, cluster).refused(Refused(occurrence(owner), True))
+        if found.request is not None and found.attempts and refusal.cause in _WAITS:
+            self._waiting.refused(
+                server,
+                owner,
+                found.request.project,
+                found.request.need,
+                found.attempts,
+                final=refusal.code == 403,
+                now=time.monotonic(),
+            )
+            self._look.set()
+
+    def _to(self, server: str, cluster: UserCluster) -> Owners:
+        if server == SEED:
+            return self._of(SEED, self._seed_itself)
+        self._clusters[server] = cluster.metadata.key
+        return self._of(server, lambda: self._connections.to(self._catalog.user_cluster_by_uid(server) or cluster))
+
+    @asynccontextmanager
+    async def _seed_itself(self) -> AsyncIterator[Cluster]:
+        yield self._seed
+
+    def _of(self, server: str, connect: Callable[[], AbstractAsyncContextManager[Cluster]]) -> Owners:
+        known = self._owners.get(server)
+        if known is None:
+            if len(self._owners) >= MAX_SERVERS:
+                self._forget(next(other for other in self._owners if other != SEED))
+            known = self._owners[server] = Owners(
+                self._clusters.get(server, self._seed.name),
+                self._instance,
+                connect,
+                on_gone=self._gone,
+                on_failed=self._not_woken,
+                count=self._count,
+            )
+        self._owners.move_to_end(server)
+        return known
+
+    def _gone(self, waiter: Waiter) -> None:
+        self._waiting.drop(waiter)
+        self._look.set()  # what it was to be woken for is for the next
+
+    def _not_woken(self, waiter: Waiter) -> None:
+        waiter.refused_at = time.monotonic()  # as if it had tried in vain: others may have the room meanwhile
+        self._look.set()
+
+    def _forget(self, server: str) -> None:
+        owners = self._owners.pop(server)
+        self._clusters.pop(server, None)
+        self._waiting.forget(server)
+        ending = asyncio.create_task(owners.stop())
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        stops = [
+            self._catalog.on_quota(self._changed),
+            self._books.on_account(self._account_changed),
+            self._catalog.on_user_cluster(self._cluster_changed),
+        ]
+        closing = asyncio.create_task(self._connections.run(), name="connections to owners")
+        try:
+            again: float | None = None
+            while True:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(again):
+                        await self._look.wait()
+                self._look.clear()
+                again = self._wake()
+                await asyncio.sleep(LOOK_EVERY)
+        finally:
+            for stop in stops:
+                stop()
+            await asyncio.gather(*(owners.stop() for owners in self._owners.values()), *self._ending)
+            closing.cancel()
+            await asyncio.gather(closing, return_exceptions=True)
+
+    def _changed(self, _quota: str) -> None:
+        if len(self._waiting):
+            self._look.set()
+
+    def _account_changed(self, _quota: str, _account: Account | None) -> None:
+        if len(self._waiting):
+            self._look.set()
+
+    def _cluster_changed(self, key: str) -> None:
+        for server, known in list(self._clusters.items()):
+            if known == key and self._catalog.user_cluster_by_uid(server) is None:
+                self._forget(server)
+
+    def _wake(self) -> float | None:
+        """Whoever is to be woken; returns in how many seconds to look again although nothing changes."""
+        moment = time.monotonic()
+        refusing = {project: self._refusing(project) for project in self._waiting.projects}
+        rooms = {quota.name: self._room(quota) for quotas in refusing.values() for quota in quotas}
+        choice = self._waiting.choose(
+            {project: [quota.name for quota in quotas] for project, quotas in refusing.items()}.__getitem__,
+            rooms,
+            moment,
+        )
+        for waiter in choice.woken:
+            owners = self._owners.get(waiter.server)
+            if owners is None:
+                self._waiting.drop(waiter)
+                continue
+            owners.wake(waiter)
+        return max(choice.again - moment, 0.0) if choice.again is not None else None
+
+    def _refusing(self, project: str) -> Sequence[Quota]:
+        return [quota for quota in self._catalog.quotas_of_project(project) if quota.enforced]
+
+    def _room(self, quota: Quota) -> Room:
+        book = self._books.get(quota)
+        return room(book.sight(quota) if book is not None else sight(quota, None, {}))
+
+
+def _server(cluster: UserCluster) -> str:
+    """Where its Machines are."""
+    return cluster.metadata.uid if cluster.spec.kubeconfig_secret_ref is not None else SEED
+
+
+def _regarding(cluster: UserCluster) -> Regarding:
+    """The UserCluster itself, or the Cluster of another API that takes the place of one."""
+    of = cluster.metadata
+    if is_hosted(of.key):
+        api_version, kind = f"{cluster_api.GROUP}/{cluster_api.VERSIONS[0]}", "Cluster"
+    elif is_of_kubermatic(of.key):
+        api_version, kind = f"{kubermatic.GROUP}/{kubermatic.VERSIONS[0]}", "Cluster"
+    else:
+        api_version, kind = API_VERSION, "UserCluster"
+    return Regarding(
+        api_version=api_version,
+        kind=kind,
+        namespace=of.namespace,
+        name=of.name.removeprefix(HOSTED).removeprefix(KUBERMATIC),
+        uid=of.uid,
+    )

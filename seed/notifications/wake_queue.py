@@ -1,0 +1,198 @@
+"""MachineSets whose Machines were refused, and which of them to wake when capacity is free. Pure.
+
+A refused controller comes again after a pause that grows to a quarter of an hour. Who is woken comes at once, so only
+as many are as there is room for, those that wait longest first, and each only every few seconds: capacity that one of
+them takes is not promised to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from common.kube.controller.events import Regarding
+from common.quota import resources, surge
+from common.quota.resources import ResourceList
+from seed.accounts.snapshot import Attempt, Sight, free_here
+
+REWAKE = 5.0  # seconds between two wakings of one MachineSet
+SETTLE = 1.5  # seconds in which a woken one takes what it was woken for
+UNSEEN = 30.0  # seconds after which one is woken that was refused with 503 although there is room: it may be over
+
+
+class Room(msgspec.Struct, frozen=True):
+    """What of a quota is free: `here` without asking anybody, `anywhere` in what all seeds have together.
+
+    `open`: this seed's account admits at all. `surge`: what rollouts may borrow.
+    """
+
+    open: bool
+    surge: ResourceList
+    here: ResourceList
+    anywhere: ResourceList
+
+
+def room(seen: Sight) -> Room:
+    here = free_here(seen)
+    used = resources.maximum(seen.global_usage, seen.use)
+    left = {name: limit - used.get(name, 0) for name, limit in seen.ceilings.items()}
+    held = resources.subtract(seen.granted, seen.returned)
+    # Surge under use beyond what is held is not lent beside that.
+    lends = {name: extra for name, extra in seen.surge.items() if seen.use.get(name, 0) <= held.get(name, 0)}
+    return Room(seen.open, lends, here, here if seen.draining or seen.learning else left)
+
+
+class Fit(msgspec.Struct, frozen=True):
+    """Whether every one of the quotas has room; `lent`: it has if a rollout asks."""
+
+    here: bool = False
+    anywhere: bool = False
+    lent: bool = False
+
+
+def fit(need: ResourceList, rooms: Sequence[Room]) -> Fit:
+    found = [_fit(need, room) for room in rooms]
+    return Fit(*(all(column) for column in zip(*found, strict=True))) if found else Fit(True, True, True)
+
+
+def _fit(need: ResourceList, room: Room) -> tuple[bool, bool, bool]:
+    if not room.open:
+        return False, False, False
+    here = not resources.short(need, room.here)
+    anywhere = here or not resources.short(need, room.anywhere)
+    if anywhere or not room.surge:
+        return here, anywhere, anywhere
+    lent = surge.lent(need, room.surge)
+    return False, False, not resources.short(lent, room.here) or not resources.short(lent, room.anywhere)
+
+
+class Waiter:
+    """One MachineSet. Times are monotonic seconds."""
+
+    __slots__ = ("alike", "need", "project", "refused_at", "regarding", "served", "server", "then", "woken_at")
+
+    def __init__(self, server: str, regarding: Regarding, project: str) -> None:
+        self.server = server
+        self.regarding = regarding
+        self.project = project
+        self.need: ResourceList = {}
+        self.alike: object = None  # equal for those of the project that need as much
+        self.then = Fit()  # whether there was room when it was refused, as far as was seen
+        self.refused_at = 0.0
+        self.woken_at: float | None = None
+        self.served = False  # since then it got a Machine: use shows what it took
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """Whom to wake now, and when to look again although nothing changes."""
+
+    woken: Sequence[Waiter]
+    again: float | None
+
+
+class Waiting:
+    def __init__(self, most: int) -> None:
+        self.dropped = 0
+        self._most = most
+        self._waiters: dict[tuple[str, str], Waiter] = {}  # by API server and uid, who waits longest first
+
+    def __len__(self) -> int:
+        return len(self._waiters)
+
+    @property
+    def projects(self) -> set[str]:
+        return {waiter.project for waiter in self._waiters.values()}
+
+    def refused(
+        self,
+        server: str,
+        regarding: Regarding,
+        project: str,
+        need: ResourceList,
+        attempts: Sequence[Attempt],
+        *,
+        final: bool,
+        now: float,
+    ) -> None:
+        """`final`: for want of room, and not because it could not be decided."""
+        key = (server, regarding.uid)
+        waiter = self._waiters.get(key)
+        if waiter is None:
+            if len(self._waiters) >= self._most:
+                del self._waiters[min(self._waiters, key=lambda known: self._waiters[known].refused_at)]
+                self.dropped += 1
+            waiter = self._waiters[key] = Waiter(server, regarding, project)
+        waiter.need, waiter.alike, waiter.refused_at = need, (project, frozenset(need.items())), now
+        then = fit(need, [room(attempt.sight) for attempt in attempts if attempt.sight.enforced])
+        waiter.then = Fit(lent=then.lent) if final else then
+
+    def admitted(self, server: str, uid: str) -> None:
+        """A Machine of this MachineSet."""
+        waiter = self._waiters.get((server, uid))
+        if waiter is not None:
+            waiter.served = True
+
+    def drop(self, waiter: Waiter) -> None:
+        """It has all its Machines, or does not exist."""
+        self._waiters.pop((waiter.server, waiter.regarding.uid), None)
+
+    def forget(self, server: str) -> None:
+        """The API server is gone with all that was there."""
+        self._waiters = {key: waiter for key, waiter in self._waiters.items() if key[0] != server}
+
+    def choose(self, quotas: Callable[[str], Sequence[str]], rooms: Mapping[str, Room], now: float) -> Choice:
+        """`quotas(project)` names those that refuse; `rooms` has all of them that are known, by name."""
+        left = {name: Room(room.open, room.surge, dict(room.here), dict(room.anywhere)) for name, room in rooms.items()}
+        of_project: dict[str, list[Room]] = {}
+        woken: list[Waiter] = []
+        again: list[float] = []
+        hopeless: set[object] = set()  # room only shrinks: what did not fit does not fit later
+        for waiter in list(self._waiters.values()):
+            if waiter.project not in of_project:
+                of_project[waiter.project] = [left[name] for name in quotas(waiter.project)]
+            mine = of_project[waiter.project]
+            if waiter.woken_at is not None and waiter.refused_at <= waiter.woken_at:
+                settled = waiter.woken_at + SETTLE
+                if now >= settled:
+                    self.drop(waiter)  # it has had its try, and was not refused
+                    continue
+                again.append(settled)
+                if not waiter.served:
+                    _take(waiter.need, mine)
+                continue
+            if waiter.alike in hopeless:
+                continue
+            fits = fit(waiter.need, mine)
+            if not fits.lent:
+                hopeless.add(waiter.alike)
+            if not fits.anywhere and (waiter.then.lent or not fits.lent):
+                continue
+            when = _ready(waiter, fits)
+            if when > now:
+                again.append(when)
+                continue
+            waiter.woken_at, waiter.served = now, False
+            again.append(now + SETTLE)
+            woken.append(waiter)
+            _take(waiter.need, mine)
+        return Choice(woken, min(again, default=None))
+
+
+def _ready(waiter: Waiter, fits: Fit) -> float:
+    """When it may be woken, given that there is room."""
+    then = waiter.then
+    more = (fits.here > then.here) or (fits.anywhere > then.anywhere) or (fits.lent > then.lent)
+    rested = waiter.woken_at + REWAKE if waiter.woken_at is not None else waiter.refused_at
+    return rested if more else max(rested, waiter.refused_at + UNSEEN)
+
+
+def _take(need: ResourceList, rooms: Sequence[Room]) -> None:
+    for room in rooms:
+        _, anywhere, lent = _fit(need, room)
+        taken = surge.lent(need, room.surge) if lent and not anywhere else need
+        for free in (room.here, room.anywhere):
+            assert isinstance(free, dict), "a choice has lists of its own"
+            for name, amount in taken.items():
+                if name in free:
+                    free[name] -= amount

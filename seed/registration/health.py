@@ -1,0 +1,48 @@
+"""Whether the API servers of a seed's user clusters ask it about Machines: one answer for all of them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from common.api.conditions import some
+
+DENIED = "CanaryDenied"  # the reason of a proof, and the cause that seed/admission/denial.py gives
+WORST_FIRST = ("CanaryAdmitted", "WebhookMissing", "NotServing", "CertificateInvalid")
+
+
+class Proof(msgspec.Struct, frozen=True):
+    """What the last canary showed, with a condition's reason and message. `enforced` is None where it was nothing."""
+
+    enforced: bool | None
+    reason: str
+    message: str = ""
+
+
+def webhook_serving(clusters: Mapping[str, Proof | None]) -> Proof:
+    """`clusters` by key; None for one of which the present leader has seen nothing yet."""
+    if not clusters:
+        return Proof(True, "NoUserClusters", "there is no user cluster whose Machines could be checked")
+    known = {key: proof for key, proof in clusters.items() if proof is not None}
+    failed = {key: _badness(proof) for key, proof in known.items() if proof.enforced is False}
+    if failed:
+        worst = sorted(failed, key=lambda key: (failed[key], key))
+        return Proof(
+            False,
+            known[worst[0]].reason,
+            f"{some(worst)}: Machines are not checked there, or cannot be created; see the condition Enforced of the "
+            "UserCluster, or for other clusters what seedquota-seed logs of its canary",
+        )
+    unproven = sorted(key for key in clusters if key not in known or not known[key].enforced)
+    if len(unproven) == len(clusters):
+        return Proof(None, "NotProven", f"no dry run has been refused yet in {some(unproven)}")
+    return Proof(True, DENIED, f"not proven in {some(unproven)}" if unproven else "dry runs are refused everywhere")
+
+
+def unseen(clusters: Mapping[str, Proof | None]) -> bool:
+    return any(proof is None for proof in clusters.values())
+
+
+def _badness(proof: Proof) -> int:
+    return WORST_FIRST.index(proof.reason) if proof.reason in WORST_FIRST else len(WORST_FIRST)

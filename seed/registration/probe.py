@@ -1,0 +1,137 @@
+"""Proof that an API server asks us: a Machine is sent to it as a dry run, and our refusal must come back.
+
+A webhook configuration that is in place proves little: an API server may not reach us, may not trust our certificate,
+or somebody's proxy may answer for us. So the seed's leader looks, now and then and after every change of the
+configuration.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from common.kube.client.api_client import Cluster
+from common.kube.client.errors import ApiError, Forbidden
+from common.kube.client.meta import ObjectMeta
+from common.kube.client.resource import Resource
+from seed.registration.configuration import WEBHOOK
+from seed.registration.health import DENIED, Proof
+from seed.usage.user_cluster import MACHINES
+
+log = logging.getLogger(__name__)
+
+ANNOTATION = "seedquota.io/canary"
+EVERY = 60.0  # seconds
+SOON = 5.0  # ... after one that proved nothing
+TAKES_UP = 1.0  # ... in which an API server has taken up a configuration
+TIMEOUT = 35.0  # ... for one: a webhook may take 30
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """The Machine that is sent, as valid as any, and the webhook that is to refuse it."""
+
+    resource: Resource[Any]
+    namespace: str
+    spec: Mapping[str, object]
+    webhook: str
+
+
+def in_user_cluster(namespace: str) -> Sample:
+    provider = {"cloudProvider": "fake", "cloudProviderSpec": {}, "operatingSystem": "ubuntu"}
+    spec = {"versions": {"kubelet": "1.30.0"}, "providerSpec": {"value": provider}}
+    return Sample(MACHINES, namespace, spec, WEBHOOK)
+
+
+def is_canary(metadata: ObjectMeta, *, dry_run: bool) -> bool:
+    """Whoever else sends one refuses his own dry run."""
+    return dry_run and ANNOTATION in metadata.annotations
+
+
+def judge(error: ApiError | None, webhook: str) -> Proof:
+    """What the API server's answer to a canary proves; None: it was admitted."""
+    if error is None:
+        return Proof(
+            False,
+            "CanaryAdmitted",
+            "a dry-run Machine that we refuse was admitted though our webhook is configured: look what stands between "
+            "this API server and the webhook, and whether its version evaluates the configuration",
+        )
+    if any(cause.reason == DENIED for cause in error.causes):
+        return Proof(True, DENIED)
+    if isinstance(error, Forbidden) and "admission webhook" not in error.message:
+        return Proof(None, "NotProven", "the kubeconfig may not create machines, so no dry run can prove it")
+    if f'failed calling webhook "{webhook}"' in error.message:
+        why = error.message.rpartition('": ')[2]  # what comes before has the URL, and that a token
+        reason = "CertificateInvalid" if "x509:" in why or "tls:" in why else "NotServing"
+        return Proof(False, reason, f"no Machine can be created, the API server does not reach the webhook: {why}")
+    return Proof(None, "NotProven", f"a dry run was refused before it came to us ({error.status} {error.reason})")
+
+
+class Canary:
+    """`run()` it; `proof` is None until there is one. `on_proof` must not block. `sample` is None while none can be."""
+
+    def __init__(self, cluster: Cluster, sample: Callable[[], Sample | None], *, on_proof: Callable[[], None]) -> None:
+        self.proof: Proof | None = None
+        self._cluster = cluster
+        self._sample = sample
+        self._on_proof = on_proof
+        self._wake = asyncio.Event()
+
+    def look(self) -> None:
+        """Something that matters to the webhook has changed."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            await asyncio.sleep(TAKES_UP)
+            proof = await self._ask()
+            if proof is not None and proof.enforced is False:
+                await asyncio.sleep(TAKES_UP)  # once may be the moment of a change
+                proof = await self._ask()
+            if proof is not None and proof != self.proof:
+                level = logging.INFO if proof.enforced else logging.WARNING
+                facts = {"cluster": self._cluster.name, "reason": proof.reason, "text": proof.message}
+                log.log(level, "canary", extra=facts)
+                self.proof = proof
+                self._on_proof()
+            again = EVERY if proof is not None and proof.enforced else SOON
+            with suppress(TimeoutError):
+                async with asyncio.timeout(again * random.uniform(0.8, 1.2)):  # noqa: S311
+                    await self._wake.wait()
+            self._wake.set()
+
+    async def _ask(self) -> Proof | None:
+        """None where the API server does not answer: then nothing is known, and its source says so."""
+        sample = self._sample()
+        if sample is None:
+            return None
+        path = sample.resource.path(sample.namespace)
+        try:
+            await self._cluster.request(
+                "POST", f"{path}?dryRun=All", _body(sample), timeout=TIMEOUT, verb="create", plural="machines"
+            )
+        except ApiError as error:
+            if error.status == 0:
+                return None
+            return judge(error, sample.webhook)
+        return judge(None, sample.webhook)
+
+
+def _body(sample: Sample) -> bytes:
+    metadata = {"generateName": "seedquota-canary-", "namespace": sample.namespace, "annotations": {ANNOTATION: "true"}}
+    return msgspec.json.encode(
+        {
+            "apiVersion": sample.resource.api_version,
+            "kind": sample.resource.kind,
+            "metadata": metadata,
+            "spec": sample.spec,
+        }
+    )

@@ -1,0 +1,153 @@
+"""What a Machine costs, by whatever tells it: its stamp, its own spec, or its cloud."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections import OrderedDict
+from collections.abc import Collection
+
+import msgspec
+
+from common.api.types import UserCluster
+from seed.instance_types.cache import FlavourCache, Question
+from seed.instance_types.catalogue import Known
+from seed.instance_types.settings import SettingsReader
+from seed.machines.footprint import evaluate
+from seed.machines.machine_controller import Machine
+from seed.providers import CLOUDS, PROVIDERS
+from seed.providers.flavour import ALL, Lookup, Place
+from seed.providers.size import Footprint, NotSized, ProviderUnavailable
+from seed.providers.spec import Spec
+from seed.sizing import stamp
+from seed.sizing.stamp import CheckSeal, Seal, State
+
+MAX_PLACES_KEPT = 16_384
+
+
+class Sized(msgspec.Struct, frozen=True):
+    """`flavour`, where it is sold and when the cloud said how big it is; empty where the Machine's spec tells all."""
+
+    footprint: Footprint
+    flavour: str = ""
+    place: str = ""
+    as_of: str = ""
+
+
+class Sizing:
+    def __init__(
+        self,
+        cache: FlavourCache,
+        settings: SettingsReader,
+        seal: Seal,
+        check: CheckSeal,
+        enabled: Collection[str] = tuple(PROVIDERS),
+    ) -> None:
+        """`enabled`: the providers whose Machines are sized; a stamp of another one still tells its size."""
+        self._enabled = frozenset(enabled)
+        self._cache = cache
+        self._settings = settings
+        self._seal = seal
+        self._check = check
+        # by cluster uid and hash of the provider spec
+        self._places: OrderedDict[tuple[str, str], Place] = OrderedDict()
+
+    def stamped(self, cluster_uid: str, machine: Machine) -> tuple[State, Footprint | None]:
+        state, found = stamp.read(machine, cluster_uid, self._check)
+        return state, found.cost() if found is not None else None
+
+    def make_stamp(self, cluster_uid: str, machine: Machine, sized: Sized) -> str:
+        return stamp.make(machine, cluster_uid, sized.footprint, sized.flavour, sized.as_of, self._seal)
+
+    def tampered(self, cluster_uid: str, machine: Machine, old: Machine | None) -> bool:
+        return stamp.tampered(machine, old, cluster_uid, self._check)
+
+    def counted(self, cluster_uid: str, machine: Machine) -> Footprint:
+        """As it stands in a count, at once: by its stamp, or by what is known. Raises NotSized, ProviderUnavailable."""
+        _, found = self.stamped(cluster_uid, machine)
+        return found if found is not None else self.known(cluster_uid, machine).footprint
+
+    def known(self, cluster_uid: str, machine: Machine) -> Sized:
+        """Without its stamp and without asking anybody. Raises NotSized, and ProviderUnavailable for what to ask."""
+        found = self._evaluated(machine)
+        if not isinstance(found, Lookup):
+            return Sized(found)
+        place = self._places.get((cluster_uid, stamp.spec_hash(machine)))
+        known = self._cache.known(place, found.flavour) if place is not None else None
+        if place is None or known is None:
+            raise ProviderUnavailable(found.provider, "is being asked")
+        return _complete(found, place, known)
+
+    async def admitted(self, cluster: UserCluster, machine: Machine, deadline: float) -> Footprint:
+        """As admission sees it: by its stamp, or like `size`."""
+        _, found = self.stamped(cluster.metadata.uid, machine)
+        if found is None:
+            found = (await self.size(cluster, machine, deadline)).footprint
+        found.require()
+        return found
+
+    async def size(self, cluster: UserCluster, machine: Machine, deadline: float) -> Sized:
+        """By asking, where that is needed, until `deadline` (event loop's clock).
+
+        Raises NotSized, and ProviderUnavailable for what cannot be known in time.
+        """
+        found = self._evaluated(machine)
+        if not isinstance(found, Lookup):
+            return Sized(found)
+        try:
+            async with asyncio.timeout_at(deadline):
+                question = await self._question(cluster, found)
+        except TimeoutError:
+            raise ProviderUnavailable(found.provider, "has settings that cannot be read in time") from None
+        self._remember(cluster.metadata.uid, machine, question.place)
+        return _complete(found, question.place, await self._cache.find(question, deadline))
+
+    async def catalogue_of(self, cluster: UserCluster) -> Question | None:
+        """What to ask for all that there is where the user cluster is, by its own word; None if that cannot be asked.
+
+        Raises NotSized and ProviderUnavailable.
+        """
+        declared = cluster.spec.provider
+        cloud = CLOUDS.get(declared.name) if declared is not None and declared.name in self._enabled else None
+        if declared is None or cloud is None or cloud.least_spec is None:
+            return None
+        least = msgspec.json.encode(cloud.least_spec(declared.region))
+        found = PROVIDERS[declared.name](Spec(declared.name, least, ""))
+        assert isinstance(found, Lookup), "the least spec names a type that must be asked for"
+        return await self._question(cluster, dataclasses.replace(found, flavour=ALL))
+
+    async def close(self) -> None:
+        """The cache and the settings with it."""
+        await self._cache.close()
+        await self._settings.close()
+
+    def _evaluated(self, machine: Machine) -> Footprint | Lookup:
+        found = evaluate(machine)
+        if found.provider in PROVIDERS and found.provider not in self._enabled:
+            raise NotSized(
+                "", f"cloudProvider {found.provider} is not enabled; enabled: {', '.join(sorted(self._enabled))}"
+            )
+        return found
+
+    async def _question(self, cluster: UserCluster, lookup: Lookup) -> Question:
+        where = await self._settings.where(cluster, lookup)
+        cloud = CLOUDS[lookup.provider]
+        return Question(
+            cloud=cloud,
+            place=cloud.place(where),
+            flavour=lookup.flavour,
+            where=where,
+            credentials=lambda: self._settings.credentials(cluster, lookup),
+            asker=cluster.metadata.uid,
+        )
+
+    def _remember(self, cluster_uid: str, machine: Machine, place: Place) -> None:
+        key = (cluster_uid, stamp.spec_hash(machine))
+        self._places[key] = place
+        self._places.move_to_end(key)
+        if len(self._places) > MAX_PLACES_KEPT:
+            self._places.popitem(last=False)
+
+
+def _complete(lookup: Lookup, place: Place, known: Known) -> Sized:
+    return Sized(lookup.complete(known.flavour), lookup.flavour, str(place), known.as_of)

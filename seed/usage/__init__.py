@@ -1,0 +1,1 @@
+"""What exists in each source, summed."""

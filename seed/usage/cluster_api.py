@@ -1,0 +1,292 @@
+"""What the seed's leader counts of Cluster API: a source for each Cluster with a project, fed by two watch caches."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from common.api.types import UserCluster
+from common.kube.client.api_client import Cluster
+from common.kube.client.errors import ApiError, Malformed, Unavailable
+from common.kube.client.meta import object_key
+from common.kube.controller.discovery import Following, Wanted
+from common.kube.controller.reflector import Change, IndexFunction, Reflector
+from seed import metrics
+from seed.cache.cluster_api import Subject, View
+from seed.cache.quotas import Catalog, hosted_key, is_hosted
+from seed.machines import cluster_api
+from seed.machines.cluster_api import ClusterMachine, MachinePool
+from seed.machines.infrastructure import Described, undescribed
+from seed.machines.machine_controller import Machine
+from seed.providers.size import Footprint, ProviderUnavailable
+from seed.registration.cluster_api import Enforcement
+from seed.sizing.sizer import Sizing
+from seed.usage.machine_totals import Tally
+from seed.usage.shared_informers import Fed, WatchCaches
+from seed.usage.size_backfill import Asking
+
+log = logging.getLogger(__name__)
+
+MACHINES, POOLS = "machines", "pools"
+
+
+class Unseen(Described, frozen=True):
+    """Of a Machine whose infrastructure object is not in the watch cache, and was not read either."""
+
+
+def _cluster_of(subject: Subject) -> str:
+    return hosted_key(subject.metadata.namespace, subject.spec.cluster_name)
+
+
+def _infrastructure_of(subject: Subject) -> str:
+    spec = subject.spec.template.spec if isinstance(subject, MachinePool) else subject.spec
+    reference = spec.infrastructure_ref
+    return f"{reference.kind}/{object_key(subject.metadata.namespace, reference.name)}"
+
+
+def _metal3_namespace(subject: Subject) -> list[str]:
+    return [subject.metadata.namespace] if _infrastructure_of(subject).startswith("Metal3Machine/") else []
+
+
+_INDEXES: Mapping[str, IndexFunction[Any]] = {
+    "cluster": lambda subject: [_cluster_of(subject)],
+    "infrastructure": lambda subject: [_infrastructure_of(subject)],
+    "metal3": _metal3_namespace,
+}
+
+
+class ClusterSource(Fed):
+    """One Cluster's Machines and MachinePools."""
+
+    def __init__(self, feed: Feed, user_cluster: UserCluster, tally: Tally | None = None) -> None:
+        super().__init__(feed)
+        self.user_cluster = user_cluster
+        self.key = user_cluster.metadata.key
+        self.project = user_cluster.spec.project
+        self._feed = feed
+        self.tally = Tally(tally, self._size)
+        self._asking = Asking(self.tally, self._ask, self._summed, self._renewed)
+        self._task = asyncio.create_task(self._asking.run(), name=f"sizes of {self.key}")
+        for subject in feed.subjects_of(self.key):
+            self.apply(None, subject)
+
+    async def generation(self, namespaced_name: str, uid: str) -> int | None:
+        return await self._feed.generation(namespaced_name, uid)
+
+    def apply(self, old: Subject | None, new: Subject | None) -> bool:
+        """True if something became free."""
+        before = Machine(metadata=old.metadata) if old is not None else None
+        freed = self.tally.apply(Change(before, self._known(new) if new is not None else None))
+        self._asking.look()
+        return freed
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    def _known(self, subject: Subject) -> Machine:
+        found = self._feed.view.machine_of(subject)
+        if found is not None:
+            return found
+        replicas = subject.replicas if isinstance(subject, MachinePool) else None
+        described = undescribed("", f"{subject.metadata.key} is made of what has not been seen yet", replicas)
+        return Machine(metadata=subject.metadata, spec=Unseen(provider_spec=described.provider_spec))
+
+    def _renewed(self, machine: Machine) -> Machine:
+        subject = self._feed.subject(machine)
+        return self._known(subject) if subject is not None else machine
+
+    def _size(self, machine: Machine) -> Footprint:
+        if isinstance(machine.spec, Unseen):
+            raise ProviderUnavailable(machine.metadata.key, "is made of what has not been seen yet")
+        return self._feed.sizing.counted(self.user_cluster.metadata.uid, machine)
+
+    async def _ask(self, machine: Machine, deadline: float) -> None:
+        if not isinstance(machine.spec, Unseen):
+            await self._feed.sizing.size(self.user_cluster, machine, deadline)
+            return
+        subject = self._feed.subject(machine)
+        if subject is None:
+            return
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._feed.view.look_up(subject)
+        except (ApiError, TimeoutError) as error:
+            raise ProviderUnavailable(machine.metadata.key, "is made of what cannot be read now") from error
+
+    def _summed(self, freed: bool) -> None:
+        self._feed.on_change(self, freed)
+
+
+class Feed(WatchCaches):
+    """The watch caches, and what all sources of Cluster API share. `run()` it while this replica leads."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        catalog: Catalog,
+        view: View,
+        sizing: Sizing,
+        enforcement: Enforcement,
+        *,
+        on_change: Callable[[ClusterSource, bool], None],
+        on_state: Callable[[ClusterSource], None],
+    ) -> None:
+        self._enforcement = enforcement
+        self._keeping: asyncio.Task[None] | None = None
+        self.sources: dict[str, ClusterSource] = {}
+        self.view = view
+        self.sizing = sizing
+        self.on_change = on_change
+        self._on_state = on_state
+        self._cluster = cluster
+        self._catalog = catalog
+        self._told_counted = False
+        self._endings: set[asyncio.Task[None]] = set()
+        kinds: tuple[tuple[str, str, type[Any]], ...] = (
+            (MACHINES, "Machine", ClusterMachine),
+            (POOLS, "MachinePool", MachinePool),
+        )
+        self._following = Following(
+            cluster,
+            view.served,
+            {
+                name: Wanted(
+                    cluster_api.GROUP, kind, cluster_api.VERSIONS, struct, on_change=self._changed, indexes=_INDEXES
+                )
+                for name, kind, struct in kinds
+            },
+        )
+
+    @property
+    def reflectors(self) -> list[Reflector[Any]]:
+        return self._following.reflectors
+
+    async def run(self) -> None:
+        view = self.view
+        following = asyncio.create_task(self._following.run(), name="Machines of Cluster API")
+        try:
+            await self._following.wait_settled()
+            view.on_cluster, view.on_infrastructure, view.on_hosts = self._cluster_changed, self._remade, self._moved
+            for key in filter(is_hosted, list(self._catalog.hosted)):
+                self._cluster_changed(key)
+            while True:
+                self._judge()
+                await self._keep_webhook()
+                await asyncio.sleep(1)
+        finally:
+            view.on_cluster = lambda _key: None
+            view.on_infrastructure = lambda _kind, _key: None
+            view.on_hosts = lambda _namespace: None
+            sources = list(self.sources.values())
+            self.sources.clear()
+            following.cancel()
+            if self._keeping is not None:
+                self._keeping.cancel()
+                await asyncio.gather(self._keeping, return_exceptions=True)
+            await asyncio.gather(following, *(source.stop() for source in sources), return_exceptions=True)
+
+    def subjects_of(self, key: str) -> list[Subject]:
+        return self._indexed("cluster", key)
+
+    def subject(self, machine: Machine) -> Subject | None:
+        for name in (MACHINES, POOLS):
+            reflector = self._following.get(name)
+            found: Subject | None = reflector.store.get(machine.metadata.key) if reflector is not None else None
+            if found is not None and found.metadata.uid == machine.metadata.uid:
+                return found
+        return None
+
+    async def generation(self, namespaced_name: str, uid: str) -> int | None:
+        """As Source's: by consistent lists, since a name may be a Machine's and a MachinePool's."""
+        namespace, name = namespaced_name.split("/", 1)
+        resources = [self._following.resource(kind) for kind in (MACHINES, POOLS)]
+        if not any(resources):
+            raise Unavailable(0, "Unavailable", "the seed serves no Machines of Cluster API")
+        for resource in resources:
+            if resource is None:
+                continue
+            listing = await self._cluster.list(resource, namespace, field_selector=f"metadata.name={name}")
+            if any(broken.uid == uid for broken in listing.broken):
+                raise Malformed(200, "Malformed", f"{resource.kind} {namespaced_name} cannot be read")
+            for found in listing.items:
+                if found.metadata.uid == uid:
+                    return int(found.metadata.generation)
+        return None
+
+    def _changed(self, change: Change[Any]) -> None:
+        old, new = change.old, change.new
+        if old is not None and new is not None and _cluster_of(old) != _cluster_of(new):
+            self._changed(Change(old, None))  # only a Cluster API whose own webhooks are off lets this happen
+            self._changed(Change(None, new))
+            return
+        seen = new if new is not None else old
+        assert seen is not None, "a change has an object before or after"
+        source = self.sources.get(_cluster_of(seen))
+        if source is not None:
+            self.on_change(source, source.apply(old, new))
+
+    def _remade(self, kind: str, key: str) -> None:
+        self._apply_again(self._indexed("infrastructure", f"{kind}/{key}"))
+
+    def _moved(self, namespace: str) -> None:
+        self._apply_again(self._indexed("metal3", namespace))
+
+    def _apply_again(self, subjects: Iterable[Subject]) -> None:
+        for subject in subjects:
+            source = self.sources.get(_cluster_of(subject))
+            if source is not None:
+                self.on_change(source, source.apply(subject, subject))
+
+    def _cluster_changed(self, key: str) -> None:
+        wanted, source = self._catalog.hosted.get(key), self.sources.get(key)
+        if source is not None and wanted is not None and source.user_cluster == wanted:
+            self._apply_again(self.subjects_of(key))  # it may have moved
+            return
+        if source is not None:
+            del self.sources[key]
+            self._ending(source)
+        if wanted is not None:
+            self.sources[key] = made = ClusterSource(self, wanted, source.tally if source is not None else None)
+            self.on_change(made, True)
+            self._on_state(made)
+        elif source is not None:
+            metrics.no_machines(key)
+
+    def _ending(self, source: ClusterSource) -> None:
+        task = asyncio.create_task(source.stop(), name=f"end of {source.key}")
+        self._endings.add(task)
+        task.add_done_callback(self._endings.discard)
+
+    async def _keep_webhook(self) -> None:
+        served = bool(self._following.reflectors)
+        if served and self._keeping is None:
+            self._keeping = asyncio.create_task(self._enforcement.run(), name="webhook configuration for Cluster API")
+        elif not served and self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.gather(self._keeping, return_exceptions=True)
+            self._keeping = None
+            try:
+                await self._enforcement.remove()
+            except ApiError as error:
+                log.warning("webhook configuration left behind", extra={"error": str(error)})
+
+    def _judge(self) -> None:
+        changed, counted = self._look(), self.counted
+        if changed or counted != self._told_counted:
+            self._told_counted = counted
+            for source in self.sources.values():
+                self._on_state(source)
+        for source in self.sources.values():
+            metrics.machines(source.key, source.tally.unsized(self._limited(source.project)).counts, 0)
+
+    def _limited(self, project: str) -> set[str]:
+        quotas = self._catalog.quotas_of_project(project)
+        return {name for quota in quotas if quota.enforced for name in quota.limits}
+
+    def _indexed(self, index: str, value: str) -> list[Subject]:
+        return [
+            subject for reflector in self._following.reflectors for subject in reflector.store.by_index(index, value)
+        ]

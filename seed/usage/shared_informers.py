@@ -1,0 +1,120 @@
+"""Sources that share watch caches, as all Clusters of Cluster API do: what follows from the caches holds for each."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from typing import Any
+
+from common.kube.controller.reflector import Reflector
+from seed.usage.user_cluster import ListToken, Problem, reason_of
+
+
+class Lists(ListToken, frozen=True, kw_only=True):
+    """A list of each of several watch caches. One that takes the place of another lists later anyway."""
+
+    demanded: Sequence[tuple[Reflector[Any], int]]
+
+    def missing(self, followed: Collection[Reflector[Any]]) -> list[tuple[Reflector[Any], int]]:
+        """Those of `followed` whose list is not complete yet, and its number."""
+        return [
+            (reflector, number)
+            for reflector, number in self.demanded
+            if reflector in followed and reflector.lists_completed < number
+        ]
+
+
+class WatchCaches(ABC):
+    """`problem` is what `_look` found last; `lost_at` (monotonic) since when the counts are kept, not followed."""
+
+    problem: Problem | None = None
+    lost_at: float | None = None
+
+    @property
+    @abstractmethod
+    def reflectors(self) -> Collection[Reflector[Any]]:
+        """Those that there are now."""
+
+    @property
+    def counted(self) -> bool:
+        return all(reflector.synced.is_set() for reflector in self.reflectors)
+
+    @property
+    def live(self) -> bool:
+        return all(reflector.live for reflector in self.reflectors)
+
+    @property
+    def listed_from(self) -> float:
+        return min((reflector.listed_from for reflector in self.reflectors), default=math.inf) if self.counted else 0
+
+    def demand_list(self) -> ListToken:
+        return Lists(demanded=[(reflector, reflector.relist()) for reflector in self.reflectors])
+
+    def listed_since(self, token: ListToken) -> bool:
+        assert isinstance(token, Lists), "our own token"
+        return self.counted and not token.missing(self.reflectors)
+
+    async def listed(self, token: ListToken) -> None:
+        assert isinstance(token, Lists), "our own token"
+        while not self.listed_since(token):
+            for reflector, number in token.missing(self.reflectors):
+                with suppress(TimeoutError):
+                    await reflector.wait_listed(number, 1)
+            await asyncio.sleep(0.2 if self.problem is not None else 0.02)
+
+    def _look(self) -> bool:
+        """True if there is another problem than before, or none any more."""
+        failing = next((reflector for reflector in self.reflectors if reflector.error is not None), None)
+        problem = None
+        if failing is not None and failing.error is not None:
+            problem = Problem(reason_of(failing.error_status), failing.error)
+        if problem is None:
+            self.lost_at = None
+        elif self.lost_at is None:
+            self.lost_at = time.monotonic()
+        changed, self.problem = problem != self.problem, problem
+        return changed
+
+
+class Fed:
+    """The part of a source (`seed.usage.user_cluster.Followed`) that its watch caches answer."""
+
+    def __init__(self, caches: WatchCaches) -> None:
+        self._caches = caches
+
+    @property
+    def counted(self) -> bool:
+        return self._caches.counted
+
+    @property
+    def current(self) -> bool:
+        return self._caches.counted and self._caches.problem is None
+
+    @property
+    def live(self) -> bool:
+        return self._caches.live
+
+    @property
+    def listed_from(self) -> float:
+        return self._caches.listed_from
+
+    @property
+    def problem(self) -> Problem | None:
+        return self._caches.problem
+
+    @property
+    def lost_at(self) -> float | None:
+        return self._caches.lost_at
+
+    def demand_list(self) -> ListToken:
+        return self._caches.demand_list()
+
+    def listed_since(self, token: ListToken) -> bool:
+        return self._caches.listed_since(token)
+
+    async def listed(self, token: ListToken) -> None:
+        await self._caches.listed(token)

@@ -1,0 +1,75 @@
+"""What an account goes on to count for Machines whose sizes a new leader does not know. Pure.
+
+They were counted at sizes that nobody tells any more, or not yet: a stamp is missing, and their provider was switched
+off, or its cloud has to be asked. The account has the sum of their source. What the sized ones have in it is known, so
+the rest is theirs. It is counted beside the sized ones from then on, less the part of each that is sized later, until
+the last of them is sized or gone. Nobody knows the part of one that goes before: that stays until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from common.quota import resources
+from common.quota.account import Reservation
+from common.quota.resources import ResourceList
+from seed.usage.user_cluster import Sum
+
+
+class Rest(msgspec.Struct, frozen=True):
+    """`line` of the tallies that it is about, the Machines by uid, and what they have together."""
+
+    line: object
+    uids: frozenset[str] = frozenset()
+    amount: ResourceList = {}
+
+
+def first(used: ResourceList, reservations: Mapping[str, Reservation], tally: Sum) -> Rest:
+    """At the first count of a source by a leader. `used` is what the account has of it, `reservations` are the source's
+    own, by uid."""
+    uids = frozenset(uid for uid in tally.guessed if not _holds(reservations.get(uid)))
+    if not uids:
+        return Rest(tally.line)
+    sized = resources.subtract(tally.used, resources.total(tally.guessed.values()))
+    reserved = tally.sizes(uid for uid in reservations if uid not in tally.guessed)
+    new = (resources.subtract(size, _before(size, reservations[uid])) for uid, size in reserved.items())
+    before = resources.subtract(sized, resources.total(new))
+    return Rest(tally.line, uids, _left(used, before))
+
+
+def then(known: Rest, reservations: Mapping[str, Reservation], tally: Sum) -> Rest:
+    """At each count after that."""
+    uids = known.uids & tally.guessed.keys()
+    if uids == known.uids:
+        return known
+    if not uids:
+        return Rest(known.line)
+    sized = tally.sizes(known.uids - uids)
+    before = resources.total(_before(size, reservations.get(uid)) for uid, size in sized.items())
+    return Rest(known.line, uids, _left(known.amount, before))
+
+
+def used(rest: Rest, reservations: Mapping[str, Reservation], tally: Sum) -> ResourceList:
+    """What counts of the source. A guess at a Machine takes no place beside what is known to be its own."""
+    held = [guess for uid, guess in tally.guessed.items() if _holds(reservations.get(uid))]
+    guessed = [guess for uid, guess in tally.guessed.items() if uid in rest.uids]
+    more = resources.at_least_zero(resources.subtract(rest.amount, resources.total(guessed)))
+    return resources.add(resources.subtract(tally.used_beside(reservations), resources.total(held)), more)
+
+
+def _holds(reservation: Reservation | None) -> bool:
+    """The reservation is for all of its object, which was never counted."""
+    return reservation is not None and not reservation.generation
+
+
+def _before(size: ResourceList, reservation: Reservation | None) -> ResourceList:
+    """How much of an object was counted before what is reserved for it."""
+    if reservation is None:
+        return size
+    return {} if _holds(reservation) else resources.at_least_zero(resources.subtract(size, reservation.amount))
+
+
+def _left(amount: ResourceList, gone: ResourceList) -> ResourceList:
+    return {name: left for name, had in amount.items() if (left := had - gone.get(name, 0)) > 0}

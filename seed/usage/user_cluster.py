@@ -1,0 +1,449 @@
+"""A source: one API server whose Machines are counted. The leader keeps one for each UserCluster.
+
+It follows the user cluster's Machines through a watch cache and keeps their sum up to date change by change, so that
+a count costs nothing when it is asked for. What cannot be reached keeps its last sum and says since when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Protocol
+
+import msgspec
+
+from common.api.types import UserCluster
+from common.kube.client.api_client import Cluster, RequestHook
+from common.kube.client.errors import ApiError, Conflict, Malformed, Unavailable
+from common.kube.client.kubeconfig import InvalidKubeconfig
+from common.kube.client.resource import Resource
+from common.kube.controller.reflector import Change, Reflector
+from common.quota.account import Reservation
+from common.quota.resources import ResourceList
+from common.server.managed_secret import SECRETS, Secret
+from seed.machines.machine_controller import GROUP, KIND, PLURAL, VERSION, Machine
+from seed.sizing.sizer import Sizing
+from seed.sizing.stamp_audit import Drift, audit
+from seed.usage.machine_totals import Tally
+from seed.usage.size_backfill import Asking
+
+log = logging.getLogger(__name__)
+
+MACHINES = Resource(GROUP, VERSION, PLURAL, KIND, True, Machine)
+AUDIT_SECONDS = 3600.0
+IDENTIFY_AGAIN = 5.0  # seconds, while it leads to a cluster that it does not stand for
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0  # ... while it cannot be told where it leads
+
+
+class ListToken(msgspec.Struct, frozen=True):
+    """A demand for a list that begins after this moment: that list of that connection, or any of a later one."""
+
+    connection: int = 0
+    number: int = 0
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """Why a source cannot be followed: a condition's reason and message."""
+
+    reason: str
+    message: str
+
+
+class Sum(Protocol):
+    """What a source uses at this moment, and which objects stand in that."""
+
+    @property
+    def used(self) -> ResourceList: ...
+
+    def used_beside(self, reservations: Mapping[str, Reservation]) -> ResourceList:
+        """What counts of it in an account with these reservations of the source, by uid."""
+
+    @property
+    def guessed(self) -> Mapping[str, ResourceList]:
+        """What stands in it, by uid, of objects whose sizes were never known."""
+
+    @property
+    def line(self) -> object:
+        """The same of all that know what the one before knew."""
+
+    def seen(self, reservations: Iterable[str]) -> dict[str, int]:
+        """The generations of those of the objects, by uid, that stand in it."""
+
+    def gone(self, reservations: Iterable[str]) -> set[str]:
+        """Those that stood in it and do not any more."""
+
+    def sizes(self, uids: Iterable[str]) -> dict[str, ResourceList]:
+        """What those that are there take in it."""
+
+
+class Followed(Protocol):
+    """What counting needs of a source, whatever it follows."""
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def project(self) -> str: ...
+
+    @property
+    def tally(self) -> Sum: ...
+
+    @property
+    def counted(self) -> bool:
+        """True once a complete list stands behind the sum, however old it is."""
+
+    @property
+    def current(self) -> bool: ...
+
+    @property
+    def live(self) -> bool:
+        """True while nothing can have happened there unheard of, as in a restore from a backup."""
+
+    @property
+    def listed_from(self) -> float:
+        """The moment (common.kube.reflector) at which the list behind the sum began; 0 before the first is complete."""
+
+    @property
+    def problem(self) -> Problem | None: ...
+
+    @property
+    def lost_at(self) -> float | None:
+        """monotonic: since when the count is kept, not followed"""
+
+    def demand_list(self) -> ListToken: ...
+
+    def listed_since(self, token: ListToken) -> bool:
+        """True once a list that began after the demand is complete."""
+
+    async def listed(self, token: ListToken) -> None:
+        """Until `listed_since(token)` is true."""
+
+    async def generation(self, namespaced_name: str, uid: str) -> int | None:
+        """The object's generation by a consistent read, None if it does not exist (rule 4.5). Raises ApiError."""
+
+
+async def _any_cluster(_source: Source, _cluster: Cluster) -> Problem | None:
+    return None
+
+
+class Source:
+    """Follows one UserCluster's Machines until `stop()`.
+
+    `identify(source, cluster)` tells why the cluster that the kubeconfig leads to must not be followed, or raises
+    ApiError. `on_change(source, freed)` tells of a new sum, `on_state(source)` that it is followed now, or no more.
+    """
+
+    def __init__(
+        self,
+        seed: Cluster,
+        user_cluster: UserCluster,
+        *,
+        on_change: Callable[[Source, bool], None],
+        on_state: Callable[[Source], None],
+        sizing: Sizing,
+        on_request: RequestHook | None = None,
+        connected: Callable[[Source, Cluster], asyncio.Task[None] | None] = lambda _source, _cluster: None,
+        identify: Callable[[Source, Cluster], Awaitable[Problem | None]] = _any_cluster,
+    ) -> None:
+        self.key = user_cluster.metadata.key
+        self.uid = user_cluster.metadata.uid
+        self.project = user_cluster.spec.project
+        self.user_cluster = user_cluster
+        self.drift = Drift()
+        self._sizing = sizing
+        self.tally = Tally()
+        self._problem: Problem | None = None  # of the connection
+        self._secret_problem: Problem | None = None  # the connection made before it may still work
+        self.lost_at: float | None = None  # monotonic: since when the count is kept, not followed
+        self.cluster: Cluster | None = None
+        self._seed = seed
+        self._on_change = on_change
+        self._on_state = on_state
+        self._on_request = on_request
+        self._connected = connected
+        self._identify = identify
+        self._reflector: Reflector[Machine] | None = None  # whose complete list stands behind the tally
+        self._following: Reflector[Machine] | None = None  # the latest connection's
+        self._connections = 0
+        self._kubeconfig = ""
+        self._changed_secret = asyncio.Event()
+        self._task = asyncio.create_task(self._run(), name=f"source {self.key}")
+
+    @property
+    def on_seed(self) -> bool:
+        """The seed itself holds this cluster's Machines, in the UserCluster's namespace."""
+        return self.user_cluster.spec.kubeconfig_secret_ref is None
+
+    @property
+    def namespace(self) -> str:
+        """Where its Machines are made, as far as we make any."""
+        return self.key.split("/", 1)[0] if self.on_seed else "kube-system"
+
+    @property
+    def counted(self) -> bool:
+        """True once a complete list stands behind the sum, however old it is."""
+        return self._reflector is not None and self._reflector.synced.is_set()
+
+    @property
+    def current(self) -> bool:
+        reflector = self._reflector
+        connected = self.cluster is not None
+        return connected and reflector is not None and reflector.synced.is_set() and reflector.error is None
+
+    @property
+    def live(self) -> bool:
+        return self._reflector is not None and self._reflector.live
+
+    @property
+    def listed_from(self) -> float:
+        return self._reflector.listed_from if self._reflector is not None else 0
+
+    @property
+    def problem(self) -> Problem | None:
+        return self._secret_problem or self._problem
+
+    def demand_list(self) -> ListToken:
+        following = self._following
+        return ListToken(self._connections, following.relist() if following is not None else 0)
+
+    def listed_since(self, token: ListToken) -> bool:
+        """True once a list that began after the demand is complete."""
+        if not self.counted or self._reflector is None:
+            return False
+        if self._reflector is not self._following:
+            return False  # a new connection was made, and what is counted is still the old one's
+        return self._connections > token.connection or self._reflector.lists_completed >= token.number
+
+    async def listed(self, token: ListToken) -> None:
+        """Until `listed_since(token)` is true."""
+        while not self.listed_since(token):
+            following = self._following
+            if following is not None and self._connections == token.connection:
+                with suppress(TimeoutError):
+                    await following.wait_listed(token.number, 5)
+            await asyncio.sleep(0.2 if following is None or following.error else 0.02)
+
+    def identify_again(self) -> None:
+        """Ends the connection and makes it anew: another UserCluster stands for the cluster."""
+        self._kubeconfig = ""
+        self._changed_secret.set()
+
+    async def stop(self) -> None:
+        await _end(self._task)
+
+    async def generation(self, namespaced_name: str, uid: str) -> int | None:
+        """The object's generation by a consistent read, None if it does not exist (rule 4.5). Raises ApiError.
+
+        It is a list: an API that is not served answers a read of one object as if only the object were missing.
+        """
+        cluster = self.cluster
+        if cluster is None:
+            raise Unavailable(0, "Unavailable", f"source {self.key} is not connected")
+        namespace, name = namespaced_name.split("/", 1)
+        listing = await cluster.list(MACHINES, namespace, field_selector=f"metadata.name={name}")
+        if any(broken.uid == uid for broken in listing.broken):
+            raise Malformed(200, "Malformed", f"source {self.key}: {namespaced_name} cannot be read")
+        return next((found.metadata.generation for found in listing.items if found.metadata.uid == uid), None)
+
+    async def _run(self) -> None:
+        if self.on_seed:
+            await self._follow(self._seed, self.key.split("/", 1)[0])
+            return
+        reference = self.user_cluster.spec.kubeconfig_secret_ref
+        assert reference is not None, "a source off the seed has a secret"
+        secret = Reflector(
+            self._seed,
+            SECRETS,
+            namespace=self.user_cluster.metadata.namespace,
+            field_selector=f"metadata.name={reference.name}",
+            on_change=lambda _change: self._changed_secret.set(),
+        )
+        watching = asyncio.create_task(secret.run(), name=f"secret of {self.key}")
+        following: asyncio.Task[None] | None = None
+        try:
+            with suppress(TimeoutError):
+                await secret.wait_synced(10)
+            while True:
+                self._changed_secret.clear()
+                kubeconfig = self._read(secret, reference.name, reference.key)
+                if kubeconfig is not None and kubeconfig != self._kubeconfig:
+                    cluster = await self._open(kubeconfig)
+                    if cluster is not None:
+                        await _end(following)
+                        self._kubeconfig = kubeconfig
+                        following = asyncio.create_task(self._connected_to(cluster), name=f"connection to {self.key}")
+                elif kubeconfig is not None:
+                    self._usable()
+                await self._changed_secret.wait()
+        finally:
+            await _end(following)
+            await _end(watching)
+
+    def _read(self, secrets: Reflector[Secret], name: str, key: str) -> str | None:
+        """The kubeconfig's text, or None with the problem noted. A source that works keeps on working meanwhile."""
+        namespace = self.user_cluster.metadata.namespace
+        secret = secrets.store.get(f"{namespace}/{name}")
+        if secret is None:
+            problem = f"secret {namespace}/{name} does not exist: create it with the key {key}"
+        elif key not in secret.data:
+            problem = f"secret {namespace}/{name} has no key {key}"
+        else:
+            try:
+                return secret.data[key].decode()
+            except UnicodeDecodeError:
+                problem = f"secret {namespace}/{name}: the key {key} is not text"
+        self._unusable(problem)
+        return None
+
+    def _usable(self) -> None:
+        if self._secret_problem is not None:
+            self._secret_problem = None
+            self._on_state(self)
+
+    def _unusable(self, message: str) -> None:
+        if self.current:
+            message = f"{message}; the connection made before is still used"
+        elif self.lost_at is None:
+            self.lost_at = time.monotonic()
+        problem = Problem("InvalidKubeconfig", message)
+        if problem != self._secret_problem:
+            self._secret_problem = problem
+            log.info("kubeconfig secret cannot be used", extra={"cluster": self.key, "error": message})
+            self._on_state(self)
+
+    def _fail(self, problem: Problem) -> None:
+        if self.lost_at is None:
+            self.lost_at = time.monotonic()
+        if problem != self._problem:
+            self._problem = problem
+            log.info("source is not followed", extra={"cluster": self.key, "reason": problem.reason})
+            self._on_state(self)
+
+    def _where(self) -> str:
+        reference = self.user_cluster.spec.kubeconfig_secret_ref
+        assert reference is not None, "a source off the seed has a secret"
+        return f"secret {self.user_cluster.metadata.namespace}/{reference.name}, key {reference.key}"
+
+    async def _open(self, kubeconfig: str) -> Cluster | None:
+        try:
+            cluster = await Cluster.from_kubeconfig(kubeconfig, name=self.key, on_request=self._on_request)
+        except InvalidKubeconfig as error:
+            self._unusable(f"{self._where()}: {error}")
+            return None
+        self._usable()
+        return cluster
+
+    async def _connected_to(self, cluster: Cluster) -> None:
+        try:
+            await self._identified(cluster)
+            await self._follow(cluster, None)
+        finally:
+            await cluster.close()
+
+    async def _identified(self, cluster: Cluster) -> None:
+        """Until it is the cluster to follow."""
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                problem = await self._identify(self, cluster)
+                if problem is None:
+                    return
+                self._fail(problem)
+                pause = IDENTIFY_AGAIN
+            except Conflict:
+                pass  # our own status was written meanwhile
+            except ApiError as error:
+                self._fail(self._problem_of(error.status, error.message))
+                pause = min(pause * 2, LONGEST_PAUSE)
+            await asyncio.sleep(pause)
+
+    async def _follow(self, cluster: Cluster, namespace: str | None) -> None:
+        self.cluster = cluster
+        tally = Tally(self.tally, lambda machine: self._sizing.counted(self.uid, machine))
+
+        asking = Asking(tally, self._ask, lambda freed: self._on_change(self, freed) if self.tally is tally else None)
+
+        def heard(change: Change[Machine]) -> None:
+            freed = tally.apply(change)
+            asking.look()
+            if self.tally is tally:
+                self._on_change(self, freed)
+
+        reflector = Reflector(cluster, MACHINES, namespace=namespace, on_change=heard)
+        self._connections += 1
+        self._following = reflector
+        running = asyncio.create_task(reflector.run(), name=f"machines of {self.key}")
+        auditing: asyncio.Task[None] | None = None
+        sizing = asyncio.create_task(asking.run(), name=f"sizes of {self.key}")
+        beside = self._connected(self, cluster)
+        try:
+            await self._first_list(reflector)
+            # Only now does the new connection's state replace the old one's: never a moment without a count.
+            self.tally, self._reflector = tally, reflector
+            self._on_change(self, True)
+            self._on_state(self)
+            auditing = asyncio.create_task(self._audit(reflector), name=f"stamps of {self.key}")
+            while True:
+                self._judge(reflector)
+                await asyncio.sleep(1)
+        finally:
+            self.cluster = None
+            await _end(running)
+            await _end(sizing)
+            await _end(auditing)
+            await _end(beside)
+
+    async def _ask(self, machine: Machine, deadline: float) -> None:
+        await self._sizing.size(self.user_cluster, machine, deadline)
+
+    async def _audit(self, machines: Reflector[Machine]) -> None:
+        while True:
+            found = await audit(self._sizing, self.user_cluster, list(machines.store.values()))
+            if found != self.drift:
+                self.drift = found
+                self._on_state(self)
+            await asyncio.sleep(AUDIT_SECONDS)
+
+    async def _first_list(self, reflector: Reflector[Machine]) -> None:
+        while not reflector.synced.is_set():
+            with suppress(TimeoutError):
+                await reflector.wait_synced(1)
+            self._judge(reflector)
+
+    def _judge(self, reflector: Reflector[Machine]) -> None:
+        if reflector.error is None:
+            if reflector.synced.is_set() and (self._problem is not None or self.lost_at is not None):
+                self._problem, self.lost_at = None, None
+                log.info("source is followed", extra={"cluster": self.key})
+                self._on_state(self)
+            return
+        self._fail(self._problem_of(reflector.error_status, reflector.error))
+
+    def _problem_of(self, status: int, message: str) -> Problem:
+        reason = reason_of(status)
+        if reason == "Unauthorized" and not self.on_seed:
+            message = f"{self._where()}: {message}"
+        return Problem(reason, message)
+
+
+def reason_of(status: int) -> str:
+    match status:
+        case 401 | 403:
+            return "Unauthorized"
+        case 404:
+            return "MachineAPIMissing"
+        case _:
+            return "Unreachable"
+
+
+async def _end(task: asyncio.Task[None] | None) -> None:
+    """Cancel it and wait for its end. Unlike awaiting the task, this hears when we are cancelled ourselves."""
+    if task is None:
+        return
+    task.cancel()
+    await asyncio.wait([task])
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("task failed", extra={"task": task.get_name(), "error": repr(error)})

@@ -1,0 +1,1 @@
+"""What API servers ask, and how it is answered."""

@@ -1,0 +1,168 @@
+"""AdmissionReview, as API servers send it and as they are answered."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Generic, TypeVar
+from urllib.parse import parse_qs
+
+import msgspec
+
+from common.kube.client.meta import Object
+from common.server.http_parser import Response
+from seed.admission.admitter import MARGIN, Verdict
+from seed.admission.denial import Refusal
+
+MAX_BODY = 8 * 2**20  # two objects of at most 3 MiB each, as the API server bounds them
+DEFAULT_TIMEOUT = 3.0  # seconds, when the API server does not say
+LONGEST_TIMEOUT = 30.0
+
+T = TypeVar("T")
+
+
+class User(msgspec.Struct):
+    username: str = ""
+
+
+class AdmissionRequest(msgspec.Struct, Generic[T], rename="camel", kw_only=True):
+    uid: str
+    operation: str
+    name: str = ""
+    namespace: str = ""
+    user_info: User = msgspec.field(default_factory=User)
+    object: T | None = None
+    old_object: T | None = None
+    dry_run: bool = False
+
+
+class Review(msgspec.Struct, Generic[T]):
+    request: AdmissionRequest[T]
+
+
+class GroupResource(msgspec.Struct, frozen=True):
+    group: str = ""
+    resource: str = ""
+
+
+class RawRequest(msgspec.Struct, rename="camel", kw_only=True):
+    """Where one webhook is asked about several kinds: what the objects are is told by `resource` and `sub_resource`."""
+
+    uid: str
+    operation: str
+    resource: GroupResource
+    sub_resource: str = ""
+    name: str = ""
+    namespace: str = ""
+    user_info: User = msgspec.field(default_factory=User)
+    object: msgspec.Raw = msgspec.Raw(b"null")
+    old_object: msgspec.Raw = msgspec.Raw(b"null")
+    dry_run: bool = False
+
+
+class RawReview(msgspec.Struct):
+    request: RawRequest
+
+
+class _ScaleSpec(msgspec.Struct, frozen=True):
+    replicas: int = 0
+
+
+class Scale(Object, frozen=True, kw_only=True):
+    """Of autoscaling/v1: what `kubectl scale` and autoscalers write."""
+
+    spec: _ScaleSpec = _ScaleSpec()
+
+
+class _Cause(msgspec.Struct, omit_defaults=True):
+    reason: str
+    message: str
+    field: str = ""
+
+
+class _Details(msgspec.Struct, rename="camel", omit_defaults=True):
+    causes: list[_Cause] = []
+    retry_after_seconds: int = 0
+
+
+class _Status(msgspec.Struct):
+    code: int
+    reason: str
+    message: str
+    details: _Details
+    status: str = "Failure"
+
+
+class _Response(msgspec.Struct, rename="camel", omit_defaults=True):
+    uid: str
+    allowed: bool
+    status: _Status | None = None
+    warnings: list[str] = []
+    patch_type: str = ""
+    patch: str = ""
+
+
+class _Answer(msgspec.Struct, rename="camel"):
+    response: _Response
+    api_version: str = "admission.k8s.io/v1"
+    kind: str = "AdmissionReview"
+
+
+_UID = re.compile("[0-9A-Za-z-]{1,64}")
+_NAME = re.compile("[0-9a-z.-]{1,253}")
+_KEY = re.compile("[0-9a-z-]{1,63}/[0-9a-z.-]{1,253}")
+
+_encode = msgspec.json.Encoder().encode
+_JSON = "application/json"
+
+
+@lru_cache(maxsize=64)
+def patience(query: str) -> float:
+    """Seconds until the answer must be on its way; the API server puts its own timeout into the query."""
+    text = parse_qs(query).get("timeout", [""])[0]
+    try:
+        seconds = float(text.removesuffix("s"))
+    except ValueError:
+        seconds = DEFAULT_TIMEOUT
+    if not 0 < seconds <= LONGEST_TIMEOUT:
+        seconds = DEFAULT_TIMEOUT
+    return max(seconds - MARGIN, seconds / 2)
+
+
+def is_named(subject: Object, *, namespaced: bool = True) -> bool:
+    """As every API server names what it sends. A tenant knows his own URL, and others' accounts hold what he sends."""
+    return bool(
+        _UID.fullmatch(subject.metadata.uid) and (_KEY if namespaced else _NAME).fullmatch(subject.metadata.key)
+    )
+
+
+def decided(uid: str, found: Verdict) -> Response:
+    """What the request with this uid is told."""
+    refusal = found.refusal
+    if refusal is None:
+        return _answer(_Response(uid=uid, allowed=True, warnings=list(found.warnings)))
+    return _answer(_Response(uid=uid, allowed=False, status=_status(refusal)))
+
+
+def patched(uid: str, operations: Sequence[object]) -> Response:
+    """Allowed with these operations of RFC 6902, or as it is without any."""
+    if not operations:
+        return _answer(_Response(uid=uid, allowed=True))
+    patch = base64.b64encode(_encode(operations)).decode()
+    return _answer(_Response(uid=uid, allowed=True, patch_type="JSONPatch", patch=patch))
+
+
+def _answer(response: _Response) -> Response:
+    return Response(200, _encode(_Answer(response)), _JSON)
+
+
+def _status(refusal: Refusal) -> _Status:
+    causes = [_Cause(cause.reason, cause.message, cause.field) for cause in refusal.causes]
+    return _Status(
+        code=refusal.code,
+        reason=refusal.reason,
+        message=refusal.message,
+        details=_Details(causes=causes, retry_after_seconds=refusal.retry_seconds),
+    )

@@ -1,0 +1,260 @@
+"""The webhook for MachineDeployments and MachineSets, in user clusters and of Cluster API on the seed.
+
+It only answers, see seed/webhooks/scale_advice.py: it reserves and writes nothing, and whatever goes wrong is a
+warning. Refusals are kept among the last decisions; nothing else is decided here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from common.api.types import SETTINGS, UserCluster
+from common.kube.client.errors import ApiError
+from common.kube.client.meta import ObjectMeta
+from common.kube.client.resource import Resource
+from common.quota import resources
+from common.quota.account import Reservation
+from common.quota.resources import ResourceList
+from common.server.http_parser import Request, Response
+from seed.accounts.registry import Books
+from seed.accounts.snapshot import Attempt, Sight, sight
+from seed.admission import admitter, denial
+from seed.admission.admitter import Verdict
+from seed.admission.decision_log import Decisions
+from seed.admission.denial import Refusal
+from seed.admission.machines import conclude
+from seed.cache.cluster_api import View
+from seed.cache.quotas import Catalog, Quota
+from seed.cache.user_cluster_clients import Connections
+from seed.machines import machine_controller
+from seed.machines.deployments import DEPLOYMENTS, Deployment, cluster_machine_of, machine_of
+from seed.machines.machine_controller import Machine
+from seed.providers.size import NotSized, ProviderUnavailable
+from seed.sizing.sizer import Sizing
+from seed.webhooks import cluster_api as cluster_api_webhook
+from seed.webhooks import scale_advice
+from seed.webhooks.review import RawRequest, RawReview, Scale, decided, patience
+from seed.webhooks.scale_advice import Advice, Asked, Room
+
+PATH = "/scale/"
+CLUSTER_API = cluster_api_webhook.CALLER
+
+_RESOURCES = {
+    kind: Resource(machine_controller.GROUP, machine_controller.VERSION, plural, kind, True, Deployment)
+    for plural, kind in DEPLOYMENTS.items()
+}
+
+OnAnswer = Callable[[str, str, str], None]
+"""kind, decision, reason"""
+
+
+_review = msgspec.json.Decoder(RawReview).decode
+_deployment = msgspec.json.Decoder(Deployment | None).decode
+_scale = msgspec.json.Decoder(Scale | None).decode
+
+
+class _Undecided(Exception):
+    """Why it cannot be told what fits."""
+
+
+class _Question(msgspec.Struct, frozen=True):
+    """What is asked for, by which object of which cluster, and its quotas as they are seen."""
+
+    subject: ObjectMeta
+    cluster: UserCluster
+    asked: Asked
+    size: ResourceList
+    seen: Sequence[Sight]
+
+
+class ScaleWebhook:
+    """Handles `POST /scale/<user cluster uid, or cluster-api>/<token>`."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        books: Books,
+        sizing: Sizing,
+        connections: Connections,
+        view: View,
+        verify: Callable[[str, str], bool],
+        on_answer: OnAnswer = lambda _kind, _decision, _reason: None,
+        decisions: Decisions | None = None,
+    ) -> None:
+        self._decisions = decisions if decisions is not None else Decisions()
+        self._catalog = catalog
+        self._books = books
+        self._sizing = sizing
+        self._connections = connections
+        self._view = view
+        self._verify = verify
+        self._on_answer = on_answer
+
+    async def handle(self, request: Request) -> Response:
+        caller, _, token = request.path.removeprefix(PATH).partition("/")
+        if request.method != "POST" or not self._verify(caller, token):
+            return Response(404, b"not found\n")
+        started = time.monotonic()
+        deadline = asyncio.get_running_loop().time() + patience(request.query)
+        decision = denial.decision_id()
+        try:
+            review = _review(request.body).request
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            return Response(400, f"not an AdmissionReview: {error}\n".encode(errors="replace"))
+        kind = DEPLOYMENTS.get(review.resource.resource)
+        if kind is None or review.operation not in {"CREATE", "UPDATE"}:
+            return decided(review.uid, Verdict(decision=decision))
+        try:
+            return await self._answer(caller, kind, review, decision, deadline, started)
+        except _Undecided as error:
+            advice = scale_advice.undecided(str(error))
+            self._on_answer(kind, "allowed", advice.reason)
+            return decided(review.uid, Verdict(decision=decision, warnings=[advice.warning]))
+
+    async def _answer(
+        self, caller: str, kind: str, review: RawRequest, decision: str, deadline: float, started: float
+    ) -> Response:
+        """Raises _Undecided."""
+        settings = self._catalog.settings.store.get(SETTINGS)
+        mode = settings.spec.scale_check if settings is not None else "warn"
+        question = await self._question(caller, kind, review, deadline) if mode != "off" else None
+        if question is None:
+            advice = Advice()
+        else:
+            rooms = [_room(seen) for seen in question.seen]
+            advice = scale_advice.advise(question.asked, question.size, rooms, deny=mode == "deny", decision=decision)
+        warnings = [advice.warning] if advice.warning else []
+        if question is None or not advice.refusals:
+            self._on_answer(kind, "allowed", advice.reason)
+            return decided(review.uid, Verdict(decision=decision, warnings=warnings))
+        return self._refuse(kind, review, question, advice.refusals, decision, time.monotonic() - started)
+
+    async def _question(self, caller: str, kind: str, review: RawRequest, deadline: float) -> _Question | None:
+        """None for what costs nothing, or nobody limits. Raises _Undecided."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                change = await self._change(caller, kind, review)
+                asked = scale_advice.asked(*change, is_deployment=kind == "MachineDeployment") if change else None
+                if change is None or asked is None:
+                    return None
+                cluster = await self._cluster_of(caller, change[0])
+                seen = self._seen(cluster) if cluster is not None else []
+                if cluster is None or not seen:
+                    return None
+                machine = await self._machine_of(caller, change[0])
+                size = (await self._sizing.size(cluster, machine, deadline)).footprint
+                for quota in seen:
+                    if quota.enforced:
+                        size.require(quota.limits)
+        except TimeoutError:
+            raise _Undecided("what it is made of was not read in time") from None
+        except ApiError as error:
+            raise _Undecided(error.message) from error
+        except (NotSized, ProviderUnavailable) as error:
+            raise _Undecided(str(error)) from error
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise _Undecided(f"the {kind} cannot be read: {error}") from error
+        return _Question(change[0].metadata, cluster, asked, size.resources, seen)
+
+    async def _change(self, caller: str, kind: str, review: RawRequest) -> tuple[Deployment, Deployment | None] | None:
+        """As it will be, and as it is. None for what does not change how many Machines there are. Raises ApiError."""
+        if review.sub_resource == "scale":
+            new, old = _scale(review.object), _scale(review.old_object)
+            if new is None or old is None or new.spec.replicas <= old.spec.replicas:
+                return None
+            found = await self._find(caller, kind, new.metadata.namespace, new.metadata.name)
+            return _with_replicas(found, new.spec.replicas), _with_replicas(found, old.spec.replicas)
+        wanted = _deployment(review.object)
+        if wanted is None or review.sub_resource or wanted.metadata.deletion_timestamp:
+            return None
+        return wanted, _deployment(review.old_object) if review.operation == "UPDATE" else None
+
+    async def _find(self, caller: str, kind: str, namespace: str, name: str) -> Deployment:
+        if caller == CLUSTER_API:
+            return await self._view.find_deployment(kind, namespace, name)
+        async with self._connections.to(self._user_cluster(caller)) as cluster:
+            return await cluster.get(_RESOURCES[kind], name, namespace)
+
+    async def _cluster_of(self, caller: str, deployment: Deployment) -> UserCluster | None:
+        """None where it is of no project."""
+        if caller == CLUSTER_API:
+            return await self._view.cluster_of(deployment.metadata.namespace, deployment.spec.cluster_name)
+        return self._user_cluster(caller)
+
+    def _user_cluster(self, uid: str) -> UserCluster:
+        found = self._catalog.user_cluster_by_uid(uid)
+        if found is None:
+            raise _Undecided("its user cluster is not known to this seed any more")
+        return found
+
+    async def _machine_of(self, caller: str, deployment: Deployment) -> Machine:
+        if caller == CLUSTER_API:
+            return await self._view.find_made(cluster_machine_of(deployment))
+        return machine_of(deployment)
+
+    def _seen(self, cluster: UserCluster) -> list[Sight]:
+        project = cluster.spec.project
+        if self._catalog.may_belong(project):
+            raise _Undecided(f"what limits project {project} has not come from the master")
+        return [self._sight(quota) for quota in self._catalog.quotas_of_project(project)]
+
+    def _sight(self, quota: Quota) -> Sight:
+        book = self._books.get(quota)
+        if book is None or book.writer.account is None:
+            raise _Undecided(f"this seed has not opened its account of quota {quota.name} yet")
+        return sight(quota, book.writer.account, book.use)
+
+    def _refuse(
+        self,
+        kind: str,
+        review: RawRequest,
+        question: _Question,
+        refusals: Sequence[Refusal],
+        decision: str,
+        seconds: float,
+    ) -> Response:
+        by_quota = {refusal.quota: refusal for refusal in refusals}
+        need = scale_advice.all_replicas(question.asked, question.size)
+        subject, cluster = question.subject, question.cluster
+        found = Verdict(
+            decision=decision,
+            refusal=refusals[0],
+            request=admitter.Request(
+                uid=subject.uid,
+                project=cluster.spec.project,
+                need=need,
+                reservation=Reservation(source=cluster.metadata.key, object=subject.key, amount=need),
+                dry_run=review.dry_run,
+                deadline=0,
+            ),
+            attempts=[Attempt(sight=seen, refusal=by_quota.get(seen.quota)) for seen in question.seen],
+        )
+        return conclude(
+            review,
+            subject,
+            cluster,
+            found,
+            seconds,
+            lambda decision, reason, _path, _seconds: self._on_answer(kind, decision, reason),
+            self._decisions,
+            consumer=kind.lower(),
+        )
+
+
+def _room(seen: Sight) -> Room:
+    return Room(
+        quota=seen.quota,
+        limits=seen.limits,
+        used=resources.maximum(seen.global_usage, seen.use),
+        being_created=seen.global_reserved,
+        enforced=seen.enforced,
+        surge=bool(seen.surge),
+    )
+
+
+def _with_replicas(deployment: Deployment, replicas: int) -> Deployment:
+    return msgspec.structs.replace(deployment, spec=msgspec.structs.replace(deployment.spec, replicas=replicas))

@@ -1,0 +1,322 @@
+from __future__ import annotations
+
+import base64
+import datetime
+import ipaddress
+import json
+import ssl
+import subprocess
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+import pytest
+import yaml
+from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from common.kube.client import kubeconfig
+from common.kube.client.api_client import Cluster
+from common.kube.client.errors import Unavailable
+from common.kube.client.kubeconfig import InvalidKubeconfig
+
+SECRET = "s3cr3t-t0ken"
+
+
+def b64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+class Authority:
+    def __init__(self) -> None:
+        self.key = ec.generate_private_key(ec.SECP256R1())
+        self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test CA")])
+        self.certificate = self._sign(self.name, self.key, x509.BasicConstraints(ca=True, path_length=None))
+        self.pem = self.certificate.public_bytes(serialization.Encoding.PEM)
+
+    def _sign(self, subject, key, *extensions):
+        now = datetime.datetime.now(datetime.UTC)
+        builder = x509.CertificateBuilder().subject_name(subject).issuer_name(self.name).public_key(key.public_key())
+        builder = builder.serial_number(x509.random_serial_number())
+        builder = builder.not_valid_before(now - datetime.timedelta(1)).not_valid_after(now + datetime.timedelta(1))
+        for extension in extensions:
+            builder = builder.add_extension(extension, critical=False)
+        return builder.sign(self.key, hashes.SHA256())
+
+    def issue(self, name: str) -> tuple[bytes, bytes]:
+        key = ec.generate_private_key(ec.SECP256R1())
+        names = x509.SubjectAlternativeName(
+            [x509.DNSName("api.example"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        )
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        certificate = self._sign(subject, key, names)
+        return certificate.public_bytes(serialization.Encoding.PEM), key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+
+
+@pytest.fixture(scope="module")
+def authority():
+    return Authority()
+
+
+@pytest.fixture(scope="module")
+def client_pair(authority):
+    return authority.issue("somebody")
+
+
+def config(cluster=None, user=None, **top):
+    made = {
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+        "clusters": [{"name": "k", "cluster": {"server": "https://127.0.0.1:6443", **(cluster or {})}}],
+        "users": [{"name": "u", "user": {"token": SECRET} if user is None else user}],
+    }
+    return {key: value for key, value in {**made, **top}.items() if value is not None}
+
+
+@pytest.fixture
+async def server(authority, tmp_path):
+    """An https server that answers with the Authorization header and the client certificate's name."""
+
+    async def whoami(request):
+        certificate = request.transport.get_extra_info("peercert")
+        subject = dict(part[0] for part in certificate["subject"])["commonName"] if certificate else None
+        return web.json_response({"authorization": request.headers.get("Authorization"), "certificate": subject})
+
+    certificate, key = authority.issue("server")
+    (tmp_path / "tls.crt").write_bytes(certificate)
+    (tmp_path / "tls.key").write_bytes(key)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cadata=authority.pem.decode())
+    tls.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
+    tls.verify_mode = ssl.CERT_OPTIONAL
+    app = web.Application()
+    app.router.add_get("/{path:.*}", whoami)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
+    await site.start()
+    yield f"https://127.0.0.1:{runner.addresses[0][1]}"
+    await runner.cleanup()
+
+
+async def whoami(cluster):
+    try:
+        return yaml.safe_load(await cluster.request("GET", "/whoami"))
+    finally:
+        await cluster.close()
+
+
+async def test_a_token_is_sent_over_verified_tls(server, authority):
+    trusted = {"server": server, "certificate-authority-data": b64(authority.pem)}
+    cluster = await Cluster.from_kubeconfig(yaml.safe_dump(config(trusted)), name="c")
+    assert await whoami(cluster) == {"authorization": f"Bearer {SECRET}", "certificate": None}
+    stranger = {"server": server, "certificate-authority-data": b64(Authority().pem)}
+    cluster = await Cluster.from_kubeconfig(yaml.safe_dump(config(stranger)), name="c")
+    with pytest.raises(Unavailable, match="certificate verify failed") as error:
+        await whoami(cluster)
+    assert SECRET not in str(error.value)
+
+
+async def test_client_certificates_work_and_their_files_are_gone_at_once(
+    server, authority, client_pair, tmp_path, monkeypatch
+):
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    modes = []
+    real = ssl.SSLContext.load_cert_chain
+
+    def look(self, certfile, keyfile=None, password=None):
+        modes.append([oct(Path(path).stat().st_mode & 0o777) for path in (certfile, keyfile)])
+        return real(self, certfile, keyfile, password)
+
+    monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", look)
+    user = {"client-certificate-data": b64(client_pair[0]), "client-key-data": b64(client_pair[1])}
+    trusted = {"server": server, "certificate-authority-data": b64(authority.pem)}
+    cluster = await Cluster.from_kubeconfig(yaml.safe_dump(config(trusted, user)), name="c")
+    assert modes == [["0o600", "0o600"]] and not any(folder.iterdir())
+    assert await whoami(cluster) == {"authorization": None, "certificate": "somebody"}
+
+
+async def test_the_tls_server_name_is_what_is_verified(server, authority):
+    trusted = {"server": server, "certificate-authority-data": b64(authority.pem)}
+    right = config({**trusted, "tls-server-name": "api.example"})
+    assert await whoami(await Cluster.from_kubeconfig(yaml.safe_dump(right), name="c"))
+    wrong = config({**trusted, "tls-server-name": "other.example"})
+    with pytest.raises(Unavailable, match=r"not valid for 'other\.example'"):
+        await whoami(await Cluster.from_kubeconfig(yaml.safe_dump(wrong), name="c"))
+
+
+async def test_another_context_can_be_chosen():
+    contexts = [
+        {"name": "c", "context": {"cluster": "missing"}},
+        {"name": "d", "context": {"cluster": "k", "user": "u"}},
+    ]
+    access = await kubeconfig.from_text(yaml.safe_dump(config(contexts=contexts)), "d")
+    assert access.server == "https://127.0.0.1:6443" and access.authorization == f"Bearer {SECRET}"
+
+
+def pem_of_nothing():
+    return b64(b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        ("", "not a YAML mapping"),
+        ("just text", "not a YAML mapping"),
+        (f"token: *{SECRET}", r"not valid YAML \(line 1\)"),
+        (f"a: [\n{SECRET}: 'x", r"not valid YAML \(line \d\)"),
+        ("a: 2001-99-99", "not valid YAML"),
+        ("[" * 5000, "not valid YAML"),
+        ("x" * (kubeconfig.MAX_KUBECONFIG + 1), "longer than"),
+        (config(**{"current-context": None}), "no current-context"),
+        (config(**{"current-context": "other"}), "contexts has no entry 'other'"),
+        (config(contexts=None), "no list of contexts"),
+        (config(contexts=["x", {"name": "c"}]), "entry 'c' of contexts has no context"),
+        (config(contexts=[{"name": "c", "context": {}}]), "context 'c' names no cluster"),
+        (config(clusters=[]), "clusters has no entry 'k'"),
+        (config(users=[]), "users has no entry 'u'"),
+        (config({"server": ""}), "cluster has no server"),
+        (config({"server": 5}), "cluster has no server"),
+        (config({"server": "http://127.0.0.1"}), "not an https:// URL"),
+        (config({"server": "https://"}), "not a valid URL"),
+        (config({"server": "https://host:port"}), "not a valid URL"),
+        (config({"server": f"https://me:{SECRET}@host"}), "holds a user name or password"),
+        (config({"certificate-authority-data": "not base64!"}), "certificate-authority-data is not valid base64"),
+        (config({"certificate-authority-data": b64(b"no pem")}), "no usable PEM certificate"),
+        (config({"certificate-authority-data": pem_of_nothing()}), "no usable PEM certificate"),
+        (config({"certificate-authority-data": 5}), "certificate-authority-data is not a string"),
+        (config({"certificate-authority": "/etc/passwd"}), "uses certificate-authority, which is not allowed"),
+        (config({"insecure-skip-tls-verify": True}), "uses insecure-skip-tls-verify, which is not allowed"),
+        (config({"proxy-url": "http://proxy"}), "uses proxy-url, which is not supported"),
+        (config(user={}), "no credentials"),
+        (config(user={"token": 12345}), "user's token is not a string"),
+        (config(user={"token": f"{SECRET}\r\nX-Other: y"}), "characters that an HTTP header cannot carry"),
+        (config(user={"exec": {"command": "touch"}}), "user uses exec, which is not allowed"),
+        (config(user={"token": SECRET, "exec": {"command": "touch"}}), "user uses exec, which is not allowed"),
+        (config(user={"auth-provider": {"name": "gcp"}}), "user uses auth-provider, which is not allowed"),
+        (config(user={"tokenFile": "/var/run/secrets/token"}), "user uses tokenFile, which is not allowed"),
+        (config(user={"client-certificate": "/a", "client-key": "/b"}), "user uses client-certificate, which is not"),
+        (config(user={"token": SECRET, "as": "admin"}), "user uses as, which is not supported"),
+        (
+            config(user={"client-key-data": b64(SECRET.encode()), "token": SECRET}),
+            "only one of client-certificate-data",
+        ),
+        (
+            config(user={"client-certificate-data": b64(b"x"), "client-key-data": b64(SECRET.encode())}),
+            "client certificate and key cannot be used together",
+        ),
+    ],
+)
+async def test_a_kubeconfig_from_a_secret_is_refused_with_a_reason_and_without_credentials(made, message):
+    text = made if isinstance(made, str) else yaml.safe_dump(made)
+    with pytest.raises(InvalidKubeconfig, match=message) as error:
+        await Cluster.from_kubeconfig(text, name="c")
+    shown = "".join(traceback.format_exception(error.value))
+    assert SECRET not in shown and b64(SECRET.encode()) not in shown
+
+
+async def test_the_operators_own_file_may_name_files(server, authority, client_pair, tmp_path):
+    (tmp_path / "ca.crt").write_bytes(authority.pem)
+    (tmp_path / "c.crt").write_bytes(client_pair[0])
+    (tmp_path / "c.key").write_bytes(client_pair[1])
+    (tmp_path / "token").write_text(f"{SECRET}\n")
+    user = {"client-certificate": "c.crt", "client-key": "c.key", "tokenFile": "token"}
+    path = tmp_path / "config"
+    path.write_text(yaml.safe_dump(config({"server": server, "certificate-authority": "ca.crt"}, user)))
+    cluster = await Cluster.from_kubeconfig_file(path, name="c")
+    assert cluster._access.refresh is not None
+    (tmp_path / "token").write_text("rotated")
+    assert await cluster._access.refresh() == "Bearer rotated"
+    assert await whoami(cluster) == {"authorization": f"Bearer {SECRET}", "certificate": "somebody"}
+    with pytest.raises(InvalidKubeconfig, match="kubeconfig file cannot be read: No such file"):
+        await Cluster.from_kubeconfig_file(tmp_path / "missing", name="c")
+
+
+async def test_the_operators_own_file_may_skip_verification_and_use_plain_http(server, tmp_path):
+    path = tmp_path / "config"
+    path.write_text(yaml.safe_dump(config({"server": server, "insecure-skip-tls-verify": True})))
+    assert await whoami(await Cluster.from_kubeconfig_file(path, name="c"))
+    path.write_text(yaml.safe_dump(config({"server": "http://127.0.0.1:8001"}, user={})))
+    cluster = await Cluster.from_kubeconfig_file(path, name="c")
+    assert cluster._access.tls is None
+    await cluster.close()
+
+
+def plugin(tmp_path, output, code=0):
+    script = tmp_path / "plugin"
+    script.write_text(f"#!/bin/sh\necho ran >> {tmp_path}/runs\ncat <<'EOF'\n{output}\nEOF\nexit {code}\n")
+    script.chmod(0o700)
+    return {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": str(script)}}
+
+
+def credential(**status):
+    return json.dumps({"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status})
+
+
+async def test_an_exec_plugin_of_the_operators_own_file_is_asked(server, authority, tmp_path):
+    trusted = {"server": server, "certificate-authority-data": b64(authority.pem)}
+    path = tmp_path / "config"
+    output = credential(token=SECRET, expirationTimestamp="2999-01-01T00:00:00Z")
+    path.write_text(yaml.safe_dump(config(trusted, plugin(tmp_path, output))))
+    cluster = await Cluster.from_kubeconfig_file(path, name="c")
+    assert await cluster._access.refresh() == f"Bearer {SECRET}"
+    assert (tmp_path / "runs").read_text() == "ran\n", "not asked again before the token expires"
+    assert await whoami(cluster) == {"authorization": f"Bearer {SECRET}", "certificate": None}
+
+
+async def test_certificates_of_an_exec_plugin_leave_no_files(server, authority, client_pair, tmp_path, monkeypatch):
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    output = credential(clientCertificateData=client_pair[0].decode(), clientKeyData=client_pair[1].decode())
+    trusted = {"server": server, "certificate-authority-data": b64(authority.pem)}
+    path = tmp_path / "config"
+    path.write_text(yaml.safe_dump(config(trusted, plugin(tmp_path, output))))
+    cluster = await Cluster.from_kubeconfig_file(path, name="c")
+    assert not any(folder.iterdir())
+    assert await whoami(cluster) == {"authorization": None, "certificate": "somebody"}
+
+
+async def test_an_exec_plugin_that_fails_is_named_without_what_it_printed(tmp_path):
+    path = tmp_path / "config"
+    for output, code in ((SECRET, 0), (SECRET, 3), ("{}", 0)):
+        path.write_text(yaml.safe_dump(config(user=plugin(tmp_path, output, code))))
+        with pytest.raises(InvalidKubeconfig, match="credential plugin failed") as error:
+            await Cluster.from_kubeconfig_file(path, name="c")
+        assert SECRET not in str(error.value)
+
+
+async def test_the_service_account_of_a_pod_is_used_and_its_token_read_again(authority, tmp_path, monkeypatch):
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(InvalidKubeconfig, match="service account cannot be used: Service host/port is not set"):
+        await Cluster.in_cluster(name="here")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    (tmp_path / "token").write_text("first\n")
+    (tmp_path / "ca.crt").write_bytes(authority.pem)
+    monkeypatch.setattr(kubeconfig, "SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
+    monkeypatch.setattr(kubeconfig, "SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
+    with pytest.raises(InvalidKubeconfig, match="service account cannot be used: No such file or directory"):
+        monkeypatch.setattr(kubeconfig, "SERVICE_TOKEN_FILENAME", str(tmp_path / "none"))
+        await Cluster.in_cluster(name="here")
+    (tmp_path / "empty").touch()
+    with pytest.raises(InvalidKubeconfig, match="service account cannot be used: its empty is empty"):
+        monkeypatch.setattr(kubeconfig, "SERVICE_TOKEN_FILENAME", str(tmp_path / "empty"))
+        await Cluster.in_cluster(name="here")
+    monkeypatch.setattr(kubeconfig, "SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
+    access = await kubeconfig.in_cluster()
+    assert (access.server, access.authorization) == ("https://[fd00::1]:443", "Bearer first")
+    (tmp_path / "token").write_text("second")
+    assert await access.refresh() == "Bearer second"
+
+
+def test_a_program_that_needs_no_plugin_does_not_load_what_runs_them():
+    script = "import sys, master.__main__, seed.__main__; sys.exit('kubernetes_asyncio' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False, timeout=60).returncode == 0

@@ -1,0 +1,433 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from contextlib import asynccontextmanager
+
+import pytest
+
+from common.kube.client import api_client
+from common.kube.client.meta import Object
+from common.kube.client.resource import Resource
+from common.kube.controller import reflector as module
+from common.kube.controller.reflector import Reflector, State
+from tests.unit.fake_api_server import PATIENCE, eventually, fake_api_server, status
+
+
+class ConfigMap(Object, frozen=True):
+    data: dict[str, str] = {}
+
+
+CONFIGMAPS = Resource("", "v1", "configmaps", "ConfigMap", namespaced=True, type=ConfigMap)
+
+
+@pytest.fixture
+async def fake():
+    async with fake_api_server() as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch):
+    """A watch that follows another is never late because the machine had other things to do."""
+    monkeypatch.setattr(module, "AT_ONCE", 600.0)
+
+
+@asynccontextmanager
+async def reflecting(fake, **options):
+    """A running reflector and the list of changes it reports: ("add" | "update" | "delete", key)."""
+    changes = []
+
+    def note(change):
+        kind = "add" if change.old is None else "delete" if change.new is None else "update"
+        changes.append((kind, (change.new or change.old).metadata.key))
+
+    cluster = fake.cluster()
+    made = Reflector(cluster, CONFIGMAPS, on_change=note, **options)
+    running = asyncio.create_task(made.run())
+    try:
+        yield made, changes
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await cluster.close()
+    assert made.state is State.STOPPED
+
+
+async def test_changes_of_the_first_list_are_told_before_it_is_synced(fake):
+    await fake.put("configmaps", "n", "a")
+    await fake.put("configmaps", "n", "b")
+    async with reflecting(fake) as (made, changes):
+        assert made.state is State.STOPPED and not made.synced.is_set()
+        started = time.monotonic()
+        await made.wait_synced(PATIENCE)
+        assert changes == [("add", "n/a"), ("add", "n/b")]
+        assert len(made.store) == 2 and made.store.get("n/a").metadata.name == "a"
+        await eventually(lambda: made.state is State.WATCHING)
+        assert made.error is None and (made.lists_started, made.lists_completed) == (1, 1)
+        assert made.last_contact > started
+
+
+async def test_the_watch_keeps_store_and_indexes(fake):
+    def by_color(obj):
+        return [obj.data["color"]] if "color" in obj.data else []
+
+    async with reflecting(fake, indexes={"color": by_color}) as (made, changes):
+        await made.wait_synced(PATIENCE)
+        await fake.put("configmaps", "n", "a", data={"color": "red"})
+        await eventually(lambda: [o.metadata.name for o in made.store.by_index("color", "red")] == ["a"])
+        await fake.put("configmaps", "n", "a", data={"color": "blue"})
+        await eventually(lambda: [o.metadata.name for o in made.store.by_index("color", "blue")] == ["a"])
+        assert made.store.by_index("color", "red") == [] and made.store.index_values("color") == ["blue"]
+        await fake.remove("configmaps", "n", "a")
+        await eventually(lambda: len(made.store) == 0)
+        assert made.store.index_values("color") == []
+        assert changes == [("add", "n/a"), ("update", "n/a"), ("delete", "n/a")]
+        assert fake.lists == 1
+
+
+async def test_a_watch_that_ends_goes_on_from_the_last_bookmark_without_a_list(fake):
+    async with reflecting(fake) as (made, _):
+        await made.wait_synced(PATIENCE)
+        await eventually(lambda: fake.watches == 1)
+        await eventually(lambda: made.unbroken is not None)
+        contact, unbroken = made.last_contact, made.unbroken
+        fake.version = 500
+        fake.bookmark(500)
+        await eventually(lambda: made.last_contact > contact)
+        fake.end_watches.set()
+        fake.end_watches = asyncio.Event()
+        await eventually(lambda: fake.watches == 2)
+        assert "resourceVersion=500" in fake.requests[-1][1] and fake.lists == 1
+        assert made.unbroken == unbroken
+
+
+async def test_the_end_of_a_watch_in_its_time_proves_what_the_store_has_and_a_list_does(fake):
+    fake.keeps_time = True
+    async with reflecting(fake, watch_seconds=(1, 1)) as (made, _):
+        assert made.proven_at == float("-inf")
+        before = time.monotonic()
+        await made.wait_synced(PATIENCE)
+        listed = made.proven_at
+        assert before <= listed <= time.monotonic()
+        await eventually(lambda: fake.watches == 2)
+        await eventually(lambda: made.proven_at > listed)
+        assert made.proven_at <= time.monotonic() - 0.9, "by what had happened when the watch was asked for"
+        assert fake.lists == 1
+
+
+async def test_a_watch_that_ends_early_proves_nothing(fake):
+    async with reflecting(fake) as (made, _):
+        await made.wait_synced(PATIENCE)
+        listed = made.proven_at
+        await eventually(lambda: made.unbroken is not None)
+        await next_watch(fake, made)
+        assert made.proven_at == listed and fake.lists == 1
+
+
+async def test_a_watch_that_falls_silent_is_given_up_and_is_no_run_without_a_break(fake, monkeypatch):
+    monkeypatch.setattr(api_client, "SILENT", 0.1)
+    async with reflecting(fake, watch_seconds=(1, 1)) as (made, changes):
+        await made.wait_synced(PATIENCE)
+        await eventually(lambda: made.unbroken is not None)
+        unbroken = made.unbroken
+        record, fake.record = fake.record, lambda *_: asyncio.sleep(0)  # what happens now, nobody is told
+        await fake.put("configmaps", "n", "a")
+        fake.record = record
+        await made.wait_listed(2, PATIENCE)
+        assert changes == [("add", "n/a")] and made.version == str(fake.version)
+        await eventually(lambda: made.unbroken is not None)
+        assert made.unbroken != unbroken
+
+
+async def next_watch(fake, made):
+    """The present one brings something and ends in good order."""
+    contact, watches = made.last_contact, fake.watches
+    fake.version += 1
+    fake.bookmark(fake.version)
+    await eventually(lambda: made.last_contact > contact)
+    fake.end_watches.set()
+    fake.end_watches = asyncio.Event()
+    await eventually(lambda: fake.watches == watches + 1)
+
+
+async def test_a_watch_that_goes_on_too_late_is_another_run_and_what_it_tells_first_is_of_none(fake, monkeypatch):
+    async with reflecting(fake) as (made, _):
+        await made.wait_synced(PATIENCE)
+        await eventually(lambda: made.unbroken is not None)
+        unbroken = made.unbroken
+        monkeypatch.setattr(module, "AT_ONCE", -1.0)
+        await next_watch(fake, made)
+        await eventually(lambda: made.unbroken is None)
+        monkeypatch.setattr(module, "AT_ONCE", 600.0)
+        await next_watch(fake, made)
+        await eventually(lambda: made.unbroken is not None)
+        assert made.unbroken != unbroken and fake.lists == 1
+
+
+@pytest.mark.parametrize("as_event", [False, True])
+async def test_a_compacted_version_leads_to_a_list_that_tells_all_differences(fake, as_event):
+    for name in ("keep", "change", "vanish", "remake"):
+        await fake.put("configmaps", "n", name)
+    async with reflecting(fake) as (made, changes):
+        await made.wait_synced(PATIENCE)
+        await eventually(lambda: fake.watches == 1)
+        changes.clear()
+        record, fake.record = fake.record, lambda *_: asyncio.sleep(0)  # what happens now, nobody sees
+        await fake.put("configmaps", "n", "change", data={"x": "y"})
+        await fake.remove("configmaps", "n", "vanish")
+        await fake.remove("configmaps", "n", "remake")
+        await fake.put("configmaps", "n", "remake")
+        await fake.put("configmaps", "n", "new")
+        fake.record = record
+        fake.compacted, fake.compaction_as_event = fake.version, as_event
+        seen = []
+        made._on_change = lambda change: (
+            seen.append(len(made.store))
+            or changes.append(
+                (
+                    "add" if change.old is None else "delete" if change.new is None else "update",
+                    (change.new or change.old).metadata.name,
+                )
+            )
+        )
+        fake.end_watches.set()
+        fake.end_watches = asyncio.Event()
+        await made.wait_listed(2, PATIENCE)
+        expected = [("delete", "vanish"), ("update", "change"), ("delete", "remake"), ("add", "remake"), ("add", "new")]
+        assert sorted(changes) == sorted(expected)
+        assert changes.index(("delete", "remake")) < changes.index(("add", "remake"))
+        assert seen == [4] * 5, "the store was replaced before any change was told"
+        await eventually(lambda: made.state is State.WATCHING)
+
+
+async def test_a_connection_cut_in_the_middle_of_a_line_loses_nothing(fake):
+    async with reflecting(fake) as (made, changes):
+        await made.wait_synced(PATIENCE)
+        await eventually(lambda: fake.watches == 1)
+        fake.raw.put_nowait(b'{"type":"ADDED","object":{"metadata":{"na')
+        fake.raw.put_nowait(None)
+        await fake.put("configmaps", "n", "a")
+        await eventually(lambda: fake.lists == 2 and fake.watches == 2)
+        assert changes == [("add", "n/a")]
+
+
+@pytest.mark.parametrize("seen_away", [True, False])
+async def test_a_server_that_was_away_is_listed_again(fake, seen_away):
+    """It may have come back from a backup: a watch from a version that it does not have yet would stay silent."""
+    await fake.put("configmaps", "n", "a")
+    await fake.put("configmaps", "n", "b")
+    async with reflecting(fake) as (made, changes):
+        await made.wait_synced(PATIENCE)
+        await eventually(lambda: fake.watches == 1)
+
+        async def away(_request):
+            return status(503, "ServiceUnavailable", "starting")
+
+        if seen_away:
+            fake.answers.append(away)
+        fake.version, fake.events = 50, []
+        del fake.objects["configmaps", "n", "b"]
+        fake.raw.put_nowait(None)
+        await made.wait_listed(2, PATIENCE)
+        assert made.store.keys() == ["n/a"] and changes[-1] == ("delete", "n/b")
+        await eventually(lambda: made.unbroken == 2)
+
+
+async def test_from_a_failure_to_the_next_list_it_is_not_certain_what_has_happened(fake):
+    """The server may be restored from a backup in between, which undoes what was told."""
+    async with reflecting(fake) as (made, _):
+        assert not made.live
+        await made.wait_synced(PATIENCE)
+        assert made.live
+        await eventually(lambda: fake.watches == 1)
+        await next_watch(fake, made)
+        assert made.live, "it ended in good order and went on"
+        release, watches = asyncio.Event(), fake.watches
+
+        async def hold(_request):
+            await release.wait()
+
+        fake.answers.append(hold)  # the next list
+        fake.raw.put_nowait(None)
+        await eventually(lambda: fake.lists == 2)
+        assert not made.live
+        release.set()
+        await made.wait_listed(2, PATIENCE)
+        assert made.live
+        await eventually(lambda: fake.watches > watches)
+        assert made.live
+
+
+async def test_a_watch_that_goes_on_too_late_may_have_missed_a_restore(fake, monkeypatch):
+    async with reflecting(fake) as (made, _):
+        await made.wait_synced(PATIENCE)
+        await eventually(lambda: fake.watches == 1)
+        monkeypatch.setattr(module, "AT_ONCE", -1.0)
+        await next_watch(fake, made)
+        await eventually(lambda: made.unbroken is None)
+        assert not made.live
+
+
+async def test_it_tells_when_the_list_behind_its_store_began(fake):
+    async with reflecting(fake) as (made, _):
+        assert made.listed_from == 0
+        before = module.moment()
+        await made.wait_synced(PATIENCE)
+        first = made.listed_from
+        assert before < first < module.moment()
+        made.relist()
+        assert made.listed_from == first, "that list is not complete"
+        await made.wait_listed(2, PATIENCE)
+        assert made.listed_from > first
+
+
+async def test_backoff_grows_is_explained_and_ends(fake, monkeypatch, caplog):
+    monkeypatch.setattr(module, "FIRST_BACKOFF", 0.02)
+    times = []
+
+    async def broken(_request):
+        times.append(time.monotonic())
+        return status(500, "InternalError", "etcd is on fire")
+
+    fake.answers += [broken] * 6
+    with caplog.at_level(logging.INFO, logger=module.__name__):
+        async with reflecting(fake) as (made, _):
+            await eventually(lambda: made.state is State.BACKOFF)
+            assert made.error == "cluster fake: list /api/v1/configmaps?limit=500: etcd is on fire"
+            with pytest.raises(TimeoutError, match=r"configmaps not listed within 0\.01 s: cluster fake: .* on fire"):
+                await made.wait_synced(0.01)
+            await eventually(lambda: made.state is State.WATCHING)
+            assert made.error is None and (made.lists_started, made.lists_completed) == (7, 7)
+    assert times[5] - times[4] >= 0.02 * 16 * 0.5, "the fifth pause is sixteen times the first, less the jitter"
+    assert [record.getMessage() for record in caplog.records if record.name == module.__name__] == [
+        "not following the API server",
+        "following the API server again",
+    ], "the same error is logged once"
+
+
+async def test_a_watch_that_ends_at_once_every_time_backs_off(fake):
+    fake.end_watches.set()
+    async with reflecting(fake) as (made, _):
+        await made.wait_synced(PATIENCE)
+        await eventually(lambda: made.state is State.BACKOFF)
+        assert made.error == "the watch ended at once"
+        await asyncio.sleep(0.5)
+        assert fake.watches <= 5
+
+
+async def test_a_malformed_object_keeps_its_last_good_version_and_is_named_once(fake, caplog):
+    await fake.put("configmaps", "n", "a", data={"k": "good"})
+    with caplog.at_level(logging.WARNING, logger=module.__name__):
+        async with reflecting(fake) as (made, changes):
+            await made.wait_synced(PATIENCE)
+            for _ in range(2):
+                await fake.put("configmaps", "n", "a", data={"k": 1})
+            await fake.put("configmaps", "n", "b")
+            await eventually(lambda: "n/b" in made.store)
+            assert made.store.get("n/a").data == {"k": "good"} and list(made.malformed) == ["n/a"]
+            assert [record.object for record in caplog.records] == ["n/a"]
+            await made.wait_listed(made.relist(), PATIENCE)
+            assert made.store.get("n/a").data == {"k": "good"} and list(made.malformed) == ["n/a"]
+            await fake.put("configmaps", "n", "a", data={"k": "better"})
+            await eventually(lambda: made.store.get("n/a").data == {"k": "better"})
+            assert made.malformed == {}
+            await fake.put("configmaps", "n", "a", data={"k": 1})
+            await fake.remove("configmaps", "n", "a")
+            await eventually(lambda: "n/a" not in made.store)
+            assert made.malformed == {} and changes[-1] == ("delete", "n/a")
+
+
+async def test_a_malformed_object_of_another_uid_does_not_hide_behind_the_old_one(fake):
+    await fake.put("configmaps", "n", "a", data={"k": "good"})
+    async with reflecting(fake) as (made, changes):
+        await made.wait_synced(PATIENCE)
+        record, fake.record = fake.record, lambda *_: asyncio.sleep(0)
+        await fake.remove("configmaps", "n", "a")
+        fake.record = record
+        await fake.put("configmaps", "n", "a", data={"k": 1})
+        await eventually(lambda: made.malformed)
+        assert "n/a" not in made.store and changes[-1] == ("delete", "n/a")
+
+
+async def test_relist_gives_a_list_that_began_after_it_was_asked_for(fake):
+    async with reflecting(fake) as (made, _):
+        await made.wait_synced(PATIENCE)
+        await eventually(lambda: made.state is State.WATCHING)
+        hold, reached = asyncio.Event(), asyncio.Event()
+
+        async def slow(_request):
+            reached.set()
+            await hold.wait()
+
+        fake.answers.append(slow)
+        first = made.relist()
+        await reached.wait()
+        second = made.relist()  # while the first is under way: that one began too early
+        assert second == first + 1
+        hold.set()
+        await made.wait_listed(second, PATIENCE)
+        assert fake.lists == 3 and made.lists_completed == second
+        await eventually(lambda: made.state is State.WATCHING)
+
+
+async def test_an_impatient_relist_does_not_wait_for_a_backoff(fake, monkeypatch):
+    monkeypatch.setattr(module, "FIRST_BACKOFF", 10 * PATIENCE)
+
+    async def unavailable(_request):
+        return status(503, "ServiceUnavailable")
+
+    fake.answers.append(unavailable)
+    async with reflecting(fake) as (made, _):
+        await eventually(lambda: made.state is State.BACKOFF)
+        await made.wait_listed(made.relist(impatient=True), PATIENCE)
+        assert made.synced.is_set()
+
+
+async def test_garbage_on_the_watch_leads_to_a_new_list(fake):
+    async with reflecting(fake) as (made, changes):
+        await made.wait_synced(PATIENCE)
+        fake.raw.put_nowait(b"<html>\n")
+        await made.wait_listed(2, PATIENCE)
+        await fake.put("configmaps", "n", "a")
+        await eventually(lambda: changes == [("add", "n/a")])
+
+
+async def test_a_handler_that_fails_stops_nothing(fake, caplog):
+    async with reflecting(fake) as (made, _):
+        await made.wait_synced(PATIENCE)
+
+        def fail(_change):
+            raise RuntimeError("oops")
+
+        made._on_change = fail
+        await fake.put("configmaps", "n", "a")
+        await fake.put("configmaps", "n", "b")
+        await eventually(lambda: len(made.store) == 2)
+    assert [(r.getMessage(), r.object) for r in caplog.records] == [
+        ("change handler failed", "n/a"),
+        ("change handler failed", "n/b"),
+    ]
+
+
+async def test_selectors_and_namespace_are_sent_with_list_and_watch(fake):
+    async with reflecting(fake, namespace="n", label_selector="a=b,c", field_selector="metadata.name=x") as (made, _):
+        await made.wait_synced(PATIENCE)
+        await eventually(lambda: fake.watches == 1)
+        for _, path in fake.requests:
+            assert path.startswith("/api/v1/namespaces/n/configmaps?")
+            assert "labelSelector=a%3Db%2Cc&fieldSelector=metadata.name%3Dx" in path
+
+
+async def test_many_events_at_once_arrive_in_order(fake):
+    async with reflecting(fake) as (made, changes):
+        await made.wait_synced(PATIENCE)
+        lines = []
+        for number in range(3000):
+            meta = {"name": f"c{number}", "namespace": "n", "uid": str(number), "resourceVersion": str(1000 + number)}
+            lines.append(json.dumps({"type": "ADDED", "object": {"metadata": meta}}).encode() + b"\n")
+        fake.raw.put_nowait(b"".join(lines))
+        await eventually(lambda: len(made.store) == 3000)
+        assert changes == [("add", f"n/c{number}") for number in range(3000)]

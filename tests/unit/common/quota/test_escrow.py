@@ -1,0 +1,68 @@
+"""What a master takes from a report, beyond what tests/property/test_grants.py explores."""
+
+from __future__ import annotations
+
+import pytest
+
+from common.quota import escrow
+from common.quota.escrow import Holding, LedgerWentBackError, MasterLedger, Report
+from master.grants.planner import forgotten
+from master.quotas.ledger_store import fresh
+
+
+def test_a_late_report_of_the_same_life_replaces_none_that_came_after_it():
+    known = Report(incarnation="a", sequence=7)
+    assert not escrow.supersedes(Report(incarnation="a", sequence=6), known)
+    assert escrow.supersedes(Report(incarnation="a", sequence=8), known)
+    assert escrow.supersedes(Report(incarnation="b", sequence=1), known)
+    assert escrow.supersedes(Report(incarnation="a", sequence=1, nonce="n"), known)
+
+
+def test_a_seed_that_was_granted_more_than_the_ledger_knows_shows_that_it_went_backwards():
+    holding = Holding(account="a", granted={"cpu": 4})
+    with pytest.raises(LedgerWentBackError):
+        escrow.absorb(holding, Report(incarnation="a", master="m", granted={"cpu": 8}), "m")
+
+
+def test_an_account_that_is_open_under_a_ledger_that_knows_of_none_shows_that_it_went_backwards():
+    """It was restored from before the account was opened: without another life the two would never agree again."""
+    opened = Report(incarnation="a", master="m")
+    with pytest.raises(LedgerWentBackError):
+        escrow.absorb(Holding(), opened, "m")
+    assert escrow.absorb(Holding(), Report(incarnation="a", master="another"), "m") == Holding()
+    assert escrow.absorb(Holding(account="later"), opened, "m") == Holding(account="later")
+
+
+def test_what_another_master_granted_covers_the_account_that_opens_with_it():
+    holding = Holding(account="a", granted={"cpu": 4})
+    said = Report(incarnation="a", master="former", nonce="n", granted={"cpu": 8}, returned={"cpu": 1})
+    after = escrow.absorb(holding, said, "m")
+    assert (after.granted, after.returned, after.nonce) == ({"cpu": 8}, {"cpu": 1}, "n")
+
+
+def test_an_unknown_account_is_told_to_fence_itself_then_handed_its_own_counters_then_known():
+    ledger = MasterLedger(incarnation="m", learning=True, seeds={"eu": Holding(learned=False)})
+    assert escrow.message(ledger, "eu", {}, 0).incarnation == "m?"
+
+    open_under_former = Report(incarnation="a", master="former", granted={"cpu": 8})
+    assert escrow.absorb(ledger.seeds["eu"], open_under_former, "m") == Holding(learned=False)
+
+    fenced = Report(incarnation="a", master="former", nonce="n", granted={"cpu": 8}, returned={"cpu": 2})
+    asked = escrow.absorb(ledger.seeds["eu"], fenced, "m")
+    assert not asked.learned
+    answer = escrow.message(MasterLedger(incarnation="m", seeds={"eu": asked}), "eu", {}, 0)
+    assert (answer.nonce, answer.granted, answer.returned) == ("n", {"cpu": 8}, {"cpu": 2})
+
+    opened = escrow.absorb(asked, Report(incarnation="a", master="m", granted={"cpu": 9}, returned={"cpu": 2}), "m")
+    assert opened.learned
+    assert opened.granted == {"cpu": 9}
+
+
+def test_a_new_quota_grants_at_once_and_a_lost_ledger_learns_first():
+    assert all(holding.learned for holding in fresh(["eu", "us"], learning=False).seeds.values())
+    assert not any(holding.learned for holding in fresh(["eu"], learning=True).seeds.values())
+    before = MasterLedger(incarnation="m", seeds={"eu": Holding(account="a", nonce="n", granted={"cpu": 8})})
+    after = forgotten(before, "another")
+    assert after.learning
+    assert after.incarnation != "m"
+    assert after.seeds["eu"] == Holding(granted={"cpu": 8}, learned=False)

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import io
+import json
+import logging
+import re
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from common.runtime import logs
+
+log = logging.getLogger("example")
+
+
+@pytest.fixture(autouse=True)
+def root_logger_as_before() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(capture=False)
+
+
+def written(format: str, level: str = "info") -> io.StringIO:
+    stream = io.StringIO()
+    logs.setup(format, level, stream)
+    return stream
+
+
+def test_json_is_one_line_with_the_facts_flat() -> None:
+    stream = written("json")
+    log.info("quota copied", extra={"quota": "a", "seeds": 2, "path": Path("/x")})
+    line = json.loads(stream.getvalue())
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line.pop("time"))
+    assert line == {
+        "level": "info",
+        "logger": "example",
+        "message": "quota copied",
+        "quota": "a",
+        "seeds": 2,
+        "path": "/x",
+    }
+
+
+def test_json_keeps_its_own_fields_when_a_fact_has_their_name() -> None:
+    stream = written("json")
+    log.info("x", extra={"level": "high", "time": 3})
+    line = json.loads(stream.getvalue())
+    assert (line["level"], line["level_"], line["time_"]) == ("info", "high", 3)
+
+
+def test_an_exception_comes_with_its_traceback_in_the_same_line() -> None:
+    stream = written("json")
+    try:
+        int("why")
+    except ValueError:
+        log.exception("reading failed", extra={"object": "a"})
+    (line,) = stream.getvalue().splitlines()
+    assert json.loads(line)["exception"].splitlines()[-1] == "ValueError: invalid literal for int() with base 10: 'why'"
+    assert json.loads(line)["object"] == "a"
+
+
+def test_text_is_for_people() -> None:
+    stream = written("text")
+    log.warning("seed lost", extra={"seed": "eu-1", "why": "no route", "empty": ""})
+    assert stream.getvalue().split(" ", 1)[1] == "WARNING example: seed lost seed=eu-1 why='no route' empty=''\n"
+
+
+def test_a_fact_cannot_forge_a_line_of_text() -> None:
+    stream = written("text")
+    log.info("seen", extra={"quota": "a\n2026-01-01T00:00:00Z ERROR forged"})
+    assert len(stream.getvalue().splitlines()) == 1
+
+
+def test_less_than_the_level_is_not_written() -> None:
+    stream = written("text", "warning")
+    log.info("no")
+    assert stream.getvalue() == ""
+
+
+def test_paths_and_bodies_that_hold_secrets_are_not_written_by_libraries_even_at_debug() -> None:
+    stream = written("json", "debug")
+    logging.getLogger("aiohttp.access").info("POST /machines/uid/token")
+    logging.getLogger("kubernetes_asyncio.client.rest").debug("response body: secret")
+    assert stream.getvalue() == ""
+
+
+def test_setting_up_twice_writes_once() -> None:
+    written("json")
+    stream = written("json")
+    log.info("once")
+    assert len(stream.getvalue().splitlines()) == 1
+
+
+def test_warnings_of_python_are_logged() -> None:
+    stream = written("json")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        logging.captureWarnings(capture=True)
+        warnings.warn("old", UserWarning, stacklevel=1)
+        logging.captureWarnings(capture=False)
+    assert "UserWarning: old" in json.loads(stream.getvalue())["message"]

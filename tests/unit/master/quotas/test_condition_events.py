@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import pytest
+
+from common.api.types import Condition
+from master.quotas.condition_events import turns
+
+
+def conditions(near: str = "False", exceeded: str = "False", current: str = "AllReported", note: str = "m"):
+    return [
+        Condition(type="Ready", status="True", reason="Enforced"),
+        Condition(type="NearLimit", status=near, reason="Full", message=f"near {note}"),
+        Condition(type="Exceeded", status=exceeded, reason="LimitLowered", message=f"over {note}"),
+        Condition(
+            type="UsageCurrent",
+            status="True" if current == "AllReported" else "False",
+            reason=current,
+            message=f"away {note}",
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("worse", "event"),
+    [
+        ({"near": "True"}, ("NearLimit", "near m")),
+        ({"exceeded": "True"}, ("Exceeded", "over m")),
+        ({"current": "SeedUnreachable"}, ("SeedUnreachable", "away m")),
+    ],
+)
+def test_each_trouble_is_an_event_when_it_begins_and_when_it_begins_again(worse: dict[str, str], event) -> None:
+    calm, trouble = conditions(), conditions(**worse)
+    assert turns([], trouble) == turns(calm, trouble) == [event]
+    assert turns(trouble, conditions(**worse, note="other")) == []
+    assert turns(trouble, calm) == []
+
+
+def test_a_source_that_is_away_is_no_seed_that_is() -> None:
+    assert turns(conditions(), conditions(current="SourceUnreachable")) == []
+    assert turns(conditions(current="SourceUnreachable"), conditions(current="SeedUnreachable")) == [
+        ("SeedUnreachable", "away m")
+    ]
+
+
+def test_a_quota_without_trouble_has_none() -> None:
+    assert turns([], conditions()) == []

@@ -1,0 +1,240 @@
+"""What one quota's decisions do with its ledger, when writes fail or caches are behind. The test plays the API."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from common.api.types import (
+    LEDGER_ANNOTATION,
+    MASTER_LEDGERS,
+    UID_LABEL,
+    MasterQuotaLedger,
+    ResourceQuotaStatus,
+    Seed,
+    ledger_from_wire,
+    ledger_to_wire,
+    report_to_wire,
+)
+from common.kube.client.api_client import Cluster
+from common.kube.client.errors import Conflict, NotFound, Unavailable
+from common.kube.client.meta import Object, ObjectMeta
+from common.kube.controller.reflector import Change, Store
+from common.quota import escrow
+from common.quota.account import Account
+from common.quota.escrow import Holding, MasterLedger
+from common.quota.quantity import UNIT
+from common.runtime.burst import Rush
+from master.cache.informers import Caches
+from master.cache.objects import MasterQuota, QuotaCopy
+from master.quotas.controller import Quotas
+from master.quotas.events import QuotaEvents
+from master.quotas.ledger_store import Ledgers
+from master.seeds.registry import Seeds
+
+LIFE = "life-1"
+UID = "alpha-uid"
+
+
+def cpu(cores: int) -> dict[str, int]:
+    return {"cpu": cores * UNIT}
+
+
+class Api:
+    """The ledgers. `refuses`: how many writes fail. `loses`: of how many the answer is lost."""
+
+    def __init__(self) -> None:
+        self.name = "master"
+        self.ledgers: dict[str, MasterQuotaLedger] = {}
+        self.quotas: dict[str, MasterQuota] = {}
+        self.refuses = 0
+        self.loses = 0
+        self.version = 0
+
+    async def get(self, _resource: object, name: str, namespace: str | None = None) -> Object:
+        found = self.quotas.get(name) if namespace is None else self.ledgers.get(name)
+        if found is None:
+            raise NotFound(404, "NotFound", name)
+        return found
+
+    async def list(self, _resource: object, _namespace: str, *, label_selector: str) -> SimpleNamespace:
+        return SimpleNamespace(items=list(self.ledgers.values()))
+
+    async def replace(self, _resource: object, body: dict[str, Any]) -> MasterQuotaLedger:
+        if self.refuses:
+            self.refuses -= 1
+            raise Unavailable(0, "Unavailable", "nobody is there")
+        stored = self.put(body)
+        if self.loses:
+            self.loses -= 1
+            raise Unavailable(0, "Unavailable", "the answer was lost")
+        return stored
+
+    async def delete(self, _resource: object, name: str, _namespace: str) -> None:
+        del self.ledgers[name]
+
+    async def merge_patch(self, *_arguments: object) -> None: ...
+
+    def put(self, body: dict[str, Any]) -> MasterQuotaLedger:
+        self.version += 1
+        metadata = {**body["metadata"], "resourceVersion": str(self.version)}
+        stored = MASTER_LEDGERS.decode(msgspec.json.encode({**body, "metadata": metadata}))
+        self.ledgers[stored.metadata.name] = stored
+        return stored
+
+    def set(self, ledger: MasterLedger, uid: str = UID, name: str = "alpha") -> None:
+        quota = {"name": name, "uid": uid}
+        self.put({"metadata": {"name": uid}, "quota": quota, "grants": ledger_to_wire(ledger)})
+
+    @property
+    def ledger(self) -> MasterLedger:
+        wire = self.ledgers[UID].grants
+        assert wire is not None
+        return ledger_from_wire(wire)
+
+
+class Link:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.connected = self.heard = self.settled = True
+        self.copies = Store[QuotaCopy]({})
+        self.last_contact = 0.0
+        self.publisher = SimpleNamespace(
+            last=lambda *_: (None, 0.0), offer=lambda *_, **__: None, forget=lambda _: None
+        )
+        self.set("Active")
+
+    def set(self, state: str) -> None:
+        self.lost = state == "Lost"
+        spec = {"kubeconfigSecretRef": {"name": self.name}, "state": state}
+        self.seed = msgspec.convert({"metadata": {"name": self.name}, "spec": spec}, Seed)
+
+
+class Term:
+    """A leader that has one quota and two seeds: eu-1 was granted 8 of it, us-1 was granted 2."""
+
+    def __init__(self) -> None:
+        self.api = Api()
+        self.api.set(ledger(eu=8, us=2))
+        self.caches = Caches(cast(Cluster, self.api), "seedquota")
+        self.cached = self.caches.quotas.store
+        self.api.quotas["alpha"] = quota()
+        self.cached._set("alpha", quota())
+        self.links = {name: Link(name) for name in ("eu-1", "us-1")}
+        seeds = SimpleNamespace(
+            links=self.links,
+            present=lambda: [link for link in self.links.values() if not link.lost],
+            rush=Rush(lambda: False),
+        )
+        self.quotas = Quotas(
+            cast(Cluster, self.api),
+            self.caches,
+            cast(Seeds, seeds),
+            Ledgers(cast(Cluster, self.api), "seedquota"),
+            cast(QuotaEvents, None),
+            doubtful=False,
+            on_settled=lambda: None,
+        )
+
+    async def decide(self) -> None:
+        await self.quotas._decide("alpha")
+
+    async def fails(self) -> None:
+        with pytest.raises(Unavailable):
+            await self.decide()
+
+    def report(self, sequence: int, *, returned: int) -> None:
+        """From us-1."""
+        said = Account(
+            incarnation="us-1", master=LIFE, sequence=sequence, granted=cpu(2), returned=cpu(returned), epoch=1
+        )
+        status = ResourceQuotaStatus(account=report_to_wire(escrow.report(said)))
+        copy = QuotaCopy(metadata=ObjectMeta(name="alpha", uid="copy", labels={UID_LABEL: UID}), status=status)
+        self.links["us-1"].copies._set("alpha", copy)
+        self.quotas.copy_changed("us-1", Change(None, copy), None)
+
+
+def quota(name: str = "alpha", uid: str = UID) -> MasterQuota:
+    metadata = ObjectMeta(name=name, uid=uid, generation=1, annotations={LEDGER_ANNOTATION: LIFE})
+    return MasterQuota(
+        metadata=metadata, spec={"subject": {"kind": "project", "name": "alpha"}, "quota": {"cpu": "10"}}
+    )
+
+
+def ledger(**granted: int) -> MasterLedger:
+    seeds = {
+        f"{name}-1": Holding(account=f"{name}-1", nonce="n", granted=cpu(cores)) for name, cores in granted.items()
+    }
+    return MasterLedger(incarnation=LIFE, seeds=seeds)
+
+
+async def test_a_seed_that_is_lost_after_a_failed_write_is_no_ledger_that_went_back() -> None:
+    term = Term()
+    await term.decide()
+    term.report(1, returned=1)
+    term.api.refuses = 1
+    await term.fails()
+    await term.decide()
+    assert term.api.ledger.seeds["us-1"].returned == cpu(1)
+    term.links["eu-1"].set("Lost")
+    for _ in range(2):
+        await term.decide()
+        assert (term.api.ledger.incarnation, list(term.api.ledger.seeds)) == (LIFE, ["us-1"])
+
+
+async def test_nor_is_one_that_is_lost_by_a_write_whose_answer_is_lost() -> None:
+    term = Term()
+    await term.decide()
+    term.links["eu-1"].set("Lost")
+    term.api.loses = 1
+    await term.fails()
+    for _ in range(2):
+        await term.decide()
+        assert (term.api.ledger.incarnation, list(term.api.ledger.seeds)) == (LIFE, ["us-1"])
+
+
+async def test_a_ledger_that_went_back_while_a_write_failed_is_found_however_many_more_fail() -> None:
+    term = Term()
+    await term.decide()
+    term.report(1, returned=1)
+    term.api.refuses = 1
+    await term.fails()
+    term.api.set(ledger(eu=5, us=2))  # the master's API server was restored from a backup
+    term.api.refuses = 2
+    await term.fails()
+    await term.fails()
+    await term.decide()
+    assert term.api.ledger.incarnation != LIFE
+    assert term.api.ledger.learning
+
+
+async def test_a_ledger_stays_where_only_the_cache_lacks_its_quota() -> None:
+    term = Term()
+    await term.decide()
+    term.cached._remove("alpha")
+    with pytest.raises(Conflict, match="is behind"):
+        await term.decide()
+    assert term.api.ledger.seeds.keys() == {"eu-1", "us-1"}
+    term.cached._set("alpha", quota())
+    await term.decide()
+    assert "alpha" in term.quotas.states
+
+    term.cached._remove("alpha")
+    del term.api.quotas["alpha"]
+    await term.decide()
+    assert term.api.ledgers == {}
+
+
+async def test_a_leader_that_begins_drops_the_ledgers_of_quotas_that_are_gone_and_no_others() -> None:
+    term = Term()
+    for name in ("deleted", "made-again", "unseen"):
+        term.api.set(ledger(eu=1), f"{name}-uid", name)
+    again = quota("made-again", "another-uid")
+    term.api.quotas["made-again"] = again
+    term.cached._set("made-again", again)
+    term.api.quotas["unseen"] = quota("unseen", "unseen-uid")
+    await term.quotas._drop_orphans()
+    assert set(term.api.ledgers) == {UID, "unseen-uid"}

@@ -1,0 +1,66 @@
+"""What the master remembers of an account that asks with a nonce."""
+
+from __future__ import annotations
+
+from common.api.types import ResourceQuotaStatus, report_to_wire
+from common.kube.client.meta import ObjectMeta
+from common.quota.account import Account, Grant, fence
+from common.quota.escrow import report
+from master.cache.objects import QuotaCopy
+from master.quotas.state import Run, SeedAccount
+
+RUN: Run = (1, 1)
+
+
+def copy(sequence: int, nonce: str = "", life: str = "a") -> QuotaCopy:
+    account = Account(incarnation=life, sequence=sequence)
+    if nonce:
+        account = fence(account, nonce, in_doubt=True)
+    return QuotaCopy(metadata=ObjectMeta(name="q"), status=ResourceQuotaStatus(account=report_to_wire(report(account))))
+
+
+def heard(*told: tuple[QuotaCopy, Run | None]) -> tuple[int, bool]:
+    seed = SeedAccount()
+    for said, run in told:
+        assert seed.hear(said, run)
+    return seed.remembered
+
+
+def test_what_was_written_and_asked_in_one_run_of_the_watch_is_unbroken() -> None:
+    assert heard((copy(7), RUN), (copy(8, "n"), RUN)) == (7, True)
+    assert heard((copy(7), RUN)) == (0, False), "it asks nothing"
+
+
+def test_what_a_list_told_may_have_been_written_before_a_restore() -> None:
+    assert heard((copy(7), None), (copy(8, "n"), RUN)) == (7, False)
+    assert heard((copy(7), RUN), (copy(8, "n"), None)) == (7, False)
+    assert heard((copy(7), None), (copy(8, "n"), None)) == (7, False)
+
+
+def test_another_run_of_the_watch_is_a_break() -> None:
+    assert heard((copy(7), RUN), (copy(8, "n"), (1, 2))) == (7, False)
+    assert heard((copy(7), RUN), (copy(8, "n"), (2, 1))) == (7, False)
+
+
+def test_of_another_life_and_of_the_time_before_the_master_nothing_is_remembered() -> None:
+    assert heard((copy(8, "n"), RUN)) == (0, False)
+    assert heard((copy(7), RUN), (copy(8, "n", life="b"), RUN)) == (0, False)
+
+
+def test_a_fence_that_was_never_lifted_leaves_its_doubts_to_the_next() -> None:
+    assert heard((copy(8, "n"), RUN), (copy(9, "o"), RUN)) == (0, False)
+    assert heard((copy(7), None), (copy(8, "n"), RUN), (copy(9, "o"), RUN)) == (8, False)
+    assert heard((copy(7), RUN), (copy(8, "n"), RUN), (copy(9, "o"), RUN)) == (8, True)
+    lifted = (copy(7), None), (copy(8, "n"), None), (copy(9), RUN), (copy(10, "o"), RUN)
+    assert heard(*lifted) == (9, True)
+
+
+def test_what_a_copy_showed_first_is_looked_at_until_a_decision_of_it_is_durable() -> None:
+    account = SeedAccount()
+    account.hear(copy(1), None)
+    first = account.shown
+    assert first is not None
+    account.taken_up(Grant(incarnation=""))
+    assert account.shown is first, "another decision, which had not seen it"
+    account.taken_up(first)
+    assert account.shown is None

@@ -1,0 +1,325 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from common.api.conditions import transition
+from common.api.types import Condition, ResourceQuotaSpec, StaleSource, Subject
+from common.quota import resources
+from master.cache.objects import QuotaStatus
+from master.quotas.status import (
+    MAX_SEEDS,
+    QuotaView,
+    SeedHealth,
+    SeedView,
+    age,
+    peak_text,
+    quota_status,
+    same,
+    seed_conditions,
+    skewed,
+    usage_text,
+)
+
+NOW = "2026-11-20T10:00:00Z"
+LATER = "2026-11-20T11:00:00Z"
+
+
+def amounts(**quantities):
+    return resources.parse(quantities)
+
+
+def seed(name="eu-1", use=None, reserved=None, **more):
+    return SeedView(name=name, use=amounts(**(use or {})), reserved=amounts(**(reserved or {})), **more)
+
+
+def view(*seeds, limits=None, enforcement="deny", **more):
+    quota = limits or {"cpu": "64"}
+    spec = ResourceQuotaSpec(
+        subject=Subject(kind="project", name="alpha"), quota=quota, enforcement=enforcement, warn_at_percent=90
+    )
+    known = {"generation": 3, "subject_exists": True, "learning": False, **more}
+    return QuotaView(spec=spec, limits=resources.parse(quota), seeds=seeds, **known)
+
+
+def status(*seeds, before=None, **more):
+    return quota_status(view(*seeds, **more), before or QuotaStatus(), NOW)
+
+
+def condition(found, kind):
+    (match,) = (each for each in found.conditions if each.type == kind)
+    return match.status, match.reason, match.message
+
+
+def test_example_of_the_contract():
+    found = status(
+        seed("eu-1", {"cpu": "40", "memory": "116Gi"}, {"cpu": "2"}, held=amounts(cpu="44")),
+        seed("us-1", {"cpu": "20", "memory": "116Gi"}, held=amounts(cpu="20")),
+        limits={"cpu": "64", "memory": "256Gi"},
+    )
+    assert found.hard == {"cpu": "64", "memory": "256Gi"}
+    assert found.global_usage == {"cpu": "60", "memory": "232Gi"}
+    assert found.reserved == {"cpu": "2"}
+    assert msgspec.to_builtins(found.summary) == {
+        "subject": "project/alpha",
+        "usage": "cpu 60/64, memory 232Gi/256Gi",
+        "peak": "cpu 93%",
+        "seeds": "2/2",
+    }
+    assert [(line.name, line.state, line.local_usage["cpu"], line.granted) for line in found.seeds] == [
+        ("eu-1", "Current", "40", {"cpu": "44"}),
+        ("us-1", "Current", "20", {"cpu": "20"}),
+    ]
+    assert condition(found, "Ready") == ("True", "Enforced", "")
+    assert condition(found, "Enforced")[:2] == ("True", "AllSeeds")
+    assert condition(found, "UsageCurrent")[:2] == ("True", "AllReported")
+    assert condition(found, "NearLimit")[:2] == ("True", "AboveWarnPercent")
+    assert condition(found, "Exceeded")[:2] == ("False", "WithinLimit")
+    assert {each.observed_generation for each in found.conditions} == {3}
+
+
+def test_a_quota_that_not_every_replica_of_a_seed_has_is_not_enforced():
+    found = condition(status(seed("eu-1"), seed("us-1", behind=True)), "Enforced")
+    assert found[:2] == ("False", "ReplicasBehind")
+    assert found[2].startswith("us-1: not every replica of the agent has the present quota yet")
+    assert condition(status(seed(behind=True, synced=False)), "Enforced")[1] == "SeedNotSynced"
+    assert condition(status(seed(behind=True, fenced=True)), "Enforced")[1] == "AccountFenced"
+    assert condition(status(seed(behind=True, connected=False)), "Enforced")[1] == "ReplicasBehind"
+    assert condition(status(seed(behind=True, lost=True)), "Enforced")[0] == "True"
+
+
+def test_silent_seed_keeps_its_count_and_is_named_with_its_age():
+    found = status(
+        seed("eu-1", {"cpu": "4"}),
+        seed("us-1", {"cpu": "20"}, connected=False, silent=7 * 60 + 12.0, last_report_time=NOW),
+    )
+    assert condition(found, "UsageCurrent") == (
+        "False",
+        "SeedUnreachable",
+        "us-1 last reported 7m ago; its last count is kept",
+    )
+    assert found.global_usage == {"cpu": "24"}
+    assert found.summary.seeds == "1/2"
+    assert (found.seeds[0].name, found.seeds[0].state) == ("us-1", "Stale")
+    assert condition(found, "Ready")[0] == "True"
+
+
+def test_short_silence_is_no_news():
+    assert condition(status(seed(connected=False, silent=3.0)), "UsageCurrent")[0] == "True"
+
+
+def test_seed_deleted_without_being_lost_keeps_what_it_holds_and_says_how_to_free_it():
+    found = condition(status(seed("us-1", {"cpu": "20"}, connected=False, silent=None, gone=True)), "UsageCurrent")
+    assert "make it again with state Lost" in found[2]
+
+
+def test_source_out_of_reach_is_named():
+    found = status(seed("eu-1", stale_sources=[StaleSource(source="alpha/c1", seconds=125)]))
+    assert condition(found, "UsageCurrent") == (
+        "False",
+        "SourceUnreachable",
+        "alpha/c1 on eu-1 last counted 2m ago; the last count is kept",
+    )
+
+
+def test_quota_of_a_project_that_does_not_exist_says_what_to_do():
+    found = condition(status(seed(), subject_exists=False), "Ready")
+    assert found[:2] == ("False", "SubjectNotFound")
+    assert found[2].startswith("there is no Project alpha: create it")
+
+
+def test_learning_names_who_is_missing():
+    found = status(seed("eu-1"), seed("us-1", learned=False), learning=True)
+    assert condition(found, "Ready")[:2] == ("Unknown", "Learning")
+    assert "waiting for us-1" in condition(found, "Ready")[2]
+
+
+def test_warn_is_not_enforced():
+    assert condition(status(seed(), enforcement="warn"), "Ready")[:2] == ("True", "WarnOnly")
+
+
+@pytest.mark.parametrize(
+    ("about", "expected"),
+    [
+        ({"synced": False}, ("False", "SeedNotSynced")),
+        ({"synced": None}, ("Unknown", "SeedNotSynced")),
+        ({"fenced": True}, ("False", "AccountFenced")),
+        ({"reported": False}, ("False", "AccountFenced")),
+    ],
+)
+def test_seed_that_does_not_enforce_the_quota_now(about, expected):
+    assert condition(status(seed(**about)), "Enforced")[:2] == expected
+
+
+def test_full_quota_stays_ready():
+    found = status(seed(use={"cpu": "64"}))
+    assert condition(found, "NearLimit") == ("True", "Full", "cpu 64/64")
+    assert condition(found, "Ready")[0] == "True"
+
+
+def test_limit_of_zero_that_nobody_uses_is_not_near():
+    assert condition(status(seed(), limits={"cpu": "0"}), "NearLimit")[0] == "False"
+
+
+def test_exceeded_says_whether_the_limit_was_lowered_or_use_was_not_admitted():
+    before = status(seed(use={"cpu": "60"}))
+    lowered = status(seed(use={"cpu": "60"}), limits={"cpu": "32"}, before=before)
+    assert condition(lowered, "Exceeded")[:2] == ("True", "LimitLowered")
+    still = status(seed(use={"cpu": "50"}), limits={"cpu": "32"}, before=lowered)
+    assert condition(still, "Exceeded")[:2] == ("True", "LimitLowered")
+    assert condition(status(seed(use={"cpu": "70"}), before=before), "Exceeded")[:2] == ("True", "UsageNotAdmitted")
+
+
+def test_exceeded_promises_no_refusals_where_the_quota_only_warns():
+    use = seed(use={"cpu": "70"})
+    assert "nothing more is admitted" in condition(status(use), "Exceeded")[2]
+    assert "admitted with a warning" in condition(status(use, enforcement="warn"), "Exceeded")[2]
+
+
+def test_transition_time_is_kept_while_the_status_is():
+    before = status(seed())
+    same_status = quota_status(view(seed(use={"cpu": "1"})), before, LATER)
+    assert {each.last_transition_time for each in same_status.conditions} == {NOW}
+    full = quota_status(view(seed(use={"cpu": "64"})), before, LATER)
+    assert {each.type for each in full.conditions if each.last_transition_time == LATER} == {"NearLimit"}
+
+
+def test_lines_of_seeds_are_bounded_with_those_in_trouble_first_then_the_largest():
+    seeds = [seed(f"s{number:03}", {"cpu": str(number)}) for number in range(50)]
+    found = status(*seeds, seed("away", connected=False, silent=60.0), seed("gone", lost=True))
+    assert [line.name for line in found.seeds[:3]] == ["away", "s049", "s048"]
+    assert len(found.seeds) == MAX_SEEDS
+    assert found.seeds_omitted == 52 - MAX_SEEDS
+
+
+def test_lost_seed_counts_nowhere():
+    found = status(seed("eu-1", {"cpu": "4"}), seed("us-1", {"cpu": "8"}, lost=True))
+    assert found.global_usage == {"cpu": "4"}
+    assert found.summary.seeds == "1/1"
+
+
+def test_only_a_later_report_is_no_reason_to_write():
+    early, late = (status(seed(last_report_time=time)) for time in (NOW, LATER))
+    assert early != late
+    assert same(early, late)
+    assert not same(early, status(seed(use={"cpu": "1"})))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(3, "less than 1m"), (61, "1m"), (7 * 60 + 59, "7m"), (14 * 60, "10m"), (3600, "1h"), (49 * 3600, "2d")],
+)
+def test_age_is_coarser_the_longer_it_is(seconds, text):
+    assert age(seconds) == text
+
+
+def test_texts_list_known_resources_first_and_round_percent_down():
+    limits = amounts(storage="4Ti", cpu="3", **{"nvidia.com/gpu": "8", "memory": "256Gi"})
+    use = amounts(cpu="2", memory="64Gi")
+    assert usage_text(use, limits) == "cpu 2/3, memory 64Gi/256Gi, storage 0/4Ti, nvidia.com/gpu 0/8"
+    assert peak_text(use, limits) == "cpu 66%"
+    assert peak_text(amounts(cpu="1"), amounts(cpu="0")) == "cpu over 0"
+
+
+SERVING = Condition(type="WebhookServing", status="True", reason="CanaryDenied", observed_generation=7)
+
+
+def health(**known):
+    return SeedHealth(**{"generation": 1, "connected": True, "synced": True, "said": [SERVING], **known})
+
+
+def condition_of(view, kind):
+    return next(each for each in seed_conditions(view, [], NOW) if each.type == kind)
+
+
+@pytest.mark.parametrize(
+    ("known", "status", "reason"),
+    [
+        ({"said": [replace(SERVING, status="False", reason="WebhookMissing")]}, "False", "WebhookMissing"),
+        ({"said": [replace(SERVING, status="Unknown", reason="NotProven")]}, "Unknown", "NotProven"),
+        ({"said": []}, "Unknown", "NotReported"),
+        ({"silent": 89.0}, "True", "CanaryDenied"),
+        ({"silent": 90.0}, "Unknown", "AgentSilent"),
+        ({"connected": False, "reason": "Unreachable", "silent": 90.0}, "Unknown", "NotConnected"),
+    ],
+)
+def test_what_the_agent_says_of_its_webhook_holds_while_it_is_heard_of(known, status, reason):
+    found = condition_of(health(**known), "WebhookServing")
+    assert (found.status, found.reason, found.observed_generation) == (status, reason, 1)
+    ready = condition_of(health(**known), "Ready")
+    if known.get("connected", True):
+        assert ready.status == status, "a seed is ready only where it is proven that it is asked"
+    else:
+        assert (ready.status, ready.reason) == ("False", "Unreachable")
+
+
+def test_a_seed_of_a_version_too_far_away_is_connected_and_not_ready():
+    near = health(own_version="0.3.1", version="0.2.9")
+    assert condition_of(near, "Connected").reason == "Connected"
+    far = health(own_version="0.3.1", version="0.1.9")
+    connected, ready = condition_of(far, "Connected"), condition_of(far, "Ready")
+    assert (connected.status, connected.reason) == ("True", "VersionSkew")
+    assert (ready.status, ready.reason) == ("False", "VersionSkew")
+    assert "0.1.9" in connected.message
+    assert "0.3.1" in connected.message
+    away = health(own_version="0.3.1", version="0.1.9", connected=False, reason="Unreachable")
+    assert condition_of(away, "Connected").reason == "Unreachable"
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "far"),
+    [
+        ("0.1.0", "0.1.7", False),
+        ("0.2.0", "0.3.0rc1", False),
+        ("0.10.0", "0.9.0", False),
+        ("0.1.0", "0.3.0", True),
+        ("0.10.0", "0.1.0", True),
+        ("1.2.0", "2.2.0", True),
+        ("v1.2.0", "1.3.0", False),
+        ("unknown", "0.3.0", False),
+        ("0.3.0", "", False),
+    ],
+)
+def test_one_minor_version_may_be_between_master_and_seed(own, other, far):
+    assert skewed(own, other) is far
+    assert skewed(other, own) is far
+
+
+def test_conditions_of_a_seed():
+    def found(health, before=()):
+        return {each.type: (each.status, each.reason) for each in seed_conditions(health, list(before), NOW)}
+
+    assert found(SeedHealth(generation=1, connected=True, synced=True, said=[SERVING])) == {
+        "Ready": ("True", "Ready"),
+        "Connected": ("True", "Connected"),
+        "Synced": ("True", "AllCopies"),
+        "AccountsOpen": ("True", "AllOpen"),
+        "WebhookServing": ("True", "CanaryDenied"),
+    }
+    away = found(SeedHealth(generation=1, connected=False, reason="Unreachable", message="refused"))
+    assert away["Ready"] == ("False", "Unreachable")
+    assert away["Synced"][0] == away["AccountsOpen"][0] == away["WebhookServing"][0] == "Unknown"
+    behind = SeedHealth(generation=1, connected=True, synced=False, outstanding=2, failing=["no such field"])
+    assert found(behind)["Ready"] == ("False", "CopiesOutstanding")
+    fenced = SeedHealth(generation=1, connected=True, synced=True, fenced=["alpha"])
+    assert found(fenced)["AccountsOpen"] == ("False", "Fenced")
+
+
+def test_transitions_start_now_for_a_condition_that_is_new():
+    made = transition([], [Condition(type="Ready", status="True")], NOW)
+    assert made[0].last_transition_time == NOW
+
+
+def test_a_quota_that_limits_what_nothing_can_be_granted_of_says_what_to_do():
+    found = status(seed(use={"cpu": "2"}), beyond_counters=["example.com/new"])
+    state, reason, message = condition(found, "Ready")
+    assert (state, reason) == ("False", "TooManyResources")
+    assert "example.com/new" in message
+    assert "a new quota of the same subject" in message
+
+
+def test_surge_that_is_used_and_was_withdrawn_is_not_named():
+    """Its names would add up without end."""
+    use = {f"surge.example.com/{number}": "1" for number in range(100)} | {"surge.cpu": "2"}
+    assert status(seed(use=use), surge=amounts(cpu="4")).surge.used == {"cpu": "2"}

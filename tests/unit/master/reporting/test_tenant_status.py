@@ -1,0 +1,72 @@
+"""The status of projects: when it is written."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from common.kube.client.meta import ObjectMeta
+from common.runtime.burst import Rush
+from master.cache.objects import Named
+from master.reporting import tenant_status
+from master.reporting.tenant_status import SETTLE, Tenants
+
+KEY = ("projects", "alpha")
+
+
+class Master:
+    """A project on its way to one seed, and what is written about it."""
+
+    def __init__(self) -> None:
+        self.written: list[dict[str, Any]] = []
+        self.synced = False
+        self.project = Named(metadata=ObjectMeta(name="alpha", uid="1", generation=1))
+        link = SimpleNamespace(
+            name="seed-1", connected=True, sync=SimpleNamespace(in_sync=lambda _plural, _name: self.synced)
+        )
+        caches: Any = SimpleNamespace(
+            projects=SimpleNamespace(store=SimpleNamespace(get=lambda _name: self.project)),
+            organizations=SimpleNamespace(store={}),
+            quotas=SimpleNamespace(store=SimpleNamespace(by_index=lambda _index, _key: [])),
+        )
+        seeds: Any = SimpleNamespace(present=lambda: [link], rush=Rush())
+        cluster: Any = SimpleNamespace(apply=self._apply)
+        self.tenants = Tenants(cluster, caches, seeds)
+
+    async def _apply(self, _resource: object, body: dict[str, Any], _manager: str, _subresource: str) -> None:
+        self.written.append(body["status"])
+        status = msgspec.json.decode(msgspec.json.encode(body["status"]))
+        self.project = msgspec.structs.replace(self.project, status=status)
+
+    async def look(self) -> float | None:
+        return await self.tenants._show(KEY)
+
+
+async def test_what_is_said_already_is_not_written_again() -> None:
+    master = Master()
+    master.synced = True
+    assert await master.look() is None
+    assert await master.look() is None
+    assert [status["conditions"][0].status for status in master.written] == ["True"]
+    master.synced = False
+    await master.look()
+    assert [status["conditions"][0].status for status in master.written] == ["True", "False"]
+
+
+async def test_a_new_project_is_told_of_once_it_is_on_all_seeds() -> None:
+    master = Master()
+    assert await master.look() == SETTLE
+    assert master.written == []
+    master.synced = True
+    await master.look()
+    assert [status["conditions"][0].reason for status in master.written] == ["AllSeeds"]
+
+
+async def test_a_new_project_that_does_not_arrive_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    master = Master()
+    monkeypatch.setattr(tenant_status, "ARRIVING", 0.0)
+    assert await master.look() is None
+    assert [status["conditions"][0].reason for status in master.written] == ["SeedNotSynced"]

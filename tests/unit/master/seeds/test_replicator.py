@@ -1,0 +1,344 @@
+"""In which order copies on a seed come and go. The test plays its API server, and what the master has seen of it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from common.api.types import (
+    GENERATION_ANNOTATION,
+    MANAGED_BY_LABEL,
+    MASTER_MANAGER,
+    RELEASED_ANNOTATION,
+    UID_LABEL,
+    ResourceQuotaStatus,
+)
+from common.api.types import Seed as MasterSeed
+from common.kube.client.api_client import Cluster
+from common.kube.client.errors import Conflict, NotFound
+from common.kube.client.meta import Object, ObjectMeta
+from common.kube.client.resource import Resource
+from common.kube.controller.reflector import Store
+from common.runtime.burst import PAUSE, Rush
+from master.cache.informers import BY_SUBJECT, Caches, subject_of
+from master.cache.objects import MASTER_QUOTAS, MasterQuota, Named, QuotaCopy
+from master.seeds.replicator import SUCCEEDED, CopySync, SeedCaches
+
+QUOTA = "resourcequotas"
+LABELS = {UID_LABEL: "same-uid", MANAGED_BY_LABEL: MASTER_MANAGER}
+Written = tuple[str, str, bool]  # what was done, to which quota, and whether that says that the master lets it go
+
+
+def stores() -> SimpleNamespace:
+    by_subject: Any = {BY_SUBJECT: lambda quota: ["/".join(subject_of(quota))]}
+    names = ("projects", "organizations", "settings")
+    found = {name: SimpleNamespace(store=Store[Named]({})) for name in names}
+    found |= {name: SimpleNamespace(store=Store[Any]({})) for name in ("seed", "seeds")}
+    return SimpleNamespace(**found, quotas=SimpleNamespace(store=Store[MasterQuota](by_subject)))
+
+
+class Seed:
+    """`there` is what the master has seen of the seed, `done` what it did there.
+
+    `truth` is what the master's API server has where its cache is behind: an object, or None for one that is gone.
+    """
+
+    def __init__(self) -> None:
+        self.truth: dict[tuple[str, str], Object | None] = {}
+        self.master: Any = Caches(cast(Cluster, SimpleNamespace(name="master", get=self._get)), "seedquota")
+        self.there = stores()
+        self.done: list[Written] = []
+        self.bodies: list[dict[str, Any]] = []
+        self.rush = False
+        cluster = SimpleNamespace(create=self._create, replace=self._replace, delete=self._delete)
+        self.master.gets_default = lambda kind, name: False
+        self.sync = CopySync(
+            "eu-1",
+            self.master,
+            cast(Cluster, cluster),
+            cast(SeedCaches, self.there),
+            Rush(lambda: self.rush),
+            on_settled=lambda _plural, _name: None,
+        )
+
+    async def look(self, name: str) -> float | None:
+        return await self.sync._reconcile((QUOTA, name))
+
+    async def is_behind(self, key: tuple[str, str]) -> None:
+        """The master's cache is found to be behind: it is listed anew, and nothing is written."""
+        with pytest.raises(Conflict, match="is behind"):
+            await self.sync._reconcile(key)
+        assert self.done == []
+        assert self.master._all[key[0]]._relist_asked
+
+    async def _get(self, resource: Resource[Any], name: str) -> Object:
+        cached = self.master._all[resource.plural].store.get(name)
+        found = self.truth.get((resource.plural, name), cached)
+        if found is None:
+            raise NotFound(404, "NotFound", name)
+        return found
+
+    async def _create(self, _resource: object, body: dict[str, Any]) -> None:
+        self.bodies.append(body)
+        self.done.append(("create", body["metadata"]["name"], False))
+
+    async def _replace(self, _resource: object, body: Object | dict[str, Any]) -> None:
+        given = msgspec.to_builtins(body)
+        self.bodies.append(given)
+        metadata = given["metadata"]
+        self.done.append(("replace", metadata["name"], RELEASED_ANNOTATION in metadata.get("annotations", {})))
+
+    async def _delete(self, _resource: object, name: str, uid: str) -> None:
+        self.done.append(("delete", name, False))
+
+
+def quota(name: str, uid: str = "", project: str = "alpha") -> MasterQuota:
+    body = {
+        "metadata": {"name": name, "uid": uid or f"{name}-uid"},
+        "spec": {"subject": {"kind": "project", "name": project}},
+    }
+    return msgspec.convert(body, MASTER_QUOTAS.type)
+
+
+def copy(of: MasterQuota) -> QuotaCopy:
+    metadata = ObjectMeta(name=of.metadata.name, uid="copy", labels={UID_LABEL: of.metadata.uid})
+    return QuotaCopy(metadata=metadata, spec=of.spec)
+
+
+def seen(where: Any, found: MasterQuota | QuotaCopy) -> None:
+    where.quotas.store._set(found.metadata.name, found)
+
+
+GOES: list[Written] = [("replace", "old", True), ("delete", "old", False)]
+
+
+async def test_a_copy_stays_until_another_quota_of_its_subject_is_seen_on_the_seed() -> None:
+    seed = Seed()
+    seen(seed.there, copy(quota("old")))
+    seen(seed.master, quota("new"))
+    assert await seed.look("old") == SUCCEEDED
+    assert await seed.look("new") is None
+    assert await seed.look("old") == SUCCEEDED
+    assert seed.done == [("create", "new", False)]
+    seen(seed.there, copy(quota("new")))
+    assert await seed.look("old") is None
+    assert seed.done[1:] == GOES
+
+
+async def test_the_one_that_waits_is_looked_at_when_the_other_has_come() -> None:
+    seed = Seed()
+    seen(seed.there, copy(quota("old")))
+    seen(seed.there, copy(quota("new")))
+    seen(seed.master, quota("new"))
+    await seed.look("new")
+    assert await seed.sync._quotas.queue.get() == (QUOTA, "old")
+
+
+async def test_a_copy_stays_while_a_default_quota_is_to_come() -> None:
+    seed = Seed()
+    seen(seed.there, copy(quota("old")))
+    seed.master.gets_default = lambda kind, name: (kind, name) == ("project", "alpha")
+    assert await seed.look("old") == SUCCEEDED
+    assert seed.done == []
+
+
+async def test_a_copy_that_nothing_follows_goes_at_once() -> None:
+    seed = Seed()
+    seen(seed.there, copy(quota("old")))
+    seen(seed.master, quota("of-another", project="beta"))
+    assert await seed.look("old") is None
+    assert seed.done == GOES
+
+
+async def test_a_former_one_of_the_same_name_does_not_count_as_the_one_to_come() -> None:
+    seed = Seed()
+    seen(seed.there, copy(quota("old")))
+    seen(seed.there, copy(quota("new", uid="former")))
+    seen(seed.master, quota("new"))
+    assert await seed.look("old") == SUCCEEDED
+
+
+async def test_a_quota_made_again_under_its_name_is_not_let_go_in_between() -> None:
+    """Without the annotation the seed goes on to enforce what it had until the new copy comes."""
+    seed = Seed()
+    seen(seed.there, copy(quota("same", uid="former")))
+    seen(seed.master, quota("same"))
+    await seed.look("same")
+    assert seed.done == [("delete", "same", False), ("create", "same", False)]
+
+
+async def test_quotas_for_namespaces_do_not_wait_for_each_other() -> None:
+    seed = Seed()
+    picked = {"subject": {"kind": "namespaces", "selector": {"matchLabels": {"a": "b"}}}}
+    seen(seed.there, msgspec.structs.replace(copy(quota("old")), spec=picked))
+    seen(seed.master, msgspec.structs.replace(quota("other"), spec=picked))
+    assert await seed.look("old") is None
+    assert seed.done == GOES
+
+
+async def test_in_a_rush_quotas_come_before_projects() -> None:
+    seed = Seed()
+    seen(seed.master, quota("project-alpha"))
+    alpha = Named(metadata=ObjectMeta(name="alpha", uid="1"))
+    seed.master.projects.store._set("alpha", alpha)
+    seed.rush = True
+    assert await seed.sync._reconcile(("projects", "alpha")) == PAUSE
+    await seed.look("project-alpha")
+    assert [name for _, name, _ in seed.done] == ["project-alpha"]
+    seed.rush = False
+    assert await seed.sync._reconcile(("projects", "alpha")) is None
+    assert [name for _, name, _ in seed.done] == ["project-alpha", "alpha"]
+
+
+async def test_an_edit_reaches_a_copy_without_its_status_and_without_owners_of_its_fields() -> None:
+    """Both are compared at every write. What else the copy's metadata has, it keeps."""
+    seed = Seed()
+    lowered = edited("2", 0)
+    there = msgspec.structs.replace(copy(quota("same")), status=ResourceQuotaStatus(hard={"cpu": "1"}))
+    metadata = msgspec.structs.replace(there.metadata, resource_version="7", annotations={"theirs": "kept"})
+    seen(seed.there, msgspec.structs.replace(there, metadata=metadata))
+    seen(seed.master, lowered)
+    assert await seed.look("same") is None
+    assert seed.bodies == [
+        {
+            "metadata": {
+                **msgspec.to_builtins(metadata),
+                "labels": LABELS,
+                "annotations": {"theirs": "kept", GENERATION_ANNOTATION: "0"},
+                "managedFields": [{}],
+            },
+            "spec": lowered.spec,
+        }
+    ]
+
+
+@pytest.mark.parametrize("plural", ["projects", "organizations", "settings"])
+async def test_a_copy_stays_where_only_the_cache_lacks_its_object(plural: str) -> None:
+    seed = Seed()
+    of = Named(metadata=ObjectMeta(name="same", uid="same-uid", generation=1))
+    there = Named(metadata=ObjectMeta(name="same", uid="copy", labels=LABELS))
+    getattr(seed.there, plural).store._set("same", there)
+    key = ("quotasettings" if plural == "settings" else plural, "same")
+    seed.truth[key] = of
+    await seed.is_behind(key)
+    seed.truth.clear()
+    assert await seed.sync._reconcile(key) is None
+    assert seed.done == [("delete", "same", False)]
+
+
+async def test_a_quota_that_only_the_cache_lacks_is_not_let_go() -> None:
+    seed = Seed()
+    seen(seed.there, copy(quota("old")))
+    seed.truth[QUOTA, "old"] = quota("old")
+    await seed.is_behind((QUOTA, "old"))
+    seed.truth[QUOTA, "old"] = quota("old", uid="made again")
+    await seed.is_behind((QUOTA, "old"))
+
+
+async def test_a_copy_of_the_quota_that_is_there_does_not_give_way_to_a_former_one() -> None:
+    seed = Seed()
+    seen(seed.there, copy(quota("same")))
+    seen(seed.master, quota("same", uid="former"))
+    for truth in (quota("same"), None):
+        seed.truth[QUOTA, "same"] = truth
+        await seed.is_behind((QUOTA, "same"))
+
+
+def edited(cpu: str, generation: int) -> MasterQuota:
+    before = quota("same")
+    metadata = msgspec.structs.replace(before.metadata, generation=generation)
+    return msgspec.structs.replace(before, metadata=metadata, spec={**before.spec, "quota": {"cpu": cpu}})
+
+
+def copied(of: MasterQuota) -> QuotaCopy:
+    annotations = {GENERATION_ANNOTATION: str(of.metadata.generation)}
+    metadata = ObjectMeta(name=of.metadata.name, uid="copy", labels=LABELS, annotations=annotations)
+    return QuotaCopy(metadata=metadata, spec=of.spec)
+
+
+async def test_a_limit_that_was_lowered_is_not_raised_again_by_a_cache_that_is_behind() -> None:
+    seed = Seed()
+    seen(seed.there, copied(edited("8", 2)))
+    seen(seed.master, edited("64", 1))
+    seed.truth[QUOTA, "same"] = edited("8", 2)
+    await seed.is_behind((QUOTA, "same"))
+    seen(seed.master, edited("8", 2))
+    assert await seed.look("same") is None
+    assert seed.done == []
+
+
+async def test_a_master_restored_from_a_backup_gives_its_older_limit_to_seeds() -> None:
+    seed = Seed()
+    seen(seed.there, copied(edited("8", 2)))
+    seen(seed.master, edited("64", 1))
+    assert await seed.look("same") is None
+    (body,) = seed.bodies
+    assert body["spec"]["quota"] == {"cpu": "64"}
+    assert body["metadata"]["annotations"] == {GENERATION_ANNOTATION: "1"}
+
+
+async def test_a_copy_says_of_which_generation_it_is_also_where_an_edit_was_undone() -> None:
+    seed = Seed()
+    seen(seed.master, edited("64", 1))
+    await seed.look("same")
+    seen(seed.there, copied(edited("64", 1)))
+    assert await seed.look("same") is None
+    seen(seed.master, edited("64", 3))
+    await seed.look("same")
+    assert [body["metadata"]["annotations"][GENERATION_ANNOTATION] for body in seed.bodies] == ["1", "3"]
+
+
+async def test_a_cache_that_is_behind_is_not_listed_for_each_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    seed = Seed()
+    lists: list[str] = []
+    monkeypatch.setattr(seed.master.quotas, "relist", lambda: lists.append(QUOTA))
+    for name in ("a", "b"):
+        seen(seed.there, copy(quota(name)))
+        seed.truth[QUOTA, name] = quota(name)
+        with pytest.raises(Conflict, match="is behind"):
+            await seed.look(name)
+    assert lists == [QUOTA]
+
+
+SEED = ("seeds", "eu-1")
+
+
+def of_master(state: str = "Active") -> MasterSeed:
+    body = {
+        "metadata": {"name": "eu-1", "uid": "seed-uid"},
+        "spec": {"kubeconfigSecretRef": {"name": "secret-name"}, "state": state},
+    }
+    return msgspec.convert(body, MasterSeed)
+
+
+async def test_a_seed_gets_a_copy_of_its_seed_that_names_no_secret() -> None:
+    seed = Seed()
+    seed.master.seeds.store._set("eu-1", of_master())
+    seed.master.seeds.store._set("us-1", of_master())
+    assert {key for key in seed.sync._keys() if key[0] == "seeds"} == {SEED}
+    assert await seed.sync._reconcile(SEED) is None
+    (body,) = seed.bodies
+    assert body["spec"] == {"copyOf": "seed-uid", "state": "Active"}
+    assert body["metadata"]["labels"][UID_LABEL] == "seed-uid"
+
+    copied = Named(metadata=ObjectMeta(uid="copy", **body["metadata"]), spec=body["spec"], status={"version": "0.1.0"})
+    seed.there.seed.store._set("eu-1", copied)
+    assert await seed.sync._reconcile(SEED) is None
+    assert [what for what, _, _ in seed.done] == ["create"]
+    seed.master.seeds.store._set("eu-1", of_master("Draining"))
+    assert await seed.sync._reconcile(SEED) is None
+    assert [what for what, _, _ in seed.done] == ["create", "replace"]
+
+
+async def test_the_seeds_of_a_seed_that_is_a_master_too_stay_as_they_are() -> None:
+    seed = Seed()
+    seed.master.seeds.store._set("eu-1", of_master())
+    theirs = Named(metadata=ObjectMeta(name="eu-1", uid="theirs"), spec={"kubeconfigSecretRef": {"name": "other"}})
+    seed.there.seed.store._set("eu-1", theirs)
+    with pytest.raises(Conflict, match="is a master, too"):
+        await seed.sync._reconcile(SEED)
+    assert seed.done == []
+    assert "is a master, too" in seed.sync.failing[SEED]

@@ -1,0 +1,160 @@
+"""What the leader does next to an account, fact by fact."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from common.quota import account as accounts
+from common.quota.account import Account, Grant, StaleEpochError
+from seed.accounts import plan
+from seed.accounts.plan import Claim, Fence, Obey, Open, Progress, Rebuild, Relist, Rest, SourceFacts, Step, Wait
+
+TERM = 7
+WINDOW = 60.0
+MINE = Progress(claimed=TERM, life="a")
+LISTED = SourceFacts("ns/a", countable=True, unreachable=False)
+LISTING = SourceFacts("ns/b", countable=False, unreachable=False)
+AWAY = SourceFacts("ns/c", countable=False, unreachable=True)
+
+
+def account(**facts: object) -> Account:
+    opened = Account(incarnation="a", master="m", epoch=TERM, sequence=40, granted={"cpu": 8}, returned={"cpu": 1})
+    return msgspec.structs.replace(opened, **facts)
+
+
+def grant(**facts: object) -> Grant:
+    said = Grant(incarnation="m", account="a", granted={"cpu": 8}, returned={"cpu": 1})
+    return msgspec.structs.replace(said, **facts)
+
+
+def step(
+    present: Account, said: Grant, progress: Progress = MINE, *sources: SourceFacts, now: float = 1000.0
+) -> tuple[Step, Progress]:
+    return plan.next_step(present, said, progress, sources, term=TERM, window=WINDOW, now=now)
+
+
+def in_doubt(**facts: object) -> Account:
+    return msgspec.structs.replace(
+        plan.claimed(account(epoch=TERM - 1), TERM, since=TERM, cold=True, nonce="n"), sequence=41, **facts
+    )
+
+
+ANSWERED = grant(nonce="n", seen=40)
+
+
+def test_an_account_in_order_is_left_alone():
+    assert step(account(), grant()) == (Rest(), MINE)
+    assert step(account(), Grant(incarnation="")) == (Rest(), MINE)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "progress"),
+    [
+        (TERM - 1, MINE),
+        (TERM, Progress()),
+        (TERM, Progress(claimed=3, life="a")),
+        (TERM, Progress(claimed=TERM, life="before")),  # another may have counted in this life before our claim arrived
+    ],
+)
+def test_another_leaders_account_is_claimed_before_anything_else(epoch: int, progress: Progress):
+    recalled = grant(recall={"cpu": 5})
+    assert step(account(epoch=epoch), recalled, progress) == (Claim(), MINE)
+
+
+def test_a_continuous_term_claims_without_a_fence_and_a_cold_one_with_it():
+    warm = plan.claimed(account(epoch=3), TERM, since=3, cold=False, nonce="n")
+    assert warm.epoch == TERM and not warm.fenced
+    cold = plan.claimed(account(epoch=3), TERM, since=TERM, cold=True, nonce="n")
+    assert (cold.epoch, cold.nonce, cold.fenced_at, cold.in_doubt) == (TERM, "n", 40, True)
+    with pytest.raises(StaleEpochError):
+        plan.claimed(account(epoch=TERM + 1), TERM, since=TERM, cold=True, nonce="n")
+
+
+def test_what_a_cold_leader_had_not_claimed_when_he_ended_is_fenced_by_his_successor():
+    found = plan.claimed(account(epoch=TERM - 2), TERM, since=TERM - 1, cold=False, nonce="n")
+    assert (found.epoch, found.nonce, found.in_doubt) == (TERM, "n", True)
+    assert not plan.claimed(account(epoch=TERM - 1), TERM, since=TERM - 1, cold=False, nonce="n").fenced
+
+
+def test_another_life_of_the_masters_ledger_fences():
+    assert step(account(), grant(incarnation="other")) == (Fence(), MINE)
+    assert not plan.fenced(account(), grant(), "n").fenced
+
+
+def test_a_ledger_behind_what_the_master_saw_is_rebuilt():
+    assert step(account(), grant(returned={"cpu": 2}))[0] == Rebuild()
+    assert step(in_doubt(), grant(nonce="n", seen=41))[0] == Rebuild()
+
+
+def test_a_ledger_that_the_master_watched_without_a_break_is_whole():
+    assert step(in_doubt(), grant(nonce="n", seen=40, unbroken=True), MINE, LISTED, AWAY)[0] == Open(("ns/a",))
+
+
+def test_after_a_break_in_the_watch_nothing_may_be_on_its_way_any_more_before_the_account_opens():
+    """What was admitted in the moments before the break may have gone with a backup."""
+    said = grant(nonce="n", seen=40)
+    first, progress = step(in_doubt(), said, MINE, LISTED, AWAY, now=1000.0)
+    assert first == Wait(WINDOW)
+    relist, progress = step(in_doubt(), said, progress, LISTED, AWAY, now=1060.0)
+    assert relist == Relist()
+    assert step(in_doubt(), said, progress, LISTING, AWAY, now=1061.0)[0] == Wait(plan.WAIT_FOR_SOURCES)
+    assert step(in_doubt(), said, progress, LISTED, AWAY, now=1062.0)[0] == Open(("ns/a",)), (
+        "the last count of one that is away"
+    )
+
+
+def test_an_open_account_to_whose_later_life_the_master_speaks_is_in_doubt():
+    later = grant(account="later")
+    assert step(account(), later) == (Fence(), MINE)
+    found = plan.fenced(account(), later, "n")
+    assert found.fenced and found.in_doubt
+    assert step(account(), grant(account="")) == (Rest(), MINE)
+    assert not plan.fenced(account(), grant(incarnation="other"), "n").in_doubt
+
+
+def test_a_recall_is_obeyed():
+    assert step(account(), grant(recall={"cpu": 3})) == (Obey(), MINE)
+
+
+def test_a_fence_without_its_answer_waits_for_it():
+    assert step(in_doubt(), grant(nonce="older")) == (Rest(), MINE)
+
+
+def test_an_account_opens_once_every_source_that_can_be_reached_is_listed():
+    fenced = accounts.fence(account(), "n")
+    assert step(fenced, ANSWERED, MINE, LISTED, LISTING)[0] == Wait(plan.WAIT_FOR_SOURCES)
+    assert step(fenced, ANSWERED, MINE, LISTED, AWAY)[0] == Open(("ns/a",))
+
+
+@pytest.mark.parametrize(
+    ("present", "said"),
+    [
+        (account(nonce="n", granted={}, returned={}), grant(nonce="n")),  # the ledger is gone
+        (in_doubt(), grant(nonce="n", seen=0)),  # nobody remembers what it was
+    ],
+)
+def test_a_lost_ledger_waits_for_the_window_then_a_fresh_list_of_every_source(present: Account, said: Grant):
+    first, progress = step(present, said, MINE, LISTED, now=1000.0)
+    assert first == Wait(WINDOW)
+    assert step(present, said, progress, LISTED, now=1020.0)[0] == Wait(40.0)
+    relist, progress = step(present, said, progress, LISTED, now=1060.0)
+    assert relist == Relist()
+    assert step(present, said, progress, LISTED, AWAY, now=1061.0)[0] == Wait(plan.WAIT_FOR_SOURCES)
+    opened, progress = step(present, said, progress, LISTED, now=1062.0)
+    assert opened == Open(("ns/a",)) and progress == MINE
+
+
+def test_where_nothing_was_handed_out_nothing_can_be_lost():
+    present = account(nonce="n", granted={}, returned={})
+    assert step(present, Grant(incarnation="m", account="a", nonce="n"), MINE, LISTED)[0] == Open(("ns/a",))
+
+
+def test_a_doubt_ends_when_the_account_opens():
+    opened = accounts.reopen(in_doubt(), TERM, ANSWERED)
+    assert not opened.in_doubt and not opened.fenced
+    assert not accounts.fence(opened, "n2").in_doubt
+
+
+def test_a_doubt_outlives_another_fence():
+    assert accounts.fence(in_doubt(), "n2").in_doubt

@@ -1,0 +1,76 @@
+"""When the master must hear of an account."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.api.types import WireReport, report_from_wire, report_to_wire
+from common.quota.account import Ask
+from common.quota.escrow import Report
+from seed.accounts.controller import QUIET_INTERVAL, USE_INTERVAL, Published, Sources, publish_in
+
+SAID = Report(incarnation="life", sequence=7, master="m", granted={"cpu": 8}, used={"cpu": 4})
+BEFORE = Published("copy", SAID, Sources(), at=0.0)
+
+
+def changed(**facts: object) -> Report:
+    return msgspec.structs.replace(SAID, sequence=8, **facts)
+
+
+def after(said: Report = SAID, shown: Report | None = SAID, before: Published | None = BEFORE) -> float | None:
+    return publish_in(before, said, Sources(), shown, now=0.0)
+
+
+def test_what_was_published_and_is_shown_is_not_published_again() -> None:
+    assert after() is None
+    assert after(changed()) is None  # a write that changed nothing that the master wants to know
+    assert after(shown=None) is None
+
+
+@pytest.mark.parametrize("news", [{"nonce": "n"}, {"returned": {"cpu": 1}}, {"master": "other"}])
+def test_what_somebody_waits_for_goes_at_once(news: dict[str, object]) -> None:
+    assert after(changed(**news)) == 0.0
+
+
+def test_use_goes_soon_and_what_moves_no_total_later() -> None:
+    assert after(changed(used={"cpu": 5})) == USE_INTERVAL
+    assert after(changed(used={"cpu": 3}, reserved={"cpu": 1})) == QUIET_INTERVAL
+
+
+def test_what_may_not_have_arrived_is_said_again() -> None:
+    assert after(before=Published("copy", None, Sources(), at=0.0)) == USE_INTERVAL
+
+
+def test_an_earlier_report_that_took_the_place_of_the_last_is_overwritten_once_the_watch_has_had_its_time() -> None:
+    earlier = msgspec.structs.replace(SAID, sequence=6, nonce="before")
+    assert after(shown=earlier) == QUIET_INTERVAL
+    assert publish_in(BEFORE, SAID, Sources(), earlier, now=QUIET_INTERVAL) == 0.0
+
+
+@pytest.mark.parametrize("other", [{"nonce": "before"}, {"used": {"cpu": 9}}])
+def test_one_of_before_a_restore_is_overwritten_although_it_has_the_same_number(other: dict[str, object]) -> None:
+    assert after(shown=msgspec.structs.replace(SAID, **other)) == QUIET_INTERVAL
+
+
+amounts = st.dictionaries(st.sampled_from(["cpu", "memory", "surge.cpu"]), st.integers(-(10**24), 10**24))
+asks = st.builds(Ask, number=st.integers(0, 10**6), first=amounts, wanted=amounts)
+
+
+@given(
+    st.builds(
+        Report,
+        incarnation=st.just("life"),
+        sequence=st.integers(0, 10**9),
+        granted=amounts,
+        returned=amounts,
+        used=amounts,
+        reserved=amounts,
+        ask=asks,
+    )
+)
+def test_what_the_copy_shows_is_what_was_published(said: Report) -> None:
+    wire = msgspec.json.decode(msgspec.json.encode(report_to_wire(said)), type=WireReport)
+    assert after(said, report_from_wire(wire), Published("copy", said, Sources(), at=0.0)) is None

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from common.quota.account import Account, Reservation
+from seed.accounts import reservation_gc
+from seed.accounts.reservation_gc import Entry, Finding
+
+KEY = ("ns/a", "u")
+
+
+def reservation(**facts: object) -> Reservation:
+    return msgspec.structs.replace(Reservation(source="ns/a", object="ns/m", amount={"cpu": 1}), **facts)
+
+
+def test_a_reservation_is_overdue_only_after_the_window_since_it_was_seen_as_it_is():
+    first = Account(incarnation="a", reservations={KEY: reservation()})
+    known = reservation_gc.watched(first, {}, now=10.0)
+    assert reservation_gc.overdue(known, 5.0, now=15.0) == []
+    assert reservation_gc.overdue(known, 5.0, now=15.1) == [(KEY, reservation())]
+    claimed_again = Account(incarnation="a", reservations={KEY: reservation(claims=2)})
+    known = reservation_gc.watched(claimed_again, known, now=15.1)
+    assert reservation_gc.overdue(known, 5.0, now=20.0) == []
+    assert reservation_gc.watched(Account(incarnation="a"), known, now=21.0) == {}
+
+
+def entry(name: str, source: str = "ns/a") -> Entry:
+    return (source, name), reservation(source=source, object=f"ns/{name}")
+
+
+def test_those_go_first_that_were_looked_at_longest_ago() -> None:
+    due = [entry("a"), entry("b"), entry("c"), entry("d")]
+    looked = {("ns/a", "a"): 2.0, ("ns/a", "b"): 1.0}
+    assert [uid for (_, uid), _ in reservation_gc.in_turn(due, looked)] == ["c", "d", "b", "a"]
+
+
+def test_a_source_with_many_keeps_no_other_waiting() -> None:
+    due = [*(entry(f"m{number}") for number in range(4)), entry("x", "ns/b"), entry("y", "ns/b")]
+    assert [uid for (_, uid), _ in reservation_gc.in_turn(due, {})] == ["m0", "x", "m1", "y", "m2", "m3"]
+    looked = dict.fromkeys((("ns/a", f"m{number}") for number in range(4)), 1.0)
+    assert next(uid for (_, uid), _ in reservation_gc.in_turn(due, looked)) == "x"
+
+
+def test_creations_that_should_have_come_are_unseen_until_they_are_overdue() -> None:
+    waiting = dict(
+        [
+            entry("old"),
+            entry("young"),
+            entry("overdue"),
+            (("ns/a", "update"), reservation(generation=2)),
+            entry("x", "ns/b"),
+        ]
+    )
+    account = Account(incarnation="a", reservations=waiting)
+    at = {"old": 20.0, "young": 29.0, "overdue": 5.0, "update": 20.0, "x": 24.0}
+    known = {key: (kept, at[key[1]]) for key, kept in waiting.items()}
+    found = reservation_gc.unseen(account, known, window=24.0, now=30.0)
+    assert {source: [uid for uid, _ in creations] for source, creations in found.items()} == {
+        "ns/a": ["old"],
+        "ns/b": ["x"],
+    }
+    held = msgspec.structs.replace(account, held_back=("ns/a",))
+    found = reservation_gc.unseen(held, known, window=24.0, now=30.0)
+    assert [uid for uid, _ in found["ns/a"]] == ["old", "young"], "it came before that, though this leader came after"
+
+
+@pytest.mark.parametrize(
+    ("generation", "countable", "counted", "finding"),
+    [
+        (None, True, True, Finding.NEVER_CAME),
+        (None, False, False, Finding.NEVER_CAME),
+        (3, True, True, Finding.THERE),
+        (4, False, True, Finding.THERE),
+        (2, True, True, Finding.NEVER_CHANGED),
+        (2, True, False, Finding.STILL_UNCLEAR),
+        (2, False, True, Finding.THERE),
+    ],
+)
+def test_what_a_consistent_read_says_of_an_update(
+    generation: int | None, countable: bool, counted: bool, finding: Finding
+):
+    update = reservation(generation=3)
+    assert reservation_gc.conclude(update, generation, countable=countable, counted=counted) is finding

@@ -1,0 +1,511 @@
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from common.api.types import SETTINGS, QuotaSettings, WireIdle
+from common.kube.client.errors import ApiError, Forbidden, Unavailable
+from common.quota import account as accounts
+from common.quota.account import Ask, Reservation
+from seed.accounts import capacity
+from seed.admission.admitter import Replaceable, Request, Verdict
+from seed.ledger.memory import MemoryStore
+from seed.ledger.store import Key, StoreUnavailableError
+from tests.unit.fake_api_server import eventually, within
+from tests.unit.seed_world import PROJECT, SeedWorld, amounts, nanos, seed_world
+
+SILENT = 3.0  # seconds for one whom the master does not answer; enough to be heard by the ledger
+
+
+def request(
+    uid: str = "u", need: str = "cpu=8", *, seconds: float = 30.0, dry_run: bool = False, generation: int = 0
+) -> Request:
+    kept = Reservation(source="alpha/c1", object=f"ns/{uid}", amount=nanos(need), generation=generation)
+    return Request(
+        uid=uid,
+        project=PROJECT,
+        need=nanos(need),
+        reservation=kept,
+        dry_run=dry_run,
+        deadline=asyncio.get_running_loop().time() + seconds,
+    )
+
+
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the master answered does not grow old while the machine has other things to do."""
+    monkeypatch.setattr(capacity, "FRESH", 60.0)
+
+
+def message(found: Verdict) -> str:
+    assert found.refusal is not None
+    return found.refusal.message.rpartition("; decision ")[0]
+
+
+async def test_what_fits_is_reserved_in_every_quota_that_applies() -> None:
+    async with seed_world() as world:
+        await world.quota("project-alpha", limits="cpu=64", granted="cpu=16")
+        await world.quota("org-acme", limits="cpu=128", granted="cpu=16", kind="organization")
+        found = await world.admission.decide(request())
+        assert found.refusal is None
+        for name in ("project-alpha", "org-acme"):
+            assert accounts.use(world.account(name)) == nanos("cpu=8")
+
+
+async def test_machines_of_two_clusters_from_one_snapshot_have_equal_uids_and_each_costs() -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=24", granted="cpu=24")
+        restored = request(need="cpu=16")
+        copied = msgspec.structs.replace(restored.reservation, source="alpha/c2")
+        assert (await world.admission.decide(restored)).refusal is None
+        refused = await world.admission.decide(msgspec.structs.replace(restored, reservation=copied))
+        assert "requested: cpu=16, used: cpu=16, limited: cpu=24; short by cpu=8" in message(refused)
+
+
+async def test_what_is_larger_than_one_limit_is_never_reserved_in_the_other() -> None:
+    async with seed_world() as world:
+        await world.quota("project-alpha", limits="cpu=64", granted="cpu=64")
+        await world.quota("org-acme", limits="cpu=4", granted="cpu=4", kind="organization")
+        written = world.account("project-alpha").sequence
+        found = await world.admission.decide(request(need="cpu=8"))
+        assert "exceeded quota: org-acme, requested: cpu=8, used: cpu=0, limited: cpu=4" in message(found)
+        assert world.account("project-alpha").sequence == written
+
+
+async def test_without_a_quota_everything_is_admitted() -> None:
+    async with seed_world() as world:
+        assert (await world.admission.decide(request())).refusal is None
+
+
+async def test_a_project_that_has_not_come_is_not_admitted_past_its_organizations_quota() -> None:
+    async with seed_world() as world:
+        await world.quota("org-acme", limits="cpu=4", granted="cpu=4", kind="organization")
+        world.forget_project()
+        found = await world.admission.decide(request(need="cpu=1"))
+        assert found.refusal is not None and found.refusal.code == 503
+        assert "project alpha has not come from the master" in found.refusal.message
+
+
+def set_default(world: SeedWorld, kind: str, enforcement: str = "deny") -> None:
+    body = {
+        "metadata": {"name": SETTINGS},
+        "spec": {"defaults": {kind: {"quota": {"cpu": "4"}, "enforcement": enforcement}}},
+    }
+    world.catalog.settings.store._set(SETTINGS, msgspec.convert(body, QuotaSettings))
+
+
+@pytest.mark.parametrize("kind", ["project", "organization"])
+async def test_where_there_is_a_default_nothing_is_admitted_before_the_quota_has_come(kind: str) -> None:
+    async with seed_world() as world:
+        set_default(world, kind)
+        found = await world.admission.decide(request())
+        assert found.refusal is not None and found.refusal.code == 503
+        assert "what limits project alpha has not come from the master" in found.refusal.message
+        await world.quota("any", limits="cpu=64", granted="cpu=64", kind=kind)
+        assert (await world.admission.decide(request())).refusal is None
+
+
+async def test_a_project_that_is_not_here_may_have_an_organization_that_gets_a_default() -> None:
+    async with seed_world() as world:
+        set_default(world, "organization")
+        world.forget_project()
+        found = await world.admission.decide(request())
+        assert found.refusal is not None and found.refusal.code == 503
+
+
+async def test_a_default_that_only_warns_is_not_waited_for() -> None:
+    async with seed_world() as world:
+        set_default(world, "project", "warn")
+        assert (await world.admission.decide(request())).refusal is None
+
+
+async def test_a_quota_limits_on_while_its_copy_is_missing_until_the_master_lets_it_go() -> None:
+    async with seed_world() as world:
+        await world.quota("project-alpha", limits="cpu=4", granted="cpu=4")
+        world.remove("project-alpha", by_master=False)
+        found = await world.admission.decide(request(need="cpu=8"))
+        assert found.refusal is not None and found.refusal.code == 403
+        assert (await world.admission.decide(request("u", "cpu=4"))).refusal is None
+        assert accounts.use(world.account()) == nanos("cpu=4")
+        await world.quota("project-alpha", limits="cpu=4", granted="cpu=4", used="cpu=4")
+        world.remove("project-alpha")
+        assert (await world.admission.decide(request("v", "cpu=8"))).refusal is None
+
+
+@pytest.mark.parametrize("tight", ["project-alpha", "org-acme"])
+async def test_the_quota_that_denies_releases_what_the_other_reserved(tight: str) -> None:
+    async with seed_world() as world:
+        limits = dict.fromkeys(("project-alpha", "org-acme"), "cpu=64") | {tight: "cpu=4"}
+        await world.quota("project-alpha", limits=limits["project-alpha"], granted="cpu=64")
+        await world.quota("org-acme", limits=limits["org-acme"], granted="cpu=64", kind="organization")
+        found = await world.admission.decide(request())
+        assert message(found) == (
+            f"exceeded quota: {tight}, requested: cpu=8, used: cpu=0, limited: cpu=4; short by cpu=4; "
+            "it can never fit: the request is larger than the limit"
+        )
+        for name in ("project-alpha", "org-acme"):
+            assert world.account(name).reservations == {} == world.account(name).reserved
+
+
+async def test_a_denied_update_leaves_the_creation_that_is_not_counted_yet() -> None:
+    async with seed_world() as world:
+        await world.quota("project-alpha", limits="cpu=64", granted="cpu=64")
+        await world.quota("org-acme", limits="cpu=10", granted="cpu=10", kind="organization")
+        assert (await world.admission.decide(request("u", "cpu=8"))).refusal is None
+        found = await world.admission.decide(request("u", "cpu=4", generation=2))
+        assert found.refusal is not None
+        for name in ("project-alpha", "org-acme"):
+            assert accounts.use(world.account(name)) == nanos("cpu=8")
+
+
+async def test_a_final_refusal_says_more_than_one_that_is_worth_a_retry() -> None:
+    async with seed_world() as world:
+        await world.quota("org-acme", limits="cpu=64", granted="cpu=64", kind="organization")
+        await world.book("org-acme").writer.change(lambda account: (accounts.fence(account, "n"), None))
+        await world.quota("project-alpha", limits="cpu=4", granted="cpu=4")
+        found = await world.admission.decide(request())
+        assert found.refusal is not None
+        assert found.refusal.code == 403
+
+
+async def test_a_fenced_account_cannot_decide() -> None:
+    async with seed_world() as world:
+        book = await world.quota(limits="cpu=64", granted="cpu=64")
+        await book.writer.change(lambda account: (accounts.fence(account, "n"), None))
+        found = await world.admission.decide(request())
+        assert found.refusal is not None
+        assert (found.refusal.code, found.refusal.retry_seconds) == (503, 1)
+        assert message(found) == (
+            "quota project-alpha cannot decide: its account is being rebuilt or waits for the master"
+        )
+
+
+async def test_a_dry_run_decides_and_writes_nothing() -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=50")
+        sequence = world.account().sequence
+        assert (await world.admission.decide(request(need="cpu=14", dry_run=True))).refusal is None
+        denied = await world.admission.decide(request(need="cpu=15", dry_run=True))
+        assert message(denied).startswith("exceeded quota: project-alpha, requested: cpu=15, used: cpu=50")
+        assert world.account().sequence == sequence
+
+
+async def test_a_dry_run_is_let_through_where_only_the_master_could_tell() -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=64", granted="cpu=4")
+        assert (await world.admission.decide(request(dry_run=True))).refusal is None
+        assert world.account().ask.number == 0
+
+
+async def test_a_repeat_reserves_once() -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=64", granted="cpu=8")
+        found = await asyncio.gather(*(world.admission.decide(request()) for _ in range(5)))
+        assert [verdict.refusal for verdict in found] == [None] * 5
+        assert accounts.use(world.account()) == nanos("cpu=8")
+
+
+async def test_what_another_seed_holds_idle_is_fetched_within_the_call() -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=64", granted="cpu=4")
+        deciding = asyncio.create_task(world.admission.decide(request()))
+        await world.asked(number=1)
+        assert not deciding.done()
+        world.tell(granted={"cpu": "8"}, answered=1, usage="cpu=20")
+        found = await deciding
+        assert found.refusal is None
+        assert found.waited
+        assert accounts.use(world.account()) == nanos("cpu=8")
+
+
+async def test_the_masters_answer_refuses_with_its_numbers() -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=64", granted="cpu=4")
+        deciding = asyncio.create_task(world.admission.decide(request()))
+        await world.asked(number=1)
+        world.tell(answered=1, usage="cpu=60", reserved="cpu=2")
+        assert message(await deciding) == (
+            "exceeded quota: project-alpha, requested: cpu=8, used: cpu=60, limited: cpu=64; short by cpu=4; "
+            "cpu=2 of used is machines being created; retrying helps only after something is deleted"
+        )
+
+
+async def test_a_storm_of_hopeless_requests_asks_the_master_once() -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=64", granted="cpu=4")
+        first = asyncio.create_task(world.admission.decide(request()))
+        await world.asked(number=1)
+        world.tell(answered=1, usage="cpu=60")
+        await first
+        found = await asyncio.gather(*(world.admission.decide(request(f"u{number}")) for number in range(50)))
+        assert {verdict.refusal.code for verdict in found if verdict.refusal is not None} == {403}
+        assert world.account().ask.number == 1
+
+
+async def test_our_own_use_alone_can_refuse_without_the_master() -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=60")
+        async with within(1):
+            found = await world.admission.decide(request())
+        assert message(found).startswith("exceeded quota: project-alpha, requested: cpu=8, used: cpu=60")
+        assert world.account().ask.number == 0
+
+
+async def test_an_answer_that_brought_nothing_is_asked_again_until_it_does() -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=64", granted="cpu=4")
+        deciding = asyncio.create_task(world.admission.decide(request()))
+        for number in (1, 2):
+            await world.asked(number=number)
+            world.tell(answered=number, usage="cpu=4")
+        await world.asked(number=3)
+        world.tell(answered=3, granted={"cpu": "8"}, usage="cpu=4")
+        assert (await deciding).refusal is None
+
+
+async def test_a_master_that_is_silent_until_the_deadline_is_no_denial() -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=64", granted="cpu=4")
+        started = time.monotonic()
+        async with within(SILENT + 1):
+            found = await world.admission.decide(request(seconds=SILENT))
+        assert time.monotonic() - started >= SILENT
+        assert found.refusal is not None
+        assert (found.refusal.code, found.refusal.retry_seconds) == (503, 1)
+        assert message(found) == "quota project-alpha cannot decide: the master did not answer in time"
+        assert world.account().reservations == {}
+
+
+async def test_capacity_out_of_reach_is_named_with_its_seed() -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=64", granted="cpu=4")
+        deciding = asyncio.create_task(world.admission.decide(request()))
+        await world.asked(number=1)
+        world.tell(answered=1, usage="cpu=4", unavailable=[WireIdle(seed="us-1", idle={"cpu": "12"}, seconds=420)])
+        assert message(await deciding) == (
+            "quota project-alpha cannot decide: cpu=12 is free but held by seed us-1, unreachable for 7m"
+        )
+
+
+async def test_a_learning_master_is_named() -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=64", granted="cpu=4")
+        world.tell(learning=True)
+        found = await world.admission.decide(request(seconds=SILENT))
+        assert message(found) == "quota project-alpha cannot decide: the master is learning what each seed holds"
+
+
+class Slow(MemoryStore):
+    """From `hangs` on, nothing is written any more; `broken`: it says so."""
+
+    hangs = False
+    broken = False
+
+    async def save(self, key: Key, *args: object) -> str:
+        if self.broken:
+            raise StoreUnavailableError("the ledger is away")
+        if self.hangs and key.name == "project-alpha":
+            await asyncio.Event().wait()
+        return await super().save(key, *args)  # type: ignore[arg-type]
+
+
+async def test_a_ledger_that_is_away_cannot_decide() -> None:
+    store = Slow()
+    async with seed_world(store) as world:
+        await world.quota(limits="cpu=64", granted="cpu=64")
+        store.broken = True
+        found = await world.admission.decide(request())
+        assert message(found) == "quota project-alpha cannot decide: the ledger does not answer"
+
+
+async def test_a_ledger_that_hangs_is_answered_for_by_the_deadline() -> None:
+    store = Slow()
+    async with seed_world(store) as world:
+        await world.quota("project-alpha", limits="cpu=64", granted="cpu=64")
+        await world.quota("org-acme", limits="cpu=64", granted="cpu=64", kind="organization")
+        store.hangs = True
+        async with within(1):
+            found = await world.admission.decide(request(seconds=0.1))
+        assert message(found) == "quota project-alpha cannot decide: the ledger does not answer"
+        await eventually(lambda: world.account("org-acme").reservations == {})
+
+
+async def test_a_quota_that_goes_while_a_request_waits_does_not_leave_it_hanging() -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=64", granted="cpu=4")
+        deciding = asyncio.create_task(world.admission.decide(request(seconds=SILENT)))
+        await world.asked(number=1)
+        world.remove("project-alpha")
+        async with within(SILENT + 1):
+            found = await deciding
+        assert found.refusal is not None
+        assert found.refusal.code == 503
+
+
+async def test_enforcement_warn_admits_what_does_not_fit_and_says_so() -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=60", enforcement="warn")
+        found = await world.admission.decide(request())
+        assert found.refusal is None
+        assert found.warnings == (
+            ["seedquota/project-alpha: over by cpu=4 (68/64); allowed because enforcement is warn"]
+        )
+        assert world.account().reservations == {}
+
+
+async def test_enforcement_warn_never_waits_and_never_asks() -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=64", granted="", enforcement="warn")
+        async with within(1):
+            assert (await world.admission.decide(request())).refusal is None
+        assert world.account().ask.number == 0
+
+
+async def test_near_the_limit_an_admitted_request_is_warned() -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=20")
+        world.tell(usage="cpu=54")
+        assert (await world.admission.decide(request(need="cpu=8"))).warnings == [
+            "seedquota/project-alpha: cpu 62/64 (96%) after this"
+        ]
+
+
+async def test_only_what_the_request_needs_is_warned_of() -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=64,clusters=1", granted="cpu=64")
+        world.tell(usage="cpu=8,clusters=2")
+        assert (await world.admission.decide(request(need="cpu=8"))).warnings == []
+        world.tell(usage="cpu=54,clusters=2")
+        assert (await world.admission.decide(request("other", need="cpu=8"))).warnings == [
+            "seedquota/project-alpha: cpu 62/64 (96%) after this"
+        ]
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+async def test_a_dry_run_is_warned_of_the_same(dry_run: bool) -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=54")
+        assert (await world.admission.decide(request(need="cpu=8", dry_run=dry_run))).warnings == [
+            "seedquota/project-alpha: cpu 62/64 (96%) after this"
+        ]
+
+
+async def test_many_at_once_fill_the_quota_exactly() -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=64", granted="cpu=64")
+        found = await asyncio.gather(*(world.admission.decide(request(f"u{number}")) for number in range(20)))
+        assert sum(verdict.refusal is None for verdict in found) == 8
+        assert accounts.use(world.account()) == nanos("cpu=64")
+        accounts.check(world.account())
+
+
+def replacing(*uids: str) -> Replaceable:
+    async def found() -> Sequence[str]:
+        return uids
+
+    return found
+
+
+def unreadable(error: ApiError) -> Replaceable:
+    async def found() -> Sequence[str]:
+        raise error
+
+    return found
+
+
+async def full_with_surge(world: SeedWorld, surge: str = "cpu=8", granted: str = "cpu=16,surge.cpu=8") -> None:
+    await world.quota(limits="cpu=16", surge=amounts(surge), granted=granted, used="cpu=16")
+    world.tell(usage="cpu=16,surge.cpu=0")
+
+
+async def test_a_rollouts_machine_is_admitted_on_surge_where_the_quota_is_full() -> None:
+    async with seed_world() as world:
+        await full_with_surge(world)
+        assert (await world.admission.decide(request("new"), replacing("old"))).refusal is None
+        assert accounts.use(world.account()) == nanos("cpu=16,surge.cpu=8")
+        assert world.account().reservations["alpha/c1", "new"].replaces == "old"
+
+
+async def test_surge_is_for_those_that_replace_something() -> None:
+    async with seed_world() as world:
+        await full_with_surge(world)
+        for replaceable in (None, replacing()):
+            refusal = (await world.admission.decide(request("new"), replaceable)).refusal
+            assert refusal is not None and refusal.code == 403
+        assert accounts.use(world.account()) == nanos("cpu=16")
+
+
+async def test_while_there_is_room_in_the_quota_a_rollout_takes_none_of_the_surge() -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=32", surge=amounts("cpu=8"), granted="cpu=32,surge.cpu=8", used="cpu=16")
+        assert (await world.admission.decide(request("new"), replacing("old"))).refusal is None
+        assert accounts.use(world.account()) == nanos("cpu=24")
+
+
+async def test_two_at_once_replace_two() -> None:
+    async with seed_world() as world:
+        await full_with_surge(world, "cpu=16", "cpu=16,surge.cpu=16")
+        both = [world.admission.decide(request(uid), replacing("a", "b")) for uid in ("x", "y")]
+        assert [found.refusal for found in await asyncio.gather(*both)] == [None, None]
+        assert {kept.replaces for kept in world.account().reservations.values()} == {"a", "b"}
+        refusal = (await world.admission.decide(request("z"), replacing("a", "b"))).refusal
+        assert refusal is not None and refusal.code == 403
+
+
+async def test_a_rollout_beyond_the_surge_is_refused_with_both_numbers() -> None:
+    async with seed_world() as world:
+        await full_with_surge(world, "cpu=4", "cpu=16,surge.cpu=4")
+        found = await world.admission.decide(request("new"), replacing("old"))
+        assert "exceeded quota: project-alpha, requested: cpu=8, used: cpu=16, limited: cpu=16" in message(found)
+        assert found.refusal is not None
+        said = (
+            "its rollout may use surge, but of that too: requested surge.cpu=8, used surge.cpu=0, limited surge.cpu=4"
+        )
+        assert said in found.refusal.message
+
+
+async def test_beside_use_beyond_what_is_held_no_surge_is_lent_and_nobody_is_asked_for_more() -> None:
+    async with seed_world() as world:
+        await world.quota(limits="cpu=16", surge=amounts("cpu=16"), granted="cpu=16,surge.cpu=12", used="cpu=20")
+        world.tell(usage="cpu=20,surge.cpu=4")
+        refusal = (await world.admission.decide(request("new"), replacing("old"))).refusal
+        assert refusal is not None and refusal.code == 403
+        assert "used: cpu=20, limited: cpu=16" in refusal.message
+        assert refusal.message.endswith(
+            "; its rollout may not use surge now: surge.cpu=4 is taken by use beyond what this seed holds, and no more"
+            " is lent until that is gone"
+        )
+        assert {cause.field for cause in refusal.causes} == {"cpu"}, "the numbers of the surge would not add up"
+        assert world.account().ask == Ask()
+
+
+async def test_surge_that_another_seed_holds_is_asked_for() -> None:
+    async with seed_world() as world:
+        await full_with_surge(world, granted="cpu=16")
+        deciding = asyncio.create_task(world.admission.decide(request("new"), replacing("old")))
+        await world.asked()
+        assert world.account().ask.first == nanos("surge.cpu=8")
+        world.tell(granted=amounts("cpu=16,surge.cpu=8"), answered=1)
+        assert (await deciding).refusal is None
+
+
+@pytest.mark.parametrize(("error", "code"), [(Forbidden(403, "Forbidden", "no"), 403), (Unavailable(0, "", "no"), 503)])
+async def test_a_rollout_that_cannot_be_read_is_worth_a_retry_unless_it_may_not_be_read(
+    error: ApiError, code: int
+) -> None:
+    async with seed_world() as world:
+        await full_with_surge(world)
+        refusal = (await world.admission.decide(request("new"), unreadable(error))).refusal
+        assert refusal is not None and refusal.code == code
+
+
+async def test_surge_that_was_taken_away_lends_nothing() -> None:
+    async with seed_world() as world:
+        await full_with_surge(world)
+        world.without_surge("project-alpha")
+        refusal = (await world.admission.decide(request("new"), replacing("old"))).refusal
+        assert refusal is not None and refusal.code == 403

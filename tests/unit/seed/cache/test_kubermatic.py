@@ -1,0 +1,136 @@
+"""Clusters of Kubermatic as user clusters, on an API server that can be made to change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from common.kube.client.api_client import Cluster
+from common.kube.client.errors import Unavailable
+from common.kube.controller.discovery import Served
+from seed.cache.kubermatic import KubermaticView
+from seed.cache.quotas import Catalog, is_hosted, is_of_kubermatic
+from tests.unit import fake_api_server as fakes
+from tests.unit.fake_api_server import FakeApiServer, eventually, fake_api_server
+
+KEY = "cluster-abc/kubermatic.k8c.io:abc"
+CRD = "clusters.kubermatic.k8c.io"
+
+
+class Seed:
+    def __init__(self, api: FakeApiServer, cluster: Cluster) -> None:
+        self.api = api
+        self.connection = cluster
+        self.catalog = Catalog(cluster)
+        self.told: list[str] = []
+        self.catalog.on_user_cluster(self.told.append)
+        self.served = Served(cluster)
+        self.view = KubermaticView(cluster, self.catalog, self.served)
+
+    async def serve(self) -> None:
+        spec = {
+            "group": "kubermatic.k8c.io",
+            "names": {"kind": "Cluster", "plural": "clusters"},
+            "versions": [{"name": "v1", "served": True, "storage": True}],
+        }
+        conditions = {"conditions": [{"type": "Established", "status": "True"}]}
+        await self.api.put("customresourcedefinitions", "", CRD, spec=spec, status=conditions)
+
+    async def cluster(self, project: str = "alpha", namespace: str = "", **spec: Any) -> str:
+        labels = {"labels": {"project-id": project} if project else {}}
+        status = {"namespaceName": namespace} if namespace else {}
+        made = await self.api.put("clusters", "", "abc", metadata=labels, spec=spec, status=status)
+        return str(made["metadata"]["uid"])
+
+
+@asynccontextmanager
+async def seed(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Seed]:
+    monkeypatch.setitem(fakes.PLURALS, "clusters", ("kubermatic.k8c.io/v1", "Cluster"))
+    monkeypatch.setitem(
+        fakes.PLURALS, "customresourcedefinitions", ("apiextensions.k8s.io/v1", "CustomResourceDefinition")
+    )
+    async with fake_api_server() as api:
+        cluster = api.cluster()
+        found = Seed(api, cluster)
+        tasks = [asyncio.create_task(found.served.run()), asyncio.create_task(found.view.run())]
+        try:
+            yield found
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await cluster.close()
+
+
+async def test_a_cluster_is_a_user_cluster_that_its_kubeconfig_leads_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with seed(monkeypatch) as found:
+        await found.serve()
+        uid = await found.cluster()
+        await eventually(lambda: KEY in found.catalog.hosted)
+        cluster = found.catalog.followed_as(KEY)
+        assert cluster is not None
+        assert cluster.metadata.key == KEY
+        assert (cluster.spec.project, cluster.metadata.uid) == ("alpha", uid)
+        reference = cluster.spec.kubeconfig_secret_ref
+        assert reference is not None
+        assert (reference.name, reference.key) == ("admin-kubeconfig", "kubeconfig")
+        assert found.catalog.followed() == [cluster]
+        assert found.catalog.user_cluster_by_uid(uid) == cluster
+        assert is_of_kubermatic(KEY)
+        assert not is_hosted(KEY), "its Machines are not the seed's"
+        assert found.told == [KEY]
+
+
+async def test_what_says_nothing_new_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with seed(monkeypatch) as found:
+        await found.serve()
+        await found.cluster()
+        await eventually(lambda: found.told == [KEY])
+        await found.cluster(pause=True)
+        await found.cluster(namespace="cluster-abc")
+        await found.cluster("beta")
+        await eventually(lambda: found.told == [KEY, KEY])
+        assert found.catalog.hosted[KEY].spec.project == "beta"
+
+
+async def test_it_goes_with_its_label_its_namespace_or_the_whole_api(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with seed(monkeypatch) as found:
+        await found.serve()
+        uid = await found.cluster()
+        await eventually(lambda: KEY in found.catalog.hosted)
+        await found.cluster("")
+        await eventually(lambda: not found.catalog.hosted)
+        assert found.catalog.user_cluster_by_uid(uid) is None
+        assert found.catalog.followed() == []
+        await found.cluster(namespace="elsewhere")
+        await eventually(lambda: list(found.catalog.hosted) == ["elsewhere/kubermatic.k8c.io:abc"])
+        await found.api.remove("customresourcedefinitions", "", CRD)
+        await eventually(lambda: not found.catalog.hosted)
+
+
+async def test_a_fresh_read_tells_whether_it_is_still_counted_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with seed(monkeypatch) as found:
+        with pytest.raises(Unavailable):
+            await KubermaticView(found.connection, found.catalog, Served(found.connection)).find_hosted(KEY)
+        await eventually(found.served.crds.synced.is_set)
+        assert await found.view.find_hosted(KEY) is None, "there is no such kind"
+        await found.serve()
+        await found.cluster()
+        await eventually(lambda: KEY in found.catalog.hosted)
+        known = await found.view.find_hosted(KEY)
+        assert known == found.catalog.hosted[KEY]
+        await found.cluster("beta")
+        moved = await found.view.find_hosted(KEY)
+        assert moved is not None
+        assert moved.spec.project == "beta"
+        await found.cluster(namespace="elsewhere")
+        assert await found.view.find_hosted(KEY) is None
+        await found.api.remove("clusters", "", "abc")
+        assert await found.view.find_hosted(KEY) is None
+        monkeypatch.setattr(found.served, "find", lambda _wanted, _now=None: None)  # its watch lags
+        with pytest.raises(Unavailable, match="not followed yet"):
+            await found.view.find_hosted(KEY)

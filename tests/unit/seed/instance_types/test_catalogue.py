@@ -1,0 +1,97 @@
+"""What is fresh, what does not exist and whom not to ask: decided without a clock of their own."""
+
+from __future__ import annotations
+
+import pytest
+
+from common.quota.quantity import UNIT
+from seed.instance_types import catalogue
+from seed.instance_types import gate as gates
+from seed.instance_types.breaker import FAILURES, FIRST_REST
+from seed.instance_types.catalogue import MISSING_SECONDS, Shelves
+from seed.instance_types.gate import Gates
+from seed.instance_types.lru import Lately
+from seed.providers.flavour import ALL, Catalogue, CloudError, Flavour, Place
+from seed.providers.size import CredentialsRejected, ProviderUnavailable
+
+HERE, THERE = Place("aws", "https://ec2.example/", "here"), Place("aws", "https://ec2.example/", "there")
+SMALL, LARGE = Flavour(UNIT, UNIT), Flavour(2 * UNIT, UNIT)
+
+
+def learned(kept: Shelves, asked: str, now: float, *, all_of_it: bool = False, **flavours: Flavour) -> None:
+    kept.learn(HERE, asked, Catalogue(flavours), all_of_it=all_of_it, as_of="then", now=now, fresh=10.0)
+
+
+def test_what_was_learned_stays_known_and_is_fresh_for_its_time() -> None:
+    kept = Shelves()
+    assert not kept
+    learned(kept, "small", 100.0, small=SMALL)
+    known = kept.known(HERE, "small")
+    assert known is not None
+    assert (known.flavour, known.as_of, known.learned, known.fresh_until) == (SMALL, "then", 100.0, 110.0)
+    assert kept.known(THERE, "small") is None
+    assert kept.oldest(130.0) == {"aws": 30.0}
+
+
+def test_what_does_not_exist_is_believed_for_a_minute_by_name_or_by_a_list() -> None:
+    kept = Shelves()
+    learned(kept, "huge", 100.0, small=SMALL)
+    assert [kept.lacks(HERE, name, 100.0) for name in ("huge", "small", "other")] == [True, False, False]
+    assert not kept.lacks(THERE, "huge", 100.0)
+    assert not kept.lacks(HERE, "huge", 100.0 + MISSING_SECONDS)
+    learned(kept, ALL, 200.0, all_of_it=True, small=SMALL)
+    assert [kept.lacks(HERE, name, 200.0) for name in ("huge", "small", "other")] == [True, False, True]
+    assert not kept.lacks(HERE, "other", 200.0 + MISSING_SECONDS)
+    learned(kept, "huge", 201.0, huge=LARGE)
+    assert not kept.lacks(HERE, "huge", 201.0)
+
+
+def test_a_flavour_that_the_cloud_dropped_is_lacking_and_still_known() -> None:
+    kept = Shelves()
+    learned(kept, "small", 100.0, small=SMALL)
+    learned(kept, "small", 200.0)
+    assert kept.lacks(HERE, "small", 200.0)
+    assert kept.known(HERE, "small") is not None
+
+
+def test_what_another_replica_learned_does_not_replace_what_the_cloud_told_us() -> None:
+    kept = Shelves()
+    kept.recall(HERE, "small", SMALL, as_of="before", now=100.0, fresh=1.0)
+    learned(kept, "large", 101.0, large=LARGE)
+    kept.recall(HERE, "large", SMALL, as_of="before", now=102.0, fresh=1.0)
+    assert [known.flavour for _, flavours in kept for known in flavours.values()] == [SMALL, LARGE]
+
+
+def test_the_place_that_was_used_longest_ago_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogue, "MAX_PLACES", 2)
+    kept = Shelves()
+    learned(kept, "small", 100.0, small=SMALL)
+    kept.recall(THERE, "small", SMALL, as_of="", now=100.0, fresh=1.0)
+    kept.used(HERE)
+    kept.recall(Place("gce", "g", "z"), "small", SMALL, as_of="", now=100.0, fresh=1.0)
+    assert kept.known(HERE, "small") is not None
+    assert kept.known(THERE, "small") is None
+
+
+def test_a_cloud_that_fails_again_and_again_is_closed_to_all_and_one_that_refuses_only_to_who_was_refused() -> None:
+    gate = Gates()
+    for _ in range(FAILURES):
+        gate.check(HERE, "ann", 100.0)
+        gate.failed(HERE, "ann", CloudError("answered 500"), 100.0)
+    for asker in ("ann", "bob"):
+        with pytest.raises(ProviderUnavailable, match="aws there answered 500"):  # of the same endpoint
+            gate.check(THERE, asker, 100.0)
+    gate.check(HERE, "ann", 100.0 + FIRST_REST)
+    gate.failed(HERE, "ann", CloudError("refuses these credentials (401)", refused=True), 200.0)
+    with pytest.raises(CredentialsRejected, match="aws here refuses these credentials"):
+        gate.check(HERE, "ann", 200.0)
+    gate.check(HERE, "bob", 200.0)
+    gate.check(THERE, "ann", 200.0)
+    gate.check(HERE, "ann", 200.0 + gates.REFUSED_SECONDS)
+
+
+def test_what_was_kept_longest_ago_goes_first() -> None:
+    kept: Lately[str, int] = Lately()
+    for key, value in (("a", 1), ("b", 2), ("a", 3), ("c", 4)):
+        kept.keep(key, value, 2)
+    assert list(kept.items()) == [("a", 3), ("c", 4)]

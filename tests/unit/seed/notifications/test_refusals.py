@@ -1,0 +1,151 @@
+"""From a refusal to whom it wakes, on a seed without Kubernetes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import cast
+
+import msgspec
+import pytest
+
+from common.api.types import SecretRef, UserCluster
+from common.kube.client.api_client import Cluster
+from common.kube.client.meta import ObjectMeta
+from common.kube.controller.reflector import Change
+from seed.admission.admitter import Verdict
+from seed.notifications import refusals as module
+from seed.notifications.refusals import Refusals
+from seed.notifications.wake_queue import SETTLE
+from tests.unit.fake_api_server import eventually, within
+from tests.unit.seed.admission.test_admitter import request
+from tests.unit.seed.notifications.test_notifier import Server, machine_set, metadata
+from tests.unit.seed_world import CLUSTER_UID, PROJECT, SeedWorld, seed_world
+
+
+class SeedServer(Server):
+    """The seed's own API server, which has this cluster's Machines, too."""
+
+    name = "seed"
+
+
+class World:
+    def __init__(self, world: SeedWorld) -> None:
+        self.seed = world
+        self.server = SeedServer()
+        self.counts: Counter[str] = Counter()
+        self.refusals = Refusals(
+            cast(Cluster, self.server),
+            world.catalog,
+            world.books,
+            "replica",
+            count=lambda result, number: self.counts.update({result: number}),
+        )
+        cluster = world.catalog.user_cluster_by_uid(CLUSTER_UID)
+        assert cluster is not None
+        self.cluster = cluster
+
+    async def decided(self, uid: str = "u", machine: ObjectMeta | None = None, need: str = "cpu=8") -> Verdict:
+        found = await self.seed.admission.decide(request(uid, need))
+        self.refusals.heard(self.cluster, machine or metadata(), found)
+        return found
+
+    async def until(self, **counts: int) -> None:
+        await eventually(lambda: all(self.counts[result] >= number for result, number in counts.items()))
+
+    def remote(self, name: str) -> UserCluster:
+        """A user cluster with a kubeconfig, whose Secret is never answered."""
+        self.server.hangs = True
+        spec = msgspec.structs.replace(self.cluster.spec, kubeconfig_secret_ref=SecretRef(name=name))
+        of = ObjectMeta(name=name, namespace=PROJECT, uid=f"uid of {name}")
+        cluster = msgspec.structs.replace(self.cluster, metadata=of, spec=spec)
+        self.seed.catalog.user_clusters.store._set(of.key, cluster)
+        return cluster
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with seed_world() as seed:
+        made = World(seed)
+        running = asyncio.create_task(made.refusals.run())
+        await asyncio.sleep(0)
+        yield made
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+def running() -> set[str]:
+    return {task.get_name() for task in asyncio.all_tasks()}
+
+
+async def test_owners_are_told_and_the_machine_set_is_woken_when_there_is_room(world: World) -> None:
+    world.server.sets["pool"] = machine_set()
+    await world.seed.quota(limits="cpu=4", granted="cpu=4")
+    assert (await world.decided()).refusal is not None
+    await world.until(written=2)
+    assert world.server.about() == [
+        ("MachineSet", "pool", "QuotaExceeded"),
+        ("UserCluster", "c1", "QuotaExceeded"),
+    ]
+    assert world.refusals.waiting == 1
+    world.seed.limit("project-alpha", {"cpu": "6"})
+    await asyncio.sleep(0.3)
+    assert world.server.patches == [], "not even a part of it would fit"
+    world.seed.limit("project-alpha", {"cpu": "8"})
+    await world.until(woken=1)
+
+
+async def test_what_is_deleted_here_wakes_although_the_master_has_not_heard_of_it(world: World) -> None:
+    world.server.sets["pool"] = machine_set()
+    book = await world.seed.quota(limits="cpu=8", granted="cpu=8", used="cpu=8")
+    world.seed.tell(usage="cpu=8")
+    assert (await world.decided()).refusal is not None
+    await book.writer.change(lambda account: (msgspec.structs.replace(account, used={}), None))
+    await world.until(woken=1)
+
+
+async def test_what_one_does_not_need_any_more_is_for_the_next_at_once(world: World) -> None:
+    world.server.sets.update(first=machine_set("first", has=3), second=machine_set("second"))
+    await world.seed.quota(limits="cpu=4", granted="cpu=4")
+    for name in ("first", "second"):
+        await world.decided(name, metadata(name))
+    async with within(SETTLE):
+        world.seed.limit("project-alpha", {"cpu": "8"})
+        await world.until(woken=1)
+    assert [name for name, _ in world.server.patches] == ["second"]
+
+
+async def test_nobody_waits_for_what_no_room_helps(world: World) -> None:
+    await world.seed.quota(limits="cpu=4", granted="cpu=4")
+    await world.decided(machine=ObjectMeta(name="bare", namespace="ns", uid="bare"))
+    await world.until(written=1)
+    assert world.server.about() == [("UserCluster", "c1", "QuotaExceeded")]
+    assert (await world.decided(need="cpu=1")).refusal is None
+    assert world.refusals.waiting == 0
+
+
+async def test_a_user_cluster_that_is_gone_is_forgotten_with_all_who_wait_there(world: World) -> None:
+    await world.seed.quota(limits="cpu=4", granted="cpu=4")
+    cluster = world.remote("c2")
+    world.refusals.heard(cluster, metadata(), await world.seed.admission.decide(request()))
+    await eventually(lambda: "owners of alpha/c2" in running())
+    assert world.refusals.waiting == 1
+    catalog = world.seed.catalog
+    catalog.user_clusters.store._remove(cluster.metadata.key)
+    catalog._cluster_changed(Change(cluster, None))
+    assert world.refusals.waiting == 0
+    await eventually(lambda: "owners of alpha/c2" not in running())
+
+
+async def test_of_too_many_user_clusters_the_one_heard_of_first_is_forgotten(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_SERVERS", 3)  # one of them is the seed
+    await world.seed.quota(limits="cpu=4", granted="cpu=4")
+    found = await world.seed.admission.decide(request())
+    for name in ("c2", "c3", "c2", "c4"):
+        world.refusals.heard(world.remote(name), metadata(), found)
+    expected = {"owners of seed", "owners of alpha/c2", "owners of alpha/c4"}
+    await eventually(lambda: {name for name in running() if name.startswith("owners of")} == expected)
+    assert world.refusals.waiting == 2

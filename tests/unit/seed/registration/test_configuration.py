@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+
+from common.api.types import SecretRef, UserCluster, UserClusterSpec
+from common.kube.client.meta import ObjectMeta
+from seed.registration.configuration import Webhook, WebhookConfiguration, desired, lost, name_for, stamping
+from seed.registration.token import token
+from seed.webhooks import cluster_api
+
+BREAK_GLASS = {"name": "break-glass", "expression": "!('seedquota:break-glass' in request.userInfo.groups)"}
+UID = "6f9619ff-8b86-d011-b42d-00c04fc964ff"
+
+
+def user_cluster(*, own_source: bool = False) -> UserCluster:
+    return UserCluster(
+        metadata=ObjectMeta(name="c1", namespace="alpha", uid=UID),
+        spec=UserClusterSpec(project="alpha", kubeconfig_secret_ref=None if own_source else SecretRef(name="c1")),
+    )
+
+
+def wanted(**changes: object) -> Webhook:
+    arguments: dict[str, object] = {"base_url": "https://seed.example.com:8443", "token": "t0", "ca_bundle": b"CA\n"}
+    build: Callable[..., WebhookConfiguration] = desired
+    webhook, _ = build(user_cluster(), **{**arguments, **changes}).webhooks
+    return webhook
+
+
+def test_what_is_wanted_in_a_user_cluster() -> None:
+    assert name_for(user_cluster()) == "seedquota-machines"
+    assert wanted() == {
+        "name": "machines.seedquota.io",
+        "clientConfig": {"url": f"https://seed.example.com:8443/machines/{UID}/t0", "caBundle": "Q0EK"},
+        "rules": [
+            {
+                "apiGroups": ["cluster.k8s.io"],
+                "apiVersions": ["v1alpha1"],
+                "operations": ["CREATE", "UPDATE"],
+                "resources": ["machines"],
+                "scope": "Namespaced",
+            }
+        ],
+        "failurePolicy": "Fail",
+        "matchPolicy": "Equivalent",
+        "namespaceSelector": {},
+        "objectSelector": {},
+        "sideEffects": "NoneOnDryRun",
+        "timeoutSeconds": 3,
+        "admissionReviewVersions": ["v1"],
+        "matchConditions": [
+            BREAK_GLASS,
+            {
+                "name": "changes-size",
+                "expression": "!(request.operation == 'UPDATE'"
+                " && [has(object.spec) ? object.spec : {}].all(new,"
+                " [has(oldObject.spec) ? oldObject.spec : {}].all(old,"
+                " type(new) == map && type(old) == map && ['providerSpec'].all(name,"
+                " (name in new) == (name in old) && (!(name in new) || new[name] == old[name]))))"
+                " && [has(object.metadata.annotations) ? object.metadata.annotations : {}].all(new,"
+                " [has(oldObject.metadata.annotations) ? oldObject.metadata.annotations : {}].all(old,"
+                " type(new) == map && type(old) == map && ['seedquota.io/footprint'].all(name,"
+                " (name in new) == (name in old) && (!(name in new) || new[name] == old[name])))))",
+            },
+        ],
+    }
+
+
+def test_a_seed_that_is_its_own_source_is_asked_about_that_namespace_only() -> None:
+    configuration = desired(user_cluster(own_source=True), base_url="https://a", token="t", ca_bundle=b"")
+    assert configuration.metadata.name == "seedquota-machines.alpha.c1"
+    assert configuration.metadata.labels == {"app.kubernetes.io/managed-by": "seedquota"}
+    assert configuration.webhooks[0]["namespaceSelector"] == {"matchLabels": {"kubernetes.io/metadata.name": "alpha"}}
+
+
+def test_a_group_name_cannot_change_the_expression() -> None:
+    expression = "!('a\\' in [\\'a\\'] || \\'b\\\\' in request.userInfo.groups)"
+    conditions = wanted(break_glass_group="a' in ['a'] || 'b\\")["matchConditions"]
+    assert isinstance(conditions, list)
+    assert conditions[0] == {"name": "break-glass", "expression": expression}
+
+
+@pytest.mark.parametrize(
+    ("change", "fields"),
+    [
+        ({}, []),
+        ({"newField": "a later default"}, []),
+        ({"matchConditions": []}, []),
+        ({"failurePolicy": "Ignore"}, ["failurePolicy"]),
+        ({"namespaceSelector": {"matchLabels": {"a": "b"}}}, ["namespaceSelector"]),
+        ({"objectSelector": {"matchExpressions": []}}, ["objectSelector"]),
+        ({"rules": []}, ["rules"]),
+        ({"timeoutSeconds": 1}, ["timeoutSeconds"]),
+        ({"clientConfig": {"url": "https://elsewhere"}}, ["clientConfig"]),
+    ],
+)
+def test_what_was_lost_is_named_and_what_an_api_server_adds_is_not(change: Webhook, fields: list[str]) -> None:
+    have = {**copy.deepcopy(wanted()), **change}
+    assert lost([wanted()], [have]) == fields
+
+
+def test_a_webhook_too_many_or_too_few_is_a_loss() -> None:
+    assert lost([wanted()], []) == ["webhooks"]
+    assert lost([wanted()], [wanted(), wanted()]) == ["webhooks"]
+
+
+def test_a_token_is_32_hex_digits_and_another_for_each_cluster_and_key() -> None:
+    assert token(b"k" * 32, UID) == "a88494c2df8f65261a7940049115a97f"  # openssl dgst -sha256 -hmac
+    assert len({token(b"k" * 32, UID), token(b"k" * 32, UID + "0"), token(b"l" * 32, UID)}) == 3
+
+
+def test_who_scales_is_advised_in_the_same_way_and_stopped_by_nobody_who_is_down() -> None:
+    admitting, scale = desired(user_cluster(), base_url="https://a", token="t", ca_bundle=b"").webhooks
+    assert scale == {
+        **admitting,
+        "name": "scale.seedquota.io",
+        "clientConfig": {"url": f"https://a/scale/{UID}/t", "caBundle": ""},
+        "rules": [
+            {
+                "apiGroups": ["cluster.k8s.io"],
+                "apiVersions": ["v1alpha1"],
+                "operations": ["CREATE", "UPDATE"],
+                "resources": ["machinedeployments", "machinedeployments/scale", "machinesets", "machinesets/scale"],
+                "scope": "Namespaced",
+            }
+        ],
+        "failurePolicy": "Ignore",
+        "sideEffects": "None",
+        "matchConditions": [BREAK_GLASS],
+    }
+
+
+def test_cluster_apis_deployments_are_asked_about_in_both_of_its_versions() -> None:
+    admitting, scale = cluster_api.desired(
+        base_url="https://a", token="t", ca_bundle=b"", timeout_seconds=3, break_glass_group="g"
+    ).webhooks
+    (rule,), (of_machines,) = scale["rules"], admitting["rules"]  # type: ignore[misc]
+    assert scale["clientConfig"] == {"url": "https://a/scale/cluster-api/t", "caBundle": ""}
+    assert (rule["apiGroups"], rule["apiVersions"]) == (["cluster.x-k8s.io"], ["v1beta1", "v1beta2"])
+    assert "machinedeployments/scale" in rule["resources"]
+    assert "machines" in of_machines["resources"]
+    way_in, changes = admitting["matchConditions"]  # type: ignore[misc]
+    assert scale["matchConditions"] == [way_in], "who scales changes other fields"
+    assert "['clusterName', 'infrastructureRef', 'failureDomain', 'replicas', 'template'].all(" in changes["expression"]
+
+
+def test_the_stamping_webhook_is_asked_about_the_same_machines_and_stops_none() -> None:
+    admitting = desired(user_cluster(), base_url="https://a", token="t", ca_bundle=b"")
+    (webhook,) = stamping(admitting).webhooks
+    assert webhook["clientConfig"] == {"url": f"https://a/stamp/{UID}/t", "caBundle": ""}
+    assert webhook["failurePolicy"] == "Ignore"
+    assert {key: webhook[key] for key in ("rules", "namespaceSelector", "timeoutSeconds")} == {
+        key: admitting.webhooks[0][key] for key in ("rules", "namespaceSelector", "timeoutSeconds")
+    }
+    assert webhook["matchConditions"] == [BREAK_GLASS], "also a Machine that was never stamped gets one when touched"

@@ -1,0 +1,96 @@
+"""The condition MachinesSized and its metric: what must be put right, of which cloud, and never a secret."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import cast
+
+import msgspec
+import pytest
+from prometheus_client import REGISTRY, generate_latest
+
+from common.api.types import Condition, UserCluster
+from common.kube.controller.reflector import Change
+from seed import metrics
+from seed.controllers.user_clusters import judge
+from seed.machines.machine_controller import Machine
+from seed.providers.size import CONDITIONS, NotSized, ProviderUnavailable
+from seed.sizing.stamp_audit import Drift
+from seed.usage.machine_totals import Tally
+from seed.usage.user_cluster import Source
+from tests.unit.fake_cloud import Handler, answering, fake_cloud, hang, machine
+from tests.unit.seed.providers.test_aws import SECRET
+from tests.unit.seed.webhooks.test_machine_sizes import HOST, ec2
+from tests.unit.seed_world import CLUSTER_UID, sizing
+
+CLUSTER = msgspec.convert(
+    {"metadata": {"name": "c1", "namespace": "alpha", "uid": CLUSTER_UID}, "spec": {"project": "alpha"}}, UserCluster
+)
+KEY = CLUSTER.metadata.key
+
+
+def aws(instance_type: str = "m5.large", secret: str | None = SECRET) -> Machine:
+    keys = {"accessKeyId": "AKIDEXAMPLE", "secretAccessKey": secret}
+    return machine("aws", {"instanceType": instance_type, "region": "eu-central-1", "diskSize": 50, **keys})
+
+
+async def condition_of(
+    subject: Machine, bad_day: Handler | None = None, limited: frozenset[str] = frozenset()
+) -> Condition:
+    """As the leader finds it when it asks."""
+    async with fake_cloud(ec2, HOST) as cloud:
+        cloud.disturb = bad_day
+        sizes = sizing(transport=cloud.transport())
+        tally = Tally(size=lambda found: sizes.counted(CLUSTER_UID, found))
+        tally.apply(Change(None, subject))
+        try:
+            await sizes.size(CLUSTER, subject, asyncio.get_running_loop().time() + (0.7 if bad_day is hang else 30.0))
+            tally.apply(Change(subject, subject))
+        except (NotSized, ProviderUnavailable) as error:
+            tally.explain(subject.metadata.uid, error)
+        await sizes.close()
+    unsized = tally.unsized(limited)
+    metrics.machines(KEY, unsized.counts, 0)
+    source = SimpleNamespace(tally=tally, drift=Drift(), problem=None, current=True)
+    found = judge(CLUSTER, cast(Source, source), None, None, unsized)
+    return next(condition for condition in found if condition.type == "MachinesSized")
+
+
+def metric(reason: str) -> float | None:
+    return REGISTRY.get_sample_value("seedquota_machines_unsized", {"cluster": KEY, "reason": reason})
+
+
+@pytest.mark.parametrize(
+    ("subject", "bad_day", "reason", "message"),
+    [
+        (aws("m5.larg"), None, "FlavorUnknown", "aws eu-central-1 has no type m5.larg; nearest: m5.large"),
+        (aws(), answering(401, SECRET), "CredentialsRejected", "aws eu-central-1 refuses these credentials (401)"),
+        (aws(secret=None), None, "CredentialsRejected", "aws secretAccessKey is missing: set it in the Machine, or"),
+        (aws(), answering(500, SECRET), "ProviderUnavailable", "aws eu-central-1 answered 500"),
+        (aws(), answering(429, Retry_After="60"), "ProviderUnavailable", "answers too many requests (429)"),
+        (aws(), hang, "ProviderUnavailable", "aws eu-central-1 has not answered yet"),
+        (machine("vsphere", {"cpus": 2}), None, "NotSized", "vsphere memoryMB is missing"),
+        (machine("vsphere", {"cpus": 2, "memoryMB": 2048}), None, "NotSized", "vsphere diskSizeGB is not set, so"),
+    ],
+)
+async def test_each_cause_has_its_reason_message_and_count(
+    subject: Machine, bad_day: Handler | None, reason: str, message: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    found = await condition_of(subject, bad_day, frozenset({"storage"}))
+    assert (found.status, found.reason) == ("False", reason)
+    assert found.message.startswith("1 machines: kube-system/m: cannot size machine")
+    assert message in found.message
+    assert {each: metric(each) for each in CONDITIONS} == {each: float(each == reason) for each in CONDITIONS}
+    logged = " ".join(repr(vars(record)) for record in caplog.records)
+    shown = f"{found} {generate_latest().decode()} {logged}"
+    assert SECRET not in shown
+    assert "AKIDEXAMPLE" not in shown
+
+
+async def test_what_is_sized_is_said_so_and_its_metric_ends_with_its_cluster() -> None:
+    assert (await condition_of(aws(), None, frozenset({"storage"}))).status == "True"
+    assert [metric(reason) for reason in CONDITIONS] == [0.0] * len(CONDITIONS)
+    metrics.no_machines(KEY)
+    assert [metric(reason) for reason in CONDITIONS] == [None] * len(CONDITIONS)

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from common.api.types import UserCluster
+from common.kube.client.errors import ApiError, Unavailable
+from seed.usage.user_cluster import Source
+from tests.unit import fake_api_server as fakes
+from tests.unit.fake_api_server import FakeApiServer, eventually, fake_api_server, status
+from tests.unit.seed_world import nanos, sizing
+
+
+def on_seed() -> UserCluster:
+    """Its Machines are in its own namespace on the seed."""
+    body = {"metadata": {"name": "c1", "namespace": "alpha", "uid": "c1-uid"}, "spec": {"project": "alpha"}}
+    return msgspec.convert(body, UserCluster)
+
+
+class Following:
+    def __init__(self, api: FakeApiServer, source: Source) -> None:
+        self.api = api
+        self.source = source
+        self.changes: list[bool] = []
+
+    async def machine(self, name: str, cpu: str = "8", generation: int = 1) -> str:
+        provider = {"cloudProvider": "fake", "cloudProviderSpec": {"cpu": cpu, "memory": "1Gi", "storage": "1Gi"}}
+        made = await self.api.put(
+            "machines", "alpha", name, metadata={"generation": generation}, spec={"providerSpec": {"value": provider}}
+        )
+        return made["metadata"]["uid"]
+
+
+@asynccontextmanager
+async def following(monkeypatch: pytest.MonkeyPatch, *, held: bool = False) -> AsyncIterator[Following]:
+    """`held`: the first list waits until `api.page_hook` is called off by setting `release`."""
+    monkeypatch.setitem(fakes.PLURALS, "machines", ("cluster.k8s.io/v1alpha1", "Machine"))
+    async with fake_api_server() as api:
+        if held:
+            api.release = asyncio.Event()
+
+            async def hold(request: web.Request) -> None:
+                stale = await api.list(request, "machines", "alpha")
+                await api.release.wait()
+                return stale
+
+            api.answers.append(hold)
+        cluster = api.cluster()
+        found: list[Following] = []
+        source = Source(
+            cluster,
+            on_seed(),
+            on_change=lambda _source, freed: found[0].changes.append(freed),
+            on_state=lambda _source: None,
+            sizing=sizing(),
+        )
+        found.append(Following(api, source))
+        try:
+            yield found[0]
+        finally:
+            await source.stop()
+            await cluster.close()
+
+
+async def test_machines_are_followed_and_changes_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with following(monkeypatch) as there:
+        await eventually(lambda: there.source.current)
+        assert there.changes == [True]
+        await there.machine("a")
+        await eventually(lambda: there.source.tally.used.get("cpu") == nanos("cpu=8")["cpu"])
+        await there.api.remove("machines", "alpha", "a")
+        await eventually(lambda: there.changes == [True, False, True])
+        assert there.source.tally.used == {}
+
+
+async def test_a_demanded_list_begins_after_the_demand(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with following(monkeypatch) as there:
+        await eventually(lambda: there.source.current)
+        token = there.source.demand_list()
+        assert not there.source.listed_since(token)
+        async with asyncio.timeout(30):
+            await there.source.listed(token)
+        assert there.api.lists == 2
+        assert there.source.listed_since(token)
+
+
+async def test_a_first_list_that_is_under_way_is_not_the_one_demanded(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with following(monkeypatch, held=True) as there:
+        await eventually(lambda: there.api.lists == 1)
+        token = there.source.demand_list()
+        await there.machine("a")  # after that list began, and before it is complete
+        there.api.release.set()
+        async with asyncio.timeout(30):
+            await there.source.listed(token)
+        assert there.api.lists == 2
+        assert there.source.tally.used["cpu"] == nanos("cpu=8")["cpu"]
+
+
+async def test_a_fresh_read_tells_the_generation_or_that_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with following(monkeypatch) as there:
+        await eventually(lambda: there.source.current)
+        uid = await there.machine("a", generation=3)
+        assert await there.source.generation("alpha/a", uid) == 3
+        assert await there.source.generation("alpha/a", "another one under its name") is None
+        await there.api.remove("machines", "alpha", "a")
+        assert await there.source.generation("alpha/a", uid) is None
+
+
+async def test_an_api_that_is_not_served_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answers 404, as for a Machine that does not exist: that must not release its reservation."""
+    async with following(monkeypatch) as there:
+        await eventually(lambda: there.source.current and there.api.watches)  # which would take the prepared answer
+
+        async def not_served(_request: web.Request) -> web.Response:
+            return web.Response(status=404, text="404 page not found")
+
+        async def unknown_type(_request: web.Request) -> web.Response:
+            return status(404, "NotFound", "the server could not find the requested resource")
+
+        for answer in (not_served, unknown_type):
+            there.api.answers.append(answer)
+            with pytest.raises(ApiError):
+                await there.source.generation("alpha/a", "uid")
+
+
+async def test_without_a_connection_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with following(monkeypatch) as there:
+        await eventually(lambda: there.source.current)
+        await there.source.stop()
+        with pytest.raises(Unavailable, match="alpha/c1 is not connected"):
+            await there.source.generation("alpha/a", "uid")
