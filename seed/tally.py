@@ -20,7 +20,8 @@ MAX_UNSIZED_NAMED = 5
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """One Machine as it stands in the sum. `waiting`: its cloud has not told its size yet.
+    """One Machine as it stands in the sum, at the generation whose size it is. `waiting`: its cloud has not told its
+    size yet.
 
     `unsized`: why its size is not known, and as which `condition`. `guessed`: it never was known. `unknown`: set where
     it takes something that is not in the sum: its spec does not tell the amount, or the name is none that is counted.
@@ -114,7 +115,7 @@ class Tally:
             known = before.size if before is not None else least(machine)
             return Counted(
                 known,
-                machine.metadata.generation,
+                before.generation if before is not None else machine.metadata.generation,
                 str(error),
                 error.condition,
                 waiting=isinstance(error, ProviderUnavailable),
@@ -129,10 +130,11 @@ class Tally:
     def seen(self, reservations: Iterable[str]) -> dict[str, int]:
         """Which of the reserved objects stand in the sum, and at which generation.
 
-        One whose size is not known does not: its reservation holds what it costs.
+        One whose size was never known does not: its reservation holds what it costs. One whose size is not known any
+        more stands there as of the generation whose size it was.
         """
         machines = self._machines
-        return {uid: machines[uid].generation for uid in reservations if uid in machines and not machines[uid].unsized}
+        return {uid: machines[uid].generation for uid in reservations if uid in machines and not machines[uid].guessed}
 
     def sizes(self, uids: Iterable[str]) -> dict[str, ResourceList]:
         """What those that are there take in the sum."""

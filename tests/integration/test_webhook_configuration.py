@@ -326,6 +326,8 @@ class DropsMatchConditions(Cluster):
         verb: str = "",
         plural: str = "",
         max_body: int = 1 << 24,
+        accept: str = JSON,
+        pool: aiohttp.ClientSession | None = None,
     ) -> bytes:
         if body is not None and method in ("POST", "PUT"):
             self.look_at(body)
@@ -334,7 +336,16 @@ class DropsMatchConditions(Cluster):
                 webhook.pop("matchConditions", None)
             body = msgspec.json.encode(configuration)
         return await super().request(
-            method, path, body, content_type, timeout, verb=verb, plural=plural, max_body=max_body
+            method,
+            path,
+            body,
+            content_type,
+            timeout,
+            verb=verb,
+            plural=plural,
+            max_body=max_body,
+            accept=accept,
+            pool=pool,
         )
 
     def look_at(self, body: bytes) -> None:

@@ -29,8 +29,11 @@ NAMES = (
     "seeds",  # seeds added, removed
     "lost",  # seeds declared lost
     "clusters",  # user clusters made and deleted
+    "copies",  # of quotas, deleted by somebody
     "projects",  # Projects, or their copies, deleted and made again
     "master",  # crashes of the master
+    "unsure",  # writes of leases whose outcome nobody is told
+    "silent",  # watches of the master's that bring nothing
 )
 ALWAYS = ("updates", "repeats", "deletes", "never", "slow", "rollouts")  # not faults, but drawn in the same way
 

@@ -163,6 +163,8 @@ class MasterReplica(Process):
         self.seeds = dict(api.seeds)
         self.projects = dict(api.projects)
         self.at = len(api.events)
+        self.blind_until = 0.0  # its watch of its own cluster brings nothing
+        self.blind: dict[str, float] = {}  # ... and those of seeds, until when
         self._shows = shows
         self._token = token
 
@@ -248,8 +250,13 @@ class MasterReplica(Process):
             return
         if taken is not None:
             self.lease.lost.clear()
+            self.refresh()
             self.term = Term({spec.key.uid for spec in self.quotas.values()} if not taken.settled else set())
             self._settle(self.term)
+
+    def refresh(self) -> None:
+        """Lists anew, before anything is done in a term: a watch may have been silent (master.caches)."""
+        self.watch(len(self.api.events))
 
     def _settle(self, term: Term, uid: str = "") -> None:
         term.unsettled.discard(uid)
@@ -270,6 +277,8 @@ class MasterReplica(Process):
         if link is None or not link.listed or self.seeds.get(seed) in (None, "Lost") or not link.connected:
             return False
         spec, copy, api = self.quotas.get(name), link.copies.get(name), self.apis[seed]
+        if not self.confirm(name, spec, copy):
+            return False
         if spec is None:
             if copy is None:
                 return False
@@ -280,6 +289,18 @@ class MasterReplica(Process):
             self.network.post(f"copy {name} to {seed}", self, api, lambda: self._write(api, spec))
             return True
         return self._publish(term, name, seed)
+
+    def confirm(self, name: str, spec: Spec | None, copy: Copy | None) -> bool:
+        """False where a copy is not taken away, or made older: the cache proves to be behind (master.caches)."""
+        if copy is None or (spec is not None and copy.key == spec.key and copy.version <= spec.version):
+            return True
+        if not self.api.up:
+            return False
+        there = self.api.quotas.get(name)
+        if (there and (there.key, there.version)) == (spec and (spec.key, spec.version)):
+            return True
+        self.watch(len(self.api.events))
+        return False
 
     def sync_project(self, name: str, seed: str) -> bool:
         term = self.term

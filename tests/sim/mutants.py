@@ -23,6 +23,7 @@ import msgspec
 from common import account as accounts
 from common import grants, loans, resources, surge
 from common.account import Account, Ask, Grant, Reservation, Reserving
+from common.api import PROJECTS
 from common.grants import Holding, MasterLedger, Report
 from common.kube.lease import Lease, LeaseObject
 from master import allotment, decision
@@ -32,6 +33,8 @@ from master.table import Table
 from seed import evidence, shortage, tending, verdict
 from seed.accounts import Accounts
 from seed.admission import Admission
+from seed.books import Books
+from seed.catalog import Catalog, Quota
 from seed.counting import Counting, _forgetting
 from seed.ledger import writer
 from seed.ledger.store import StoreUnavailableError
@@ -398,6 +401,12 @@ def settled_by_sight(self: Lease, found: LeaseObject, number: int) -> bool:
     return continuous
 
 
+def a_record_that_went_back_is_trusted(self: Lease, found: LeaseObject, now: float) -> None:
+    trusted = self.trusted
+    _look(self, found, now)
+    self.trusted = self.trusted or trusted
+
+
 async def no_cancel(self: Admission, *_arguments: object) -> None:
     """What the other quotas reserved stays."""
 
@@ -422,12 +431,46 @@ def a_refusal_without_the_other_seeds(
     return replace(refusal, causes=causes)
 
 
+def a_refusal_of_more(
+    quota: str, need: Any, used: Any, limits: Any, being_created: Any, decision_: str, **options: Any
+) -> Any:
+    return _exceeded(quota, resources.add(need, need), used, limits, being_created, decision_, **options)
+
+
+async def in_place_of_nothing(
+    self: Admission, book: Any, quota: Any, request: Any, decision_: str, refused: Any, replaceable: Any
+) -> Any:
+    nothing = [f"{uid}-{request.uid}" for uid in replaceable]
+    return await _lend(self, book, quota, request, decision_, refused, nothing)
+
+
 async def what_is_free_here_alone(self: Shortage, need: Any, _timeout: float) -> Answer:
     """As if nobody else had anything to spare."""
     quota = self._quota()
     limits = quota.ceilings if quota is not None else {}
     self._answer = Answer(used=limits, reserved={}, own=self._own(), final=True, at=self._clock())
     return self._answer
+
+
+async def of_no_organization(self: Any, key: str, quota: Quota) -> bool:
+    cluster = await self._find(key)
+    if cluster is None or quota.kind != "organization":
+        return await _belongs(self, key, quota)
+    found = await self._cluster.find(PROJECTS, cluster.spec.project)
+    return found is not None and found.spec.organization == quota.subject
+
+
+def whatever_was_listed(self: Accounts, quota: Quota, source: Any) -> bool:
+    progress = self._progress.get(quota.key.uid)
+    joined = progress is not None and progress.claimed == self.term and (quota.key.uid, source.key) not in self._demands
+    return bool(source.counted) if joined else _may_count(self, quota, source)
+
+
+def whoever_deleted_it(self: Catalog, change: Any) -> None:
+    if change.new is None:
+        self._put(change.old.metadata.name, None)
+    else:
+        _quota_changed(self, change)
 
 
 def obey_the_limit_when_told_to(account: Account, limits: Mapping[str, int]) -> dict[str, int]:
@@ -531,6 +574,10 @@ def master_writes_blindly(self: servers.Master, uid: str, ledger: MasterLedger, 
 
 
 _count = accounts.count
+_lend = Admission._lend
+_belongs = Counting._belongs
+_may_count = Accounts.may_count
+_quota_changed = Catalog._quota_changed
 _count_loans = loans.count
 _refuses = Shortage.refuses
 _exceeded = verdict.exceeded
@@ -547,6 +594,7 @@ _counted = Accounts.counted
 _opening = tending._opening
 _claimed = tending.claimed
 _join = Lease._join
+_look = Lease._look
 _allot = decision.allot
 _decide = decision.decide
 _take_up = decision._take_up
@@ -755,6 +803,7 @@ ALL: tuple[Mutant, ...] = (
         400,
         scenes.a_surge_withdrawn,
     ),
+    Mutant("what replaces nothing is lent to", ((Admission, "_lend", in_place_of_nothing),), ("rollouts",)),
     Mutant("two replace the same one", ((accounts, "_is_taken", lambda *_a: False),), ("rollouts",)),
     Mutant(
         "what was lent before a loss is use like any other",
@@ -814,6 +863,7 @@ ALL: tuple[Mutant, ...] = (
     ),
     Mutant("what others hold is refused", ((Shortage, "wait", what_is_free_here_alone),)),
     Mutant("a refusal does not add up", ((verdict, "exceeded", a_refusal_without_the_other_seeds),)),
+    Mutant("a refusal says more than was asked for", ((verdict, "exceeded", a_refusal_of_more),)),
     Mutant("what is held is shown as used", ((decision, "_seats", all_that_is_held_is_used),), ("two_seeds",)),
     Mutant(
         "a lowered limit is obeyed when recalled",
@@ -826,6 +876,31 @@ ALL: tuple[Mutant, ...] = (
         ((AccountWriter, "_load", read_what_may_still_change),),
         budget=200,
         scene=scenes.a_count_that_arrives_late,
+    ),
+    Mutant(
+        "a missing Project is of no organization",
+        ((Counting, "_belongs", of_no_organization), (Books, "_missed", lambda *_a: [])),
+        ("two_quotas",),
+        200,
+        scenes.a_project_that_vanishes,
+    ),
+    Mutant(
+        "a source that joins is counted by the list that there is",
+        ((Accounts, "may_count", whatever_was_listed),),
+        ("two_quotas", "projects"),
+    ),
+    Mutant(
+        "a project that is not known is limited by its own quota",
+        ((Catalog, "may_belong", lambda *_a: False),),
+        ("two_quotas",),
+        200,
+        scenes.a_project_that_vanishes,
+    ),
+    Mutant(
+        "a copy that is deleted limits no more",
+        ((Catalog, "_quota_changed", whoever_deleted_it),),
+        budget=200,
+        scene=scenes.a_copy_that_somebody_deletes,
     ),
     Mutant("nobody asks the master", ((Shortage, "wait", never_asks),)),
     Mutant(
@@ -878,6 +953,13 @@ ALL: tuple[Mutant, ...] = (
         200,
         scenes.updates_before_the_count,
     ),
+    Mutant(
+        "a standby leads by what it had",
+        ((MasterReplica, "refresh", lambda _self: None), (MasterReplica, "confirm", lambda *_a: True)),
+        ("two_seeds",),
+        200,
+        scenes.a_standby_that_saw_nothing,
+    ),
     Mutant("what nobody admitted is not covered", ((allotment, "cover", lambda _table: None),), ("slip",)),
     Mutant(
         "a late report covers",
@@ -900,6 +982,13 @@ ALL: tuple[Mutant, ...] = (
         ("nothing", "two_seeds"),
         400,
         scenes.a_ledger_of_an_earlier_life,
+    ),
+    Mutant(
+        "a lease that went back is trusted",
+        ((Lease, "_look", a_record_that_went_back_is_trusted),),
+        (),
+        400,
+        scenes.a_restore_that_nobody_remembers,
     ),
     Mutant(
         "the doubts of a master end with him",

@@ -15,6 +15,7 @@ from tests.sim.servers import Source, name_of, uid_of
 from tests.sim.world import RESTORE_TAKES, SIZES, UNIT, Site, World
 
 if TYPE_CHECKING:
+    from tests.sim.master_side import MasterReplica
     from tests.sim.schedule import Chaos
 
 REQUEST = 1.6  # seconds after which no webhook call waits any more
@@ -777,3 +778,69 @@ def a_late_report(play: Play) -> None:
         play.go(TAKEOVER)
         world.network.held.pop(link)
         play.go(3.0)
+
+
+def _two_masters(play: Play) -> MasterReplica:
+    """Who leads, beside one who stands by."""
+    while len(play.world.masters) < 2:
+        play.world.start_master()
+    play.go(TAKEOVER)
+    return next(master for master in play.world.masters if master.term is not None)
+
+
+def a_standby_that_saw_nothing(play: Play) -> None:
+    """Its watches are silent while limits are lowered or quotas made again. Then it leads."""
+    world = play.world
+    leader = _two_masters(play)
+    for site in play.sites(4):
+        play.grow(site, 1)
+    for master in world.masters:
+        if master is not leader:
+            master.blind_until = world.now + 60.0
+    anew = play.rng.random() < 0.5
+    for name, spec in list(world.master.quotas.items()):
+        if anew:
+            world.recreate(name)
+        else:
+            world.change_limits(name, {resource: amount // 2 for resource, amount in spec.limits.items()})
+    for _ in range(4):
+        for thing in [thing for site in play.sites(4) for thing in play.there(site)][::2]:
+            world.delete(thing)
+        play.go(2.0)
+        world.tighten()
+    world.end_master(leader)
+    play.go(TAKEOVER)
+    for site in play.sites(4):
+        play.grow(site, 2)
+
+
+def a_project_that_vanishes(play: Play) -> None:
+    """The copy of a Project is deleted on a seed while the master is away from it, and comes back after some time."""
+    world = play.world
+    for site in play.sites(1):
+        play.fill(site)
+        world.network.cut.add(("master", site.name))
+        for project in list(site.api.projects):
+            site.api.write_project(project, None)
+        play.storms(site, 2, 0.5)
+        play.go(play.about(5.5, 12.0))
+        play.storms(site, 2, 0.5)
+        world.network.cut.discard(("master", site.name))
+        play.go(0.5)
+        play.storms(site, 4, 0.4)
+        play.write(site)
+
+
+def a_copy_that_somebody_deletes(play: Play) -> None:
+    """On a seed which the master does not reach meanwhile."""
+    world = play.world
+    for site in play.sites(1):
+        play.fill(site)
+        world.network.cut.add(("master", site.name))
+        for name in list(site.api.copies):
+            site.api.delete_copy(name, released=False)
+        play.storms(site, 4, 0.5)
+        world.network.cut.discard(("master", site.name))
+        play.go(1.0)
+        play.storms(site, 4, 0.5)
+        play.write(site)

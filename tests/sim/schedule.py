@@ -86,6 +86,7 @@ class Chaos:
             (0.8 * swarm["sluggish"], self.sluggish),
             (0.5 * swarm["lag"], self.stall),
             (0.8 * swarm["master"], self.crash_master),
+            (0.8 * swarm["silent"], self.silence),
             (0.8 * swarm["restore_seed"], self.restore_seed),
             (0.8 * swarm["restore_master"], self.restore_master),
             (0.8 * swarm["restore_ledger"], self.restore_ledger),
@@ -100,6 +101,7 @@ class Chaos:
             (0.5 * swarm["lost"], self.lost),
             (0.8 * swarm["clusters"], self.clusters),
             (0.8 * swarm["projects"], self.projects),
+            (0.5 * swarm["copies"], self.copies),
         ]
         acts = [(weight, act) for weight, act in acts if weight]
         self.acts = [act for _, act in acts]
@@ -197,12 +199,13 @@ class Chaos:
         if not world.masters:
             return
         master = self.rng.choice(world.masters)
-        if self.rng.random() < 0.3:
+        if self.rng.random() < 0.3 and master.blind_until <= world.now:
             master.watch(self.lag(self.rng, master.at, len(world.master.events)))
         if master.term is None:
             return
         seed = self.rng.choice(list(world.apis))
-        master.follow(seed, lambda at, end: self.lag(self.rng, at, end))
+        if master.blind.get(seed, 0.0) <= world.now:
+            master.follow(seed, lambda at, end: self.lag(self.rng, at, end))
         name = self.rng.choice(list(world.master.quotas) or ["a"])
         if self.rng.random() < 0.3:
             master.sync(name, seed)
@@ -327,6 +330,22 @@ class Chaos:
         if replica is not None:
             replica.blind_until = world.now + self.rng.choice((2.0, 8.0, 16.0))
             world.later.append((replica.blind_until, lambda: None))
+
+    def silence(self) -> None:
+        """A watch of the master's brings nothing, and does not end either; then somebody else may lead."""
+        world = self.world
+        while len(world.masters) < 2 and world.master.up:
+            world.start_master()
+        if not world.masters:
+            return
+        master, until = self.rng.choice(world.masters), world.now + self.rng.choice((4.0, 16.0, 60.0))
+        if self.rng.random() < 0.7:
+            master.blind_until = until
+        else:
+            master.blind[self.rng.choice(list(world.apis))] = until
+        if self.rng.random() < 0.5 and (leads := [other for other in world.masters if other.term is not None]):
+            doomed = self.rng.choice(leads)
+            world.later.append((world.now + self.rng.choice((1.0, 4.0)), lambda: world.end_master(doomed)))
 
     def sluggish(self) -> None:
         """Who leads does not notice that it is replaced."""
@@ -513,6 +532,12 @@ class Chaos:
         elif len(site.sources) < 3:
             self.world.add_cluster(site, f"{site.name}/{self.world.token()}", self.rng.choice("ab"))
 
+    def copies(self) -> None:
+        """Somebody deletes a quota's copy on a seed."""
+        site = self.site()
+        if site is not None and site.api.up and site.api.copies:
+            site.api.delete_copy(self.rng.choice(list(site.api.copies)), released=False)
+
     def projects(self) -> None:
         """One is deleted for a while, or its copy on a seed is by somebody who should not."""
         world, site = self.world, self.site()
@@ -606,7 +631,7 @@ def _master_round(world: World, master: MasterReplica) -> bool:
     if master.error is not None:
         raise master.error
     did = False
-    if master.at < len(world.master.events):
+    if master.at < len(world.master.events) and (world.working or master.blind_until <= world.now):
         did = True
         master.watch(len(world.master.events))
     term = master.term
@@ -614,7 +639,10 @@ def _master_round(world: World, master: MasterReplica) -> bool:
         return did
     for seed, api in world.apis.items():
         link = term.links.get(seed)
-        if link is None or link.at < len(api.events) or link.connected != world.network.reaches("master", api):
+        sees = world.working or master.blind.get(seed, 0.0) <= world.now
+        if sees and (
+            link is None or link.at < len(api.events) or link.connected != world.network.reaches("master", api)
+        ):
             master.follow(seed, lambda _at, end: end)
         for project in {**master.projects, **(link.projects if link is not None else {})}:
             did |= master.sync_project(project, seed)
@@ -693,7 +721,9 @@ def _tidy(world: World) -> None:
 def _unended(world: World, uid: str, account: Account, lent: Mapping[str, Reservation]) -> str:
     """A loan that has no reason to stand any more: there is room for it; or what it was in place of has gone, unless
     that place was taken by what nobody admitted."""
-    [spec] = [spec for spec in world.master.quotas.values() if spec.key.uid == uid]
+    spec = next((spec for spec in world.master.quotas.values() if spec.key.uid == uid), None)
+    if spec is None:
+        return "a quota that is not there any more"
     free = resources.subtract(accounts.held(account), accounts.use(account))
     standing = world.lent(uid)
     everywhere = resources.total(world.there(site, spec.subject, without=standing) for site in world.sites.values())

@@ -56,6 +56,8 @@ class View(Catalog):
     def __init__(self, api: servers.Seed) -> None:
         super().__init__(cast("Cluster", api))
         self.copies: dict[str, Copy] = {}
+        self._sources: dict[str, list[str]] = {}
+        self.limits: dict[str, str] = {}  # by name: the uid of the quota that limits, so far as anybody has said
         for name, both in api.copies.items():
             self.hear("copy", name, both)
         for key, project in api.clusters.items():
@@ -64,8 +66,11 @@ class View(Catalog):
             self.hear("project", name, organization)
 
     def sources_of(self, project: str) -> list[str]:
-        """Only user clusters are simulated, not that they themselves are counted."""
-        return [key for key in super().sources_of(project) if project_of_key(key) is None]
+        """Only user clusters are simulated, not that they themselves are counted. Asked for much more often than
+        clusters come and go."""
+        if project not in self._sources:
+            self._sources[project] = [key for key in super().sources_of(project) if project_of_key(key) is None]
+        return list(self._sources[project])
 
     def hear(self, what: str, name: str, value: Any) -> None:
         if what == "copy":
@@ -73,8 +78,10 @@ class View(Catalog):
                 self.copies.pop(name, None)
             else:
                 self.copies[name] = value[0]
+                self.limits[name] = "" if value[0].released else value[0].key.uid
             _tell(self.quotas, self._quota_changed, name, value[1] if value is not None else None)
         elif what == "cluster":
+            self._sources.clear()
             _tell(self.user_clusters, self._cluster_changed, name, _cluster(name, value) if value is not None else None)
         else:
             _tell(self.projects, self._project_changed, name, _project(name, value) if value is not None else None)

@@ -45,13 +45,24 @@ class Leases:
             raise NotFound(404, "NotFound", "lease")
         if present.metadata.resource_version != body.metadata.resource_version:
             raise Conflict(409, "Conflict", "lease")
-        return self._store(body)
+        return self._answer(body, present)
 
     async def create(self, _resource: object, body: LeaseObject) -> LeaseObject:
         self._reach()
         if self._server.lease is not None:
             raise AlreadyExists(409, "AlreadyExists", "lease")
-        return self._store(body)
+        return self._answer(body, None)
+
+    def _answer(self, body: LeaseObject, present: LeaseObject | None) -> LeaseObject:
+        """Nobody may hear of it, or it is done later, if nobody else has written by then."""
+
+        def write() -> None:
+            if self._server.up and self._server.lease is present:
+                self._store(body)
+
+        if not self._server.unsure(write):
+            return self._store(body)
+        raise away("lease")
 
     def _reach(self) -> None:
         if not self._server.up:
@@ -66,6 +77,14 @@ class Leases:
 
 
 EVERYBODY = "all"  # the organization of all projects
+
+
+Unsure = Callable[[Callable[[], None]], bool]
+"""Whether the outcome of a write is not told. Then it has done the write, or will."""
+
+
+def _told(_write: Callable[[], None]) -> bool:
+    return False
 
 
 class Copy(msgspec.Struct, frozen=True):
@@ -144,6 +163,7 @@ class Seed:
         self.outages = 0  # each ends all watches
         self.revision = 0
         self.lease: LeaseObject | None = None
+        self.unsure: Unsure = _told
         self.kept = Ledger(self)
         self.ledger: dict[str, Stored] = {}
         self.keys: dict[str, Key] = {}
@@ -281,6 +301,7 @@ class Master:
         self.up = True
         self.revision = 0
         self.lease: LeaseObject | None = None
+        self.unsure: Unsure = _told
         self.quotas: dict[str, Spec] = {}
         self.ledgers: dict[str, tuple[MasterLedger, int]] = {}
         self.seeds: dict[str, str] = {}

@@ -72,6 +72,7 @@ class World:
         self.swarm = faults.draw(self.rng, focus)
         self.network = Network(self.rng, self, self.note if trace else None)
         self.master = servers.Master(self._ledger_saved)
+        self.master.unsure = self._unsure
         self.masters: list[MasterReplica] = []
         self.processes: list[Process] = []  # that ever were
         self.sites: dict[str, Site] = {}
@@ -133,6 +134,7 @@ class World:
 
     def add_site(self, name: str) -> Site:
         api = servers.Seed(name, self._account_saved)
+        api.unsure = self._unsure
         site = self.sites[name] = Site(name, api)
         self.apis[name] = api
         for number in range(1, self.swarm.clusters + 1):
@@ -234,6 +236,20 @@ class World:
     def crash_master(self, master: MasterReplica) -> None:
         master.crash()
         self.masters.remove(master)
+
+    def _unsure(self, write: Callable[[], None]) -> bool:
+        """Of a lease: the answer is lost, or the write is late, by less than anybody waits for it."""
+        if self.working or self.rng.random() >= 0.1 * self.swarm["unsure"]:
+            return False
+        if self.rng.random() < 0.5:
+            write()
+        else:
+            self.later.append((self.now + self.rng.choice((0.5, 1.0, 2.0)), write))
+        return True
+
+    def end_master(self, master: MasterReplica) -> None:
+        if master in self.masters and len(self.masters) > 1:
+            self.crash_master(master)
 
     # What the checks hear ------------------------------------------------------------------------------------------
 
@@ -344,16 +360,15 @@ class World:
             self._verdict(wish, site, no, quotas, gives_up)
 
         arrived = 0.0, 0
-        there: set[str] = set()  # the quotas that the replica knows of, and which limit it
+        there: set[str] = set()  # the quotas that limit it, so far as the replica has heard of them
 
         def arrives() -> None:
             nonlocal arrived
             if not replica.alive or self.now >= gives_up:
                 return
             arrived = replica.loop.time(), self.truth.writes
-            there.update(
-                quota.key.uid for quota in replica.view.all_quotas() if quota.subject in (source.project, EVERYBODY)
-            )
+            applying = (spec for spec in self.master.quotas.values() if self._counts(spec, source))
+            there.update(spec.key.uid for spec in applying if replica.view.limits.get(spec.key.name) == spec.key.uid)
             request = Request(
                 uid=uid_of(wish.thing.uid),
                 project=source.project,
@@ -675,7 +690,8 @@ class World:
                 spec = self.master.quotas.get(copy.key.name)
                 if spec is None or spec.key != copy.key or not copy.version == copy.decided == spec.version:
                     return False
-        return all(master.at == len(self.master.events) for master in self.masters)
+        leading = [master for master in self.masters if master.term is not None]
+        return all(master.at == len(self.master.events) for master in leading)
 
     def tighten(self) -> None:
         if self.current():

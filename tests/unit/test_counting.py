@@ -876,6 +876,31 @@ async def test_what_is_reserved_for_a_machine_that_cannot_be_sized_stays_reserve
         await eventually(lambda: use(leader.world) == 0)
 
 
+async def test_a_loan_ends_when_there_is_room_though_its_source_has_nothing_new_to_tell(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lent = Reservation(source=KEY, object="ns/new", amount=nanos("surge.cpu=8"), replaces="old-uid")
+    async with leading(monkeypatch) as found:
+        world, writer = found.world, found.world.book().writer
+
+        def full(account: Account) -> tuple[Account, None]:
+            held = nanos("cpu=8,surge.cpu=8")
+            after = msgspec.structs.replace(account, granted=held, used={KEY: nanos("cpu=8")})
+            loan = {(KEY, "new-uid"): lent}
+            return msgspec.structs.replace(after, reservations=loan, reserved=lent.amount), None
+
+        await writer.change(full)
+        found.there("old", "new")
+        found.changed()
+        await asyncio.sleep(4 * WINDOW)
+        assert world.account().reservations, "no room yet"
+        await writer.change(
+            lambda account: (msgspec.structs.replace(account, granted=nanos("cpu=16,surge.cpu=8")), None)
+        )
+        await eventually(lambda: not world.account().reservations)
+        assert world.account().used[KEY]["cpu"] == nanos("cpu=16")["cpu"]
+
+
 async def test_what_stands_on_surge_and_cannot_be_sized_goes_on_to_stand_there(monkeypatch: pytest.MonkeyPatch) -> None:
     async with seed_world() as world:
         book = await world.quota(limits="cpu=24", granted="cpu=24,surge.cpu=8", used="cpu=8", surge={"cpu": "8"})
@@ -892,6 +917,40 @@ async def test_what_stands_on_surge_and_cannot_be_sized_goes_on_to_stand_there(m
         leader.source.tally.apply(Change(machine("old", "8"), None))
         counted = leader.accounts.counted(counted, source, quota)
         assert counted.reserved == nanos("cpu=8")
+
+
+async def test_what_stands_on_surge_and_loses_its_size_is_counted_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An infrastructure object goes before its Machine."""
+    async with seed_world() as world:
+        book = await world.quota(limits="cpu=8", granted="cpu=8,surge.cpu=8", used="cpu=8", surge={"cpu": "8"})
+        quota = world.catalog.quota("project-alpha")
+        assert quota is not None
+        leader = Leading(world)
+        leader.there("old")
+        kept = Reservation(source=KEY, object="ns/new", amount=nanos("surge.cpu=8"), replaces="old-uid")
+        await book.writer.claim("new-uid", kept)
+        leader.there("new")
+        leader.source.tally.apply(Change(machine("new", "8"), machine("new", None)))
+        counted = leader.accounts.counted(world.account(), cast(Source, leader.source), quota)
+        assert counted.reservations == {(KEY, "new-uid"): kept}
+        assert counted.used[KEY]["cpu"] == 8 * UNIT
+
+
+async def test_an_update_to_what_cannot_be_sized_keeps_its_reservation(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with seed_world() as world:
+        book = await world.quota(limits="cpu=24", granted="cpu=24", used="cpu=8")
+        quota = world.catalog.quota("project-alpha")
+        assert quota is not None
+        leader = Leading(world)
+        before = machine("a", "8")
+        leader.source.tally.apply(Change(None, before))
+        kept = Reservation(source=KEY, object="ns/a", amount=nanos("cpu=8"), generation=before.metadata.generation + 1)
+        await book.writer.claim("a-uid", kept)
+        larger = machine("a", None)
+        metadata = msgspec.structs.replace(larger.metadata, generation=kept.generation)
+        leader.source.tally.apply(Change(before, msgspec.structs.replace(larger, metadata=metadata)))
+        counted = leader.accounts.counted(world.account(), cast(Source, leader.source), quota)
+        assert counted.reservations == {(KEY, "a-uid"): kept}
 
 
 async def test_an_account_that_never_opened_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,6 +158,17 @@ async def test_an_answer_refuses_nobody_once_something_was_deleted_here() -> Non
         assert shortage.refuses(nanos("cpu=5")) is None
 
 
+async def test_an_answer_that_counts_what_was_deleted_here_before_it_came_refuses_nobody() -> None:
+    async with seed_world() as world:
+        book = await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=60")
+        waiting = asyncio.create_task(book.shortage.wait(nanos("cpu=5"), 5))
+        await world.asked(number=1)
+        await book.writer.change(lambda account: (accounts.count(account, 1, "alpha/c1", {}, {}), None))
+        world.tell(NAME, answered=1, usage="cpu=60")
+        await waiting
+        assert book.shortage.refuses(nanos("cpu=5")) is None, "the master will know more"
+
+
 async def test_an_answer_refuses_nobody_once_the_limit_was_raised() -> None:
     async with seed_world() as world:
         await world.quota(limits="cpu=64")
