@@ -52,10 +52,14 @@ class Rollout:
             for which in ("older", "newer")
         ]
         rollout = cls(site, cluster, older, newer)
-        for _ in range(machines):
+
+        async def one_more() -> None:
             answer = await rollout._machine(older)
             assert answer.status == 201, answer
             rollout.old.append(answer.body["metadata"]["name"])
+
+        for _ in range(machines):
+            await until(one_more, 60)
         return rollout
 
     async def one_comes(self) -> Answer:
