@@ -36,13 +36,14 @@ def test_the_crds_name_no_type_and_no_reason_that_is_never_set(path: Path) -> No
 
 def test_the_columns_show_only_what_is_set() -> None:
     """By kind, since others have conditions and fields of the same name."""
-    tenants, master = (ROOT / "master" / "tenants.py").read_text(), ROOT / "master"
+    tenants, master = (ROOT / "master" / "reporting" / "tenant_status.py").read_text(), ROOT / "master"
+    status = (master / "quotas" / "status.py").read_text()
     code = {
         "organization": tenants.partition("def _organization(")[2],
         "project": tenants.partition("def _organization(")[0],
-        "resourcequota": (master / "status.py").read_text() + (master / "quota_state.py").read_text(),
-        "seed": (master / "status.py").read_text() + (master / "seed_status.py").read_text(),
-        "usercluster": (ROOT / "seed" / "user_clusters.py").read_text(),
+        "resourcequota": status + (master / "quotas" / "state.py").read_text(),
+        "seed": status + (master / "reporting" / "seed_status.py").read_text(),
+        "usercluster": (ROOT / "seed" / "controllers" / "user_clusters.py").read_text(),
     }
     for path in sorted((ROOT / "charts" / "crds").glob("*.yaml")):
         (version,) = yaml.safe_load(path.read_text())["spec"]["versions"]

@@ -246,7 +246,9 @@ class Reflector(Generic[T]):
         if problem != self.error:
             log.log(level, "not following the API server", extra={**self._facts, "error": problem})
         self.state, self.error = State.BACKOFF, problem
-        longest = min(MAX_BACKOFF, FIRST_BACKOFF * 2 ** min(failures - 1, 20))
+        # What must be proven every few seconds is not left unread for longer than a watch of it lasts.
+        most = min(MAX_BACKOFF, self._watch_seconds[1])
+        longest = min(most, FIRST_BACKOFF * 2 ** min(failures - 1, 20))
         self._pause = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(longest * random.uniform(0.5, 1.0)):  # noqa: S311 (spread, not a secret)

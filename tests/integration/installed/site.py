@@ -256,6 +256,17 @@ class Site:
 
         await until(holds, seconds)
 
+    async def ready(self, seconds: float = 60) -> None:
+        """Waits until every program says so: a replica that was cut off refuses until it knows what is new."""
+
+        async def holds() -> None:
+            async with aiohttp.ClientSession() as session:
+                for name, program in self.installed.programs.items():
+                    async with session.get(f"{program.health}/readyz") as answer:
+                        assert answer.status == 200, f"{name}: {await answer.text()}"
+
+        await until(holds, seconds)
+
     @asynccontextmanager
     async def no_overshoot(self, limit: Mapping[str, str]) -> AsyncIterator[Overshoot]:
         """Counts the Machines again and again while the block runs: there must never be too many."""

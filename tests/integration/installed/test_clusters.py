@@ -103,8 +103,9 @@ async def test_the_use_of_a_lost_seed_stays_and_what_it_holds_idle_is_given_to_n
         await site.comes("master", path, "UsageCurrent", "True", "AllReported", seconds=60)
         await site.installed.enforced(QUOTA, 60)
         await site.settled()
+        await site.ready()
         attempts = await fill(site.tenants, SMALL, 20)
-        assert {attempt.outcome for attempt in attempts} == {Outcome.ADMITTED, Outcome.REFUSED}
+        assert {attempt.outcome for attempt in attempts} == {Outcome.ADMITTED, Outcome.REFUSED}, attempts
     await site.uses(cpus(10))
 
 

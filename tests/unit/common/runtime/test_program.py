@@ -17,7 +17,7 @@ import pytest
 EXAMPLE = """
 import asyncio, sys
 from common.runtime import program
-from common.options import Address, CommonOptions, UsageError
+from common.runtime.flags import Address, CommonOptions, UsageError
 
 async def main(running):
     {body}

@@ -308,6 +308,19 @@ async def test_backoff_grows_is_explained_and_ends(fake, monkeypatch, caplog):
     ], "the same error is logged once"
 
 
+async def test_what_is_watched_in_short_turns_is_not_left_unread_for_longer_than_one(fake, monkeypatch):
+    monkeypatch.setattr(module, "FIRST_BACKOFF", 60.0)
+
+    async def broken(_request):
+        return status(500, "InternalError", "etcd is on fire")
+
+    fake.answers += [broken] * 2
+    began = time.monotonic()
+    async with reflecting(fake, watch_seconds=(1, 1)) as (made, _):
+        await made.wait_synced(PATIENCE)
+    assert time.monotonic() - began < 2 * 60.0 * 0.5
+
+
 async def test_a_watch_that_ends_at_once_every_time_backs_off(fake):
     fake.end_watches.set()
     async with reflecting(fake) as (made, _):
