@@ -188,10 +188,10 @@ def handler(
     clusters: Sequence[Kind],
     key: WebhookKey,
     decisions: Decisions,
-    deaf: Callable[[], str | None],
+    stale: Callable[[], str | None],
 ) -> Callable[[Request], Awaitable[Response]]:
     """All webhooks, by the path that each is called at."""
-    admission = Admission(catalog, books, deaf)
+    admission = Admission(catalog, books, stale)
     rollouts = Rollouts()
     rolling = in_user_clusters(rollouts, connections, sizing)
     machines = MachineWebhook(catalog, admission, sizing, key.verify, observed.decision, decisions, rolling=rolling)
@@ -290,7 +290,7 @@ async def serve(running: Program, options: SeedOptions) -> None:
     connections = Connections(cluster, on_request=metrics.kubernetes_request)
     refusals = Refusals(cluster, catalog, books, identity, on_request=metrics.kubernetes_request, count=observed.told)
     decisions = Decisions(on_decision=refusals.heard)
-    handle = handler(cluster, connections, catalog, books, sizing, view, clusters, key, decisions, record.deaf)
+    handle = handler(cluster, connections, catalog, books, sizing, view, clusters, key, decisions, record.stale)
     server = HttpServer(handle, max_body=MAX_BODY, stopping=lambda: running.health.stopping)
     measure(catalog, books, cache, refusals)
     running.health.pages[PATH] = decisions.page
@@ -353,7 +353,7 @@ def add_checks(
         "certificate": certificates.not_ready,
         "webhook key": key.not_ready,
         "caches": catalog.not_ready,
-        "replica": record.deaf,
+        "replica": record.stale,
         "ledger": chosen.not_ready,
         "lease": lambda: "no leader seen alive yet" if lease.trusted is None else None,
     }

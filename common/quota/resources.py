@@ -1,4 +1,4 @@
-"""Resource lists: amounts in nanos (see common.quantity) by resource name.
+"""Resource lists: amounts in nanos (see common/quota/quantity.py) by resource name.
 
 A name that is missing counts as 0 in arithmetic, so every result names what either operand names, and nothing else.
 Where a list says what is *free*, a name that is missing is unlimited instead: only ``short`` reads a list so. A list of

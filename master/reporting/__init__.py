@@ -1,1 +1,1 @@
-"""What people are told of seeds and tenants."""
+"""Status of Seeds, Projects and Organizations, and the master's metrics."""

@@ -9,15 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from common.api.cluster_identity import CHANGED, DUPLICATE, KUBE_SYSTEM, is_another, order
 from common.api.types import ACCEPT_CLUSTER_ANNOTATION, Seed
 from common.kube.client.errors import ApiError
-from common.kube.client.meta import Object
-from common.kube.client.resource import Resource
-
-NAMESPACES = Resource("", "v1", "namespaces", "Namespace", False, Object)
-KUBE_SYSTEM = "kube-system"
-CHANGED = "ClusterChanged"
-DUPLICATE = "DuplicateCluster"
 
 
 class Refused(ApiError):
@@ -31,7 +25,7 @@ def refusal(seed: Seed, recorded: str, uid: str, others: Iterable[tuple[Seed, st
     each with what is recorded for it.
     """
     name = seed.metadata.name
-    if recorded not in ("", uid) and seed.metadata.annotations.get(ACCEPT_CLUSTER_ANNOTATION) != uid:
+    if is_another(seed, recorded, uid):
         return Refused(
             409,
             CHANGED,
@@ -40,22 +34,13 @@ def refusal(seed: Seed, recorded: str, uid: str, others: Iterable[tuple[Seed, st
             "cluster takes the place of the former one and the machines of that are gone: kubectl annotate --overwrite "
             f"sqseed/{name} {ACCEPT_CLUSTER_ANNOTATION}={uid}",
         )
-    earlier = [other for other, its in others if its == uid and _rank(other) < _rank(seed)]
+    earlier = [other for other, its in others if its == uid and order(other) < order(seed)]
     if not earlier:
         return None
-    first = min(earlier, key=_rank).metadata.name
+    first = min(earlier, key=order).metadata.name
     return Refused(
         409,
         DUPLICATE,
         f"the kubeconfig leads to the cluster of Seed {first}, which was made earlier: its namespace {KUBE_SYSTEM} has "
         f"uid {uid}; nothing is written there by this Seed. Correct the Secret, or delete one of the two Seeds",
     )
-
-
-def comes_before(seed: Seed, other: Seed) -> bool:
-    """Whether a cluster to which both lead is the first one's."""
-    return _rank(seed) < _rank(other)
-
-
-def _rank(seed: Seed) -> tuple[str, str]:
-    return seed.metadata.creation_timestamp or "", seed.metadata.name

@@ -17,10 +17,13 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 
 import msgspec
+from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
+from common.api import cluster_identity
+from common.api.cluster_identity import KUBE_SYSTEM, NAMESPACES
 from common.api.types import ACCEPT_CLUSTER_ANNOTATION, ORGANIZATIONS, SEEDS, UID_LABEL, SecretRef, Seed, SeedStatus
 from common.kube.client.api_client import RequestHook
-from common.kube.client.errors import ApiError, Forbidden, NotFound, Unauthorized
+from common.kube.client.errors import ApiError, Conflict, Forbidden, NotFound, Unauthorized
 from common.kube.client.kubeconfig import InvalidKubeconfig
 from common.kube.client.meta import Object
 from common.kube.controller.controller import ReconcileHook
@@ -30,7 +33,7 @@ from master.cache.informers import Caches, changed_name
 from master.cache.objects import Named, QuotaCopy
 from master.quotas.state import Run
 from master.seeds import identity
-from master.seeds.identity import KUBE_SYSTEM, NAMESPACES, Refused
+from master.seeds.identity import Refused
 from master.seeds.replicator import CopySync, SeedCaches
 from master.seeds.seed_cluster import SeedCluster
 from master.seeds.status_publisher import Publisher
@@ -42,6 +45,7 @@ PROBE_EVERY = 5.0
 PROBE_TIMEOUT = 5.0
 LOOK_EVERY = 0.5  # at the reflectors' own errors
 RESTART_AFTER = 1.0
+RECORD_ATTEMPTS = 4
 
 
 class Phase(Enum):
@@ -50,8 +54,8 @@ class Phase(Enum):
     UNREACHABLE = "Unreachable"
     UNAUTHORIZED = "Unauthorized"
     INVALID_KUBECONFIG = "InvalidKubeconfig"
-    CLUSTER_CHANGED = identity.CHANGED
-    DUPLICATE_CLUSTER = identity.DUPLICATE
+    CLUSTER_CHANGED = cluster_identity.CHANGED
+    DUPLICATE_CLUSTER = cluster_identity.DUPLICATE
 
 
 OnCopy = Callable[[str, Change[QuotaCopy], Run | None], None]
@@ -257,22 +261,30 @@ class SeedLink:
     async def _judge(self, uid: str) -> None:
         """Raises Refused. Where the cluster is this seed's, that is durable when this returns."""
         if uid != self.cluster_uid:
-            master = self._caches.cluster
-            seed = await master.get(SEEDS, self.name)
-            self._refuse(seed, seed.status.cluster_uid, uid)
-            if uid != seed.status.cluster_uid:
-                about = {"uid": self.seed.metadata.uid, "resourceVersion": seed.metadata.resource_version}
-                patch = {"metadata": about, "status": {"clusterUID": uid}}
-                seed = await master.merge_patch(SEEDS, self.name, patch, subresource="status")
-                log.info("cluster recorded", extra={"seed": self.name, "cluster": uid, "before": self.cluster_uid})
+            seed = await self._record(uid)
             self._recorded = uid
             self.unidentified = (
                 "" if seed.status.cluster_uid == uid else "the CRD of Seeds on the master has no status.clusterUID"
             )
             for other in self._others():
-                if other.cluster_uid == uid and identity.comes_before(self.seed, other.seed):
+                if other.cluster_uid == uid and cluster_identity.order(self.seed) < cluster_identity.order(other.seed):
                     other.reconsider()
         self._refuse(self.seed, self.cluster_uid, uid)
+
+    @retry(retry=retry_if_exception_type(Conflict), stop=stop_after_attempt(RECORD_ATTEMPTS), reraise=True)
+    async def _record(self, uid: str) -> Seed:
+        """The Seed as it is stored then. Its status is written by others, too: a Conflict is read and judged anew."""
+        master = self._caches.cluster
+        seed = await master.get(SEEDS, self.name)
+        before = seed.status.cluster_uid
+        self._refuse(seed, before, uid)
+        if uid == before:
+            return seed
+        about = {"uid": self.seed.metadata.uid, "resourceVersion": seed.metadata.resource_version}
+        patch = {"metadata": about, "status": {"clusterUID": uid}}
+        seed = await master.merge_patch(SEEDS, self.name, patch, subresource="status")
+        log.info("cluster recorded", extra={"seed": self.name, "cluster": uid, "before": before})
+        return seed
 
     def _refuse(self, seed: Seed, recorded: str, uid: str) -> None:
         others = [(other.seed, other.cluster_uid) for other in self._others() if not other.lost]

@@ -1,1 +1,1 @@
-"""One quota on this seed: its account, what is counted, what is asked for, what is published."""
+"""The account of one quota on this seed: its reconciliation, counts, capacity requests and reports."""

@@ -50,8 +50,8 @@ STALE_STEP = 60  # the published age of a stale source grows in steps of so many
 
 
 class Sources(msgspec.Struct, frozen=True):
-    """What the master is told of sources beside their use: whose is an old one, and where Machines are not checked. And
-    which `generation` of the quota's copy all replicas have."""
+    """What is reported of sources beside their use: those whose count is old, and those whose Machines are not checked.
+    `generation` is that of the quota's copy which all replicas have."""
 
     stale: tuple[StaleSource, ...] = ()
     unenforced: tuple[str, ...] = ()
@@ -118,7 +118,7 @@ class Accounts:
         self._controller: Controller[str] = Controller(
             "accounts", self._reconcile, workers=8, timeout=30, on_reconcile=on_reconcile
         )
-        self._opening = Opening(self._begin)
+        self._opening = Opening(self.look_at)
         self._keys: dict[str, Key] = {}
         self._without_copy: dict[str, float] = {}  # quota name -> since when (monotonic) its copy is missed
         self._lists_from: dict[str, int] = {}  # by quota uid: the moment after which a list must begin to be counted
@@ -193,9 +193,6 @@ class Accounts:
         )
         self._unsized[quota.key.uid, source.key] = rest  # also if this is never written: it says what the tally lacks
         return after
-
-    def _begin(self, name: str) -> None:
-        self._controller.queue.add(name)
 
     def _quota_changed(self, name: str) -> None:
         quota = self._catalog.quota(name)

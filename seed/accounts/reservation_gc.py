@@ -51,9 +51,10 @@ def in_turn(due: Iterable[Entry], looked: Looked) -> list[Entry]:
 
 
 def unseen(account: Account, known: FirstSeen, window: float, now: float) -> dict[str, list[tuple[str, Reservation]]]:
-    """Creations by source and uid that should have come by now, and may come until they are overdue; the oldest first.
+    """Creations that should have been seen by now and are not overdue, by source and uid; the oldest first.
 
-    Where the source is held back already, however young they seem: all came before that, and this leader maybe after.
+    Where a source is held back already, their age does not matter: they were admitted before that, also if this leader
+    has known of them for a shorter time.
     """
     found: dict[str, list[tuple[str, Reservation]]] = {}
     for (source, uid), (reservation, first) in sorted(known.items(), key=lambda entry: entry[1][1]):

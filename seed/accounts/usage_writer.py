@@ -97,8 +97,8 @@ class Counting:
             stop()
 
     def _quota_changed(self, name: str) -> None:
-        """A quota that comes, or comes back, has not been told what its sources did before, nor has an organization's
-        of a project that joins it. One that comes to limit another resource may not have been told of that."""
+        """Counts the sources that the account of a new quota lacks, those of a project that joins an organization, and
+        all of them where the quota begins to limit another resource."""
         quota = self._catalog.quota(name)
         if quota is None:
             self._known.pop(name, None)
@@ -293,7 +293,7 @@ class Counting:
                 self.changed(source, freed=True)
 
     def _may_go(self, key: ReservationKey, reservation: Reservation) -> bool:
-        """Its source is followed; and it did not come and stands on surge."""
+        """False where its source is not followed, or where its object was seen and uses surge."""
         source = self._sources.get(key[0])
         return source is not None and not (reservation.replaces and source.tally.sizes([key[1]]))
 

@@ -62,15 +62,15 @@ Replaceable = Callable[[], Awaitable[Sequence[str]]]
 
 
 class Admission:
-    def __init__(self, catalog: Catalog, books: Books, deaf: Callable[[], str | None] = lambda: None) -> None:
-        """`deaf`: why this replica may not know what limits whom (seed/cache/replicas.py)."""
+    def __init__(self, catalog: Catalog, books: Books, stale: Callable[[], str | None] = lambda: None) -> None:
+        """`stale`: why this replica may not know what limits whom (seed/cache/replicas.py)."""
         self._catalog = catalog
         self._books = books
-        self._deaf = deaf
+        self._stale = stale
 
     def undecided(self, request: Request | None = None) -> Verdict | None:
         """What everybody is told while this replica must not admit anything."""
-        why = self._deaf()
+        why = self._stale()
         if why is None:
             return None
         decision = denial.decision_id()

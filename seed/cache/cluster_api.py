@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from common.api.types import UserCluster, UserClusterSpec
 from common.kube.client.api_client import Cluster
-from common.kube.client.errors import NotFound, Unavailable
+from common.kube.client.errors import NotFound
 from common.kube.client.meta import ObjectMeta, object_key
 from common.kube.controller.discovery import Following, Served, Wanted
 from common.kube.controller.reflector import Change
@@ -88,10 +88,9 @@ class View:
 
     async def find_hosted(self, key: str) -> UserCluster | None:
         """None where consistent reads prove that no Cluster with a project has this key. Raises ApiError."""
-        self._check_crds()
-        resource = self.served.find(self._clusters, self._following.resource(CLUSTERS))
+        now = self._following.resource(CLUSTERS)
+        resource = await self.served.find_for_proof(f"clusters.{cluster_api.GROUP}", self._clusters, now)
         if resource is None:
-            await self.served.check_unserved(f"clusters.{cluster_api.GROUP}")
             return None
         namespace, _, name = key.partition("/")
         found = await self._cluster.find(resource, name.removeprefix(HOSTED), namespace)
@@ -99,7 +98,7 @@ class View:
 
     async def find_user_cluster(self, namespace: str, name: str) -> UserCluster | None:
         """By a consistent read, None for one without a project. Raises ApiError, NotFound for no such Cluster."""
-        self._check_crds()
+        self.served.check_listed()
         resource = self.served.find(self._clusters, self._following.resource(CLUSTERS))
         if resource is None:
             raise NotFound(404, "NotFound", "no Clusters are served")
@@ -177,11 +176,6 @@ class View:
         self._looked_up.move_to_end(place)
         if len(self._looked_up) > MAX_LOOKED_UP:
             self._looked_up.popitem(last=False)
-
-    def _check_crds(self) -> None:
-        """Raises Unavailable while it is not known what is served."""
-        if not self.served.crds.synced.is_set():
-            raise Unavailable(0, "Unavailable", self.served.crds.error or "CRDs are not listed yet")
 
     def _wanted(self, kind: str, versions: tuple[str, ...]) -> Wanted[Infrastructure]:
         def changed(change: Change[Infrastructure]) -> None:

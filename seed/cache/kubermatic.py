@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from common.api.types import UserCluster
 from common.kube.client.api_client import Cluster as Connection
-from common.kube.client.errors import Unavailable
 from common.kube.controller.discovery import Following, Served, Wanted
 from common.kube.controller.reflector import Change
 from seed.cache.kubermatic_objects import GROUP, VERSIONS, Cluster, key_of, user_cluster_of
@@ -32,11 +31,9 @@ class KubermaticView:
 
     async def find_hosted(self, key: str) -> UserCluster | None:
         """None where consistent reads prove that no Cluster with a project has this key. Raises ApiError."""
-        if not self._served.crds.synced.is_set():
-            raise Unavailable(0, "Unavailable", self._served.crds.error or "CRDs are not listed yet")
-        resource = self._served.find(self._clusters, self._following.resource(CLUSTERS))
+        now = self._following.resource(CLUSTERS)
+        resource = await self._served.find_for_proof(f"clusters.{GROUP}", self._clusters, now)
         if resource is None:
-            await self._served.check_unserved(f"clusters.{GROUP}")
             return None
         found = await self._cluster.find(resource, key.partition("/")[2].removeprefix(KUBERMATIC))
         return user_cluster_of(found) if found is not None and key_of(found) == key else None

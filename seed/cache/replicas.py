@@ -97,7 +97,7 @@ class Record:
         self._wake = asyncio.Event()
         self._error = ""
 
-    def deaf(self) -> str | None:
+    def stale(self) -> str | None:
         """Why this replica may not know what limits whom, so that it must not admit. None: it knows."""
         silent = self._clock() - min(self._sent, self._catalog.proven_at)
         if silent > FRESH:
@@ -260,9 +260,7 @@ class Replicas:
             return
         self._error = ""
         now = self._clock()
-        self._records = {
-            record.metadata.name: self._seen(record, now) for record in listing.items if record.metadata.name
-        }
+        self._records = {record.metadata.name: self._seen(record, now) for record in listing.items}
         for name, quota in waiting.items():
             if self._waiting.get(name) is quota and known_by_all(quota.version, self._records.values(), now):
                 del self._waiting[name]

@@ -1,1 +1,1 @@
-"""What the leader does, and what people are told of user clusters and the seed."""
+"""What the leader runs, and the status of user clusters and of the seed."""

@@ -175,9 +175,8 @@ class UserClusters:
                     group.create_task(stamper.run())
                     group.create_task(canary.run())
             finally:
-                if (
-                    self._keepers.get(source.key) is keeper
-                ):  # the connection ended, and this can say and do nothing more
+                # The connection has ended: what it tells of is not kept any more.
+                if self._keepers.get(source.key) is keeper:
                     for kept in (self._keepers, self._stampers, self._canaries, self._keeping):
                         kept.pop(source.key, None)
 

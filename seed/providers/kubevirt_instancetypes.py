@@ -95,7 +95,7 @@ def _text(kubeconfig: str) -> str:
 
 @lru_cache(maxsize=256)
 def _server(kubeconfig: str) -> str:
-    """The server of the current context, as common.kube.kubeconfig finds it: empty if there is none.
+    """The server of the current context, as common/kube/client/kubeconfig.py finds it: empty if there is none.
 
     It keys the cache, so it must be the server that is asked in the end.
     """

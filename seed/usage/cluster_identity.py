@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import logging
 
+from tenacity import retry, retry_if_exception_type, stop_after_attempt
+
+from common.api.cluster_identity import CHANGED, DUPLICATE, KUBE_SYSTEM, NAMESPACES, is_another, order
 from common.api.types import ACCEPT_CLUSTER_ANNOTATION, USER_CLUSTERS, UserCluster
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Conflict, Forbidden
-from common.kube.client.meta import Object
-from common.kube.client.resource import Resource
 from seed.cache.quotas import Catalog, is_of_kubermatic
 from seed.usage.user_cluster import Problem
 
 log = logging.getLogger(__name__)
 
 MANAGER = "seedquota-seed-identity"  # status.clusterUID has a field manager of its own: the rest is applied as a whole
-NAMESPACES = Resource("", "v1", "namespaces", "Namespace", False, Object)
+RECORD_ATTEMPTS = 4  # the status has other writers, too
 
 
 class Identities:
@@ -30,6 +31,7 @@ class Identities:
         self._found: dict[str, str] = {}  # by uid of the UserCluster: where its kubeconfig led last
         self._held: dict[str, str] = {}  # likewise: for which cluster it stands
 
+    @retry(retry=retry_if_exception_type(Conflict), stop=stop_after_attempt(RECORD_ATTEMPTS), reraise=True)
     async def check(self, user_cluster: UserCluster, cluster: Cluster) -> Problem | None:
         """Why the cluster that the kubeconfig leads to must not be followed. Else it is recorded. Raises ApiError."""
         uid = user_cluster.metadata.uid
@@ -54,7 +56,7 @@ class Identities:
         return [
             other.metadata.key
             for other in self._others(user_cluster)
-            if held and self._holds(other) == held and _order(other) > _order(user_cluster)
+            if held and self._holds(other) == held and order(other) > order(user_cluster)
         ]
 
     def is_shared(self, uid: str) -> bool:
@@ -72,8 +74,8 @@ class Identities:
 
     def _earlier(self, user_cluster: UserCluster, found: str) -> UserCluster | None:
         holders = (other for other in self._others(user_cluster) if self._holds(other) == found)
-        earlier = (other for other in holders if _order(other) < _order(user_cluster))
-        return min(earlier, key=_order, default=None)
+        earlier = (other for other in holders if order(other) < order(user_cluster))
+        return min(earlier, key=order, default=None)
 
     def _others(self, user_cluster: UserCluster) -> list[UserCluster]:
         return [
@@ -99,30 +101,26 @@ class Identities:
 def judge(user_cluster: UserCluster, held: str, found: str, earlier: UserCluster | None) -> Problem | None:
     """`held`: the uid of the cluster that it stands for, `found`: of the one that its kubeconfig leads to. `earlier`: a
     UserCluster that stands for that one already. Pure."""
-    if held and held != found and user_cluster.metadata.annotations.get(ACCEPT_CLUSTER_ANNOTATION) != found:
+    if is_another(user_cluster, held, found):
         return Problem(
-            "ClusterChanged",
+            CHANGED,
             f"the kubeconfig leads to another cluster: the uid of namespace kube-system there is {found}, not {held}. "
             "What was counted before stays. Correct the Secret; or, to count the other cluster, set the annotation "
             f"{ACCEPT_CLUSTER_ANNOTATION}: {found}",
         )
     if earlier is not None:
         return Problem(
-            "DuplicateCluster",
+            DUPLICATE,
             f"the kubeconfig leads to the cluster of {earlier.metadata.key}, which is counted and checked as that: the "
             f"uid of namespace kube-system is {found} for both. Delete one of them, or correct its Secret",
         )
     return None
 
 
-def _order(user_cluster: UserCluster) -> tuple[str, str]:
-    return user_cluster.metadata.creation_timestamp or "", user_cluster.metadata.key
-
-
 async def _uid_of(cluster: Cluster) -> str:
     """Empty where it may not be read. Raises ApiError."""
     try:
-        return (await cluster.get(NAMESPACES, "kube-system")).metadata.uid
+        return (await cluster.get(NAMESPACES, KUBE_SYSTEM)).metadata.uid
     except Forbidden as error:
         log.warning(
             "which cluster this is cannot be told: the kubeconfig may not get namespace kube-system",

@@ -104,7 +104,7 @@ class Followed(Protocol):
 
     @property
     def listed_from(self) -> float:
-        """The moment (common.kube.reflector) at which the list behind the sum began; 0 before the first is complete."""
+        """The reflector's `moment` at which the list behind the sum began; 0 before the first is complete."""
 
     @property
     def problem(self) -> Problem | None: ...

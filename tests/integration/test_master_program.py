@@ -15,6 +15,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from common.api.cluster_identity import KUBE_SYSTEM, NAMESPACES
 from common.api.types import (
     ACCEPT_CLUSTER_ANNOTATION,
     LEDGER_ANNOTATION,
@@ -41,7 +42,6 @@ from devcluster.install import rights
 from master.__main__ import LEASE, Master
 from master.cache.objects import MASTER_QUOTAS, PROJECTS, QUOTA_COPIES, QUOTA_SETTINGS, SECRETS, MasterQuota, QuotaCopy
 from master.quotas.ledger_store import Ledgers
-from master.seeds.identity import KUBE_SYSTEM, NAMESPACES
 from tests.unit.fake_api_server import within
 
 pytestmark = pytest.mark.integration

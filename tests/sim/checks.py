@@ -133,8 +133,8 @@ class Truth:
         self.limits[uid] = limits
 
     def tighten(self, uid: str) -> None:
-        """Everybody has heard the limits: what is past the limit, or stands past the surge, can only become less. A
-        surge that is not there any more is none, but for what stands on it."""
+        """Everybody has heard the limits: what is past the limit, or stands past the surge, can only become less.
+        A surge that was withdrawn counts as 0, or as what still uses it."""
         self.check(uid)
         total, ceiling, limits = self.totals[uid], self.ceiling[uid], self.limits[uid]
         before = dict(ceiling)
@@ -280,8 +280,8 @@ class Truth:
                 raise self._broken(f"{admitted} {name} of {uid} admitted, the limit is {ceiling} and {extra} of surge")
 
     def _beside_older(self, uid: str, name: str) -> int:
-        """What was lent and has its older one beside it, of which each counts once; or stands on its loan for want of a
-        place."""
+        """The Machines that were lent to, as far as their loan has not ended or the older Machine that each replaces is
+        there. Each older Machine counts for one."""
         there = (account for (quota, _), account in self.accounts.items() if quota == uid)
         loans = {name_of(*key) for account in there for key, kept in account.reservations.items() if kept.replaces}
         beside: dict[str, int] = {}

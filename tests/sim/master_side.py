@@ -255,7 +255,7 @@ class MasterReplica(Process):
             self._settle(self.term)
 
     def refresh(self) -> None:
-        """Lists anew, before anything is done in a term: a watch may have been silent (master.caches)."""
+        """Lists anew, before anything is done in a term: a watch may have been silent (master/cache/informers.py)."""
         self.watch(len(self.api.events))
 
     def _settle(self, term: Term, uid: str = "") -> None:
@@ -291,7 +291,7 @@ class MasterReplica(Process):
         return self._publish(term, name, seed)
 
     def confirm(self, name: str, spec: Spec | None, copy: Copy | None) -> bool:
-        """False where a copy is not taken away, or made older: the cache proves to be behind (master.caches)."""
+        """False where a copy is not taken away, or made older: the cache is behind (master/cache/informers.py)."""
         if copy is None or (spec is not None and copy.key == spec.key and copy.version <= spec.version):
             return True
         if not self.api.up:

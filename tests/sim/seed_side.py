@@ -172,7 +172,8 @@ class LedgerClient:
 
 
 class Followed:
-    """A watch cache of one user cluster's Machines. Takes the place of seed.source.Source; but the tally is real."""
+    """A watch cache of one user cluster's Machines. Takes the place of
+    seed/usage/user_cluster.py; but the tally is real."""
 
     def __init__(self, replica: Replica, source: servers.Source) -> None:
         self.source = source

@@ -213,7 +213,7 @@ class Seed:
             self.tell("ledger", key.uid, None)
 
     def begin_tenure(self, ledger: dict[str, Stored]) -> None:
-        """The Redis came back with this. What is from before is handed out as a new life only (seed.ledger.tenure)."""
+        """The Redis came back with this. What is from before becomes a new life only (seed/ledger/tenure.py)."""
         for uid in {**self.ledger, **ledger}:
             if uid not in ledger:
                 self.ledger.pop(uid, None)

@@ -43,7 +43,7 @@ from common.kube.client.meta import Object, object_key
 from common.kube.client.resource import Broken, Listing, Resource, WatchEvent, any_event, describe_broken, read_page
 
 MAX_BODY = 16 * 1024 * 1024  # bytes of one object or one watch event; etcd holds at most 1.5 MiB by default
-AT_ONCE = 1024 * 1024  # bytes of a body that is sent in one piece
+ONE_PIECE = 1024 * 1024  # bytes of a body that is sent in one piece
 MAX_PAGE = 128 * 1024 * 1024  # bytes of one page of a list
 PAGE = 500  # objects in one page of a list
 MAX_ITEMS = 500_000  # objects in one list
@@ -493,7 +493,7 @@ class Cluster:
                 session.request(
                     method,
                     URL(self._access.server + path, encoded=True),
-                    data=BytesIO(body) if body is not None and len(body) > AT_ONCE else body,
+                    data=BytesIO(body) if body is not None and len(body) > ONE_PIECE else body,
                     headers=headers,
                     timeout=limits,
                     allow_redirects=False,

@@ -108,13 +108,26 @@ class Served:
         )
         return next((resource for resource in found if resource is not None), None)
 
+    async def find_for_proof(self, crd: str, wanted: Wanted[T], now: Resource[T] | None) -> Resource[T] | None:
+        """None proves that the cluster serves no such kind. Raises ApiError."""
+        self.check_listed()
+        resource = self.find(wanted, now)
+        if resource is None:
+            await self.check_unserved(crd)
+        return resource
+
+    def check_listed(self) -> None:
+        """Raises Unavailable while it is not known what is served."""
+        if not self.crds.synced.is_set():
+            raise Unavailable(0, "Unavailable", self.crds.error or "CRDs are not listed yet")
+
     async def check_unserved(self, crd: str) -> None:
         """That a kind is not found here does not prove that there is nothing of it. Raises ApiError."""
         try:
-            found = await self._cluster.list(CRDS, field_selector=f"metadata.name={crd}")
+            found = await self._cluster.find(CRDS, crd)
         except Forbidden:
             return  # who may not read CRDs is not asked about their objects
-        if any(one.metadata.name == crd and one.established for one in found.items) or found.broken:
+        if found is not None and found.established:
             raise Unavailable(0, "Unavailable", f"{crd} are not followed yet")
 
     def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:

@@ -112,7 +112,7 @@ class Lease:
         self.trusted: int | None = None
         self._cluster = cluster
         self.namespace = namespace
-        self._name = name
+        self.name = name
         self._identity = identity
         self._duration = duration
         self._renew_deadline = renew_deadline
@@ -130,10 +130,6 @@ class Lease:
         self._renewal: asyncio.Task[None] | None = None
         self._writing = asyncio.Lock()
         self._facts = {"lease": f"{namespace}/{name}", "identity": identity, "cluster": cluster.name}
-
-    @property
-    def name(self) -> str:
-        return self._name
 
     @property
     def held(self) -> bool:
@@ -213,14 +209,14 @@ class Lease:
             try:
                 await self._write(record, spec)
             except Conflict:  # the renewal that was cancelled got through
-                record = await self._cluster.get(LEASES, self._name, self.namespace)
+                record = await self._cluster.get(LEASES, self.name, self.namespace)
             else:
                 return
 
     async def _try_acquire(self) -> Term | None:
         """None while another holds it. The first request is a read: the usual case is that another holds it."""
         try:
-            found = await self._cluster.get(LEASES, self._name, self.namespace)
+            found = await self._cluster.get(LEASES, self.name, self.namespace)
         except NotFound:
             return await self._create()
         spec = found.spec
@@ -257,7 +253,7 @@ class Lease:
     async def _create(self) -> Term | None:
         sent = self._clock()
         annotations = {WRITES_ANNOTATION: "1", SINCE_ANNOTATION: "1"}
-        meta = ObjectMeta(namespace=self.namespace, name=self._name, annotations=annotations)
+        meta = ObjectMeta(namespace=self.namespace, name=self.name, annotations=annotations)
         spec = self._spec(LeaseSpec(), 1, _timestamp(None))
         try:
             created = await self._cluster.create(LEASES, LeaseObject(metadata=meta, spec=spec))
@@ -357,7 +353,7 @@ class Lease:
                 raise LeaseLost("the Lease object is gone") from None
             except Conflict:
                 # someone touched the object, or an earlier renewal of ours got through although its answer did not
-                record = await self._cluster.get(LEASES, self._name, self.namespace)
+                record = await self._cluster.get(LEASES, self.name, self.namespace)
             else:
                 return
             older = _writes(record) < self._writes

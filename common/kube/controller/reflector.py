@@ -251,10 +251,8 @@ class Reflector(Generic[T]):
         longest = min(most, FIRST_BACKOFF * 2 ** min(failures - 1, 20))
         self._pause = asyncio.get_running_loop().create_future()
         try:
-            async with asyncio.timeout(longest * random.uniform(0.5, 1.0)):  # noqa: S311 (spread, not a secret)
-                await self._pause
-        except TimeoutError:
-            pass
+            pause = longest * random.uniform(0.5, 1.0)  # noqa: S311 (spread, not a secret)
+            await asyncio.wait([self._pause], timeout=pause)
         finally:
             self._pause = None
 

@@ -10,7 +10,7 @@ from common.quota.quantity import MAX_LENGTH, UNIT, Format, QuantityError, canon
 GOLDEN = Path(__file__).parents[2] / "data" / "quantity_golden.tsv"
 ERROR = ["error"]
 
-# Where we keep what Kubernetes caps, loses or reads into a text (see common.quantity).
+# Where we keep what Kubernetes caps, loses or reads into a text (see common/quota/quantity.py).
 DEVIATIONS = {
     "8Ei": ["BinarySI", "8Ei", f"{2**63 * UNIT}"],
     "16Ei": ["BinarySI", "16Ei", f"{2**64 * UNIT}"],

@@ -10,6 +10,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from common.api.cluster_identity import CHANGED, DUPLICATE, KUBE_SYSTEM
 from common.api.types import ACCEPT_CLUSTER_ANNOTATION, Seed
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Conflict, Forbidden
@@ -18,7 +19,7 @@ from common.kube.controller.reflector import Change
 from master.cache.informers import Caches
 from master.cache.objects import PROJECTS, MasterQuota
 from master.seeds import registry as module
-from master.seeds.identity import CHANGED, DUPLICATE, KUBE_SYSTEM, Refused, refusal
+from master.seeds.identity import Refused, refusal
 from master.seeds.registry import Phase, SeedLink, Seeds
 from master.seeds.seed_cluster import SeedCluster
 from tests.unit import fake_api_server as fakes
@@ -166,6 +167,26 @@ async def test_a_cluster_is_recorded_before_anything_is_read_or_written_there(fa
         await eventually(lambda: master.seeds.links["eu-1"].connected)
     assert master.patches == [("eu-1", "a")]
     assert seen == [1], "the question alone"
+
+
+async def test_a_status_that_is_written_at_the_same_time_does_not_make_the_seed_unreachable(
+    fake: FakeApiServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    await leads_to(fake, "a")
+    master = Master(seed())
+    patch = master.merge_patch
+    conflicts = iter([Conflict(409, "Conflict", "the object has been modified")] * 2)
+
+    async def contended(*arguments: Any, **named: Any) -> Seed:
+        if (conflict := next(conflicts, None)) is not None:
+            raise conflict
+        return await patch(*arguments, **named)
+
+    master.merge_patch = contended  # type: ignore[method-assign]
+    async with running(master):
+        await eventually(lambda: master.seeds.links["eu-1"].connected)
+    assert master.patches == [("eu-1", "a")]
+    assert "not connected" not in caplog.text
 
 
 async def test_another_cluster_is_neither_believed_nor_written_to_until_it_is_accepted(fake: FakeApiServer) -> None:

@@ -180,12 +180,12 @@ def test_every_identity_has_a_valid_name_of_its_own() -> None:
 
 async def test_a_replica_admits_nothing_before_it_has_a_record_and_lists_that_began_later(seed: Seed) -> None:
     record = seed.record()
-    assert record.deaf() == "this replica has not heard from the API server yet"
+    assert record.stale() == "this replica has not heard from the API server yet"
     async with running(record):
         await asyncio.wait_for(record.kept.wait(), 30)
-        assert record.deaf() is not None
+        assert record.stale() is not None
         seed.listed()
-        assert record.deaf() is None
+        assert record.stale() is None
 
 
 async def test_a_replica_that_hears_nothing_refuses_by_its_own_clock_and_its_record_lapses(seed: Seed) -> None:
@@ -194,15 +194,15 @@ async def test_a_replica_that_hears_nothing_refuses_by_its_own_clock_and_its_rec
     seed.listed()
     seed.clock.now += FRESH
     assert await record._keep() == RENEW
-    assert record.deaf() is None
+    assert record.stale() is None
     seed.clock.now += 6
-    assert record.deaf() == "this replica has not heard from the API server for 31 s"
+    assert record.stale() == "this replica has not heard from the API server for 31 s"
     written = seed.writes
     assert await record._keep() < RENEW
     assert seed.writes == written, "others need not wait for it"
     seed.proven()
     await record._keep()
-    assert record.deaf() is None and seed.writes == written + 1
+    assert record.stale() is None and seed.writes == written + 1
 
 
 async def test_a_replica_whose_record_is_not_written_refuses_although_it_hears_everything(seed: Seed) -> None:
@@ -218,11 +218,11 @@ async def test_a_replica_whose_record_is_not_written_refuses_although_it_hears_e
         seed.proven()
         seed.api.answers.append(away)
         await record._keep()
-    assert record.deaf() == "this replica has not heard from the API server for 30 s"
+    assert record.stale() == "this replica has not heard from the API server for 30 s"
     await record._keep()
-    assert record.deaf() == "this replica could not be heard from and lists the quotas again"
+    assert record.stale() == "this replica could not be heard from and lists the quotas again"
     seed.listed()
-    assert record.deaf() is None
+    assert record.stale() is None
 
 
 async def test_a_replica_whose_record_somebody_deleted_lists_again_what_was_known_without_it(seed: Seed) -> None:
@@ -231,9 +231,9 @@ async def test_a_replica_whose_record_somebody_deleted_lists_again_what_was_know
     seed.listed()
     await seed.api.remove("leases", NAMESPACE, record_name(LEASE, "one"))
     await record._keep()
-    assert record.deaf() is not None
+    assert record.stale() is not None
     seed.listed()
-    assert record.deaf() is None
+    assert record.stale() is None
 
 
 async def test_a_replica_started_again_takes_the_record_over_and_says_that_it_knows_nothing(seed: Seed) -> None:
@@ -244,7 +244,7 @@ async def test_a_replica_started_again_takes_the_record_over_and_says_that_it_kn
     again = seed.record()
     await again._keep()
     assert await seed.written() == {"version": "", module.LABEL: LEASE}
-    assert again.deaf() is not None
+    assert again.stale() is not None
 
 
 async def test_a_new_quota_is_told_at_once_a_thousand_of_them_together_and_a_status_not(

@@ -100,6 +100,25 @@ async def test_the_first_cluster_that_is_found_is_recorded_before_it_is_followed
         assert there.recorded("c1") == FIRST
 
 
+async def test_a_status_that_is_written_at_the_same_time_is_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch) as there:
+        await there.leads_to(FIRST)
+        user_cluster = await there.user_cluster("c1")
+        find, finds = Cluster.find, 0
+
+        async def contended(self: Cluster, *arguments: Any) -> Any:
+            nonlocal finds
+            finds += 1
+            found = await find(self, *arguments)
+            if finds <= 2:
+                there.api.objects["userclusters", "alpha", "c1"]["metadata"]["resourceVersion"] = f"changed-{finds}"
+            return found
+
+        monkeypatch.setattr(Cluster, "find", contended)
+        assert await there.check(user_cluster) is None
+        assert (there.recorded("c1"), finds) == (FIRST, 3)
+
+
 async def test_another_cluster_is_a_problem_until_it_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world(monkeypatch) as there:
         await there.leads_to(SECOND)
