@@ -97,6 +97,11 @@ def short(need: ResourceList, free: ResourceList) -> dict[str, int]:
     }
 
 
+def over_limit(need: ResourceList, used: ResourceList, limits: ResourceList) -> dict[str, int]:
+    """By how much used + needed is past the limit, for the resources where it is."""
+    return short(need, {name: limit - used.get(name, 0) for name, limit in limits.items()})
+
+
 def only(a: ResourceList, names: Iterable[str]) -> dict[str, int]:
     """The entries of ``a`` that ``names`` names."""
     return {name: a[name] for name in names if name in a}

@@ -17,7 +17,6 @@ from common.quota import account as accounts
 from common.quota import resources
 from common.quota.account import Account
 from common.quota.resources import ResourceList
-from seed.admission import denial
 from seed.cache.quotas import Quota
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.store import StoreUnavailableError
@@ -67,9 +66,9 @@ class Shortage:
         own = self._own()
         if any(own.get(name, 0) < amount for name, amount in answer.own.items()):
             return None  # something was deleted here since: the master will know more
-        if not denial.over_limit(need, quota.global_usage, quota.ceilings):
+        if not resources.over_limit(need, quota.global_usage, quota.ceilings):
             return None  # ... or elsewhere: the master knows already
-        return answer if denial.over_limit(need, answer.used, quota.ceilings) else None
+        return answer if resources.over_limit(need, answer.used, quota.ceilings) else None
 
     async def wait(self, need: ResourceList, timeout: float) -> Answer:
         """The master's answer to an ask that includes `need`. Raises TimeoutError,

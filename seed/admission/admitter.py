@@ -220,7 +220,7 @@ class Admission:
         if answer is not None:
             used = resources.maximum(answer.used, own)
             return denial.exceeded(quota.name, need, used, quota.ceilings, answer.reserved, decision)
-        if denial.over_limit(need, own, quota.ceilings):
+        if resources.over_limit(need, own, quota.ceilings):
             used = resources.maximum(quota.global_usage, own)
             return denial.exceeded(quota.name, need, used, quota.ceilings, quota.global_reserved, decision)
         return None
@@ -228,7 +228,7 @@ class Admission:
     def _foreseen(self, book: Book, quota: Quota, need: ResourceList, decision: str) -> Attempt:
         """A dry run asks nobody: what the master showed last decides whether what others hold idle would do."""
         used = resources.maximum(quota.global_usage, book.use)
-        if denial.over_limit(need, used, quota.ceilings):
+        if resources.over_limit(need, used, quota.ceilings):
             refusal = denial.exceeded(quota.name, need, used, quota.ceilings, quota.global_reserved, decision)
             return Attempt(sight=book.sight(quota), refusal=refusal)
         return Attempt(sight=book.sight(quota))
@@ -275,7 +275,7 @@ class Admission:
     def _warned(self, book: Book, quota: Quota, need: ResourceList) -> Attempt:
         """Enforcement `warn`: admitted without a reservation; counting will show it (rule 5)."""
         used = resources.maximum(quota.global_usage, book.use)
-        over = denial.over_limit(need, used, quota.limits)
+        over = resources.over_limit(need, used, quota.limits)
         if not over:
             return Attempt(sight=book.sight(quota))
         after = resources.add(used, resources.only(need, quota.limits))

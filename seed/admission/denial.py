@@ -68,7 +68,7 @@ def exceeded(
     note: str = "",
 ) -> Refusal:
     """Every resource that fails is named. `being_created` is the part of `used` that no object shows yet."""
-    over = over_limit(need, used, limits)
+    over = resources.over_limit(need, used, limits)
     assert over, "never say exceeded when it is not"
     failing = {
         "requested": resources.only(need, over),
@@ -112,11 +112,6 @@ def exceeded(
 def _cause(amounts: Mapping[str, int], name: str) -> str:
     texts = resources.texts(*({name: amount} for amount in amounts.values()))
     return ", ".join(f"{word} {text}" for word, text in zip(amounts, texts, strict=True))
-
-
-def over_limit(need: ResourceList, used: ResourceList, limits: ResourceList) -> dict[str, int]:
-    """By how much used + needed is past the limit, for the resources where it is."""
-    return resources.short(need, {name: limit - used.get(name, 0) for name, limit in limits.items()})
 
 
 def unavailable(quota: str, why: str, decision: str) -> Refusal:

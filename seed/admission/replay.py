@@ -45,7 +45,7 @@ def _replay(record: Record, quota: QuotaRecord, need: ResourceList) -> QuotaRepl
 def _admitted(record: Record, quota: QuotaRecord, need: ResourceList) -> QuotaReplay:
     account = quota.account
     if not quota.reserved:
-        over = denial.over_limit(need, _used(quota), resources.parse(quota.limits))
+        over = resources.over_limit(need, _used(quota), resources.parse(quota.limits))
         if over and quota.enforcement == "warn":
             result = f"over by {resources.text(over)}, admitted because enforcement is warn"
         else:
@@ -67,7 +67,7 @@ def _admitted(record: Record, quota: QuotaRecord, need: ResourceList) -> QuotaRe
 
 def _exceeded(record: Record, quota: QuotaRecord, need: ResourceList) -> QuotaReplay:
     used, limits = _used(quota), resources.parse(quota.limits)
-    over = denial.over_limit(need, used, limits)
+    over = resources.over_limit(need, used, limits)
     if not over:
         return QuotaReplay(name=quota.name, result="admitted", as_then=False)
     creating = resources.parse(quota.being_created)
@@ -97,7 +97,7 @@ def _undecided(quota: QuotaRecord, need: ResourceList) -> QuotaReplay:
             cure="fits when it is tried again",
         )
     missing = resources.text(outcome.missing)
-    over = denial.over_limit(need, _used(quota), limits)
+    over = resources.over_limit(need, _used(quota), limits)
     return QuotaReplay(
         name=quota.name,
         result=f"not decided: this seed is short by {missing}",
@@ -122,7 +122,7 @@ def _when(quota: QuotaRecord) -> str:
 
 def cure(need: ResourceList, used: ResourceList, limits: ResourceList) -> str:
     """What would make it fit: how much is to be freed, or how high the limit is to be; and what fits as it is."""
-    over = denial.over_limit(need, used, limits)
+    over = resources.over_limit(need, used, limits)
     wanted = resources.text({name: used.get(name, 0) + need[name] for name in over})
     enough = all(need[name] <= limits[name] for name in over)
     freed = f"{resources.text(over)} is freed or " if enough else ""

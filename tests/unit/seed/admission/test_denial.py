@@ -107,8 +107,8 @@ def test_it_never_says_exceeded_when_it_is_not() -> None:
 
 def test_what_is_short_is_what_need_and_use_are_past_the_limit() -> None:
     need = nanos("cpu=8,memory=1Gi,machines=1")
-    assert denial.over_limit(need, nanos("cpu=60,memory=255Gi,machines=99"), LIMITS) == nanos("cpu=4")
-    assert denial.over_limit(nanos("cpu=0"), nanos("cpu=99"), LIMITS) == {}, "who needs none of it is not refused"
+    assert resources.over_limit(need, nanos("cpu=60,memory=255Gi,machines=99"), LIMITS) == nanos("cpu=4")
+    assert resources.over_limit(nanos("cpu=0"), nanos("cpu=99"), LIMITS) == {}, "who needs none of it is not refused"
 
 
 def test_what_cannot_be_decided_now_is_worth_a_retry_and_never_called_exceeded() -> None:
@@ -172,7 +172,7 @@ def test_near_the_limit_the_fullest_resource_is_named() -> None:
 
 def test_where_the_quota_only_warns_the_warning_says_by_how_much() -> None:
     need, used = nanos("cpu=8"), nanos("cpu=60")
-    over = denial.over_limit(need, used, LIMITS)
+    over = resources.over_limit(need, used, LIMITS)
     assert denial.over_allowed("project-alpha", over, nanos("cpu=68"), LIMITS) == (
         "seedquota/project-alpha: over by cpu=4 (68/64); allowed because enforcement is warn"
     )
