@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 from prometheus_client import Counter, Gauge, Histogram
-from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
-from common.quota import account as accounts
-from common.quota.quantity import UNIT
 from common.runtime.metrics import WEBHOOK_BUCKETS
-from seed.accounts.registry import Books
-from seed.cache.quotas import Catalog
-from seed.instance_types.cache import FlavourCache
 from seed.providers.size import CONDITIONS
 
 _REQUESTS = Counter(
@@ -137,50 +130,3 @@ def no_machines(cluster: str) -> None:
     """The user cluster is gone."""
     for gauge in (_UNSIZED, _DRIFTED, _CANARY):
         gauge.remove_by_labels({"cluster": cluster})
-
-
-class FlavoursCollector(Collector):
-    """How old what is kept of clouds is, when Prometheus asks."""
-
-    def __init__(self, cache: FlavourCache) -> None:
-        self._cache = cache
-
-    def collect(self) -> Iterator[Metric]:
-        family = GaugeMetricFamily(
-            "seedquota_provider_oldest_flavour_seconds", "Age of the oldest size that is kept.", labels=["provider"]
-        )
-        for provider, seconds in self._cache.oldest().items():
-            family.add_metric([provider], seconds)
-        yield family
-
-
-class AccountsCollector(Collector):
-    """Reads the accounts when Prometheus asks, so that the hot path does not pay for it."""
-
-    def __init__(self, catalog: Catalog, books: Books) -> None:
-        self._catalog = catalog
-        self._books = books
-
-    def collect(self) -> Iterator[Metric]:
-        labels = ["quota", "resource"]
-        used = GaugeMetricFamily(
-            "seedquota_seed_used", "Counted and reserved on this seed; cores, bytes or pieces.", labels=labels
-        )
-        held = GaugeMetricFamily("seedquota_seed_held", "Granted to this seed and not returned.", labels=labels)
-        idle = GaugeMetricFamily("seedquota_seed_idle", "Held here and neither used nor reserved.", labels=labels)
-        fenced = 0
-        for quota in self._catalog.all_quotas():
-            book = self._books.get(quota)
-            account = book.writer.account if book is not None else None
-            if account is None:
-                continue
-            fenced += account.fenced
-            holding, using = accounts.held(account), accounts.use(account)
-            for resource in quota.limits:
-                has, uses = holding.get(resource, 0), using.get(resource, 0)
-                for family, amount in ((used, uses), (held, has), (idle, has - uses)):
-                    family.add_metric([quota.name, resource], amount / UNIT)
-        yield from (used, held, idle)
-        yield GaugeMetricFamily(
-            "seedquota_accounts_fenced", "Accounts that admit nothing until they were rebuilt.", value=fenced
-        )

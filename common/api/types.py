@@ -10,28 +10,13 @@ from typing import Literal
 
 import msgspec
 
+from common.api.labels import GROUP, VERSION
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource
-from common.quota import resources
-from common.quota.account import Ask, Grant
-from common.quota.escrow import Holding, MasterLedger, Report
 
-GROUP = "seedquota.io"
-VERSION = "v1alpha1"
-API_VERSION = f"{GROUP}/{VERSION}"
-
-UID_LABEL = "seedquota.io/uid"  # on a seed's copy: the uid of the master's object
 GENERATION_ANNOTATION = "seedquota.io/generation"  # on a seed's copy: that of the master's object it was made from
-RELEASED_ANNOTATION = "seedquota.io/released"  # on a seed's copy that the master itself removes
-LEDGER_ANNOTATION = "seedquota.io/ledger"  # on the master's quota: the incarnation of its ledger
 # On a Seed or a UserCluster: the uid of the cluster that takes the place of the one before.
 ACCEPT_CLUSTER_ANNOTATION = "seedquota.io/accept-cluster"
-MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
-MASTER_MANAGER = "seedquota-master"  # field managers: each side owns its own fields
-SEED_MANAGER = "seedquota-seed"
-DEFAULT_LABEL = "seedquota.io/default"  # "true" on a quota that follows QuotaSettings.spec.defaults
-SETTINGS = "default"  # the name of the one QuotaSettings
-BACKUP_LABEL = "velero.io/exclude-from-backup"
 
 Quantities = dict[str, str | int]
 
@@ -262,114 +247,3 @@ SEEDS = Resource(GROUP, VERSION, "seeds", "Seed", False, Seed)
 SEED_COPIES = Resource(GROUP, VERSION, "seeds", "Seed", False, SeedCopy)
 USER_CLUSTERS = Resource(GROUP, VERSION, "userclusters", "UserCluster", True, UserCluster)
 MASTER_LEDGERS = Resource(GROUP, VERSION, "quotaledgers", "QuotaLedger", True, MasterQuotaLedger)
-
-
-def wire_quantities(amounts: resources.ResourceList) -> Quantities:
-    return {**resources.render(amounts)}
-
-
-def ask_to_wire(ask: Ask) -> WireAsk:
-    return WireAsk(number=ask.number, first=wire_quantities(ask.first), wanted=wire_quantities(ask.wanted))
-
-
-def ask_from_wire(wire: WireAsk) -> Ask:
-    return Ask(number=wire.number, first=resources.parse(wire.first), wanted=resources.parse(wire.wanted))
-
-
-def report_to_wire(report: Report) -> WireReport:
-    return WireReport(
-        incarnation=report.incarnation,
-        sequence=report.sequence,
-        master=report.master,
-        state="Fenced" if report.nonce else "Open",
-        nonce=report.nonce,
-        granted=wire_quantities(report.granted),
-        returned=wire_quantities(report.returned),
-        used=wire_quantities(report.used),
-        reserved=wire_quantities(report.reserved),
-        ask=ask_to_wire(report.ask),
-    )
-
-
-def report_from_wire(wire: WireReport) -> Report | None:
-    """None while the seed has published no account yet."""
-    if not wire.incarnation:
-        return None
-    return Report(
-        incarnation=wire.incarnation,
-        sequence=wire.sequence,
-        master=wire.master,
-        nonce=wire.nonce,
-        granted=resources.parse(wire.granted),
-        returned=resources.parse(wire.returned),
-        used=resources.parse(wire.used),
-        reserved=resources.parse(wire.reserved),
-        ask=ask_from_wire(wire.ask),
-    )
-
-
-def grant_to_wire(
-    grant: Grant, *, learning: bool = False, draining: bool = False, unavailable: list[WireIdle] | None = None
-) -> WireGrant:
-    return WireGrant(
-        incarnation=grant.incarnation,
-        account=grant.account,
-        nonce=grant.nonce,
-        granted=wire_quantities(grant.granted),
-        returned=wire_quantities(grant.returned),
-        recall=wire_quantities(grant.recall),
-        answered=grant.answered,
-        seen=grant.seen,
-        unbroken=grant.unbroken,
-        learning=learning,
-        draining=draining,
-        unavailable=unavailable or [],
-    )
-
-
-def grant_from_wire(wire: WireGrant) -> Grant:
-    return Grant(
-        incarnation=wire.incarnation,
-        account=wire.account,
-        nonce=wire.nonce,
-        granted=resources.parse(wire.granted),
-        returned=resources.parse(wire.returned),
-        recall=resources.parse(wire.recall),
-        answered=wire.answered,
-        seen=wire.seen,
-        unbroken=wire.unbroken,
-    )
-
-
-def ledger_to_wire(ledger: MasterLedger) -> WireMasterLedger:
-    return WireMasterLedger(
-        incarnation=ledger.incarnation,
-        learning=ledger.learning,
-        seeds={
-            seed: WireHolding(
-                account=holding.account,
-                granted=wire_quantities(holding.granted),
-                returned=wire_quantities(holding.returned),
-                learned=holding.learned,
-                nonce=holding.nonce,
-            )
-            for seed, holding in ledger.seeds.items()
-        },
-    )
-
-
-def ledger_from_wire(wire: WireMasterLedger) -> MasterLedger:
-    return MasterLedger(
-        incarnation=wire.incarnation,
-        learning=wire.learning,
-        seeds={
-            seed: Holding(
-                account=holding.account,
-                granted=resources.parse(holding.granted),
-                returned=resources.parse(holding.returned),
-                learned=holding.learned,
-                nonce=holding.nonce,
-            )
-            for seed, holding in wire.seeds.items()
-        },
-    )

@@ -20,7 +20,7 @@ from functools import lru_cache
 
 import msgspec
 
-from common.quota import names, resources, surge
+from common.quota import resources, surge
 from common.quota.resources import ResourceList
 
 ReservationKey = tuple[str, str]  # the source, and the object's uid in it: clusters from one snapshot share uids
@@ -223,118 +223,6 @@ def _written_once(amounts: tuple[tuple[str, int], ...]) -> int:
 _MARKS = 16  # what stands between the parts of a line, a generation, and how many claims there were
 
 
-class Reserving:
-    """Several claims on one account, decided in order against one snapshot, for one write (group commit)."""
-
-    def __init__(self, account: Account, limits: ResourceList, text: int | None = None) -> None:
-        """`text`: the account's `length`, where it is known."""
-        self._before = account
-        self._limited = ever_limited(account, limits)
-        self._free = free(account, limits)
-        self._reservations: dict[ReservationKey, Reservation] | None = None
-        self._reserved = dict(account.reserved)
-        self._text = text
-        self.free = self._free
-
-    @property
-    def text(self) -> int:
-        """The account's `length` after all claims."""
-        if self._text is None:
-            self._text = length(self._before)
-        return self._text
-
-    def claim(self, uid: str, reservation: Reservation) -> Outcome:
-        """Of what it needs, the account keeps what matters by now (`names.kept`)."""
-        if self._before.fenced:
-            return Fenced()
-        amount = names.kept(reservation.amount, self._limited)
-        if amount is not reservation.amount:
-            reservation = msgspec.structs.replace(reservation, amount=amount)
-        current = self._reservations if self._reservations is not None else self._before.reservations
-        key = (reservation.source, uid)
-        known = current.get(key)
-        after, extra = reservation, amount
-        if known is not None:
-            if known.replaces and reservation.generation:
-                return Taken()
-            after, extra = _on_top(known, reservation)
-        elif len(current) >= MAX_RESERVATIONS:
-            return Full()
-        elif reservation.source in self._before.held_back and not reservation.generation:
-            return HeldBack()
-        elif reservation.replaces and _is_taken(reservation, current):
-            return Taken()
-        lacking = self._lacking(reservation, extra)
-        if lacking is not None:
-            return lacking
-        text = self.text + _line(uid, after) - (_line(uid, known) if known is not None else 0)
-        if (text > MAX_TEXT and text > self.text) or not self._has_names_for(extra):
-            return Full()
-        self._text = text
-        if self._reservations is None:
-            self._reservations = dict(self._before.reservations)
-        self._reservations[key] = after
-        for name, need in extra.items():
-            self._reserved[name] = self._reserved.get(name, 0) + need
-            if name in self._free:
-                self._free[name] -= need
-        return Admitted(known, after)
-
-    def _lacking(self, reservation: Reservation, extra: ResourceList) -> Occupied | Short | None:
-        under = occupied(self._before) if reservation.replaces else {}  # while there is any, no claim changes that
-        if under := {name: under[name] for name, amount in extra.items() if amount > 0 and name in under}:
-            return Occupied(under)
-        missing = resources.short(extra, self._free) | surge.withdrawn(extra, self._free)
-        return Short(missing) if missing else None
-
-    def _has_names_for(self, extra: ResourceList) -> bool:
-        """A quota whose limits name other resources again and again has reservations of all of them for a while."""
-        new = [name for name in extra if name not in self._reserved]
-        return not new or len(self._reserved) + len(new) <= names.MAX_COUNTERS
-
-    def account(self) -> Account:
-        """The account after all claims; the very same object when none changed it."""
-        if self._reservations is None:
-            return self._before
-        return msgspec.structs.replace(self._before, reservations=self._reservations, reserved=self._reserved)
-
-
-def reserve(account: Account, limits: ResourceList, uid: str, reservation: Reservation) -> tuple[Account, Outcome]:
-    reserving = Reserving(account, limits)
-    outcome = reserving.claim(uid, reservation)
-    return reserving.account(), outcome
-
-
-def _on_top(known: Reservation, wanted: Reservation) -> tuple[Reservation, ResourceList]:
-    """One more claim for the same object, and what it costs beyond what is kept for it already.
-
-    An update comes on top of what the generations before it need (rule 4.6). Of requests for the same generation only
-    one can happen, so the largest covers them all; a repeat costs nothing.
-    """
-    earlier, generation = known.earlier, known.generation
-    if wanted.generation > generation:
-        extra, earlier, generation = wanted.amount, known.amount, wanted.generation
-    else:
-        covered = known.amount if wanted.generation < generation else resources.subtract(known.amount, earlier)
-        extra = resources.at_least_zero(resources.subtract(wanted.amount, covered))
-    after = msgspec.structs.replace(
-        known,
-        amount=resources.add(known.amount, extra),
-        generation=generation,
-        earlier=earlier,
-        claims=known.claims + 1,
-        request=wanted.request,
-    )
-    return after, extra
-
-
-def _is_taken(wanted: Reservation, reservations: Mapping[ReservationKey, Reservation]) -> bool:
-    source, replaced = wanted.source, wanted.replaces
-    return (source, replaced) in reservations or any(
-        kept.replaces == replaced and kept.source == source for kept in reservations.values()
-    )
-
-
 def _drop(account: Account, keys: Iterable[ReservationKey]) -> Account:
     dropped = [key for key in keys if key in account.reservations]
     if not dropped:
@@ -346,34 +234,6 @@ def _drop(account: Account, keys: Iterable[ReservationKey]) -> Account:
 
 def _less(reserved: ResourceList, released: ResourceList) -> dict[str, int]:
     return {name: amount for name, amount in resources.subtract(reserved, released).items() if amount}
-
-
-def cancel(account: Account, uid: str, admitted: Admitted) -> Account:
-    """Undo one admission whose request is not answered with yes (another quota refused it: rule 4.2).
-
-    A repeat that came since relies on the reservation: then it stays.
-    """
-    before, after = admitted.before, admitted.after
-    if before is None:
-        return withdraw(account, uid, after)
-    key = (after.source, uid)
-    if account.reservations.get(key) != after:
-        return account
-    return msgspec.structs.replace(
-        account,
-        reservations={**account.reservations, key: before},
-        reserved=_less(account.reserved, resources.subtract(after.amount, before.amount)),
-    )
-
-
-def withdraw(account: Account, uid: str, reservation: Reservation) -> Account:
-    """Undo a claim whose request was given up before it was decided. What others rely on stays: those that came since,
-    and those on top of which it came."""
-    key = (reservation.source, uid)
-    kept = account.reservations.get(key)
-    if kept is None or kept.request != reservation.request or kept.claims > 1:
-        return account
-    return _drop(account, [key])
 
 
 def claim_epoch(account: Account, epoch: int) -> Account:
@@ -475,64 +335,6 @@ def receive(account: Account, grant: Grant) -> Account:
     if granted == account.granted:
         return account
     return msgspec.structs.replace(account, granted=granted)
-
-
-def needs_fence(account: Account, grant: Grant) -> bool:
-    """Another life of the master's ledger speaks: its counters mean nothing until it answered a fresh nonce."""
-    return not account.fenced and bool(grant.incarnation) and grant.incarnation != account.master
-
-
-def is_superseded(account: Account, grant: Grant) -> bool:
-    """The master speaks to another life of an account that is open: a later one, which a restored backup has undone."""
-    return not account.fenced and grant.incarnation == account.master and grant.account not in ("", account.incarnation)
-
-
-def fence(account: Account, nonce: str, *, in_doubt: bool = False) -> Account:
-    assert nonce, "a fence needs a fresh nonce"
-    return msgspec.structs.replace(
-        account, nonce=nonce, fenced_at=account.sequence, in_doubt=in_doubt or account.in_doubt
-    )
-
-
-def went_back(account: Account, grant: Grant) -> bool:
-    """The master has seen more of the account than the ledger knows of: it was restored from an older state."""
-    if grant.account != account.incarnation:
-        return False
-    if account.fenced:
-        return grant.nonce == account.nonce and grant.seen > account.fenced_at
-    return grant.incarnation == account.master and any(
-        amount > account.returned.get(name, 0) for name, amount in grant.returned.items()
-    )
-
-
-def rebuild(account: Account, incarnation: str, nonce: str) -> Account:
-    """A new life after the ledger went backwards, fenced: its counters are lost, what it counted is a start."""
-    lost = msgspec.structs.replace(account, incarnation=incarnation, master="", granted={}, returned={}, ask=Ask())
-    return fence(lost, nonce)
-
-
-def answers(account: Account, grant: Grant) -> bool:
-    """True if the grant answers the nonce that this account is fenced with, and its ledger did not go back."""
-    return (
-        account.fenced
-        and grant.nonce == account.nonce
-        and grant.account == account.incarnation
-        and not went_back(account, grant)
-    )
-
-
-def reopen(account: Account, epoch: int, grant: Grant) -> Account:
-    """Lift the fence with the master's counters. The caller has recounted every source since the fence went up."""
-    _check_epoch(account, epoch)
-    assert answers(account, grant), "only the answer to its own nonce opens an account"
-    return msgspec.structs.replace(
-        account,
-        nonce="",
-        in_doubt=False,
-        master=grant.incarnation,
-        granted=resources.maximum(account.granted, grant.granted),
-        returned=resources.maximum(account.returned, grant.returned),
-    )
 
 
 def give_back(account: Account, recall: ResourceList) -> Account:

@@ -9,23 +9,17 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from common.api.types import MANAGED_BY_LABEL
+from common.api.core import SECRETS, Secret
+from common.api.labels import MANAGED_BY_LABEL
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import AlreadyExists, ApiError, Conflict
-from common.kube.client.meta import Object, object_key
-from common.kube.client.resource import Resource
-from common.kube.controller.reflector import Change, Reflector
+from common.kube.client.meta import object_key
+from common.kube.controller.reflector import Reflector
+from common.kube.controller.store import Change
 
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 2.0
-
-
-class Secret(Object, frozen=True, kw_only=True):
-    data: dict[str, bytes] = {}
-
-
-SECRETS = Resource("", "v1", "secrets", "Secret", True, Secret)
 
 
 @dataclass(frozen=True)

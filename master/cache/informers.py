@@ -9,12 +9,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from common.api.types import SEEDS, SETTINGS, DefaultQuota, QuotaSettingsSpec, Seed
+from common.api.labels import SETTINGS
+from common.api.types import SEEDS, DefaultQuota, QuotaSettingsSpec, Seed
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Conflict, NotFound, Unavailable
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource
-from common.kube.controller.reflector import PROMPT_SECONDS, Change, Reflector
+from common.kube.controller.reflector import PROMPT_SECONDS, Reflector
+from common.kube.controller.store import Change
 from master.cache.objects import (
     MASTER_QUOTAS,
     ORGANIZATIONS,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from common.api.types import GROUP, VERSION, Condition, Quantities, ResourceQuotaStatus, Wire
+from common.api.labels import GROUP, VERSION
+from common.api.types import Condition, Quantities, ResourceQuotaStatus, Wire
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource
 

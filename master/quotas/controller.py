@@ -16,20 +16,14 @@ from collections.abc import Callable
 import msgspec
 
 from common.api import conditions
-from common.api.types import (
-    LEDGER_ANNOTATION,
-    MASTER_MANAGER,
-    UID_LABEL,
-    StaleSource,
-    WireIdle,
-    grant_to_wire,
-    wire_quantities,
-)
+from common.api.convert import grant_to_wire, wire_quantities
+from common.api.labels import LEDGER_ANNOTATION, MASTER_MANAGER, UID_LABEL
+from common.api.types import StaleSource, WireIdle
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Conflict, NotFound
 from common.kube.client.meta import Object
 from common.kube.controller.controller import Controller, ReconcileHook
-from common.kube.controller.reflector import Change
+from common.kube.controller.store import Change
 from common.quota import escrow, resources
 from common.quota.account import Grant
 from common.quota.escrow import Holding, MasterLedger
@@ -44,9 +38,10 @@ from master.quotas.condition_events import turns
 from master.quotas.events import QuotaEvents
 from master.quotas.ledger_store import Ledgers, incarnation
 from master.quotas.publish_delay import WAITING, hear_within
-from master.quotas.state import JUST_GRANTED, QuotaState, Run, SeedAccount
+from master.quotas.state import JUST_GRANTED, QuotaState, SeedAccount
 from master.quotas.status import STALE_AFTER, QuotaView, SeedView, quota_status, same, summary
-from master.seeds.registry import SeedLink, Seeds
+from master.seeds.link import Run, SeedLink
+from master.seeds.registry import Seeds
 from master.seeds.status_publisher import Shown
 
 log = logging.getLogger(__name__)

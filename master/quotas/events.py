@@ -8,7 +8,7 @@ from collections import deque
 
 import msgspec
 
-from common.api.types import API_VERSION
+from common.api.labels import API_VERSION
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError
 from common.kube.controller.events import EVENTS, Regarding, event, event_name, microtime

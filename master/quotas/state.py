@@ -6,7 +6,8 @@ import time
 
 import msgspec
 
-from common.api.types import ResourceQuotaSpec, WireIdle, WireReport, grant_from_wire, report_from_wire
+from common.api.convert import grant_from_wire, report_from_wire
+from common.api.types import ResourceQuotaSpec, WireIdle, WireReport
 from common.quota import escrow, resources, surge
 from common.quota.account import Grant
 from common.quota.escrow import MasterLedger, Report
@@ -15,13 +16,10 @@ from master.cache.objects import MasterQuota, QuotaCopy
 from master.grants.demand import Demand
 from master.quotas.ledger_store import Stored
 from master.quotas.status import QuotaView
+from master.seeds.link import Run
 
 RECALL_PATIENCE = 1.0  # seconds after which a seed that does not react to a recall counts as out of reach
 JUST_GRANTED = 0.1  # seconds that a seed has to use what it asked for before another's ask takes it back
-
-
-Run = tuple[int, int]
-"""One watch of a seed's copies without a break: everything that happens there meanwhile is told."""
 
 
 class SeedAccount:

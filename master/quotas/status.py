@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import msgspec
 
 from common.api.conditions import NAMED, condition, more, some, transition
-from common.api.types import Condition, ResourceQuotaSpec, StaleSource, Subject, wire_quantities
+from common.api.convert import wire_quantities
+from common.api.types import Condition, ResourceQuotaSpec, StaleSource, Subject
 from common.quota import quantity, resources, surge
 from common.quota.names import MAX_COUNTERS
 from common.quota.resources import ResourceList
@@ -174,79 +174,6 @@ def age(seconds: float) -> str:
         return f"{minutes // 5 * 5}m"
     hours = minutes // 60
     return f"{hours}h" if hours < 48 else f"{hours // 24}d"
-
-
-class SeedHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """A seed apart from any quota. `connected` is False with a reason and a message."""
-
-    generation: int
-    connected: bool
-    reason: str = "Connected"
-    message: str = ""
-    synced: bool | None = None
-    outstanding: int = 0
-    failing: Sequence[str] = ()
-    fenced: Sequence[str] = ()  # quotas whose account is fenced
-    learning: Sequence[str] = ()  # quotas that wait for this seed's answer
-    own_version: str = ""
-    version: str = ""  # of the seed's agent
-    said: Sequence[Condition] = ()  # ... and its conditions
-    silent: float = 0.0  # seconds since it said anything
-
-
-def skewed(own: str, other: str) -> bool:
-    """Whether master and seed are more than one minor version apart. Of what is no version nothing is known."""
-    found = [re.match(r"v?(\d+)\.(\d+)", text) for text in (own, other)]
-    (major, minor), (other_major, other_minor) = [map(int, each.groups()) if each else (0, 0) for each in found]
-    return all(found) and (major != other_major or abs(minor - other_minor) > 1)
-
-
-def seed_conditions(view: SeedHealth, before: list[Condition], now: str) -> list[Condition]:
-    skew = view.connected and skewed(view.own_version, view.version)
-    if skew:
-        versions = f"the seed runs version {view.version}, the master {view.own_version}"
-        connected = condition("Connected", True, "VersionSkew", f"{versions}: one minor version apart is supported")
-    else:
-        connected = condition("Connected", view.connected, view.reason, view.message)
-    if view.synced is None:
-        synced = condition("Synced", None, "NotConnected", "the seed cannot be asked what it has")
-    elif view.synced:
-        synced = condition("Synced", True, "AllCopies", "the seed has all projects and quotas")
-    else:
-        why = f": {view.failing[0]}" if view.failing else ""
-        synced = condition("Synced", False, "CopiesOutstanding", f"{view.outstanding} objects not yet in sync{why}")
-    if not view.connected:
-        accounts = condition("AccountsOpen", None, "NotConnected", "the seed cannot be asked")
-    elif view.learning:
-        accounts = condition("AccountsOpen", False, "Learning", f"waiting for its answer about {_some(view.learning)}")
-    elif view.fenced:
-        accounts = condition("AccountsOpen", False, "Fenced", f"{_some(view.fenced)} admit nothing until recounted")
-    else:
-        accounts = condition("AccountsOpen", True, "AllOpen", "every account admits")
-    serving = _webhook_serving(view)
-    parts = (connected, synced, accounts, serving)
-    failed = next((part for part in parts[:-1] if part.status != "True" or part.reason == "VersionSkew"), None)
-    if failed is not None:
-        ready = condition("Ready", False, failed.reason, failed.message)
-    elif serving.status != "True":
-        ready = msgspec.structs.replace(serving, type="Ready")
-    else:
-        ready = condition("Ready", True, "Ready", "connected, in sync, all accounts open, the webhook serves")
-    conditions = [msgspec.structs.replace(each, observed_generation=view.generation) for each in (ready, *parts)]
-    return transition(before, conditions, now)
-
-
-def _webhook_serving(view: SeedHealth) -> Condition:
-    kind = "WebhookServing"
-    said = next((each for each in view.said if each.type == kind), None)
-    if not view.connected:
-        return condition(kind, None, "NotConnected", "the seed cannot be asked")
-    if said is None:
-        return condition(kind, None, "NotReported", "no agent on the seed has said yet whether it is asked")
-    if view.silent >= SILENT_AFTER:
-        heard = f"no agent on the seed has led for {age(view.silent)}; the last one said {said.reason}"
-        return condition(kind, None, "AgentSilent", heard)
-    return msgspec.structs.replace(said, last_transition_time="")
 
 
 def _ready(view: QuotaView) -> Condition:

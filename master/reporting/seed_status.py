@@ -5,15 +5,17 @@ from __future__ import annotations
 import time
 
 from common.api.conditions import now
-from common.api.types import MASTER_MANAGER, SEEDS, Condition, Seed
+from common.api.labels import MASTER_MANAGER
+from common.api.types import SEEDS, Condition, Seed
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import NotFound
 from common.kube.controller.controller import Controller, ReconcileHook
 from common.runtime.metrics import build_version
 from master.cache.informers import Caches
 from master.quotas.controller import Quotas
-from master.quotas.status import SeedHealth, seed_conditions
-from master.seeds.registry import Phase, SeedLink, Seeds
+from master.reporting.seed_conditions import SeedHealth, seed_conditions
+from master.seeds.link import Phase, SeedLink
+from master.seeds.registry import Seeds
 
 LOOK_EVERY = 1.0  # seconds
 SEEN_EVERY = 30.0  # seconds between writes of lastSeenTime alone

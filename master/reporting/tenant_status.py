@@ -7,12 +7,13 @@ import time
 import msgspec
 
 from common.api.conditions import condition, now, some, transition
-from common.api.types import MASTER_MANAGER, Condition
+from common.api.labels import MASTER_MANAGER
+from common.api.types import Condition
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import NotFound
 from common.kube.client.meta import Object
 from common.kube.controller.controller import Controller, ReconcileHook
-from common.kube.controller.reflector import Change
+from common.kube.controller.store import Change
 from master.cache.informers import BY_ORGANIZATION, BY_SUBJECT, Caches, changed_name, organization_of, subject_of
 from master.cache.objects import ORGANIZATIONS, PROJECTS, MasterQuota, Named
 from master.seeds.registry import Seeds

@@ -10,20 +10,15 @@ from typing import Any
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from common.api.types import (
-    GENERATION_ANNOTATION,
-    MANAGED_BY_LABEL,
-    MASTER_MANAGER,
-    RELEASED_ANNOTATION,
-    UID_LABEL,
-    Seed,
-)
+from common.api.labels import MANAGED_BY_LABEL, MASTER_MANAGER, RELEASED_ANNOTATION, UID_LABEL
+from common.api.types import GENERATION_ANNOTATION, Seed
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import AlreadyExists, ApiError, Conflict, NotFound
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource
 from common.kube.controller.controller import Controller, ReconcileHook
-from common.kube.controller.reflector import Change, Reflector, Store
+from common.kube.controller.reflector import Reflector
+from common.kube.controller.store import Store
 from common.kube.controller.workqueue import WorkQueue
 from common.runtime.burst import PAUSE, Rush
 from master.cache.informers import BY_SUBJECT, Caches, subject_of
@@ -37,6 +32,7 @@ from master.cache.objects import (
     Named,
     QuotaCopy,
 )
+from master.seeds.remote_cache import SeedCaches
 
 log = logging.getLogger(__name__)
 
@@ -49,41 +45,6 @@ SUCCEEDED = 1.0  # ... at one that must not go before another is here; that one'
 NOT_KEPT: list[dict[str, str]] = [{}]
 
 Key = tuple[str, str]  # plural and name
-
-
-class SeedCaches:
-    """What one seed has, for as long as one connection lasts."""
-
-    def __init__(self, cluster: Cluster, on_change: Callable[[str, Change[Object]], None]) -> None:
-        def tells(plural: str) -> Callable[[Change[QuotaCopy] | Change[Named]], None]:
-            return lambda change: on_change(plural, Change(change.old, change.new))
-
-        self.quotas: Reflector[QuotaCopy] = Reflector(
-            cluster,
-            QUOTA_COPIES,
-            indexes={BY_SUBJECT: lambda copy: ["/".join(subject_of(copy))]},
-            on_change=tells("resourcequotas"),
-        )
-        self.projects: Reflector[Named] = Reflector(cluster, PROJECTS, on_change=tells("projects"))
-        self.organizations: Reflector[Named] = Reflector(cluster, ORGANIZATIONS, on_change=tells("organizations"))
-        self.settings: Reflector[Named] = Reflector(cluster, QUOTA_SETTINGS, on_change=tells("quotasettings"))
-        # Not one of `all`: what a seed says of itself is for people, and no reason to do without the seed.
-        self.seed: Reflector[Named] = Reflector(
-            cluster, SEED_COPIES, field_selector=f"metadata.name={cluster.name}", on_change=tells("seeds")
-        )
-
-    @property
-    def all(self) -> tuple[Reflector[QuotaCopy], Reflector[Named], Reflector[Named], Reflector[Named]]:
-        return self.quotas, self.projects, self.organizations, self.settings
-
-    @property
-    def synced(self) -> bool:
-        return all(reflector.synced.is_set() for reflector in self.all)
-
-    @property
-    def error(self) -> str | None:
-        """Why it does not follow the seed now."""
-        return next((reflector.error for reflector in self.all if reflector.error is not None), None)
 
 
 class CopySync:

@@ -8,10 +8,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from common.kube.client.api_client import Cluster, WatchStream
+from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError
 from common.kube.client.meta import Object
 from common.kube.client.resource import Listing, Resource
+from common.kube.client.watch import WatchStream
 
 FRESH = 1.0  # seconds: an object is created only in a cluster that was found to be the same so short a time ago
 

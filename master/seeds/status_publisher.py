@@ -13,11 +13,12 @@ from collections.abc import Callable
 
 import msgspec
 
-from common.api.types import MASTER_MANAGER, Quantities, Wire, WireGrant
+from common.api.labels import MASTER_MANAGER
+from common.api.types import Quantities, Wire, WireGrant
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Conflict, NotFound
 from common.kube.controller.controller import Controller, ReconcileHook
-from common.kube.controller.reflector import Store
+from common.kube.controller.store import Store
 from common.kube.controller.workqueue import WorkQueue
 from common.runtime.burst import PAUSE, Rush
 from master.cache.objects import QUOTA_COPIES, QuotaCopy, Summary

@@ -16,7 +16,8 @@ from typing import Literal
 
 import msgspec
 
-from common.api.types import API_VERSION, DEFAULT_LABEL, DefaultQuota, ResourceQuotaSpec
+from common.api.labels import API_VERSION, DEFAULT_LABEL
+from common.api.types import DefaultQuota, ResourceQuotaSpec
 from common.kube.client.meta import Object, OwnerReference
 from common.quota import resources
 from master.cache.objects import MasterQuota

@@ -6,12 +6,13 @@ import logging
 
 from msgspec.structs import replace
 
-from common.api.types import SETTINGS
+from common.api.labels import SETTINGS
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import AlreadyExists, NotFound
 from common.kube.client.meta import Object
 from common.kube.controller.controller import Controller, ReconcileHook
-from common.kube.controller.reflector import Change, Reflector
+from common.kube.controller.reflector import Reflector
+from common.kube.controller.store import Change
 from master.cache.informers import BY_SUBJECT, Caches, changed_name, subject_of
 from master.cache.objects import MASTER_QUOTAS, MasterQuota, Named, QuotaStatus
 from master.tenancy.default_policy import Kind, decide, in_force, usual_name

@@ -15,8 +15,9 @@ from common.kube.client.api_client import Cluster
 from common.kube.client.errors import AlreadyExists, NotFound
 from common.kube.client.meta import Object, ObjectMeta
 from common.kube.controller.controller import Controller, ReconcileHook
-from common.kube.controller.discovery import Following, Served, Wanted
-from common.kube.controller.reflector import Change
+from common.kube.controller.discovery import Served, Wanted
+from common.kube.controller.dynamic_informers import Following
+from common.kube.controller.store import Change
 from master.cache.informers import Caches, changed_name
 from master.cache.objects import PROJECTS, Named
 

@@ -18,58 +18,35 @@ from typing import NamedTuple
 
 import msgspec
 
-from common.api.types import RESOURCE_QUOTAS, SEED_MANAGER, UID_LABEL, StaleSource, report_to_wire, wire_quantities
+from common.api.convert import report_to_wire, wire_quantities
+from common.api.labels import SEED_MANAGER, UID_LABEL
+from common.api.types import RESOURCE_QUOTAS, StaleSource
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Conflict, NotFound
 from common.kube.controller.controller import Controller, ReconcileHook
 from common.kube.controller.reflector import moment
 from common.quota import account as accounts
-from common.quota import names, resources, surge_loans
+from common.quota import fencing, names, resources, surge_loans
 from common.quota.account import Account
-from common.quota.escrow import Report, report
+from common.quota.escrow import report
 from common.quota.resources import ResourceList
 from seed.accounts import plan
 from seed.accounts.open_limiter import Opening
 from seed.accounts.plan import Progress, SourceFacts
+from seed.accounts.publish import MAX_NAMED, STALE_STEP, Published, Sources, publish_in
 from seed.accounts.registry import Book, Books
-from seed.cache.quotas import Catalog, Quota, project_of_key
+from seed.cache.quota import Quota
+from seed.cache.quotas import Catalog
+from seed.cache.source_keys import project_of_key
 from seed.ledger.encoding import MalformedLedgerError
-from seed.ledger.store import Key, Store, StoreUnavailableError
-from seed.ledger.writer import NoAccountError
+from seed.ledger.store import Key, NoAccountError, Store, StoreUnavailableError
 from seed.usage import unsized
+from seed.usage.source import Followed
 from seed.usage.unsized import Rest
-from seed.usage.user_cluster import Followed
 
 log = logging.getLogger(__name__)
 
-USE_INTERVAL = 0.05  # seconds between two publications of changed use
-QUIET_INTERVAL = 1.0  # ... of a change that moves no total
 LEDGER_KEPT = 10.0  # ... for which a ledger that is found without a copy waits for it: the master may put it back
-MAX_NAMED = 32  # sources of each kind: what a status takes
-STALE_STEP = 60  # the published age of a stale source grows in steps of so many seconds
-
-
-class Sources(msgspec.Struct, frozen=True):
-    """What is reported of sources beside their use: those whose count is old, and those whose Machines are not checked.
-    `generation` is that of the quota's copy which all replicas have."""
-
-    stale: tuple[StaleSource, ...] = ()
-    unenforced: tuple[str, ...] = ()
-    generation: int | None = None
-
-    @property
-    def names(self) -> tuple[list[str], tuple[str, ...], int | None]:
-        return [source.source for source in self.stale], self.unenforced, self.generation
-
-
-class Published(msgspec.Struct, frozen=True):
-    """What the master was told last, through which copy, and when (monotonic). The report is None while it is open
-    whether it arrived."""
-
-    copy_uid: str
-    report: Report | None
-    sources: Sources
-    at: float
 
 
 class Demand(NamedTuple):
@@ -383,11 +360,11 @@ class Accounts:
         sources = [self._sources[key] for key in keys]
 
         def opened(present: Account) -> tuple[Account, bool]:
-            if not accounts.answers(present, grant):
+            if not fencing.answers(present, grant):
                 return present, False
             for source in sources:
                 present = self.counted(present, source, quota)
-            return accounts.reopen(present, self.term, grant), True
+            return fencing.reopen(present, self.term, grant), True
 
         if await book.writer.change(opened):
             log.info("account opened", extra={"quota": quota.name, "held": resources.text(grant.granted)})
@@ -449,36 +426,3 @@ class Accounts:
 
 def _kept(used: ResourceList, account: Account, quota: Quota) -> ResourceList:
     return names.kept(used, accounts.ever_limited(account, quota.ceilings), names.FURTHER)
-
-
-def publish_in(
-    before: Published | None, said: Report, sources: Sources, shown: Report | None, now: float
-) -> float | None:
-    """In how many seconds the master must hear of this; None when it knows already. Pure.
-
-    What somebody waits for goes at once; changed use at most every USE_INTERVAL; the rest when it is quiet. `shown` by
-    the copy, as far as its watch has come: an earlier report that arrives late takes the place of the last one.
-    """
-    if before is None:
-        return 0.0
-    known = before.report
-    if known is None:
-        return max(0.0, before.at + USE_INTERVAL - now)
-    if msgspec.structs.replace(said, sequence=0) == msgspec.structs.replace(known, sequence=0):
-        if sources != before.sources:
-            return 0.0
-        if shown is None or shown == known:  # numbers of writes come again with a ledger that was restored
-            return None
-        return max(0.0, before.at + QUIET_INTERVAL - now)
-    urgent = (
-        said.incarnation != known.incarnation
-        or said.master != known.master
-        or said.nonce != known.nonce
-        or said.returned != known.returned
-        or said.ask != known.ask
-        or sources.names != before.sources.names
-    )
-    if urgent:
-        return 0.0
-    use_changed = resources.add(said.used, said.reserved) != resources.add(known.used, known.reserved)
-    return max(0.0, before.at + (USE_INTERVAL if use_changed else QUIET_INTERVAL) - now)

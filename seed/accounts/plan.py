@@ -19,7 +19,7 @@ from enum import Enum
 import msgspec
 
 from common.quota import account as accounts
-from common.quota import resources
+from common.quota import fencing, resources
 from common.quota.account import Account, Grant
 
 WAIT_FOR_SOURCES = 0.5  # seconds before looking again whether every source was listed; their news come sooner
@@ -98,13 +98,13 @@ def next_step(
     """The step, and what is remembered if it succeeds. `window` in seconds, `now` monotonic."""
     if account.epoch != term or (progress.claimed, progress.life) != (term, account.incarnation):
         return Claim(), Progress(claimed=term, life=account.incarnation)
-    if accounts.needs_fence(account, grant):
+    if fencing.needs_fence(account, grant):
         return Fence(), progress
-    if accounts.went_back(account, grant):
+    if fencing.went_back(account, grant):
         return Rebuild(), progress
-    if accounts.is_superseded(account, grant):
+    if fencing.is_superseded(account, grant):
         return Fence(), progress
-    if accounts.answers(account, grant):
+    if fencing.answers(account, grant):
         return _opening(account, grant, progress, sources, window=window, now=now)
     if accounts.obey(account, grant).returned != account.returned:
         return Obey(), progress
@@ -167,15 +167,15 @@ def claimed(account: Account, term: int, *, since: int, cold: bool, nonce: str) 
     restored. Raises StaleEpochError.
     """
     after = accounts.claim_epoch(account, term)
-    return accounts.fence(after, nonce, in_doubt=True) if cold or account.epoch < since else after
+    return fencing.fence(after, nonce, in_doubt=True) if cold or account.epoch < since else after
 
 
 def fenced(account: Account, grant: Grant, nonce: str) -> Account:
-    in_doubt = accounts.is_superseded(account, grant)
-    if not in_doubt and not accounts.needs_fence(account, grant):
+    in_doubt = fencing.is_superseded(account, grant)
+    if not in_doubt and not fencing.needs_fence(account, grant):
         return account
-    return accounts.fence(account, nonce, in_doubt=in_doubt)
+    return fencing.fence(account, nonce, in_doubt=in_doubt)
 
 
 def rebuilt(account: Account, grant: Grant, incarnation: str, nonce: str) -> Account:
-    return accounts.rebuild(account, incarnation, nonce) if accounts.went_back(account, grant) else account
+    return fencing.rebuild(account, incarnation, nonce) if fencing.went_back(account, grant) else account

@@ -12,7 +12,8 @@ from common.quota.resources import ResourceList
 from seed.accounts import snapshot
 from seed.accounts.capacity import Shortage
 from seed.accounts.snapshot import Sight
-from seed.cache.quotas import Catalog, Quota
+from seed.cache.quota import Quota
+from seed.cache.quotas import Catalog
 from seed.ledger.store import Key, Store
 from seed.ledger.writer import AccountWriter
 

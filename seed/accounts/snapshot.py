@@ -9,9 +9,8 @@ import msgspec
 
 from common.quota import account as accounts
 from common.quota import resources
-from common.quota.account import Account, Admitted, Ask
+from common.quota.account import Account, Ask
 from common.quota.resources import ResourceList
-from seed.admission.denial import Refusal
 
 
 class OutOfReach(Protocol):
@@ -104,16 +103,3 @@ def sight(quota: Copy, account: Account | None, use: ResourceList) -> Sight:
 def free_here(seen: Sight) -> dict[str, int]:
     """As `accounts.free` of the account."""
     return accounts.unused(resources.subtract(seen.granted, seen.returned), seen.use, seen.ceilings)
-
-
-class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One quota's part of a decision, with what this very request reserved: `sight` includes that.
-
-    `waited`: capacity had to be asked for.
-    """
-
-    sight: Sight
-    refusal: Refusal | None = None
-    warnings: Sequence[str] = ()
-    admitted: Admitted | None = None
-    waited: bool = False

@@ -20,11 +20,12 @@ from seed.accounts import reservation_gc
 from seed.accounts.controller import Accounts
 from seed.accounts.registry import Book, Books
 from seed.accounts.reservation_gc import Entry, Finding
-from seed.cache.quotas import Catalog, Quota, is_hosted, is_of_kubermatic, project_of_key
+from seed.cache.quota import Quota
+from seed.cache.quotas import Catalog
+from seed.cache.source_keys import is_hosted, is_of_kubermatic, project_of_key
 from seed.ledger.encoding import MalformedLedgerError
-from seed.ledger.store import Key, StoreUnavailableError
-from seed.ledger.writer import NoAccountError
-from seed.usage.user_cluster import Followed
+from seed.ledger.store import Key, NoAccountError, StoreUnavailableError
+from seed.usage.source import Followed
 
 log = logging.getLogger(__name__)
 

@@ -8,57 +8,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from common.kube.client.errors import ApiError, Forbidden
-from common.quota import account as accounts
-from common.quota import resources, surge
-from common.quota.account import Account, Admitted, Fenced, Full, HeldBack, Occupied, Reservation, Short, Taken
+from common.quota import reservations, resources, surge
+from common.quota.account import Account, Admitted, Fenced, Full, HeldBack, Occupied, Short, Taken
 from common.quota.resources import ResourceList
 from seed.accounts.capacity import Answer
 from seed.accounts.registry import Book, Books
 from seed.accounts.reservation_gc import MOST_UNSEEN
-from seed.accounts.snapshot import Attempt, sight
+from seed.accounts.snapshot import sight
 from seed.admission import denial
 from seed.admission.denial import Refusal
-from seed.cache.quotas import Catalog, Quota
+from seed.admission.types import Attempt, Replaceable, Request, Verdict
+from seed.cache.quota import Quota
+from seed.cache.quotas import Catalog
 from seed.ledger.encoding import MalformedLedgerError
-from seed.ledger.store import StoreUnavailableError
-from seed.ledger.writer import BusyError, NoAccountError
+from seed.ledger.store import NoAccountError, StoreUnavailableError
+from seed.ledger.writer import BusyError
 
 log = logging.getLogger(__name__)
 
 PAUSE = 0.05  # seconds before asking again when an answer brought nothing
 MAX_PLACES = 16  # that a rollout's Machine is tried in before it is refused
-MARGIN = 0.4  # seconds of the API server's patience that are left for the answer to travel
-
-
-class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What one object asks of its project's quotas. `need` is what it costs beyond what it cost before."""
-
-    uid: str
-    project: str
-    need: ResourceList
-    reservation: Reservation
-    dry_run: bool
-    deadline: float  # on the event loop's clock
-
-
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """`request` and `attempts` are what it was made from, as far as it came to that."""
-
-    decision: str
-    refusal: Refusal | None = None
-    warnings: Sequence[str] = ()
-    waited: bool = False  # capacity had to be asked for
-    request: Request | None = None
-    attempts: Sequence[Attempt] = ()
-
-
-Replaceable = Callable[[], Awaitable[Sequence[str]]]
-"""Asked once a quota is full: the uids of those that a rollout puts the object in place of. It may raise ApiError."""
 
 
 class Admission:
@@ -300,4 +274,4 @@ def _not_now(outcome: Fenced | Full | HeldBack | Taken, quota: str, decision: st
 
 
 def _cancelling(uid: str, admitted: Admitted) -> Callable[[Account], tuple[Account, None]]:
-    return lambda account: (accounts.cancel(account, uid, admitted), None)
+    return lambda account: (reservations.cancel(account, uid, admitted), None)

@@ -12,8 +12,8 @@ import msgspec
 from common.api.types import UserCluster
 from common.kube.client.meta import ObjectMeta, object_key
 from common.quota import resources
-from seed.admission.admitter import Verdict
 from seed.admission.record import QuotaRecord, Record, quota_record
+from seed.admission.types import Verdict
 
 MAX_KEPT = 8192
 MAX_FOUND = 100  # of one Machine

@@ -8,7 +8,8 @@ import msgspec
 
 from common.quota import resources
 from common.quota.resources import ResourceList
-from seed.accounts.snapshot import Attempt, Sight, free_here
+from seed.accounts.snapshot import Sight, free_here
+from seed.admission.types import Attempt
 
 Quantities = dict[str, str]
 

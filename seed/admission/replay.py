@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import msgspec
 
 from common.quota import resources
-from common.quota.account import Account, Admitted, Reservation, Reserving, Short
+from common.quota.account import Account, Admitted, Reservation, Short
+from common.quota.reservations import Reserving
 from common.quota.resources import ResourceList
 from seed.admission import denial
 from seed.admission.record import AccountRecord, QuotaRecord, Record

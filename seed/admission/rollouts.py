@@ -27,11 +27,10 @@ from seed.cache.user_cluster_clients import Connections
 from seed.machines import cluster_api, machine_controller
 from seed.machines.cluster_api import ClusterMachine
 from seed.machines.deployments import Deployment
-from seed.machines.machine_controller import Machine
+from seed.machines.machine_controller import MACHINES, Machine
 from seed.machines.rollout import Standing, owner, replaceable
 from seed.providers.size import NotSized, ProviderUnavailable
 from seed.sizing.sizer import Sizing
-from seed.usage.user_cluster import MACHINES
 
 T = TypeVar("T", bound=Object)
 

@@ -14,9 +14,11 @@ from common.api.types import UserCluster, UserClusterSpec
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import NotFound
 from common.kube.client.meta import ObjectMeta, object_key
-from common.kube.controller.discovery import Following, Served, Wanted
-from common.kube.controller.reflector import Change
-from seed.cache.quotas import HOSTED, Catalog, hosted_key
+from common.kube.controller.discovery import Served, Wanted
+from common.kube.controller.dynamic_informers import Following
+from common.kube.controller.store import Change
+from seed.cache.quotas import Catalog
+from seed.cache.source_keys import HOSTED, hosted_key
 from seed.machines import cluster_api, infrastructure
 from seed.machines.cluster_api import ClusterMachine, Infrastructure, MachinePool, Reference
 from seed.machines.deployments import Deployment

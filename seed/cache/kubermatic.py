@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from common.api.types import UserCluster
 from common.kube.client.api_client import Cluster as Connection
-from common.kube.controller.discovery import Following, Served, Wanted
-from common.kube.controller.reflector import Change
+from common.kube.controller.discovery import Served, Wanted
+from common.kube.controller.dynamic_informers import Following
+from common.kube.controller.store import Change
 from seed.cache.kubermatic_objects import GROUP, VERSIONS, Cluster, key_of, user_cluster_of
-from seed.cache.quotas import KUBERMATIC, Catalog
+from seed.cache.quotas import Catalog
+from seed.cache.source_keys import KUBERMATIC
 
 CLUSTERS = "clusters"
 

@@ -10,7 +10,7 @@ import msgspec
 
 from common.api.types import ACCEPT_CLUSTER_ANNOTATION, SecretRef, UserCluster, UserClusterSpec
 from common.kube.client.meta import Object, ObjectMeta, object_key
-from seed.cache.quotas import KUBERMATIC
+from seed.cache.source_keys import KUBERMATIC
 
 GROUP = "kubermatic.k8c.io"
 VERSIONS = ("v1",)

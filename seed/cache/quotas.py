@@ -4,157 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
-import msgspec
-
+from common.api.labels import RELEASED_ANNOTATION, SETTINGS
 from common.api.types import (
     PROJECTS,
     QUOTA_SETTINGS,
-    RELEASED_ANNOTATION,
     RESOURCE_QUOTAS,
-    SETTINGS,
-    UID_LABEL,
     USER_CLUSTERS,
     DefaultQuota,
     Project,
     ResourceQuota,
-    StaleSource,
     UserCluster,
-    grant_from_wire,
-    report_from_wire,
 )
 from common.kube.client.api_client import Cluster
-from common.kube.client.meta import object_key
-from common.kube.controller.reflector import PROMPT_SECONDS, Change, Reflector
-from common.quota import resources, surge
-from common.quota.account import Grant
-from common.quota.escrow import Report
+from common.kube.controller.reflector import PROMPT_SECONDS, Reflector
+from common.kube.controller.store import Change
 from common.quota.quantity import QuantityError
-from common.quota.resources import ResourceList
-from seed.ledger.store import Key
-from seed.ledger.writer import Terms
+from seed.cache.quota import Quota, parse_quota
+from seed.cache.source_keys import CLUSTER_API, HOSTED, clusters_key, is_hosted, is_of_kubermatic, project_of_key
 
 log = logging.getLogger(__name__)
 
 BY_SUBJECT = "subject"
 BY_UID = "uid"
 MISSED_FOR = 600.0  # seconds for which a quota limits whose copy somebody deleted, or went while nobody was watching
-
-
-HOSTED = "cluster.x-k8s.io:"  # begins the name of a Cluster that counts as a user cluster; no UserCluster has such
-
-
-CLUSTER_API = "cluster-api"  # the seed's own API server, which is asked about the Machines of all of these
-
-
-def hosted_key(namespace: str, name: str) -> str:
-    return object_key(namespace, HOSTED + name)
-
-
-def is_hosted(key: str) -> bool:
-    return key.partition("/")[2].startswith(HOSTED)
-
-
-KUBERMATIC = "kubermatic.k8c.io:"  # ... and of a Cluster of Kubermatic, which is reached by its kubeconfig
-
-
-def is_of_kubermatic(key: str) -> bool:
-    return key.partition("/")[2].startswith(KUBERMATIC)
-
-
-_CLUSTERS_OF = "clusters:"  # begins the key of a source that no UserCluster can have: theirs have a namespace
-
-
-def clusters_key(project: str) -> str:
-    """The source of the project's clusters themselves, where each of the others is the source of one's Machines."""
-    return _CLUSTERS_OF + project
-
-
-def project_of_key(key: str) -> str | None:
-    """Whose clusters the source is of, None for one of Machines."""
-    return key.removeprefix(_CLUSTERS_OF) if key.startswith(_CLUSTERS_OF) else None
-
-
-class OutOfReach(msgspec.Struct, frozen=True):
-    """Capacity that is free but held by a seed that the master cannot reach."""
-
-    seed: str
-    idle: ResourceList
-    seconds: int
-
-
-class Quota(msgspec.Struct, frozen=True, kw_only=True):
-    """A quota's copy on this seed, parsed once per change. `ceilings`: its limits and its surge, see
-    common/quota/surge.py."""
-
-    key: Key
-    copy_uid: str  # of the object on this seed: what we publish must not land on its successor
-    generation: int = 0  # of the copy: what its spec says
-    version: str = ""  # the copy's resourceVersion
-    kind: str
-    subject: str
-    limits: ResourceList
-    surge: ResourceList = {}
-    ceilings: ResourceList
-    enforced: bool
-    warn_at_percent: int
-    grant: Grant
-    global_usage: ResourceList
-    global_reserved: ResourceList
-    out_of_reach: Sequence[OutOfReach]
-    learning: bool
-    draining: bool
-    published: Report | None
-    published_stale: Sequence[StaleSource] = ()
-    published_unenforced: Sequence[str] = ()
-    published_generation: int | None = None  # that every replica has, as a leader said; None: none has said anything
-
-    @property
-    def name(self) -> str:
-        return self.key.name
-
-    @property
-    def spec(self) -> tuple[str, int]:
-        """Which spec of which copy it is."""
-        return self.copy_uid, self.generation
-
-    @property
-    def terms(self) -> Terms:
-        return Terms(limits=self.ceilings, grant=self.grant)
-
-
-def parse_quota(copy: ResourceQuota) -> Quota | None:
-    """None for an object that the master did not send. Raises QuantityError."""
-    uid = copy.metadata.labels.get(UID_LABEL)
-    if not uid:
-        return None
-    grant = copy.status.grant
-    limits, extra = resources.parse(copy.spec.quota), resources.parse(copy.spec.surge)
-    return Quota(
-        key=Key(uid=uid, name=copy.metadata.name),
-        copy_uid=copy.metadata.uid,
-        generation=copy.metadata.generation,
-        version=copy.metadata.resource_version,
-        kind=copy.spec.subject.kind,
-        subject=copy.spec.subject.name,
-        limits=limits,
-        surge=extra,
-        ceilings=surge.ceilings(limits, extra),
-        enforced=copy.spec.enforcement == "deny",
-        warn_at_percent=copy.spec.warn_at_percent,
-        grant=grant_from_wire(grant),
-        global_usage=resources.parse(copy.status.global_usage),
-        global_reserved=resources.parse(copy.status.reserved),
-        out_of_reach=[OutOfReach(idle.seed, resources.parse(idle.idle), idle.seconds) for idle in grant.unavailable],
-        learning=grant.learning,
-        draining=grant.draining,
-        published=report_from_wire(copy.status.account),
-        published_stale=copy.status.account.stale,
-        published_unenforced=copy.status.account.unenforced,
-        published_generation=copy.status.account.enforced_generation,
-    )
 
 
 class Catalog:

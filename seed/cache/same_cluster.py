@@ -5,7 +5,7 @@ A UserCluster and a Cluster of Cluster API with one namespace, name and project 
 
 from __future__ import annotations
 
-from common.api import types
+from common.api import labels, types
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import NotFound
 from common.kube.client.meta import ObjectMeta
@@ -23,7 +23,7 @@ class Twins:
     def known(self, group: str, cluster: ObjectMeta, project: str) -> bool:
         """By what was seen last. `group`: of the one that is created."""
         match group:
-            case types.GROUP:
+            case labels.GROUP:
                 found = self._view.user_cluster(cluster.namespace, cluster.name)
             case cluster_api.GROUP:
                 found = self._catalog.user_clusters.store.get(cluster.key)
@@ -34,7 +34,7 @@ class Twins:
     async def there(self, group: str, cluster: ObjectMeta, project: str) -> bool:
         """By a consistent read. Raises ApiError."""
         try:
-            if group == types.GROUP:
+            if group == labels.GROUP:
                 found = await self._view.find_user_cluster(cluster.namespace, cluster.name)
             else:
                 found = await self._cluster.get(types.USER_CLUSTERS, cluster.name, cluster.namespace)

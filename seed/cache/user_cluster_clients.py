@@ -12,11 +12,11 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from common.api.core import SECRETS
 from common.api.types import UserCluster
 from common.kube.client.api_client import Cluster, RequestHook
 from common.kube.client.errors import ApiError, Unavailable
 from common.kube.client.kubeconfig import InvalidKubeconfig
-from common.server.managed_secret import SECRETS
 
 MAX_OPEN = 64
 IDLE_SECONDS = 60.0

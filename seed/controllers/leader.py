@@ -17,18 +17,20 @@ from seed.accounts.registry import Books
 from seed.accounts.usage_writer import Counting
 from seed.cache.cluster_api import View
 from seed.cache.kubermatic import KubermaticView
-from seed.cache.quotas import Catalog, is_of_kubermatic
+from seed.cache.quotas import Catalog
 from seed.cache.replicas import Replicas
+from seed.cache.source_keys import is_of_kubermatic
 from seed.controllers.seed_status import SeedStatus
 from seed.controllers.user_clusters import UserClusters
 from seed.evaluators.clusters import Kind
 from seed.ledger.store import Store, StoreUnavailableError
 from seed.registration.cluster_api import Enforcement
-from seed.registration.configuration import ConfigurationKeeper, WebhookConfiguration
+from seed.registration.configuration import WebhookConfiguration
+from seed.registration.keeper import ConfigurationKeeper
 from seed.sizing.sizer import Sizing
 from seed.usage.cluster_api import Feed
 from seed.usage.clusters import ClusterSources
-from seed.usage.user_cluster import Followed
+from seed.usage.source import Followed
 
 log = logging.getLogger(__name__)
 

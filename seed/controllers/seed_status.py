@@ -14,12 +14,14 @@ from contextlib import suppress
 import msgspec
 
 from common.api import conditions
-from common.api.types import SEED_COPIES, SEED_MANAGER, UID_LABEL, Condition, SeedCopy
+from common.api.labels import SEED_MANAGER, UID_LABEL
+from common.api.types import SEED_COPIES, Condition, SeedCopy
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError
 from common.kube.controller.reflector import Reflector
 from common.runtime.metrics import build_version
-from seed.cache.quotas import CLUSTER_API, Catalog, is_hosted
+from seed.cache.quotas import Catalog
+from seed.cache.source_keys import CLUSTER_API, is_hosted
 from seed.registration.health import Proof, unseen, webhook_serving
 
 log = logging.getLogger(__name__)

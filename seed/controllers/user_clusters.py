@@ -7,23 +7,26 @@ import logging
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-import msgspec
-
 from common.api import conditions
-from common.api.types import SEED_MANAGER, USER_CLUSTERS, Condition, UserCluster, wire_quantities
+from common.api.convert import wire_quantities
+from common.api.labels import SEED_MANAGER
+from common.api.types import USER_CLUSTERS, UserCluster
 from common.kube.client.api_client import Cluster, RequestHook
 from common.kube.client.errors import ApiError, NotFound
 from common.kube.controller.controller import Controller, ReconcileHook
 from common.quota import names, resources
 from seed import metrics
-from seed.cache.quotas import Catalog, is_of_kubermatic
-from seed.registration.configuration import STAMPING_CONFIGURATIONS, ConfigurationKeeper, WebhookConfiguration, stamping
+from seed.cache.quotas import Catalog
+from seed.cache.source_keys import is_of_kubermatic
+from seed.controllers.user_cluster_conditions import _shown, judge
+from seed.registration.configuration import STAMPING_CONFIGURATIONS, WebhookConfiguration, stamping
 from seed.registration.health import Proof
+from seed.registration.keeper import ConfigurationKeeper
 from seed.registration.probe import Canary, in_user_cluster
 from seed.sizing.sizer import Sizing
 from seed.usage.cluster_identity import Identities
-from seed.usage.machine_totals import Unsized
-from seed.usage.user_cluster import Problem, Source
+from seed.usage.source import Problem
+from seed.usage.user_cluster import Source
 
 log = logging.getLogger(__name__)
 
@@ -255,80 +258,3 @@ def _summary(used: resources.ResourceList) -> str:
     """What fits a column: `cpu 24, memory 96Gi`."""
     few = dict(islice(used.items(), MAX_SUMMED))
     return ", ".join(f"{name} {amount}" for name, amount in sorted(resources.render(few).items()) if name != "machines")
-
-
-def _sized(unsized: Unsized) -> tuple[str, str, str]:
-    if not unsized.count:
-        return "True", "AllSized", ""
-    return "False", unsized.condition, f"{unsized.count} machines: {'; '.join(unsized.named)}"
-
-
-def _stamps(source: Source) -> tuple[str, str, str]:
-    if not source.drift.count:
-        return "True", "AsStamped", ""
-    return "False", "FlavorsChanged", f"{source.drift.count} machines: {'; '.join(source.drift.named)}"
-
-
-def _enforced(proof: Proof | None) -> tuple[str, str, str]:
-    """With the webhook in place."""
-    if proof is None:
-        return "True", "WebhookConfigured", ""
-    if proof.enforced is None:
-        return "True", "WebhookConfigured", f"not proven: {proof.message}"
-    return "True" if proof.enforced else "False", proof.reason, proof.message
-
-
-def _shown(wanted: list[Condition], proof: Proof | None, source: Source) -> Proof | None:
-    """What the condition Enforced says, as a proof; None while it is only a matter of a moment what it will say."""
-    said = next(condition for condition in wanted if condition.type == "Enforced")
-    if said.status == "False":
-        return Proof(False, said.reason)
-    if said.status == "True" and proof is not None:
-        return proof
-    return Proof(None, said.reason) if source.problem is not None else None
-
-
-def judge(
-    cluster: UserCluster, source: Source, keeper: ConfigurationKeeper | None, proof: Proof | None, unsized: Unsized
-) -> list[Condition]:
-    """The UserCluster's conditions, Ready first."""
-    if source.problem is not None:
-        followed = ("False", source.problem.reason, source.problem.message)
-    elif source.current:
-        followed = ("True", "Counted", "")
-    else:
-        followed = ("Unknown", "Connecting", "its Machines are being listed")
-    unseen = source.problem if not source.current else None
-    if unseen is not None:
-        enforced = ("Unknown", unseen.reason, "whether the webhook is in place cannot be seen")
-    elif keeper is not None and keeper.in_place:
-        enforced = _enforced(proof)
-    elif keeper is not None and keeper.error is not None:
-        enforced = ("False", "WebhookMissing", keeper.error)
-    else:
-        enforced = ("Unknown", "Connecting", "the webhook is being configured")
-    parts = {
-        "UsageCurrent": followed,
-        "Enforced": enforced,
-        "MachinesSized": _sized(unsized),
-        "StampsCurrent": _stamps(source),
-    }
-    failing = [(name, parts[name]) for name in ("UsageCurrent", "Enforced") if parts[name][0] != "True"]
-    if failing:
-        name, (status, reason, message) = failing[0]
-        ready = (status, reason, f"{name}: {message}" if message else name)
-    else:
-        ready = ("True", "Enforced", "")
-    return [
-        msgspec.convert(
-            {
-                "type": name,
-                "status": status,
-                "reason": reason,
-                "message": conditions.short(message),
-                "observedGeneration": cluster.metadata.generation,
-            },
-            Condition,
-        )
-        for name, (status, reason, message) in {"Ready": ready, **parts}.items()
-    ]

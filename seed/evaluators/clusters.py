@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from common.api import types
+from common.api import labels
 from common.kube.client.meta import Object
 from common.quota.quantity import UNIT
 from seed.cache import kubermatic_objects as kubermatic
@@ -46,7 +46,7 @@ class Kind:
 
 
 def user_clusters() -> Kind:
-    return Kind(types.GROUP, "UserCluster", "userclusters", (types.VERSION,), lambda cluster: cluster.spec.project)
+    return Kind(labels.GROUP, "UserCluster", "userclusters", (labels.VERSION,), lambda cluster: cluster.spec.project)
 
 
 def of_cluster_api(label: str) -> Kind:

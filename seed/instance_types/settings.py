@@ -17,13 +17,13 @@ from pathlib import Path
 
 import msgspec
 
+from common.api.core import SECRETS
 from common.api.types import UserCluster
 from common.kube.client.api_client import Cluster, RequestHook
 from common.kube.client.errors import ApiError, NotFound
 from common.kube.client.kubeconfig import InvalidKubeconfig
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource
-from common.server.managed_secret import SECRETS
 from seed.instance_types.lru import Lately
 from seed.providers.flavour import Lookup, Reference, Setting, Settings
 from seed.providers.size import CredentialsMissing, NotSized, ProviderUnavailable

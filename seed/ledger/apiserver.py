@@ -8,12 +8,14 @@ from collections.abc import Callable
 
 import msgspec
 
-from common.api.types import GROUP, VERSION, QuotaRef
+from common.api.labels import GROUP, VERSION
+from common.api.types import QuotaRef
 from common.kube.client.api_client import MERGE_PATCH, METADATA, Cluster
 from common.kube.client.errors import AlreadyExists, ApiError, Conflict, NotFound
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource
-from common.kube.controller.reflector import Change, Reflector
+from common.kube.controller.reflector import Reflector
+from common.kube.controller.store import Change
 from common.quota.account import Account
 from seed.ledger.encoding import Encoder, LedgerHead, MalformedLedgerError, decode
 from seed.ledger.store import ConflictError, Key, Stored, StoreUnavailableError

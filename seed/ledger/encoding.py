@@ -16,18 +16,9 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from common.api.types import (
-    API_VERSION,
-    BACKUP_LABEL,
-    MANAGED_BY_LABEL,
-    Quantities,
-    QuotaRef,
-    Wire,
-    WireAsk,
-    ask_from_wire,
-    ask_to_wire,
-    wire_quantities,
-)
+from common.api.convert import ask_from_wire, ask_to_wire, wire_quantities
+from common.api.labels import API_VERSION, BACKUP_LABEL, MANAGED_BY_LABEL
+from common.api.types import Quantities, QuotaRef, Wire, WireAsk
 from common.quota import account as accounts
 from common.quota import resources
 from common.quota.account import Account, Reservation, ReservationKey

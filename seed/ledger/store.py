@@ -7,7 +7,8 @@ from typing import Protocol
 
 import msgspec
 
-from common.quota.account import Account
+from common.quota.account import Account, Grant
+from common.quota.resources import ResourceList
 
 
 class Key(msgspec.Struct, frozen=True):
@@ -52,3 +53,14 @@ class Store(Protocol):
 
     def subscribe(self, uid: str, on_change: Callable[[Stored | None], None]) -> Callable[[], None]:
         """Tell of writes by others (and maybe of our own) as they are seen. Returns how to stop."""
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """What the quota's copy says at this moment: the limits, and what the master granted."""
+
+    limits: ResourceList
+    grant: Grant
+
+
+class NoAccountError(Exception):
+    """The ledger holds no account of this quota (yet, or any more)."""

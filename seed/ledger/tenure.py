@@ -37,12 +37,12 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from common.api.types import BACKUP_LABEL, MANAGED_BY_LABEL
+from common.api.labels import BACKUP_LABEL, MANAGED_BY_LABEL
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import AlreadyExists, ApiError, Conflict, NotFound
 from common.kube.client.meta import ObjectMeta
 from common.kube.controller.leader_election import LEASES, MICRO_TIME, LeaseObject, LeaseSpec
-from common.quota import account as accounts
+from common.quota import fencing
 from common.quota.account import Account
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.store import ConflictError, Key, Store, Stored, StoreUnavailableError
@@ -271,7 +271,7 @@ def _said(marker: Marker) -> dict[str, str]:
 
 def new_life(account: Account) -> Account:
     """What an account of an earlier tenure is in a new one: its counts as a start, fenced."""
-    rebuilt = accounts.rebuild(account, secrets.token_hex(8), secrets.token_hex(8))
+    rebuilt = fencing.rebuild(account, secrets.token_hex(8), secrets.token_hex(8))
     return msgspec.structs.replace(rebuilt, sequence=account.sequence + 1)
 
 

@@ -18,10 +18,11 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from common.quota import account as accounts
-from common.quota.account import Account, Admitted, Denied, Fenced, Grant, Outcome, Reservation, Reserving
-from common.quota.resources import ResourceList
+from common.quota import fencing, reservations
+from common.quota.account import Account, Admitted, Denied, Fenced, Outcome, Reservation
+from common.quota.reservations import Reserving
 from seed.ledger.encoding import MalformedLedgerError, TooLargeError
-from seed.ledger.store import ConflictError, Key, Store, Stored, StoreUnavailableError
+from seed.ledger.store import ConflictError, Key, NoAccountError, Store, Stored, StoreUnavailableError, Terms
 
 log = logging.getLogger(__name__)
 
@@ -39,13 +40,6 @@ MAX_CONFLICTS = 100
 
 class BusyError(Exception):
     """More requests wait for this account than can be served in time."""
-
-
-class Terms(msgspec.Struct, frozen=True):
-    """What the quota's copy says at this moment: the limits, and what the master granted."""
-
-    limits: ResourceList
-    grant: Grant
 
 
 class _Claim:
@@ -291,8 +285,8 @@ class AccountWriter:
 
         def withdraw(account: Account) -> tuple[Account, None]:
             if written is not None:
-                return accounts.cancel(account, uid, written), None
-            return accounts.withdraw(account, uid, reservation), None
+                return reservations.cancel(account, uid, written), None
+            return reservations.withdraw(account, uid, reservation), None
 
         withdrawn = self.change(withdraw)
         withdrawn.add_done_callback(lambda ended: None if ended.cancelled() else ended.exception())
@@ -371,7 +365,7 @@ class AccountWriter:
             self._highest = (account.incarnation, account.sequence)
             return account
         log.warning("ledger went backwards", extra={"quota": self.key.name, "sequence": sequence})
-        return accounts.rebuild(account, secrets.token_hex(8), secrets.token_hex(8))
+        return fencing.rebuild(account, secrets.token_hex(8), secrets.token_hex(8))
 
     def _written(self, before: Stored | None, stored: Stored) -> None:
         """Our write is known now, unless something later has been heard of meanwhile."""
@@ -427,10 +421,6 @@ class AccountWriter:
             return entry.apply(account)
         except Exception as error:  # noqa: BLE001 (the caller's: he gets it, the others in the batch do not)
             return account, error
-
-
-class NoAccountError(Exception):
-    """The ledger holds no account of this quota (yet, or any more)."""
 
 
 class _Creation:

@@ -7,6 +7,7 @@ from functools import lru_cache
 import msgspec
 
 from common.kube.client.meta import Object
+from common.kube.client.resource import Resource
 
 GROUP = "cluster.k8s.io"
 VERSION = "v1alpha1"
@@ -53,3 +54,6 @@ class Machine(Object, kw_only=True, frozen=True):
         stamp = self.metadata.annotations.get(FOOTPRINT_ANNOTATION)
         if stamp is not None and len(stamp) <= SHARED_BYTES:
             self.metadata.annotations[FOOTPRINT_ANNOTATION] = _shared_text(stamp)
+
+
+MACHINES = Resource(GROUP, VERSION, PLURAL, KIND, True, Machine)

@@ -12,17 +12,20 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 
-from common.api.types import API_VERSION, UserCluster
+from common.api.labels import API_VERSION
+from common.api.types import UserCluster
 from common.kube.client.api_client import Cluster, RequestHook
 from common.kube.client.meta import ObjectMeta
 from common.kube.controller.events import Regarding, microtime
 from common.quota.account import Account
 from seed.accounts.registry import Books
 from seed.accounts.snapshot import sight
-from seed.admission.admitter import Verdict
 from seed.admission.denial import Refusal
+from seed.admission.types import Verdict
 from seed.cache import kubermatic_objects as kubermatic
-from seed.cache.quotas import HOSTED, KUBERMATIC, Catalog, Quota, is_hosted, is_of_kubermatic
+from seed.cache.quota import Quota
+from seed.cache.quotas import Catalog
+from seed.cache.source_keys import HOSTED, KUBERMATIC, is_hosted, is_of_kubermatic
 from seed.cache.user_cluster_clients import Connections
 from seed.machines import cluster_api
 from seed.notifications.event_series import Occurrence

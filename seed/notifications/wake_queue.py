@@ -14,7 +14,8 @@ import msgspec
 from common.kube.controller.events import Regarding
 from common.quota import resources, surge
 from common.quota.resources import ResourceList
-from seed.accounts.snapshot import Attempt, Sight, free_here
+from seed.accounts.snapshot import Sight, free_here
+from seed.admission.types import Attempt
 
 REWAKE = 5.0  # seconds between two wakings of one MachineSet
 SETTLE = 1.5  # seconds in which a woken one takes what it was woken for

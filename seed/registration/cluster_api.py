@@ -6,16 +6,18 @@ import asyncio
 from collections.abc import Callable
 
 from common.kube.client.api_client import Cluster
+from common.kube.client.resource import Resource
 from common.kube.controller.discovery import Wanted
 from seed import metrics
 from seed.cache.cluster_api import View
-from seed.cache.quotas import CLUSTER_API, Catalog
-from seed.machines import cluster_api
+from seed.cache.quotas import Catalog
+from seed.cache.source_keys import CLUSTER_API
+from seed.machines import cluster_api, infrastructure
 from seed.machines.cluster_api import ClusterMachine
-from seed.registration.configuration import ConfigurationKeeper, WebhookConfiguration
+from seed.registration.configuration import WebhookConfiguration, configuration, with_scale_checks
 from seed.registration.health import Proof
+from seed.registration.keeper import ConfigurationKeeper
 from seed.registration.probe import Canary, Sample
-from seed.webhooks import cluster_api as webhook
 
 _MACHINES = Wanted(cluster_api.GROUP, "Machine", cluster_api.VERSIONS, ClusterMachine)
 
@@ -60,7 +62,7 @@ class Enforcement:
 
     def _sample(self) -> Sample | None:
         resource = self._view.served.find(_MACHINES)
-        return webhook.sample(resource, self._namespace) if resource is not None else None
+        return sample(resource, self._namespace) if resource is not None else None
 
     def _proven(self) -> None:
         proof = self._canary.proof
@@ -69,3 +71,49 @@ class Enforcement:
         self._on_proof(CLUSTER_API, proof)
         if self._catalog.tell_enforced(CLUSTER_API, enforced is not False):
             self._on_change()
+
+
+PATH = "/cluster-api/"
+CALLER = "cluster-api"
+"""Whom the token in the URL proves: the seed's own API server."""
+
+NAME = "seedquota-cluster-api"
+WEBHOOK = "cluster-api.seedquota.io"
+
+
+def desired(
+    *, base_url: str, token: str, ca_bundle: bytes, timeout_seconds: int, break_glass_group: str
+) -> WebhookConfiguration:
+    """It holds the token: never log it."""
+    admitting = configuration(
+        NAME,
+        WEBHOOK,
+        url=f"{base_url}{PATH}{token}",
+        ca_bundle=ca_bundle,
+        timeout_seconds=timeout_seconds,
+        break_glass_group=break_glass_group,
+        rules=[
+            {
+                "apiGroups": [cluster_api.GROUP],
+                "apiVersions": sorted(cluster_api.VERSIONS),
+                "operations": ["CREATE", "UPDATE"],
+                "resources": ["machines", "machinepools", "machinepools/scale"],
+                "scope": "Namespaced",
+            }
+        ],
+        sized_by=["clusterName", "infrastructureRef", "failureDomain", "replicas", "template"],
+    )
+    return with_scale_checks(admitting, f"{base_url}/scale/{CALLER}/{token}")
+
+
+def sample(resource: Resource[ClusterMachine], namespace: str) -> Sample:
+    """A canary: of no Cluster, so it would cost nobody anything."""
+    group, version = infrastructure.GROUP, resource.version
+    reference = {"kind": "SeedQuotaCanary", "name": "seedquota-canary"}
+    reference |= {"apiGroup": group} if version == "v1beta2" else {"apiVersion": f"{group}/v1beta1"}
+    spec = {
+        "clusterName": "seedquota-canary",
+        "bootstrap": {"dataSecretName": "seedquota-canary"},
+        "infrastructureRef": reference,
+    }
+    return Sample(resource, namespace, spec, WEBHOOK)

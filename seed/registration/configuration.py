@@ -9,24 +9,17 @@ counted.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import logging
-import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from msgspec import structs
 
-from common.api.types import MANAGED_BY_LABEL, UserCluster
-from common.kube.client.api_client import Cluster
-from common.kube.client.errors import AlreadyExists, ApiError, Conflict, NotFound
+from common.api.labels import MANAGED_BY_LABEL
+from common.api.types import UserCluster
 from common.kube.client.meta import Object, ObjectMeta
 from common.kube.client.resource import Resource
-from common.kube.controller.reflector import Change, Reflector
 from seed.machines.machine_controller import FOOTPRINT_ANNOTATION
 
 log = logging.getLogger(__name__)
@@ -242,181 +235,3 @@ def _contains(have: object, want: object) -> bool:
     if isinstance(want, list) and isinstance(have, list):
         return len(want) == len(have) and all(_contains(h, w) for h, w in zip(have, want, strict=True))
     return have == want
-
-
-@dataclass(frozen=True)
-class _Accepted:
-    """What the API server made of what we wrote, which is what must be there from then on."""
-
-    want: list[Webhook]
-    have: list[Webhook]
-    list_number: int  # older than the present list: perhaps another API server's version by now
-
-
-class ConfigurationKeeper:
-    """Keeps the configuration in one cluster as `desired()` says. `run()` it.
-
-    `in_place`: what was last seen there is right. `error`: why it cannot be kept, or not be followed, now; holds no
-    token. `break_glass`: whether the API server evaluates the way in.
-    """
-
-    def __init__(
-        self,
-        cluster: Cluster,
-        desired: Callable[[], WebhookConfiguration],
-        *,
-        resource: Resource[WebhookConfiguration] = WEBHOOK_CONFIGURATIONS,
-        on_state: Callable[[], None] = lambda: None,
-        on_write: Callable[[], None] = lambda: None,
-    ) -> None:
-        """`on_state` tells that `in_place` or `error` may have changed, `on_write` that it was written; they must not
-        block."""
-        self.in_place = False
-        self.break_glass = False
-        self._cluster = cluster
-        self._desired = desired
-        self._resource = resource
-        self._on_state = on_state
-        self._on_write = on_write
-        self._name = desired().metadata.name
-        self._facts = {"cluster": cluster.name, "kind": resource.kind, "configuration": self._name}
-        self._refused: str | None = None
-        self._accepted: _Accepted | None = None
-        self._was_right: list[Webhook] | None = None  # what was wanted when it was last there
-        self._writes: deque[float] = deque(maxlen=MAX_WRITES)
-        self._wake = asyncio.Event()
-        self._reflector = Reflector(
-            cluster,
-            resource,
-            field_selector=f"metadata.name={self._name}",
-            on_change=self._seen,
-        )
-
-    @property
-    def error(self) -> str | None:
-        return self._refused or self._reflector.error
-
-    def changed(self) -> None:
-        """What `desired` returns has changed."""
-        self._wake.set()
-
-    async def run(self) -> None:
-        """Until cancelled. The configuration stays: see `remove`."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._reflector.run(), name=f"{self._name}: follow")
-            group.create_task(self._keep(), name=f"{self._name}: keep")
-
-    async def remove(self) -> None:
-        """Lets the cluster go. Not while `run` runs, which would put it back. Raises ApiError."""
-        with suppress(NotFound):
-            await self._cluster.delete(self._resource, self._name)
-        self.in_place = False
-
-    def _seen(self, _change: Change[WebhookConfiguration]) -> None:
-        self._wake.set()
-
-    async def _keep(self) -> None:
-        await self._reflector.synced.wait()
-        failures = 0
-        while True:
-            self._wake.clear()
-            before = self.in_place, self._refused
-            pause: float | None = None
-            try:
-                await self._step()
-                failures = 0
-            except (Conflict, AlreadyExists):
-                pause = RETRY_SECONDS[0]  # the watch will bring what is there by now
-            except ApiError as error:
-                pause = min(RETRY_SECONDS[0] * 2.0 ** min(failures, 20), RETRY_SECONDS[1])
-                failures += 1
-                self._failed(error.message)
-            if before != (self.in_place, self._refused):
-                self._on_state()
-            # not wait_for, which before Python 3.12 can lose a cancellation that comes with the wake-up
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._wake.wait()
-
-    async def _step(self) -> None:
-        want = self._desired()
-        have = self._reflector.store.get(self._name)
-        if have is not None and self._is_right(want, have):
-            self._note(want.webhooks, have.webhooks)
-            return
-        self.in_place = False
-        drifted = self._was_right == want.webhooks
-        await self._pace()
-        number = self._reflector.lists_completed
-        written = await self._write(want, have)
-        self._accepted = _Accepted(want.webhooks, written.webhooks, number)
-        self._note(want.webhooks, written.webhooks)
-        self._on_write()
-        why = "missing" if have is None else ", ".join(lost(want.webhooks, have.webhooks)) or "other fields or labels"
-        log.log(
-            logging.WARNING if drifted else logging.INFO,
-            "webhook configuration put back" if drifted else "webhook configuration written",
-            extra={**self._facts, "why": why},
-        )
-
-    def _is_right(self, want: WebhookConfiguration, have: WebhookConfiguration) -> bool:
-        if not want.metadata.labels.items() <= have.metadata.labels.items():
-            return False
-        accepted = self._accepted
-        if have.webhooks == want.webhooks:
-            return True
-        return (
-            accepted is not None
-            and accepted.list_number == self._reflector.lists_completed
-            and accepted.want == want.webhooks
-            and accepted.have == have.webhooks
-        )
-
-    def _note(self, want: list[Webhook], have: list[Webhook]) -> None:
-        self._was_right = want
-        missing = lost(want, have)
-        self.in_place = not missing
-        self.break_glass = all(webhook.get(MATCH_CONDITIONS) for webhook in have)
-        if missing:
-            self._failed(f"the API server did not keep {', '.join(missing)}")
-        else:
-            self._refused = None
-
-    async def _write(self, want: WebhookConfiguration, have: WebhookConfiguration | None) -> WebhookConfiguration:
-        try:
-            return await self._put(want, have)
-        except ApiError as error:
-            if error.status not in (400, 422) or MATCH_CONDITIONS not in error.message:
-                raise
-            log.info("API server takes no matchConditions: no break-glass there", extra=self._facts)
-            plain = [{key: webhook[key] for key in webhook if key != MATCH_CONDITIONS} for webhook in want.webhooks]
-            return await self._put(structs.replace(want, webhooks=plain), have)
-
-    async def _put(self, want: WebhookConfiguration, have: WebhookConfiguration | None) -> WebhookConfiguration:
-        self._writes.append(time.monotonic())
-        if have is None:
-            return await self._cluster.create(self._resource, want)
-        metadata = ObjectMeta(
-            name=self._name,
-            resource_version=have.metadata.resource_version,
-            labels={**have.metadata.labels, **want.metadata.labels},
-            annotations=have.metadata.annotations,
-        )
-        return await self._cluster.replace(self._resource, structs.replace(want, metadata=metadata))
-
-    async def _pace(self) -> None:
-        if len(self._writes) == MAX_WRITES:
-            await asyncio.sleep(self._writes[0] + PACE_SECONDS - time.monotonic())
-
-    def _failed(self, message: str) -> None:
-        for webhook in self._desired().webhooks:
-            message = message.replace(_token(webhook), "***")  # API servers quote what they find wrong
-        if message != self._refused:
-            log.warning("webhook configuration cannot be kept", extra={**self._facts, "error": message})
-        self._refused = message
-
-
-def _token(webhook: Mapping[str, object]) -> str:
-    client = webhook["clientConfig"]
-    assert isinstance(client, dict)
-    return str(client["url"]).rpartition("/")[2]

@@ -20,9 +20,9 @@ from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Forbidden
 from common.kube.client.meta import ObjectMeta
 from common.kube.client.resource import Resource
+from seed.machines.machine_controller import MACHINES
 from seed.registration.configuration import WEBHOOK
 from seed.registration.health import DENIED, Proof
-from seed.usage.user_cluster import MACHINES
 
 log = logging.getLogger(__name__)
 

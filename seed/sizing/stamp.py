@@ -14,7 +14,8 @@ from functools import lru_cache
 
 import msgspec
 
-from common.api.types import Quantities, wire_quantities
+from common.api.convert import wire_quantities
+from common.api.types import Quantities
 from common.quota import resources
 from common.quota.quantity import QuantityError
 from seed.machines.machine_controller import FOOTPRINT_ANNOTATION, SHARED_BYTES, SHARED_SPECS, Machine

@@ -5,23 +5,25 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from common.api.types import UserCluster
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Malformed, Unavailable
 from common.kube.client.meta import object_key
-from common.kube.controller.discovery import Following, Wanted
-from common.kube.controller.reflector import Change, IndexFunction, Reflector
+from common.kube.controller.discovery import Wanted
+from common.kube.controller.dynamic_informers import Following
+from common.kube.controller.reflector import Reflector
+from common.kube.controller.store import Change, IndexFunction
 from seed import metrics
 from seed.cache.cluster_api import Subject, View
-from seed.cache.quotas import Catalog, hosted_key, is_hosted
+from seed.cache.quotas import Catalog
+from seed.cache.source_keys import hosted_key, is_hosted
 from seed.machines import cluster_api
 from seed.machines.cluster_api import ClusterMachine, MachinePool
 from seed.machines.infrastructure import Described, undescribed
 from seed.machines.machine_controller import Machine
 from seed.providers.size import Footprint, ProviderUnavailable
-from seed.registration.cluster_api import Enforcement
 from seed.sizing.sizer import Sizing
 from seed.usage.machine_totals import Tally
 from seed.usage.shared_informers import Fed, WatchCaches
@@ -118,6 +120,15 @@ class ClusterSource(Fed):
 
     def _summed(self, freed: bool) -> None:
         self._feed.on_change(self, freed)
+
+
+class Enforcement(Protocol):
+    """That the seed's API server asks about Machines: kept while it serves any."""
+
+    async def run(self) -> None: ...
+
+    async def remove(self) -> None:
+        """Raises ApiError."""
 
 
 class Feed(WatchCaches):

@@ -15,8 +15,9 @@ from common.api.cluster_identity import CHANGED, DUPLICATE, KUBE_SYSTEM, NAMESPA
 from common.api.types import ACCEPT_CLUSTER_ANNOTATION, USER_CLUSTERS, UserCluster
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Conflict, Forbidden
-from seed.cache.quotas import Catalog, is_of_kubermatic
-from seed.usage.user_cluster import Problem
+from seed.cache.quotas import Catalog
+from seed.cache.source_keys import is_of_kubermatic
+from seed.usage.source import Problem
 
 log = logging.getLogger(__name__)
 

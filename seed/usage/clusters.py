@@ -11,13 +11,15 @@ from typing import Any
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Malformed
 from common.kube.client.resource import Resource
-from common.kube.controller.discovery import Following, Served, Wanted
-from common.kube.controller.reflector import Change, Reflector
-from seed.cache.quotas import clusters_key, project_of_key
+from common.kube.controller.discovery import Served, Wanted
+from common.kube.controller.dynamic_informers import Following
+from common.kube.controller.reflector import Reflector
+from common.kube.controller.store import Change
+from seed.cache.source_keys import clusters_key, project_of_key
 from seed.evaluators.clusters import Kind, Owned
 from seed.usage.cluster_totals import ClusterTally
 from seed.usage.shared_informers import Fed, WatchCaches
-from seed.usage.user_cluster import Followed
+from seed.usage.source import Followed
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from common.kube.controller.reflector import Change
+from common.kube.controller.store import Change
 from common.quota import resources
 from common.quota.account import Reservation
 from common.quota.resources import ResourceList

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from common.kube.controller.reflector import Reflector
-from seed.usage.user_cluster import ListToken, Problem, reason_of
+from seed.usage.source import ListToken, Problem, reason_of
 
 
 class Lists(ListToken, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from common.kube.controller.reflector import Change
+from common.kube.controller.store import Change
 from seed.machines.machine_controller import Machine
 from seed.providers.size import NotSized, ProviderUnavailable
 from seed.sizing.stamp import spec_hash

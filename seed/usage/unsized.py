@@ -15,7 +15,7 @@ import msgspec
 from common.quota import resources
 from common.quota.account import Reservation
 from common.quota.resources import ResourceList
-from seed.usage.user_cluster import Sum
+from seed.usage.source import Sum
 
 
 class Rest(msgspec.Struct, frozen=True):

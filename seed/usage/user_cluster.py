@@ -9,120 +9,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Protocol
 
-import msgspec
-
+from common.api.core import SECRETS, Secret
 from common.api.types import UserCluster
 from common.kube.client.api_client import Cluster, RequestHook
 from common.kube.client.errors import ApiError, Conflict, Malformed, Unavailable
 from common.kube.client.kubeconfig import InvalidKubeconfig
-from common.kube.client.resource import Resource
-from common.kube.controller.reflector import Change, Reflector
-from common.quota.account import Reservation
-from common.quota.resources import ResourceList
-from common.server.managed_secret import SECRETS, Secret
-from seed.machines.machine_controller import GROUP, KIND, PLURAL, VERSION, Machine
+from common.kube.controller.reflector import Reflector
+from common.kube.controller.store import Change
+from seed.machines.machine_controller import MACHINES, Machine
 from seed.sizing.sizer import Sizing
 from seed.sizing.stamp_audit import Drift, audit
 from seed.usage.machine_totals import Tally
 from seed.usage.size_backfill import Asking
+from seed.usage.source import ListToken, Problem, reason_of
 
 log = logging.getLogger(__name__)
 
-MACHINES = Resource(GROUP, VERSION, PLURAL, KIND, True, Machine)
 AUDIT_SECONDS = 3600.0
 IDENTIFY_AGAIN = 5.0  # seconds, while it leads to a cluster that it does not stand for
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0  # ... while it cannot be told where it leads
-
-
-class ListToken(msgspec.Struct, frozen=True):
-    """A demand for a list that begins after this moment: that list of that connection, or any of a later one."""
-
-    connection: int = 0
-    number: int = 0
-
-
-class Problem(msgspec.Struct, frozen=True):
-    """Why a source cannot be followed: a condition's reason and message."""
-
-    reason: str
-    message: str
-
-
-class Sum(Protocol):
-    """What a source uses at this moment, and which objects stand in that."""
-
-    @property
-    def used(self) -> ResourceList: ...
-
-    def used_beside(self, reservations: Mapping[str, Reservation]) -> ResourceList:
-        """What counts of it in an account with these reservations of the source, by uid."""
-
-    @property
-    def guessed(self) -> Mapping[str, ResourceList]:
-        """What stands in it, by uid, of objects whose sizes were never known."""
-
-    @property
-    def line(self) -> object:
-        """The same of all that know what the one before knew."""
-
-    def seen(self, reservations: Iterable[str]) -> dict[str, int]:
-        """The generations of those of the objects, by uid, that stand in it."""
-
-    def gone(self, reservations: Iterable[str]) -> set[str]:
-        """Those that stood in it and do not any more."""
-
-    def sizes(self, uids: Iterable[str]) -> dict[str, ResourceList]:
-        """What those that are there take in it."""
-
-
-class Followed(Protocol):
-    """What counting needs of a source, whatever it follows."""
-
-    @property
-    def key(self) -> str: ...
-
-    @property
-    def project(self) -> str: ...
-
-    @property
-    def tally(self) -> Sum: ...
-
-    @property
-    def counted(self) -> bool:
-        """True once a complete list stands behind the sum, however old it is."""
-
-    @property
-    def current(self) -> bool: ...
-
-    @property
-    def live(self) -> bool:
-        """True while nothing can have happened there unheard of, as in a restore from a backup."""
-
-    @property
-    def listed_from(self) -> float:
-        """The reflector's `moment` at which the list behind the sum began; 0 before the first is complete."""
-
-    @property
-    def problem(self) -> Problem | None: ...
-
-    @property
-    def lost_at(self) -> float | None:
-        """monotonic: since when the count is kept, not followed"""
-
-    def demand_list(self) -> ListToken: ...
-
-    def listed_since(self, token: ListToken) -> bool:
-        """True once a list that began after the demand is complete."""
-
-    async def listed(self, token: ListToken) -> None:
-        """Until `listed_since(token)` is true."""
-
-    async def generation(self, namespaced_name: str, uid: str) -> int | None:
-        """The object's generation by a consistent read, None if it does not exist (rule 4.5). Raises ApiError."""
 
 
 async def _any_cluster(_source: Source, _cluster: Cluster) -> Problem | None:
@@ -427,16 +335,6 @@ class Source:
         if reason == "Unauthorized" and not self.on_seed:
             message = f"{self._where()}: {message}"
         return Problem(reason, message)
-
-
-def reason_of(status: int) -> str:
-    match status:
-        case 401 | 403:
-            return "Unauthorized"
-        case 404:
-            return "MachineAPIMissing"
-        case _:
-            return "Unreachable"
 
 
 async def _end(task: asyncio.Task[None] | None) -> None:

@@ -10,69 +10,22 @@ import msgspec
 
 from common.api.types import UserCluster
 from common.kube.client.errors import ApiError, NotFound
-from common.kube.client.resource import Resource
 from common.server.http_parser import Request, Response
 from seed.admission import denial
-from seed.admission.admitter import Verdict
 from seed.admission.decision_log import Decisions
-from seed.admission.machines import MachineAdmission, OnDecision, conclude, undecided
+from seed.admission.machines import MachineAdmission, undecided
+from seed.admission.types import Verdict
 from seed.cache.cluster_api import Subject, View
-from seed.machines import cluster_api, infrastructure
 from seed.machines.cluster_api import ClusterMachine, MachinePool, PoolSpec
-from seed.registration.configuration import WebhookConfiguration, configuration, with_scale_checks
-from seed.registration.probe import Sample, is_canary
+from seed.registration.cluster_api import CALLER, PATH
+from seed.registration.probe import is_canary
+from seed.webhooks.respond import OnDecision, conclude
 from seed.webhooks.review import RawRequest, RawReview, Scale, decided, is_named, patience
-
-PATH = "/cluster-api/"
-CALLER = "cluster-api"
-"""Whom the token in the URL proves: the seed's own API server."""
-
-NAME = "seedquota-cluster-api"
-WEBHOOK = "cluster-api.seedquota.io"
-
 
 _review = msgspec.json.Decoder(RawReview).decode
 _machine = msgspec.json.Decoder(ClusterMachine | None).decode
 _pool = msgspec.json.Decoder(MachinePool | None).decode
 _scale = msgspec.json.Decoder(Scale | None).decode
-
-
-def desired(
-    *, base_url: str, token: str, ca_bundle: bytes, timeout_seconds: int, break_glass_group: str
-) -> WebhookConfiguration:
-    """It holds the token: never log it."""
-    admitting = configuration(
-        NAME,
-        WEBHOOK,
-        url=f"{base_url}{PATH}{token}",
-        ca_bundle=ca_bundle,
-        timeout_seconds=timeout_seconds,
-        break_glass_group=break_glass_group,
-        rules=[
-            {
-                "apiGroups": [cluster_api.GROUP],
-                "apiVersions": sorted(cluster_api.VERSIONS),
-                "operations": ["CREATE", "UPDATE"],
-                "resources": ["machines", "machinepools", "machinepools/scale"],
-                "scope": "Namespaced",
-            }
-        ],
-        sized_by=["clusterName", "infrastructureRef", "failureDomain", "replicas", "template"],
-    )
-    return with_scale_checks(admitting, f"{base_url}/scale/{CALLER}/{token}")
-
-
-def sample(resource: Resource[ClusterMachine], namespace: str) -> Sample:
-    """A canary: of no Cluster, so it would cost nobody anything."""
-    group, version = infrastructure.GROUP, resource.version
-    reference = {"kind": "SeedQuotaCanary", "name": "seedquota-canary"}
-    reference |= {"apiGroup": group} if version == "v1beta2" else {"apiVersion": f"{group}/v1beta1"}
-    spec = {
-        "clusterName": "seedquota-canary",
-        "bootstrap": {"dataSecretName": "seedquota-canary"},
-        "infrastructureRef": reference,
-    }
-    return Sample(resource, namespace, spec, WEBHOOK)
 
 
 class ClusterApiWebhook:

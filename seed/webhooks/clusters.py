@@ -16,22 +16,17 @@ from common.quota.account import Reservation
 from common.quota.resources import ResourceList
 from common.server.http_parser import Request, Response
 from seed.admission import denial
-from seed.admission.admitter import Admission, Verdict
-from seed.admission.admitter import Request as Claim
+from seed.admission.admitter import Admission
 from seed.admission.decision_log import Decisions
-from seed.admission.machines import OnDecision, conclude
-from seed.cache.quotas import Catalog, clusters_key
+from seed.admission.types import Request as Claim
+from seed.admission.types import Verdict
+from seed.cache.quotas import Catalog
 from seed.cache.same_cluster import Twins
+from seed.cache.source_keys import clusters_key
 from seed.evaluators.clusters import NOTHING, ONE, RESOURCE, Kind, Owned
-from seed.registration.configuration import WebhookConfiguration, configuration
+from seed.registration.clusters import CALLER, PATH
+from seed.webhooks.respond import OnDecision, conclude
 from seed.webhooks.review import AdmissionRequest, GroupResource, is_named, patience
-
-PATH = "/clusters/"
-CALLER = "clusters"
-"""Whom the token in the URL proves: the seed's own API server."""
-
-NAME = "seedquota-clusters"
-WEBHOOK = "clusters.seedquota.io"
 
 
 class _Request(AdmissionRequest[Owned], rename="camel", kw_only=True):
@@ -43,36 +38,6 @@ class _Review(msgspec.Struct):
 
 
 _review = msgspec.json.Decoder(_Review).decode
-
-
-def desired(
-    kinds: Sequence[Kind],
-    *,
-    base_url: str,
-    token: str,
-    ca_bundle: bytes,
-    timeout_seconds: int,
-    break_glass_group: str,
-) -> WebhookConfiguration:
-    """It holds the token: never log it."""
-    return configuration(
-        NAME,
-        WEBHOOK,
-        url=f"{base_url}{PATH}{token}",
-        ca_bundle=ca_bundle,
-        timeout_seconds=timeout_seconds,
-        break_glass_group=break_glass_group,
-        rules=[
-            {
-                "apiGroups": [kind.group],
-                "apiVersions": sorted(kind.versions),
-                "operations": ["CREATE"],
-                "resources": [kind.plural],
-                "scope": "Namespaced" if kind.namespaced else "Cluster",
-            }
-            for kind in kinds
-        ],
-    )
 
 
 class ClusterWebhook:

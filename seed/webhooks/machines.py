@@ -16,15 +16,17 @@ import msgspec
 from common.api.types import UserCluster
 from common.server.http_parser import Request, Response
 from seed.admission import denial
-from seed.admission.admitter import Admission, Verdict
+from seed.admission.admitter import Admission
 from seed.admission.decision_log import Decisions
-from seed.admission.machines import MachineAdmission, OnDecision, conclude, undecided
+from seed.admission.machines import MachineAdmission, undecided
 from seed.admission.rollouts import Rolling
+from seed.admission.types import Verdict
 from seed.cache.quotas import Catalog
 from seed.machines.machine_controller import FOOTPRINT_ANNOTATION, Machine
 from seed.registration.probe import is_canary
 from seed.sizing.sizer import Sizing
 from seed.sizing.stamper import Stamping
+from seed.webhooks.respond import OnDecision, conclude
 from seed.webhooks.review import AdmissionRequest, Review, decided, is_named, patched, patience
 
 log = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ import msgspec
 
 from common.kube.client.meta import Object
 from common.server.http_parser import Response
-from seed.admission.admitter import MARGIN, Verdict
 from seed.admission.denial import Refusal
+from seed.admission.types import MARGIN, Verdict
 
 MAX_BODY = 8 * 2**20  # two objects of at most 3 MiB each, as the API server bounds them
 DEFAULT_TIMEOUT = 3.0  # seconds, when the API server does not say

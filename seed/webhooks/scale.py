@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from common.api.types import SETTINGS, UserCluster
+from common.api.labels import SETTINGS
+from common.api.types import UserCluster
 from common.kube.client.errors import ApiError
 from common.kube.client.meta import ObjectMeta
 from common.kube.client.resource import Resource
@@ -21,27 +22,28 @@ from common.quota.account import Reservation
 from common.quota.resources import ResourceList
 from common.server.http_parser import Request, Response
 from seed.accounts.registry import Books
-from seed.accounts.snapshot import Attempt, Sight, sight
-from seed.admission import admitter, denial
-from seed.admission.admitter import Verdict
+from seed.accounts.snapshot import Sight, sight
+from seed.admission import denial, types
 from seed.admission.decision_log import Decisions
 from seed.admission.denial import Refusal
-from seed.admission.machines import conclude
+from seed.admission.types import Attempt, Verdict
 from seed.cache.cluster_api import View
-from seed.cache.quotas import Catalog, Quota
+from seed.cache.quota import Quota
+from seed.cache.quotas import Catalog
 from seed.cache.user_cluster_clients import Connections
 from seed.machines import machine_controller
 from seed.machines.deployments import DEPLOYMENTS, Deployment, cluster_machine_of, machine_of
 from seed.machines.machine_controller import Machine
 from seed.providers.size import NotSized, ProviderUnavailable
+from seed.registration import cluster_api
 from seed.sizing.sizer import Sizing
-from seed.webhooks import cluster_api as cluster_api_webhook
 from seed.webhooks import scale_advice
+from seed.webhooks.respond import conclude
 from seed.webhooks.review import RawRequest, RawReview, Scale, decided, patience
 from seed.webhooks.scale_advice import Advice, Asked, Room
 
 PATH = "/scale/"
-CLUSTER_API = cluster_api_webhook.CALLER
+CLUSTER_API = cluster_api.CALLER
 
 _RESOURCES = {
     kind: Resource(machine_controller.GROUP, machine_controller.VERSION, plural, kind, True, Deployment)
@@ -223,7 +225,7 @@ class ScaleWebhook:
         found = Verdict(
             decision=decision,
             refusal=refusals[0],
-            request=admitter.Request(
+            request=types.Request(
                 uid=subject.uid,
                 project=cluster.spec.project,
                 need=need,

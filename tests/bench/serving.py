@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.api.types import UID_LABEL
+from common.api.labels import UID_LABEL
 from devcluster import manifests
 from devcluster.controlplane import ApiServer, ControlPlane
 from devcluster.install import namespace

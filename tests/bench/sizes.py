@@ -14,7 +14,7 @@ import msgspec
 from aiohttp import web
 
 from common.api.types import UserCluster
-from common.kube.controller.reflector import Change
+from common.kube.controller.store import Change
 from common.runtime.redis_client import RedisAccess, redis_url
 from devcluster import redis as servers
 from devcluster.binaries import BuildError

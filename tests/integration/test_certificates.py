@@ -16,10 +16,11 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
+from common.api.core import SECRETS
 from common.kube.client.api_client import Cluster
-from common.server import serving_certificate
-from common.server.managed_secret import SECRETS
-from common.server.serving_certificate import Certificates, Policy
+from common.server import rotation, serving_certificate
+from common.server.pki import Policy
+from common.server.serving_certificate import Certificates
 from devcluster import manifests
 from devcluster.controlplane import ApiServer, ControlPlane
 from seed.registration import token as webhook_token
@@ -221,7 +222,7 @@ async def test_an_unusable_secret_is_replaced_and_says_so_and_serving_goes_on(
         assert key in vars(warning)["why"]
         after = await admin.get(SECRETS, serving_certificate.SECRET_NAME, "seedquota")
         assert after.data[key] not in (b"garbage", before.data[key])
-        assert serving_certificate.read(after.data).problems == ()
+        assert rotation.read(after.data).problems == ()
         context = ssl.create_default_context(cadata=served.ca_bundle.decode())
         async with aiohttp.ClientSession() as session, session.post(url, ssl=context) as answer:
             assert answer.status == 200

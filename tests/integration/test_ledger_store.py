@@ -16,32 +16,23 @@ import pytest_asyncio
 
 from common.kube.client.api_client import Cluster
 from common.quota import account as accounts
-from common.quota.account import (
-    MAX_RESERVATIONS,
-    Account,
-    Admitted,
-    Ask,
-    Full,
-    Grant,
-    Outcome,
-    Reservation,
-    Reserving,
-    Short,
-)
+from common.quota import reservations
+from common.quota.account import MAX_RESERVATIONS, Account, Admitted, Ask, Full, Grant, Outcome, Reservation, Short
 from common.quota.names import MAX_COUNTERS, MAX_DEVICES
 from common.quota.quantity import UNIT
+from common.quota.reservations import Reserving
 from common.quota.resources import ResourceList
 from devcluster.controlplane import ApiServer, ControlPlane
 from devcluster.manifests import apply, load
-from seed.cache.quotas import HOSTED
+from seed.cache.source_keys import HOSTED
 from seed.ledger import apiserver
 from seed.ledger import writer as writers
 from seed.ledger.apiserver import LEDGERS, ApiServerStore
 from seed.ledger.encoding import MAX_BYTES, MAX_SOURCES, Encoder, MalformedLedgerError, TooLargeError
 from seed.ledger.memory import MemoryStore
 from seed.ledger.redis import RedisStore
-from seed.ledger.store import ConflictError, Key, Store, Stored, StoreUnavailableError
-from seed.ledger.writer import AccountWriter, Terms
+from seed.ledger.store import ConflictError, Key, Store, Stored, StoreUnavailableError, Terms
+from seed.ledger.writer import AccountWriter
 from tests.integration.redis_servers import ByHand, be_patient, rack, store_at
 from tests.unit.fake_api_server import eventually, within
 
@@ -164,7 +155,7 @@ async def test_what_is_written_is_read_by_every_replica(replicas: tuple[Store, S
     assert await one.load(key) is None
     version = await one.save(key, ACCOUNT, None)
     assert await two.load(key) == Stored(ACCOUNT, version)
-    after, _ = accounts.reserve(ACCOUNT, TERMS.limits, "u", reservation("u"))
+    after, _ = reservations.reserve(ACCOUNT, TERMS.limits, "u", reservation("u"))
     version = await two.save(key, after, version)
     assert await one.load(key) == Stored(after, version)
 

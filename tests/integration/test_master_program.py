@@ -16,31 +16,21 @@ import pytest
 import pytest_asyncio
 
 from common.api.cluster_identity import KUBE_SYSTEM, NAMESPACES
-from common.api.types import (
-    ACCEPT_CLUSTER_ANNOTATION,
-    LEDGER_ANNOTATION,
-    MASTER_LEDGERS,
-    RESOURCE_QUOTAS,
-    SEED_COPIES,
-    SEED_MANAGER,
-    SEEDS,
-    UID_LABEL,
-    grant_from_wire,
-    ledger_from_wire,
-    report_to_wire,
-)
+from common.api.convert import grant_from_wire, ledger_from_wire, report_to_wire
+from common.api.labels import LEDGER_ANNOTATION, SEED_MANAGER, UID_LABEL
+from common.api.types import ACCEPT_CLUSTER_ANNOTATION, MASTER_LEDGERS, RESOURCE_QUOTAS, SEED_COPIES, SEEDS
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Forbidden, NotFound, Unavailable
 from common.kube.controller.leader_election import LEASES
 from common.quota import account as accounts
-from common.quota import escrow, resources
+from common.quota import escrow, fencing, resources
 from common.quota.account import Account
 from common.runtime.metrics import build_version
 from devcluster import manifests
 from devcluster.controlplane import ApiServer, ControlPlane
 from devcluster.install import rights
-from master.__main__ import LEASE, Master
 from master.cache.objects import MASTER_QUOTAS, PROJECTS, QUOTA_COPIES, QUOTA_SETTINGS, SECRETS, MasterQuota, QuotaCopy
+from master.manager import LEASE, Master
 from master.quotas.ledger_store import Ledgers
 from tests.unit.fake_api_server import within
 
@@ -190,7 +180,7 @@ class FakeSeed:
     def __init__(self, world: World, seed: str, quota: str) -> None:
         self.cluster = world.admin[seed]
         self.quota = quota
-        self.account = accounts.fence(Account(incarnation=secrets.token_hex(4), epoch=EPOCH), secrets.token_hex(4))
+        self.account = fencing.fence(Account(incarnation=secrets.token_hex(4), epoch=EPOCH), secrets.token_hex(4))
         self.obeys = True
         self.knows: int | None = None  # the generation of the copy that it says all replicas have
         self._task = asyncio.create_task(self._run())
@@ -230,10 +220,10 @@ class FakeSeed:
             before = self.account
             if not copy.status.account.incarnation:
                 await self.publish()
-            if accounts.answers(before, grant):
-                self.account = accounts.reopen(before, EPOCH, grant)
-            elif accounts.needs_fence(before, grant):
-                self.account = accounts.fence(before, secrets.token_hex(4))
+            if fencing.answers(before, grant):
+                self.account = fencing.reopen(before, EPOCH, grant)
+            elif fencing.needs_fence(before, grant):
+                self.account = fencing.fence(before, secrets.token_hex(4))
             else:
                 self.account = accounts.receive(before, grant)
                 if self.obeys:

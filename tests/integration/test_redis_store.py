@@ -19,9 +19,9 @@ from common.runtime.redis_client import RedisAccess
 from devcluster.redis import RedisServer, Settings
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.redis import RedisStore
-from seed.ledger.store import ConflictError, Key, Stored, StoreUnavailableError
+from seed.ledger.store import ConflictError, Key, Stored, StoreUnavailableError, Terms
 from seed.ledger.tenure import Held
-from seed.ledger.writer import AccountWriter, Terms
+from seed.ledger.writer import AccountWriter
 from tests.integration.redis_servers import SEED, ByHand, Rack, be_patient, rack, store_at
 from tests.unit.fake_api_server import eventually, within
 

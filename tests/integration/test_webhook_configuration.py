@@ -22,20 +22,14 @@ from common.api.types import SecretRef, UserCluster, UserClusterSpec
 from common.kube.client.api_client import JSON, Cluster
 from common.kube.client.errors import Invalid, NotFound
 from common.kube.client.meta import ObjectMeta
-from common.server.serving_certificate import Policy, make_ca
+from common.server.pki import Policy, make_ca
 from devcluster import manifests
 from devcluster.cluster_api import infrastructure_crd
 from devcluster.controlplane import ApiServer, ControlPlane
+from seed.registration import cluster_api
 from seed.registration import configuration as webhook_configuration
-from seed.registration.configuration import (
-    NAME,
-    WEBHOOK_CONFIGURATIONS,
-    ConfigurationKeeper,
-    Webhook,
-    WebhookConfiguration,
-    desired,
-)
-from seed.webhooks import cluster_api
+from seed.registration.configuration import NAME, WEBHOOK_CONFIGURATIONS, Webhook, WebhookConfiguration, desired
+from seed.registration.keeper import ConfigurationKeeper
 from tests.unit.fake_api_server import eventually as until
 from tests.unit.fake_api_server import within
 

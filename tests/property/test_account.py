@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from common.quota import account as accounts
-from common.quota import escrow
+from common.quota import escrow, fencing, reservations
 from common.quota.account import Account, Admitted, Grant, Outcome, Reservation, ReservationKey, StaleEpochError
 from common.quota.escrow import Holding, MasterLedger, Report
 
@@ -118,7 +118,7 @@ class AccountMachine(RuleBasedStateMachine):
         wanted = Reservation(
             source=SOURCE, object=f"ns/{uid}", amount={"cpu": size}, generation=generation, request=f"r{self.names}"
         )
-        return accounts.reserve(self.account, {"cpu": LIMIT}, uid, wanted)
+        return reservations.reserve(self.account, {"cpu": LIMIT}, uid, wanted)
 
     @rule(size=st.integers(1, 9))
     def another_quota_denies(self, size: int) -> None:
@@ -126,7 +126,7 @@ class AccountMachine(RuleBasedStateMachine):
         uid = f"u{self.names}"
         after, outcome = self.reserve(uid, size, 0)
         if isinstance(outcome, Admitted):
-            self.account = accounts.cancel(after, uid, outcome)
+            self.account = reservations.cancel(after, uid, outcome)
 
     @precondition(lambda self: self.pending)
     @rule(data=st.data(), persists=st.booleans())
@@ -239,7 +239,7 @@ class AccountMachine(RuleBasedStateMachine):
     def a_message_arrives(self, data: st.DataObject, obeys: bool) -> None:
         """Any that was ever sent, once more or for the first time."""
         grant = data.draw(st.sampled_from(self.sent))
-        if accounts.went_back(self.account, grant):
+        if fencing.went_back(self.account, grant):
             raise AssertionError("no ledger went back here")
         self.account = (accounts.obey if obeys else accounts.receive)(self.account, grant)
 
@@ -274,8 +274,8 @@ class AccountMachine(RuleBasedStateMachine):
         self.send()
         self.leader.listed = self.leader.at = len(self.history) - 1
         counted = self.counted(self.account, self.leader)
-        assert accounts.answers(counted, self.sent[-1])
-        self.account = accounts.reopen(counted, self.leader.epoch, self.sent[-1])
+        assert fencing.answers(counted, self.sent[-1])
+        self.account = fencing.reopen(counted, self.leader.epoch, self.sent[-1])
 
     # What always holds -------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from msgspec.structs import replace
 
 from common.quota import account as accounts
-from common.quota import escrow
+from common.quota import escrow, fencing, reservations
 from common.quota.account import Account, Admitted, Ask, Grant, Reservation
 from common.quota.escrow import Holding, MasterLedger, Report
 from master.grants.fair_share import Allotment, Seat, allot
@@ -75,7 +75,7 @@ class Escrow(RuleBasedStateMachine):
         seed = self.seeds[name]
         self.uids += 1
         uid = str(self.uids)
-        after, outcome = accounts.reserve(
+        after, outcome = reservations.reserve(
             seed.account, LIMITS, uid, Reservation(source="c1", object=f"m/{uid}", amount=machine)
         )
         if isinstance(outcome, Admitted):
@@ -128,12 +128,12 @@ class Escrow(RuleBasedStateMachine):
 
     def _obey(self, seed: Seed, grant: Grant) -> None:
         account = seed.account
-        if accounts.answers(account, grant):
+        if fencing.answers(account, grant):
             gone = {key: kept for key, kept in account.reservations.items() if key[1] not in seed.objects}
             account = accounts.release(seed.count(account), EPOCH, gone)
-            seed.account = accounts.reopen(account, EPOCH, grant)
-        elif accounts.needs_fence(account, grant):
-            seed.account = accounts.fence(account, seed.nonce())
+            seed.account = fencing.reopen(account, EPOCH, grant)
+        elif fencing.needs_fence(account, grant):
+            seed.account = fencing.fence(account, seed.nonce())
         else:
             seed.account = accounts.give_back(accounts.receive(account, grant), grant.recall)
         seed.publish()
@@ -142,7 +142,7 @@ class Escrow(RuleBasedStateMachine):
     def doubt(self, name: str) -> None:
         """A new leader that cannot tell what happened before."""
         seed = self.seeds[name]
-        seed.account = accounts.fence(seed.account, seed.nonce())
+        seed.account = fencing.fence(seed.account, seed.nonce())
         seed.publish()
 
     @rule(name=seeds)

@@ -16,7 +16,7 @@ from common.quota import escrow, quantity, resources, surge
 from common.quota.account import Account, Grant, Reservation
 from common.quota.escrow import Holding, MasterLedger, Report
 from common.quota.resources import ResourceList
-from seed.cache.quotas import Quota
+from seed.cache.quota import Quota
 from tests.sim.servers import name_of
 
 

@@ -7,7 +7,8 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from common.api.types import ResourceQuotaStatus, WireReport, grant_to_wire, report_to_wire
+from common.api.convert import grant_to_wire, report_to_wire
+from common.api.types import ResourceQuotaStatus, WireReport
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError
 from common.kube.client.meta import ObjectMeta
@@ -19,8 +20,9 @@ from common.quota.resources import ResourceList
 from master.cache.objects import QuotaCopy
 from master.grants import planner
 from master.grants.planner import Decision, SeedFacts
-from master.quotas.state import Run, SeedAccount
-from seed.cache.quotas import OutOfReach
+from master.quotas.state import SeedAccount
+from master.seeds.link import Run
+from seed.cache.quota import OutOfReach
 from seed.ledger.store import ConflictError
 from tests.sim import servers
 from tests.sim.checks import with_surge

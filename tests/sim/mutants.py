@@ -23,9 +23,10 @@ import msgspec
 from common.api.types import PROJECTS
 from common.kube.controller.leader_election import Lease, LeaseObject
 from common.quota import account as accounts
-from common.quota import escrow, resources, surge, surge_loans
-from common.quota.account import Account, Ask, Grant, Reservation, Reserving
+from common.quota import escrow, fencing, reservations, resources, surge, surge_loans
+from common.quota.account import Account, Ask, Grant, Reservation
 from common.quota.escrow import Holding, MasterLedger, Report
+from common.quota.reservations import Reserving
 from master.grants import fair_share, planner
 from master.grants.demand import lacking
 from master.grants.fair_share import Allotment
@@ -37,7 +38,8 @@ from seed.accounts.registry import Books
 from seed.accounts.usage_writer import Counting, _forgetting
 from seed.admission import denial
 from seed.admission.admitter import Admission
-from seed.cache.quotas import Catalog, Quota
+from seed.cache.quota import Quota
+from seed.cache.quotas import Catalog
 from seed.ledger import writer
 from seed.ledger.store import StoreUnavailableError
 from seed.ledger.writer import AccountWriter
@@ -197,7 +199,7 @@ def a_repeat_takes_the_place(known: Reservation, wanted: Reservation) -> tuple[R
 
 
 def a_rebuilt_account_keeps_its_counters(account: Account, incarnation: str, nonce: str) -> Account:
-    return accounts.fence(replace(account, incarnation=incarnation, ask=Ask()), nonce)
+    return fencing.fence(replace(account, incarnation=incarnation, ask=Ask()), nonce)
 
 
 def a_rebuilt_account_is_not_fenced(account: Account, incarnation: str, nonce: str) -> Account:
@@ -389,7 +391,7 @@ def a_break_is_nothing(account: Account, grant: Grant, *arguments: Any, **facts:
 
 def claimed_without_doubt(account: Account, term: int, *, cold: bool, nonce: str, **_run: int) -> Account:
     after = accounts.claim_epoch(account, term)
-    return accounts.fence(after, nonce) if cold else after
+    return fencing.fence(after, nonce) if cold else after
 
 
 def claimed_whoever_led_first(account: Account, term: int, *, since: int, cold: bool, nonce: str) -> Account:
@@ -651,11 +653,13 @@ ALL: tuple[Mutant, ...] = (
     ),
     Mutant("what was seen and deleted is not dropped", ((accounts, "count", forget_what_was_deleted),), ("nothing",)),
     Mutant(
-        "an update is charged as the larger", ((accounts, "_on_top", an_update_rides_on_the_creation),), ("updates",)
+        "an update is charged as the larger",
+        ((reservations, "_on_top", an_update_rides_on_the_creation),),
+        ("updates",),
     ),
     Mutant(
         "a repeat takes the place",
-        ((accounts, "_on_top", a_repeat_takes_the_place),),
+        ((reservations, "_on_top", a_repeat_takes_the_place),),
         ("nothing",),
         200,
         scenes.updates_before_the_count,
@@ -680,7 +684,7 @@ ALL: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a claim that was given up is withdrawn whoever relies on it",
-        ((accounts, "withdraw", withdrawn_whoever_relies_on_it),),
+        ((reservations, "withdraw", withdrawn_whoever_relies_on_it),),
         ("repeats", "loss"),
     ),
     Mutant(
@@ -703,14 +707,14 @@ ALL: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a rebuilt account keeps its counters",
-        ((accounts, "rebuild", a_rebuilt_account_keeps_its_counters),),
+        ((fencing, "rebuild", a_rebuilt_account_keeps_its_counters),),
         ("nothing",),
         200,
         scenes.an_older_ledger_under_the_leader,
     ),
     Mutant(
         "a rebuilt account is not fenced",
-        ((accounts, "rebuild", a_rebuilt_account_is_not_fenced),),
+        ((fencing, "rebuild", a_rebuilt_account_is_not_fenced),),
         ("nothing",),
         200,
         scenes.an_older_ledger_under_the_leader,
@@ -718,7 +722,7 @@ ALL: tuple[Mutant, ...] = (
     Mutant("the limit is all there is", ((accounts, "free", admit_beyond_what_is_held),)),
     Mutant(
         "reopen without the nonce",
-        ((accounts, "answers", reopen_without_the_nonce), (accounts, "reopen", _reopen)),
+        ((fencing, "answers", reopen_without_the_nonce), (fencing, "reopen", _reopen)),
         ("restore_seed", "late"),
     ),
     Mutant(
@@ -759,14 +763,14 @@ ALL: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the life before goes on",
-        ((accounts, "is_superseded", lambda *_a: False),),
+        ((fencing, "is_superseded", lambda *_a: False),),
         ("two_seeds",),
         200,
         scenes.a_restore_of_the_life_before,
     ),
     Mutant(
         "a ledger that went back is believed",
-        ((AccountWriter, "_sound", lambda _self, account: account), (accounts, "went_back", lambda *_a: False)),
+        ((AccountWriter, "_sound", lambda _self, account: account), (fencing, "went_back", lambda *_a: False)),
         ("restore_seed",),
     ),
     Mutant(
@@ -807,7 +811,7 @@ ALL: tuple[Mutant, ...] = (
         scenes.a_surge_withdrawn,
     ),
     Mutant("what replaces nothing is lent to", ((Admission, "_lend", in_place_of_nothing),), ("rollouts",)),
-    Mutant("two replace the same one", ((accounts, "_is_taken", lambda *_a: False),), ("rollouts",)),
+    Mutant("two replace the same one", ((reservations, "_is_taken", lambda *_a: False),), ("rollouts",)),
     Mutant(
         "what was lent before a loss is use like any other",
         ((surge, "occupied", lambda _use, _held: {}),),

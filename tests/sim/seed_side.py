@@ -10,32 +10,29 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from common.api.types import (
-    PROJECTS,
-    RESOURCE_QUOTAS,
-    Project,
-    ProjectSpec,
-    UserCluster,
-    UserClusterSpec,
-    report_from_wire,
-)
+from common.api.convert import report_from_wire
+from common.api.types import PROJECTS, RESOURCE_QUOTAS, Project, ProjectSpec, UserCluster, UserClusterSpec
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, NotFound
 from common.kube.client.meta import ObjectMeta
 from common.kube.controller.leader_election import Lease, LeaseLost, Term
-from common.kube.controller.reflector import Change, Reflector, moment
+from common.kube.controller.reflector import Reflector, moment
+from common.kube.controller.store import Change
 from common.quota.account import Account, StaleEpochError
 from common.quota.escrow import Report
 from common.quota.resources import ResourceList
 from seed.accounts.controller import Accounts
 from seed.accounts.registry import Books
 from seed.accounts.usage_writer import Counting
-from seed.admission.admitter import Admission, Request
+from seed.admission.admitter import Admission
 from seed.admission.denial import Refusal
-from seed.cache.quotas import Catalog, Quota, project_of_key
+from seed.admission.types import Request
+from seed.cache.quota import Quota
+from seed.cache.quotas import Catalog
+from seed.cache.source_keys import project_of_key
 from seed.ledger.store import Key, Store, Stored, StoreUnavailableError
 from seed.usage.machine_totals import Tally
-from seed.usage.user_cluster import ListToken, Problem
+from seed.usage.source import ListToken, Problem
 from seed.usage.user_cluster import Source as RealSource
 from tests.sim import servers
 from tests.sim.loop import Loop

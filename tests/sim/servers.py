@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from common.api.types import RELEASED_ANNOTATION, UID_LABEL
+from common.api.labels import RELEASED_ANNOTATION, UID_LABEL
 from common.kube.client.errors import AlreadyExists, Conflict, NotFound, Unavailable
 from common.kube.client.meta import Object
 from common.kube.client.meta import ObjectMeta as Meta
@@ -16,7 +16,7 @@ from common.quota import surge
 from common.quota.account import Account, Grant
 from common.quota.escrow import MasterLedger, Report
 from common.quota.resources import ResourceList
-from seed.cache.quotas import OutOfReach, Quota
+from seed.cache.quota import OutOfReach, Quota
 from seed.ledger.store import ConflictError, Key, Stored
 from seed.ledger.tenure import new_life
 

@@ -24,9 +24,9 @@ from common.quota import escrow, resources, surge
 from common.quota.account import Account, Grant, Reservation
 from common.quota.escrow import Holding, MasterLedger, Report
 from common.quota.resources import ResourceList
-from seed.admission.admitter import Request
 from seed.admission.denial import Refusal
-from seed.cache.quotas import Quota
+from seed.admission.types import Request
+from seed.cache.quota import Quota
 from seed.ledger.store import Key, Stored
 from tests.sim import faults, servers
 from tests.sim.checks import Thing, Told, Truth, Violation, Wish

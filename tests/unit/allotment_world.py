@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from common.quota import account as accounts
-from common.quota import escrow, resources
+from common.quota import escrow, reservations, resources
 from common.quota.account import Account, Admitted, Ask, Grant, Reservation
 from common.quota.escrow import Holding, MasterLedger, Report
 from common.quota.resources import ResourceList
@@ -161,7 +161,7 @@ class World:
 
     def _claim(self, seed: SeedSide, request: Request) -> bool:
         wanted = Reservation(source="c", object=request.uid, amount=request.size)
-        account, outcome = accounts.reserve(seed.account, self.limits, request.uid, wanted)
+        account, outcome = reservations.reserve(seed.account, self.limits, request.uid, wanted)
         if not isinstance(outcome, Admitted):
             return False
         seed.account = account

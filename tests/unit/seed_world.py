@@ -10,9 +10,10 @@ from typing import cast
 
 import msgspec
 
-from common.api.types import RELEASED_ANNOTATION, UID_LABEL, Project, ResourceQuota, UserCluster, WireGrant
+from common.api.labels import RELEASED_ANNOTATION, UID_LABEL
+from common.api.types import Project, ResourceQuota, UserCluster, WireGrant
 from common.kube.client.api_client import Cluster
-from common.kube.controller.reflector import Change
+from common.kube.controller.store import Change
 from common.quota import resources
 from common.quota.account import Account
 from seed import metrics

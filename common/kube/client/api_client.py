@@ -6,16 +6,14 @@ right.
 
 from __future__ import annotations
 
-import socket
-import ssl
 import time
-from asyncio import Lock, Semaphore, get_running_loop, timeout_at
+from asyncio import Lock, Semaphore
 from asyncio import timeout as timeout_after
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from io import BytesIO
 from pathlib import Path
-from typing import Generic, Self, TypeVar
+from typing import Self
 from urllib.parse import urlencode
 
 import aiohttp
@@ -25,24 +23,18 @@ from yarl import URL
 
 from common.kube.client import kubeconfig
 from common.kube.client.errors import (
-    AlreadyExists,
     ApiError,
-    Cause,
-    Conflict,
-    Forbidden,
     Gone,
-    Invalid,
     Malformed,
-    NotFound,
-    TooManyRequests,
-    Unauthorized,
     Unavailable,
+    _api_error,
 )
 from common.kube.client.kubeconfig import Access, InvalidKubeconfig
 from common.kube.client.meta import Object, object_key
-from common.kube.client.resource import Broken, Listing, Resource, WatchEvent, any_event, describe_broken, read_page
+from common.kube.client.resource import Broken, Listing, Resource, WatchEvent, read_page
+from common.kube.client.transport import _describe, _read_body, _session
+from common.kube.client.watch import MAX_BODY, T, WatchStream
 
-MAX_BODY = 16 * 1024 * 1024  # bytes of one object or one watch event; etcd holds at most 1.5 MiB by default
 ONE_PIECE = 1024 * 1024  # bytes of a body that is sent in one piece
 MAX_PAGE = 128 * 1024 * 1024  # bytes of one page of a list
 PAGE = 500  # objects in one page of a list
@@ -59,121 +51,8 @@ APPLY_PATCH = "application/apply-patch+yaml"
 METADATA = f"application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{JSON}"
 """What to accept of a write of much: its answer without what was written."""
 
-T = TypeVar("T", bound=Object)
 
-
-_BY_REASON: dict[str, type[ApiError]] = {
-    "NotFound": NotFound,
-    "Conflict": Conflict,
-    "AlreadyExists": AlreadyExists,
-    "Expired": Gone,
-    "Gone": Gone,
-    "Forbidden": Forbidden,
-    "Unauthorized": Unauthorized,
-    "Invalid": Invalid,
-    "TooManyRequests": TooManyRequests,
-    "ServiceUnavailable": Unavailable,
-    "Timeout": Unavailable,
-    "ServerTimeout": Unavailable,
-}
-_BY_STATUS: dict[int, tuple[type[ApiError], str]] = {
-    401: (Unauthorized, "Unauthorized"),
-    403: (Forbidden, "Forbidden"),
-    404: (NotFound, "NotFound"),
-    409: (Conflict, "Conflict"),
-    410: (Gone, "Gone"),
-    422: (Invalid, "Invalid"),
-    429: (TooManyRequests, "TooManyRequests"),
-    502: (Unavailable, "BadGateway"),
-    503: (Unavailable, "ServiceUnavailable"),
-    504: (Unavailable, "Timeout"),
-}
-
-
-class _Details(msgspec.Struct, rename="camel"):
-    retry_after_seconds: float | None = None
-    causes: list[Cause] | None = None
-
-
-class _Status(msgspec.Struct):
-    message: str = ""
-    reason: str = ""
-    code: int = 0
-    details: _Details | None = None
-
-
-_decode_status = msgspec.json.Decoder(_Status).decode
 _encoder = msgspec.json.Encoder()
-
-
-class WatchStream(Generic[T]):
-    """An open watch."""
-
-    def __init__(self, cluster: str, resource: Resource[T], response: aiohttp.ClientResponse, seconds: float) -> None:
-        """`seconds` from now it must have ended."""
-        self._until = get_running_loop().time() + seconds
-        self._what = f"cluster {cluster}: watch {resource.plural}"
-        self._resource = resource
-        self._content = response.content
-        self._partial: list[bytes] = []  # of a line whose end has not come
-        self._partial_size = 0
-
-    async def read(self) -> list[WatchEvent[T]] | None:
-        """What has come, possibly nothing yet; None when the API server has ended the watch.
-
-        Raises Gone, Malformed when the stream cannot be understood, and Unavailable when the connection broke or the
-        watch did not end in time: then nobody sends anything over this connection any more.
-        """
-        try:
-            async with timeout_at(self._until):
-                chunk = await self._content.readany()
-        except TimeoutError:
-            raise Unavailable(0, "Unavailable", f"{self._what}: the watch did not end in time") from None
-        except (aiohttp.ClientError, OSError) as error:
-            raise Unavailable(0, "Unavailable", f"{self._what}: {_describe(error)}") from None
-        if not chunk:
-            if self._partial:
-                raise Unavailable(0, "Unavailable", f"{self._what}: connection ended in the middle of an event")
-            return None
-        head, newline, tail = chunk.rpartition(b"\n")
-        if not newline:
-            self._keep(tail)
-            return []
-        lines = b"".join((*self._partial, head)).split(b"\n")
-        self._partial, self._partial_size = [], 0
-        self._keep(tail)
-        return [self._decode(line) for line in lines if line]
-
-    def _keep(self, part: bytes) -> None:
-        if part:
-            self._partial.append(part)
-            self._partial_size += len(part)
-            if self._partial_size > MAX_BODY:
-                raise Malformed(200, "Malformed", f"{self._what}: event is larger than {MAX_BODY} bytes")
-
-    def _decode(self, line: bytes) -> WatchEvent[T]:
-        try:
-            event = self._resource.event_decoder.decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            return self._decode_loosely(line, error)
-        if event.type in ("ADDED", "MODIFIED", "DELETED"):
-            return WatchEvent(event.type, event.object.metadata.resource_version, event.object)
-        return self._decode_loosely(line, ValueError(f"unknown event {event.type!r}"))
-
-    def _decode_loosely(self, line: bytes, error: Exception) -> WatchEvent[T]:
-        """Bookmarks and errors have other fields than objects; the rest here is malformed."""
-        try:
-            event = any_event.decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            raise Malformed(200, "Malformed", f"{self._what}: stream is not a watch: {error}") from None
-        if event.type == "ERROR":
-            raise _api_error(500, bytes(event.object), self._what)
-        broken = describe_broken(event.object, error)
-        if event.type == "BOOKMARK":
-            return WatchEvent("BOOKMARK", broken.resource_version)
-        if event.type not in ("ADDED", "MODIFIED", "DELETED"):
-            raise Malformed(200, "Malformed", f"{self._what}: {error}")
-        return WatchEvent(event.type, broken.resource_version, None, broken)
 
 
 RequestHook = Callable[[str, str, int, float], None]
@@ -564,10 +443,6 @@ class Cluster:
         return Unavailable(0, "Unavailable", f"cluster {self.name}: {what}: {why}")
 
 
-def _describe(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-
-
 def _query(parameters: Mapping[str, str]) -> str:
     return "?" + urlencode({name: value for name, value in parameters.items() if value})
 
@@ -580,65 +455,3 @@ def _identity(body: Mapping[str, object] | Object) -> tuple[str, str | None]:
     if not isinstance(metadata, Mapping):
         return "", None
     return metadata.get("namespace") or "", metadata.get("name")
-
-
-async def _read_body(response: aiohttp.ClientResponse, limit: int, what: str) -> bytes:
-    length = response.content_length
-    if length is not None and length <= limit:
-        return await response.read()
-    parts: list[bytes] = []
-    size = 0
-    async for part in response.content.iter_any():
-        size += len(part)
-        if size > limit:
-            raise Malformed(200, "Malformed", f"{what}: answer is larger than {limit} bytes")
-        parts.append(part)
-    return b"".join(parts)
-
-
-def _api_error(status: int, content: bytes, what: str, retry_after: str | None = None) -> ApiError:
-    try:
-        answer = _decode_status(content)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        # proxies and load balancers answer in words of their own
-        answer = _Status(message=content[:200].decode(errors="replace").strip())
-    kind, reason = _BY_STATUS.get(answer.code or status, (ApiError, "Unknown"))
-    kind = _BY_REASON.get(answer.reason, kind)
-    details = answer.details or _Details()
-    seconds = details.retry_after_seconds
-    if seconds is None and retry_after is not None and retry_after.isdecimal():
-        seconds = float(retry_after)
-    return kind(
-        answer.code or status,
-        answer.reason or reason,
-        f"{what}: {answer.message or reason}",
-        seconds,
-        tuple(details.causes or ()),
-    )
-
-
-def _session(tls: ssl.SSLContext | None, connections: int) -> aiohttp.ClientSession:
-    connector = aiohttp.TCPConnector(
-        limit=connections,
-        ssl=tls if tls is not None else True,
-        keepalive_timeout=60,
-        socket_factory=_socket,
-    )
-    return aiohttp.ClientSession(
-        connector=connector,
-        trust_env=False,
-        cookie_jar=aiohttp.DummyCookieJar(),
-        read_bufsize=256 * 1024,
-    )
-
-
-def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    """A silent connection to a machine that is gone is noticed within 45 seconds."""
-    family, kind, protocol, _, _ = address
-    made = socket.socket(family, kind, protocol)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    for name, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 30_000)):
-        if hasattr(socket, name):  # not every system has them all
-            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-    return made

@@ -73,3 +73,67 @@ class Unavailable(ApiError):
 
 class Malformed(ApiError):
     """An answer that does not fit the type it is read as, or is too large."""
+
+
+_BY_REASON: dict[str, type[ApiError]] = {
+    "NotFound": NotFound,
+    "Conflict": Conflict,
+    "AlreadyExists": AlreadyExists,
+    "Expired": Gone,
+    "Gone": Gone,
+    "Forbidden": Forbidden,
+    "Unauthorized": Unauthorized,
+    "Invalid": Invalid,
+    "TooManyRequests": TooManyRequests,
+    "ServiceUnavailable": Unavailable,
+    "Timeout": Unavailable,
+    "ServerTimeout": Unavailable,
+}
+_BY_STATUS: dict[int, tuple[type[ApiError], str]] = {
+    401: (Unauthorized, "Unauthorized"),
+    403: (Forbidden, "Forbidden"),
+    404: (NotFound, "NotFound"),
+    409: (Conflict, "Conflict"),
+    410: (Gone, "Gone"),
+    422: (Invalid, "Invalid"),
+    429: (TooManyRequests, "TooManyRequests"),
+    502: (Unavailable, "BadGateway"),
+    503: (Unavailable, "ServiceUnavailable"),
+    504: (Unavailable, "Timeout"),
+}
+
+
+class _Details(msgspec.Struct, rename="camel"):
+    retry_after_seconds: float | None = None
+    causes: list[Cause] | None = None
+
+
+class _Status(msgspec.Struct):
+    message: str = ""
+    reason: str = ""
+    code: int = 0
+    details: _Details | None = None
+
+
+_decode_status = msgspec.json.Decoder(_Status).decode
+
+
+def _api_error(status: int, content: bytes, what: str, retry_after: str | None = None) -> ApiError:
+    try:
+        answer = _decode_status(content)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        # proxies and load balancers answer in words of their own
+        answer = _Status(message=content[:200].decode(errors="replace").strip())
+    kind, reason = _BY_STATUS.get(answer.code or status, (ApiError, "Unknown"))
+    kind = _BY_REASON.get(answer.reason, kind)
+    details = answer.details or _Details()
+    seconds = details.retry_after_seconds
+    if seconds is None and retry_after is not None and retry_after.isdecimal():
+        seconds = float(retry_after)
+    return kind(
+        answer.code or status,
+        answer.reason or reason,
+        f"{what}: {answer.message or reason}",
+        seconds,
+        tuple(details.causes or ()),
+    )

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -15,7 +13,8 @@ from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Forbidden, Unavailable
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource
-from common.kube.controller.reflector import Change, IndexFunction, Reflector
+from common.kube.controller.reflector import Reflector
+from common.kube.controller.store import Change, IndexFunction
 
 log = logging.getLogger(__name__)
 
@@ -138,81 +137,3 @@ class Served:
     def _changed(self, _change: Change[Crd]) -> None:
         for listener in tuple(self._listeners):
             listener()
-
-
-class Following:
-    """Watch caches of the wanted kinds that are served. `run()` it.
-
-    A kind that is not served any more has no objects: they are told as gone. One that moves to another version of its
-    API has the same.
-    """
-
-    def __init__(self, cluster: Cluster, served: Served, wanted: Mapping[str, Wanted[Any]]) -> None:
-        self._cluster = cluster
-        self._served = served
-        self._wanted = wanted
-        self._resources: dict[str, Resource[Any]] = {}
-        self._reflectors: dict[str, Reflector[Any]] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._wake = asyncio.Event()
-
-    def get(self, name: str) -> Reflector[Any] | None:
-        return self._reflectors.get(name)
-
-    def resource(self, name: str) -> Resource[Any] | None:
-        return self._resources.get(name)
-
-    @property
-    def reflectors(self) -> list[Reflector[Any]]:
-        return list(self._reflectors.values())
-
-    async def wait_settled(self) -> None:
-        """Until all that is served has been listed. What we may not read counts as not served, and is logged."""
-        await _listed(self._served.crds)
-        self._adjust()
-        for reflector in self.reflectors:
-            await _listed(reflector)
-
-    async def run(self) -> None:
-        stop = self._served.on_change(self._wake.set)
-        try:
-            while True:
-                self._wake.clear()
-                self._adjust()
-                await self._wake.wait()
-        finally:
-            stop()
-            tasks = list(self._tasks.values())
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _adjust(self) -> None:
-        for name, wanted in self._wanted.items():
-            resource = self._served.find(wanted, self._resources.get(name))
-            if resource != self._resources.get(name):
-                self._follow(name, wanted, resource)
-
-    def _follow(self, name: str, wanted: Wanted[Any], resource: Resource[Any] | None) -> None:
-        before = self._reflectors.pop(name, None)
-        if before is not None:
-            self._tasks.pop(name).cancel()
-        known = before.store.values() if before is not None else []
-        if resource is None:
-            del self._resources[name]
-            log.info("kind is not followed any more", extra={"kind": wanted.kind})
-            tell = wanted.on_change
-            for gone in known:
-                if tell is not None:
-                    tell(Change(gone, None))
-            return
-        log.info("kind is followed", extra={"kind": wanted.kind, "version": resource.api_version})
-        reflector = Reflector(self._cluster, resource, indexes=wanted.indexes, on_change=wanted.on_change, known=known)
-        self._resources[name], self._reflectors[name] = resource, reflector
-        self._tasks[name] = asyncio.create_task(reflector.run(), name=f"{resource.plural}.{resource.group}")
-
-
-async def _listed(reflector: Reflector[Any]) -> None:
-    while not reflector.synced.is_set() and reflector.error_status not in (403, 404):
-        with suppress(TimeoutError):
-            await reflector.wait_synced(0.2)

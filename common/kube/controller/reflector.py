@@ -8,14 +8,13 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
-from typing import Generic, TypeVar
+from typing import Generic
 
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Gone, Malformed
-from common.kube.client.meta import Object
 from common.kube.client.resource import Broken, Listing, Resource, WatchEvent
+from common.kube.controller.store import Change, IndexFunction, Store, T
 
 LIST_TIMEOUT = 60.0  # seconds for one page
 # How long watches are, spread so that they do not all end at once. An API server sends no bookmark where nothing
@@ -31,9 +30,6 @@ MAX_OBJECTS = 500_000
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T", bound=Object)
-
-IndexFunction = Callable[[T], Iterable[str]]
 
 _moments = itertools.count(1)
 
@@ -48,74 +44,6 @@ class State(Enum):
     LISTING = "listing"
     WATCHING = "watching"
     BACKOFF = "backoff"
-
-
-@dataclass(frozen=True, slots=True)
-class Change(Generic[T]):
-    """`old` is None for an object that was added, `new` is None for one that is gone. Both have the same uid."""
-
-    old: T | None
-    new: T | None
-
-
-class Store(Generic[T]):
-    """The objects by key (`namespace/name`, or `name`), and by the values of each index."""
-
-    def __init__(self, indexes: Mapping[str, IndexFunction[T]]) -> None:
-        self._functions = dict(indexes)
-        self._objects: dict[str, T] = {}
-        self._indexes: dict[str, dict[str, dict[str, T]]] = {name: {} for name in indexes}
-
-    def get(self, key: str) -> T | None:
-        return self._objects.get(key)
-
-    def by_index(self, name: str, value: str) -> list[T]:
-        """Raises KeyError for an index that does not exist."""
-        return list(self._indexes[name].get(value, {}).values())
-
-    def index_values(self, name: str) -> list[str]:
-        """The values under which an index has objects."""
-        return list(self._indexes[name])
-
-    def keys(self) -> list[str]:
-        return list(self._objects)
-
-    def values(self) -> list[T]:
-        return list(self._objects.values())
-
-    def __len__(self) -> int:
-        return len(self._objects)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._objects
-
-    def _replace(self, objects: dict[str, T]) -> None:
-        indexes: dict[str, dict[str, dict[str, T]]] = {name: {} for name in self._functions}
-        for key, obj in objects.items():
-            self._add_to(indexes, key, obj)
-        self._objects, self._indexes = objects, indexes
-
-    def _set(self, key: str, obj: T) -> None:
-        self._remove(key)
-        self._objects[key] = obj
-        self._add_to(self._indexes, key, obj)
-
-    def _remove(self, key: str) -> T | None:
-        old = self._objects.pop(key, None)
-        if old is not None:
-            for name, function in self._functions.items():
-                index = self._indexes[name]
-                for value in function(old):
-                    if (found := index.get(value)) is not None:
-                        found.pop(key, None)
-                        if not found:
-                            del index[value]
-        return old
-
-    def _add_to(self, indexes: dict[str, dict[str, dict[str, T]]], key: str, obj: T) -> None:
-        for name, function in self._functions.items():
-            for value in function(obj):
-                indexes[name].setdefault(value, {})[key] = obj
 
 
 class Reflector(Generic[T]):

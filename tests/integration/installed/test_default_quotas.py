@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from common.api.types import DEFAULT_LABEL
+from common.api.labels import DEFAULT_LABEL
 from common.kube.client.api_client import Cluster
 from common.kube.controller.reflector import Reflector
 from devcluster.install import API, named

@@ -4,6 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from common.quota import account as accounts
+from common.quota import fencing, reservations
 from common.quota.account import (
     MAX_RESERVATIONS,
     MAX_TEXT,
@@ -15,11 +16,11 @@ from common.quota.account import (
     Grant,
     HeldBack,
     Reservation,
-    Reserving,
     Short,
     StaleEpochError,
 )
 from common.quota.names import MAX_COUNTERS
+from common.quota.reservations import Reserving
 
 LIMITS = {"cpu": 100, "memory": 100}
 
@@ -37,7 +38,7 @@ def uids(account: Account) -> set[str]:
 
 
 def reserved(before: Account, uid: str, wanted: Reservation) -> Account:
-    after, outcome = accounts.reserve(before, LIMITS, uid, wanted)
+    after, outcome = reservations.reserve(before, LIMITS, uid, wanted)
     assert isinstance(outcome, Admitted), outcome
     accounts.check(after)
     return after
@@ -49,7 +50,7 @@ def grant(**changes: object) -> Grant:
 
 def test_what_is_held_can_be_reserved_to_the_last_unit_and_no_further() -> None:
     full = reserved(account(), "a", reservation(10))
-    after, outcome = accounts.reserve(full, {"cpu": 100}, "b", reservation(1))
+    after, outcome = reservations.reserve(full, {"cpu": 100}, "b", reservation(1))
     assert outcome == Short({"cpu": 1})
     assert after is full
 
@@ -65,19 +66,19 @@ def test_what_was_returned_is_not_free() -> None:
 
 
 def test_a_lowered_limit_is_obeyed_before_the_master_recalls() -> None:
-    _, outcome = accounts.reserve(account(), {"cpu": 5}, "a", reservation(6))
+    _, outcome = reservations.reserve(account(), {"cpu": 5}, "a", reservation(6))
     assert outcome == Short({"cpu": 1})
 
 
 def test_a_resource_without_a_limit_is_unlimited_and_every_one_that_is_short_is_named() -> None:
     wanted = Reservation(source="s/s", object="n/m", amount={"cpu": 12, "memory": 3, "machines": 1})
-    _, outcome = accounts.reserve(account(), LIMITS, "a", wanted)
+    _, outcome = reservations.reserve(account(), LIMITS, "a", wanted)
     assert outcome == Short({"cpu": 2, "memory": 3})
 
 
 def test_a_fenced_account_decides_nothing() -> None:
-    fenced = accounts.fence(account(), "n")
-    assert accounts.reserve(fenced, LIMITS, "a", reservation()) == (fenced, Fenced())
+    fenced = fencing.fence(account(), "n")
+    assert reservations.reserve(fenced, LIMITS, "a", reservation()) == (fenced, Fenced())
 
 
 def test_claims_of_one_batch_are_decided_in_order_against_each_other() -> None:
@@ -98,7 +99,7 @@ def test_a_batch_that_changed_nothing_gives_back_the_same_account() -> None:
 
 def test_a_repeat_takes_nothing_more_but_is_remembered() -> None:
     once = reserved(account(), "a", reservation(10))
-    twice, outcome = accounts.reserve(once, {"cpu": 100}, "a", reservation(10))
+    twice, outcome = reservations.reserve(once, {"cpu": 100}, "a", reservation(10))
     assert isinstance(outcome, Admitted)
     assert outcome.before == once.reservations["ns/c1", "a"]
     assert accounts.use(twice) == {"cpu": 10}
@@ -142,7 +143,7 @@ def test_of_competing_updates_of_what_is_not_counted_yet_the_largest_is_covered(
 def test_an_account_refuses_more_reservations_than_fit_into_one_object() -> None:
     many = {("ns/c1", f"{number}"): reservation(0) for number in range(MAX_RESERVATIONS)}
     full = account(reservations=many)
-    assert accounts.reserve(full, LIMITS, "new", reservation()) == (full, Full())
+    assert reservations.reserve(full, LIMITS, "new", reservation()) == (full, Full())
     reserved(full, "7", reservation(1))
 
 
@@ -160,7 +161,7 @@ def test_equal_uids_in_two_clusters_from_one_snapshot_are_two_objects() -> None:
     here, there = reservation(5), reservation(5, source="ns/c2")
     both = reserved(reserved(account(), "a", here), "a", there)
     assert accounts.use(both) == {"cpu": 10}
-    assert accounts.reserve(both, LIMITS, "b", reservation(1))[1] == Short({"cpu": 1})
+    assert reservations.reserve(both, LIMITS, "b", reservation(1))[1] == Short({"cpu": 1})
     counted = accounts.count(both, 1, "ns/c1", {"cpu": 5}, {"a": 1})
     assert counted.reservations == {("ns/c2", "a"): there}
     assert accounts.count(both, 1, "ns/c1", {}, {}, gone={"a"}).reservations == {("ns/c2", "a"): there}
@@ -172,18 +173,18 @@ def test_a_claim_that_was_given_up_takes_nothing_with_it_of_an_equal_one_that_ca
     first, again = (replace(reservation(2, generation=2), request=name) for name in ("r1", "r2"))
     before = reserved(account(), "a", first)
     on_top = reserved(before, "a", again)
-    assert accounts.withdraw(on_top, "a", first) is on_top
-    assert accounts.withdraw(on_top, "a", again) is on_top, "the first one relies on it, too"
-    taken_again = reserved(accounts.withdraw(before, "a", first), "a", again)
-    assert accounts.withdraw(taken_again, "a", first) is taken_again
-    assert accounts.cancel(taken_again, "a", Admitted(None, first)) is taken_again
+    assert reservations.withdraw(on_top, "a", first) is on_top
+    assert reservations.withdraw(on_top, "a", again) is on_top, "the first one relies on it, too"
+    taken_again = reserved(reservations.withdraw(before, "a", first), "a", again)
+    assert reservations.withdraw(taken_again, "a", first) is taken_again
+    assert reservations.cancel(taken_again, "a", Admitted(None, first)) is taken_again
     assert accounts.release(taken_again, 1, before.reservations) is taken_again
-    assert accounts.withdraw(taken_again, "a", again) == account()
+    assert reservations.withdraw(taken_again, "a", again) == account()
 
 
 def test_nothing_more_is_created_in_a_source_that_is_held_back() -> None:
     held = accounts.hold_back(reserved(account(), "a", reservation(1)), 1, {"ns/c1"})
-    assert accounts.reserve(held, LIMITS, "b", reservation(1)) == (held, HeldBack())
+    assert reservations.reserve(held, LIMITS, "b", reservation(1)) == (held, HeldBack())
     reserved(held, "a", reservation(1))
     reserved(held, "b", reservation(1, generation=2))
     reserved(held, "b", reservation(1, source="ns/c2"))
@@ -236,23 +237,23 @@ def test_evidence_about_one_request_does_not_release_what_a_later_one_relies_on(
 
 
 def test_a_cancelled_creation_leaves_nothing() -> None:
-    after, outcome = accounts.reserve(account(), {"cpu": 100}, "a", reservation(3))
+    after, outcome = reservations.reserve(account(), {"cpu": 100}, "a", reservation(3))
     assert isinstance(outcome, Admitted)
-    assert accounts.cancel(after, "a", outcome) == account()
+    assert reservations.cancel(after, "a", outcome) == account()
 
 
 def test_a_cancelled_update_leaves_the_creation_reserved() -> None:
     created = reserved(account(), "a", reservation(4))
-    updated, outcome = accounts.reserve(created, {"cpu": 100}, "a", reservation(3, generation=2))
+    updated, outcome = reservations.reserve(created, {"cpu": 100}, "a", reservation(3, generation=2))
     assert isinstance(outcome, Admitted)
-    assert accounts.cancel(updated, "a", outcome) == created
+    assert reservations.cancel(updated, "a", outcome) == created
 
 
 def test_a_cancel_leaves_what_a_repeat_relies_on() -> None:
-    once, outcome = accounts.reserve(account(), {"cpu": 100}, "a", reservation(3))
+    once, outcome = reservations.reserve(account(), {"cpu": 100}, "a", reservation(3))
     assert isinstance(outcome, Admitted)
     twice = reserved(once, "a", reservation(3))
-    assert accounts.cancel(twice, "a", outcome) is twice
+    assert reservations.cancel(twice, "a", outcome) is twice
 
 
 def test_the_maximum_of_what_was_granted_is_kept_whatever_the_order() -> None:
@@ -280,7 +281,7 @@ def test_only_idle_capacity_is_given_back_up_to_what_is_recalled() -> None:
 
 
 def test_nothing_is_given_back_while_fenced_or_in_use() -> None:
-    fenced = accounts.fence(account(), "n")
+    fenced = fencing.fence(account(), "n")
     assert accounts.give_back(fenced, {"cpu": 5}) is fenced
     over = account(used={"ns/c1": {"cpu": 12}})
     assert accounts.give_back(over, {"cpu": 5}) is over
@@ -295,27 +296,27 @@ def test_capacity_that_was_granted_but_never_received_can_be_recalled() -> None:
 
 def test_another_life_of_the_master_fences_and_only_the_answer_to_the_nonce_opens() -> None:
     before = account(returned={"cpu": 1})
-    assert not accounts.needs_fence(before, grant())
-    assert not accounts.needs_fence(before, Grant(incarnation=""))
+    assert not fencing.needs_fence(before, grant())
+    assert not fencing.needs_fence(before, Grant(incarnation=""))
     news = grant(incarnation="m2", granted={"cpu": 8}, returned={"cpu": 3})
-    assert accounts.needs_fence(before, news)
-    fenced = accounts.fence(before, "n1")
-    assert not accounts.answers(fenced, news)
+    assert fencing.needs_fence(before, news)
+    fenced = fencing.fence(before, "n1")
+    assert not fencing.answers(fenced, news)
     answer = grant(incarnation="m2", nonce="n1", granted={"cpu": 8}, returned={"cpu": 3})
-    assert accounts.answers(fenced, answer)
+    assert fencing.answers(fenced, answer)
     with pytest.raises(StaleEpochError):
-        accounts.reopen(fenced, 2, answer)
-    after = accounts.reopen(fenced, 1, answer)
+        fencing.reopen(fenced, 2, answer)
+    after = fencing.reopen(fenced, 1, answer)
     assert not after.fenced
     assert (after.master, after.granted, after.returned) == ("m2", {"cpu": 10}, {"cpu": 3})
 
 
 def test_a_ledger_that_went_backwards_is_noticed_and_begins_a_new_life() -> None:
     restored = reserved(account(returned={"cpu": 1}, used={"ns/c1": {"cpu": 2}}), "a", reservation())
-    assert not accounts.went_back(restored, grant(returned={"cpu": 1}))
-    assert not accounts.went_back(restored, grant(account="other", returned={"cpu": 9}))
-    assert accounts.went_back(restored, grant(returned={"cpu": 2}))
-    after = accounts.rebuild(restored, "life 2", "n")
+    assert not fencing.went_back(restored, grant(returned={"cpu": 1}))
+    assert not fencing.went_back(restored, grant(account="other", returned={"cpu": 9}))
+    assert fencing.went_back(restored, grant(returned={"cpu": 2}))
+    after = fencing.rebuild(restored, "life 2", "n")
     assert after.fenced
     assert accounts.held(after) == {}
     assert (after.epoch, accounts.use(after)) == (1, {"cpu": 3})
@@ -355,7 +356,7 @@ def test_of_what_a_machine_takes_an_account_reserves_what_its_quota_limits() -> 
     after = reserved(account(), "a", devices(DEVICE, *many))
     assert after.reserved == {"cpu": 1}
     limits = {**LIMITS, DEVICE: 4}
-    after, outcome = accounts.reserve(account(granted={"cpu": 10, DEVICE: 4}), limits, "a", devices(DEVICE, *many))
+    after, outcome = reservations.reserve(account(granted={"cpu": 10, DEVICE: 4}), limits, "a", devices(DEVICE, *many))
     assert isinstance(outcome, Admitted)
     assert after.reserved == {"cpu": 1, DEVICE: 1}
 
@@ -363,24 +364,24 @@ def test_of_what_a_machine_takes_an_account_reserves_what_its_quota_limits() -> 
 def test_what_was_limited_before_stays_reserved_because_it_may_be_limited_again() -> None:
     held = account(granted={"cpu": 10, DEVICE: 1})
     after = reserved(held, "a", devices(DEVICE))
-    _, outcome = accounts.reserve(after, {**LIMITS, DEVICE: 1}, "b", devices(DEVICE))
+    _, outcome = reservations.reserve(after, {**LIMITS, DEVICE: 1}, "b", devices(DEVICE))
     assert outcome == Short({DEVICE: 1})
 
 
 def test_an_update_pays_for_a_resource_that_was_not_limited_when_its_object_was_created() -> None:
     created = reserved(account(granted={"cpu": 10}), "a", devices(DEVICE))
     limits = {**LIMITS, DEVICE: 4}
-    _, outcome = accounts.reserve(created, limits, "a", devices(DEVICE))
+    _, outcome = reservations.reserve(created, limits, "a", devices(DEVICE))
     assert outcome == Short({DEVICE: 1})
     granted = replace(created, granted={"cpu": 10, DEVICE: 4})
-    after, outcome = accounts.reserve(granted, limits, "a", devices(DEVICE, generation=2))
+    after, outcome = reservations.reserve(granted, limits, "a", devices(DEVICE, generation=2))
     assert isinstance(outcome, Admitted)
     assert after.reserved == {"cpu": 2, DEVICE: 1}
 
 
 def test_a_claim_on_surge_that_the_quota_does_not_have_any_more_is_short_and_not_free() -> None:
     wanted = Reservation(source="ns/c1", object="ns/m", amount={"surge.cpu": 1}, replaces="old")
-    _, outcome = accounts.reserve(account(), LIMITS, "a", wanted)
+    _, outcome = reservations.reserve(account(), LIMITS, "a", wanted)
     assert outcome == Short({"surge.cpu": 1})
 
 
@@ -394,16 +395,16 @@ def test_an_account_takes_as_many_characters_as_fit_into_one_object() -> None:
     assert outcomes.count(Full()) == MAX_RESERVATIONS - len(full.reservations) > 3000
     assert MAX_TEXT - 5000 < accounts.length(full) == reserving.text <= MAX_TEXT
     first = full.reservations["ns/c1", "0"]
-    assert isinstance(accounts.reserve(full, limits, "0", first)[1], Admitted), "a repeat needs no room"
+    assert isinstance(reservations.reserve(full, limits, "0", first)[1], Admitted), "a repeat needs no room"
     grown = replace(first, generation=7)
-    assert accounts.reserve(full, limits, "0", grown)[1] == Full()
+    assert reservations.reserve(full, limits, "0", grown)[1] == Full()
     emptier = accounts.release(full, 1, dict(list(full.reservations.items())[-5:]))
-    assert isinstance(accounts.reserve(emptier, limits, "0", grown)[1], Admitted)
+    assert isinstance(reservations.reserve(emptier, limits, "0", grown)[1], Admitted)
 
 
 def test_what_sources_use_takes_from_the_room_for_reservations() -> None:
     used = {f"{number:063}/c": {"cpu": 0} for number in range(MAX_TEXT // 60)}
-    assert accounts.reserve(account(used=used), LIMITS, "a", reservation())[1] == Full()
+    assert reservations.reserve(account(used=used), LIMITS, "a", reservation())[1] == Full()
 
 
 def test_a_quota_that_limits_other_resources_again_and_again_reserves_a_bounded_number_of_names() -> None:
@@ -411,7 +412,7 @@ def test_a_quota_that_limits_other_resources_again_and_again_reserves_a_bounded_
     for step in range(12):
         limits = dict.fromkeys((f"example.com/{step}-{number}" for number in range(16)), 10)
         after = replace(after, granted={"cpu": 10, **limits})
-        after, _ = accounts.reserve(after, limits, f"{step}", devices(*limits))
+        after, _ = reservations.reserve(after, limits, f"{step}", devices(*limits))
     assert len(after.reserved) <= MAX_COUNTERS
     assert len(after.reservations) == 9
 

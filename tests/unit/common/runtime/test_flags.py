@@ -9,7 +9,7 @@ import pytest
 from common.runtime import flags
 from common.runtime.flags import Address, CommonOptions, Flag
 from master.__main__ import MasterOptions
-from seed.__main__ import SeedOptions
+from seed.options import SeedOptions
 
 
 @dataclass(frozen=True, kw_only=True)

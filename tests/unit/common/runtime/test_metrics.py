@@ -22,6 +22,7 @@ from common.kube.controller.workqueue import WorkQueue
 from common.runtime import metrics
 from common.server import serving_certificate
 from master.reporting.metrics import MasterMetrics
+from seed import collectors
 from seed import metrics as observed
 from seed.instance_types.cache import FlavourCache
 
@@ -60,8 +61,8 @@ def sections() -> dict[str, list[str]]:
         "## seedquota-seed": sorted(
             declared(observed)
             + declared(serving_certificate)
-            + collected(observed.AccountsCollector(nothing, nothing).collect())
-            + collected(observed.FlavoursCollector(cast(FlavourCache, nothing)).collect())
+            + collected(collectors.AccountsCollector(nothing, nothing).collect())
+            + collected(collectors.FlavoursCollector(cast(FlavourCache, nothing)).collect())
         ),
     }
 

@@ -9,8 +9,9 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from common.server import serving_certificate
-from common.server.serving_certificate import Action, Contents, Policy, carry_out, decide
+from common.server import pki, rotation
+from common.server.pki import Policy
+from common.server.rotation import Action, Contents, carry_out, decide
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 NAMES = ("seed.example.com", "10.0.0.1", "::1")
@@ -23,8 +24,8 @@ def after(contents: Contents, now: datetime, names: tuple[str, ...] = NAMES) -> 
     """One step, by way of the Secret: what is written is what the next step reads."""
     action = decide(now, contents, names, POLICY).action
     changed = carry_out(action, now, contents, names, POLICY)
-    data = {key: value for key, value in serving_certificate.write(changed).items() if value is not None}
-    return action, serving_certificate.read(data)
+    data = {key: value for key, value in rotation.write(changed).items() if value is not None}
+    return action, rotation.read(data)
 
 
 def fresh() -> Contents:
@@ -32,7 +33,7 @@ def fresh() -> Contents:
 
 
 def data_of(contents: Contents) -> dict[str, bytes]:
-    return {key: value for key, value in serving_certificate.write(contents).items() if value is not None}
+    return {key: value for key, value in rotation.write(contents).items() if value is not None}
 
 
 def test_a_new_secret_has_all_that_is_needed_and_is_kept() -> None:
@@ -41,7 +42,7 @@ def test_a_new_secret_has_all_that_is_needed_and_is_kept() -> None:
     assert contents.problems == ()
     assert contents.ca is not None
     assert contents.serving is not None
-    assert serving_certificate.alternative_names(contents.serving.certificate) == set(NAMES)
+    assert pki.alternative_names(contents.serving.certificate) == set(NAMES)
     assert contents.ca.expires == NOW + timedelta(days=3650)
     assert contents.serving.expires == NOW + timedelta(days=365)
     assert decide(NOW, contents, NAMES, POLICY).action is Action.KEEP
@@ -95,7 +96,7 @@ def test_a_ca_changes_in_three_steps_and_every_certificate_served_is_in_the_bund
 def test_serving_never_outlives_its_ca() -> None:
     contents = fresh()
     assert contents.ca is not None
-    late = serving_certificate.make_serving(contents.ca.expires - DAY, contents.ca, NAMES, POLICY)
+    late = pki.make_serving(contents.ca.expires - DAY, contents.ca, NAMES, POLICY)
     assert late.expires == contents.ca.expires
 
 
@@ -120,7 +121,7 @@ def test_a_name_that_is_missing_renews_and_keeps_the_others_so_that_two_versions
     assert decide(NOW, both, ["other.example.com"], POLICY).action is Action.KEEP
     _, renewed = after(both, NOW + timedelta(days=300), ("other.example.com",))
     assert renewed.serving is not None
-    assert serving_certificate.alternative_names(renewed.serving.certificate) == {"other.example.com"}
+    assert pki.alternative_names(renewed.serving.certificate) == {"other.example.com"}
 
 
 def pem(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> bytes:
@@ -143,7 +144,7 @@ def pem(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> bytes:
     ],
 )
 def test_what_is_unusable_is_replaced_and_says_why(change: dict[str, bytes], action: Action, reason: str) -> None:
-    contents = serving_certificate.read({**data_of(fresh()), **change})
+    contents = rotation.read({**data_of(fresh()), **change})
     decision = decide(NOW, contents, NAMES, POLICY)
     assert decision.action is action
     assert reason in decision.reason
@@ -152,27 +153,25 @@ def test_what_is_unusable_is_replaced_and_says_why(change: dict[str, bytes], act
 
 def test_serving_of_another_ca_is_renewed() -> None:
     mixed = {**data_of(fresh()), **{key: value for key, value in data_of(fresh()).items() if key.startswith("tls")}}
-    decision = decide(NOW, serving_certificate.read(mixed), NAMES, POLICY)
-    assert decision == serving_certificate.Decision(Action.RENEW_SERVING, "tls.crt is not signed by ca.crt")
+    decision = decide(NOW, rotation.read(mixed), NAMES, POLICY)
+    assert decision == rotation.Decision(Action.RENEW_SERVING, "tls.crt is not signed by ca.crt")
 
 
 def test_a_serving_certificate_in_the_place_of_the_ca_is_refused() -> None:
     data = data_of(fresh())
     swapped = {**data, "ca.crt": data["tls.crt"], "ca.key": data["tls.key"]}
-    assert "ca.crt is not a CA" in decide(NOW, serving_certificate.read(swapped), NAMES, POLICY).reason
+    assert "ca.crt is not a CA" in decide(NOW, rotation.read(swapped), NAMES, POLICY).reason
 
 
 def test_problems_hold_no_key() -> None:
     data = data_of(fresh())
-    contents = serving_certificate.read({**data, "ca.crt": data["ca.key"], "tls.crt": data["tls.key"]})
+    contents = rotation.read({**data, "ca.crt": data["ca.key"], "tls.crt": data["tls.key"]})
     assert contents.problems
     assert "PRIVATE" not in str(contents.problems)
 
 
 def test_garbage_beside_what_is_needed_does_no_harm() -> None:
-    contents = serving_certificate.read(
-        {**data_of(fresh()), "previous-ca.crt": b"x", "next-ca.crt": b"x", "other": b"x"}
-    )
+    contents = rotation.read({**data_of(fresh()), "previous-ca.crt": b"x", "next-ca.crt": b"x", "other": b"x"})
     assert decide(NOW, contents, NAMES, POLICY).action is Action.KEEP
 
 
@@ -186,9 +185,9 @@ def test_a_key_is_loaded_without_a_file_staying_behind(monkeypatch: pytest.Monke
     contents = fresh()
     assert contents.serving is not None
     descriptors = len(list(Path("/proc/self/fd").iterdir()))
-    serving_certificate.load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), contents.serving)
+    pki.load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), contents.serving)
     assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
     monkeypatch.delattr(os, "memfd_create")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    serving_certificate.load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), contents.serving)
+    pki.load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), contents.serving)
     assert list(tmp_path.iterdir()) == []

@@ -8,21 +8,13 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from common.api.types import (
-    LEDGER_ANNOTATION,
-    MASTER_LEDGERS,
-    UID_LABEL,
-    MasterQuotaLedger,
-    ResourceQuotaStatus,
-    Seed,
-    ledger_from_wire,
-    ledger_to_wire,
-    report_to_wire,
-)
+from common.api.convert import ledger_from_wire, ledger_to_wire, report_to_wire
+from common.api.labels import LEDGER_ANNOTATION, UID_LABEL
+from common.api.types import MASTER_LEDGERS, MasterQuotaLedger, ResourceQuotaStatus, Seed
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Conflict, NotFound, Unavailable
 from common.kube.client.meta import Object, ObjectMeta
-from common.kube.controller.reflector import Change, Store
+from common.kube.controller.store import Change, Store
 from common.quota import escrow
 from common.quota.account import Account
 from common.quota.escrow import Holding, MasterLedger

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from common.api.types import ResourceQuotaStatus, report_to_wire
+from common.api.convert import report_to_wire
+from common.api.types import ResourceQuotaStatus
 from common.kube.client.meta import ObjectMeta
-from common.quota.account import Account, Grant, fence
+from common.quota.account import Account, Grant
 from common.quota.escrow import report
+from common.quota.fencing import fence
 from master.cache.objects import QuotaCopy
-from master.quotas.state import Run, SeedAccount
+from master.quotas.state import SeedAccount
+from master.seeds.link import Run
 
 RUN: Run = (1, 1)
 

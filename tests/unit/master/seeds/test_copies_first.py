@@ -7,10 +7,11 @@ from typing import Any, cast
 
 import msgspec
 
-from common.api.types import UID_LABEL, ResourceQuota, Seed, WireGrant
+from common.api.labels import UID_LABEL
+from common.api.types import ResourceQuota, Seed, WireGrant
 from common.kube.client.api_client import Cluster
 from common.kube.client.meta import ObjectMeta
-from common.kube.controller.reflector import Change, Store
+from common.kube.controller.store import Change, Store
 from common.quota.account import Account
 from common.runtime.burst import MANY, PAUSE, Rush
 from master.cache.informers import Caches

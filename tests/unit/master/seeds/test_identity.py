@@ -15,12 +15,13 @@ from common.api.types import ACCEPT_CLUSTER_ANNOTATION, Seed
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Conflict, Forbidden
 from common.kube.client.kubeconfig import Access
-from common.kube.controller.reflector import Change
+from common.kube.controller.store import Change
 from master.cache.informers import Caches
 from master.cache.objects import PROJECTS, MasterQuota
-from master.seeds import registry as module
+from master.seeds import link
 from master.seeds.identity import Refused, refusal
-from master.seeds.registry import Phase, SeedLink, Seeds
+from master.seeds.link import Phase, SeedLink
+from master.seeds.registry import Seeds
 from master.seeds.seed_cluster import SeedCluster
 from tests.unit import fake_api_server as fakes
 from tests.unit.fake_api_server import PATIENCE, FakeApiServer, eventually, fake_api_server
@@ -127,8 +128,8 @@ async def fake(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeApiServer]:
     for plural, kind in {**KINDS, "quotasettings": "QuotaSettings"}.items():
         monkeypatch.setitem(fakes.PLURALS, plural, (GROUP, kind))
     monkeypatch.setitem(fakes.PLURALS, "namespaces", ("v1", "Namespace"))
-    monkeypatch.setattr(module, "PROBE_EVERY", 0.05)
-    monkeypatch.setattr(module, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(link, "PROBE_EVERY", 0.05)
+    monkeypatch.setattr(link, "LOOK_EVERY", 0.01)
     async with fake_api_server() as api:
 
         async def from_kubeconfig(_text: str, *, name: str, **_options: object) -> SeedCluster:

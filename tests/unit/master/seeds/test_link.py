@@ -10,13 +10,15 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from common.api.types import UID_LABEL, Seed
+from common.api.labels import UID_LABEL
+from common.api.types import Seed
 from common.kube.client.meta import ObjectMeta
-from common.kube.controller.reflector import Change, Store
+from common.kube.controller.store import Change, Store
 from master.cache.informers import Caches
 from master.cache.objects import Named
 from master.seeds import registry as master_seeds
-from master.seeds.registry import SeedLink, Seeds
+from master.seeds.link import SeedLink
+from master.seeds.registry import Seeds
 
 
 @pytest.fixture

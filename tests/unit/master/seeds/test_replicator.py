@@ -8,24 +8,19 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from common.api.types import (
-    GENERATION_ANNOTATION,
-    MANAGED_BY_LABEL,
-    MASTER_MANAGER,
-    RELEASED_ANNOTATION,
-    UID_LABEL,
-    ResourceQuotaStatus,
-)
+from common.api.labels import MANAGED_BY_LABEL, MASTER_MANAGER, RELEASED_ANNOTATION, UID_LABEL
+from common.api.types import GENERATION_ANNOTATION, ResourceQuotaStatus
 from common.api.types import Seed as MasterSeed
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Conflict, NotFound
 from common.kube.client.meta import Object, ObjectMeta
 from common.kube.client.resource import Resource
-from common.kube.controller.reflector import Store
+from common.kube.controller.store import Store
 from common.runtime.burst import PAUSE, Rush
 from master.cache.informers import BY_SUBJECT, Caches, subject_of
 from master.cache.objects import MASTER_QUOTAS, MasterQuota, Named, QuotaCopy
-from master.seeds.replicator import SUCCEEDED, CopySync, SeedCaches
+from master.seeds.remote_cache import SeedCaches
+from master.seeds.replicator import SUCCEEDED, CopySync
 
 QUOTA = "resourcequotas"
 LABELS = {UID_LABEL: "same-uid", MANAGED_BY_LABEL: MASTER_MANAGER}

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
-from common.api.types import DEFAULT_LABEL, Condition, DefaultQuota
+from common.api.labels import DEFAULT_LABEL
+from common.api.types import Condition, DefaultQuota
 from common.kube.client.meta import Object, ObjectMeta, OwnerReference
 from master.cache.objects import MasterQuota, QuotaStatus
 from master.tenancy.default_policy import WRITTEN_ANNOTATION, Decision, decide

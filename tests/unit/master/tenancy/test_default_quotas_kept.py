@@ -9,7 +9,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from common.api.types import DEFAULT_LABEL, SETTINGS
+from common.api.labels import DEFAULT_LABEL, SETTINGS
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Conflict, NotFound
 from common.kube.client.meta import Object, ObjectMeta

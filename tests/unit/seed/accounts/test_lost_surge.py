@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from common.quota import account as accounts
-from common.quota import escrow, resources, surge, surge_loans
+from common.quota import escrow, fencing, reservations, resources, surge, surge_loans
 from common.quota.account import Account, Admitted, Outcome, Reservation, Short
 from common.quota.escrow import Holding, MasterLedger
 from common.quota.resources import ResourceList
@@ -72,9 +72,9 @@ class World:
             self.answered.update(decided.allotment.answered)
             for seed, account in self.accounts.items():
                 said = escrow.message(self.ledger, seed, decided.recalls.get(seed, {}), self.answered[seed])
-                if accounts.answers(account, said):
+                if fencing.answers(account, said):
                     self.count(seed)
-                    self.accounts[seed] = accounts.reopen(self.accounts[seed], 1, said)
+                    self.accounts[seed] = fencing.reopen(self.accounts[seed], 1, said)
                 else:
                     self.accounts[seed] = accounts.obey(account, said)
 
@@ -94,7 +94,7 @@ class World:
         return isinstance(outcome, Admitted)
 
     def _claim(self, seed: str, uid: str, wish: Reservation) -> Outcome:
-        self.accounts[seed], outcome = accounts.reserve(self.accounts[seed], self.ceilings, uid, wish)
+        self.accounts[seed], outcome = reservations.reserve(self.accounts[seed], self.ceilings, uid, wish)
         return outcome
 
     def roll(self, seed: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from common.quota import account as accounts
+from common.quota import fencing
 from common.quota.account import Account, Grant, StaleEpochError
 from seed.accounts import plan
 from seed.accounts.plan import Claim, Fence, Obey, Open, Progress, Rebuild, Relist, Rest, SourceFacts, Step, Wait
@@ -122,7 +122,7 @@ def test_a_fence_without_its_answer_waits_for_it():
 
 
 def test_an_account_opens_once_every_source_that_can_be_reached_is_listed():
-    fenced = accounts.fence(account(), "n")
+    fenced = fencing.fence(account(), "n")
     assert step(fenced, ANSWERED, MINE, LISTED, LISTING)[0] == Wait(plan.WAIT_FOR_SOURCES)
     assert step(fenced, ANSWERED, MINE, LISTED, AWAY)[0] == Open(("ns/a",))
 
@@ -151,10 +151,10 @@ def test_where_nothing_was_handed_out_nothing_can_be_lost():
 
 
 def test_a_doubt_ends_when_the_account_opens():
-    opened = accounts.reopen(in_doubt(), TERM, ANSWERED)
+    opened = fencing.reopen(in_doubt(), TERM, ANSWERED)
     assert not opened.in_doubt and not opened.fenced
-    assert not accounts.fence(opened, "n2").in_doubt
+    assert not fencing.fence(opened, "n2").in_doubt
 
 
 def test_a_doubt_outlives_another_fence():
-    assert accounts.fence(in_doubt(), "n2").in_doubt
+    assert fencing.fence(in_doubt(), "n2").in_doubt

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.api.types import WireReport, report_from_wire, report_to_wire
+from common.api.convert import report_from_wire, report_to_wire
+from common.api.types import WireReport
 from common.quota.account import Ask
 from common.quota.escrow import Report
-from seed.accounts.controller import QUIET_INTERVAL, USE_INTERVAL, Published, Sources, publish_in
+from seed.accounts.publish import QUIET_INTERVAL, USE_INTERVAL, Published, Sources, publish_in
 
 SAID = Report(incarnation="life", sequence=7, master="m", granted={"cpu": 8}, used={"cpu": 4})
 BEFORE = Published("copy", SAID, Sources(), at=0.0)

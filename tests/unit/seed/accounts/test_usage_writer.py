@@ -11,12 +11,14 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from common.api.types import report_to_wire
+from common.api.convert import report_to_wire
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import NotFound, Unavailable
 from common.kube.client.meta import ObjectMeta
-from common.kube.controller.reflector import Change, moment
+from common.kube.controller.reflector import moment
+from common.kube.controller.store import Change
 from common.quota import account as accounts
+from common.quota import fencing, reservations
 from common.quota.account import Account, Admitted, Reservation
 from common.quota.escrow import report
 from common.quota.names import FURTHER, MAX_DEVICES
@@ -27,15 +29,17 @@ from seed.accounts.plan import Progress
 from seed.accounts.registry import Book
 from seed.accounts.reservation_gc import MOST_UNSEEN
 from seed.accounts.usage_writer import Counting
-from seed.admission.admitter import Request
-from seed.cache.quotas import Quota, clusters_key
+from seed.admission.types import Request
+from seed.cache.quota import Quota
+from seed.cache.source_keys import clusters_key
 from seed.evaluators.clusters import NOTHING, ONE, Owned
 from seed.machines.footprint import footprint
 from seed.machines.machine_controller import Machine
 from seed.providers.size import Footprint, ProviderUnavailable
 from seed.usage.cluster_totals import ClusterTally
 from seed.usage.machine_totals import Tally
-from seed.usage.user_cluster import ListToken, Source
+from seed.usage.source import ListToken
+from seed.usage.user_cluster import Source
 from tests.unit.fake_api_server import eventually
 from tests.unit.seed.usage.test_machine_totals import machine
 from tests.unit.seed_world import ORGANIZATION, PROJECT, SeedWorld, nanos, seed_world
@@ -267,7 +271,7 @@ async def test_what_changed_before_an_account_opened_is_counted_although_it_open
     async with seed_world() as world:
         book = await world.quota(limits="cpu=64")
         leader = Leading(world)
-        await book.writer.change(lambda account: (accounts.fence(account, "n"), None))
+        await book.writer.change(lambda account: (fencing.fence(account, "n"), None))
         leader.accounts._progress[book.key.uid] = Progress(claimed=1, life="life")
         leader.there("a")
         await leader.counting._count(KEY)
@@ -396,7 +400,7 @@ async def test_an_update_that_is_tried_again_when_its_evidence_falls_due_has_an_
         if undone == "released":
             await leader.counting._release(book, quota, world.account())
         else:
-            await book.writer.change(lambda account: (accounts.cancel(account, "a-uid", attempt), None))
+            await book.writer.change(lambda account: (reservations.cancel(account, "a-uid", attempt), None))
         assert use(world) == 8
         await update(world, "a", "2")
         await leader.counting._release(book, quota, world.account())

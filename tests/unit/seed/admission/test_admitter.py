@@ -7,12 +7,14 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from common.api.types import SETTINGS, QuotaSettings, WireIdle
+from common.api.labels import SETTINGS
+from common.api.types import QuotaSettings, WireIdle
 from common.kube.client.errors import ApiError, Forbidden, Unavailable
 from common.quota import account as accounts
+from common.quota import fencing
 from common.quota.account import Ask, Reservation
 from seed.accounts import capacity
-from seed.admission.admitter import Replaceable, Request, Verdict
+from seed.admission.types import Replaceable, Request, Verdict
 from seed.ledger.memory import MemoryStore
 from seed.ledger.store import Key, StoreUnavailableError
 from tests.unit.fake_api_server import eventually, within
@@ -165,7 +167,7 @@ async def test_a_denied_update_leaves_the_creation_that_is_not_counted_yet() -> 
 async def test_a_final_refusal_says_more_than_one_that_is_worth_a_retry() -> None:
     async with seed_world() as world:
         await world.quota("org-acme", limits="cpu=64", granted="cpu=64", kind="organization")
-        await world.book("org-acme").writer.change(lambda account: (accounts.fence(account, "n"), None))
+        await world.book("org-acme").writer.change(lambda account: (fencing.fence(account, "n"), None))
         await world.quota("project-alpha", limits="cpu=4", granted="cpu=4")
         found = await world.admission.decide(request())
         assert found.refusal is not None
@@ -175,7 +177,7 @@ async def test_a_final_refusal_says_more_than_one_that_is_worth_a_retry() -> Non
 async def test_a_fenced_account_cannot_decide() -> None:
     async with seed_world() as world:
         book = await world.quota(limits="cpu=64", granted="cpu=64")
-        await book.writer.change(lambda account: (accounts.fence(account, "n"), None))
+        await book.writer.change(lambda account: (fencing.fence(account, "n"), None))
         found = await world.admission.decide(request())
         assert found.refusal is not None
         assert (found.refusal.code, found.refusal.retry_seconds) == (503, 1)

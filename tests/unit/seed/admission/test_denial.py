@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from common.quota import resources
 from seed.admission import denial
 from seed.admission.denial import RETRY_SECONDS
 from tests.unit.seed_world import nanos

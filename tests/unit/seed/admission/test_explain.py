@@ -14,7 +14,7 @@ from aiohttp import web
 from cli.__main__ import run
 from common.api.types import WireIdle
 from common.kube.client.meta import ObjectMeta
-from common.quota import account as accounts
+from common.quota import fencing
 from common.runtime.flags import Address
 from common.runtime.health import Health
 from common.runtime.metrics import build_version
@@ -22,10 +22,10 @@ from master.__main__ import main as master_main
 from seed import size_command
 from seed.__main__ import main as seed_main
 from seed.accounts import capacity
-from seed.admission.admitter import Verdict
 from seed.admission.decision_log import PATH, Decisions
 from seed.admission.record import Record
 from seed.admission.replay import replay, text
+from seed.admission.types import Verdict
 from tests.unit.seed.admission.test_admitter import SILENT, full_with_surge, replacing, request
 from tests.unit.seed_world import CLUSTER_UID, SeedWorld, seed_world
 
@@ -113,7 +113,7 @@ async def one_of_two_refuses(world: SeedWorld) -> Verdict:
 
 async def fenced(world: SeedWorld) -> Verdict:
     book = await world.quota(limits="cpu=64", granted="cpu=64")
-    await book.writer.change(lambda account: (accounts.fence(account, "n"), None))
+    await book.writer.change(lambda account: (fencing.fence(account, "n"), None))
     return await world.admission.decide(request())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from common.api.types import UserCluster
-from seed.cache.quotas import CLUSTER_API, KUBERMATIC, hosted_key
+from seed.cache.source_keys import CLUSTER_API, KUBERMATIC, hosted_key
 from tests.unit.seed_world import PROJECT, seed_world
 
 

@@ -13,7 +13,8 @@ from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Unavailable
 from common.kube.controller.discovery import Served
 from seed.cache.kubermatic import KubermaticView
-from seed.cache.quotas import Catalog, is_hosted, is_of_kubermatic
+from seed.cache.quotas import Catalog
+from seed.cache.source_keys import is_hosted, is_of_kubermatic
 from tests.unit import fake_api_server as fakes
 from tests.unit.fake_api_server import FakeApiServer, eventually, fake_api_server
 

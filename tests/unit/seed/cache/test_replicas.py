@@ -11,13 +11,15 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from common.api.types import UID_LABEL, ResourceQuota
+from common.api.labels import UID_LABEL
+from common.api.types import ResourceQuota
 from common.kube.client.errors import ApiError
 from common.kube.controller.leader_election import LEASES
-from common.kube.controller.reflector import Change
+from common.kube.controller.store import Change
 from common.quota import account as accounts
 from common.quota.account import Reservation
-from seed.admission.admitter import Admission, Request
+from seed.admission.admitter import Admission
+from seed.admission.types import Request
 from seed.cache import replicas as module
 from seed.cache.quotas import Catalog
 from seed.cache.replicas import (

@@ -8,11 +8,11 @@ from typing import cast
 import msgspec
 import pytest
 
+from common.api.core import Secret
 from common.api.types import SecretRef, UserCluster, UserClusterSpec
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, NotFound, Unauthorized, Unavailable
 from common.kube.client.meta import ObjectMeta
-from common.server.managed_secret import Secret
 from seed.cache import user_cluster_clients as module
 from seed.cache.user_cluster_clients import Connections
 from tests.unit.fake_api_server import eventually

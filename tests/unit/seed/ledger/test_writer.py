@@ -11,12 +11,13 @@ import msgspec
 import pytest
 
 from common.quota import account as accounts
+from common.quota import reservations
 from common.quota.account import Account, Admitted, Fenced, Full, Grant, Reservation, Short
 from seed.ledger import writer as writers
 from seed.ledger.encoding import MalformedLedgerError, TooLargeError
 from seed.ledger.memory import MemoryStore
-from seed.ledger.store import ConflictError, Key, Stored, StoreUnavailableError
-from seed.ledger.writer import AccountWriter, BusyError, NoAccountError, Terms
+from seed.ledger.store import ConflictError, Key, NoAccountError, Stored, StoreUnavailableError, Terms
+from seed.ledger.writer import AccountWriter, BusyError
 from tests.unit.fake_api_server import eventually, within
 
 KEY = Key(uid="uid", name="project-alpha")
@@ -235,7 +236,7 @@ async def test_a_write_is_decided_again_after_a_conflict() -> None:
         ledger.store.silent = True
 
         def other(present: Account) -> Account:
-            return accounts.reserve(present, {"cpu": 1000}, "other", reservation(5))[0]
+            return reservations.reserve(present, {"cpu": 1000}, "other", reservation(5))[0]
 
         ledger.store.before = [other]
         assert await ledger.claim("b", 5) == Short({"cpu": 1})
@@ -621,7 +622,7 @@ async def test_an_update_that_was_given_up_takes_nothing_from_the_next_try_throu
             await ledger.writer.claim("a", reservation(2, 2))
         ledger.store.silent = True
         await ledger.store.by_another(
-            lambda present: accounts.reserve(present, {"cpu": 1000}, "a", reservation(2, 2))[0]
+            lambda present: reservations.reserve(present, {"cpu": 1000}, "a", reservation(2, 2))[0]
         )
         reachable.set()
         await ledger.claim("more")

@@ -13,8 +13,8 @@ import pytest
 from common.api.types import SecretRef, UserCluster
 from common.kube.client.api_client import Cluster
 from common.kube.client.meta import ObjectMeta
-from common.kube.controller.reflector import Change
-from seed.admission.admitter import Verdict
+from common.kube.controller.store import Change
+from seed.admission.types import Verdict
 from seed.notifications import refusals as module
 from seed.notifications.refusals import Refusals
 from seed.notifications.wake_queue import SETTLE

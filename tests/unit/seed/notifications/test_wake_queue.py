@@ -3,7 +3,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from common.kube.controller.events import Regarding
-from seed.accounts.snapshot import Attempt, Sight
+from seed.accounts.snapshot import Sight
+from seed.admission.types import Attempt
 from seed.notifications.wake_queue import REWAKE, SETTLE, UNSEEN, Room, Waiter, Waiting, room
 from tests.unit.seed_world import nanos
 

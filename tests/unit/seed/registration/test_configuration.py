@@ -7,9 +7,9 @@ import pytest
 
 from common.api.types import SecretRef, UserCluster, UserClusterSpec
 from common.kube.client.meta import ObjectMeta
+from seed.registration import cluster_api
 from seed.registration.configuration import Webhook, WebhookConfiguration, desired, lost, name_for, stamping
 from seed.registration.token import token
-from seed.webhooks import cluster_api
 
 BREAK_GLASS = {"name": "break-glass", "expression": "!('seedquota:break-glass' in request.userInfo.groups)"}
 UID = "6f9619ff-8b86-d011-b42d-00c04fc964ff"

@@ -10,11 +10,12 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from common.api.types import SEED_MANAGER, UID_LABEL, SeedCopy, UserCluster
+from common.api.labels import SEED_MANAGER, UID_LABEL
+from common.api.types import SeedCopy, UserCluster
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Unavailable
 from common.runtime.metrics import build_version
-from seed.cache.quotas import CLUSTER_API, KUBERMATIC, hosted_key
+from seed.cache.source_keys import CLUSTER_API, KUBERMATIC, hosted_key
 from seed.controllers import seed_status
 from seed.controllers.seed_status import EVERY, RETRY, SeedStatus
 from seed.registration.health import Proof, webhook_serving

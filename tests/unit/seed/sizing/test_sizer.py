@@ -11,9 +11,9 @@ import pytest
 from prometheus_client import REGISTRY, generate_latest
 
 from common.api.types import Condition, UserCluster
-from common.kube.controller.reflector import Change
+from common.kube.controller.store import Change
 from seed import metrics
-from seed.controllers.user_clusters import judge
+from seed.controllers.user_cluster_conditions import judge
 from seed.machines.machine_controller import Machine
 from seed.providers.size import CONDITIONS, NotSized, ProviderUnavailable
 from seed.sizing.stamp_audit import Drift

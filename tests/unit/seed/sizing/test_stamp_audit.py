@@ -9,11 +9,11 @@ from prometheus_client import REGISTRY
 
 from common.api.types import UserCluster
 from seed import metrics
-from seed.controllers.user_clusters import judge
+from seed.controllers.user_cluster_conditions import judge
 from seed.machines.machine_controller import FOOTPRINT_ANNOTATION as ANNOTATION
 from seed.machines.machine_controller import Machine
 from seed.providers.size import Footprint
-from seed.registration.configuration import ConfigurationKeeper
+from seed.registration.keeper import ConfigurationKeeper
 from seed.sizing.stamp_audit import MAX_NAMED, Drift, audit, difference
 from seed.usage.machine_totals import Tally
 from seed.usage.user_cluster import Source

@@ -13,9 +13,10 @@ from aiohttp import web
 from common.api.types import ACCEPT_CLUSTER_ANNOTATION, UserCluster
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Conflict, Unavailable
-from seed.cache.quotas import KUBERMATIC, Catalog
+from seed.cache.quotas import Catalog
+from seed.cache.source_keys import KUBERMATIC
 from seed.usage.cluster_identity import Identities, judge
-from seed.usage.user_cluster import Problem
+from seed.usage.source import Problem
 from tests.unit import fake_api_server as fakes
 from tests.unit.fake_api_server import FakeApiServer, fake_api_server, status
 

@@ -5,7 +5,7 @@ import json
 import msgspec
 import pytest
 
-from common.kube.controller.reflector import Change
+from common.kube.controller.store import Change
 from common.quota import resources
 from common.quota.names import MAX_DEVICES
 from common.quota.quantity import UNIT

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from common.kube.controller.reflector import Change
+from common.kube.controller.store import Change
 from seed.machines.machine_controller import Machine
 from seed.providers.size import (
     CredentialsMissing,

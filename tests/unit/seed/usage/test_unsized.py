@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from common.kube.controller.reflector import Change
+from common.kube.controller.store import Change
 from common.quota.account import Reservation
 from seed.usage import unsized
 from seed.usage.machine_totals import Tally

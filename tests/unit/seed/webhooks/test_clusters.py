@@ -16,15 +16,16 @@ from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Unavailable
 from common.kube.client.meta import ObjectMeta
 from common.kube.controller.discovery import Served
-from common.quota import account as accounts
+from common.quota import fencing
 from common.quota.account import Reservation
 from common.server.http_parser import Request
-from seed.cache.quotas import clusters_key, is_hosted, project_of_key
 from seed.cache.same_cluster import Twins
+from seed.cache.source_keys import clusters_key, is_hosted, project_of_key
 from seed.evaluators.clusters import NOTHING, ONE, Owned, kinds
+from seed.registration.clusters import CALLER, desired
 from seed.usage.cluster_totals import ClusterTally
 from seed.usage.clusters import ClusterSources
-from seed.webhooks.clusters import CALLER, ClusterWebhook, desired
+from seed.webhooks.clusters import ClusterWebhook
 from tests.unit import fake_api_server as fakes
 from tests.unit.fake_api_server import FakeApiServer, eventually, fake_api_server, status
 from tests.unit.seed_world import PROJECT, SeedWorld, amounts, nanos, seed_world
@@ -386,7 +387,7 @@ async def test_where_nobody_limits_clusters_no_fence_and_no_unknown_project_keep
     async with serving() as (world, webhook):
         book = await world.quota(limits="cpu=1", granted="cpu=1")
         await world.quota("org-acme", limits="cpu=1", granted="cpu=1", kind="organization")
-        await book.writer.change(lambda account: (accounts.fence(account, "n"), None))
+        await book.writer.change(lambda account: (fencing.fence(account, "n"), None))
         assert code(await webhook.create("a")) == 200
         assert world.account().reservations == {}
         assert code(await webhook.create("b", "unknown")) == 200

@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from common.quota import account as accounts
+from common.quota import fencing
 from common.server.http_server import HttpServer
 from devcluster import certificates
 from seed.ledger.memory import MemoryStore
@@ -150,7 +150,7 @@ async def test_a_refusal_carries_what_people_and_programs_need(caller: Caller) -
 
 async def test_what_cannot_be_decided_now_names_the_seconds_to_wait(caller: Caller) -> None:
     book = await caller.world.quota(limits="cpu=64", granted="cpu=64")
-    await book.writer.change(lambda account: (accounts.fence(account, "n"), None))
+    await book.writer.change(lambda account: (fencing.fence(account, "n"), None))
     status = (await caller.ask(review(machine())))["status"]
     assert (status["code"], status["reason"]) == (503, "ServiceUnavailable")
     assert status["details"]["retryAfterSeconds"] == 1

@@ -11,7 +11,8 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from common.api.types import SETTINGS, QuotaSettings, UserCluster
+from common.api.labels import SETTINGS
+from common.api.types import QuotaSettings, UserCluster
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Unavailable
 from common.server.http_parser import Request, Response

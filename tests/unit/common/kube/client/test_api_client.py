@@ -7,7 +7,7 @@ from contextlib import aclosing
 import pytest
 from aiohttp import web
 
-from common.kube.client import api_client, kubeconfig
+from common.kube.client import api_client, kubeconfig, watch
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import (
     AlreadyExists,
@@ -300,7 +300,7 @@ async def test_a_line_that_comes_byte_by_byte_is_one_event(fake, cluster):
 
 
 async def test_an_event_that_is_too_large_is_refused(fake, cluster, monkeypatch):
-    monkeypatch.setattr(api_client, "MAX_BODY", 1000)
+    monkeypatch.setattr(watch, "MAX_BODY", 1000)
     async with cluster.open_watch(CONFIGMAPS, resource_version="100") as stream:
         fake.raw.put_nowait(b"x" * 2000)
         with pytest.raises(Malformed, match="larger than 1000 bytes"):

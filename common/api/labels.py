@@ -1,0 +1,19 @@
+"""Names that objects of this project carry: the API group, labels, annotations, field managers."""
+
+from __future__ import annotations
+
+GROUP = "seedquota.io"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+
+UID_LABEL = "seedquota.io/uid"  # on a seed's copy: the uid of the master's object
+
+RELEASED_ANNOTATION = "seedquota.io/released"  # on a seed's copy that the master itself removes
+LEDGER_ANNOTATION = "seedquota.io/ledger"  # on the master's quota: the incarnation of its ledger
+
+MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
+MASTER_MANAGER = "seedquota-master"  # field managers: each side owns its own fields
+SEED_MANAGER = "seedquota-seed"
+DEFAULT_LABEL = "seedquota.io/default"  # "true" on a quota that follows QuotaSettings.spec.defaults
+SETTINGS = "default"  # the name of the one QuotaSettings
+BACKUP_LABEL = "velero.io/exclude-from-backup"

@@ -1,0 +1,92 @@
+"""An open watch, as a stream of events."""
+
+from __future__ import annotations
+
+from asyncio import get_running_loop, timeout_at
+from typing import Generic, TypeVar
+
+import aiohttp
+import msgspec
+
+from common.kube.client.errors import (
+    Malformed,
+    Unavailable,
+    _api_error,
+)
+from common.kube.client.meta import Object
+from common.kube.client.resource import Resource, WatchEvent, any_event, describe_broken
+from common.kube.client.transport import _describe
+
+MAX_BODY = 16 * 1024 * 1024  # bytes of one object or one watch event; etcd holds at most 1.5 MiB by default
+
+T = TypeVar("T", bound=Object)
+
+
+class WatchStream(Generic[T]):
+    """An open watch."""
+
+    def __init__(self, cluster: str, resource: Resource[T], response: aiohttp.ClientResponse, seconds: float) -> None:
+        """`seconds` from now it must have ended."""
+        self._until = get_running_loop().time() + seconds
+        self._what = f"cluster {cluster}: watch {resource.plural}"
+        self._resource = resource
+        self._content = response.content
+        self._partial: list[bytes] = []  # of a line whose end has not come
+        self._partial_size = 0
+
+    async def read(self) -> list[WatchEvent[T]] | None:
+        """What has come, possibly nothing yet; None when the API server has ended the watch.
+
+        Raises Gone, Malformed when the stream cannot be understood, and Unavailable when the connection broke or the
+        watch did not end in time: then nobody sends anything over this connection any more.
+        """
+        try:
+            async with timeout_at(self._until):
+                chunk = await self._content.readany()
+        except TimeoutError:
+            raise Unavailable(0, "Unavailable", f"{self._what}: the watch did not end in time") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise Unavailable(0, "Unavailable", f"{self._what}: {_describe(error)}") from None
+        if not chunk:
+            if self._partial:
+                raise Unavailable(0, "Unavailable", f"{self._what}: connection ended in the middle of an event")
+            return None
+        head, newline, tail = chunk.rpartition(b"\n")
+        if not newline:
+            self._keep(tail)
+            return []
+        lines = b"".join((*self._partial, head)).split(b"\n")
+        self._partial, self._partial_size = [], 0
+        self._keep(tail)
+        return [self._decode(line) for line in lines if line]
+
+    def _keep(self, part: bytes) -> None:
+        if part:
+            self._partial.append(part)
+            self._partial_size += len(part)
+            if self._partial_size > MAX_BODY:
+                raise Malformed(200, "Malformed", f"{self._what}: event is larger than {MAX_BODY} bytes")
+
+    def _decode(self, line: bytes) -> WatchEvent[T]:
+        try:
+            event = self._resource.event_decoder.decode(line)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            return self._decode_loosely(line, error)
+        if event.type in ("ADDED", "MODIFIED", "DELETED"):
+            return WatchEvent(event.type, event.object.metadata.resource_version, event.object)
+        return self._decode_loosely(line, ValueError(f"unknown event {event.type!r}"))
+
+    def _decode_loosely(self, line: bytes, error: Exception) -> WatchEvent[T]:
+        """Bookmarks and errors have other fields than objects; the rest here is malformed."""
+        try:
+            event = any_event.decode(line)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            raise Malformed(200, "Malformed", f"{self._what}: stream is not a watch: {error}") from None
+        if event.type == "ERROR":
+            raise _api_error(500, bytes(event.object), self._what)
+        broken = describe_broken(event.object, error)
+        if event.type == "BOOKMARK":
+            return WatchEvent("BOOKMARK", broken.resource_version)
+        if event.type not in ("ADDED", "MODIFIED", "DELETED"):
+            raise Malformed(200, "Malformed", f"{self._what}: {error}")
+        return WatchEvent(event.type, broken.resource_version, None, broken)

@@ -1,0 +1,414 @@
+"""The master's connection to one seed, and what is known of it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import logging
+import random
+import time
+from collections.abc import Callable, Iterable
+from enum import Enum
+
+import msgspec
+from tenacity import retry, retry_if_exception_type, stop_after_attempt
+
+from common.api import cluster_identity
+from common.api.cluster_identity import KUBE_SYSTEM, NAMESPACES
+from common.api.labels import UID_LABEL
+from common.api.types import (
+    ACCEPT_CLUSTER_ANNOTATION,
+    ORGANIZATIONS,
+    SEEDS,
+    SecretRef,
+    Seed,
+    SeedStatus,
+)
+from common.kube.client.api_client import RequestHook
+from common.kube.client.errors import ApiError, Conflict, Forbidden, NotFound, Unauthorized
+from common.kube.client.kubeconfig import InvalidKubeconfig
+from common.kube.client.meta import Object
+from common.kube.controller.controller import ReconcileHook
+from common.kube.controller.store import Change, Store
+from common.runtime.burst import Rush
+from master.cache.informers import Caches, changed_name
+from master.cache.objects import Named, QuotaCopy
+from master.seeds import identity
+from master.seeds.identity import Refused
+from master.seeds.remote_cache import SeedCaches
+from master.seeds.replicator import CopySync
+from master.seeds.seed_cluster import SeedCluster
+from master.seeds.status_publisher import Publisher
+
+log = logging.getLogger(__name__)
+
+REQUEST_TIMEOUT = 10.0  # seconds, for every call to a seed
+PROBE_EVERY = 5.0
+PROBE_TIMEOUT = 5.0
+LOOK_EVERY = 0.5  # at the reflectors' own errors
+RESTART_AFTER = 1.0
+RECORD_ATTEMPTS = 4
+
+
+class Phase(Enum):
+    CONNECTING = "Connecting"
+    CONNECTED = "Connected"
+    UNREACHABLE = "Unreachable"
+    UNAUTHORIZED = "Unauthorized"
+    INVALID_KUBECONFIG = "InvalidKubeconfig"
+    CLUSTER_CHANGED = cluster_identity.CHANGED
+    DUPLICATE_CLUSTER = cluster_identity.DUPLICATE
+
+
+Run = tuple[int, int]
+"""One watch of a seed's copies without a break: everything that happens there meanwhile is told."""
+
+OnCopy = Callable[[str, Change[QuotaCopy], Run | None], None]
+"""seed, change, the run of the watch that told it"""
+
+
+class SeedLink:
+    """The master's end of one seed.
+
+    `problem` says why the phase is not CONNECTED, for people, without credentials. `settled`: it was connected once or
+    has failed once. `heard`: what it has was listed since this link was made. `last_contact` is time.monotonic(), None:
+    never. `told`: what the seed's agent said last of the seed, and `told_at` when that was heard. `unidentified`: why
+    it is not known which cluster it is, empty if that is known.
+    """
+
+    def __init__(
+        self,
+        seed: Seed,
+        caches: Caches,
+        namespace: str,
+        *,
+        on_copy: OnCopy,
+        on_phase: Callable[[str], None],
+        on_settled: Callable[[str, str, str], None],
+        others: Callable[[], Iterable[SeedLink]],
+        rush: Rush,
+        on_request: RequestHook | None,
+        on_reconcile: ReconcileHook | None,
+    ) -> None:
+        self.name = seed.metadata.name
+        self.seed = seed
+        self.phase = Phase.CONNECTING
+        self.problem = "connecting"
+        self.settled = False
+        self.heard = False
+        self.last_contact: float | None = None
+        self.told: SeedStatus | None = None
+        self.told_at = 0.0
+        self.sync: CopySync | None = None
+        self.unidentified = ""
+        self._recorded = ""
+        self._identified = False  # in this session
+        self._others = others
+        self._caches = caches
+        self._namespace = namespace
+        self._on_copy = on_copy
+        self._on_phase = on_phase
+        self._on_settled = on_settled
+        self._rush = rush
+        self._on_request = on_request
+        self._on_reconcile = on_reconcile
+        self._there: SeedCaches | None = None
+        self._sessions = 0
+        self._cluster: SeedCluster | None = None
+        self._fingerprint = ""
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.publisher = Publisher(
+            self.name,
+            lambda: self.copies,
+            lambda: self._cluster if self.connected else None,
+            rush,
+            on_reconcile=on_reconcile,
+        )
+
+    @property
+    def connected(self) -> bool:
+        return self.phase is Phase.CONNECTED
+
+    @property
+    def lost(self) -> bool:
+        return self.seed.spec.state == "Lost"
+
+    @property
+    def cluster_uid(self) -> str:
+        """What is recorded of the cluster that is this seed; empty as long as nothing is."""
+        return self._recorded or self.seed.status.cluster_uid
+
+    @property
+    def crowded(self) -> bool:
+        """Quotas queue up that it should get."""
+        return self.connected and self.sync is not None and self.sync.crowded
+
+    @property
+    def copies(self) -> Store[QuotaCopy] | None:
+        """What the seed has; None until its first list of this connection."""
+        there = self._there
+        return there.quotas.store if there is not None and there.quotas.synced.is_set() else None
+
+    def start(self) -> None:
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name=f"seed {self.name}")
+
+    async def stop(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            self.phase, self.problem = Phase.CONNECTING, "stopped"
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def check(self) -> None:
+        """The Seed or a Secret changed: connect anew if that says something else than the present connection."""
+        if self._fingerprint != self._kubeconfig()[1]:
+            self._changed.set()
+
+    async def _run(self) -> None:
+        while True:
+            self._changed.clear()
+            text, self._fingerprint, problem = self._kubeconfig()
+            if problem:
+                self._set(Phase.INVALID_KUBECONFIG, problem)
+                await self._changed.wait()
+                continue
+            try:
+                cluster = await SeedCluster.from_kubeconfig(
+                    text, name=self.name, timeout=REQUEST_TIMEOUT, on_request=self._on_request
+                )
+            except InvalidKubeconfig as error:
+                self._set(Phase.INVALID_KUBECONFIG, f"{self._where()}: {error}")
+                await self._changed.wait()
+                continue
+            cluster.verify = lambda cluster=cluster: self._verify(cluster)
+            self._set(Phase.CONNECTING, f"connecting to {cluster.server}")
+            await self._while_unchanged(cluster)
+
+    async def _while_unchanged(self, cluster: SeedCluster) -> None:
+        session = asyncio.create_task(self._session(cluster), name=f"seed {self.name} session")
+        changed = asyncio.create_task(self._changed.wait())
+        try:
+            await asyncio.wait((session, changed), return_when=asyncio.FIRST_COMPLETED)
+            if session.done() and not session.cancelled() and (error := session.exception()) is not None:
+                log.error("seed link failed, starting anew", exc_info=error, extra={"seed": self.name})
+                self._set(Phase.UNREACHABLE, f"internal error: {type(error).__name__}")
+                await asyncio.sleep(RESTART_AFTER)
+        finally:
+            session.cancel()
+            changed.cancel()
+            await asyncio.gather(session, changed, return_exceptions=True)
+            self._cluster = self._there = self.sync = None
+            await cluster.close()
+
+    async def _session(self, cluster: SeedCluster) -> None:
+        await self._identify(cluster)
+        there = SeedCaches(cluster, self._seen)
+        sync = CopySync(
+            self.name,
+            self._caches,
+            cluster,
+            there,
+            self._rush,
+            on_settled=lambda plural, name: self._on_settled(self.name, plural, name),
+            on_reconcile=self._on_reconcile,
+        )
+        self._cluster, self._there, self.sync = cluster, there, sync
+        self._sessions += 1
+        async with asyncio.TaskGroup() as group:
+            for reflector in (*there.all, there.seed):
+                group.create_task(reflector.run())
+            group.create_task(sync.run())
+            group.create_task(self.publisher.run())
+            group.create_task(self._probe(cluster, there))
+
+    async def _identify(self, cluster: SeedCluster) -> None:
+        """Waits until the cluster is known to be this seed's. Nothing is read or written there before."""
+        self._identified = False
+        pause = LOOK_EVERY
+        while True:
+            try:
+                await cluster.check(time.monotonic())
+            except ApiError as error:
+                self._fail(error)
+            else:
+                self._identified = True
+                return
+            await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311 (spread, not a secret)
+            pause = min(pause * 2, PROBE_EVERY)
+
+    async def _verify(self, cluster: SeedCluster) -> None:
+        """Raises Refused if it is not this seed's cluster, which ends the session, or ApiError if that cannot be told.
+
+        A role without the right to ask, where nothing is recorded yet, leaves the seed unidentified.
+        """
+        path = NAMESPACES.path(None, KUBE_SYSTEM)
+        try:
+            content = await cluster.request("GET", path, timeout=PROBE_TIMEOUT, verb="get", plural=NAMESPACES.plural)
+        except (Forbidden, NotFound) as error:
+            if self.cluster_uid:
+                what = f"it cannot be told whether this is still the cluster {self.cluster_uid}"
+                raise type(error)(error.status, error.reason, f"{what}: {error.message}") from None
+            self.unidentified = f"it is not known which cluster this is: {error.message}"
+            return
+        uid = NAMESPACES.decode(content).metadata.uid
+        if self._identified and uid == self.cluster_uid:
+            return
+        try:
+            await self._judge(uid)
+        except Refused as refused:
+            self._fail(refused)
+            if self._identified:
+                self._changed.set()
+            raise
+
+    async def _judge(self, uid: str) -> None:
+        """Raises Refused. Where the cluster is this seed's, that is durable when this returns."""
+        if uid != self.cluster_uid:
+            seed = await self._record(uid)
+            self._recorded = uid
+            self.unidentified = (
+                "" if seed.status.cluster_uid == uid else "the CRD of Seeds on the master has no status.clusterUID"
+            )
+            for other in self._others():
+                if other.cluster_uid == uid and cluster_identity.order(self.seed) < cluster_identity.order(other.seed):
+                    other.reconsider()
+        self._refuse(self.seed, self.cluster_uid, uid)
+
+    @retry(retry=retry_if_exception_type(Conflict), stop=stop_after_attempt(RECORD_ATTEMPTS), reraise=True)
+    async def _record(self, uid: str) -> Seed:
+        """The Seed as it is stored then. Its status is written by others, too: a Conflict is read and judged anew."""
+        master = self._caches.cluster
+        seed = await master.get(SEEDS, self.name)
+        before = seed.status.cluster_uid
+        self._refuse(seed, before, uid)
+        if uid == before:
+            return seed
+        about = {"uid": self.seed.metadata.uid, "resourceVersion": seed.metadata.resource_version}
+        patch = {"metadata": about, "status": {"clusterUID": uid}}
+        seed = await master.merge_patch(SEEDS, self.name, patch, subresource="status")
+        log.info("cluster recorded", extra={"seed": self.name, "cluster": uid, "before": before})
+        return seed
+
+    def _refuse(self, seed: Seed, recorded: str, uid: str) -> None:
+        others = [(other.seed, other.cluster_uid) for other in self._others() if not other.lost]
+        if (refused := identity.refusal(seed, recorded, uid, others)) is not None:
+            raise refused
+
+    def reconsider(self) -> None:
+        """Another Seed's cluster was found to be this one's."""
+        self._changed.set()
+
+    def _fail(self, error: ApiError) -> None:
+        if isinstance(error, Refused):
+            self._set(Phase(error.reason), f"{self._where()}: {error.message}")
+        elif isinstance(error, Unauthorized | Forbidden):
+            self._set(Phase.UNAUTHORIZED, f"{self._where()}: {error.message}")
+        else:
+            self._set(Phase.UNREACHABLE, error.message)
+
+    async def _probe(self, cluster: SeedCluster, there: SeedCaches) -> None:
+        """Asks the seed now and then, for a dead connection is silent, and says in which phase the link is."""
+        path = f"{ORGANIZATIONS.path()}?limit=1"
+        known_error: str | None = None
+        while True:
+            try:
+                await cluster.check(time.monotonic())
+                if self.unidentified or not self.connected or there.error is not None:
+                    await cluster.request("GET", path, timeout=PROBE_TIMEOUT, verb="list", plural=ORGANIZATIONS.plural)
+            except ApiError as error:
+                self._fail(error)
+            else:
+                self.last_contact = time.monotonic()
+                if there.error is not None:
+                    self._set(Phase.UNREACHABLE, there.error)
+                elif there.synced:
+                    self._set(Phase.CONNECTED, "")
+            until = time.monotonic() + PROBE_EVERY * random.uniform(0.8, 1.2)  # noqa: S311 (spread, not a secret)
+            while time.monotonic() < until:
+                await asyncio.sleep(0.05 if self.phase is Phase.CONNECTING else LOOK_EVERY)
+                error_now = there.error
+                came_back = error_now is None and there.synced and not self.connected
+                if came_back or error_now != known_error:
+                    known_error = error_now
+                    break
+
+    def _set(self, phase: Phase, problem: str) -> None:
+        if phase is not Phase.CONNECTING:
+            self.settled = True
+        self.heard = self.heard or phase is Phase.CONNECTED
+        if phase is self.phase and problem == self.problem:
+            return
+        was_connected = self.connected
+        self.phase, self.problem = phase, problem
+        if self.connected and not was_connected:
+            log.info("seed connected", extra={"seed": self.name})
+            self.publisher.resume()
+        elif phase is not Phase.CONNECTING and not self.connected:
+            log.warning("seed not connected", extra={"seed": self.name, "reason": phase.value, "error": problem})
+        self._on_phase(self.name)
+
+    def _seen(self, plural: str, change: Change[Object]) -> None:
+        self.last_contact = time.monotonic()
+        old, new = change.old, change.new
+        if self.sync is not None and (
+            old is None
+            or new is None
+            or old.metadata.generation != new.metadata.generation
+            or old.metadata.labels != new.metadata.labels
+            or old.metadata.deletion_timestamp != new.metadata.deletion_timestamp
+        ):
+            self.sync.add((plural, changed_name(change)))
+        if plural == "resourcequotas":
+            before = old if isinstance(old, QuotaCopy) else None
+            after = new if isinstance(new, QuotaCopy) else None
+            if after is not None:
+                self.publisher.seen(after.metadata.name, after)
+            self._on_copy(self.name, Change(before, after), self._run_of_watch())
+        elif isinstance(new, Named) and plural == "seeds":
+            self._hear(new)
+
+    def _hear(self, copy: Named) -> None:
+        if copy.metadata.labels.get(UID_LABEL) != self.seed.metadata.uid:
+            return
+        try:
+            told = msgspec.convert(copy.status, SeedStatus)
+        except msgspec.ValidationError as error:
+            log.warning("what the seed says of itself cannot be read", extra={"seed": self.name, "error": str(error)})
+            return
+        if told.version and told != self.told:
+            self.told, self.told_at = told, time.monotonic()
+
+    def _run_of_watch(self) -> Run | None:
+        """That a change of a copy came by, None while a list tells it."""
+        unbroken = self._there.quotas.unbroken if self._there is not None else None
+        return (self._sessions, unbroken) if unbroken is not None else None
+
+    def _where(self) -> str:
+        ref = self.seed.spec.kubeconfig_secret_ref
+        return f"secret {self._namespace}/{ref.name}, key {ref.key}"
+
+    def _kubeconfig(self) -> tuple[str, str, str]:
+        """Text, fingerprint (of the text, or of what is wrong), and what is wrong, never the content."""
+        ref = self.seed.spec.kubeconfig_secret_ref
+        text, problem = self._read_secret(ref)
+        accepted = self.seed.metadata.annotations.get(ACCEPT_CLUSTER_ANNOTATION, "")
+        said = f"{ref.name}\0{ref.key}\0{problem}\0{accepted}\0{text}"
+        fingerprint = hashlib.sha256(said.encode()).hexdigest()
+        return text, fingerprint, problem
+
+    def _read_secret(self, ref: SecretRef) -> tuple[str, str]:
+        secret = self._caches.secrets.store.get(f"{self._namespace}/{ref.name}")
+        if secret is None:
+            return "", f"secret {self._namespace}/{ref.name} does not exist"
+        encoded = secret.data.get(ref.key)
+        if not encoded:
+            keys = ", ".join(sorted(secret.data)) or "none"
+            return "", f"secret {self._namespace}/{ref.name} has no key {ref.key}; its keys: {keys}"
+        try:
+            return base64.b64decode(encoded, validate=True).decode(), ""
+        except (binascii.Error, UnicodeDecodeError):
+            return "", f"{self._where()}: not text"

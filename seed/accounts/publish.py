@@ -1,0 +1,71 @@
+"""When the master is told what an account says. Pure."""
+
+from __future__ import annotations
+
+import msgspec
+
+from common.api.types import StaleSource
+from common.quota import resources
+from common.quota.escrow import Report
+
+USE_INTERVAL = 0.05  # seconds between two publications of changed use
+QUIET_INTERVAL = 1.0  # ... of a change that moves no total
+
+MAX_NAMED = 32  # sources of each kind: what a status takes
+STALE_STEP = 60  # the published age of a stale source grows in steps of so many seconds
+
+
+class Sources(msgspec.Struct, frozen=True):
+    """What is reported of sources beside their use: those whose count is old, and those whose Machines are not checked.
+    `generation` is that of the quota's copy which all replicas have."""
+
+    stale: tuple[StaleSource, ...] = ()
+    unenforced: tuple[str, ...] = ()
+    generation: int | None = None
+
+    @property
+    def names(self) -> tuple[list[str], tuple[str, ...], int | None]:
+        return [source.source for source in self.stale], self.unenforced, self.generation
+
+
+class Published(msgspec.Struct, frozen=True):
+    """What the master was told last, through which copy, and when (monotonic). The report is None while it is open
+    whether it arrived."""
+
+    copy_uid: str
+    report: Report | None
+    sources: Sources
+    at: float
+
+
+def publish_in(
+    before: Published | None, said: Report, sources: Sources, shown: Report | None, now: float
+) -> float | None:
+    """In how many seconds the master must hear of this; None when it knows already. Pure.
+
+    What somebody waits for goes at once; changed use at most every USE_INTERVAL; the rest when it is quiet. `shown` by
+    the copy, as far as its watch has come: an earlier report that arrives late takes the place of the last one.
+    """
+    if before is None:
+        return 0.0
+    known = before.report
+    if known is None:
+        return max(0.0, before.at + USE_INTERVAL - now)
+    if msgspec.structs.replace(said, sequence=0) == msgspec.structs.replace(known, sequence=0):
+        if sources != before.sources:
+            return 0.0
+        if shown is None or shown == known:  # numbers of writes come again with a ledger that was restored
+            return None
+        return max(0.0, before.at + QUIET_INTERVAL - now)
+    urgent = (
+        said.incarnation != known.incarnation
+        or said.master != known.master
+        or said.nonce != known.nonce
+        or said.returned != known.returned
+        or said.ask != known.ask
+        or sources.names != before.sources.names
+    )
+    if urgent:
+        return 0.0
+    use_changed = resources.add(said.used, said.reserved) != resources.add(known.used, known.reserved)
+    return max(0.0, before.at + (USE_INTERVAL if use_changed else QUIET_INTERVAL) - now)

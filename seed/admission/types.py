@@ -1,0 +1,54 @@
+"""What an admission request asks, and what it is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+
+from common.quota.account import Admitted, Reservation
+from common.quota.resources import ResourceList
+from seed.accounts.snapshot import Sight
+from seed.admission.denial import Refusal
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """One quota's part of a decision, with what this very request reserved: `sight` includes that.
+
+    `waited`: capacity had to be asked for.
+    """
+
+    sight: Sight
+    refusal: Refusal | None = None
+    warnings: Sequence[str] = ()
+    admitted: Admitted | None = None
+    waited: bool = False
+
+
+MARGIN = 0.4  # seconds of the API server's patience that are left for the answer to travel
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What one object asks of its project's quotas. `need` is what it costs beyond what it cost before."""
+
+    uid: str
+    project: str
+    need: ResourceList
+    reservation: Reservation
+    dry_run: bool
+    deadline: float  # on the event loop's clock
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """`request` and `attempts` are what it was made from, as far as it came to that."""
+
+    decision: str
+    refusal: Refusal | None = None
+    warnings: Sequence[str] = ()
+    waited: bool = False  # capacity had to be asked for
+    request: Request | None = None
+    attempts: Sequence[Attempt] = ()
+
+
+Replaceable = Callable[[], Awaitable[Sequence[str]]]
+"""Asked once a quota is full: the uids of those that a rollout puts the object in place of. It may raise ApiError."""

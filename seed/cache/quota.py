@@ -1,0 +1,99 @@
+"""A quota's copy on this seed, parsed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from common.api.convert import grant_from_wire, report_from_wire
+from common.api.labels import UID_LABEL
+from common.api.types import (
+    ResourceQuota,
+    StaleSource,
+)
+from common.quota import resources, surge
+from common.quota.account import Grant
+from common.quota.escrow import Report
+from common.quota.resources import ResourceList
+from seed.ledger.store import Key, Terms
+
+
+class OutOfReach(msgspec.Struct, frozen=True):
+    """Capacity that is free but held by a seed that the master cannot reach."""
+
+    seed: str
+    idle: ResourceList
+    seconds: int
+
+
+class Quota(msgspec.Struct, frozen=True, kw_only=True):
+    """A quota's copy on this seed, parsed once per change. `ceilings`: its limits and its surge, see
+    common/quota/surge.py."""
+
+    key: Key
+    copy_uid: str  # of the object on this seed: what we publish must not land on its successor
+    generation: int = 0  # of the copy: what its spec says
+    version: str = ""  # the copy's resourceVersion
+    kind: str
+    subject: str
+    limits: ResourceList
+    surge: ResourceList = {}
+    ceilings: ResourceList
+    enforced: bool
+    warn_at_percent: int
+    grant: Grant
+    global_usage: ResourceList
+    global_reserved: ResourceList
+    out_of_reach: Sequence[OutOfReach]
+    learning: bool
+    draining: bool
+    published: Report | None
+    published_stale: Sequence[StaleSource] = ()
+    published_unenforced: Sequence[str] = ()
+    published_generation: int | None = None  # that every replica has, as a leader said; None: none has said anything
+
+    @property
+    def name(self) -> str:
+        return self.key.name
+
+    @property
+    def spec(self) -> tuple[str, int]:
+        """Which spec of which copy it is."""
+        return self.copy_uid, self.generation
+
+    @property
+    def terms(self) -> Terms:
+        return Terms(limits=self.ceilings, grant=self.grant)
+
+
+def parse_quota(copy: ResourceQuota) -> Quota | None:
+    """None for an object that the master did not send. Raises QuantityError."""
+    uid = copy.metadata.labels.get(UID_LABEL)
+    if not uid:
+        return None
+    grant = copy.status.grant
+    limits, extra = resources.parse(copy.spec.quota), resources.parse(copy.spec.surge)
+    return Quota(
+        key=Key(uid=uid, name=copy.metadata.name),
+        copy_uid=copy.metadata.uid,
+        generation=copy.metadata.generation,
+        version=copy.metadata.resource_version,
+        kind=copy.spec.subject.kind,
+        subject=copy.spec.subject.name,
+        limits=limits,
+        surge=extra,
+        ceilings=surge.ceilings(limits, extra),
+        enforced=copy.spec.enforcement == "deny",
+        warn_at_percent=copy.spec.warn_at_percent,
+        grant=grant_from_wire(grant),
+        global_usage=resources.parse(copy.status.global_usage),
+        global_reserved=resources.parse(copy.status.reserved),
+        out_of_reach=[OutOfReach(idle.seed, resources.parse(idle.idle), idle.seconds) for idle in grant.unavailable],
+        learning=grant.learning,
+        draining=grant.draining,
+        published=report_from_wire(copy.status.account),
+        published_stale=copy.status.account.stale,
+        published_unenforced=copy.status.account.unenforced,
+        published_generation=copy.status.account.enforced_generation,
+    )

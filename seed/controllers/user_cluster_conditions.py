@@ -1,0 +1,89 @@
+"""What the conditions of a UserCluster say. Pure."""
+
+from __future__ import annotations
+
+import msgspec
+
+from common.api import conditions
+from common.api.types import Condition, UserCluster
+from seed.registration.health import Proof
+from seed.registration.keeper import ConfigurationKeeper
+from seed.usage.machine_totals import Unsized
+from seed.usage.user_cluster import Source
+
+
+def _sized(unsized: Unsized) -> tuple[str, str, str]:
+    if not unsized.count:
+        return "True", "AllSized", ""
+    return "False", unsized.condition, f"{unsized.count} machines: {'; '.join(unsized.named)}"
+
+
+def _stamps(source: Source) -> tuple[str, str, str]:
+    if not source.drift.count:
+        return "True", "AsStamped", ""
+    return "False", "FlavorsChanged", f"{source.drift.count} machines: {'; '.join(source.drift.named)}"
+
+
+def _enforced(proof: Proof | None) -> tuple[str, str, str]:
+    """With the webhook in place."""
+    if proof is None:
+        return "True", "WebhookConfigured", ""
+    if proof.enforced is None:
+        return "True", "WebhookConfigured", f"not proven: {proof.message}"
+    return "True" if proof.enforced else "False", proof.reason, proof.message
+
+
+def _shown(wanted: list[Condition], proof: Proof | None, source: Source) -> Proof | None:
+    """What the condition Enforced says, as a proof; None while it is only a matter of a moment what it will say."""
+    said = next(condition for condition in wanted if condition.type == "Enforced")
+    if said.status == "False":
+        return Proof(False, said.reason)
+    if said.status == "True" and proof is not None:
+        return proof
+    return Proof(None, said.reason) if source.problem is not None else None
+
+
+def judge(
+    cluster: UserCluster, source: Source, keeper: ConfigurationKeeper | None, proof: Proof | None, unsized: Unsized
+) -> list[Condition]:
+    """The UserCluster's conditions, Ready first."""
+    if source.problem is not None:
+        followed = ("False", source.problem.reason, source.problem.message)
+    elif source.current:
+        followed = ("True", "Counted", "")
+    else:
+        followed = ("Unknown", "Connecting", "its Machines are being listed")
+    unseen = source.problem if not source.current else None
+    if unseen is not None:
+        enforced = ("Unknown", unseen.reason, "whether the webhook is in place cannot be seen")
+    elif keeper is not None and keeper.in_place:
+        enforced = _enforced(proof)
+    elif keeper is not None and keeper.error is not None:
+        enforced = ("False", "WebhookMissing", keeper.error)
+    else:
+        enforced = ("Unknown", "Connecting", "the webhook is being configured")
+    parts = {
+        "UsageCurrent": followed,
+        "Enforced": enforced,
+        "MachinesSized": _sized(unsized),
+        "StampsCurrent": _stamps(source),
+    }
+    failing = [(name, parts[name]) for name in ("UsageCurrent", "Enforced") if parts[name][0] != "True"]
+    if failing:
+        name, (status, reason, message) = failing[0]
+        ready = (status, reason, f"{name}: {message}" if message else name)
+    else:
+        ready = ("True", "Enforced", "")
+    return [
+        msgspec.convert(
+            {
+                "type": name,
+                "status": status,
+                "reason": reason,
+                "message": conditions.short(message),
+                "observedGeneration": cluster.metadata.generation,
+            },
+            Condition,
+        )
+        for name, (status, reason, message) in {"Ready": ready, **parts}.items()
+    ]

@@ -1,0 +1,66 @@
+"""The flags of seedquota-seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from common.runtime.flags import (
+    Address,
+    Flag,
+    address,
+    duration,
+    https_url,
+    path,
+    text,
+    whole_seconds,
+    words,
+)
+from seed.ledger.backend import LedgerOptions
+from seed.machines.cluster_api import PROJECT_LABEL
+from seed.providers import PROVIDERS
+
+WEBHOOK_ADDRESS = Address("", 9443)
+
+
+def provider_names(raw: str) -> tuple[str, ...]:
+    names = words(raw)
+    if not names or not set(names) <= set(PROVIDERS):
+        raise ValueError(f"{raw!r} is not a list of {', '.join(sorted(PROVIDERS))}")
+    return names
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedOptions(LedgerOptions):
+    seed_name: Annotated[str, Flag(text, "the name that this seed has on the master")]
+    webhook_url: Annotated[
+        str, Flag(https_url, "where the API servers of user clusters reach the webhook: https://host[:port]")
+    ]
+    webhook_address: Annotated[Address, Flag(address, "where the webhook listens, TLS")] = WEBHOOK_ADDRESS
+    webhook_timeout: Annotated[
+        int, Flag(whole_seconds(1, 30), "how long an API server waits for the webhook's answer", unit="s")
+    ] = 3
+    break_glass_group: Annotated[
+        str, Flag(text, "members of this group are let past the webhook by the API server itself")
+    ] = "seedquota:break-glass"
+    project_label: Annotated[
+        str, Flag(text, "the label, or annotation, of a Cluster API Cluster that names its project")
+    ] = PROJECT_LABEL
+    providers: Annotated[
+        tuple[str, ...] | None,
+        Flag(provider_names, "cloudProviders whose Machines are sized, such as aws,azure; not set: all"),
+    ] = None
+    providers_ca_file: Annotated[
+        Path | None, Flag(path, "whom to trust at clouds (PEM), beside the system's bundle; HTTPS_PROXY is heeded")
+    ] = None
+    identity: Annotated[
+        str | None, Flag(text, "unique name of this replica in the lease; not set: the host's name, the pod's in a pod")
+    ] = None
+    in_flight_window: Annotated[
+        float, Flag(duration, "how long an admitted request may take to persist: the API servers' --request-timeout")
+    ] = 65.0
+    lease_duration: Annotated[
+        int,
+        Flag(whole_seconds(3, 300), "after which another replica takes over from a leader that fell silent", unit="s"),
+    ] = 15

@@ -1,0 +1,45 @@
+"""The configuration that makes the seed ask about its clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from seed.evaluators.clusters import Kind
+from seed.registration.configuration import WebhookConfiguration, configuration
+
+PATH = "/clusters/"
+CALLER = "clusters"
+"""Whom the token in the URL proves: the seed's own API server."""
+
+NAME = "seedquota-clusters"
+WEBHOOK = "clusters.seedquota.io"
+
+
+def desired(
+    kinds: Sequence[Kind],
+    *,
+    base_url: str,
+    token: str,
+    ca_bundle: bytes,
+    timeout_seconds: int,
+    break_glass_group: str,
+) -> WebhookConfiguration:
+    """It holds the token: never log it."""
+    return configuration(
+        NAME,
+        WEBHOOK,
+        url=f"{base_url}{PATH}{token}",
+        ca_bundle=ca_bundle,
+        timeout_seconds=timeout_seconds,
+        break_glass_group=break_glass_group,
+        rules=[
+            {
+                "apiGroups": [kind.group],
+                "apiVersions": sorted(kind.versions),
+                "operations": ["CREATE"],
+                "resources": [kind.plural],
+                "scope": "Namespaced" if kind.namespaced else "Cluster",
+            }
+            for kind in kinds
+        ],
+    )

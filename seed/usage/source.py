@@ -1,0 +1,108 @@
+"""A source: one API server whose objects are counted, whatever is followed there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+import msgspec
+
+from common.quota.account import Reservation
+from common.quota.resources import ResourceList
+
+
+class ListToken(msgspec.Struct, frozen=True):
+    """A demand for a list that begins after this moment: that list of that connection, or any of a later one."""
+
+    connection: int = 0
+    number: int = 0
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """Why a source cannot be followed: a condition's reason and message."""
+
+    reason: str
+    message: str
+
+
+class Sum(Protocol):
+    """What a source uses at this moment, and which objects stand in that."""
+
+    @property
+    def used(self) -> ResourceList: ...
+
+    def used_beside(self, reservations: Mapping[str, Reservation]) -> ResourceList:
+        """What counts of it in an account with these reservations of the source, by uid."""
+
+    @property
+    def guessed(self) -> Mapping[str, ResourceList]:
+        """What stands in it, by uid, of objects whose sizes were never known."""
+
+    @property
+    def line(self) -> object:
+        """The same of all that know what the one before knew."""
+
+    def seen(self, reservations: Iterable[str]) -> dict[str, int]:
+        """The generations of those of the objects, by uid, that stand in it."""
+
+    def gone(self, reservations: Iterable[str]) -> set[str]:
+        """Those that stood in it and do not any more."""
+
+    def sizes(self, uids: Iterable[str]) -> dict[str, ResourceList]:
+        """What those that are there take in it."""
+
+
+class Followed(Protocol):
+    """What counting needs of a source, whatever it follows."""
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def project(self) -> str: ...
+
+    @property
+    def tally(self) -> Sum: ...
+
+    @property
+    def counted(self) -> bool:
+        """True once a complete list stands behind the sum, however old it is."""
+
+    @property
+    def current(self) -> bool: ...
+
+    @property
+    def live(self) -> bool:
+        """True while nothing can have happened there unheard of, as in a restore from a backup."""
+
+    @property
+    def listed_from(self) -> float:
+        """The reflector's `moment` at which the list behind the sum began; 0 before the first is complete."""
+
+    @property
+    def problem(self) -> Problem | None: ...
+
+    @property
+    def lost_at(self) -> float | None:
+        """monotonic: since when the count is kept, not followed"""
+
+    def demand_list(self) -> ListToken: ...
+
+    def listed_since(self, token: ListToken) -> bool:
+        """True once a list that began after the demand is complete."""
+
+    async def listed(self, token: ListToken) -> None:
+        """Until `listed_since(token)` is true."""
+
+    async def generation(self, namespaced_name: str, uid: str) -> int | None:
+        """The object's generation by a consistent read, None if it does not exist (rule 4.5). Raises ApiError."""
+
+
+def reason_of(status: int) -> str:
+    match status:
+        case 401 | 403:
+            return "Unauthorized"
+        case 404:
+            return "MachineAPIMissing"
+        case _:
+            return "Unreachable"
