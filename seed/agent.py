@@ -24,7 +24,7 @@ from common.server.http_server import HttpServer
 from common.server.serving_certificate import Certificates
 from seed import collectors
 from seed import metrics as observed
-from seed.accounts.registry import Books
+from seed.accounts.registry import AccountRegistry
 from seed.admission.admitter import Admission
 from seed.admission.decision_log import PATH, Decisions
 from seed.admission.machines import MachineAdmission
@@ -33,7 +33,7 @@ from seed.cache.cluster_api import View
 from seed.cache.kubermatic import KubermaticView
 from seed.cache.quotas import Catalog
 from seed.cache.replicas import Record
-from seed.cache.same_cluster import Twins
+from seed.cache.same_cluster import DuplicateClusters
 from seed.cache.user_cluster_clients import Connections
 from seed.controllers.leader import Leader
 from seed.evaluators.clusters import Kind, kinds
@@ -125,7 +125,7 @@ def handler(
     cluster: Cluster,
     connections: Connections,
     catalog: Catalog,
-    books: Books,
+    registry: AccountRegistry,
     sizing: Sizing,
     view: View,
     cluster_kinds: Sequence[Kind],
@@ -134,7 +134,7 @@ def handler(
     stale: Callable[[], str | None],
 ) -> Handler:
     """All webhooks, by the path that each is called at."""
-    admission = Admission(catalog, books, stale)
+    admission = Admission(catalog, registry, stale)
     rollouts = Rollouts()
     rolling = in_user_clusters(rollouts, connections, sizing)
     machines = MachineWebhook(catalog, admission, sizing, key.verify, observed.decision, decisions, rolling=rolling)
@@ -145,12 +145,12 @@ def handler(
         catalog,
         admission,
         cluster_kinds,
-        Twins(cluster, catalog, view),
+        DuplicateClusters(cluster, catalog, view),
         key.verify,
         observed.cluster_decision,
         decisions,
     )
-    scale = ScaleWebhook(catalog, books, sizing, connections, view, key.verify, observed.scale_check, decisions)
+    scale = ScaleWebhook(catalog, registry, sizing, connections, view, key.verify, observed.scale_check, decisions)
 
     by_path = {
         clusters.PATH: of_clusters.handle,
@@ -160,9 +160,9 @@ def handler(
     return route(by_path, machines.handle)
 
 
-def measure(catalog: Catalog, books: Books, cache: FlavourCache, refusals: Refusals) -> None:
+def measure(catalog: Catalog, registry: AccountRegistry, cache: FlavourCache, refusals: Refusals) -> None:
     """What metrics are read from when somebody asks."""
-    REGISTRY.register(collectors.AccountsCollector(catalog, books))
+    REGISTRY.register(collectors.AccountsCollector(catalog, registry))
     REGISTRY.register(collectors.FlavoursCollector(cache))
     observed.watch_waiting(lambda: refusals.waiting)
 
@@ -189,7 +189,7 @@ async def serve(running: Program, options: SeedOptions) -> None:
     cluster = await connect(options, options.seed_name)
     catalog = Catalog(cluster)
     chosen = ChosenStore(options, cluster, options.seed_name, lambda: leader.leads, options.lease_duration)
-    books = Books(
+    registry = AccountRegistry(
         catalog,
         chosen.store,
         on_write=observed.ledger_write,
@@ -221,7 +221,7 @@ async def serve(running: Program, options: SeedOptions) -> None:
     leader = Leader(
         cluster,
         catalog,
-        books,
+        registry,
         chosen.store,
         lease,
         wanted,
@@ -235,11 +235,13 @@ async def serve(running: Program, options: SeedOptions) -> None:
         on_request=metrics.kubernetes_request,
     )
     connections = Connections(cluster, on_request=metrics.kubernetes_request)
-    refusals = Refusals(cluster, catalog, books, identity, on_request=metrics.kubernetes_request, count=observed.told)
+    refusals = Refusals(
+        cluster, catalog, registry, identity, on_request=metrics.kubernetes_request, count=observed.told
+    )
     decisions = Decisions(on_decision=refusals.heard)
-    handle = handler(cluster, connections, catalog, books, sizing, view, cluster_kinds, key, decisions, record.stale)
+    handle = handler(cluster, connections, catalog, registry, sizing, view, cluster_kinds, key, decisions, record.stale)
     server = HttpServer(handle, max_body=MAX_BODY, stopping=lambda: running.health.stopping)
-    measure(catalog, books, cache, refusals)
+    measure(catalog, registry, cache, refusals)
     running.health.pages[PATH] = decisions.page
     add_checks(running, certificates, key, catalog, record, chosen, lease)
 
@@ -280,7 +282,7 @@ async def serve(running: Program, options: SeedOptions) -> None:
             task.cancel()
         await asyncio.gather(*followers, return_exceptions=True)
         await record.remove()  # not before: a replica without a record must not admit
-        await books.close()
+        await registry.close()
         await chosen.close()
         await sizing.close()
         await cluster.close()

@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 
 from common.quota import account as accounts
 from common.quota.quantity import UNIT
-from seed.accounts.registry import Books
+from seed.accounts.registry import AccountRegistry
 from seed.cache.quotas import Catalog
 from seed.instance_types.cache import FlavourCache
 
@@ -32,9 +32,9 @@ class FlavoursCollector(Collector):
 class AccountsCollector(Collector):
     """Reads the accounts when Prometheus asks, so that the hot path does not pay for it."""
 
-    def __init__(self, catalog: Catalog, books: Books) -> None:
+    def __init__(self, catalog: Catalog, registry: AccountRegistry) -> None:
         self._catalog = catalog
-        self._books = books
+        self._registry = registry
 
     def collect(self) -> Iterator[Metric]:
         labels = ["quota", "resource"]
@@ -45,8 +45,8 @@ class AccountsCollector(Collector):
         idle = GaugeMetricFamily("seedquota_seed_idle", "Held here and neither used nor reserved.", labels=labels)
         fenced = 0
         for quota in self._catalog.all_quotas():
-            book = self._books.get(quota)
-            account = book.writer.account if book is not None else None
+            handle = self._registry.get(quota)
+            account = handle.writer.account if handle is not None else None
             if account is None:
                 continue
             fenced += account.fenced

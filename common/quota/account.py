@@ -139,7 +139,7 @@ class HeldBack(msgspec.Struct, frozen=True):
     """Too much was admitted from this source that did not appear: wait until the leader has released some."""
 
 
-class Taken(msgspec.Struct, frozen=True):
+class ReplacementConflict(msgspec.Struct, frozen=True):
     """What it would replace is not counted yet, or is being replaced already; or what it would change is on loan."""
 
 
@@ -149,7 +149,7 @@ class Occupied(msgspec.Struct, frozen=True):
     amounts: ResourceList
 
 
-Denied = Short | Fenced | Full | HeldBack | Taken | Occupied
+Denied = Short | Fenced | Full | HeldBack | ReplacementConflict | Occupied
 Outcome = Admitted | Denied
 
 
@@ -200,12 +200,12 @@ def ever_limited(account: Account, limits: ResourceList) -> Collection[str]:
 
 def length(account: Account) -> int:
     """Characters of what is reserved and used, as a ledger has it."""
-    return sum([_line(uid, kept) for (_, uid), kept in account.reservations.items()]) + sum(
+    return sum([line_length(uid, kept) for (_, uid), kept in account.reservations.items()]) + sum(
         [_MARKS + len(source) + _written(used) for source, used in account.used.items()]
     )
 
 
-def _line(uid: str, kept: Reservation) -> int:
+def line_length(uid: str, kept: Reservation) -> int:
     parts = len(uid) + len(kept.source) + len(kept.object) + len(kept.replaces) + len(kept.request)
     return _MARKS + parts + _written(kept.amount) + (_written(kept.earlier) if kept.earlier else 0)
 
@@ -223,16 +223,16 @@ def _written_once(amounts: tuple[tuple[str, int], ...]) -> int:
 _MARKS = 16  # what stands between the parts of a line, a generation, and how many claims there were
 
 
-def _drop(account: Account, keys: Iterable[ReservationKey]) -> Account:
+def without(account: Account, keys: Iterable[ReservationKey]) -> Account:
     dropped = [key for key in keys if key in account.reservations]
     if not dropped:
         return account
     kept = dict(account.reservations)
     released = resources.total(kept.pop(key).amount for key in dropped)
-    return msgspec.structs.replace(account, reservations=kept, reserved=_less(account.reserved, released))
+    return msgspec.structs.replace(account, reservations=kept, reserved=less(account.reserved, released))
 
 
-def _less(reserved: ResourceList, released: ResourceList) -> dict[str, int]:
+def less(reserved: ResourceList, released: ResourceList) -> dict[str, int]:
     return {name: amount for name, amount in resources.subtract(reserved, released).items() if amount}
 
 
@@ -243,7 +243,7 @@ def claim_epoch(account: Account, epoch: int) -> Account:
     return account if epoch == account.epoch else msgspec.structs.replace(account, epoch=epoch)
 
 
-def _check_epoch(account: Account, epoch: int) -> None:
+def check_epoch(account: Account, epoch: int) -> None:
     if epoch != account.epoch:
         raise StaleEpochError(f"lease term {epoch} does not own this account; {account.epoch} does")
 
@@ -261,13 +261,13 @@ def count(
     `seen` maps the uids of objects in the counted state to their generation; `gone` are uids that were seen and have
     been deleted since. Both must come from the very state that `used` was summed from.
     """
-    _check_epoch(account, epoch)
+    check_epoch(account, epoch)
     covered = [
         (source, uid)
         for uid, reservation in of_source(account, source).items()
         if uid in gone or seen.get(uid, -1) >= reservation.generation
     ]
-    after = _without_earlier(_drop(account, covered), source, seen)
+    after = _without_earlier(without(account, covered), source, seen)
     present = {name: amount for name, amount in used.items() if amount}
     if present == account.used.get(source, {}) and source in account.used:
         return after
@@ -277,7 +277,7 @@ def count(
 def _without_earlier(account: Account, source: str, seen: Mapping[str, int]) -> Account:
     """What an update came on top of is counted now: its reservation keeps what the update itself needs."""
     counted = {
-        (source, uid): msgspec.structs.replace(kept, amount=_less(kept.amount, kept.earlier), earlier={})
+        (source, uid): msgspec.structs.replace(kept, amount=less(kept.amount, kept.earlier), earlier={})
         for uid, kept in of_source(account, source).items()
         if kept.earlier and seen.get(uid, -1) >= kept.generation - 1
     }
@@ -285,14 +285,14 @@ def _without_earlier(account: Account, source: str, seen: Mapping[str, int]) -> 
         return account
     earlier = resources.total(account.reservations[key].earlier for key in counted)
     return msgspec.structs.replace(
-        account, reservations={**account.reservations, **counted}, reserved=_less(account.reserved, earlier)
+        account, reservations={**account.reservations, **counted}, reserved=less(account.reserved, earlier)
     )
 
 
 def forget_source(account: Account, epoch: int, source: str) -> Account:
     """The source does not exist any more: neither do its objects."""
-    _check_epoch(account, epoch)
-    after = _drop(account, [key for key in account.reservations if key[0] == source])
+    check_epoch(account, epoch)
+    after = without(account, [key for key in account.reservations if key[0] == source])
     if source not in after.used:
         return after
     return msgspec.structs.replace(after, used={name: used for name, used in after.used.items() if name != source})
@@ -303,13 +303,13 @@ def release(account: Account, epoch: int, absent: Mapping[ReservationKey, Reserv
 
     The evidence is about the reservations as they were: one that another request has claimed since stays.
     """
-    _check_epoch(account, epoch)
-    return _drop(account, [key for key, known in absent.items() if account.reservations.get(key) == known])
+    check_epoch(account, epoch)
+    return without(account, [key for key, known in absent.items() if account.reservations.get(key) == known])
 
 
 def hold_back(account: Account, epoch: int, sources: Collection[str]) -> Account:
     """From these nothing more is created, and from no others."""
-    _check_epoch(account, epoch)
+    check_epoch(account, epoch)
     held_back = tuple(sorted(sources))
     return account if held_back == account.held_back else msgspec.structs.replace(account, held_back=held_back)
 
@@ -354,7 +354,7 @@ def give_back(account: Account, recall: ResourceList) -> Account:
     return msgspec.structs.replace(account, returned=returned)
 
 
-def obey(account: Account, grant: Grant) -> Account:
+def apply_grant(account: Account, grant: Grant) -> Account:
     """Take up a message: what it grants, and then give back what it recalls, as far as that is free by now.
 
     Before every admission too: what is recalled is no longer the seed's to use, also where it becomes free only now.
@@ -368,6 +368,6 @@ def check(account: Account) -> None:
     """The invariants that hold in every state; called by tests and the simulator, and once per load of a ledger."""
     assert all(source == kept.source for (source, _), kept in account.reservations.items()), "keyed by their sources"
     reserved = resources.total(reservation.amount for reservation in account.reservations.values())
-    assert _less(reserved, {}) == _less(account.reserved, {}), "reserved is the sum of the reservations"
+    assert less(reserved, {}) == less(account.reserved, {}), "reserved is the sum of the reservations"
     for name, amount in account.returned.items():
         assert 0 <= amount <= account.granted.get(name, 0), f"returned more {name} than was granted"

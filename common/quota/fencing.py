@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from common.quota import account as accounts
 from common.quota import resources
-from common.quota.account import Account, Ask, Grant, _check_epoch
+from common.quota.account import Account, Ask, Grant
 
 
 def needs_fence(account: Account, grant: Grant) -> bool:
@@ -54,7 +55,7 @@ def answers(account: Account, grant: Grant) -> bool:
 
 def reopen(account: Account, epoch: int, grant: Grant) -> Account:
     """Lift the fence with the master's counters. The caller has recounted every source since the fence went up."""
-    _check_epoch(account, epoch)
+    accounts.check_epoch(account, epoch)
     assert answers(account, grant), "only the answer to its own nonce opens an account"
     return msgspec.structs.replace(
         account,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from common.quota import account as accounts
 from common.quota import names, resources, surge
 from common.quota.account import (
     MAX_RESERVATIONS,
@@ -17,17 +18,10 @@ from common.quota.account import (
     HeldBack,
     Occupied,
     Outcome,
+    ReplacementConflict,
     Reservation,
     ReservationKey,
     Short,
-    Taken,
-    _drop,
-    _less,
-    _line,
-    ever_limited,
-    free,
-    length,
-    occupied,
 )
 from common.quota.resources import ResourceList
 
@@ -38,8 +32,8 @@ class Reserving:
     def __init__(self, account: Account, limits: ResourceList, text: int | None = None) -> None:
         """`text`: the account's `length`, where it is known."""
         self._before = account
-        self._limited = ever_limited(account, limits)
-        self._free = free(account, limits)
+        self._limited = accounts.ever_limited(account, limits)
+        self._free = accounts.free(account, limits)
         self._reservations: dict[ReservationKey, Reservation] | None = None
         self._reserved = dict(account.reserved)
         self._text = text
@@ -49,7 +43,7 @@ class Reserving:
     def text(self) -> int:
         """The account's `length` after all claims."""
         if self._text is None:
-            self._text = length(self._before)
+            self._text = accounts.length(self._before)
         return self._text
 
     def claim(self, uid: str, reservation: Reservation) -> Outcome:
@@ -65,18 +59,22 @@ class Reserving:
         after, extra = reservation, amount
         if known is not None:
             if known.replaces and reservation.generation:
-                return Taken()
+                return ReplacementConflict()
             after, extra = _on_top(known, reservation)
         elif len(current) >= MAX_RESERVATIONS:
             return Full()
         elif reservation.source in self._before.held_back and not reservation.generation:
             return HeldBack()
         elif reservation.replaces and _is_taken(reservation, current):
-            return Taken()
+            return ReplacementConflict()
         lacking = self._lacking(reservation, extra)
         if lacking is not None:
             return lacking
-        text = self.text + _line(uid, after) - (_line(uid, known) if known is not None else 0)
+        text = (
+            self.text
+            + accounts.line_length(uid, after)
+            - (accounts.line_length(uid, known) if known is not None else 0)
+        )
         if (text > MAX_TEXT and text > self.text) or not self._has_names_for(extra):
             return Full()
         self._text = text
@@ -90,7 +88,9 @@ class Reserving:
         return Admitted(known, after)
 
     def _lacking(self, reservation: Reservation, extra: ResourceList) -> Occupied | Short | None:
-        under = occupied(self._before) if reservation.replaces else {}  # while there is any, no claim changes that
+        under = (
+            accounts.occupied(self._before) if reservation.replaces else {}
+        )  # while there is any, no claim changes that
         if under := {name: under[name] for name, amount in extra.items() if amount > 0 and name in under}:
             return Occupied(under)
         missing = resources.short(extra, self._free) | surge.withdrawn(extra, self._free)
@@ -158,7 +158,7 @@ def cancel(account: Account, uid: str, admitted: Admitted) -> Account:
     return msgspec.structs.replace(
         account,
         reservations={**account.reservations, key: before},
-        reserved=_less(account.reserved, resources.subtract(after.amount, before.amount)),
+        reserved=accounts.less(account.reserved, resources.subtract(after.amount, before.amount)),
     )
 
 
@@ -169,4 +169,4 @@ def withdraw(account: Account, uid: str, reservation: Reservation) -> Account:
     kept = account.reservations.get(key)
     if kept is None or kept.request != reservation.request or kept.claims > 1:
         return account
-    return _drop(account, [key])
+    return accounts.without(account, [key])

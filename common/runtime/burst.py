@@ -13,7 +13,7 @@ PATIENCE = 30.0  # seconds for which the same thing waits, however long the rush
 PAUSE = 1.0  # seconds after which what waits looks again
 
 
-class Rush:
+class BurstDetector:
     """`note()` each thing that comes. `busy` tells of work that came before and is not done yet."""
 
     def __init__(

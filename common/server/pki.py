@@ -141,7 +141,7 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
     )
 
 
-class _Unusable(ValueError):
+class Unusable(ValueError):
     pass
 
 
@@ -150,17 +150,17 @@ def _read_pair(data: Mapping[str, bytes], certificate_key: str, key_key: str, *,
     try:
         key = serialization.load_pem_private_key(data.get(key_key, b""), password=None)
     except (ValueError, TypeError) as error:
-        raise _Unusable(f"{key_key} is not a private key in PEM") from error
+        raise Unusable(f"{key_key} is not a private key in PEM") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise _Unusable(f"{key_key} is not an elliptic curve key")
+        raise Unusable(f"{key_key} is not an elliptic curve key")
     if key.public_key() != certificate.public_key():
-        raise _Unusable(f"{key_key} does not belong to {certificate_key}")
+        raise Unusable(f"{key_key} does not belong to {certificate_key}")
     try:
         constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
     except (x509.ExtensionNotFound, ValueError) as error:
-        raise _Unusable(f"{certificate_key} does not say whether it is a CA") from error
+        raise Unusable(f"{certificate_key} does not say whether it is a CA") from error
     if constraints.ca != is_ca:
-        raise _Unusable(f"{certificate_key} is {'not ' if is_ca else ''}a CA")
+        raise Unusable(f"{certificate_key} is {'not ' if is_ca else ''}a CA")
     return Pair(certificate, key)
 
 
@@ -168,7 +168,7 @@ def _read_certificate(data: Mapping[str, bytes], key: str) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(data.get(key, b""))
     except ValueError as error:
-        raise _Unusable(f"{key} is not a certificate in PEM") from error
+        raise Unusable(f"{key} is not a certificate in PEM") from error
 
 
 def load(context: ssl.SSLContext, pair: Pair) -> None:

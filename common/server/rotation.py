@@ -14,9 +14,9 @@ from cryptography.hazmat.primitives import serialization
 from common.server.pki import (
     Pair,
     Policy,
+    Unusable,
     _read_certificate,
     _read_pair,
-    _Unusable,
     alternative_names,
     make_ca,
     make_serving,
@@ -129,7 +129,7 @@ def read(data: Mapping[str, bytes]) -> Contents:
             continue
         try:
             pairs[what] = _read_pair(data, certificate_key, key_key, is_ca=what != "serving")
-        except _Unusable as unusable:
+        except Unusable as unusable:
             problems.append(str(unusable))
     ca, serving = pairs["ca"], pairs["serving"]
     if ca is not None and serving is not None:
@@ -142,7 +142,7 @@ def read(data: Mapping[str, bytes]) -> Contents:
     if _PREVIOUS in data:
         try:
             previous = _read_certificate(data, _PREVIOUS)
-        except _Unusable as unusable:
+        except Unusable as unusable:
             problems.append(str(unusable))
     return Contents(ca, serving, pairs["next_ca"], previous, tuple(problems))
 

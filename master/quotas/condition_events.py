@@ -9,7 +9,7 @@ from common.api.types import Condition
 UNREACHABLE = "SeedUnreachable"
 
 
-def turns(before: Iterable[Condition], after: Iterable[Condition]) -> list[tuple[str, str]]:
+def new_warnings(before: Iterable[Condition], after: Iterable[Condition]) -> list[tuple[str, str]]:
     """Reason and note of each. What has lasted says nothing again, nor what it changes to while it lasts."""
     was, now = _troubles(before), _troubles(after)
     return [(reason, note) for reason, note in now.items() if reason not in was]

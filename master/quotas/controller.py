@@ -34,10 +34,10 @@ from master.cache.informers import BY_SUBJECT, Caches, changed_name, subject_of
 from master.cache.objects import MASTER_QUOTAS, MasterQuota, QuotaCopy
 from master.grants.fair_share import Allotment, Seat
 from master.grants.planner import Decision, SeedFacts, decide, forgotten
-from master.quotas.condition_events import turns
+from master.quotas.condition_events import new_warnings
 from master.quotas.events import QuotaEvents
 from master.quotas.ledger_store import Ledgers, incarnation
-from master.quotas.publish_delay import WAITING, hear_within
+from master.quotas.publish_delay import WAITING, publish_delay
 from master.quotas.state import JUST_GRANTED, QuotaState, SeedAccount
 from master.quotas.status import STALE_AFTER, QuotaView, SeedView, quota_status, same, summary
 from master.seeds.link import Run, SeedLink
@@ -505,7 +505,7 @@ class Quotas:
             for name, known in resources.parse(before.global_usage).items()
             if (amount := use.get(name)) is not None
         )
-        return hear_within(since if fell else None, now - written_at, len(self._seeds.links))
+        return publish_delay(since if fell else None, now - written_at, len(self._seeds.links))
 
     async def _show(self, name: str) -> float | None:
         """Write the quota's own status, if it says something new."""
@@ -533,7 +533,7 @@ class Quotas:
             await self._cluster.apply(MASTER_QUOTAS, body, MASTER_MANAGER, "status")
         except NotFound:
             return None
-        for reason, note in turns(state.shown.conditions, status.conditions):
+        for reason, note in new_warnings(state.shown.conditions, status.conditions):
             self._events.warn(name, state.uid, reason, note)
         state.shown, state.shown_at = status, now
         return None

@@ -11,7 +11,7 @@ WAITING = 1200.0
 wakes it within two seconds after there is room."""
 
 
-def hear_within(fell_since_refusal: float | None, since_written: float, seeds: int) -> float:
+def publish_delay(fell_since_refusal: float | None, since_written: float, seeds: int) -> float:
     """`fell_since_refusal`: use has fallen, and somebody was refused there so long ago; None: nobody waits for this."""
     if fell_since_refusal is not None and fell_since_refusal < LATELY:
         return PROMPT

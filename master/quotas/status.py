@@ -193,7 +193,7 @@ def _ready(view: QuotaView) -> Condition:
             "Ready",
             None,
             "Learning",
-            f"what was handed out is being learned again from the seeds; waiting for {_some(missing)}; "
+            f"what was handed out is being learned again from the seeds; waiting for {listed(missing)}; "
             "nothing is granted meanwhile",
         )
     if view.beyond_counters:
@@ -201,8 +201,8 @@ def _ready(view: QuotaView) -> Condition:
             "Ready",
             False,
             "TooManyResources",
-            f"{_some(view.beyond_counters)}: nothing can be granted, since this quota has limited {MAX_COUNTERS} other "
-            "resources before and must keep count of them; limit these in a new quota of the same subject",
+            f"{listed(view.beyond_counters)}: nothing can be granted, since this quota has limited {MAX_COUNTERS} "
+            "other resources before and must keep count of them; limit these in a new quota of the same subject",
         )
     if view.spec.enforcement == "warn":
         return condition("Ready", True, "WarnOnly", "what exceeds the limit is admitted with a warning")
@@ -212,14 +212,17 @@ def _ready(view: QuotaView) -> Condition:
 def _enforced(seeds: Sequence[SeedView]) -> Condition:
     without = [seed.name for seed in seeds if seed.synced is False and not seed.gone]
     if without:
-        return condition("Enforced", False, "SeedNotSynced", f"{_some(without)} do not have the present quota yet")
+        return condition("Enforced", False, "SeedNotSynced", f"{listed(without)} do not have the present quota yet")
     unknown = [seed.name for seed in seeds if seed.synced is None and not seed.gone]
     if unknown:
-        return condition("Enforced", None, "SeedNotSynced", f"{_some(unknown)} cannot be asked what they have")
+        return condition("Enforced", None, "SeedNotSynced", f"{listed(unknown)} cannot be asked what they have")
     fenced = [seed.name for seed in seeds if seed.connected and (seed.fenced or not seed.reported)]
     if fenced:
         return condition(
-            "Enforced", False, "AccountFenced", f"{_some(fenced)} admit nothing until everything there is recounted"
+            "Enforced",
+            False,
+            "AccountFenced",
+            f"{listed(fenced)} admit nothing until everything there is recounted",
         )
     behind = [seed.name for seed in seeds if seed.behind and not seed.gone]
     if behind:
@@ -227,7 +230,7 @@ def _enforced(seeds: Sequence[SeedView]) -> Condition:
             "Enforced",
             False,
             "ReplicasBehind",
-            f"{_some(behind)}: not every replica of the agent has the present quota yet; one that does not hear of it "
+            f"{listed(behind)}: not every replica of the agent has the present quota yet; one that does not hear of it "
             "soon admits nothing more",
         )
     unchecked = [f"{source} on {seed.name}" for seed in seeds for source in seed.unenforced]
@@ -236,7 +239,7 @@ def _enforced(seeds: Sequence[SeedView]) -> Condition:
             "Enforced",
             False,
             "WebhookNotServing",
-            f"{_some(unchecked)}: Machines are not checked there, or cannot be created; see the condition Enforced of "
+            f"{listed(unchecked)}: Machines are not checked there, or cannot be created; see the condition Enforced of "
             "the UserCluster, or for other clusters what seedquota-seed logs of its canary",
         )
     return condition("Enforced", True, "AllSeeds", "")
@@ -249,7 +252,7 @@ def _usage_current(seeds: Sequence[SeedView]) -> Condition:
             "UsageCurrent",
             False,
             "SeedUnreachable",
-            f"{_some([seed.name for seed in gone])}: the Seed was deleted, its last count and what it holds are kept; "
+            f"{listed([seed.name for seed in gone])}: the Seed was deleted, its last count and what it holds are kept; "
             "make it again with state Lost to free them",
         )
     stale = [seed for seed in seeds if seed.stale]
@@ -302,7 +305,7 @@ def _texts(names: Sequence[str], use: ResourceList, limits: ResourceList) -> str
     return usage_text(use, resources.only(limits, names))
 
 
-def _some(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
     return some(sorted(names))
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from common.api.conditions import condition, transition
 from common.api.types import Condition
-from master.quotas.status import SILENT_AFTER, _some, age
+from master.quotas.status import SILENT_AFTER, age, listed
 
 
 class SeedHealth(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,9 +54,9 @@ def seed_conditions(view: SeedHealth, before: list[Condition], now: str) -> list
     if not view.connected:
         accounts = condition("AccountsOpen", None, "NotConnected", "the seed cannot be asked")
     elif view.learning:
-        accounts = condition("AccountsOpen", False, "Learning", f"waiting for its answer about {_some(view.learning)}")
+        accounts = condition("AccountsOpen", False, "Learning", f"waiting for its answer about {listed(view.learning)}")
     elif view.fenced:
-        accounts = condition("AccountsOpen", False, "Fenced", f"{_some(view.fenced)} admit nothing until recounted")
+        accounts = condition("AccountsOpen", False, "Fenced", f"{listed(view.fenced)} admit nothing until recounted")
     else:
         accounts = condition("AccountsOpen", True, "AllOpen", "every account admits")
     serving = _webhook_serving(view)

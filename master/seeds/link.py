@@ -32,7 +32,7 @@ from common.kube.client.kubeconfig import InvalidKubeconfig
 from common.kube.client.meta import Object
 from common.kube.controller.controller import ReconcileHook
 from common.kube.controller.store import Change, Store
-from common.runtime.burst import Rush
+from common.runtime.burst import BurstDetector
 from master.cache.informers import Caches, changed_name
 from master.cache.objects import Named, QuotaCopy
 from master.seeds import identity
@@ -88,7 +88,7 @@ class SeedLink:
         on_phase: Callable[[str], None],
         on_settled: Callable[[str, str, str], None],
         others: Callable[[], Iterable[SeedLink]],
-        rush: Rush,
+        rush: BurstDetector,
         on_request: RequestHook | None,
         on_reconcile: ReconcileHook | None,
     ) -> None:

@@ -14,7 +14,7 @@ from common.kube.client.api_client import RequestHook
 from common.kube.client.meta import Object
 from common.kube.controller.controller import ReconcileHook
 from common.kube.controller.store import Change
-from common.runtime.burst import Rush
+from common.runtime.burst import BurstDetector
 from master.cache.informers import Caches, changed_name
 from master.seeds.link import OnCopy, SeedLink, log
 
@@ -39,7 +39,7 @@ class Seeds:
         self.on_copy: OnCopy = lambda _seed, _change, _run: None
         self.on_seed: Callable[[str], None] = lambda _seed: None
         self.on_settled: Callable[[str, str, str], None] = lambda _seed, _plural, _name: None
-        self.rush = Rush(lambda: any(link.crowded for link in self.links.values()))
+        self.rush = BurstDetector(lambda: any(link.crowded for link in self.links.values()))
         self._caches = caches
         self._namespace = namespace
         self._on_request = on_request

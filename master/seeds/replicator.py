@@ -20,7 +20,7 @@ from common.kube.controller.controller import Controller, ReconcileHook
 from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Store
 from common.kube.controller.workqueue import WorkQueue
-from common.runtime.burst import PAUSE, Rush
+from common.runtime.burst import PAUSE, BurstDetector
 from master.cache.informers import BY_SUBJECT, Caches, subject_of
 from master.cache.objects import (
     ORGANIZATIONS,
@@ -56,7 +56,7 @@ class CopySync:
         caches: Caches,
         cluster: Cluster,
         there: SeedCaches,
-        rush: Rush,
+        rush: BurstDetector,
         *,
         on_settled: Callable[[str, str], None],
         on_reconcile: ReconcileHook | None = None,

@@ -20,7 +20,7 @@ from common.kube.client.errors import Conflict, NotFound
 from common.kube.controller.controller import Controller, ReconcileHook
 from common.kube.controller.store import Store
 from common.kube.controller.workqueue import WorkQueue
-from common.runtime.burst import PAUSE, Rush
+from common.runtime.burst import PAUSE, BurstDetector
 from master.cache.objects import QUOTA_COPIES, QuotaCopy, Summary
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class Publisher:
         seed: str,
         copies: Callable[[], Store[QuotaCopy] | None],
         cluster: Callable[[], Cluster | None],
-        rush: Rush,
+        rush: BurstDetector,
         *,
         on_reconcile: ReconcileHook | None = None,
     ) -> None:

@@ -41,7 +41,7 @@ class Answer(msgspec.Struct, frozen=True):
     at: float
 
 
-class Shortage:
+class CapacityRequester:
     """One quota in one replica."""
 
     def __init__(

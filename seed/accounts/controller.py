@@ -31,17 +31,17 @@ from common.quota.account import Account
 from common.quota.escrow import report
 from common.quota.resources import ResourceList
 from seed.accounts import plan
-from seed.accounts.open_limiter import Opening
+from seed.accounts.open_limiter import OpenLimiter
 from seed.accounts.plan import Progress, SourceFacts
 from seed.accounts.publish import MAX_NAMED, STALE_STEP, Published, Sources, publish_in
-from seed.accounts.registry import Book, Books
+from seed.accounts.registry import AccountHandle, AccountRegistry
 from seed.cache.quota import Quota
 from seed.cache.quotas import Catalog
 from seed.cache.source_keys import project_of_key
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.store import Key, NoAccountError, Store, StoreUnavailableError
 from seed.usage import unsized
-from seed.usage.source import Followed
+from seed.usage.source import UsageSource
 from seed.usage.unsized import Rest
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ LEDGER_KEPT = 10.0  # ... for which a ledger that is found without a copy waits 
 class Demand(NamedTuple):
     """For a list of a source that begins after the moment `since`. The task ends with that list."""
 
-    source: Followed
+    source: UsageSource
     since: int
     task: asyncio.Task[None]
 
@@ -68,9 +68,9 @@ class Accounts:
         self,
         cluster: Cluster,
         catalog: Catalog,
-        books: Books,
+        registry: AccountRegistry,
         store: Store,
-        sources: Mapping[str, Followed],
+        sources: Mapping[str, UsageSource],
         *,
         term: int,
         since: int,
@@ -88,14 +88,14 @@ class Accounts:
         self._raise_term = raise_term
         self._cluster = cluster
         self._catalog = catalog
-        self._books = books
+        self._registry = registry
         self._store = store
         self._sources = sources
         self._window = in_flight_window
         self._controller: Controller[str] = Controller(
             "accounts", self._reconcile, workers=8, timeout=30, on_reconcile=on_reconcile
         )
-        self._opening = Opening(self.look_at)
+        self._opening = OpenLimiter(self.look_at)
         self._keys: dict[str, Key] = {}
         self._without_copy: dict[str, float] = {}  # quota name -> since when (monotonic) its copy is missed
         self._lists_from: dict[str, int] = {}  # by quota uid: the moment after which a list must begin to be counted
@@ -106,7 +106,7 @@ class Accounts:
 
     async def run(self) -> None:
         stop_quota = self._catalog.on_quota(self._quota_changed)
-        stop_account = self._books.on_account(lambda name, _account: self._controller.queue.add(name))
+        stop_account = self._registry.on_account(lambda name, _account: self._controller.queue.add(name))
         try:
             for key in await self._store.keys():
                 self._keys[key.name] = key  # also of quotas that went while nobody led
@@ -126,10 +126,10 @@ class Accounts:
 
     def look_again(self, project: str) -> None:
         """Something about the project's sources changed."""
-        for quota in self._books.quotas_of(project):
+        for quota in self._registry.quotas_of(project):
             self._controller.queue.add(quota.name)
 
-    def may_count(self, quota: Quota, source: Followed) -> bool:
+    def may_count(self, quota: Quota, source: UsageSource) -> bool:
         """Rule 4.4: only a list that began after our epoch was written may be counted.
 
         Of a source that has none, one is demanded: it was not there when that was written, or not this quota's.
@@ -142,33 +142,33 @@ class Accounts:
         self._demand(quota, source)
         return False
 
-    def counted(self, account: Account, source: Followed, quota: Quota) -> Account:
+    def counted(self, account: Account, source: UsageSource, quota: Quota) -> Account:
         """The account with what the source's watch cache holds at this very moment, as far as it matters there."""
-        tally = source.tally
+        totals = source.totals
         reservations = accounts.of_source(account, source.key)
         known = self._unsized.get((quota.key.uid, source.key))
-        if known is None or known.line is not tally.line:
-            rest = unsized.first(account.used.get(source.key, {}), reservations, tally)
+        if known is None or known.line is not totals.line:
+            rest = unsized.first(account.used.get(source.key, {}), reservations, totals)
         else:
-            rest = unsized.then(known, reservations, tally)
+            rest = unsized.then(known, reservations, totals)
         # A backup that is restored there brings back what was deleted, with the generations that it had: what was known
         # before says nothing of an update since. That an object was created stays true.
         sure = reservations if source.live else {uid: kept for uid, kept in reservations.items() if not kept.generation}
-        seen = tally.seen(sure)
+        seen = totals.seen(sure)
         lent = {uid: kept for uid, kept in reservations.items() if kept.replaces}
-        used = _kept(unsized.used(rest, reservations, tally), account, quota)
-        sizes = tally.sizes(uid for uid in lent if uid in seen)
+        used = _kept(unsized.used(rest, reservations, totals), account, quota)
+        sizes = totals.sizes(uid for uid in lent if uid in seen)
         after = surge_loans.count(
             account,
             self.term,
             source.key,
             used,
             seen=seen,
-            gone=tally.gone(sure),
+            gone=totals.gone(sure),
             sizes={uid: resources.only(size, used) for uid, size in sizes.items()},
-            present=tally.sizes(loan.replaces for loan in lent.values()),
+            present=totals.sizes(loan.replaces for loan in lent.values()),
         )
-        self._unsized[quota.key.uid, source.key] = rest  # also if this is never written: it says what the tally lacks
+        self._unsized[quota.key.uid, source.key] = rest  # also if this is never written: it says what the totals lack
         return after
 
     def _quota_changed(self, name: str) -> None:
@@ -183,15 +183,15 @@ class Accounts:
         quota = self._catalog.quota(name)
         try:
             wait = await self._forget(name, quota)
-            book = self._books.get(quota) if quota is not None else None
-            if quota is None or book is None:
+            handle = self._registry.get(quota) if quota is not None else None
+            if quota is None or handle is None:
                 return wait
-            if self._can_wait(quota, book) and (later := self._opening.wait(name)) is not None:
+            if self._can_wait(quota, handle) and (later := self._opening.wait(name)) is not None:
                 return later
-            again = await self._tend(quota, book)
-            if (account := book.writer.account) is not None and account.epoch == self.term and not account.fenced:
+            again = await self._tend(quota, handle)
+            if (account := handle.writer.account) is not None and account.epoch == self.term and not account.fenced:
                 self._opening.ended(name)
-            publish_again = await self._publish(quota, book)
+            publish_again = await self._publish(quota, handle)
         except (StoreUnavailableError, MalformedLedgerError, NoAccountError) as error:
             log.info("account not reconciled", extra={"quota": name, "error": str(error)})
             return 1.0
@@ -227,12 +227,12 @@ class Accounts:
             self._keys[name] = quota.key
         return None
 
-    def _can_wait(self, quota: Quota, book: Book) -> bool:
+    def _can_wait(self, quota: Quota, handle: AccountHandle) -> bool:
         """To be made or taken over, while others need theirs sooner: nothing can be created that this quota limits."""
-        account = book.writer.account
+        account = handle.writer.account
         if (account is not None and account.epoch == self.term) or "clusters" in quota.limits:
             return False
-        return all(project_of_key(key) is not None for key in self._books.source_keys(quota))
+        return all(project_of_key(key) is not None for key in self._registry.source_keys(quota))
 
     async def _exists(self, key: Key) -> bool:
         try:
@@ -241,8 +241,8 @@ class Accounts:
             return False
         return copy.metadata.labels.get(UID_LABEL) == key.uid
 
-    async def _tend(self, quota: Quota, book: Book) -> float | None:
-        writer, uid = book.writer, quota.key.uid
+    async def _tend(self, quota: Quota, handle: AccountHandle) -> float | None:
+        writer, uid = handle.writer, quota.key.uid
         account = writer.account
         if account is None:
             made = Account(incarnation=secrets.token_hex(8), nonce=secrets.token_hex(8), epoch=self.term)
@@ -267,17 +267,17 @@ class Accounts:
         )
         if progress.lost_since is not None and before.lost_since is None:
             log.warning("ledger was lost: recounting", extra={"quota": quota.name, "seconds": self._window})
-        wait = await self._do(step, quota, book)
+        wait = await self._do(step, quota, handle)
         self._progress[uid] = progress
         return wait
 
-    async def _do(self, step: plan.Step, quota: Quota, book: Book) -> float | None:
+    async def _do(self, step: plan.Step, quota: Quota, handle: AccountHandle) -> float | None:
         """Each write decides again on the account that it finds."""
-        change, grant = book.writer.change, quota.grant
+        change, grant = handle.writer.change, quota.grant
         nonce = secrets.token_hex(8)
         match step:
             case plan.Claim():
-                await self._claim(quota, book, nonce)
+                await self._claim(quota, handle, nonce)
                 return 0.0
             case plan.Fence():
                 await change(lambda present: (plan.fenced(present, grant, nonce), None))
@@ -294,21 +294,21 @@ class Accounts:
                 self._demand_all(quota)
                 return 0.0
             case plan.Open(sources=sources):
-                await self._open(quota, book, sources)
+                await self._open(quota, handle, sources)
             case plan.Obey():
-                await change(lambda present: (accounts.obey(present, grant), None))
+                await change(lambda present: (accounts.apply_grant(present, grant), None))
             case plan.Rest():
                 pass
         return None
 
-    async def _claim(self, quota: Quota, book: Book, nonce: str) -> None:
+    async def _claim(self, quota: Quota, handle: AccountHandle, nonce: str) -> None:
         term, since, cold = self.term, self._since, self._cold
 
         def claimed(present: Account) -> tuple[Account, Account | None]:
             after = plan.claimed(present, term, since=since, cold=cold, nonce=nonce)
             return after, after if after != present else None
 
-        news = await book.writer.change(claimed)
+        news = await handle.writer.change(claimed)
         self._demand_all(quota)
         if news is not None:
             fenced = news.nonce == nonce
@@ -317,7 +317,7 @@ class Accounts:
     def _source_facts(self, quota: Quota, account: Account) -> list[SourceFacts]:
         """Of every source that there is, also of those that nobody follows yet."""
         facts = []
-        for key in self._books.source_keys(quota):
+        for key in self._registry.source_keys(quota):
             source = self._sources.get(key)
             countable = source is not None and self.may_count(quota, source)
             unreachable = source is not None and source.problem is not None
@@ -331,7 +331,7 @@ class Accounts:
     def _may_use(self, quota: Quota, key: str) -> bool:
         """False where it is known that there is nothing in the source that the quota limits."""
         source = self._sources.get(key)
-        return source is None or not source.counted or bool(resources.only(source.tally.used, quota.ceilings))
+        return source is None or not source.counted or bool(resources.only(source.totals.used, quota.ceilings))
 
     def _demand_all(self, quota: Quota) -> None:
         """Whatever is counted from now on must come from a list that begins after this moment."""
@@ -339,14 +339,14 @@ class Accounts:
         for source in self._sources_of(quota):
             self._demand(quota, source)
 
-    def _demand(self, quota: Quota, source: Followed) -> None:
+    def _demand(self, quota: Quota, source: UsageSource) -> None:
         demanded, since = (quota.key.uid, source.key), self._lists_from.get(quota.key.uid, 0)
         before = self._demands.get(demanded)
         if before is not None:
             if before.source is source and before.since == since:
                 return
             before.task.cancel()
-        token = source.demand_list()
+        token = source.request_relist()
 
         async def wait() -> None:
             await source.listed(token)
@@ -355,7 +355,7 @@ class Accounts:
         task = asyncio.create_task(wait(), name=f"list of {source.key} for {quota.name}")
         self._demands[demanded] = Demand(source, since, task)
 
-    async def _open(self, quota: Quota, book: Book, keys: tuple[str, ...]) -> None:
+    async def _open(self, quota: Quota, handle: AccountHandle, keys: tuple[str, ...]) -> None:
         grant = quota.grant
         sources = [self._sources[key] for key in keys]
 
@@ -366,15 +366,15 @@ class Accounts:
                 present = self.counted(present, source, quota)
             return fencing.reopen(present, self.term, grant), True
 
-        if await book.writer.change(opened):
+        if await handle.writer.change(opened):
             log.info("account opened", extra={"quota": quota.name, "held": resources.text(grant.granted)})
 
-    def _sources_of(self, quota: Quota) -> list[Followed]:
-        found = (self._sources.get(key) for key in self._books.source_keys(quota))
+    def _sources_of(self, quota: Quota) -> list[UsageSource]:
+        found = (self._sources.get(key) for key in self._registry.source_keys(quota))
         return [source for source in found if source is not None]
 
-    async def _publish(self, quota: Quota, book: Book) -> float | None:
-        account = book.writer.account
+    async def _publish(self, quota: Quota, handle: AccountHandle) -> float | None:
+        account = handle.writer.account
         if account is None:
             return None
         said = report(account)

@@ -8,20 +8,20 @@ import time
 from collections.abc import Callable
 
 from common.quota.resources import ResourceList
-from common.runtime.burst import PAUSE, Rush
+from common.runtime.burst import PAUSE, BurstDetector
 
 AT_ONCE = 32
 TAKES = 10.0  # seconds after which one that did not open makes room for another: the master may be away
 LOOK_AGAIN = 5.0  # seconds; one that waits for others is called sooner
 
 
-class Opening:
+class OpenLimiter:
     """`call(quota)` tells which of those that wait may begin now."""
 
     def __init__(self, call: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._call = call
         self._clock = clock
-        self._rush = Rush(clock=clock)
+        self._rush = BurstDetector(clock=clock)
         self._begun: dict[str, float] = {}
         self._waiting: dict[str, None] = {}  # in order
         self._limits: dict[str, ResourceList] = {}  # as they were last seen

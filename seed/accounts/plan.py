@@ -106,7 +106,7 @@ def next_step(
         return Fence(), progress
     if fencing.answers(account, grant):
         return _opening(account, grant, progress, sources, window=window, now=now)
-    if accounts.obey(account, grant).returned != account.returned:
+    if accounts.apply_grant(account, grant).returned != account.returned:
         return Obey(), progress
     return Rest(), progress
 

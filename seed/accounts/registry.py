@@ -1,4 +1,4 @@
-"""One book per quota in this process: the writer of its account, and those who wait for more capacity."""
+"""One handle per quota in this process: the writer of its account, and the requests that wait for more capacity."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from common.quota import account as accounts
 from common.quota.account import Account
 from common.quota.resources import ResourceList
 from seed.accounts import snapshot
-from seed.accounts.capacity import Shortage
-from seed.accounts.snapshot import Sight
+from seed.accounts.capacity import CapacityRequester
+from seed.accounts.snapshot import QuotaSnapshot
 from seed.cache.quota import Quota
 from seed.cache.quotas import Catalog
 from seed.ledger.store import Key, Store
@@ -20,13 +20,13 @@ from seed.ledger.writer import AccountWriter
 log = logging.getLogger(__name__)
 
 
-class Book:
-    def __init__(self, writer: AccountWriter, shortage: Shortage, task: asyncio.Task[None]) -> None:
+class AccountHandle:
+    def __init__(self, writer: AccountWriter, requester: CapacityRequester, task: asyncio.Task[None]) -> None:
         self.writer = writer
-        self.shortage = shortage
+        self.requester = requester
         self.task = task
         self._use: tuple[Account | None, ResourceList] = (None, {})
-        self._sight: tuple[Quota | None, Account | None, Sight | None] = (None, None, None)
+        self._snapshot: tuple[Quota | None, Account | None, QuotaSnapshot | None] = (None, None, None)
 
     @property
     def key(self) -> Key:
@@ -42,18 +42,18 @@ class Book:
             self._use = (account, accounts.use(account))
         return self._use[1]
 
-    def sight(self, quota: Quota) -> Sight:
+    def snapshot(self, quota: Quota) -> QuotaSnapshot:
         """What is seen of the quota now. Made once for each write and each message of the master."""
         account = self.writer.account
-        known, of, seen = self._sight
+        known, of, seen = self._snapshot
         if seen is None or known is not quota or of is not account:
-            seen = snapshot.sight(quota, account, self.use)
-            self._sight = (quota, account, seen)
+            seen = snapshot.snapshot(quota, account, self.use)
+            self._snapshot = (quota, account, seen)
         return seen
 
 
-class Books:
-    """Opens a book when a quota arrives and closes it when it goes.
+class AccountRegistry:
+    """Opens the account of a quota when the quota arrives, and closes it when the quota goes.
 
     `on_account(name, account)` tells of news; the account is None where there is none (any more).
     """
@@ -73,13 +73,13 @@ class Books:
         self._on_write = on_write
         self._on_conflict = on_conflict
         self._trusted = trusted
-        self._books: dict[str, Book] = {}
+        self._handles: dict[str, AccountHandle] = {}
         self._listeners: list[Callable[[str, Account | None], None]] = []
         catalog.on_quota(self._quota_changed)
 
-    def get(self, quota: Quota) -> Book | None:
-        book = self._books.get(quota.name)
-        return book if book is not None and book.key == quota.key else None
+    def get(self, quota: Quota) -> AccountHandle | None:
+        handle = self._handles.get(quota.name)
+        return handle if handle is not None and handle.key == quota.key else None
 
     def quotas_of(self, project: str) -> list[Quota]:
         """Every quota that counts the project: those that the catalog names, and while the copy of the Project is
@@ -98,10 +98,10 @@ class Books:
 
     def _missed(self, quota: Quota) -> list[str]:
         """Projects without a copy of which the organization's account has something."""
-        book = self.get(quota) if quota.kind == "organization" else None
-        if book is None or book.writer.account is None:
+        handle = self.get(quota) if quota.kind == "organization" else None
+        if handle is None or handle.writer.account is None:
             return []
-        projects = {self._catalog.project_of(key) for key in accounts.sources(book.writer.account)}
+        projects = {self._catalog.project_of(key) for key in accounts.sources(handle.writer.account)}
         return sorted(project for project in projects if project is not None and self._catalog.lacks(project))
 
     def on_account(self, listener: Callable[[str, Account | None], None]) -> Callable[[], None]:
@@ -110,32 +110,32 @@ class Books:
         return lambda: self._listeners.remove(listener)
 
     async def close(self) -> None:
-        books, self._books = list(self._books.values()), {}
-        for book in books:
-            book.task.cancel()
-        await asyncio.gather(*(book.task for book in books), return_exceptions=True)
+        handles, self._handles = list(self._handles.values()), {}
+        for handle in handles:
+            handle.task.cancel()
+        await asyncio.gather(*(handle.task for handle in handles), return_exceptions=True)
 
     def _quota_changed(self, name: str) -> None:
         quota = self._catalog.quota(name)
-        book = self._books.get(name)
-        if book is not None and (quota is None or book.key != quota.key):
-            del self._books[name]
-            book.task.cancel()
-            book = None
+        handle = self._handles.get(name)
+        if handle is not None and (quota is None or handle.key != quota.key):
+            del self._handles[name]
+            handle.task.cancel()
+            handle = None
         if quota is None:
             return
-        if book is None:
-            book = self._books[name] = self._open(quota.key)
-        book.shortage.heard()
+        if handle is None:
+            handle = self._handles[name] = self._open(quota.key)
+        handle.requester.heard()
 
-    def _open(self, key: Key) -> Book:
+    def _open(self, key: Key) -> AccountHandle:
         def present() -> Quota | None:
             quota = self._catalog.quota(key.name)
             return quota if quota is not None and quota.key == key else None
 
         def on_account(account: Account | None) -> None:
             if account is not None:
-                shortage.written(account)
+                requester.written(account)
             for listener in self._listeners:
                 listener(key.name, account)
 
@@ -148,5 +148,5 @@ class Books:
             on_conflict=self._on_conflict,
             trusted=self._trusted,
         )
-        shortage = Shortage(writer, present)
-        return Book(writer, shortage, asyncio.create_task(writer.run(), name=f"ledger {key.name}"))
+        requester = CapacityRequester(writer, present)
+        return AccountHandle(writer, requester, asyncio.create_task(writer.run(), name=f"ledger {key.name}"))

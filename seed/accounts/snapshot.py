@@ -47,7 +47,7 @@ class Copy(Protocol):
     def out_of_reach(self) -> Sequence[OutOfReach]: ...
 
 
-class Sight(msgspec.Struct, frozen=True, kw_only=True):
+class QuotaSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """One quota as a replica sees it at one moment: what the master sent, and the account here.
 
     It refers to parts of the account and not to it: thousands of reservations would stay alive with each.
@@ -72,9 +72,9 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True):
     ask: Ask = Ask()
 
 
-def sight(quota: Copy, account: Account | None, use: ResourceList) -> Sight:
+def snapshot(quota: Copy, account: Account | None, use: ResourceList) -> QuotaSnapshot:
     """`use`: the account's, which whoever asks often has summed up already."""
-    seen = Sight(
+    seen = QuotaSnapshot(
         quota=quota.name,
         limits=quota.limits,
         surge=quota.surge,
@@ -100,6 +100,6 @@ def sight(quota: Copy, account: Account | None, use: ResourceList) -> Sight:
     )
 
 
-def free_here(seen: Sight) -> dict[str, int]:
+def free_here(seen: QuotaSnapshot) -> dict[str, int]:
     """As `accounts.free` of the account."""
     return accounts.unused(resources.subtract(seen.granted, seen.returned), seen.use, seen.ceilings)

@@ -18,14 +18,14 @@ from common.quota import surge_loans
 from common.quota.account import Account, Reservation, ReservationKey, StaleEpochError
 from seed.accounts import reservation_gc
 from seed.accounts.controller import Accounts
-from seed.accounts.registry import Book, Books
+from seed.accounts.registry import AccountHandle, AccountRegistry
 from seed.accounts.reservation_gc import Entry, Finding
 from seed.cache.quota import Quota
 from seed.cache.quotas import Catalog
 from seed.cache.source_keys import is_hosted, is_of_kubermatic, project_of_key
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.store import Key, NoAccountError, StoreUnavailableError
-from seed.usage.source import Followed
+from seed.usage.source import UsageSource
 
 log = logging.getLogger(__name__)
 
@@ -57,9 +57,9 @@ class Counting:
         self,
         cluster: Cluster,
         catalog: Catalog,
-        books: Books,
+        registry: AccountRegistry,
         leader: Accounts,
-        sources: Mapping[str, Followed],
+        sources: Mapping[str, UsageSource],
         *,
         in_flight_window: float,
         find_hosted: Callable[[str], Awaitable[UserCluster | None]] | None = None,
@@ -68,7 +68,7 @@ class Counting:
         self._find_hosted = find_hosted
         self._cluster = cluster
         self._catalog = catalog
-        self._books = books
+        self._registry = registry
         self._accounts = leader
         self._sources = sources
         self._window = in_flight_window
@@ -78,7 +78,7 @@ class Counting:
         self._wake = asyncio.Event()
         self._evidence: dict[tuple[str, str], _Evidence] = {}  # by quota uid and life of its account
 
-    def changed(self, source: Followed, freed: bool) -> None:
+    def changed(self, source: UsageSource, freed: bool) -> None:
         """The source's sum changed. `freed`: something became free."""
         changes = self._changes.get(source.key, 0) + 1
         self._changes[source.key] = changes
@@ -109,9 +109,9 @@ class Counting:
         self._known[name] = known
         if not new and quota.kind != "organization":
             return
-        book = self._books.get(quota)
-        account = book.writer.account if book is not None else None
-        for key in self._books.source_keys(quota):
+        handle = self._registry.get(quota)
+        account = handle.writer.account if handle is not None else None
+        for key in self._registry.source_keys(quota):
             source = self._sources.get(key)
             if source is not None and (new or account is None or key not in account.used):
                 self.changed(source, freed=True)
@@ -134,28 +134,28 @@ class Counting:
         source = self._sources.get(key)
         if source is None:
             return
-        for quota in self._books.quotas_of(source.project):
-            book = self._books.get(quota)
-            if book is None or not source.counted:
+        for quota in self._registry.quotas_of(source.project):
+            handle = self._registry.get(quota)
+            if handle is None or not source.counted:
                 continue  # a source tells when its first list is complete
             # The list that the accounts controller demanded may bring no change: then nobody else would count it.
             done = self._accounts.may_count(quota, source) and await self._write(
-                book, quota, self._counted(source, quota)
+                handle, quota, self._counted(source, quota)
             )
-            if not done or self._withheld(book, source):
+            if not done or self._withheld(handle, source):
                 self._due.setdefault(key, time.monotonic() + RETRY_DELAY)
 
-    def _withheld(self, book: Book, source: Followed) -> bool:
+    def _withheld(self, handle: AccountHandle, source: UsageSource) -> bool:
         """Whether updates were not dropped because it is not certain what has happened there: a list that brings no
         change tells nobody."""
-        account = book.writer.account
+        account = handle.writer.account
         return (
             not source.live
             and account is not None
             and any(kept.generation for kept in accounts.of_source(account, source.key).values())
         )
 
-    def _counted(self, source: Followed, quota: Quota) -> Callable[[Account], tuple[Account, None]]:
+    def _counted(self, source: UsageSource, quota: Quota) -> Callable[[Account], tuple[Account, None]]:
         """An account that was never open is counted when it opens: use in it looks like a life that was lost. But what
         it opens with may be older than this change, so that has to come again."""
 
@@ -166,9 +166,11 @@ class Counting:
 
         return counted
 
-    async def _write(self, book: Book, quota: Quota, change: Callable[[Account], tuple[Account, None]]) -> bool:
+    async def _write(
+        self, handle: AccountHandle, quota: Quota, change: Callable[[Account], tuple[Account, None]]
+    ) -> bool:
         try:
-            await book.writer.change(change)
+            await handle.writer.change(change)
         except (StaleEpochError, _NeverOpenError):
             return False  # the accounts controller claims it first, or opens it
         except NoAccountError:
@@ -183,12 +185,12 @@ class Counting:
             await asyncio.sleep(min(CHECK_INTERVAL, self._window))
             alive: set[tuple[str, str]] = set()
             for quota in list(self._catalog.all_quotas()):
-                book = self._books.get(quota)
-                account = book.writer.account if book is not None else None
-                if book is None or account is None or account.epoch != self._accounts.term:
+                handle = self._registry.get(quota)
+                account = handle.writer.account if handle is not None else None
+                if handle is None or account is None or account.epoch != self._accounts.term:
                     continue
-                await self._forget_sources(book, quota, account)
-                await self._release(book, quota, account)
+                await self._forget_sources(handle, quota, account)
+                await self._release(handle, quota, account)
                 self._end_loans(account)
                 alive.add((quota.key.uid, account.incarnation))
             self._evidence = {life: known for life, known in self._evidence.items() if life in alive}
@@ -198,23 +200,23 @@ class Counting:
         nothing new to tell."""
         for (key, uid), kept in account.reservations.items():
             source = self._sources.get(key) if kept.replaces else None
-            sizes = source.tally.sizes([uid]) if source is not None else {}
+            sizes = source.totals.sizes([uid]) if source is not None else {}
             if source is not None and uid in sizes and surge_loans.has_room(account, kept, sizes[uid]):
                 self.changed(source, freed=True)
 
-    async def _forget_sources(self, book: Book, quota: Quota, account: Account) -> None:
+    async def _forget_sources(self, handle: AccountHandle, quota: Quota, account: Account) -> None:
         """A source goes only on proof by consistent reads: that its cluster is gone, or of another subject."""
-        counted = set(self._books.source_keys(quota))
+        counted = set(self._registry.source_keys(quota))
         for key in accounts.sources(account) - counted:
             try:
                 gone = not await self._belongs(key, quota)
             except ApiError:
                 continue
-            if gone and await self._write(book, quota, _forgetting(self._accounts.term, key)):
+            if gone and await self._write(handle, quota, _forgetting(self._accounts.term, key)):
                 log.info("source forgotten", extra={"quota": quota.name, "cluster": key})
         for key in counted - set(self._catalog.source_keys(quota)):
             if project_of_key(key) is not None and account.used.get(key) == {}:
-                await self._write(book, quota, _forgetting_nothing(self._accounts.term, key))
+                await self._write(handle, quota, _forgetting_nothing(self._accounts.term, key))
 
     async def _belongs(self, key: str, quota: Quota) -> bool:
         """By consistent reads. A Project that is not there tells nothing: it may be put back. Raises ApiError."""
@@ -236,7 +238,7 @@ class Counting:
         namespace, _, name = key.partition("/")
         return await self._cluster.find(USER_CLUSTERS, name, namespace)
 
-    async def _release(self, book: Book, quota: Quota, account: Account) -> None:
+    async def _release(self, handle: AccountHandle, quota: Quota, account: Account) -> None:
         now, term = time.monotonic(), self._accounts.term
         life = quota.key.uid, account.incarnation
         before = self._evidence.get(life, _Evidence())
@@ -254,8 +256,8 @@ class Counting:
         held_back = {source for source in missed if source in account.held_back and source not in asked}
         held_back |= {source for source in asked if all(found.get(key, 0) is None for key, _ in missed[source])}
         absent: dict[ReservationKey, Reservation] = {}
-        recount: set[Followed] = set()
-        kept: set[Followed] = set()  # in their counts were objects that were only reserved for
+        recount: set[UsageSource] = set()
+        kept: set[UsageSource] = set()  # in their counts were objects that were only reserved for
         for (key, uid), reservation in checks:
             source = self._sources.get(key)
             if source is None or (key, uid) not in found:
@@ -264,7 +266,7 @@ class Counting:
                 reservation,
                 found[key, uid],
                 countable=self._accounts.may_count(quota, source),
-                counted=bool(source.tally.seen([uid])),
+                counted=bool(source.totals.seen([uid])),
             ):
                 case Finding.NEVER_CAME:
                     absent[key, uid] = reservation
@@ -285,7 +287,7 @@ class Counting:
 
         if not absent and held_back == {*account.held_back}:
             return
-        if await self._write(book, quota, released):
+        if await self._write(handle, quota, released):
             if absent:
                 log.info("reservations released on evidence", extra={"quota": quota.name, "count": len(absent)})
             for key in held_back.difference(account.held_back):
@@ -296,7 +298,7 @@ class Counting:
     def _may_go(self, key: ReservationKey, reservation: Reservation) -> bool:
         """False where its source is not followed, or where its object was seen and uses surge."""
         source = self._sources.get(key[0])
-        return source is not None and not (reservation.replaces and source.tally.sizes([key[1]]))
+        return source is not None and not (reservation.replaces and source.totals.sizes([key[1]]))
 
     def _missed(self, account: Account, known: reservation_gc.FirstSeen, now: float) -> dict[str, list[Entry]]:
         """By source that has enough of them to be held back: as many creations that its watch has not brought."""
@@ -305,7 +307,7 @@ class Counting:
             source = self._sources.get(key)
             if source is None:
                 continue
-            there = source.tally.sizes(uid for uid, _ in creations)
+            there = source.totals.sizes(uid for uid, _ in creations)
             entries = [((key, uid), reservation) for uid, reservation in creations if uid not in there]
             if len(entries) >= reservation_gc.MOST_UNSEEN:
                 missed[key] = entries[: reservation_gc.MOST_UNSEEN]
@@ -315,12 +317,12 @@ class Counting:
         """The generations of those whose sources answer, None of those that are not there."""
         found: dict[ReservationKey, int | None] = {}
 
-        async def read(source: Followed, entries: list[Entry]) -> None:
+        async def read(source: UsageSource, entries: list[Entry]) -> None:
             with suppress(ApiError):
                 for key, reservation in entries:
                     found[key] = await source.generation(reservation.object, key[1])
 
-        by_source: dict[Followed, list[Entry]] = {}
+        by_source: dict[UsageSource, list[Entry]] = {}
         for key, reservation in wanted:
             if (source := self._sources.get(key[0])) is not None:
                 by_source.setdefault(source, []).append((key, reservation))

@@ -14,12 +14,12 @@ import msgspec
 
 from common.kube.client.errors import ApiError, Forbidden
 from common.quota import reservations, resources, surge
-from common.quota.account import Account, Admitted, Fenced, Full, HeldBack, Occupied, Short, Taken
+from common.quota.account import Account, Admitted, Fenced, Full, HeldBack, Occupied, ReplacementConflict, Short
 from common.quota.resources import ResourceList
 from seed.accounts.capacity import Answer
-from seed.accounts.registry import Book, Books
+from seed.accounts.registry import AccountHandle, AccountRegistry
 from seed.accounts.reservation_gc import MOST_UNSEEN
-from seed.accounts.snapshot import sight
+from seed.accounts.snapshot import snapshot
 from seed.admission import denial
 from seed.admission.denial import Refusal
 from seed.admission.types import Attempt, Replaceable, Request, Verdict
@@ -36,10 +36,12 @@ MAX_PLACES = 16  # that a rollout's Machine is tried in before it is refused
 
 
 class Admission:
-    def __init__(self, catalog: Catalog, books: Books, stale: Callable[[], str | None] = lambda: None) -> None:
+    def __init__(
+        self, catalog: Catalog, registry: AccountRegistry, stale: Callable[[], str | None] = lambda: None
+    ) -> None:
         """`stale`: why this replica may not know what limits whom (seed/cache/replicas.py)."""
         self._catalog = catalog
-        self._books = books
+        self._registry = registry
         self._stale = stale
 
     def undecided(self, request: Request | None = None) -> Verdict | None:
@@ -66,11 +68,11 @@ class Admission:
         for quota in quotas:
             if quota.enforced and resources.short(request.need, quota.limits):
                 # It never fits: nothing is reserved in the others meanwhile.
-                book = self._books.get(quota)
-                used = resources.maximum(quota.global_usage, book.use if book is not None else {})
+                handle = self._registry.get(quota)
+                used = resources.maximum(quota.global_usage, handle.use if handle is not None else {})
                 refusal = denial.exceeded(quota.name, request.need, used, quota.limits, quota.global_reserved, decision)
-                seen = book.sight(quota) if book is not None else sight(quota, None, {})
-                attempt = Attempt(sight=seen, refusal=refusal)
+                seen = handle.snapshot(quota) if handle is not None else snapshot(quota, None, {})
+                attempt = Attempt(snapshot=seen, refusal=refusal)
                 return Verdict(decision=decision, refusal=refusal, request=request, attempts=[attempt])
         if len(quotas) == 1:
             attempts = [await self._reserve(quotas[0], request, decision, replaceable)]
@@ -90,9 +92,9 @@ class Admission:
         """Rule 4.2: one that denies releases what the others reserved. What fails here goes on evidence later."""
         undone: dict[asyncio.Future[None], Quota] = {}
         for quota, attempt in zip(quotas, attempts, strict=True):
-            book = self._books.get(quota)
-            if attempt.admitted is not None and book is not None:
-                undone[book.writer.change(_cancelling(request.uid, attempt.admitted))] = quota
+            handle = self._registry.get(quota)
+            if attempt.admitted is not None and handle is not None:
+                undone[handle.writer.change(_cancelling(request.uid, attempt.admitted))] = quota
         if not undone:
             return
         left = request.deadline - asyncio.get_running_loop().time()
@@ -105,32 +107,38 @@ class Admission:
                 log.info("reservation left to evidence", extra={"quota": undone[future].name, "error": str(error)})
 
     async def _reserve(self, quota: Quota, request: Request, decision: str, replaceable: Replaceable | None) -> Attempt:
-        book = self._books.get(quota)
-        if book is None:
+        handle = self._registry.get(quota)
+        if handle is None:
             why = "this seed has not opened its account yet"
-            return Attempt(sight=sight(quota, None, {}), refusal=denial.unavailable(quota.name, why, decision))
+            return Attempt(snapshot=snapshot(quota, None, {}), refusal=denial.unavailable(quota.name, why, decision))
         try:
-            attempt = await self._claim(book, quota, request, decision)
+            attempt = await self._claim(handle, quota, request, decision)
             refusal = attempt.refusal if quota.enforced and quota.surge else None
             if refusal is not None and refusal.code == 403 and replaceable is not None:
-                attempt = await self._lend(book, quota, request, decision, attempt, await replaceable())
+                attempt = await self._lend(handle, quota, request, decision, attempt, await replaceable())
         except (BusyError, NoAccountError) as error:
             refusal = denial.unavailable(quota.name, str(error), decision)
-            attempt = Attempt(sight=book.sight(quota), refusal=refusal)
+            attempt = Attempt(snapshot=handle.snapshot(quota), refusal=refusal)
         except Forbidden as error:
             log.warning("rollouts cannot be read", extra={"quota": quota.name, "error": str(error)})
         except ApiError as error:
             why = f"whether the machine is of a rollout cannot be read: {error}"
-            attempt = Attempt(sight=book.sight(quota), refusal=denial.unavailable(quota.name, why, decision))
+            attempt = Attempt(snapshot=handle.snapshot(quota), refusal=denial.unavailable(quota.name, why, decision))
         except (TimeoutError, StoreUnavailableError, MalformedLedgerError):
             refusal = denial.unavailable(quota.name, "the ledger does not answer", decision)
-            attempt = Attempt(sight=book.sight(quota), refusal=refusal)
+            attempt = Attempt(snapshot=handle.snapshot(quota), refusal=refusal)
         if attempt.refusal is None or quota.enforced:
             return attempt
-        return self._warned(book, quota, request.need)
+        return self._warned(handle, quota, request.need)
 
     async def _lend(
-        self, book: Book, quota: Quota, request: Request, decision: str, refused: Attempt, replaceable: Sequence[str]
+        self,
+        handle: AccountHandle,
+        quota: Quota,
+        request: Request,
+        decision: str,
+        refused: Attempt,
+        replaceable: Sequence[str],
     ) -> Attempt:
         """What a rollout makes at a full quota is admitted on surge, in place of one that will go: see
         common/quota/surge_loans.py."""
@@ -138,7 +146,7 @@ class Admission:
         for replaced in replaceable[:MAX_PLACES]:
             reservation = msgspec.structs.replace(request.reservation, amount=need, replaces=replaced)
             lent = msgspec.structs.replace(request, need=need, reservation=reservation)
-            attempt = await self._claim(book, quota, lent, decision)
+            attempt = await self._claim(handle, quota, lent, decision)
             if attempt.refusal is None:
                 return attempt
             if attempt.refusal.code != 409:
@@ -148,49 +156,49 @@ class Admission:
         assert refused.refusal is not None, "it is lent to who was refused"
         return msgspec.structs.replace(attempt, refusal=denial.beyond_surge(refused.refusal, attempt.refusal))
 
-    async def _claim(self, book: Book, quota: Quota, request: Request, decision: str) -> Attempt:
+    async def _claim(self, handle: AccountHandle, quota: Quota, request: Request, decision: str) -> Attempt:
         clock = asyncio.get_running_loop().time
         answer: Answer | None = None
         reservation = msgspec.structs.replace(request.reservation, request=decision)
         while True:
             waited = answer is not None
             if request.dry_run:
-                outcome = book.writer.preview(request.uid, reservation)
+                outcome = handle.writer.preview(request.uid, reservation)
             else:
-                outcome = await book.writer.claim(request.uid, reservation, request.deadline)
+                outcome = await handle.writer.claim(request.uid, reservation, request.deadline)
             match outcome:
                 case Admitted():
                     admitted = None if request.dry_run else outcome
-                    near = self._near(book, quota, request)
-                    return Attempt(sight=book.sight(quota), warnings=near, admitted=admitted, waited=waited)
-                case Fenced() | Full() | HeldBack() | Taken():
+                    near = self._near(handle, quota, request)
+                    return Attempt(snapshot=handle.snapshot(quota), warnings=near, admitted=admitted, waited=waited)
+                case Fenced() | Full() | HeldBack() | ReplacementConflict():
                     refusal = _not_now(outcome, quota.name, decision)
-                    return Attempt(sight=book.sight(quota), refusal=refusal, waited=waited)
+                    return Attempt(snapshot=handle.snapshot(quota), refusal=refusal, waited=waited)
                 case Occupied(amounts=amounts):
                     refusal = denial.occupied(quota.name, amounts, decision)
-                    return Attempt(sight=book.sight(quota), refusal=refusal, waited=waited)
+                    return Attempt(snapshot=handle.snapshot(quota), refusal=refusal, waited=waited)
                 case Short():
                     pass
             quota = self._catalog.quota(quota.name) or quota
-            hopeless = self._hopeless(book, quota, request.need, decision)
+            hopeless = self._hopeless(handle, quota, request.need, decision)
             if hopeless is not None:
-                return Attempt(sight=book.sight(quota), refusal=hopeless, waited=waited)
+                return Attempt(snapshot=handle.snapshot(quota), refusal=hopeless, waited=waited)
             if request.dry_run:
-                return self._foreseen(book, quota, request.need, decision)
+                return self._foreseen(handle, quota, request.need, decision)
             left = request.deadline - clock()
             if left <= 0 or not quota.enforced or (answer is not None and answer.final):
-                return self._too_late(book, quota, decision)
+                return self._too_late(handle, quota, decision)
             if answer is not None:
                 await asyncio.sleep(min(PAUSE, left))
             try:
-                answer = await book.shortage.wait(request.need, request.deadline - clock())
+                answer = await handle.requester.wait(request.need, request.deadline - clock())
             except TimeoutError:
-                return self._too_late(book, quota, decision)
+                return self._too_late(handle, quota, decision)
 
-    def _hopeless(self, book: Book, quota: Quota, need: ResourceList, decision: str) -> Refusal | None:
+    def _hopeless(self, handle: AccountHandle, quota: Quota, need: ResourceList, decision: str) -> Refusal | None:
         """A refusal that is certain by now: by the master's fresh answer, or by our own use alone."""
-        own = book.use
-        answer = book.shortage.refuses(need)
+        own = handle.use
+        answer = handle.requester.refuses(need)
         if answer is not None:
             used = resources.maximum(answer.used, own)
             return denial.exceeded(quota.name, need, used, quota.ceilings, answer.reserved, decision)
@@ -199,15 +207,15 @@ class Admission:
             return denial.exceeded(quota.name, need, used, quota.ceilings, quota.global_reserved, decision)
         return None
 
-    def _foreseen(self, book: Book, quota: Quota, need: ResourceList, decision: str) -> Attempt:
+    def _foreseen(self, handle: AccountHandle, quota: Quota, need: ResourceList, decision: str) -> Attempt:
         """A dry run asks nobody: what the master showed last decides whether what others hold idle would do."""
-        used = resources.maximum(quota.global_usage, book.use)
+        used = resources.maximum(quota.global_usage, handle.use)
         if resources.over_limit(need, used, quota.ceilings):
             refusal = denial.exceeded(quota.name, need, used, quota.ceilings, quota.global_reserved, decision)
-            return Attempt(sight=book.sight(quota), refusal=refusal)
-        return Attempt(sight=book.sight(quota))
+            return Attempt(snapshot=handle.snapshot(quota), refusal=refusal)
+        return Attempt(snapshot=handle.snapshot(quota))
 
-    def _too_late(self, book: Book, quota: Quota, decision: str) -> Attempt:
+    def _too_late(self, handle: AccountHandle, quota: Quota, decision: str) -> Attempt:
         quota = self._catalog.quota(quota.name) or quota
         if quota.out_of_reach:
             why = ", ".join(
@@ -221,12 +229,14 @@ class Admission:
             why = "the master is learning what each seed holds"
         else:
             why = "the master did not answer in time"
-        return Attempt(sight=book.sight(quota), refusal=denial.unavailable(quota.name, why, decision), waited=True)
+        return Attempt(
+            snapshot=handle.snapshot(quota), refusal=denial.unavailable(quota.name, why, decision), waited=True
+        )
 
-    def _near(self, book: Book, quota: Quota, request: Request) -> Sequence[str]:
+    def _near(self, handle: AccountHandle, quota: Quota, request: Request) -> Sequence[str]:
         after: dict[str, int] = {}
         near = False
-        usage, use = quota.global_usage, book.use
+        usage, use = quota.global_usage, handle.use
         for name, need in request.need.items():
             limit = quota.limits.get(name)
             if limit is None or need <= 0:
@@ -246,18 +256,18 @@ class Admission:
         warning = denial.near_limit(quota.name, after, resources.only(quota.limits, after), quota.warn_at_percent)
         return () if warning is None else (warning,)
 
-    def _warned(self, book: Book, quota: Quota, need: ResourceList) -> Attempt:
+    def _warned(self, handle: AccountHandle, quota: Quota, need: ResourceList) -> Attempt:
         """Enforcement `warn`: admitted without a reservation; counting will show it (rule 5)."""
-        used = resources.maximum(quota.global_usage, book.use)
+        used = resources.maximum(quota.global_usage, handle.use)
         over = resources.over_limit(need, used, quota.limits)
         if not over:
-            return Attempt(sight=book.sight(quota))
+            return Attempt(snapshot=handle.snapshot(quota))
         after = resources.add(used, resources.only(need, quota.limits))
         warning = denial.over_allowed(quota.name, over, after, quota.limits)
-        return Attempt(sight=book.sight(quota), warnings=(warning,))
+        return Attempt(snapshot=handle.snapshot(quota), warnings=(warning,))
 
 
-def _not_now(outcome: Fenced | Full | HeldBack | Taken, quota: str, decision: str) -> Refusal:
+def _not_now(outcome: Fenced | Full | HeldBack | ReplacementConflict, quota: str, decision: str) -> Refusal:
     match outcome:
         case Fenced():
             return denial.unavailable(quota, "its account is being rebuilt or waits for the master", decision)
@@ -269,7 +279,7 @@ def _not_now(outcome: Fenced | Full | HeldBack | Taken, quota: str, decision: st
                 " each is released about a minute after it was admitted"
             )
             return denial.unavailable(quota, why, decision)
-        case Taken():
+        case ReplacementConflict():
             return denial.taken(quota, decision)
 
 

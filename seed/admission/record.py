@@ -8,7 +8,7 @@ import msgspec
 
 from common.quota import resources
 from common.quota.resources import ResourceList
-from seed.accounts.snapshot import Sight, free_here
+from seed.accounts.snapshot import QuotaSnapshot, free_here
 from seed.admission.types import Attempt
 
 Quantities = dict[str, str]
@@ -101,7 +101,7 @@ class Record(_Wire):
 
 
 def quota_record(attempt: Attempt) -> QuotaRecord:
-    seen, refusal = attempt.sight, attempt.refusal
+    seen, refusal = attempt.snapshot, attempt.refusal
     numbers = refusal is not None and bool(refusal.used)
     used = refusal.used if refusal is not None and numbers else seen.global_usage
     creating = refusal.being_created if refusal is not None and numbers else seen.global_reserved
@@ -130,7 +130,7 @@ def quota_record(attempt: Attempt) -> QuotaRecord:
     )
 
 
-def _account(seen: Sight) -> AccountRecord | None:
+def _account(seen: QuotaSnapshot) -> AccountRecord | None:
     if not seen.open:
         return None
     return AccountRecord(

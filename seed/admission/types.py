@@ -8,17 +8,17 @@ import msgspec
 
 from common.quota.account import Admitted, Reservation
 from common.quota.resources import ResourceList
-from seed.accounts.snapshot import Sight
+from seed.accounts.snapshot import QuotaSnapshot
 from seed.admission.denial import Refusal
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One quota's part of a decision, with what this very request reserved: `sight` includes that.
+    """One quota's part of a decision, with what this very request reserved: `snapshot` includes that.
 
     `waited`: capacity had to be asked for.
     """
 
-    sight: Sight
+    snapshot: QuotaSnapshot
     refusal: Refusal | None = None
     warnings: Sequence[str] = ()
     admitted: Admitted | None = None

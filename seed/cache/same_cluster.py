@@ -14,7 +14,7 @@ from seed.cache.quotas import Catalog
 from seed.machines import cluster_api
 
 
-class Twins:
+class DuplicateClusters:
     def __init__(self, cluster: Cluster, catalog: Catalog, view: View) -> None:
         self._cluster = cluster
         self._catalog = catalog

@@ -13,7 +13,7 @@ from common.kube.client.errors import ApiError
 from common.kube.controller.leader_election import Lease, LeaseLost, Term
 from common.runtime import metrics
 from seed.accounts.controller import Accounts
-from seed.accounts.registry import Books
+from seed.accounts.registry import AccountRegistry
 from seed.accounts.usage_writer import Counting
 from seed.cache.cluster_api import View
 from seed.cache.kubermatic import KubermaticView
@@ -28,22 +28,22 @@ from seed.registration.cluster_api import Enforcement
 from seed.registration.configuration import WebhookConfiguration
 from seed.registration.keeper import ConfigurationKeeper
 from seed.sizing.sizer import Sizing
-from seed.usage.cluster_api import Feed
+from seed.usage.cluster_api import ClusterApiInformers
 from seed.usage.clusters import ClusterSources
-from seed.usage.source import Followed
+from seed.usage.source import UsageSource
 
 log = logging.getLogger(__name__)
 
 PAUSE = 1.0  # seconds before trying again after a leadership that failed
 
 
-class AllSources(Mapping[str, Followed]):
+class AllSources(Mapping[str, UsageSource]):
     """Of user clusters, of what the seed itself is for, and of projects' clusters."""
 
-    def __init__(self, *parts: Mapping[str, Followed]) -> None:
+    def __init__(self, *parts: Mapping[str, UsageSource]) -> None:
         self._parts = parts
 
-    def __getitem__(self, key: str) -> Followed:
+    def __getitem__(self, key: str) -> UsageSource:
         for part in self._parts:
             found = part.get(key)
             if found is not None:
@@ -62,7 +62,7 @@ class Leader:
         self,
         cluster: Cluster,
         catalog: Catalog,
-        books: Books,
+        registry: AccountRegistry,
         store: Store,
         lease: Lease,
         desired: Callable[[UserCluster], WebhookConfiguration],
@@ -84,7 +84,7 @@ class Leader:
         self._keepers: tuple[ConfigurationKeeper | Enforcement, ...] = ()  # on the seed itself
         self._cluster = cluster
         self._catalog = catalog
-        self._books = books
+        self._registry = registry
         self._store = store
         self._lease = lease
         self._desired = desired
@@ -131,11 +131,11 @@ class Leader:
     async def _work(self, term: Term) -> None:
         counting: Counting | None = None
 
-        def changed(source: Followed, freed: bool) -> None:
+        def changed(source: UsageSource, freed: bool) -> None:
             assert counting is not None, "sources start after counting was made"
             counting.changed(source, freed)
 
-        def state_changed(source: Followed) -> None:
+        def state_changed(source: UsageSource) -> None:
             accounts.look_again(source.project)
 
         status = SeedStatus(self._cluster, self._catalog)
@@ -166,7 +166,7 @@ class Leader:
         )
         for_clusters = ConfigurationKeeper(self._cluster, self._desired_for_clusters)
         self._keepers = for_cluster_api, for_clusters
-        feed = Feed(
+        feed = ClusterApiInformers(
             self._cluster,
             self._catalog,
             self._cluster_api,
@@ -187,7 +187,7 @@ class Leader:
         accounts = Accounts(
             self._cluster,
             self._catalog,
-            self._books,
+            self._registry,
             self._store,
             sources,
             term=term.number,
@@ -201,7 +201,7 @@ class Leader:
         counting = Counting(
             self._cluster,
             self._catalog,
-            self._books,
+            self._registry,
             accounts,
             sources,
             in_flight_window=self._window,

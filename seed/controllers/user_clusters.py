@@ -194,11 +194,11 @@ class UserClusters:
         keeper = self._keepers.get(source.key)
         before = cluster.status
         quotas = self._catalog.quotas_of_project(source.project)
-        used = shown(source.tally.used, [name for quota in quotas for name in quota.limits])
+        used = shown(source.totals.used, [name for quota in quotas for name in quota.limits])
         usage = wire_quantities(used) if source.counted else before.resource_usage
-        machines = len(source.tally) if source.counted else before.machines
+        machines = len(source.totals) if source.counted else before.machines
         counted = (machines, usage) != (before.machines, before.resource_usage) or not before.last_count_time
-        unsized = source.tally.unsized({name for quota in quotas if quota.enforced for name in quota.limits})
+        unsized = source.totals.unsized({name for quota in quotas if quota.enforced for name in quota.limits})
         canary = self._canaries.get(source.key)
         proof = canary.proof if canary is not None else None
         wanted = judge(cluster, source, keeper, proof, unsized)
@@ -206,7 +206,7 @@ class UserClusters:
         self._on_proof(source.key, _shown(wanted, proof, source))
         metrics.machines(source.key, unsized.counts, source.drift.count)
         # a quota that comes to limit what its Machines take in no known amount is not told to this loop
-        settled = all(condition.status == "True" for condition in wanted) and not source.tally.unknown
+        settled = all(condition.status == "True" for condition in wanted) and not source.totals.unknown
         if is_of_kubermatic(source.key):  # there is no object of ours to say it on
             refused = any(found.type == "Enforced" and found.status == "False" for found in wanted)
             if self._catalog.tell_enforced(source.key, not refused):

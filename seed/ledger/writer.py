@@ -160,7 +160,7 @@ class AccountWriter:
         account, terms = self.account, self._terms()
         if account is None or terms is None or not self._trusts(account):
             return Fenced()
-        account = accounts.obey(account, terms.grant)
+        account = accounts.apply_grant(account, terms.grant)
         return Reserving(account, terms.limits, self._length(account)).claim(uid, reservation)
 
     def _trusts(self, account: Account) -> bool:
@@ -389,7 +389,7 @@ class AccountWriter:
                     outcomes.append(Fenced())
                     continue
                 if reserving is None:
-                    account = accounts.obey(account, terms.grant)  # also what became free in this very batch
+                    account = accounts.apply_grant(account, terms.grant)  # also what became free in this very batch
                     reserving = Reserving(account, terms.limits, self._length(account))
                 outcomes.append(reserving.claim(entry.uid, entry.reservation))
                 continue

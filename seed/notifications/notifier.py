@@ -100,7 +100,7 @@ class Refused(msgspec.Struct, frozen=True):
     machine_set: bool
 
 
-class Owners:
+class OwnerNotifier:
     """Tells those of one API server. `stop()` it.
 
     `on_gone(waiter)`: the MachineSet does not wait any more. `on_failed(waiter)`: it could not be woken now.

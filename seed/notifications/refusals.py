@@ -18,8 +18,8 @@ from common.kube.client.api_client import Cluster, RequestHook
 from common.kube.client.meta import ObjectMeta
 from common.kube.controller.events import Regarding, microtime
 from common.quota.account import Account
-from seed.accounts.registry import Books
-from seed.accounts.snapshot import sight
+from seed.accounts.registry import AccountRegistry
+from seed.accounts.snapshot import snapshot
 from seed.admission.denial import Refusal
 from seed.admission.types import Verdict
 from seed.cache import kubermatic_objects as kubermatic
@@ -29,7 +29,7 @@ from seed.cache.source_keys import HOSTED, KUBERMATIC, is_hosted, is_of_kubermat
 from seed.cache.user_cluster_clients import Connections
 from seed.machines import cluster_api
 from seed.notifications.event_series import Occurrence
-from seed.notifications.notifier import Owners, Refused, machine_set_of
+from seed.notifications.notifier import OwnerNotifier, Refused, machine_set_of
 from seed.notifications.wake_queue import Room, Waiter, Waiting, room
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class Refusals:
         self,
         seed: Cluster,
         catalog: Catalog,
-        books: Books,
+        registry: AccountRegistry,
         instance: str,
         *,
         on_request: RequestHook | None = None,
@@ -58,12 +58,12 @@ class Refusals:
     ) -> None:
         self._seed = seed
         self._catalog = catalog
-        self._books = books
+        self._registry = registry
         self._connections = Connections(seed, on_request=on_request)  # admission waits for the others
         self._instance = instance
         self._count = count
         self._waiting = Waiting(MAX_WAITERS)
-        self._owners: OrderedDict[str, Owners] = OrderedDict()
+        self._owners: OrderedDict[str, OwnerNotifier] = OrderedDict()
         self._clusters: dict[str, str] = {}  # by server: the UserCluster's key
         self._look = asyncio.Event()
         self._ending: set[asyncio.Task[None]] = set()
@@ -112,7 +112,7 @@ class Refusals:
             )
             self._look.set()
 
-    def _to(self, server: str, cluster: UserCluster) -> Owners:
+    def _to(self, server: str, cluster: UserCluster) -> OwnerNotifier:
         if server == SEED:
             return self._of(SEED, self._seed_itself)
         self._clusters[server] = cluster.metadata.key
@@ -122,12 +122,12 @@ class Refusals:
     async def _seed_itself(self) -> AsyncIterator[Cluster]:
         yield self._seed
 
-    def _of(self, server: str, connect: Callable[[], AbstractAsyncContextManager[Cluster]]) -> Owners:
+    def _of(self, server: str, connect: Callable[[], AbstractAsyncContextManager[Cluster]]) -> OwnerNotifier:
         known = self._owners.get(server)
         if known is None:
             if len(self._owners) >= MAX_SERVERS:
                 self._forget(next(other for other in self._owners if other != SEED))
-            known = self._owners[server] = Owners(
+            known = self._owners[server] = OwnerNotifier(
                 self._clusters.get(server, self._seed.name),
                 self._instance,
                 connect,
@@ -158,7 +158,7 @@ class Refusals:
         """Until cancelled."""
         stops = [
             self._catalog.on_quota(self._changed),
-            self._books.on_account(self._account_changed),
+            self._registry.on_account(self._account_changed),
             self._catalog.on_user_cluster(self._cluster_changed),
         ]
         closing = asyncio.create_task(self._connections.run(), name="connections to owners")
@@ -213,8 +213,8 @@ class Refusals:
         return [quota for quota in self._catalog.quotas_of_project(project) if quota.enforced]
 
     def _room(self, quota: Quota) -> Room:
-        book = self._books.get(quota)
-        return room(book.sight(quota) if book is not None else sight(quota, None, {}))
+        handle = self._registry.get(quota)
+        return room(handle.snapshot(quota) if handle is not None else snapshot(quota, None, {}))
 
 
 def _server(cluster: UserCluster) -> str:

@@ -14,7 +14,7 @@ import msgspec
 from common.kube.controller.events import Regarding
 from common.quota import resources, surge
 from common.quota.resources import ResourceList
-from seed.accounts.snapshot import Sight, free_here
+from seed.accounts.snapshot import QuotaSnapshot, free_here
 from seed.admission.types import Attempt
 
 REWAKE = 5.0  # seconds between two wakings of one MachineSet
@@ -34,7 +34,7 @@ class Room(msgspec.Struct, frozen=True):
     anywhere: ResourceList
 
 
-def room(seen: Sight) -> Room:
+def room(seen: QuotaSnapshot) -> Room:
     here = free_here(seen)
     used = resources.maximum(seen.global_usage, seen.use)
     left = {name: limit - used.get(name, 0) for name, limit in seen.ceilings.items()}
@@ -125,7 +125,7 @@ class Waiting:
                 self.dropped += 1
             waiter = self._waiters[key] = Waiter(server, regarding, project)
         waiter.need, waiter.alike, waiter.refused_at = need, (project, frozenset(need.items())), now
-        then = fit(need, [room(attempt.sight) for attempt in attempts if attempt.sight.enforced])
+        then = fit(need, [room(attempt.snapshot) for attempt in attempts if attempt.snapshot.enforced])
         waiter.then = Fit(lent=then.lent) if final else then
 
     def admitted(self, server: str, uid: str) -> None:

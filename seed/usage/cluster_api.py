@@ -25,9 +25,9 @@ from seed.machines.infrastructure import Described, undescribed
 from seed.machines.machine_controller import Machine
 from seed.providers.size import Footprint, ProviderUnavailable
 from seed.sizing.sizer import Sizing
-from seed.usage.machine_totals import Tally
-from seed.usage.shared_informers import Fed, WatchCaches
-from seed.usage.size_backfill import Asking
+from seed.usage.machine_totals import MachineTotals
+from seed.usage.shared_informers import SharedInformers, SharedInformerSource
+from seed.usage.size_backfill import SizeBackfill
 
 log = logging.getLogger(__name__)
 
@@ -59,17 +59,19 @@ _INDEXES: Mapping[str, IndexFunction[Any]] = {
 }
 
 
-class ClusterSource(Fed):
+class ClusterSource(SharedInformerSource):
     """One Cluster's Machines and MachinePools."""
 
-    def __init__(self, feed: Feed, user_cluster: UserCluster, tally: Tally | None = None) -> None:
+    def __init__(
+        self, feed: ClusterApiInformers, user_cluster: UserCluster, totals: MachineTotals | None = None
+    ) -> None:
         super().__init__(feed)
         self.user_cluster = user_cluster
         self.key = user_cluster.metadata.key
         self.project = user_cluster.spec.project
         self._feed = feed
-        self.tally = Tally(tally, self._size)
-        self._asking = Asking(self.tally, self._ask, self._summed, self._renewed)
+        self.totals = MachineTotals(totals, self._size)
+        self._asking = SizeBackfill(self.totals, self._ask, self._summed, self._renewed)
         self._task = asyncio.create_task(self._asking.run(), name=f"sizes of {self.key}")
         for subject in feed.subjects_of(self.key):
             self.apply(None, subject)
@@ -80,7 +82,7 @@ class ClusterSource(Fed):
     def apply(self, old: Subject | None, new: Subject | None) -> bool:
         """True if something became free."""
         before = Machine(metadata=old.metadata) if old is not None else None
-        freed = self.tally.apply(Change(before, self._known(new) if new is not None else None))
+        freed = self.totals.apply(Change(before, self._known(new) if new is not None else None))
         self._asking.look()
         return freed
 
@@ -131,7 +133,7 @@ class Enforcement(Protocol):
         """Raises ApiError."""
 
 
-class Feed(WatchCaches):
+class ClusterApiInformers(SharedInformers):
     """The watch caches, and what all sources of Cluster API share. `run()` it while this replica leads."""
 
     def __init__(
@@ -260,7 +262,7 @@ class Feed(WatchCaches):
             del self.sources[key]
             self._ending(source)
         if wanted is not None:
-            self.sources[key] = made = ClusterSource(self, wanted, source.tally if source is not None else None)
+            self.sources[key] = made = ClusterSource(self, wanted, source.totals if source is not None else None)
             self.on_change(made, True)
             self._on_state(made)
         elif source is not None:
@@ -291,7 +293,7 @@ class Feed(WatchCaches):
             for source in self.sources.values():
                 self._on_state(source)
         for source in self.sources.values():
-            metrics.machines(source.key, source.tally.unsized(self._limited(source.project)).counts, 0)
+            metrics.machines(source.key, source.totals.unsized(self._limited(source.project)).counts, 0)
 
     def _limited(self, project: str) -> set[str]:
         quotas = self._catalog.quotas_of_project(project)

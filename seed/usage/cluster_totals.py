@@ -16,7 +16,7 @@ from seed.evaluators.clusters import RESOURCE, Owned
 from seed.usage.machine_totals import MAX_REMEMBERED
 
 
-class ClusterTally:
+class ClusterTotals:
     """Two objects of one namespace and name stand for one cluster, as a UserCluster and its Cluster of Cluster API."""
 
     guessed: Mapping[str, ResourceList] = {}

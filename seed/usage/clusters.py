@@ -17,21 +17,21 @@ from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change
 from seed.cache.source_keys import clusters_key, project_of_key
 from seed.evaluators.clusters import Kind, Owned
-from seed.usage.cluster_totals import ClusterTally
-from seed.usage.shared_informers import Fed, WatchCaches
-from seed.usage.source import Followed
+from seed.usage.cluster_totals import ClusterTotals
+from seed.usage.shared_informers import SharedInformers, SharedInformerSource
+from seed.usage.source import UsageSource
 
 log = logging.getLogger(__name__)
 
 
-class ProjectClusters(Fed):
+class ProjectClusters(SharedInformerSource):
     """One project's clusters."""
 
     def __init__(self, feed: ClusterSources, project: str) -> None:
         super().__init__(feed)
         self.key = clusters_key(project)
         self.project = project
-        self.tally = ClusterTally()
+        self.totals = ClusterTotals()
         self._feed = feed
 
     async def generation(self, namespaced_name: str, uid: str) -> int | None:
@@ -42,7 +42,7 @@ class ProjectClusters(Fed):
         return found[1].metadata.generation
 
 
-class ClusterSources(WatchCaches, Mapping[str, Followed]):
+class ClusterSources(SharedInformers, Mapping[str, UsageSource]):
     """The sources by key; any project's is made when it is first asked for. `run()` it while this replica leads.
 
     Its watch caches are its own: the catalog's serve admission, and cannot be listed anew when counting demands it.
@@ -54,8 +54,8 @@ class ClusterSources(WatchCaches, Mapping[str, Followed]):
         served: Served,
         kinds: tuple[Kind, ...],
         *,
-        on_change: Callable[[Followed, bool], None],
-        on_state: Callable[[Followed], None],
+        on_change: Callable[[UsageSource, bool], None],
+        on_state: Callable[[UsageSource], None],
     ) -> None:
         """The first of the kinds is there on every seed."""
         self._cluster = cluster
@@ -162,10 +162,10 @@ class ClusterSources(WatchCaches, Mapping[str, Followed]):
             return  # as most changes of a cluster are
         if change.old is not None and before:
             source = self._of(before)
-            self._on_change(source, source.tally.remove(change.old))
+            self._on_change(source, source.totals.remove(change.old))
         if change.new is not None and after:
             source = self._of(after)
-            source.tally.add(change.new)
+            source.totals.add(change.new)
             self._on_change(source, False)
 
     def _judge(self) -> None:

@@ -52,10 +52,10 @@ class Unsized(msgspec.Struct, frozen=True):
         return next((condition for condition in CONDITIONS if condition in self.counts), "")
 
 
-class Tally:
+class MachineTotals:
     """The sum over a source's Machines, kept up to date change by change. Pure but for being mutable."""
 
-    def __init__(self, before: Tally | None = None, size: Callable[[Machine], Footprint] = footprint) -> None:
+    def __init__(self, before: MachineTotals | None = None, size: Callable[[Machine], Footprint] = footprint) -> None:
         """`before` is asked for the last known size of what cannot be sized now.
 
         `size` raises NotSized, and ProviderUnavailable for what a cloud has to be asked: see `waiting`.

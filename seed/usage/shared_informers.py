@@ -11,10 +11,10 @@ from contextlib import suppress
 from typing import Any
 
 from common.kube.controller.reflector import Reflector
-from seed.usage.source import ListToken, Problem, reason_of
+from seed.usage.source import ListBarrier, Problem, reason_of
 
 
-class Lists(ListToken, frozen=True, kw_only=True):
+class Lists(ListBarrier, frozen=True, kw_only=True):
     """A list of each of several watch caches. One that takes the place of another lists later anyway."""
 
     demanded: Sequence[tuple[Reflector[Any], int]]
@@ -28,7 +28,7 @@ class Lists(ListToken, frozen=True, kw_only=True):
         ]
 
 
-class WatchCaches(ABC):
+class SharedInformers(ABC):
     """`problem` is what `_look` found last; `lost_at` (monotonic) since when the counts are kept, not followed."""
 
     problem: Problem | None = None
@@ -51,14 +51,14 @@ class WatchCaches(ABC):
     def listed_from(self) -> float:
         return min((reflector.listed_from for reflector in self.reflectors), default=math.inf) if self.counted else 0
 
-    def demand_list(self) -> ListToken:
+    def request_relist(self) -> ListBarrier:
         return Lists(demanded=[(reflector, reflector.relist()) for reflector in self.reflectors])
 
-    def listed_since(self, token: ListToken) -> bool:
+    def listed_since(self, token: ListBarrier) -> bool:
         assert isinstance(token, Lists), "our own token"
         return self.counted and not token.missing(self.reflectors)
 
-    async def listed(self, token: ListToken) -> None:
+    async def listed(self, token: ListBarrier) -> None:
         assert isinstance(token, Lists), "our own token"
         while not self.listed_since(token):
             for reflector, number in token.missing(self.reflectors):
@@ -80,10 +80,10 @@ class WatchCaches(ABC):
         return changed
 
 
-class Fed:
-    """The part of a source (`seed.usage.user_cluster.Followed`) that its watch caches answer."""
+class SharedInformerSource:
+    """The part of a source (`seed.usage.user_cluster.UsageSource`) that its watch caches answer."""
 
-    def __init__(self, caches: WatchCaches) -> None:
+    def __init__(self, caches: SharedInformers) -> None:
         self._caches = caches
 
     @property
@@ -110,11 +110,11 @@ class Fed:
     def lost_at(self) -> float | None:
         return self._caches.lost_at
 
-    def demand_list(self) -> ListToken:
-        return self._caches.demand_list()
+    def request_relist(self) -> ListBarrier:
+        return self._caches.request_relist()
 
-    def listed_since(self, token: ListToken) -> bool:
+    def listed_since(self, token: ListBarrier) -> bool:
         return self._caches.listed_since(token)
 
-    async def listed(self, token: ListToken) -> None:
+    async def listed(self, token: ListBarrier) -> None:
         await self._caches.listed(token)

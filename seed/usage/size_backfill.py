@@ -1,4 +1,4 @@
-"""Asks for the sizes that a tally waits for, each spec once, and counts them when the answers come."""
+"""Asks for the sizes that are waited for, each spec once, and counts them when the answers come."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from common.kube.controller.store import Change
 from seed.machines.machine_controller import Machine
 from seed.providers.size import NotSized, ProviderUnavailable
 from seed.sizing.stamp import spec_hash
-from seed.usage.machine_totals import Tally
+from seed.usage.machine_totals import MachineTotals
 
 MAX_ASKED = 16  # sizes of one source that are asked for at a time
 ASK_SECONDS = 30.0
@@ -18,25 +18,25 @@ FIRST_ASK_PAUSE = 2.0  # seconds before asking again for what could not be told;
 LONGEST_ASK_PAUSE = 60.0
 
 
-class Asking:
-    """`run()` it, and `look()` whenever the tally changed. `on_change(freed)` tells of a new sum."""
+class SizeBackfill:
+    """`run()` it, and `look()` whenever the totals changed. `on_change(freed)` tells of a new sum."""
 
     def __init__(
         self,
-        tally: Tally,
+        totals: MachineTotals,
         ask: Callable[[Machine, float], Awaitable[object]],
         on_change: Callable[[bool], None],
         renew: Callable[[Machine], Machine] = lambda machine: machine,
     ) -> None:
         """`ask` raises NotSized and ProviderUnavailable. `renew`: the Machine as it is after it was asked for."""
-        self._tally = tally
+        self._totals = totals
         self._ask = ask
         self._on_change = on_change
         self._renew = renew
         self._wake = asyncio.Event()
 
     def look(self) -> None:
-        if self._tally.waiting:
+        if self._totals.waiting:
             self._wake.set()
 
     async def run(self) -> None:
@@ -44,10 +44,10 @@ class Asking:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            waiting = {spec_hash(machine): machine for machine in self._tally.waiting.values()}
+            waiting = {spec_hash(machine): machine for machine in self._totals.waiting.values()}
             limit = asyncio.Semaphore(MAX_ASKED)
             await asyncio.gather(*(self._ask_for(digest, one, limit) for digest, one in waiting.items()))
-            if not self._tally.waiting:
+            if not self._totals.waiting:
                 pause = FIRST_ASK_PAUSE
                 continue
             with suppress(TimeoutError):
@@ -64,10 +64,10 @@ class Asking:
             except (NotSized, ProviderUnavailable) as error:
                 problem = error
         freed = False
-        for uid, waiting in list(self._tally.waiting.items()):
+        for uid, waiting in list(self._totals.waiting.items()):
             if spec_hash(waiting) == digest:
                 if problem is not None:
-                    self._tally.explain(uid, problem)
+                    self._totals.explain(uid, problem)
                 else:
-                    freed |= self._tally.apply(Change(waiting, self._renew(waiting)))
+                    freed |= self._totals.apply(Change(waiting, self._renew(waiting)))
         self._on_change(freed)

@@ -11,7 +11,7 @@ from common.quota.account import Reservation
 from common.quota.resources import ResourceList
 
 
-class ListToken(msgspec.Struct, frozen=True):
+class ListBarrier(msgspec.Struct, frozen=True):
     """A demand for a list that begins after this moment: that list of that connection, or any of a later one."""
 
     connection: int = 0
@@ -25,7 +25,7 @@ class Problem(msgspec.Struct, frozen=True):
     message: str
 
 
-class Sum(Protocol):
+class Usage(Protocol):
     """What a source uses at this moment, and which objects stand in that."""
 
     @property
@@ -52,7 +52,7 @@ class Sum(Protocol):
         """What those that are there take in it."""
 
 
-class Followed(Protocol):
+class UsageSource(Protocol):
     """What counting needs of a source, whatever it follows."""
 
     @property
@@ -62,7 +62,7 @@ class Followed(Protocol):
     def project(self) -> str: ...
 
     @property
-    def tally(self) -> Sum: ...
+    def totals(self) -> Usage: ...
 
     @property
     def counted(self) -> bool:
@@ -86,12 +86,12 @@ class Followed(Protocol):
     def lost_at(self) -> float | None:
         """monotonic: since when the count is kept, not followed"""
 
-    def demand_list(self) -> ListToken: ...
+    def request_relist(self) -> ListBarrier: ...
 
-    def listed_since(self, token: ListToken) -> bool:
+    def listed_since(self, token: ListBarrier) -> bool:
         """True once a list that began after the demand is complete."""
 
-    async def listed(self, token: ListToken) -> None:
+    async def listed(self, token: ListBarrier) -> None:
         """Until `listed_since(token)` is true."""
 
     async def generation(self, namespaced_name: str, uid: str) -> int | None:

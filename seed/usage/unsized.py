@@ -15,7 +15,7 @@ import msgspec
 from common.quota import resources
 from common.quota.account import Reservation
 from common.quota.resources import ResourceList
-from seed.usage.source import Sum
+from seed.usage.source import Usage
 
 
 class Rest(msgspec.Struct, frozen=True):
@@ -26,37 +26,37 @@ class Rest(msgspec.Struct, frozen=True):
     amount: ResourceList = {}
 
 
-def first(used: ResourceList, reservations: Mapping[str, Reservation], tally: Sum) -> Rest:
+def first(used: ResourceList, reservations: Mapping[str, Reservation], totals: Usage) -> Rest:
     """At the first count of a source by a leader. `used` is what the account has of it, `reservations` are the source's
     own, by uid."""
-    uids = frozenset(uid for uid in tally.guessed if not _holds(reservations.get(uid)))
+    uids = frozenset(uid for uid in totals.guessed if not _holds(reservations.get(uid)))
     if not uids:
-        return Rest(tally.line)
-    sized = resources.subtract(tally.used, resources.total(tally.guessed.values()))
-    reserved = tally.sizes(uid for uid in reservations if uid not in tally.guessed)
+        return Rest(totals.line)
+    sized = resources.subtract(totals.used, resources.total(totals.guessed.values()))
+    reserved = totals.sizes(uid for uid in reservations if uid not in totals.guessed)
     new = (resources.subtract(size, _before(size, reservations[uid])) for uid, size in reserved.items())
     before = resources.subtract(sized, resources.total(new))
-    return Rest(tally.line, uids, _left(used, before))
+    return Rest(totals.line, uids, _left(used, before))
 
 
-def then(known: Rest, reservations: Mapping[str, Reservation], tally: Sum) -> Rest:
+def then(known: Rest, reservations: Mapping[str, Reservation], totals: Usage) -> Rest:
     """At each count after that."""
-    uids = known.uids & tally.guessed.keys()
+    uids = known.uids & totals.guessed.keys()
     if uids == known.uids:
         return known
     if not uids:
         return Rest(known.line)
-    sized = tally.sizes(known.uids - uids)
+    sized = totals.sizes(known.uids - uids)
     before = resources.total(_before(size, reservations.get(uid)) for uid, size in sized.items())
     return Rest(known.line, uids, _left(known.amount, before))
 
 
-def used(rest: Rest, reservations: Mapping[str, Reservation], tally: Sum) -> ResourceList:
+def used(rest: Rest, reservations: Mapping[str, Reservation], totals: Usage) -> ResourceList:
     """What counts of the source. A guess at a Machine takes no place beside what is known to be its own."""
-    held = [guess for uid, guess in tally.guessed.items() if _holds(reservations.get(uid))]
-    guessed = [guess for uid, guess in tally.guessed.items() if uid in rest.uids]
+    held = [guess for uid, guess in totals.guessed.items() if _holds(reservations.get(uid))]
+    guessed = [guess for uid, guess in totals.guessed.items() if uid in rest.uids]
     more = resources.at_least_zero(resources.subtract(rest.amount, resources.total(guessed)))
-    return resources.add(resources.subtract(tally.used_beside(reservations), resources.total(held)), more)
+    return resources.add(resources.subtract(totals.used_beside(reservations), resources.total(held)), more)
 
 
 def _holds(reservation: Reservation | None) -> bool:

@@ -22,9 +22,9 @@ from common.kube.controller.store import Change
 from seed.machines.machine_controller import MACHINES, Machine
 from seed.sizing.sizer import Sizing
 from seed.sizing.stamp_audit import Drift, audit
-from seed.usage.machine_totals import Tally
-from seed.usage.size_backfill import Asking
-from seed.usage.source import ListToken, Problem, reason_of
+from seed.usage.machine_totals import MachineTotals
+from seed.usage.size_backfill import SizeBackfill
+from seed.usage.source import ListBarrier, Problem, reason_of
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Source:
         self.user_cluster = user_cluster
         self.drift = Drift()
         self._sizing = sizing
-        self.tally = Tally()
+        self.totals = MachineTotals()
         self._problem: Problem | None = None  # of the connection
         self._secret_problem: Problem | None = None  # the connection made before it may still work
         self.lost_at: float | None = None  # monotonic: since when the count is kept, not followed
@@ -73,7 +73,7 @@ class Source:
         self._on_request = on_request
         self._connected = connected
         self._identify = identify
-        self._reflector: Reflector[Machine] | None = None  # whose complete list stands behind the tally
+        self._reflector: Reflector[Machine] | None = None  # whose complete list stands behind the totals
         self._following: Reflector[Machine] | None = None  # the latest connection's
         self._connections = 0
         self._kubeconfig = ""
@@ -113,11 +113,11 @@ class Source:
     def problem(self) -> Problem | None:
         return self._secret_problem or self._problem
 
-    def demand_list(self) -> ListToken:
+    def request_relist(self) -> ListBarrier:
         following = self._following
-        return ListToken(self._connections, following.relist() if following is not None else 0)
+        return ListBarrier(self._connections, following.relist() if following is not None else 0)
 
-    def listed_since(self, token: ListToken) -> bool:
+    def listed_since(self, token: ListBarrier) -> bool:
         """True once a list that began after the demand is complete."""
         if not self.counted or self._reflector is None:
             return False
@@ -125,7 +125,7 @@ class Source:
             return False  # a new connection was made, and what is counted is still the old one's
         return self._connections > token.connection or self._reflector.lists_completed >= token.number
 
-    async def listed(self, token: ListToken) -> None:
+    async def listed(self, token: ListBarrier) -> None:
         """Until `listed_since(token)` is true."""
         while not self.listed_since(token):
             following = self._following
@@ -270,14 +270,16 @@ class Source:
 
     async def _follow(self, cluster: Cluster, namespace: str | None) -> None:
         self.cluster = cluster
-        tally = Tally(self.tally, lambda machine: self._sizing.counted(self.uid, machine))
+        totals = MachineTotals(self.totals, lambda machine: self._sizing.counted(self.uid, machine))
 
-        asking = Asking(tally, self._ask, lambda freed: self._on_change(self, freed) if self.tally is tally else None)
+        asking = SizeBackfill(
+            totals, self._ask, lambda freed: self._on_change(self, freed) if self.totals is totals else None
+        )
 
         def heard(change: Change[Machine]) -> None:
-            freed = tally.apply(change)
+            freed = totals.apply(change)
             asking.look()
-            if self.tally is tally:
+            if self.totals is totals:
                 self._on_change(self, freed)
 
         reflector = Reflector(cluster, MACHINES, namespace=namespace, on_change=heard)
@@ -290,7 +292,7 @@ class Source:
         try:
             await self._first_list(reflector)
             # Only now does the new connection's state replace the old one's: never a moment without a count.
-            self.tally, self._reflector = tally, reflector
+            self.totals, self._reflector = totals, reflector
             self._on_change(self, True)
             self._on_state(self)
             auditing = asyncio.create_task(self._audit(reflector), name=f"stamps of {self.key}")

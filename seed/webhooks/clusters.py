@@ -21,7 +21,7 @@ from seed.admission.decision_log import Decisions
 from seed.admission.types import Request as Claim
 from seed.admission.types import Verdict
 from seed.cache.quotas import Catalog
-from seed.cache.same_cluster import Twins
+from seed.cache.same_cluster import DuplicateClusters
 from seed.cache.source_keys import clusters_key
 from seed.evaluators.clusters import NOTHING, ONE, RESOURCE, Kind, Owned
 from seed.registration.clusters import CALLER, PATH
@@ -48,7 +48,7 @@ class ClusterWebhook:
         catalog: Catalog,
         admission: Admission,
         kinds: Sequence[Kind],
-        twins: Twins,
+        twins: DuplicateClusters,
         verify: Callable[[str, str], bool],
         on_decision: OnDecision = lambda _decision, _reason, _path, _seconds: None,
         decisions: Decisions | None = None,

@@ -21,8 +21,8 @@ from common.quota import resources
 from common.quota.account import Reservation
 from common.quota.resources import ResourceList
 from common.server.http_parser import Request, Response
-from seed.accounts.registry import Books
-from seed.accounts.snapshot import Sight, sight
+from seed.accounts.registry import AccountRegistry
+from seed.accounts.snapshot import QuotaSnapshot, snapshot
 from seed.admission import denial, types
 from seed.admission.decision_log import Decisions
 from seed.admission.denial import Refusal
@@ -70,7 +70,7 @@ class _Question(msgspec.Struct, frozen=True):
     cluster: UserCluster
     asked: Asked
     size: ResourceList
-    seen: Sequence[Sight]
+    seen: Sequence[QuotaSnapshot]
 
 
 class ScaleWebhook:
@@ -79,7 +79,7 @@ class ScaleWebhook:
     def __init__(
         self,
         catalog: Catalog,
-        books: Books,
+        registry: AccountRegistry,
         sizing: Sizing,
         connections: Connections,
         view: View,
@@ -89,7 +89,7 @@ class ScaleWebhook:
     ) -> None:
         self._decisions = decisions if decisions is not None else Decisions()
         self._catalog = catalog
-        self._books = books
+        self._registry = registry
         self._sizing = sizing
         self._connections = connections
         self._view = view
@@ -198,17 +198,17 @@ class ScaleWebhook:
             return await self._view.find_made(cluster_machine_of(deployment))
         return machine_of(deployment)
 
-    def _seen(self, cluster: UserCluster) -> list[Sight]:
+    def _seen(self, cluster: UserCluster) -> list[QuotaSnapshot]:
         project = cluster.spec.project
         if self._catalog.may_belong(project):
             raise _Undecided(f"what limits project {project} has not come from the master")
-        return [self._sight(quota) for quota in self._catalog.quotas_of_project(project)]
+        return [self._snapshot(quota) for quota in self._catalog.quotas_of_project(project)]
 
-    def _sight(self, quota: Quota) -> Sight:
-        book = self._books.get(quota)
-        if book is None or book.writer.account is None:
+    def _snapshot(self, quota: Quota) -> QuotaSnapshot:
+        handle = self._registry.get(quota)
+        if handle is None or handle.writer.account is None:
             raise _Undecided(f"this seed has not opened its account of quota {quota.name} yet")
-        return sight(quota, book.writer.account, book.use)
+        return snapshot(quota, handle.writer.account, handle.use)
 
     def _refuse(
         self,
@@ -233,7 +233,7 @@ class ScaleWebhook:
                 dry_run=review.dry_run,
                 deadline=0,
             ),
-            attempts=[Attempt(sight=seen, refusal=by_quota.get(seen.quota)) for seen in question.seen],
+            attempts=[Attempt(snapshot=seen, refusal=by_quota.get(seen.quota)) for seen in question.seen],
         )
         return conclude(
             review,
@@ -247,7 +247,7 @@ class ScaleWebhook:
         )
 
 
-def _room(seen: Sight) -> Room:
+def _room(seen: QuotaSnapshot) -> Room:
     return Room(
         quota=seen.quota,
         limits=seen.limits,

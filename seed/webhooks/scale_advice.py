@@ -80,15 +80,15 @@ def advise(asked: Asked, size: ResourceList, rooms: Sequence[Room], *, deny: boo
     if not shortages:
         warning = _rollout(asked, size, rooms)
         return Advice(reason="SurgeShort" if warning else "", warning=warning)
-    shortage = shortages[0]
-    room = shortage.room
+    requester = shortages[0]
+    room = requester.room
     if deny and asked.grows and room.enforced:
         need = all_replicas(asked, size)
         refusals = [_refused(short, asked, need, decision) for short in shortages if short.room.enforced]
         return Advice(reason="QuotaExceeded", refusals=refusals)
-    end = f": {shortage.fitting or 'none'} can start" if room.enforced else "; allowed because enforcement is warn"
+    end = f": {requester.fitting or 'none'} can start" if room.enforced else "; allowed because enforcement is warn"
     verb = "needs" if asked.more == 1 else "need"
-    warning = f"seedquota/{room.quota}: {_replicas(asked)} {verb} {shortage.amounts(size)}{end}"
+    warning = f"seedquota/{room.quota}: {_replicas(asked)} {verb} {requester.amounts(size)}{end}"
     return Advice(reason="ReplicasShort", warning=warning)
 
 
@@ -113,26 +113,26 @@ def _rollout(asked: Asked, size: ResourceList, rooms: Iterable[Room]) -> str:
     shortages = _shortages(after, asked.surge, size)
     if not shortages:
         return ""
-    shortage = shortages[0]
-    begins = f"seedquota/{shortage.room.quota}: "
-    surge = f"maxSurge {asked.surge} needs {shortage.amounts(size)}"
-    if shortage.fitting:
-        return f"{begins}{surge}: the rollout replaces {shortage.fitting} at a time"
+    requester = shortages[0]
+    begins = f"seedquota/{requester.room.quota}: "
+    surge = f"maxSurge {asked.surge} needs {requester.amounts(size)}"
+    if requester.fitting:
+        return f"{begins}{surge}: the rollout replaces {requester.fitting} at a time"
     return f"{begins}rollout cannot begin: {surge}; set maxSurge 0, maxUnavailable 1"
 
 
-def _refused(shortage: _Shortage, asked: Asked, need: ResourceList, decision: str) -> Refusal:
-    room, note = shortage.room, f"{shortage.fitting} of {_replicas(asked)} can start"
+def _refused(requester: _Shortage, asked: Asked, need: ResourceList, decision: str) -> Refusal:
+    room, note = requester.room, f"{requester.fitting} of {_replicas(asked)} can start"
     return denial.exceeded(room.quota, need, room.used, room.limits, room.being_created, decision, note=note)
 
 
 def _shortages(rooms: Iterable[Room], count: int, size: ResourceList) -> Sequence[_Shortage]:
     """The first refuses Machines, if one does, and has the fewest that fit."""
-    found = [shortage for room in rooms if (shortage := _shortage(room, count, size)) is not None]
+    found = [requester for room in rooms if (requester := _requester(room, count, size)) is not None]
     return sorted(found, key=lambda it: (not it.room.enforced, it.fitting, it.room.quota))
 
 
-def _shortage(room: Room, count: int, size: ResourceList) -> _Shortage | None:
+def _requester(room: Room, count: int, size: ResourceList) -> _Shortage | None:
     free = _free(room)
     fitting = {name: amount // size[name] for name, amount in free.items() if size.get(name, 0) > 0}
     if not fitting:

@@ -68,10 +68,10 @@ class _Tally:
 
 
 class _Client(asyncio.Protocol):
-    def __init__(self, head: bytes, body: bytes, tally: _Tally, end: float) -> None:
+    def __init__(self, head: bytes, body: bytes, totals: _Tally, end: float) -> None:
         self._head = head
         self._parts = body.split(UID)
-        self._tally = tally
+        self._totals = totals
         self._end = end
         self._received = b""
         self._sent = 0.0
@@ -96,7 +96,7 @@ class _Client(asyncio.Protocol):
         if len(body) < length:
             return
         now = time.perf_counter()
-        self._tally.add(now - self._sent, body)
+        self._totals.add(now - self._sent, body)
         self._received = b""
         if now < self._end:
             self._send()
@@ -113,25 +113,25 @@ class _Client(asyncio.Protocol):
 async def run(task: Task) -> Result:
     context = ssl.create_default_context(cadata=task.ca)
     body = task.body.encode()
-    tally = _Tally()
+    totals = _Tally()
     loop = asyncio.get_running_loop()
     started = time.perf_counter()
     end = started + task.seconds
     connections = [
-        loop.create_connection(partial(_Client, _head(path, body), body, tally, end), HOST, port, ssl=context)
+        loop.create_connection(partial(_Client, _head(path, body), body, totals, end), HOST, port, ssl=context)
         for port, path in itertools.islice(itertools.cycle(task.targets), task.clients)
     ]
     clients = [protocol for _, protocol in await asyncio.gather(*connections)]
     await asyncio.gather(*(client.done for client in clients))
     seconds = time.perf_counter() - started
-    latencies = sorted(tally.latencies)
+    latencies = sorted(totals.latencies)
     return Result(
         requests=len(latencies),
         seconds=seconds,
         p50_ms=latencies[len(latencies) // 2] * 1000,
         p99_ms=latencies[len(latencies) * 99 // 100] * 1000,
-        failure=tally.failure,
-        **tally.counts,
+        failure=totals.failure,
+        **totals.counts,
     )
 
 

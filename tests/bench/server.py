@@ -28,7 +28,7 @@ from common.runtime.redis_client import redis_url
 from common.server.http_server import HttpServer
 from common.server.serving_certificate import Certificates
 from seed import metrics
-from seed.accounts.registry import Books
+from seed.accounts.registry import AccountRegistry
 from seed.accounts.usage_writer import COUNT_AT_ONCE, COUNT_DELAY, FREED_DELAY
 from seed.admission.admitter import Admission
 from seed.cache.quotas import Catalog
@@ -83,7 +83,7 @@ async def admission(facts: Facts, ready: Ready) -> None:
     if facts.redis_url:
         options = replace(options, ledger_store=REDIS, redis_url=redis_url(facts.redis_url))
     chosen = ChosenStore(options, cluster, "bench", lambda: facts.leads, LEASE_SECONDS)
-    books = Books(catalog, chosen.store)
+    registry = AccountRegistry(catalog, chosen.store)
     certificates = Certificates(cluster, NAMESPACE, ["127.0.0.1"])
     tasks = [asyncio.create_task(run) for run in (catalog.run(), chosen.run(), certificates.run())]
     await catalog.wait_synced()
@@ -92,14 +92,14 @@ async def admission(facts: Facts, ready: Ready) -> None:
     key = WebhookKey(cluster, NAMESPACE)
     sizing = Sizing(FlavourCache(Transport()), SettingsReader(cluster), key.seal, key.check_seal)
     webhook = MachineWebhook(
-        catalog, Admission(catalog, books), sizing, lambda _uid, token: token == TOKEN, metrics.decision
+        catalog, Admission(catalog, registry), sizing, lambda _uid, token: token == TOKEN, metrics.decision
     )
     quota = next(iter(catalog.all_quotas()))
-    book = books.get(quota)
-    assert book is not None
+    handle = registry.get(quota)
+    assert handle is not None
     if facts.leads:
-        await book.writer.create(Account(incarnation="bench", master="bench", epoch=EPOCH, granted=quota.limits))
-        tasks.append(asyncio.create_task(_keep_counting(book.writer)))
+        await handle.writer.create(Account(incarnation="bench", master="bench", epoch=EPOCH, granted=quota.limits))
+        tasks.append(asyncio.create_task(_keep_counting(handle.writer)))
     server = HttpServer(webhook.handle, max_body=MAX_BODY)
     await server.start("127.0.0.1", 0, certificates.ssl_context)
     gc.set_threshold(*program.GC_THRESHOLDS)  # as the program has them
@@ -109,7 +109,7 @@ async def admission(facts: Facts, ready: Ready) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    await books.close()
+    await registry.close()
     await chosen.close()
     await cluster.close()
 

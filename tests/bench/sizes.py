@@ -27,7 +27,7 @@ from seed.machines.machine_controller import Machine
 from seed.registration.token import seal
 from seed.sizing.sizer import Sizing
 from seed.sizing.stamp import Seal
-from seed.usage.machine_totals import Tally
+from seed.usage.machine_totals import MachineTotals
 from tests.unit.fake_cloud import FakeCloud, fake_cloud
 
 MACHINES = 10_000
@@ -72,12 +72,12 @@ def _machine(number: int, stamp: str = "", provider: str = "aws") -> Machine:
 
 
 def _recount(sizing: Sizing, machines: list[Machine]) -> float:
-    tally = Tally(size=lambda machine: sizing.counted("c1-uid", machine))
+    totals = MachineTotals(size=lambda machine: sizing.counted("c1-uid", machine))
     started = time.perf_counter()
     for machine in machines:
-        tally.apply(Change(None, machine))
+        totals.apply(Change(None, machine))
     seconds = time.perf_counter() - started
-    assert not tally.waiting
+    assert not totals.waiting
     return seconds
 
 

@@ -241,7 +241,7 @@ class AccountMachine(RuleBasedStateMachine):
         grant = data.draw(st.sampled_from(self.sent))
         if fencing.went_back(self.account, grant):
             raise AssertionError("no ledger went back here")
-        self.account = (accounts.obey if obeys else accounts.receive)(self.account, grant)
+        self.account = (accounts.apply_grant if obeys else accounts.receive)(self.account, grant)
 
     @rule()
     def the_seed_reports(self) -> None:
@@ -322,7 +322,7 @@ class AccountMachine(RuleBasedStateMachine):
         assert not self.account.reservations
         assert accounts.use(self.account).get("cpu", 0) == there
         self.send(LIMIT)
-        self.account = accounts.obey(self.account, self.sent[-1])
+        self.account = accounts.apply_grant(self.account, self.sent[-1])
         self.hold(escrow.absorb(self.holding, escrow.report(self.account), "m"))
         assert escrow.outstanding(self.master).get("cpu", 0) == there
 

@@ -32,9 +32,9 @@ from master.grants.demand import lacking
 from master.grants.fair_share import Allotment
 from master.grants.table import Table
 from seed.accounts import capacity, plan, reservation_gc
-from seed.accounts.capacity import Answer, Shortage
+from seed.accounts.capacity import Answer, CapacityRequester
 from seed.accounts.controller import Accounts
-from seed.accounts.registry import Books
+from seed.accounts.registry import AccountRegistry
 from seed.accounts.usage_writer import Counting, _forgetting
 from seed.admission import denial
 from seed.admission.admitter import Admission
@@ -43,12 +43,12 @@ from seed.cache.quotas import Catalog
 from seed.ledger import writer
 from seed.ledger.store import StoreUnavailableError
 from seed.ledger.writer import AccountWriter
-from seed.usage.machine_totals import Tally
+from seed.usage.machine_totals import MachineTotals
 from tests.sim import scenes, schedule, servers
 from tests.sim.checks import Violation
 from tests.sim.master_side import MasterReplica
 from tests.sim.scenes import Scene
-from tests.sim.seed_side import Followed
+from tests.sim.seed_side import UsageSource
 from tests.sim.world import World
 
 FIRST = 1_000_000_000  # mutants have schedules of their own
@@ -334,10 +334,10 @@ def keyed_by_uid_alone(self: Reserving, uid: str, reservation: Reservation) -> a
 
 
 def withdrawn_whoever_relies_on_it(account: Account, uid: str, reservation: Reservation) -> Account:
-    return accounts._drop(account, [(reservation.source, uid)])
+    return accounts.without(account, [(reservation.source, uid)])
 
 
-def deleted_for_ever(self: Tally, change: Any) -> bool:
+def deleted_for_ever(self: MachineTotals, change: Any) -> bool:
     deleted = dict(self._deleted)
     freed = _apply(self, change)
     self._deleted.update(deleted)
@@ -348,7 +348,7 @@ def held_back_for_ever(account: Account, epoch: int, sources: Any) -> Account:
     return _hold_back(account, epoch, {*sources, *account.held_back})
 
 
-async def never_there(self: Followed, _name: str, _uid: str) -> int | None:
+async def never_there(self: UsageSource, _name: str, _uid: str) -> int | None:
     return None
 
 
@@ -362,10 +362,10 @@ def stale_is_zero(self: Accounts, account: Account, source: Any, quota: Any) -> 
     return _counted(self, account, source, quota)
 
 
-async def drop_early(self: Any, book: Any, quota: Any, account: Account) -> None:
+async def drop_early(self: Any, handle: Any, quota: Any, account: Account) -> None:
     named = {*account.used, *(source for source, _ in account.reservations)}
     for key in named - set(self._catalog.source_keys(quota)):
-        await self._write(book, quota, _forgetting(self._accounts.term, key))
+        await self._write(handle, quota, _forgetting(self._accounts.term, key))
 
 
 def open_at_once(account: Account, grant: Grant, progress: Any, sources: Any, **_facts: object) -> Any:
@@ -414,11 +414,11 @@ async def no_cancel(self: Admission, *_arguments: object) -> None:
     """What the other quotas reserved stays."""
 
 
-async def never_asks(self: Shortage, need: object, timeout: float) -> object:
+async def never_asks(self: CapacityRequester, need: object, timeout: float) -> object:
     raise TimeoutError
 
 
-def whatever_was_deleted_here(self: Shortage, need: Any) -> Any:
+def whatever_was_deleted_here(self: CapacityRequester, need: Any) -> Any:
     if self._answer is not None:
         self._answer = replace(self._answer, own={})
     return _refuses(self, need)
@@ -441,13 +441,13 @@ def a_refusal_of_more(
 
 
 async def in_place_of_nothing(
-    self: Admission, book: Any, quota: Any, request: Any, decision_: str, refused: Any, replaceable: Any
+    self: Admission, handle: Any, quota: Any, request: Any, decision_: str, refused: Any, replaceable: Any
 ) -> Any:
     nothing = [f"{uid}-{request.uid}" for uid in replaceable]
-    return await _lend(self, book, quota, request, decision_, refused, nothing)
+    return await _lend(self, handle, quota, request, decision_, refused, nothing)
 
 
-async def what_is_free_here_alone(self: Shortage, need: Any, _timeout: float) -> Answer:
+async def what_is_free_here_alone(self: CapacityRequester, need: Any, _timeout: float) -> Answer:
     """As if nobody else had anything to spare."""
     quota = self._quota()
     limits = quota.ceilings if quota is not None else {}
@@ -582,14 +582,14 @@ _belongs = Counting._belongs
 _may_count = Accounts.may_count
 _quota_changed = Catalog._quota_changed
 _count_loans = surge_loans.count
-_refuses = Shortage.refuses
+_refuses = CapacityRequester.refuses
 _exceeded = denial.exceeded
 _load = AccountWriter._load
 _seats = planner._seats
 _hold_back = accounts.hold_back
 _claim = Reserving.claim
-_apply = Tally.apply
-_obey = accounts.obey
+_apply = MachineTotals.apply
+_obey = accounts.apply_grant
 _commit = AccountWriter._commit
 _save = servers.Seed.save
 _save_ledger = servers.Master.save
@@ -610,7 +610,7 @@ ALL: tuple[Mutant, ...] = (
     Mutant("an unknown outcome is a yes", ((AccountWriter, "_commit", an_unknown_outcome_is_a_yes),), ("loss",)),
     Mutant(
         "release by age alone",
-        ((Followed, "generation", never_there),),
+        ((UsageSource, "generation", never_there),),
         budget=200,
         scene=scenes.what_is_admitted_is_not_seen,
     ),
@@ -619,7 +619,7 @@ ALL: tuple[Mutant, ...] = (
         ((reservation_gc, "overdue", lambda known, _window, _now: [(key, seen) for key, (seen, _) in known.items()]),),
         ("slow", "fast"),
     ),
-    Mutant("no epoch check", ((accounts, "_check_epoch", lambda *_a: None),), ("sluggish", "deletes")),
+    Mutant("no epoch check", ((accounts, "check_epoch", lambda *_a: None),), ("sluggish", "deletes")),
     Mutant("blind write, no compare-and-set", ((servers.Seed, "save", blind_write),)),
     Mutant(
         "lists from before the epoch", ((Accounts, "may_count", lists_from_before),), ("sluggish", "lag", "deletes")
@@ -633,18 +633,18 @@ ALL: tuple[Mutant, ...] = (
     ),
     Mutant(
         "receive from another life",
-        ((accounts, "obey", obey_any_life),),
+        ((accounts, "apply_grant", obey_any_life),),
         budget=200,
         scene=scenes.another_life_of_the_master,
     ),
     Mutant(
         "a grant lifts the fence",
-        ((accounts, "obey", obey_while_fenced),),
+        ((accounts, "apply_grant", obey_while_fenced),),
         ("restore_seed", "cold"),
     ),
     Mutant("return what is used", ((accounts, "give_back", return_what_is_used),)),
     Mutant("return what is reserved", ((accounts, "give_back", return_what_is_reserved),)),
-    Mutant("never give back", ((accounts, "obey", never_give_back),)),
+    Mutant("never give back", ((accounts, "apply_grant", never_give_back),)),
     Mutant("a count drops what it has not seen", ((accounts, "count", drop_all_of_a_source),)),
     Mutant(
         "a count drops an update it has not seen",
@@ -689,13 +689,13 @@ ALL: tuple[Mutant, ...] = (
     ),
     Mutant(
         "what was deleted is so for ever",
-        ((Tally, "apply", deleted_for_ever),),
+        ((MachineTotals, "apply", deleted_for_ever),),
         budget=200,
         scene=scenes.a_user_cluster_restored,
     ),
     Mutant(
         "what was known before a restore is so still",
-        ((Followed, "live", property(lambda _self: True)),),
+        ((UsageSource, "live", property(lambda _self: True)),),
         budget=200,
         scene=scenes.a_user_cluster_restored,
     ),
@@ -863,12 +863,12 @@ ALL: tuple[Mutant, ...] = (
     Mutant("an answer refuses for ever", ((capacity, "FRESH", 1e9),)),
     Mutant(
         "what was deleted here still refuses",
-        ((Shortage, "refuses", whatever_was_deleted_here),),
+        ((CapacityRequester, "refuses", whatever_was_deleted_here),),
         ("deletes",),
         200,
         scenes.room_at_home_after_an_answer,
     ),
-    Mutant("what others hold is refused", ((Shortage, "wait", what_is_free_here_alone),)),
+    Mutant("what others hold is refused", ((CapacityRequester, "wait", what_is_free_here_alone),)),
     Mutant("a refusal does not add up", ((denial, "exceeded", a_refusal_without_the_other_seeds),)),
     Mutant("a refusal says more than was asked for", ((denial, "exceeded", a_refusal_of_more),)),
     Mutant("what is held is shown as used", ((planner, "_seats", all_that_is_held_is_used),), ("two_seeds",)),
@@ -886,7 +886,7 @@ ALL: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a missing Project is of no organization",
-        ((Counting, "_belongs", of_no_organization), (Books, "_missed", lambda *_a: [])),
+        ((Counting, "_belongs", of_no_organization), (AccountRegistry, "_missed", lambda *_a: [])),
         ("two_quotas",),
         200,
         scenes.a_project_that_vanishes,
@@ -909,7 +909,7 @@ ALL: tuple[Mutant, ...] = (
         budget=200,
         scene=scenes.a_copy_that_somebody_deletes,
     ),
-    Mutant("nobody asks the master", ((Shortage, "wait", never_asks),)),
+    Mutant("nobody asks the master", ((CapacityRequester, "wait", never_asks),)),
     Mutant(
         "grant while learning",
         ((planner, "allot", grant_while_learning),),
@@ -948,7 +948,7 @@ ALL: tuple[Mutant, ...] = (
     ),
     Mutant(
         "what is recalled is admitted again",
-        ((writer, "accounts", SimpleNamespace(**{**vars(accounts), "obey": accounts.receive})),),
+        ((writer, "accounts", SimpleNamespace(**{**vars(accounts), "apply_grant": accounts.receive})),),
         ("nothing", "two_seeds"),
         200,
         scenes.a_limit_lowered,

@@ -19,7 +19,7 @@ import seed.admission.denial
 import seed.cache.quotas
 import seed.ledger.tenure
 import seed.ledger.writer
-from seed.accounts.capacity import Shortage
+from seed.accounts.capacity import CapacityRequester
 
 
 def _now() -> float:
@@ -60,7 +60,7 @@ def tokens(token: Callable[[], str]) -> None:
 @contextmanager
 def on_simulated_time() -> Iterator[None]:
     before = [getattr(module, name) for module, name, _ in _REPLACED]
-    defaults = Shortage.__init__.__kwdefaults__
+    defaults = CapacityRequester.__init__.__kwdefaults__
     clock = defaults["clock"]
     for module, name, value in _REPLACED:
         setattr(module, name, value)

@@ -22,7 +22,7 @@ from common.quota.account import Account, StaleEpochError
 from common.quota.escrow import Report
 from common.quota.resources import ResourceList
 from seed.accounts.controller import Accounts
-from seed.accounts.registry import Books
+from seed.accounts.registry import AccountRegistry
 from seed.accounts.usage_writer import Counting
 from seed.admission.admitter import Admission
 from seed.admission.denial import Refusal
@@ -31,8 +31,8 @@ from seed.cache.quota import Quota
 from seed.cache.quotas import Catalog
 from seed.cache.source_keys import project_of_key
 from seed.ledger.store import Key, Store, Stored, StoreUnavailableError
-from seed.usage.machine_totals import Tally
-from seed.usage.source import ListToken, Problem
+from seed.usage.machine_totals import MachineTotals
+from seed.usage.source import ListBarrier, Problem
 from seed.usage.user_cluster import Source as RealSource
 from tests.sim import servers
 from tests.sim.loop import Loop
@@ -168,7 +168,7 @@ class LedgerClient:
         return lambda: self.subscribers.pop(uid, None) and None
 
 
-class Followed:
+class UsageSource:
     """A watch cache of one user cluster's Machines. Takes the place of
     seed/usage/user_cluster.py; but the tally is real."""
 
@@ -176,7 +176,7 @@ class Followed:
         self.source = source
         self.key = source.key
         self.project = source.project
-        self.tally = Tally(None, lambda machine: cast("Any", machine))
+        self.totals = MachineTotals(None, lambda machine: cast("Any", machine))
         self.counted = False
         self.problem: Problem | None = None
         self.lost_at: float | None = None
@@ -209,14 +209,14 @@ class Followed:
         machine = self._store.get(name)
         return machine.metadata.generation if machine is not None else 0
 
-    def demand_list(self) -> ListToken:
+    def request_relist(self) -> ListBarrier:
         self._wanted = self._started + 1
-        return ListToken(0, self._wanted)
+        return ListBarrier(0, self._wanted)
 
-    def listed_since(self, token: ListToken) -> bool:
+    def listed_since(self, token: ListBarrier) -> bool:
         return self.counted and self._done >= token.number
 
-    async def listed(self, token: ListToken) -> None:
+    async def listed(self, token: ListBarrier) -> None:
         if not self.listed_since(token):
             future = self._replica.loop.create_future()
             self._waiting.append((token.number, future))
@@ -296,7 +296,7 @@ class Followed:
         self._follows()
 
     def _apply(self, old: Machine | None, new: Machine | None) -> bool:
-        return self.tally.apply(Change(cast("Any", old), cast("Any", new)))
+        return self.totals.apply(Change(cast("Any", old), cast("Any", new)))
 
     def _changed(self, freed: bool) -> None:
         leader = self._replica.leader
@@ -406,14 +406,14 @@ class Leader:
 
     def __init__(self, replica: Replica, term: Term) -> None:
         self.term = term.number
-        self.sources: dict[str, Followed] = {}
+        self.sources: dict[str, UsageSource] = {}
         client = cast("Cluster", SeedClient(replica))
         catalog, store = replica.view, cast("Store", replica.store)
         sources = cast("dict[str, RealSource]", self.sources)
         self.accounts = Accounts(
             client,
             catalog,
-            replica.books,
+            replica.registry,
             store,
             sources,
             term=term.number,
@@ -424,7 +424,7 @@ class Leader:
         )
         self.turns = Turns(replica.loop, self.accounts._reconcile)
         self.accounts._controller = cast("Any", self.turns)
-        self.counting = Counting(client, catalog, replica.books, self.accounts, sources, in_flight_window=WINDOW)
+        self.counting = Counting(client, catalog, replica.registry, self.accounts, sources, in_flight_window=WINDOW)
         self._tasks = [replica.loop.create_task(run) for run in (self.accounts.run(), self.counting.run())]
 
     @property
@@ -471,28 +471,30 @@ class Replica(Process):
         loop.call(self._begin_watching)
         self.at = len(api.events)
         self.store = LedgerClient(self)
-        self.books = Books(self.view, cast("Store", self.store), trusted=lambda: self.lease.trusted)
-        self.admission = Admission(self.view, self.books)
+        self.registry = AccountRegistry(self.view, cast("Store", self.store), trusted=lambda: self.lease.trusted)
+        self.admission = Admission(self.view, self.registry)
         self._shows = shows
         self.written = written
         self.last_term = 0
         self.led: dict[int, Leader] = {}  # by term
         self.told: dict[str, list[tuple[float, ResourceList]]] = {}  # by quota uid: the use of all that it has heard of
         self.blind_until = 0.0  # its watch brings nothing
-        loop.call(self._open_books)
+        loop.call(self._open_accounts)
 
     def parts(self) -> list[object]:
-        books = [part for book in self.books._books.values() for part in (book.writer, book.shortage, book)]
+        handles = [
+            part for handle in self.registry._handles.values() for part in (handle.writer, handle.requester, handle)
+        ]
         leader = self.leader
         led = [leader.accounts, leader.counting, leader.turns, leader] if leader is not None else []
-        return [*books, *led, self.books, self.admission, self.lease, self.view, self.store]
+        return [*handles, *led, self.registry, self.admission, self.lease, self.view, self.store]
 
     def _begin_watching(self) -> None:
         self.view = View(self.api)
 
-    def _open_books(self) -> None:
+    def _open_accounts(self) -> None:
         for quota in self.view.all_quotas():
-            self.books._quota_changed(quota.name)
+            self.registry._quota_changed(quota.name)
 
     def shows(self, name: str, said: Report | None) -> None:
         self._shows(self, name, said)
@@ -524,7 +526,7 @@ class Replica(Process):
         clusters = self.view.user_clusters.store
         for key in clusters.keys():  # noqa: SIM118
             if key not in leader.sources:
-                followed = leader.sources[key] = Followed(self, self.sources[key])
+                followed = leader.sources[key] = UsageSource(self, self.sources[key])
                 leader.accounts.look_again(followed.project)
         for key in [key for key in leader.sources if key not in clusters]:
             followed = leader.sources.pop(key)

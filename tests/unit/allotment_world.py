@@ -192,7 +192,7 @@ class World:
 
     def _publish(self, seed: SeedSide) -> None:
         if seed.heard is not None:  # what is recalled is given back also when it becomes idle only later
-            seed.account = accounts.obey(seed.account, seed.heard.grant)
+            seed.account = accounts.apply_grant(seed.account, seed.heard.grant)
         said = escrow.report(seed.account)
         if seed.said is None or replace(said, sequence=seed.said.sequence) != seed.said:
             seed.account = replace(seed.account, sequence=seed.account.sequence + 1)
@@ -202,7 +202,7 @@ class World:
 
     def _obey(self, seed: SeedSide, message: Message) -> None:
         seed.heard = message
-        seed.account = accounts.obey(accounts.receive(seed.account, message.grant), message.grant)
+        seed.account = accounts.apply_grant(accounts.receive(seed.account, message.grant), message.grant)
         seed.answered = max(seed.answered, message.grant.answered)
         if seed.answered >= seed.account.ask.number:
             before = self.admitted

@@ -17,7 +17,7 @@ from common.kube.controller.store import Change
 from common.quota import resources
 from common.quota.account import Account
 from seed import metrics
-from seed.accounts.registry import Book, Books
+from seed.accounts.registry import AccountHandle, AccountRegistry
 from seed.admission.admitter import Admission
 from seed.cache.quotas import Catalog
 from seed.instance_types.cache import FlavourCache
@@ -56,8 +56,8 @@ class SeedWorld:
     def __init__(self, store: MemoryStore) -> None:
         self.store = store
         self.catalog = Catalog(cast(Cluster, SimpleNamespace(name="seed")))
-        self.books = Books(self.catalog, store)
-        self.admission = Admission(self.catalog, self.books)
+        self.registry = AccountRegistry(self.catalog, store)
+        self.admission = Admission(self.catalog, self.registry)
         self.copies: dict[str, ResourceQuota] = {}
         self.present: dict[str, object] = {}  # what a fresh read of the seed's API server finds, by key
         project = {"metadata": {"name": PROJECT, "uid": "alpha-uid"}, "spec": {"organization": ORGANIZATION}}
@@ -93,7 +93,7 @@ class SeedWorld:
         kind: str = "project",
         enforcement: str = "deny",
         **spec: object,
-    ) -> Book:
+    ) -> AccountHandle:
         """A quota whose account is open with what it was granted, and uses what is `used`."""
         subject = PROJECT if kind == "project" else ORGANIZATION
         body = {
@@ -106,8 +106,8 @@ class SeedWorld:
             },
         }
         self._put(msgspec.convert(body, ResourceQuota))
-        book = self.book(name)
-        await book.writer.create(
+        handle = self.handle(name)
+        await handle.writer.create(
             Account(
                 incarnation="life",
                 master="m",
@@ -117,17 +117,17 @@ class SeedWorld:
             )
         )
         self.tell(name, granted=amounts(granted))
-        return book
+        return handle
 
-    def book(self, name: str = "project-alpha") -> Book:
+    def handle(self, name: str = "project-alpha") -> AccountHandle:
         quota = self.catalog.quota(name)
         assert quota is not None
-        book = self.books.get(quota)
-        assert book is not None
-        return book
+        handle = self.registry.get(quota)
+        assert handle is not None
+        return handle
 
     def account(self, name: str = "project-alpha") -> Account:
-        account = self.book(name).writer.account
+        account = self.handle(name).writer.account
         assert account is not None
         return account
 
@@ -179,4 +179,4 @@ async def seed_world(store: MemoryStore | None = None) -> AsyncIterator[SeedWorl
     try:
         yield world
     finally:
-        await world.books.close()
+        await world.registry.close()

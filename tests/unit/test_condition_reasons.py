@@ -42,8 +42,9 @@ def test_the_columns_show_only_what_is_set() -> None:
         "organization": tenants.partition("def _organization(")[2],
         "project": tenants.partition("def _organization(")[0],
         "resourcequota": status + (master / "quotas" / "state.py").read_text(),
-        "seed": status + (master / "reporting" / "seed_status.py").read_text(),
-        "usercluster": (ROOT / "seed" / "controllers" / "user_clusters.py").read_text(),
+        "seed": status
+        + "".join((master / "reporting" / f"{name}.py").read_text() for name in ("seed_status", "seed_conditions")),
+        "usercluster": "".join(path.read_text() for path in (ROOT / "seed" / "controllers").glob("user_cluster*.py")),
     }
     for path in sorted((ROOT / "charts" / "crds").glob("*.yaml")):
         (version,) = yaml.safe_load(path.read_text())["spec"]["versions"]

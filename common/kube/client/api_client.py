@@ -32,7 +32,7 @@ from common.kube.client.errors import (
 from common.kube.client.kubeconfig import Access, InvalidKubeconfig
 from common.kube.client.meta import Object, object_key
 from common.kube.client.resource import Broken, Listing, Resource, WatchEvent, read_page
-from common.kube.client.transport import _describe, _read_body, _session
+from common.kube.client.transport import describe, new_session, read_body
 from common.kube.client.watch import MAX_BODY, T, WatchStream
 
 ONE_PIECE = 1024 * 1024  # bytes of a body that is sent in one piece
@@ -81,9 +81,9 @@ class Cluster:
         self._default_timeout = aiohttp.ClientTimeout(total=timeout)
         # Watches hold their connections: with a pool of their own they cannot starve requests. And who renews a lease
         # must not wait behind a pile of other requests until it is lost.
-        self._requests = _session(access.tls, connections)
-        self._watches = _session(access.tls, connections)
-        self._leases = _session(access.tls, LEASE_CONNECTIONS)
+        self._requests = new_session(access.tls, connections)
+        self._watches = new_session(access.tls, connections)
+        self._leases = new_session(access.tls, LEASE_CONNECTIONS)
         # First come, first served. In aiohttp's pool whoever asks while a connection returns passes all who wait.
         self._turns = Semaphore(connections)
         self._headers: dict[str, CIMultiDict[str]] = {}
@@ -159,7 +159,7 @@ class Cluster:
         Malformed objects come in `broken`.
         """
         query = {"limit": str(limit), "labelSelector": label_selector, "fieldSelector": field_selector}
-        async with _session(self._access.tls, 1) if afresh else nullcontext() as pool:
+        async with new_session(self._access.tls, 1) if afresh else nullcontext() as pool:
             for _ in range(LIST_RESTARTS):
                 try:
                     return await self._list(resource, namespace, dict(query), timeout, pool)
@@ -331,7 +331,7 @@ class Cluster:
                 if status == 200:
                     return response
                 async with response:
-                    content = await _read_body(response, MAX_BODY, what)
+                    content = await read_body(response, MAX_BODY, what)
                     raise self._error(status, content, what, response)
         except (aiohttp.ClientError, OSError) as error:
             raise self._unavailable(what, error, self.timeout) from None
@@ -379,7 +379,7 @@ class Cluster:
                     server_hostname=self._access.tls_server_name,
                 ) as response,
             ):
-                content = await _read_body(response, max_body, f"cluster {self.name}: {verb} {path}")
+                content = await read_body(response, max_body, f"cluster {self.name}: {verb} {path}")
                 status = response.status
         except (aiohttp.ClientError, OSError) as error:
             raise self._unavailable(f"{verb} {path}", error, timeout or self.timeout) from None
@@ -439,7 +439,7 @@ class Cluster:
         return _api_error(status, content, f"cluster {self.name}: {what}", response.headers.get("Retry-After"))
 
     def _unavailable(self, what: str, error: Exception, timeout: float) -> Unavailable:
-        why = f"no answer within {timeout:g} s" if isinstance(error, TimeoutError) else _describe(error)
+        why = f"no answer within {timeout:g} s" if isinstance(error, TimeoutError) else describe(error)
         return Unavailable(0, "Unavailable", f"cluster {self.name}: {what}: {why}")
 
 

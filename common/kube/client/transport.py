@@ -12,11 +12,11 @@ from common.kube.client.errors import (
 )
 
 
-def _describe(error: Exception) -> str:
+def describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-async def _read_body(response: aiohttp.ClientResponse, limit: int, what: str) -> bytes:
+async def read_body(response: aiohttp.ClientResponse, limit: int, what: str) -> bytes:
     length = response.content_length
     if length is not None and length <= limit:
         return await response.read()
@@ -30,7 +30,7 @@ async def _read_body(response: aiohttp.ClientResponse, limit: int, what: str) ->
     return b"".join(parts)
 
 
-def _session(tls: ssl.SSLContext | None, connections: int) -> aiohttp.ClientSession:
+def new_session(tls: ssl.SSLContext | None, connections: int) -> aiohttp.ClientSession:
     connector = aiohttp.TCPConnector(
         limit=connections,
         ssl=tls if tls is not None else True,

@@ -15,7 +15,7 @@ from common.kube.client.errors import (
 )
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource, WatchEvent, any_event, describe_broken
-from common.kube.client.transport import _describe
+from common.kube.client.transport import describe
 
 MAX_BODY = 16 * 1024 * 1024  # bytes of one object or one watch event; etcd holds at most 1.5 MiB by default
 
@@ -46,7 +46,7 @@ class WatchStream(Generic[T]):
         except TimeoutError:
             raise Unavailable(0, "Unavailable", f"{self._what}: the watch did not end in time") from None
         except (aiohttp.ClientError, OSError) as error:
-            raise Unavailable(0, "Unavailable", f"{self._what}: {_describe(error)}") from None
+            raise Unavailable(0, "Unavailable", f"{self._what}: {describe(error)}") from None
         if not chunk:
             if self._partial:
                 raise Unavailable(0, "Unavailable", f"{self._what}: connection ended in the middle of an event")

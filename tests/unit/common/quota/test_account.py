@@ -288,10 +288,10 @@ def test_nothing_is_given_back_while_fenced_or_in_use() -> None:
 
 
 def test_capacity_that_was_granted_but_never_received_can_be_recalled() -> None:
-    after = accounts.obey(account(), grant(granted={"cpu": 30}, recall={"cpu": 20}))
+    after = accounts.apply_grant(account(), grant(granted={"cpu": 30}, recall={"cpu": 20}))
     assert (after.granted, after.returned) == ({"cpu": 30}, {"cpu": 20})
     for another in (grant(account="other", recall={"cpu": 2}), grant(incarnation="other", recall={"cpu": 2})):
-        assert accounts.obey(account(), another) == account(), "meant for another life"
+        assert accounts.apply_grant(account(), another) == account(), "meant for another life"
 
 
 def test_another_life_of_the_master_fences_and_only_the_answer_to_the_nonce_opens() -> None:

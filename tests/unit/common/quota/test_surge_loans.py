@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from common.quota import account as accounts
 from common.quota import reservations, resources, surge, surge_loans
-from common.quota.account import Account, Admitted, Occupied, Outcome, Reservation, Short, Taken
+from common.quota.account import Account, Admitted, Occupied, Outcome, ReplacementConflict, Reservation, Short
 from common.quota.resources import ResourceList
 
 SOURCE = "alpha/c1"
@@ -139,8 +139,10 @@ def test_nobody_is_replaced_twice_or_before_it_is_counted() -> None:
     wide = surge.ceilings({"cpu": 16, "machines": 4}, {"cpu": 16, "machines": 4})
     account = full(granted={**HELD, "surge.cpu": 16, "surge.machines": 4})
     account, _ = reservations.reserve(account, wide, "new", loan("m0"))
-    assert reservations.reserve(account, wide, "again", loan("m0"))[1] == Taken()
-    assert reservations.reserve(account, wide, "chained", loan("new"))[1] == Taken(), "its place is surge, not quota"
+    assert reservations.reserve(account, wide, "again", loan("m0"))[1] == ReplacementConflict()
+    assert reservations.reserve(account, wide, "chained", loan("new"))[1] == ReplacementConflict(), (
+        "its place is surge, not quota"
+    )
 
 
 def test_a_machine_of_another_cluster_under_the_same_uid_is_another_one() -> None:
@@ -155,7 +157,7 @@ def test_a_machine_of_another_cluster_under_the_same_uid_is_another_one() -> Non
 def test_what_is_on_loan_is_not_changed() -> None:
     account = lend(full(), "new", loan("m0"))
     update = Reservation(source=SOURCE, object="kube-system/new", amount={"cpu": 0}, generation=2)
-    assert reservations.reserve(account, LIMITS, "new", update)[1] == Taken()
+    assert reservations.reserve(account, LIMITS, "new", update)[1] == ReplacementConflict()
 
 
 def test_a_repeat_of_a_loan_costs_nothing() -> None:

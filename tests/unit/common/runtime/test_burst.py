@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from common.runtime.burst import GAP, MANY, PATIENCE, SPAN, Rush
+from common.runtime.burst import GAP, MANY, PATIENCE, SPAN, BurstDetector
 
 
 class Site:
     def __init__(self) -> None:
         self.now = 100.0
         self.busy = False
-        self.rush = Rush(lambda: self.busy, clock=lambda: self.now)
+        self.rush = BurstDetector(lambda: self.busy, clock=lambda: self.now)
 
     def come(self, count: int, every: float = 0.01) -> None:
         for _ in range(count):

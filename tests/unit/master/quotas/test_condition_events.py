@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from common.api.types import Condition
-from master.quotas.condition_events import turns
+from master.quotas.condition_events import new_warnings
 
 
 def conditions(near: str = "False", exceeded: str = "False", current: str = "AllReported", note: str = "m"):
@@ -30,17 +30,17 @@ def conditions(near: str = "False", exceeded: str = "False", current: str = "All
 )
 def test_each_trouble_is_an_event_when_it_begins_and_when_it_begins_again(worse: dict[str, str], event) -> None:
     calm, trouble = conditions(), conditions(**worse)
-    assert turns([], trouble) == turns(calm, trouble) == [event]
-    assert turns(trouble, conditions(**worse, note="other")) == []
-    assert turns(trouble, calm) == []
+    assert new_warnings([], trouble) == new_warnings(calm, trouble) == [event]
+    assert new_warnings(trouble, conditions(**worse, note="other")) == []
+    assert new_warnings(trouble, calm) == []
 
 
 def test_a_source_that_is_away_is_no_seed_that_is() -> None:
-    assert turns(conditions(), conditions(current="SourceUnreachable")) == []
-    assert turns(conditions(current="SourceUnreachable"), conditions(current="SeedUnreachable")) == [
+    assert new_warnings(conditions(), conditions(current="SourceUnreachable")) == []
+    assert new_warnings(conditions(current="SourceUnreachable"), conditions(current="SeedUnreachable")) == [
         ("SeedUnreachable", "away m")
     ]
 
 
 def test_a_quota_without_trouble_has_none() -> None:
-    assert turns([], conditions()) == []
+    assert new_warnings([], conditions()) == []

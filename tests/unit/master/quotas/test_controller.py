@@ -19,7 +19,7 @@ from common.quota import escrow
 from common.quota.account import Account
 from common.quota.escrow import Holding, MasterLedger
 from common.quota.quantity import UNIT
-from common.runtime.burst import Rush
+from common.runtime.burst import BurstDetector
 from master.cache.informers import Caches
 from master.cache.objects import MasterQuota, QuotaCopy
 from master.quotas.controller import Quotas
@@ -119,7 +119,7 @@ class Term:
         seeds = SimpleNamespace(
             links=self.links,
             present=lambda: [link for link in self.links.values() if not link.lost],
-            rush=Rush(lambda: False),
+            rush=BurstDetector(lambda: False),
         )
         self.quotas = Quotas(
             cast(Cluster, self.api),

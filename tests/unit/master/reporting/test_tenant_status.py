@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from common.kube.client.meta import ObjectMeta
-from common.runtime.burst import Rush
+from common.runtime.burst import BurstDetector
 from master.cache.objects import Named
 from master.reporting import tenant_status
 from master.reporting.tenant_status import SETTLE, Tenants
@@ -32,7 +32,7 @@ class Master:
             organizations=SimpleNamespace(store={}),
             quotas=SimpleNamespace(store=SimpleNamespace(by_index=lambda _index, _key: [])),
         )
-        seeds: Any = SimpleNamespace(present=lambda: [link], rush=Rush())
+        seeds: Any = SimpleNamespace(present=lambda: [link], rush=BurstDetector())
         cluster: Any = SimpleNamespace(apply=self._apply)
         self.tenants = Tenants(cluster, caches, seeds)
 

@@ -13,7 +13,7 @@ from common.kube.client.api_client import Cluster
 from common.kube.client.meta import ObjectMeta
 from common.kube.controller.store import Change, Store
 from common.quota.account import Account
-from common.runtime.burst import MANY, PAUSE, Rush
+from common.runtime.burst import MANY, PAUSE, BurstDetector
 from master.cache.informers import Caches
 from master.cache.objects import QuotaCopy, Summary
 from master.seeds.registry import Seeds
@@ -33,7 +33,7 @@ class Told:
         copies = Store[QuotaCopy]({})
         copies._set("q", QuotaCopy(metadata=ObjectMeta(name="q", uid="1")))
         cluster = cast(Cluster, SimpleNamespace(apply=self._apply))
-        self.publisher = Publisher("eu-1", lambda: copies, lambda: cluster, Rush(lambda: self.rush))
+        self.publisher = Publisher("eu-1", lambda: copies, lambda: cluster, BurstDetector(lambda: self.rush))
 
     async def _apply(self, _resource: object, body: dict[str, Any], _manager: str, _subresource: str) -> None:
         self.written.append(body["status"])
@@ -102,7 +102,7 @@ class Leading:
         self.accounts = Accounts(
             cast(Cluster, SimpleNamespace(apply=apply)),
             world.catalog,
-            world.books,
+            world.registry,
             world.store,
             {},
             term=term,
@@ -118,7 +118,7 @@ class Leading:
 
     async def account(self, name: str) -> Account | None:
         await self.accounts._reconcile(name)
-        return self.world.book(name).writer.account
+        return self.world.handle(name).writer.account
 
 
 async def test_in_a_rush_a_seed_opens_accounts_first_by_which_something_can_be_created() -> None:
@@ -154,7 +154,7 @@ async def test_a_leader_takes_over_first_what_somebody_can_use_and_of_the_rest_a
         leading = Leading(world, term=2)
         for name, project in [*zip(names, names, strict=True), ("used", PROJECT)]:
             world.catalog._quota_changed(Change(None, copy(name, project, "cpu=1")))
-            await world.book(name).writer.create(Account(incarnation=name, nonce="n", epoch=1))
+            await world.handle(name).writer.create(Account(incarnation=name, nonce="n", epoch=1))
         for name in names:
             await leading.accounts._reconcile(name)
         assert [world.account(name).epoch for name in names] == [2] * AT_ONCE + [1]

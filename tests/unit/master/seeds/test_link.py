@@ -16,7 +16,7 @@ from common.kube.client.meta import ObjectMeta
 from common.kube.controller.store import Change, Store
 from master.cache.informers import Caches
 from master.cache.objects import Named
-from master.seeds import registry as master_seeds
+from master.seeds import link as links
 from master.seeds.link import SeedLink
 from master.seeds.registry import Seeds
 
@@ -24,7 +24,7 @@ from master.seeds.registry import Seeds
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(master_seeds, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(links, "time", SimpleNamespace(monotonic=lambda: clock.now))
     return clock
 
 

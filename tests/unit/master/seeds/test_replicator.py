@@ -16,7 +16,7 @@ from common.kube.client.errors import Conflict, NotFound
 from common.kube.client.meta import Object, ObjectMeta
 from common.kube.client.resource import Resource
 from common.kube.controller.store import Store
-from common.runtime.burst import PAUSE, Rush
+from common.runtime.burst import PAUSE, BurstDetector
 from master.cache.informers import BY_SUBJECT, Caches, subject_of
 from master.cache.objects import MASTER_QUOTAS, MasterQuota, Named, QuotaCopy
 from master.seeds.remote_cache import SeedCaches
@@ -55,7 +55,7 @@ class Seed:
             self.master,
             cast(Cluster, cluster),
             cast(SeedCaches, self.there),
-            Rush(lambda: self.rush),
+            BurstDetector(lambda: self.rush),
             on_settled=lambda _plural, _name: None,
         )
 

@@ -8,7 +8,7 @@ import pytest
 from common.api.types import WireIdle
 from common.quota import account as accounts
 from common.quota.account import Account
-from seed.accounts.capacity import FRESH, Answer, Shortage
+from seed.accounts.capacity import FRESH, Answer, CapacityRequester
 from seed.ledger.memory import MemoryStore
 from seed.ledger.store import Key, StoreUnavailableError
 from tests.unit.fake_api_server import eventually
@@ -25,25 +25,25 @@ class Clock:
         return self.now
 
 
-def shortage_of(world: SeedWorld, clock: Clock | None = None) -> Shortage:
+def shortage_of(world: SeedWorld, clock: Clock | None = None) -> CapacityRequester:
     """One with a clock of its own, told by the test alone; the book's own hears of changes too and has no waiters."""
-    return Shortage(world.book().writer, lambda: world.catalog.quota(NAME), clock=clock or Clock())
+    return CapacityRequester(world.handle().writer, lambda: world.catalog.quota(NAME), clock=clock or Clock())
 
 
-def answer(world: SeedWorld, shortage: Shortage, number: int, **told: object) -> None:
+def answer(world: SeedWorld, requester: CapacityRequester, number: int, **told: object) -> None:
     world.tell(NAME, answered=number, **told)
-    shortage.heard()
+    requester.heard()
 
 
 async def test_all_that_wait_ask_together_and_the_master_answers_all() -> None:
     async with seed_world() as world:
         await world.quota(limits="cpu=64")
-        shortage = shortage_of(world)
-        waits = [asyncio.create_task(shortage.wait(nanos(need), 5)) for need in ("cpu=2", "cpu=4", "cpu=8")]
+        requester = shortage_of(world)
+        waits = [asyncio.create_task(requester.wait(nanos(need), 5)) for need in ("cpu=2", "cpu=4", "cpu=8")]
         await world.asked(number=1)
         assert world.account().ask.first == nanos("cpu=2")
         assert world.account().ask.wanted == nanos("cpu=14")
-        answer(world, shortage, 1, usage="cpu=60", reserved="cpu=2")
+        answer(world, requester, 1, usage="cpu=60", reserved="cpu=2")
         found = await asyncio.gather(*waits)
         assert [(answered.used, answered.reserved) for answered in found] == [(nanos("cpu=60"), nanos("cpu=2"))] * 3
 
@@ -51,45 +51,45 @@ async def test_all_that_wait_ask_together_and_the_master_answers_all() -> None:
 async def test_who_comes_while_an_ask_is_unanswered_waits_for_the_next_one() -> None:
     async with seed_world() as world:
         await world.quota(limits="cpu=64")
-        shortage = shortage_of(world)
-        first = asyncio.create_task(shortage.wait(nanos("cpu=2"), 5))
+        requester = shortage_of(world)
+        first = asyncio.create_task(requester.wait(nanos("cpu=2"), 5))
         await world.asked(number=1)
-        second = asyncio.create_task(shortage.wait(nanos("cpu=3"), 5))
+        second = asyncio.create_task(requester.wait(nanos("cpu=3"), 5))
         await asyncio.sleep(0.01)
         assert world.account().ask.number == 1
-        answer(world, shortage, 1, usage="cpu=60")
+        answer(world, requester, 1, usage="cpu=60")
         await first
         await world.asked(number=2)
         assert world.account().ask.wanted == nanos("cpu=3"), "what was answered is not asked again"
         assert not second.done()
-        answer(world, shortage, 2, usage="cpu=60")
+        answer(world, requester, 2, usage="cpu=60")
         await second
 
 
 async def test_an_older_answer_or_one_for_another_life_answers_nothing() -> None:
     async with seed_world() as world:
         await world.quota(limits="cpu=64")
-        shortage = shortage_of(world)
-        waiting = asyncio.create_task(shortage.wait(nanos("cpu=2"), 3))
+        requester = shortage_of(world)
+        waiting = asyncio.create_task(requester.wait(nanos("cpu=2"), 3))
         await world.asked(number=1)
-        answer(world, shortage, 0, usage="cpu=64")
-        answer(world, shortage, 7, usage="cpu=64", account="another life")
+        answer(world, requester, 0, usage="cpu=64")
+        answer(world, requester, 7, usage="cpu=64", account="another life")
         with pytest.raises(TimeoutError):
             await waiting
-        assert shortage.refuses(nanos("cpu=1")) is None
+        assert requester.refuses(nanos("cpu=1")) is None
 
 
 async def test_an_unanswered_ask_whose_waiters_gave_up_is_asked_again() -> None:
     async with seed_world() as world:
         await world.quota(limits="cpu=64")
-        shortage = shortage_of(world)
-        gone = asyncio.create_task(shortage.wait(nanos("cpu=2"), 5))
+        requester = shortage_of(world)
+        gone = asyncio.create_task(requester.wait(nanos("cpu=2"), 5))
         await world.asked(number=1)
         gone.cancel()
         await asyncio.gather(gone, return_exceptions=True)
-        waiting = asyncio.create_task(shortage.wait(nanos("cpu=3"), 5))
+        waiting = asyncio.create_task(requester.wait(nanos("cpu=3"), 5))
         await world.asked(number=2)
-        answer(world, shortage, 2, usage="cpu=1")
+        answer(world, requester, 2, usage="cpu=1")
         assert isinstance(await waiting, Answer)
 
 
@@ -112,17 +112,17 @@ async def test_an_ask_whose_waiters_gave_up_while_it_was_written_delays_who_came
     store = Held()
     async with seed_world(store) as world:
         await world.quota(limits="cpu=64")
-        shortage = shortage_of(world)
+        requester = shortage_of(world)
         store.free.clear()
-        gone = asyncio.create_task(shortage.wait(nanos("cpu=2"), 60))
+        gone = asyncio.create_task(requester.wait(nanos("cpu=2"), 60))
         await eventually(lambda: store.waiting)
-        waiting = asyncio.create_task(shortage.wait(nanos("cpu=3"), 60))
+        waiting = asyncio.create_task(requester.wait(nanos("cpu=3"), 60))
         await asyncio.sleep(0)
         gone.cancel()
         await asyncio.gather(gone, return_exceptions=True)
         store.free.set()
         await world.asked(number=2)
-        answer(world, shortage, 2, usage="cpu=1")
+        answer(world, requester, 2, usage="cpu=1")
         assert isinstance(await waiting, Answer)
 
 
@@ -130,73 +130,73 @@ async def test_a_fresh_answer_refuses_without_asking_again() -> None:
     async with seed_world() as world:
         await world.quota(limits="cpu=64")
         clock = Clock()
-        shortage = shortage_of(world, clock)
-        assert shortage.refuses(nanos("cpu=5")) is None, "nothing was asked yet"
-        waiting = asyncio.create_task(shortage.wait(nanos("cpu=5"), 5))
+        requester = shortage_of(world, clock)
+        assert requester.refuses(nanos("cpu=5")) is None, "nothing was asked yet"
+        waiting = asyncio.create_task(requester.wait(nanos("cpu=5"), 5))
         await world.asked(number=1)
-        answer(world, shortage, 1, usage="cpu=60")
+        answer(world, requester, 1, usage="cpu=60")
         await waiting
         clock.now += FRESH
-        found = shortage.refuses(nanos("cpu=5"))
+        found = requester.refuses(nanos("cpu=5"))
         assert found is not None
         assert found.used == nanos("cpu=60")
-        assert shortage.refuses(nanos("cpu=4")) is None, "that would fit"
+        assert requester.refuses(nanos("cpu=4")) is None, "that would fit"
         clock.now = math.nextafter(clock.now, math.inf)
-        assert shortage.refuses(nanos("cpu=5")) is None, "the answer is not fresh any more"
+        assert requester.refuses(nanos("cpu=5")) is None, "the answer is not fresh any more"
 
 
 async def test_an_answer_refuses_nobody_once_something_was_deleted_here() -> None:
     async with seed_world() as world:
-        book = await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=60")
-        shortage = shortage_of(world)
-        waiting = asyncio.create_task(shortage.wait(nanos("cpu=5"), 5))
+        handle = await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=60")
+        requester = shortage_of(world)
+        waiting = asyncio.create_task(requester.wait(nanos("cpu=5"), 5))
         await world.asked(number=1)
-        answer(world, shortage, 1, usage="cpu=60")
+        answer(world, requester, 1, usage="cpu=60")
         await waiting
-        assert shortage.refuses(nanos("cpu=5")) is not None
-        await book.writer.change(lambda account: (accounts.count(account, 1, "alpha/c1", nanos("cpu=10"), {}), None))
-        assert shortage.refuses(nanos("cpu=5")) is None
+        assert requester.refuses(nanos("cpu=5")) is not None
+        await handle.writer.change(lambda account: (accounts.count(account, 1, "alpha/c1", nanos("cpu=10"), {}), None))
+        assert requester.refuses(nanos("cpu=5")) is None
 
 
 async def test_an_answer_that_counts_what_was_deleted_here_before_it_came_refuses_nobody() -> None:
     async with seed_world() as world:
-        book = await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=60")
-        waiting = asyncio.create_task(book.shortage.wait(nanos("cpu=5"), 5))
+        handle = await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=60")
+        waiting = asyncio.create_task(handle.requester.wait(nanos("cpu=5"), 5))
         await world.asked(number=1)
-        await book.writer.change(lambda account: (accounts.count(account, 1, "alpha/c1", {}, {}), None))
+        await handle.writer.change(lambda account: (accounts.count(account, 1, "alpha/c1", {}, {}), None))
         world.tell(NAME, answered=1, usage="cpu=60")
         await waiting
-        assert book.shortage.refuses(nanos("cpu=5")) is None, "the master will know more"
+        assert handle.requester.refuses(nanos("cpu=5")) is None, "the master will know more"
 
 
 async def test_an_answer_refuses_nobody_once_the_limit_was_raised() -> None:
     async with seed_world() as world:
         await world.quota(limits="cpu=64")
-        shortage = shortage_of(world)
-        waiting = asyncio.create_task(shortage.wait(nanos("cpu=5"), 5))
+        requester = shortage_of(world)
+        waiting = asyncio.create_task(requester.wait(nanos("cpu=5"), 5))
         await world.asked(number=1)
-        answer(world, shortage, 1, usage="cpu=60")
+        answer(world, requester, 1, usage="cpu=60")
         await waiting
         world.limit(NAME, {"cpu": "128"})
-        assert shortage.refuses(nanos("cpu=5")) is None
+        assert requester.refuses(nanos("cpu=5")) is None
 
 
 async def test_an_answer_that_no_other_can_better_is_final_capacity_out_of_reach_or_a_seed_that_drains() -> None:
     async with seed_world() as world:
         await world.quota(limits="cpu=64")
-        shortage = shortage_of(world)
-        waiting = asyncio.create_task(shortage.wait(nanos("cpu=5"), 5))
+        requester = shortage_of(world)
+        waiting = asyncio.create_task(requester.wait(nanos("cpu=5"), 5))
         await world.asked(number=1)
-        answer(world, shortage, 1, unavailable=[WireIdle(seed="us-1", idle={"cpu": "12"}, seconds=420)])
+        answer(world, requester, 1, unavailable=[WireIdle(seed="us-1", idle={"cpu": "12"}, seconds=420)])
         assert (await waiting).final
         quota = world.catalog.quota(NAME)
         assert quota is not None
         (held,) = quota.out_of_reach
         assert (held.seed, held.idle, held.seconds) == ("us-1", nanos("cpu=12"), 420)
         for number, draining in ((2, False), (3, True)):
-            waiting = asyncio.create_task(shortage.wait(nanos("cpu=5"), 5))
+            waiting = asyncio.create_task(requester.wait(nanos("cpu=5"), 5))
             await world.asked(number=number)
-            answer(world, shortage, number, draining=draining, unavailable=[])
+            answer(world, requester, number, draining=draining, unavailable=[])
             assert (await waiting).final is draining
 
 
@@ -213,12 +213,12 @@ async def test_an_ask_that_cannot_be_written_fails_those_who_wait_and_nobody_aft
     store = Broken()
     async with seed_world(store) as world:
         await world.quota(limits="cpu=64")
-        shortage = shortage_of(world)
+        requester = shortage_of(world)
         store.broken = True
         with pytest.raises(StoreUnavailableError, match="the ledger is away"):
-            await shortage.wait(nanos("cpu=5"), 5)
+            await requester.wait(nanos("cpu=5"), 5)
         store.broken = False
-        waiting = asyncio.create_task(shortage.wait(nanos("cpu=5"), 5))
+        waiting = asyncio.create_task(requester.wait(nanos("cpu=5"), 5))
         await world.asked(number=1)
-        answer(world, shortage, 1)
+        answer(world, requester, 1)
         await waiting

@@ -76,7 +76,7 @@ class World:
                     self.count(seed)
                     self.accounts[seed] = fencing.reopen(self.accounts[seed], 1, said)
                 else:
-                    self.accounts[seed] = accounts.obey(account, said)
+                    self.accounts[seed] = accounts.apply_grant(account, said)
 
     def create(self, seed: str, replaces: str = "") -> bool:
         uid = f"{seed}-{next(self.numbers)}"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from common.runtime.burst import GAP, MANY, PATIENCE, PAUSE
-from seed.accounts.open_limiter import AT_ONCE, LOOK_AGAIN, TAKES, Opening
+from seed.accounts.open_limiter import AT_ONCE, LOOK_AGAIN, TAKES, OpenLimiter
 
 
 class Seed:
     def __init__(self) -> None:
         self.now = 100.0
         self.called: list[str] = []
-        self.opening = Opening(self.called.append, clock=lambda: self.now)
+        self.opening = OpenLimiter(self.called.append, clock=lambda: self.now)
 
     def begin(self, count: int, name: str = "first") -> None:
         assert {self.opening.wait(f"{name}-{number}") for number in range(count)} == {None}

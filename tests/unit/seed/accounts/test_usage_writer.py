@@ -26,7 +26,7 @@ from common.quota.quantity import UNIT
 from seed.accounts import usage_writer as countings
 from seed.accounts.controller import Accounts
 from seed.accounts.plan import Progress
-from seed.accounts.registry import Book
+from seed.accounts.registry import AccountHandle
 from seed.accounts.reservation_gc import MOST_UNSEEN
 from seed.accounts.usage_writer import Counting
 from seed.admission.types import Request
@@ -36,9 +36,9 @@ from seed.evaluators.clusters import NOTHING, ONE, Owned
 from seed.machines.footprint import footprint
 from seed.machines.machine_controller import Machine
 from seed.providers.size import Footprint, ProviderUnavailable
-from seed.usage.cluster_totals import ClusterTally
-from seed.usage.machine_totals import Tally
-from seed.usage.source import ListToken
+from seed.usage.cluster_totals import ClusterTotals
+from seed.usage.machine_totals import MachineTotals
+from seed.usage.source import ListBarrier
 from seed.usage.user_cluster import Source
 from tests.unit.fake_api_server import eventually
 from tests.unit.seed.usage.test_machine_totals import machine
@@ -59,7 +59,7 @@ class FakeSource:
     live = True
 
     def __init__(self) -> None:
-        self.tally = Tally()
+        self.totals = MachineTotals()
         self.counted = True
         self.listed_from = 0
         self.lists = 0
@@ -78,17 +78,17 @@ class FakeSource:
         """The latest began just now."""
         self._lists, self.listed_from = completed, moment()
 
-    def demand_list(self) -> ListToken:
+    def request_relist(self) -> ListBarrier:
         self.demanded += 1
         if self.lists_at_once:
             self.lists += 1
-            return ListToken(1, self.lists)
-        return ListToken(1, self.lists + 1)
+            return ListBarrier(1, self.lists)
+        return ListBarrier(1, self.lists + 1)
 
-    def listed_since(self, token: ListToken) -> bool:
+    def listed_since(self, token: ListBarrier) -> bool:
         return self.lists >= token.number
 
-    async def listed(self, token: ListToken) -> None:
+    async def listed(self, token: ListBarrier) -> None:
         while not self.listed_since(token):
             await asyncio.sleep(0.001)
 
@@ -106,11 +106,11 @@ class FakeClusters(FakeSource):
 
     def __init__(self) -> None:
         super().__init__()
-        self.tally = cast(Tally, ClusterTally())
+        self.totals = cast(MachineTotals, ClusterTotals())
 
-    def demand_list(self) -> ListToken:
+    def request_relist(self) -> ListBarrier:
         self.lists += 1
-        return ListToken(1, self.lists)
+        return ListBarrier(1, self.lists)
 
 
 class FakeSeedCluster:
@@ -157,7 +157,7 @@ class Leading:
         self.accounts = Accounts(
             cluster,
             world.catalog,
-            world.books,
+            world.registry,
             world.store,
             sources,
             term=term,
@@ -166,11 +166,13 @@ class Leading:
             raise_term=raise_term,
             in_flight_window=window,
         )
-        self.counting = Counting(cluster, world.catalog, world.books, self.accounts, sources, in_flight_window=window)
+        self.counting = Counting(
+            cluster, world.catalog, world.registry, self.accounts, sources, in_flight_window=window
+        )
 
     def there(self, *names: str, cpu: str = "8", generation: int = 1) -> None:
         for name in names:
-            self.source.tally.apply(Change(None, machine(name, cpu, generation=generation)))
+            self.source.totals.apply(Change(None, machine(name, cpu, generation=generation)))
             self.source.generations[f"{name}-uid"] = generation
 
     def changed(self) -> None:
@@ -201,7 +203,7 @@ async def leading(
 
 async def reserve(world: SeedWorld, name: str, cpu: str = "8", generation: int = 0) -> None:
     kept = Reservation(source=KEY, object=f"ns/{name}", amount=nanos(f"cpu={cpu}"), generation=generation)
-    await world.book().writer.claim(f"{name}-uid", kept)
+    await world.handle().writer.claim(f"{name}-uid", kept)
 
 
 async def update(world: SeedWorld, name: str, cpu: str) -> Admitted:
@@ -269,15 +271,15 @@ async def test_what_changed_before_an_account_opened_is_counted_although_it_open
     """The write that opens it was decided before, given up, and arrived all the same."""
     monkeypatch.setattr(countings, "RETRY_DELAY", 0.01)
     async with seed_world() as world:
-        book = await world.quota(limits="cpu=64")
+        handle = await world.quota(limits="cpu=64")
         leader = Leading(world)
-        await book.writer.change(lambda account: (fencing.fence(account, "n"), None))
-        leader.accounts._progress[book.key.uid] = Progress(claimed=1, life="life")
+        await handle.writer.change(lambda account: (fencing.fence(account, "n"), None))
+        leader.accounts._progress[handle.key.uid] = Progress(claimed=1, life="life")
         leader.there("a")
         await leader.counting._count(KEY)
         assert use(world) == 0
         running = asyncio.create_task(leader.counting.run())
-        await book.writer.change(lambda account: (msgspec.structs.replace(account, nonce=""), None))
+        await handle.writer.change(lambda account: (msgspec.structs.replace(account, nonce=""), None))
         await eventually(lambda: use(world) == 8)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -302,7 +304,7 @@ async def test_a_count_that_waits_beside_the_claim_is_not_decided_with_it(monkey
         quota = world.catalog.quota("project-alpha")
         assert quota is not None
         assert not leader.accounts.may_count(quota, cast(Source, leader.source))
-        claiming = asyncio.create_task(leader.accounts._tend(quota, world.book()))
+        claiming = asyncio.create_task(leader.accounts._tend(quota, world.handle()))
         await leader.counting._count(KEY)
         await claiming
         assert world.account().epoch == 2
@@ -320,7 +322,7 @@ async def test_a_list_that_brought_no_change_is_counted_all_the_same(monkeypatch
 
 async def test_a_term_above_ours_is_answered_with_a_higher_one(monkeypatch: pytest.MonkeyPatch) -> None:
     async with leading(monkeypatch, used="cpu=8") as leader:
-        await leader.world.book().writer.change(lambda account: (accounts.claim_epoch(account, 7), None))
+        await leader.world.handle().writer.change(lambda account: (accounts.claim_epoch(account, 7), None))
         await eventually(lambda: leader.accounts._progress["project-alpha-uid"].claimed == 8)
         leader.changed()
         await asyncio.sleep(0.05)
@@ -361,21 +363,21 @@ async def test_another_request_for_the_same_object_starts_the_window_anew(monkey
     now = 100.0
     monkeypatch.setattr(countings, "time", SimpleNamespace(monotonic=lambda: now))
     async with seed_world() as world:
-        book = await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=8")
+        handle = await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=8")
         quota = world.catalog.quota("project-alpha")
         assert quota is not None
         leader = Leading(world)
-        await leader.accounts._tend(quota, book)
+        await leader.accounts._tend(quota, handle)
         leader.source.lists = 2
         leader.there("a")
         for _ in range(5):  # each fails after it was admitted, and is tried again
             await reserve(world, "a", "2", generation=2)
-            await leader.counting._release(book, quota, world.account())
+            await leader.counting._release(handle, quota, world.account())
             now += WINDOW * 0.9
-            await leader.counting._release(book, quota, world.account())
+            await leader.counting._release(handle, quota, world.account())
             assert use(world) == 10
         now += WINDOW * 0.2
-        await leader.counting._release(book, quota, world.account())
+        await leader.counting._release(handle, quota, world.account())
         assert use(world) == 8
 
 
@@ -387,26 +389,26 @@ async def test_an_update_that_is_tried_again_when_its_evidence_falls_due_has_an_
     now = 100.0
     monkeypatch.setattr(countings, "time", SimpleNamespace(monotonic=lambda: now))
     async with seed_world() as world:
-        book = await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=8")
+        handle = await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=8")
         quota = world.catalog.quota("project-alpha")
         assert quota is not None
         leader = Leading(world)
-        await leader.accounts._tend(quota, book)
+        await leader.accounts._tend(quota, handle)
         leader.source.lists = 2
         leader.there("a")
         attempt = await update(world, "a", "2")
-        await leader.counting._release(book, quota, world.account())
+        await leader.counting._release(handle, quota, world.account())
         now += WINDOW * 1.1
         if undone == "released":
-            await leader.counting._release(book, quota, world.account())
+            await leader.counting._release(handle, quota, world.account())
         else:
-            await book.writer.change(lambda account: (reservations.cancel(account, "a-uid", attempt), None))
+            await handle.writer.change(lambda account: (reservations.cancel(account, "a-uid", attempt), None))
         assert use(world) == 8
         await update(world, "a", "2")
-        await leader.counting._release(book, quota, world.account())
+        await leader.counting._release(handle, quota, world.account())
         assert use(world) == 10, "the second may still be stored"
         now += WINDOW * 1.1
-        await leader.counting._release(book, quota, world.account())
+        await leader.counting._release(handle, quota, world.account())
         assert use(world) == 8
 
 
@@ -427,26 +429,26 @@ async def test_an_update_that_never_happened_is_released_once_the_object_itself_
 class Hand:
     """A leader whose looks and counts the test makes by hand, on a clock of its own."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, world: SeedWorld, book: Book, window: float) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, world: SeedWorld, handle: AccountHandle, window: float) -> None:
         self.now = 100.0
         monkeypatch.setattr(countings, "time", SimpleNamespace(monotonic=lambda: self.now))
         self.leader = Leading(world, window=window)
-        self.world, self.book, self.source = world, book, self.leader.source
+        self.world, self.handle, self.source = world, handle, self.leader.source
 
     @property
     def quota(self) -> Quota:
-        found = self.world.catalog.quota(self.book.key.name)
+        found = self.world.catalog.quota(self.handle.key.name)
         assert found is not None
         return found
 
     async def claim(self) -> None:
         """Until what is listed now may be counted."""
-        await self.leader.accounts._tend(self.quota, self.book)
+        await self.leader.accounts._tend(self.quota, self.handle)
         self.source.lists += 1
 
     async def look(self, after: float = 0.0) -> None:
         self.now += after
-        await self.leader.counting._release(self.book, self.quota, self.world.account())
+        await self.leader.counting._release(self.handle, self.quota, self.world.account())
 
     async def count(self) -> None:
         await self.leader.counting._count(KEY)
@@ -460,8 +462,8 @@ async def by_hand(
     monkeypatch: pytest.MonkeyPatch, *, window: float = 65.0, limits: str = "cpu=64", used: str = ""
 ) -> AsyncIterator[Hand]:
     async with seed_world() as world:
-        book = await world.quota(limits=limits, granted=limits, used=used)
-        hand = Hand(monkeypatch, world, book, window)
+        handle = await world.quota(limits=limits, granted=limits, used=used)
+        hand = Hand(monkeypatch, world, handle, window)
         await hand.claim()
         yield hand
         accounts.check(world.account())
@@ -490,7 +492,7 @@ async def test_a_source_with_much_that_must_stay_keeps_no_other_waiting(monkeypa
             await reserve(hand.world, f"m{number}", "1")
             hand.source.generations[f"m{number}-uid"] = 1
         never = Reservation(source=CLUSTERS_KEY, object=f"{PROJECT}/a", amount=ONE)
-        await hand.world.book().writer.claim("never", never)
+        await hand.world.handle().writer.claim("never", never)
         await hand.look()
         await hand.look(66)
         assert hand.waiting() == {f"m{number}-uid" for number in range(8)}
@@ -503,7 +505,7 @@ async def test_an_update_of_what_a_backup_brought_back_is_kept_until_it_is_count
         hand.leader.there("a")
         await hand.count()
         gone = machine("a")
-        hand.source.tally.apply(Change(gone, None))
+        hand.source.totals.apply(Change(gone, None))
         await hand.count()
         assert use(hand.world) == 0
         hand.source.live = False  # the user cluster is restored, and the watch is broken
@@ -514,7 +516,7 @@ async def test_an_update_of_what_a_backup_brought_back_is_kept_until_it_is_count
         hand.leader.there("a")  # the next list brings it
         await hand.count()
         assert use(hand.world) == 16
-        hand.source.tally.apply(Change(machine("a"), machine("a", "16", generation=2)))
+        hand.source.totals.apply(Change(machine("a"), machine("a", "16", generation=2)))
         await hand.count()
         assert (use(hand.world), hand.waiting()) == (16, set())
 
@@ -541,13 +543,13 @@ async def test_a_source_that_joins_a_quota_later_is_counted_from_a_list_that_beg
 ) -> None:
     """Its list is from before the claim, and lacks what the leader before has counted since."""
     async with seed_world() as world:
-        book = await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=8")
+        handle = await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=8")
         cluster = world.catalog.user_clusters.store.get(KEY)
         world.catalog.user_clusters.store._remove(KEY)  # the catalog lags
-        hand = Hand(monkeypatch, world, book, 65.0)
+        hand = Hand(monkeypatch, world, handle, 65.0)
         hand.leader = Leading(world, term=2)
         source = hand.leader.source
-        await hand.leader.accounts._tend(hand.quota, book)
+        await hand.leader.accounts._tend(hand.quota, handle)
         world.catalog.user_clusters.store._set(KEY, cluster)
         assert not hand.leader.accounts.may_count(hand.quota, cast(Source, source))
         await hand.count()
@@ -643,7 +645,7 @@ async def test_the_next_leader_holds_back_what_was_held_back(monkeypatch: pytest
         await never_come(hand, MOST_UNSEEN)
         await hand.look(5.1)
         hand.leader = Leading(hand.world, term=2, window=65.0)
-        await hand.leader.accounts._tend(hand.quota, hand.book)
+        await hand.leader.accounts._tend(hand.quota, hand.handle)
         await hand.look()
         assert hand.world.account().held_back == (KEY,), "though it has seen none of them for long"
 
@@ -654,7 +656,7 @@ async def test_so_many_sources_are_asked_in_a_look_and_all_in_turn(monkeypatch: 
         await never_come(hand, MOST_UNSEEN)
         for number in range(MOST_UNSEEN):
             kept = Reservation(source=CLUSTERS_KEY, object=f"{PROJECT}/{number}", amount=ONE)
-            await hand.world.book().writer.claim(f"{number}", kept)
+            await hand.world.handle().writer.claim(f"{number}", kept)
         await hand.look()
         await hand.look(5.1)
         assert len(hand.world.account().held_back) == 1
@@ -698,7 +700,7 @@ async def test_while_a_projects_copy_is_missing_its_organization_goes_on_to_coun
         leader.there("slipped")
         leader.changed()
         await eventually(lambda: use(leader.world) == 48)
-        leader.source.tally.apply(Change(machine("a", "16"), None))
+        leader.source.totals.apply(Change(machine("a", "16"), None))
         leader.changed()
         await eventually(lambda: use(leader.world) == 32)
 
@@ -750,15 +752,15 @@ async def test_clusters_of_a_project_without_a_copy_are_forgotten_when_there_are
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with organization(monkeypatch) as leader:
-        world, tally = leader.world, cast(ClusterTally, leader.clusters.tally)
+        world, totals = leader.world, cast(ClusterTotals, leader.clusters.totals)
         there = Owned(metadata=ObjectMeta(name="a", namespace=PROJECT, uid="first"))
-        tally.add(there)
+        totals.add(there)
         leader.counting.changed(leader.clusters, freed=False)
         await eventually(lambda: world.account().used.get(CLUSTERS_KEY) == ONE)
         world.forget_project()
         await asyncio.sleep(4 * WINDOW)
         assert world.account().used[CLUSTERS_KEY] == ONE
-        tally.remove(there)
+        totals.remove(there)
         leader.counting.changed(leader.clusters, freed=True)
         await eventually(lambda: CLUSTERS_KEY not in world.account().used)
 
@@ -783,7 +785,7 @@ async def test_an_organizations_lost_account_does_not_open_beside_use_of_a_proje
         world.forget_project()
         leader.there("a", cpu="40")
         lost = Account(incarnation="fresh", nonce="n", epoch=1)
-        await world.book().writer.change(
+        await world.handle().writer.change(
             lambda account: (msgspec.structs.replace(lost, sequence=account.sequence), None)
         )
         world.tell(account="fresh", nonce="n", granted={"cpu": "64"})
@@ -800,7 +802,7 @@ async def test_a_user_cluster_without_use_keeps_no_lost_account_fenced(monkeypat
         world = leader.world
         world.forget_project()
         lost = Account(incarnation="fresh", nonce="n", epoch=1)
-        await world.book().writer.change(
+        await world.handle().writer.change(
             lambda account: (msgspec.structs.replace(lost, sequence=account.sequence), None)
         )
         world.tell(account="fresh", nonce="n", granted={"cpu": "64"})
@@ -820,7 +822,7 @@ async def test_while_a_cloud_does_not_tell_what_was_counted_before_stays_beside_
             return footprint(found)
 
         asking = True
-        leader.source.tally = Tally(None, size)
+        leader.source.totals = MachineTotals(None, size)
         leader.there("old", cpu="40")
         leader.there("new")
         leader.changed()
@@ -830,7 +832,7 @@ async def test_while_a_cloud_does_not_tell_what_was_counted_before_stays_beside_
         assert use(leader.world) == 48
         asking = False
         old = machine("old", "40")
-        leader.source.tally.apply(Change(old, old))
+        leader.source.totals.apply(Change(old, old))
         leader.changed()
         await eventually(lambda: not leader.world.account().reservations)
         assert leader.world.account().sequence > sequence
@@ -842,7 +844,7 @@ async def test_a_machine_that_cannot_be_sized_any_more_keeps_what_it_had_after_a
 ) -> None:
     async with leading(monkeypatch, term=2, listed=False, used="cpu=40") as leader:
         old = machine("old", None)
-        leader.source.tally.apply(Change(None, old))
+        leader.source.totals.apply(Change(None, old))
         leader.changed()
         await eventually(lambda: leader.accounts._progress)
         leader.source.lists = 2
@@ -851,14 +853,14 @@ async def test_a_machine_that_cannot_be_sized_any_more_keeps_what_it_had_after_a
         leader.changed()
         await eventually(lambda: not leader.world.account().reservations)
         assert use(leader.world) == 48
-        leader.source.tally = Tally()  # another connection, which knows nothing of the one before
-        leader.source.tally.apply(Change(None, old))
+        leader.source.totals = MachineTotals()  # another connection, which knows nothing of the one before
+        leader.source.totals.apply(Change(None, old))
         leader.there("new")
         leader.changed()
         await eventually(lambda: not leader.counting._due)
         await asyncio.sleep(4 * WINDOW)
         assert use(leader.world) == 48
-        leader.source.tally.apply(Change(old, None))
+        leader.source.totals.apply(Change(old, None))
         leader.changed()
         await eventually(lambda: use(leader.world) == 8)
 
@@ -870,12 +872,12 @@ async def test_what_is_reserved_for_a_machine_that_cannot_be_sized_stays_reserve
     async with leading(monkeypatch) as leader:
         await reserve(leader.world, "new")
         found = machine("new", None)
-        leader.source.tally.apply(Change(None, found))
+        leader.source.totals.apply(Change(None, found))
         leader.source.generations["new-uid"] = 1
         leader.changed()
         await eventually(lambda: leader.source.reads > 2)
         assert use(leader.world) == 8
-        leader.source.tally.apply(Change(found, None))
+        leader.source.totals.apply(Change(found, None))
         leader.changed()
         await eventually(lambda: use(leader.world) == 0)
 
@@ -885,7 +887,7 @@ async def test_a_loan_ends_when_there_is_room_though_its_source_has_nothing_new_
 ) -> None:
     lent = Reservation(source=KEY, object="ns/new", amount=nanos("surge.cpu=8"), replaces="old-uid")
     async with leading(monkeypatch) as found:
-        world, writer = found.world, found.world.book().writer
+        world, writer = found.world, found.world.handle().writer
 
         def full(account: Account) -> tuple[Account, None]:
             held = nanos("cpu=8,surge.cpu=8")
@@ -907,18 +909,18 @@ async def test_a_loan_ends_when_there_is_room_though_its_source_has_nothing_new_
 
 async def test_what_stands_on_surge_and_cannot_be_sized_goes_on_to_stand_there(monkeypatch: pytest.MonkeyPatch) -> None:
     async with seed_world() as world:
-        book = await world.quota(limits="cpu=24", granted="cpu=24,surge.cpu=8", used="cpu=8", surge={"cpu": "8"})
+        handle = await world.quota(limits="cpu=24", granted="cpu=24,surge.cpu=8", used="cpu=8", surge={"cpu": "8"})
         quota = world.catalog.quota("project-alpha")
         assert quota is not None
         leader = Leading(world)
         leader.there("old")
         kept = Reservation(source=KEY, object="ns/new", amount=nanos("surge.cpu=8"), replaces="old-uid")
-        await book.writer.claim("new-uid", kept)
-        leader.source.tally.apply(Change(None, machine("new", None)))
+        await handle.writer.claim("new-uid", kept)
+        leader.source.totals.apply(Change(None, machine("new", None)))
         source = cast(Source, leader.source)
         counted = leader.accounts.counted(world.account(), source, quota)
         assert counted.reservations == {(KEY, "new-uid"): kept}
-        leader.source.tally.apply(Change(machine("old", "8"), None))
+        leader.source.totals.apply(Change(machine("old", "8"), None))
         counted = leader.accounts.counted(counted, source, quota)
         assert counted.reserved == nanos("cpu=8")
 
@@ -926,15 +928,15 @@ async def test_what_stands_on_surge_and_cannot_be_sized_goes_on_to_stand_there(m
 async def test_what_stands_on_surge_and_loses_its_size_is_counted_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """An infrastructure object goes before its Machine."""
     async with seed_world() as world:
-        book = await world.quota(limits="cpu=8", granted="cpu=8,surge.cpu=8", used="cpu=8", surge={"cpu": "8"})
+        handle = await world.quota(limits="cpu=8", granted="cpu=8,surge.cpu=8", used="cpu=8", surge={"cpu": "8"})
         quota = world.catalog.quota("project-alpha")
         assert quota is not None
         leader = Leading(world)
         leader.there("old")
         kept = Reservation(source=KEY, object="ns/new", amount=nanos("surge.cpu=8"), replaces="old-uid")
-        await book.writer.claim("new-uid", kept)
+        await handle.writer.claim("new-uid", kept)
         leader.there("new")
-        leader.source.tally.apply(Change(machine("new", "8"), machine("new", None)))
+        leader.source.totals.apply(Change(machine("new", "8"), machine("new", None)))
         counted = leader.accounts.counted(world.account(), cast(Source, leader.source), quota)
         assert counted.reservations == {(KEY, "new-uid"): kept}
         assert counted.used[KEY]["cpu"] == 8 * UNIT
@@ -942,17 +944,17 @@ async def test_what_stands_on_surge_and_loses_its_size_is_counted_nowhere_else(m
 
 async def test_an_update_to_what_cannot_be_sized_keeps_its_reservation(monkeypatch: pytest.MonkeyPatch) -> None:
     async with seed_world() as world:
-        book = await world.quota(limits="cpu=24", granted="cpu=24", used="cpu=8")
+        handle = await world.quota(limits="cpu=24", granted="cpu=24", used="cpu=8")
         quota = world.catalog.quota("project-alpha")
         assert quota is not None
         leader = Leading(world)
         before = machine("a", "8")
-        leader.source.tally.apply(Change(None, before))
+        leader.source.totals.apply(Change(None, before))
         kept = Reservation(source=KEY, object="ns/a", amount=nanos("cpu=8"), generation=before.metadata.generation + 1)
-        await book.writer.claim("a-uid", kept)
+        await handle.writer.claim("a-uid", kept)
         larger = machine("a", None)
         metadata = msgspec.structs.replace(larger.metadata, generation=kept.generation)
-        leader.source.tally.apply(Change(before, msgspec.structs.replace(larger, metadata=metadata)))
+        leader.source.totals.apply(Change(before, msgspec.structs.replace(larger, metadata=metadata)))
         counted = leader.accounts.counted(world.account(), cast(Source, leader.source), quota)
         assert counted.reservations == {(KEY, "a-uid"): kept}
 
@@ -961,7 +963,7 @@ async def test_an_account_that_never_opened_is_not_counted(monkeypatch: pytest.M
     """Else the master covers what it uses, and what it holds looks like a ledger that was lost."""
     async with leading(monkeypatch) as leader:
         fresh = Account(incarnation="fresh", nonce="n", epoch=1)
-        await leader.world.book().writer.change(
+        await leader.world.handle().writer.change(
             lambda account: (msgspec.structs.replace(fresh, sequence=account.sequence), None)
         )
         leader.there("a")
@@ -1003,14 +1005,14 @@ async def test_a_cluster_keeps_its_place_for_an_object_of_it_until_that_came_or_
     async with leading(monkeypatch) as leader:
         world, source = leader.world, leader.clusters
         source.unreachable = True
-        tally = cast(ClusterTally, source.tally)
+        totals = cast(ClusterTotals, source.totals)
         first = Owned(metadata=ObjectMeta(name="a", namespace=PROJECT, uid="first"))
-        tally.add(first)
+        totals.add(first)
         leader.counting.changed(source, freed=False)
         await eventually(lambda: world.account().used.get(CLUSTERS_KEY) == ONE)
         second = Reservation(source=CLUSTERS_KEY, object=f"{PROJECT}/a", amount=NOTHING)
-        await world.book().writer.claim("second", second, asyncio.get_running_loop().time() + 30)
-        tally.remove(first)
+        await world.handle().writer.claim("second", second, asyncio.get_running_loop().time() + 30)
+        totals.remove(first)
         leader.counting.changed(source, freed=True)
         await asyncio.sleep(4 * WINDOW)
         assert world.account().used[CLUSTERS_KEY] == ONE
@@ -1025,7 +1027,9 @@ def of_devices(name: str, *devices: str) -> Footprint:
 
 def with_devices(leading: Leading, **devices: list[str]) -> None:
     """Machines by name, each with one of every device."""
-    leading.source.tally = Tally(None, lambda found: of_devices(found.metadata.name, *devices[found.metadata.name]))
+    leading.source.totals = MachineTotals(
+        None, lambda found: of_devices(found.metadata.name, *devices[found.metadata.name])
+    )
     leading.there(*devices)
 
 
@@ -1050,8 +1054,8 @@ async def test_what_was_limited_once_is_counted_on(monkeypatch: pytest.MonkeyPat
     """It is held still: if it were forgotten, it could be used twice when it is limited again."""
     many = [f"example.com/device-{number:02}" for number in range(MAX_DEVICES)]
     async with leading(monkeypatch) as leader:
-        book = leader.world.book()
-        await book.writer.change(
+        handle = leader.world.handle()
+        await handle.writer.change(
             lambda account: (
                 msgspec.structs.replace(account, granted={**account.granted, many[-1]: 2 * UNIT}),
                 None,
@@ -1069,7 +1073,7 @@ async def test_a_report_takes_few_names_however_many_its_sources_have(monkeypatc
     async with leading(monkeypatch) as leader:
         for source in ("c8", "c9"):  # nobody follows them: what they use is what the account says
             leader.world.present[f"{PROJECT}/{source}"] = leader.world.catalog.user_clusters.store.get(KEY)
-        await leader.world.book().writer.change(
+        await leader.world.handle().writer.change(
             lambda account: (
                 msgspec.structs.replace(
                     account,
@@ -1097,7 +1101,7 @@ async def test_a_machine_on_surge_that_takes_what_nobody_limits_leaves_no_less_t
     async with leading(monkeypatch) as leader:
         with_devices(leader, old=[], new=many)
         loan = Reservation(source=KEY, object="ns/new", amount={"surge.cpu": UNIT}, replaces="old-uid")
-        await leader.world.book().writer.change(
+        await leader.world.handle().writer.change(
             lambda account: (
                 msgspec.structs.replace(
                     account,

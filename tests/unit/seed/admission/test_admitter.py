@@ -167,7 +167,7 @@ async def test_a_denied_update_leaves_the_creation_that_is_not_counted_yet() -> 
 async def test_a_final_refusal_says_more_than_one_that_is_worth_a_retry() -> None:
     async with seed_world() as world:
         await world.quota("org-acme", limits="cpu=64", granted="cpu=64", kind="organization")
-        await world.book("org-acme").writer.change(lambda account: (fencing.fence(account, "n"), None))
+        await world.handle("org-acme").writer.change(lambda account: (fencing.fence(account, "n"), None))
         await world.quota("project-alpha", limits="cpu=4", granted="cpu=4")
         found = await world.admission.decide(request())
         assert found.refusal is not None
@@ -176,8 +176,8 @@ async def test_a_final_refusal_says_more_than_one_that_is_worth_a_retry() -> Non
 
 async def test_a_fenced_account_cannot_decide() -> None:
     async with seed_world() as world:
-        book = await world.quota(limits="cpu=64", granted="cpu=64")
-        await book.writer.change(lambda account: (fencing.fence(account, "n"), None))
+        handle = await world.quota(limits="cpu=64", granted="cpu=64")
+        await handle.writer.change(lambda account: (fencing.fence(account, "n"), None))
         found = await world.admission.decide(request())
         assert found.refusal is not None
         assert (found.refusal.code, found.refusal.retry_seconds) == (503, 1)

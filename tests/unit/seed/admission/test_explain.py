@@ -112,8 +112,8 @@ async def one_of_two_refuses(world: SeedWorld) -> Verdict:
 
 
 async def fenced(world: SeedWorld) -> Verdict:
-    book = await world.quota(limits="cpu=64", granted="cpu=64")
-    await book.writer.change(lambda account: (fencing.fence(account, "n"), None))
+    handle = await world.quota(limits="cpu=64", granted="cpu=64")
+    await handle.writer.change(lambda account: (fencing.fence(account, "n"), None))
     return await world.admission.decide(request())
 
 

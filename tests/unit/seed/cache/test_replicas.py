@@ -380,7 +380,7 @@ async def test_whoever_asks_a_replica_that_is_deaf_is_told_so_and_nothing_is_res
     async with seed_world() as world:
         await world.quota(limits="cpu=64", granted="cpu=64")
         why: str | None = "this replica has not heard from the API server for 31 s"
-        admission = Admission(world.catalog, world.books, lambda: why)
+        admission = Admission(world.catalog, world.registry, lambda: why)
         kept = Reservation(source="alpha/c1", object="ns/u", amount=nanos("cpu=8"))
         request = Request(
             uid="u",

@@ -738,7 +738,7 @@ async def test_a_full_account_is_measured_once_and_not_for_each_claim(monkeypatc
         return length(account)
 
     monkeypatch.setattr(accounts, "length", counted)
-    monkeypatch.setattr(accounts, "MAX_TEXT", 300)
+    monkeypatch.setattr(reservations, "MAX_TEXT", 300)
     async with opened(account()) as ledger:
         outcomes = [await ledger.claim(f"u{number}") for number in range(20)]
         kept = len(ledger.store.account.reservations)

@@ -19,7 +19,7 @@ from common.kube.client.resource import Resource
 from common.kube.controller.events import EVENTS, Regarding
 from seed.notifications import notifier as module
 from seed.notifications.event_series import Occurrence
-from seed.notifications.notifier import FREED_ANNOTATION, MAX_TOLD, MachineSet, Owners, Refused, machine_set_of
+from seed.notifications.notifier import FREED_ANNOTATION, MAX_TOLD, MachineSet, OwnerNotifier, Refused, machine_set_of
 from seed.notifications.wake_queue import Waiter
 from tests.unit.fake_api_server import eventually
 
@@ -98,7 +98,7 @@ class World:
         self.gone: list[Waiter] = []
         self.failed: list[Waiter] = []
         self.counts: Counter[str] = Counter()
-        self.owners = Owners(
+        self.owners = OwnerNotifier(
             "c1",
             "replica",
             self.server.connect,

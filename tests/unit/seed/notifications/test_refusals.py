@@ -38,7 +38,7 @@ class World:
         self.refusals = Refusals(
             cast(Cluster, self.server),
             world.catalog,
-            world.books,
+            world.registry,
             "replica",
             count=lambda result, number: self.counts.update({result: number}),
         )
@@ -98,10 +98,10 @@ async def test_owners_are_told_and_the_machine_set_is_woken_when_there_is_room(w
 
 async def test_what_is_deleted_here_wakes_although_the_master_has_not_heard_of_it(world: World) -> None:
     world.server.sets["pool"] = machine_set()
-    book = await world.seed.quota(limits="cpu=8", granted="cpu=8", used="cpu=8")
+    handle = await world.seed.quota(limits="cpu=8", granted="cpu=8", used="cpu=8")
     world.seed.tell(usage="cpu=8")
     assert (await world.decided()).refusal is not None
-    await book.writer.change(lambda account: (msgspec.structs.replace(account, used={}), None))
+    await handle.writer.change(lambda account: (msgspec.structs.replace(account, used={}), None))
     await world.until(woken=1)
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from common.kube.controller.events import Regarding
-from seed.accounts.snapshot import Sight
+from seed.accounts.snapshot import QuotaSnapshot
 from seed.admission.types import Attempt
 from seed.notifications.wake_queue import REWAKE, SETTLE, UNSEEN, Room, Waiter, Waiting, room
 from tests.unit.seed_world import nanos
@@ -11,7 +11,7 @@ from tests.unit.seed_world import nanos
 LIMIT = "cpu=10"
 
 
-def sight(
+def snapshot(
     *,
     limits: str = LIMIT,
     everywhere: str = "",
@@ -20,9 +20,9 @@ def sight(
     surge: str = "",
     opened: bool = True,
     draining: bool = False,
-) -> Sight:
+) -> QuotaSnapshot:
     extra = nanos(surge)
-    return Sight(
+    return QuotaSnapshot(
         quota="q",
         limits=nanos(limits),
         surge=extra,
@@ -46,15 +46,17 @@ class World:
         self.waiting = Waiting(most)
         self.now = 0.0
 
-    def refused(self, uid: str, need: str = "cpu=1", *, final: bool = True, seen: Sight | None = None) -> None:
+    def refused(self, uid: str, need: str = "cpu=1", *, final: bool = True, seen: QuotaSnapshot | None = None) -> None:
         regarding = Regarding(api_version="v", kind="MachineSet", namespace="ns", name=uid, uid=uid)
-        attempts = [Attempt(sight=seen or sight(everywhere=LIMIT))]
+        attempts = [Attempt(snapshot=seen or snapshot(everywhere=LIMIT))]
         self.waiting.refused("s", regarding, "alpha", nanos(need), attempts, final=final, now=self.now)
 
-    def wake(self, seen: Sight, *, after: float = 0.0, more: Mapping[str, Room] | None = None) -> list[str]:
+    def wake(self, seen: QuotaSnapshot, *, after: float = 0.0, more: Mapping[str, Room] | None = None) -> list[str]:
         return [waiter.regarding.uid for waiter in self.choose(seen, after=after, more=more)]
 
-    def choose(self, seen: Sight, *, after: float = 0.0, more: Mapping[str, Room] | None = None) -> Sequence[Waiter]:
+    def choose(
+        self, seen: QuotaSnapshot, *, after: float = 0.0, more: Mapping[str, Room] | None = None
+    ) -> Sequence[Waiter]:
         self.now += after
         rooms = {"q": room(seen), **(more or {})}
         self.choice = self.waiting.choose(lambda _project: list(rooms), rooms, self.now)
@@ -68,57 +70,57 @@ def test_as_many_are_woken_as_there_is_room_for_those_that_wait_longest_first() 
         world.now += 0.01
     for number in reversed(range(300)):
         world.refused(str(number))  # who comes again keeps his place
-    assert world.wake(sight(everywhere="cpu=7")) == ["0", "1", "2"]
+    assert world.wake(snapshot(everywhere="cpu=7")) == ["0", "1", "2"]
 
 
 def test_a_smaller_one_goes_ahead_of_one_that_there_is_no_room_for() -> None:
     world = World()
     world.refused("large", "cpu=4")
     world.refused("small", "cpu=1")
-    assert world.wake(sight(everywhere="cpu=8")) == ["small"]
-    assert world.wake(sight(everywhere="cpu=6"), after=REWAKE) == ["large"]
+    assert world.wake(snapshot(everywhere="cpu=8")) == ["small"]
+    assert world.wake(snapshot(everywhere="cpu=6"), after=REWAKE) == ["large"]
 
 
 def test_nobody_is_woken_while_there_is_no_room() -> None:
     world = World()
     world.refused("a")
-    assert world.wake(sight(everywhere=LIMIT), after=1000) == []
+    assert world.wake(snapshot(everywhere=LIMIT), after=1000) == []
     assert world.choice.again is None
 
 
 def test_every_quota_must_have_room_and_one_that_is_gone_limits_no_more() -> None:
     world = World()
     world.refused("a")
-    full = {"organization": room(sight(everywhere=LIMIT))}
-    assert world.wake(sight(), more=full) == []
-    assert world.wake(sight()) == ["a"]
+    full = {"organization": room(snapshot(everywhere=LIMIT))}
+    assert world.wake(snapshot(), more=full) == []
+    assert world.wake(snapshot()) == ["a"]
 
 
 def test_what_this_seed_holds_is_room_whatever_the_master_showed_last() -> None:
     world = World()
     world.refused("a")
-    assert world.wake(sight(everywhere=LIMIT, held="cpu=5", here="cpu=4")) == ["a"]
+    assert world.wake(snapshot(everywhere=LIMIT, held="cpu=5", here="cpu=4")) == ["a"]
 
 
 def test_an_account_that_does_not_admit_has_no_room() -> None:
     world = World()
-    world.refused("a", final=False, seen=sight(opened=False))
-    assert world.wake(sight(opened=False), after=UNSEEN) == []
-    assert world.wake(sight()) == ["a"]
+    world.refused("a", final=False, seen=snapshot(opened=False))
+    assert world.wake(snapshot(opened=False), after=UNSEEN) == []
+    assert world.wake(snapshot()) == ["a"]
 
 
 def test_a_seed_that_drains_has_the_room_that_it_holds() -> None:
     world = World()
     world.refused("a")
-    assert world.wake(sight(draining=True)) == []
-    assert world.wake(sight(draining=True, held="cpu=1")) == ["a"]
+    assert world.wake(snapshot(draining=True)) == []
+    assert world.wake(snapshot(draining=True, held="cpu=1")) == ["a"]
 
 
 def test_what_one_is_woken_for_is_not_promised_to_the_next_until_it_has_had_time_to_take_it() -> None:
     world = World()
     world.refused("a")
     world.refused("b")
-    one = sight(everywhere="cpu=9")
+    one = snapshot(everywhere="cpu=9")
     assert world.wake(one) == ["a"]
     assert world.wake(one, after=SETTLE / 2) == []
     assert world.choice.again == SETTLE
@@ -130,16 +132,16 @@ def test_once_its_machine_was_admitted_use_alone_tells_what_is_left() -> None:
     world = World()
     world.refused("a")
     world.refused("b")
-    assert world.wake(sight(everywhere="cpu=9")) == ["a"]
+    assert world.wake(snapshot(everywhere="cpu=9")) == ["a"]
     world.waiting.admitted("s", "a")
-    assert world.wake(sight(everywhere="cpu=9"), after=0.1) == ["b"]
+    assert world.wake(snapshot(everywhere="cpu=9"), after=0.1) == ["b"]
 
 
 def test_who_was_woken_in_vain_rests_and_others_get_the_room() -> None:
     world = World()
     world.refused("a")
     world.refused("b")
-    one = sight(everywhere="cpu=9")
+    one = snapshot(everywhere="cpu=9")
     assert world.wake(one) == ["a"]
     world.now += 0.1
     world.refused("a")
@@ -150,12 +152,12 @@ def test_who_was_woken_in_vain_rests_and_others_get_the_room() -> None:
 
 
 def test_who_could_not_be_decided_is_woken_by_more_room_or_after_a_while() -> None:
-    free = sight(everywhere="cpu=5")  # free, and held by a seed out of reach
+    free = snapshot(everywhere="cpu=5")  # free, and held by a seed out of reach
     world = World()
     world.refused("a", final=False, seen=free)
     assert world.wake(free, after=1.0) == []
     assert world.choice.again == UNSEEN
-    assert world.wake(sight(everywhere="cpu=5", held="cpu=1")) == ["a"]
+    assert world.wake(snapshot(everywhere="cpu=5", held="cpu=1")) == ["a"]
     world.now += 0.1
     world.refused("a", final=False, seen=free)
     assert world.wake(free, after=UNSEEN) == ["a"]
@@ -164,18 +166,20 @@ def test_who_could_not_be_decided_is_woken_by_more_room_or_after_a_while() -> No
 def test_a_rollout_is_woken_when_surge_comes_back_and_others_are_not_for_surge() -> None:
     full = "cpu=10,surge.cpu=2"
     world = World()
-    world.refused("rollout", seen=sight(everywhere=full, surge="cpu=2"))
-    world.refused("growth", seen=sight(everywhere="cpu=10", surge="cpu=2"))
-    assert world.wake(sight(everywhere="cpu=10,surge.cpu=1", surge="cpu=2")) == ["rollout"]
+    world.refused("rollout", seen=snapshot(everywhere=full, surge="cpu=2"))
+    world.refused("growth", seen=snapshot(everywhere="cpu=10", surge="cpu=2"))
+    assert world.wake(snapshot(everywhere="cpu=10,surge.cpu=1", surge="cpu=2")) == ["rollout"]
 
 
 def test_a_rollout_is_woken_once_nothing_is_used_beyond_what_is_held() -> None:
     """Though there was surge all the time."""
     world = World()
-    beyond = sight(everywhere="cpu=11,surge.cpu=1", here="cpu=11,surge.cpu=1", held="cpu=10,surge.cpu=2", surge="cpu=2")
+    beyond = snapshot(
+        everywhere="cpu=11,surge.cpu=1", here="cpu=11,surge.cpu=1", held="cpu=10,surge.cpu=2", surge="cpu=2"
+    )
     world.refused("rollout", seen=beyond)
     assert world.wake(beyond, after=1000) == []
-    within = sight(everywhere="cpu=10", here="cpu=10", held="cpu=10,surge.cpu=2", surge="cpu=2")
+    within = snapshot(everywhere="cpu=10", here="cpu=10", held="cpu=10,surge.cpu=2", surge="cpu=2")
     assert world.wake(within) == ["rollout"]
 
 
@@ -185,15 +189,15 @@ def test_it_keeps_no_more_than_it_may_and_drops_who_was_not_refused_for_longest(
         world.refused(uid)
         world.now += 1
     assert world.waiting.dropped == 1
-    assert world.wake(sight()) == ["a", "c"]
+    assert world.wake(snapshot()) == ["a", "c"]
 
 
 def test_who_is_gone_or_has_all_its_machines_is_dropped_and_so_is_a_whole_cluster() -> None:
     world = World()
     world.refused("a")
     world.refused("b")
-    for waiter in world.choose(sight(everywhere="cpu=9")):
+    for waiter in world.choose(snapshot(everywhere="cpu=9")):
         world.waiting.drop(waiter)
-    assert world.wake(sight(everywhere="cpu=9")) == ["b"]
+    assert world.wake(snapshot(everywhere="cpu=9")) == ["b"]
     world.waiting.forget("s")
     assert len(world.waiting) == 0 and world.waiting.projects == set()

@@ -17,7 +17,7 @@ from seed.controllers.user_cluster_conditions import judge
 from seed.machines.machine_controller import Machine
 from seed.providers.size import CONDITIONS, NotSized, ProviderUnavailable
 from seed.sizing.stamp_audit import Drift
-from seed.usage.machine_totals import Tally
+from seed.usage.machine_totals import MachineTotals
 from seed.usage.user_cluster import Source
 from tests.unit.fake_cloud import Handler, answering, fake_cloud, hang, machine
 from tests.unit.seed.providers.test_aws import SECRET
@@ -42,17 +42,17 @@ async def condition_of(
     async with fake_cloud(ec2, HOST) as cloud:
         cloud.disturb = bad_day
         sizes = sizing(transport=cloud.transport())
-        tally = Tally(size=lambda found: sizes.counted(CLUSTER_UID, found))
-        tally.apply(Change(None, subject))
+        totals = MachineTotals(size=lambda found: sizes.counted(CLUSTER_UID, found))
+        totals.apply(Change(None, subject))
         try:
             await sizes.size(CLUSTER, subject, asyncio.get_running_loop().time() + (0.7 if bad_day is hang else 30.0))
-            tally.apply(Change(subject, subject))
+            totals.apply(Change(subject, subject))
         except (NotSized, ProviderUnavailable) as error:
-            tally.explain(subject.metadata.uid, error)
+            totals.explain(subject.metadata.uid, error)
         await sizes.close()
-    unsized = tally.unsized(limited)
+    unsized = totals.unsized(limited)
     metrics.machines(KEY, unsized.counts, 0)
-    source = SimpleNamespace(tally=tally, drift=Drift(), problem=None, current=True)
+    source = SimpleNamespace(totals=totals, drift=Drift(), problem=None, current=True)
     found = judge(CLUSTER, cast(Source, source), None, None, unsized)
     return next(condition for condition in found if condition.type == "MachinesSized")
 

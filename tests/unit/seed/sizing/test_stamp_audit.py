@@ -15,7 +15,7 @@ from seed.machines.machine_controller import Machine
 from seed.providers.size import Footprint
 from seed.registration.keeper import ConfigurationKeeper
 from seed.sizing.stamp_audit import MAX_NAMED, Drift, audit, difference
-from seed.usage.machine_totals import Tally
+from seed.usage.machine_totals import MachineTotals
 from seed.usage.user_cluster import Source
 from tests.unit.fake_cloud import answering, fake_cloud, machine
 from tests.unit.seed.instance_types.test_settings import cluster
@@ -82,7 +82,11 @@ def test_a_drift_is_a_condition_that_leaves_the_cluster_ready_and_a_metric(
     source = SimpleNamespace(drift=drift, problem=None, current=True)
     keeper = SimpleNamespace(in_place=True, error=None)
     judged = judge(
-        cluster(), cast(Source, source), cast(ConfigurationKeeper, keeper), None, Tally(size=unasked).unsized(())
+        cluster(),
+        cast(Source, source),
+        cast(ConfigurationKeeper, keeper),
+        None,
+        MachineTotals(size=unasked).unsized(()),
     )
     found = {condition.type: condition for condition in judged}
     told = found["StampsCurrent"]

@@ -13,7 +13,7 @@ import pytest
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import NotFound, Unavailable
 from common.server.http_parser import Request, Response
-from seed.accounts.registry import Books
+from seed.accounts.registry import AccountRegistry
 from seed.admission.admitter import Admission
 from seed.admission.machines import MachineAdmission
 from seed.cache.cluster_api import View
@@ -21,7 +21,7 @@ from seed.cache.quotas import Catalog
 from seed.cache.source_keys import hosted_key, is_hosted
 from seed.ledger.memory import MemoryStore
 from seed.registration.cluster_api import CALLER, Enforcement
-from seed.usage.cluster_api import ClusterSource, Feed
+from seed.usage.cluster_api import ClusterApiInformers, ClusterSource
 from seed.webhooks.cluster_api import ClusterApiWebhook
 from tests.unit import fake_api_server as fakes
 from tests.unit.fake_api_server import FakeApiServer, eventually, fake_api_server
@@ -58,7 +58,7 @@ class Seed:
         self.view = View(cluster, self.catalog, "seedquota.io/project")
         self.changes: list[tuple[str, bool]] = []
         self.sizing = sizing()
-        self.feed = Feed(
+        self.feed = ClusterApiInformers(
             cluster,
             self.catalog,
             self.view,
@@ -67,14 +67,14 @@ class Seed:
             on_change=lambda source, freed: self.changes.append((source.project, freed)),
             on_state=lambda _source: None,
         )
-        self.books = Books(self.catalog, MemoryStore())
+        self.registry = AccountRegistry(self.catalog, MemoryStore())
 
     @property
     def source(self) -> ClusterSource:
         return self.feed.sources[KEY]
 
     def uses(self, text: str) -> bool:
-        return KEY in self.feed.sources and self.source.counted and self.source.tally.used == nanos(text)
+        return KEY in self.feed.sources and self.source.counted and self.source.totals.used == nanos(text)
 
     async def crd(self, plural: str, *versions: str, established: bool = True) -> None:
         group, kind = KINDS[plural]
@@ -130,7 +130,7 @@ async def seed(monkeypatch: pytest.MonkeyPatch, *, served: bool = True) -> Async
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
-            await made.books.close()
+            await made.registry.close()
             await made.sizing.close()
             await cluster.close()
 
@@ -158,7 +158,7 @@ async def test_machines_are_counted_for_the_project_of_their_cluster(monkeypatch
             await made.infrastructure("b", 8)
             uid = await made.machine("b")
             await eventually(lambda: made.uses("cpu=12,memory=12Gi,storage=20Gi,machines=2"))
-            assert made.source.tally.seen([uid]) == {uid: 1}
+            assert made.source.totals.seen([uid]) == {uid: 1}
             await made.api.remove("machines", "alpha", "a")
             await eventually(lambda: made.uses("cpu=8,memory=8Gi,storage=10Gi,machines=1"))
             assert made.changes[-1] == ("alpha", True)
@@ -184,14 +184,14 @@ async def test_a_machine_keeps_its_reservation_until_what_it_is_made_of_was_seen
             made.api.answers.append(slow)
             uid = await made.machine("late")
             await eventually(lambda: made.uses("machines=1"))
-            assert made.source.tally.seen([uid]) == {}
+            assert made.source.totals.seen([uid]) == {}
             made.api.objects["vspheremachines", "alpha", "late"] = {
                 "metadata": {"name": "late", "namespace": "alpha", "uid": "i", "resourceVersion": "1"},
                 "spec": {"numCPUs": 4, "memoryMiB": 4096, "diskGiB": 10},
             }
             answering.set()
             await eventually(lambda: made.uses("cpu=4,memory=4Gi,storage=10Gi,machines=1"))
-            assert made.source.tally.seen([uid]) == {uid: 1}
+            assert made.source.totals.seen([uid]) == {uid: 1}
 
 
 async def test_a_machine_made_of_nothing_counts_as_a_machine_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,8 +199,8 @@ async def test_a_machine_made_of_nothing_counts_as_a_machine_and_says_so(monkeyp
         await made.cluster()
         async with leading(made):
             await made.machine("a")
-            await eventually(lambda: made.uses("machines=1") and not made.source.tally.waiting)
-            (named,) = made.source.tally.unsized().named
+            await eventually(lambda: made.uses("machines=1") and not made.source.totals.waiting)
+            (named,) = made.source.totals.unsized().named
             assert named.startswith("alpha/a: cannot size machine: VSphereMachine alpha/a does not exist")
             await made.infrastructure("a")
             await eventually(lambda: made.uses("cpu=4,memory=4Gi,storage=10Gi,machines=1"))
@@ -215,7 +215,7 @@ async def test_a_machine_that_goes_costs_its_size_until_it_is_gone(monkeypatch: 
         async with leading(made):
             await eventually(lambda: made.uses("cpu=4,memory=4Gi,storage=10Gi,machines=1"))
             await made.api.remove("vspheremachines", "alpha", "a")
-            await eventually(lambda: made.source.tally.unsized().count == 1 and not made.source.tally.waiting)
+            await eventually(lambda: made.source.totals.unsized().count == 1 and not made.source.totals.waiting)
             assert made.uses("cpu=4,memory=4Gi,storage=10Gi,machines=1")
             await made.api.remove("machines", "alpha", "a")
             await eventually(lambda: made.uses(""))
@@ -266,7 +266,7 @@ async def test_a_machine_that_changes_its_cluster_is_counted_once(monkeypatch: p
             await eventually(lambda: made.uses("cpu=4,memory=4Gi,storage=10Gi,machines=1"))
             await made.api.put("machines", "alpha", "a", spec=machine("a", "c2")["spec"])
             await eventually(
-                lambda: made.feed.sources[other].tally.used == nanos("cpu=4,memory=4Gi,storage=10Gi,machines=1")
+                lambda: made.feed.sources[other].totals.used == nanos("cpu=4,memory=4Gi,storage=10Gi,machines=1")
             )
             assert made.uses("")
 
@@ -293,7 +293,7 @@ async def test_a_list_is_demanded_of_machines_and_pools(monkeypatch: pytest.Monk
         async with leading(made):
             await eventually(lambda: made.uses(""))
             before = made.api.lists
-            token = made.source.demand_list()
+            token = made.source.request_relist()
             assert not made.source.listed_since(token)
             async with asyncio.timeout(30):
                 await made.source.listed(token)
@@ -311,7 +311,7 @@ async def test_a_kind_that_moves_to_another_version_answers_no_demand_for_anothe
             machines, pools = (made.feed._following.get(kind) for kind in ("machines", "pools"))
             assert machines is not None
             monkeypatch.setattr(machines, "relist", lambda: machines.lists_started + 1)  # the API server is slow
-            token = made.source.demand_list()
+            token = made.source.request_relist()
             await made.crd("machinepools", "v1beta2")
             await eventually(lambda: made.feed._following.get("pools") not in (None, pools) and made.source.counted)
             assert not made.source.listed_since(token)
@@ -355,7 +355,7 @@ async def test_another_version_of_the_api_is_taken_over_without_a_gap(monkeypatc
             await eventually(lambda: made.uses("cpu=4,memory=4Gi,storage=10Gi,machines=1"))
             await made.crd("machines", "v1beta1", "v1beta2")
             told = len(made.changes)
-            token = made.source.demand_list()
+            token = made.source.request_relist()
             async with asyncio.timeout(30):
                 await made.source.listed(token)
             assert made.api.count("GET", "v1beta2/machines") == 0, "what is served still is kept"
@@ -407,7 +407,7 @@ def machine(name: str, cluster: str = "c1") -> dict[str, Any]:
 
 class Asked:
     def __init__(self, made: Seed) -> None:
-        admission = MachineAdmission(made.catalog, Admission(made.catalog, made.books), made.sizing)
+        admission = MachineAdmission(made.catalog, Admission(made.catalog, made.registry), made.sizing)
         self.decisions: list[tuple[str, str]] = []
         self.webhook = ClusterApiWebhook(
             made.view,

@@ -12,7 +12,7 @@ from seed.providers.size import (
     NotSized,
     ProviderUnavailable,
 )
-from seed.usage.machine_totals import Tally
+from seed.usage.machine_totals import MachineTotals
 from tests.unit.fake_cloud import machine
 from tests.unit.seed_world import nanos
 
@@ -31,24 +31,24 @@ class Sizes:
 
 def test_what_is_waited_for_keeps_its_reservation_until_it_is_counted() -> None:
     sizes, subject = Sizes(), machine("aws", {})
-    tally = Tally(size=sizes)
-    tally.apply(Change(None, subject))
-    assert tally.used == nanos("machines=1")
-    assert tally.seen(["uid-m"]) == {}
-    assert tally.unsized().counts == {"ProviderUnavailable": 1}
+    totals = MachineTotals(size=sizes)
+    totals.apply(Change(None, subject))
+    assert totals.used == nanos("machines=1")
+    assert totals.seen(["uid-m"]) == {}
+    assert totals.unsized().counts == {"ProviderUnavailable": 1}
     sizes.told = True
-    tally.apply(Change(subject, subject))
-    assert (tally.used, tally.waiting) == (SIZE, {})
-    assert tally.seen(["uid-m"]) == {"uid-m": 0}
+    totals.apply(Change(subject, subject))
+    assert (totals.used, totals.waiting) == (SIZE, {})
+    assert totals.seen(["uid-m"]) == {"uid-m": 0}
 
 
 def test_a_new_connection_goes_on_with_the_sizes_of_the_one_before() -> None:
     sizes, subject = Sizes(), machine("aws", {})
     sizes.told = True
-    before = Tally(size=sizes)
+    before = MachineTotals(size=sizes)
     before.apply(Change(None, subject))
     sizes.told = False
-    after = Tally(before, sizes)
+    after = MachineTotals(before, sizes)
     after.apply(Change(None, subject))
     assert after.used == SIZE
     assert after.guessed == {}
@@ -56,17 +56,17 @@ def test_a_new_connection_goes_on_with_the_sizes_of_the_one_before() -> None:
 
 
 def test_why_one_waits_is_told() -> None:
-    tally = Tally(size=Sizes())
-    tally.apply(Change(None, machine("aws", {})))
-    tally.explain("uid-m", CredentialsRejected("aws eu-central-1", "refuses these credentials (401)"))
-    assert tally.unsized().named == [
+    totals = MachineTotals(size=Sizes())
+    totals.apply(Change(None, machine("aws", {})))
+    totals.explain("uid-m", CredentialsRejected("aws eu-central-1", "refuses these credentials (401)"))
+    assert totals.unsized().named == [
         "kube-system/m: cannot size machine now: aws eu-central-1 refuses these credentials (401)"
     ]
-    assert tally.unsized().counts == {"CredentialsRejected": 1}
+    assert totals.unsized().counts == {"CredentialsRejected": 1}
 
 
 def test_the_condition_is_what_people_must_put_right_first() -> None:
-    tally = Tally(size=Sizes())
+    totals = MachineTotals(size=Sizes())
     errors: list[NotSized | ProviderUnavailable] = [
         ProviderUnavailable("aws", "answered 500"),
         NotSized("vsphere", "memoryMB is missing"),
@@ -75,20 +75,20 @@ def test_the_condition_is_what_people_must_put_right_first() -> None:
     ]
     seen = []
     for number, error in enumerate(errors):
-        tally.apply(Change(None, machine("aws", {}, str(number))))
-        tally.explain(f"uid-{number}", error)
-        seen.append(tally.unsized().condition)
+        totals.apply(Change(None, machine("aws", {}, str(number))))
+        totals.explain(f"uid-{number}", error)
+        seen.append(totals.unsized().condition)
     assert seen == ["ProviderUnavailable", "NotSized", "FlavorUnknown", "CredentialsRejected"]
-    assert tally.unsized().count == 4
+    assert totals.unsized().count == 4
 
 
 def test_a_disk_of_unknown_size_is_told_only_where_a_quota_limits_storage() -> None:
-    tally = Tally()
-    tally.apply(Change(None, machine("vsphere", {"cpus": 2, "memoryMB": 2048})))
-    assert tally.used == nanos("cpu=2,memory=2Gi,machines=1")
-    assert tally.unknown
-    assert tally.unsized({"cpu"}).count == 0
-    found = tally.unsized({"cpu", "storage"})
+    totals = MachineTotals()
+    totals.apply(Change(None, machine("vsphere", {"cpus": 2, "memoryMB": 2048})))
+    assert totals.used == nanos("cpu=2,memory=2Gi,machines=1")
+    assert totals.unknown
+    assert totals.unsized({"cpu"}).count == 0
+    found = totals.unsized({"cpu", "storage"})
     assert found.counts == {"NotSized": 1}
     assert found.named == [
         "kube-system/m: cannot size machine: vsphere diskSizeGB is not set, so the disk is as big as the template's, "

@@ -5,15 +5,15 @@ from __future__ import annotations
 from common.kube.controller.store import Change
 from common.quota.account import Reservation
 from seed.usage import unsized
-from seed.usage.machine_totals import Tally
+from seed.usage.machine_totals import MachineTotals
 from tests.unit.seed.usage.test_machine_totals import machine
 from tests.unit.seed_world import nanos
 
 PLAIN = "memory=16Gi,storage=50Gi"  # what each sized Machine has beside its cpu
 
 
-def tally(before: Tally | None = None, **cpus: str | None) -> Tally:
-    made = Tally(before)
+def totals(before: MachineTotals | None = None, **cpus: str | None) -> MachineTotals:
+    made = MachineTotals(before)
     for name, cpu in cpus.items():
         made.apply(Change(None, machine(name, cpu)))
     return made
@@ -24,14 +24,14 @@ def reserved(cpu: str, generation: int = 0, **more: str) -> Reservation:
     return Reservation(source="alpha/c1", object="ns/any", amount=amount, generation=generation, **more)
 
 
-def cpu(rest: unsized.Rest, sum_: Tally, reservations: dict[str, Reservation] | None = None) -> tuple[int, int]:
+def cpu(rest: unsized.Rest, sum_: MachineTotals, reservations: dict[str, Reservation] | None = None) -> tuple[int, int]:
     """The cpus and the Machines that count."""
     used = unsized.used(rest, reservations or {}, sum_)
     return used.get("cpu", 0) // nanos("cpu=1")["cpu"], used.get("machines", 0) // nanos("machines=1")["machines"]
 
 
 def test_what_was_counted_stays_until_the_last_unsized_machine_is_gone() -> None:
-    present = tally(a=None, b=None, sized="8")
+    present = totals(a=None, b=None, sized="8")
     rest = unsized.first(nanos("cpu=40,machines=3"), {}, present)
     assert cpu(rest, present) == (40, 3)
     present.apply(Change(machine("a", None), None))
@@ -43,7 +43,7 @@ def test_what_was_counted_stays_until_the_last_unsized_machine_is_gone() -> None
 
 
 def test_sized_machines_come_and_go_beside_it() -> None:
-    present = tally(a=None, sized="8")
+    present = totals(a=None, sized="8")
     rest = unsized.first(nanos("cpu=40,machines=2"), {}, present)
     present.apply(Change(None, machine("new", "4")))
     rest = unsized.then(rest, {}, present)
@@ -54,7 +54,7 @@ def test_sized_machines_come_and_go_beside_it() -> None:
 
 
 def test_one_that_is_sized_later_takes_its_own_part_out() -> None:
-    present = tally(a=None, b=None)
+    present = totals(a=None, b=None)
     rest = unsized.first(nanos("cpu=40,machines=2"), {}, present)
     present.apply(Change(machine("a", None), machine("a", "16")))
     rest = unsized.then(rest, {}, present)
@@ -65,21 +65,21 @@ def test_one_that_is_sized_later_takes_its_own_part_out() -> None:
 
 
 def test_what_is_reserved_was_not_counted_before() -> None:
-    present = tally(a=None, new="8", updated="12")
+    present = totals(a=None, new="8", updated="12")
     reservations = {"new-uid": reserved("8"), "updated-uid": reserved("4", generation=1)}
     rest = unsized.first(nanos("cpu=40,machines=2"), reservations, present)  # a: 32, updated: 8
     assert cpu(rest, present, reservations) == (52, 3)
 
 
 def test_what_is_on_surge_was_not_counted_before() -> None:
-    present = tally(a=None, lent="8")
+    present = totals(a=None, lent="8")
     lent = Reservation(source="alpha/c1", object="ns/lent", amount=nanos("surge.cpu=8"), replaces="old-uid")
     rest = unsized.first(nanos("cpu=40,machines=1"), {"lent-uid": lent}, present)
     assert cpu(rest, present) == (48, 2)
 
 
 def test_one_that_is_reserved_for_and_not_sized_is_held_by_its_reservation_alone() -> None:
-    present = tally(a=None, new=None)
+    present = totals(a=None, new=None)
     reservations = {"new-uid": reserved("8")}
     rest = unsized.first(nanos("cpu=40,machines=1"), reservations, present)
     assert rest.uids == {"a-uid"}
@@ -88,12 +88,12 @@ def test_one_that_is_reserved_for_and_not_sized_is_held_by_its_reservation_alone
 
 
 def test_an_account_that_never_counted_the_source_has_nothing_to_keep() -> None:
-    present = tally(a=None, sized="8")
+    present = totals(a=None, sized="8")
     assert cpu(unsized.first({}, {}, present), present) == (8, 2)
 
 
 def test_what_was_admitted_in_a_resource_that_others_have_more_of_is_never_below_nothing() -> None:
-    present = tally(a=None, sized="64")
+    present = totals(a=None, sized="64")
     rest = unsized.first(nanos("cpu=40,machines=2"), {}, present)
     assert cpu(rest, present) == (64, 2)
     present.apply(Change(machine("sized", "64"), None))
@@ -101,8 +101,8 @@ def test_what_was_admitted_in_a_resource_that_others_have_more_of_is_never_below
 
 
 def test_a_new_connection_changes_nothing() -> None:
-    before = tally(a=None, b="8")
+    before = totals(a=None, b="8")
     rest = unsized.first(nanos("cpu=40,machines=2"), {}, before)
-    after = tally(before, a=None, b=None)  # which is known from before
+    after = totals(before, a=None, b=None)  # which is known from before
     assert after.line is before.line
     assert cpu(unsized.then(rest, {}, after), after) == (40, 2)

@@ -72,16 +72,16 @@ async def test_machines_are_followed_and_changes_told(monkeypatch: pytest.Monkey
         await eventually(lambda: there.source.current)
         assert there.changes == [True]
         await there.machine("a")
-        await eventually(lambda: there.source.tally.used.get("cpu") == nanos("cpu=8")["cpu"])
+        await eventually(lambda: there.source.totals.used.get("cpu") == nanos("cpu=8")["cpu"])
         await there.api.remove("machines", "alpha", "a")
         await eventually(lambda: there.changes == [True, False, True])
-        assert there.source.tally.used == {}
+        assert there.source.totals.used == {}
 
 
 async def test_a_demanded_list_begins_after_the_demand(monkeypatch: pytest.MonkeyPatch) -> None:
     async with following(monkeypatch) as there:
         await eventually(lambda: there.source.current)
-        token = there.source.demand_list()
+        token = there.source.request_relist()
         assert not there.source.listed_since(token)
         async with asyncio.timeout(30):
             await there.source.listed(token)
@@ -92,13 +92,13 @@ async def test_a_demanded_list_begins_after_the_demand(monkeypatch: pytest.Monke
 async def test_a_first_list_that_is_under_way_is_not_the_one_demanded(monkeypatch: pytest.MonkeyPatch) -> None:
     async with following(monkeypatch, held=True) as there:
         await eventually(lambda: there.api.lists == 1)
-        token = there.source.demand_list()
+        token = there.source.request_relist()
         await there.machine("a")  # after that list began, and before it is complete
         there.api.release.set()
         async with asyncio.timeout(30):
             await there.source.listed(token)
         assert there.api.lists == 2
-        assert there.source.tally.used["cpu"] == nanos("cpu=8")["cpu"]
+        assert there.source.totals.used["cpu"] == nanos("cpu=8")["cpu"]
 
 
 async def test_a_fresh_read_tells_the_generation_or_that_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

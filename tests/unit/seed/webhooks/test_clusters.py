@@ -19,11 +19,11 @@ from common.kube.controller.discovery import Served
 from common.quota import fencing
 from common.quota.account import Reservation
 from common.server.http_parser import Request
-from seed.cache.same_cluster import Twins
+from seed.cache.same_cluster import DuplicateClusters
 from seed.cache.source_keys import clusters_key, is_hosted, project_of_key
 from seed.evaluators.clusters import NOTHING, ONE, Owned, kinds
 from seed.registration.clusters import CALLER, desired
-from seed.usage.cluster_totals import ClusterTally
+from seed.usage.cluster_totals import ClusterTotals
 from seed.usage.clusters import ClusterSources
 from seed.webhooks.clusters import ClusterWebhook
 from tests.unit import fake_api_server as fakes
@@ -54,7 +54,7 @@ class Counting:
 
     def uses(self, count: int, project: str = "alpha") -> bool:
         source = self.sources[clusters_key(project)]
-        return source.counted and source.tally.used == (nanos(f"clusters={count}") if count else {})
+        return source.counted and source.totals.used == (nanos(f"clusters={count}") if count else {})
 
     async def user_cluster(self, name: str, project: str = "alpha", **metadata: Any) -> str:
         made = await self.api.put("userclusters", "alpha", name, metadata=metadata, spec={"project": project})
@@ -106,19 +106,19 @@ def test_a_projects_source_is_nobodys_user_cluster() -> None:
 
 
 def test_objects_of_one_name_are_one_cluster_until_the_last_is_gone() -> None:
-    tally = ClusterTally()
-    tally.add(owned("a"))
-    tally.add(owned("a", "twin"))
-    tally.add(owned("b"))
-    assert tally.used == nanos("clusters=2")
-    assert tally.seen(["a-uid", "twin", "other"]) == {"a-uid": 0, "twin": 0}
-    assert not tally.remove(owned("a"))
-    assert tally.used == nanos("clusters=2")
-    assert tally.remove(owned("a", "twin"))
-    assert tally.remove(owned("b"))
-    assert tally.used == {}
-    assert tally.gone(["a-uid", "twin", "b-uid", "other"]) == {"a-uid", "twin", "b-uid"}
-    assert not tally.remove(owned("b")), "it is gone already"
+    totals = ClusterTotals()
+    totals.add(owned("a"))
+    totals.add(owned("a", "twin"))
+    totals.add(owned("b"))
+    assert totals.used == nanos("clusters=2")
+    assert totals.seen(["a-uid", "twin", "other"]) == {"a-uid": 0, "twin": 0}
+    assert not totals.remove(owned("a"))
+    assert totals.used == nanos("clusters=2")
+    assert totals.remove(owned("a", "twin"))
+    assert totals.remove(owned("b"))
+    assert totals.used == {}
+    assert totals.gone(["a-uid", "twin", "b-uid", "other"]) == {"a-uid", "twin", "b-uid"}
+    assert not totals.remove(owned("b")), "it is gone already"
 
 
 def reserved(name: str, amount: dict[str, int]) -> Reservation:
@@ -126,20 +126,20 @@ def reserved(name: str, amount: dict[str, int]) -> Reservation:
 
 
 def test_what_was_admitted_for_nothing_keeps_its_cluster_in_the_count_until_it_was_seen() -> None:
-    tally = ClusterTally()
-    tally.add(owned("a"))
+    totals = ClusterTotals()
+    totals.add(owned("a"))
     reservations = {
         "twin": reserved("a", NOTHING),
         "c-uid": reserved("c", ONE),
     }
-    assert tally.used_beside(reservations) == nanos("clusters=1")
-    tally.remove(owned("a"))
-    assert tally.used == {}
-    assert tally.used_beside(reservations) == nanos("clusters=1"), "nobody else may have its place"
-    tally.add(owned("a", "twin"))
-    assert tally.used_beside(reservations) == nanos("clusters=1")
-    tally.remove(owned("a", "twin"))
-    assert tally.used_beside(reservations) == {}
+    assert totals.used_beside(reservations) == nanos("clusters=1")
+    totals.remove(owned("a"))
+    assert totals.used == {}
+    assert totals.used_beside(reservations) == nanos("clusters=1"), "nobody else may have its place"
+    totals.add(owned("a", "twin"))
+    assert totals.used_beside(reservations) == nanos("clusters=1")
+    totals.remove(owned("a", "twin"))
+    assert totals.used_beside(reservations) == {}
 
 
 async def test_clusters_of_every_api_are_counted_for_their_projects(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +179,7 @@ async def test_a_label_that_moves_takes_the_cluster_along(monkeypatch: pytest.Mo
         await eventually(lambda: found.uses(1, "beta"))
         assert found.uses(0)
         assert found.changes[-2:] == [(KEY, True), (clusters_key("beta"), False)]
-        assert found.alpha.tally.gone([uid]) == {uid}
+        assert found.alpha.totals.gone([uid]) == {uid}
         assert await found.alpha.generation("alpha/a", uid) is None, "what was reserved for it here can go"
         assert await found.sources[clusters_key("beta")].generation("alpha/a", uid) == 0
 
@@ -189,7 +189,7 @@ async def test_a_demanded_list_is_one_of_every_kind_that_begins_later(monkeypatc
         await found.serve()
         await eventually(lambda: found.uses(0) and found.sources._following.get(CRD) is not None)
         before = found.api.lists
-        token = found.alpha.demand_list()
+        token = found.alpha.request_relist()
         assert not found.alpha.listed_since(token)
         async with asyncio.timeout(30):
             await found.alpha.listed(token)
@@ -240,7 +240,7 @@ async def test_an_api_server_that_does_not_answer_leaves_the_count_as_it_was(mon
         await found.user_cluster("a")
         await eventually(lambda: found.uses(1) and found.alpha.current)
         found.api.answers += [broken] * 10_000
-        found.alpha.demand_list()
+        found.alpha.request_relist()
         await eventually(lambda: found.alpha.problem is not None)
         assert found.alpha.problem is not None
         assert found.alpha.problem.reason == "Unreachable"
@@ -254,7 +254,7 @@ async def test_an_api_server_that_does_not_answer_leaves_the_count_as_it_was(mon
 # Admission ---------------------------------------------------------------------------------------------------------
 
 
-class FakeTwins(Twins):
+class FakeTwins(DuplicateClusters):
     """The test says what was seen last, and what a consistent read finds."""
 
     def __init__(self) -> None:
@@ -385,9 +385,9 @@ async def test_only_creation_is_asked_about() -> None:
 
 async def test_where_nobody_limits_clusters_no_fence_and_no_unknown_project_keeps_one_from_being_made() -> None:
     async with serving() as (world, webhook):
-        book = await world.quota(limits="cpu=1", granted="cpu=1")
+        handle = await world.quota(limits="cpu=1", granted="cpu=1")
         await world.quota("org-acme", limits="cpu=1", granted="cpu=1", kind="organization")
-        await book.writer.change(lambda account: (fencing.fence(account, "n"), None))
+        await handle.writer.change(lambda account: (fencing.fence(account, "n"), None))
         assert code(await webhook.create("a")) == 200
         assert world.account().reservations == {}
         assert code(await webhook.create("b", "unknown")) == 200

@@ -149,8 +149,8 @@ async def test_a_refusal_carries_what_people_and_programs_need(caller: Caller) -
 
 
 async def test_what_cannot_be_decided_now_names_the_seconds_to_wait(caller: Caller) -> None:
-    book = await caller.world.quota(limits="cpu=64", granted="cpu=64")
-    await book.writer.change(lambda account: (fencing.fence(account, "n"), None))
+    handle = await caller.world.quota(limits="cpu=64", granted="cpu=64")
+    await handle.writer.change(lambda account: (fencing.fence(account, "n"), None))
     status = (await caller.ask(review(machine())))["status"]
     assert (status["code"], status["reason"]) == (503, "ServiceUnavailable")
     assert status["details"]["retryAfterSeconds"] == 1

@@ -55,7 +55,7 @@ class Ways:
         yield self.cluster
 
 
-class Asking:
+class SizeBackfill:
     def __init__(self, world: SeedWorld, api: FakeApiServer, cluster: Cluster) -> None:
         self.world = world
         self.api = api
@@ -66,7 +66,7 @@ class Asking:
         self.decisions = Decisions()
         self.webhook = ScaleWebhook(
             world.catalog,
-            world.books,
+            world.registry,
             self.sizes,
             cast(Connections, self.connections),
             self.view,
@@ -154,14 +154,14 @@ def scale(replicas: int, namespace: str = "kube-system") -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def made(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Asking]:
+async def made(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SizeBackfill]:
     for plural, (group, kind) in KINDS.items():
         monkeypatch.setitem(fakes.PLURALS, plural, (f"{group}/v1beta2", kind))
     crds = ("apiextensions.k8s.io/v1", "CustomResourceDefinition")
     monkeypatch.setitem(fakes.PLURALS, "customresourcedefinitions", crds)
     async with fake_api_server() as api, seed_world() as world:
         cluster = api.cluster()
-        asking = Asking(world, api, cluster)
+        asking = SizeBackfill(world, api, cluster)
         for plural in KINDS:
             await asking.crd(plural, "v1beta1" if plural.startswith("vsphere") else "v1beta2")
         running = asyncio.create_task(asking.view.run())
@@ -176,13 +176,13 @@ async def made(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Asking]:
 
 
 @pytest.fixture
-async def ask(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Asking]:
+async def ask(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SizeBackfill]:
     async with made(monkeypatch) as asking:
         await asking.world.quota(limits="cpu=64", granted="cpu=64", used="cpu=40")
         yield asking
 
 
-async def test_only_who_knows_the_token_is_answered_and_only_to_reviews(ask: Asking) -> None:
+async def test_only_who_knows_the_token_is_answered_and_only_to_reviews(ask: SizeBackfill) -> None:
     assert (await ask.raw(review(deployment()), f"/scale/{CLUSTER_UID}/guess")).status == 404
     assert (await ask.raw(review(deployment()), "/scale/secret")).status == 404
     assert (await ask.raw(b"{}")).status == 400
@@ -191,7 +191,7 @@ async def test_only_who_knows_the_token_is_answered_and_only_to_reviews(ask: Ask
     assert await ask(deployment(10), deployment(4), sub="status") == (0, "")
 
 
-async def test_it_is_warned_refused_or_left_alone_as_the_settings_say(ask: Asking) -> None:
+async def test_it_is_warned_refused_or_left_alone_as_the_settings_say(ask: SizeBackfill) -> None:
     assert await ask(deployment()) == (0, TEN_FIT_THREE), "without settings"
     for mode in ("warn", None):
         ask.mode(mode)
@@ -215,7 +215,7 @@ async def test_it_is_warned_refused_or_left_alone_as_the_settings_say(ask: Askin
     assert {answer[0] for answer in ask.answers} == {"MachineDeployment"}
 
 
-async def test_a_refusal_is_kept_with_its_facts_and_comes_out_again(ask: Asking) -> None:
+async def test_a_refusal_is_kept_with_its_facts_and_comes_out_again(ask: SizeBackfill) -> None:
     ask.mode("deny")
     await ask(deployment(3))
     _, message = await ask(deployment(10))
@@ -231,21 +231,21 @@ async def test_a_refusal_is_kept_with_its_facts_and_comes_out_again(ask: Asking)
     assert ask.decisions.page("", {"machine": "d"}) == b'{"items":[]}', "it is no Machine"
 
 
-async def test_it_is_advice_and_reserves_nothing(ask: Asking) -> None:
+async def test_it_is_advice_and_reserves_nothing(ask: SizeBackfill) -> None:
     account = ask.world.account()
     for _ in range(3):
         await ask(deployment(3))
     assert ask.world.account() is account
 
 
-async def test_the_most_that_is_known_of_the_use_counts(ask: Asking) -> None:
+async def test_the_most_that_is_known_of_the_use_counts(ask: SizeBackfill) -> None:
     ask.world.tell(usage="cpu=56")
     assert (await ask(deployment(3)))[1].endswith("8 free: 1 can start")
     ask.world.tell(usage="cpu=8")
     assert (await ask(deployment(10)))[1] == TEN_FIT_THREE
 
 
-async def test_an_edit_is_compared_with_what_it_edits(ask: Asking) -> None:
+async def test_an_edit_is_compared_with_what_it_edits(ask: SizeBackfill) -> None:
     old = deployment(4, existing=4)
     assert await ask(deployment(10), old) == (0, SIX_FIT_THREE)
     assert await ask(deployment(2), old) == (0, "")
@@ -261,7 +261,7 @@ async def test_an_edit_is_compared_with_what_it_edits(ask: Asking) -> None:
     assert await ask(going, old) == (0, "")
 
 
-async def test_a_scale_is_answered_by_what_is_read_of_its_object(ask: Asking) -> None:
+async def test_a_scale_is_answered_by_what_is_read_of_its_object(ask: SizeBackfill) -> None:
     await ask.api.put("machinedeployments", "kube-system", "d", **_parts(deployment(4, existing=4)))
     assert await ask(scale(10), scale(4), sub="scale") == (0, SIX_FIT_THREE)
     requests = len(ask.api.requests)
@@ -270,7 +270,7 @@ async def test_a_scale_is_answered_by_what_is_read_of_its_object(ask: Asking) ->
     assert len(ask.api.requests) == requests, "what costs nothing is not read"
 
 
-async def test_a_scale_of_a_machine_set_asks_for_its_owner(ask: Asking) -> None:
+async def test_a_scale_of_a_machine_set_asks_for_its_owner(ask: SizeBackfill) -> None:
     owner = {"apiVersion": "v", "kind": "MachineDeployment", "name": "d", "uid": "u", "controller": True}
     free = _parts(deployment(4, existing=4))
     await ask.api.put("machinesets", "kube-system", "d", **free)
@@ -283,7 +283,7 @@ def _parts(found: dict[str, Any]) -> dict[str, Any]:
     return {"spec": found["spec"], "status": found["status"]}
 
 
-async def test_what_cannot_be_told_is_allowed_with_the_reason(ask: Asking) -> None:
+async def test_what_cannot_be_told_is_allowed_with_the_reason(ask: SizeBackfill) -> None:
     ask.mode("deny")
     begin = "seedquota: cannot tell how many replicas fit: "
     code, message = await ask(deployment(cpu=None))
@@ -302,7 +302,7 @@ async def test_what_cannot_be_told_is_allowed_with_the_reason(ask: Asking) -> No
     assert {answer[2] for answer in ask.answers} == {"Undecided"}
 
 
-async def test_who_waits_for_the_user_cluster_is_answered_in_time(ask: Asking) -> None:
+async def test_who_waits_for_the_user_cluster_is_answered_in_time(ask: SizeBackfill) -> None:
     ask.connections.free.clear()
     async with within(1):
         assert await ask(scale(10), scale(4), sub="scale", timeout="0.2s") == (
@@ -317,7 +317,7 @@ async def test_a_project_without_a_quota_is_asked_nothing(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
-async def test_a_deployment_of_cluster_api_costs_what_its_template_says(ask: Asking, version: str) -> None:
+async def test_a_deployment_of_cluster_api_costs_what_its_template_says(ask: SizeBackfill, version: str) -> None:
     size = {"numCPUs": 8, "memoryMiB": 1024, "diskGiB": 10}
     await ask.api.put("vspheremachinetemplates", "alpha", "t", spec={"template": {"spec": size}})
     wanted = capi(version=version)
@@ -332,7 +332,7 @@ async def test_a_deployment_of_cluster_api_costs_what_its_template_says(ask: Ask
     assert scaled == (0, SIX_FIT_THREE)
 
 
-async def test_a_template_of_cluster_api_that_tells_no_size_is_no_obstacle(ask: Asking) -> None:
+async def test_a_template_of_cluster_api_that_tells_no_size_is_no_obstacle(ask: SizeBackfill) -> None:
     await ask.cluster()
     begin = "seedquota: cannot tell how many replicas fit: "
     for kind, why in (
