@@ -263,7 +263,7 @@ class Reflector(Generic[T]):
             if self.error is not None:
                 log.info("following the API server again", extra=self._facts)
             self.state, self.error, self._open = State.WATCHING, None, True
-            opened_at = self.last_contact = time.monotonic()
+            self.last_contact = time.monotonic()
             try:
                 while (events := await stream.read()) is not None:
                     self.last_contact = time.monotonic()
@@ -276,7 +276,7 @@ class Reflector(Generic[T]):
             finally:
                 self._open = False
                 self._ended_at = time.monotonic()
-                if self._ended_at - opened_at >= SHORT_WATCH:
+                if self._ended_at - began >= SHORT_WATCH:
                     self._progress = True
 
     def _apply(self, event: WatchEvent[T]) -> None:
