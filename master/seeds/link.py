@@ -33,6 +33,7 @@ from common.kube.client.meta import Object
 from common.kube.controller.controller import ReconcileHook
 from common.kube.controller.store import Change, Store
 from common.runtime.burst import BurstDetector
+from common.runtime.waiting import first_of
 from master.cache.informers import Caches, changed_name
 from master.cache.objects import Named, QuotaCopy
 from master.seeds import identity
@@ -189,18 +190,13 @@ class SeedLink:
             await self._while_unchanged(cluster)
 
     async def _while_unchanged(self, cluster: SeedCluster) -> None:
-        session = asyncio.create_task(self._session(cluster), name=f"seed {self.name} session")
-        changed = asyncio.create_task(self._changed.wait())
         try:
-            await asyncio.wait((session, changed), return_when=asyncio.FIRST_COMPLETED)
-            if session.done() and not session.cancelled() and (error := session.exception()) is not None:
+            ended = await first_of(self._session(cluster), self._changed.wait())
+            if not ended.cancelled() and (error := ended.exception()) is not None:
                 log.error("seed link failed, starting anew", exc_info=error, extra={"seed": self.name})
                 self._set(Phase.UNREACHABLE, f"internal error: {type(error).__name__}")
                 await asyncio.sleep(RESTART_AFTER)
         finally:
-            session.cancel()
-            changed.cancel()
-            await asyncio.gather(session, changed, return_exceptions=True)
             self._cluster = self._there = self.sync = None
             await cluster.close()
 
