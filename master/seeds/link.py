@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import hashlib
 import logging
 import random
@@ -17,12 +15,12 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from common.api import cluster_identity
 from common.api.cluster_identity import KUBE_SYSTEM, NAMESPACES
+from common.api.core import kubeconfig_text
 from common.api.labels import UID_LABEL
 from common.api.types import (
     ACCEPT_CLUSTER_ANNOTATION,
     ORGANIZATIONS,
     SEEDS,
-    SecretRef,
     Seed,
     SeedStatus,
 )
@@ -390,21 +388,14 @@ class SeedLink:
     def _kubeconfig(self) -> tuple[str, str, str]:
         """Text, fingerprint (of the text, or of what is wrong), and what is wrong, never the content."""
         ref = self.seed.spec.kubeconfig_secret_ref
-        text, problem = self._read_secret(ref)
+        text = problem = ""
+        try:
+            text = kubeconfig_text(
+                self._caches.secrets.store.get(f"{self._namespace}/{ref.name}"), self._namespace, ref
+            )
+        except InvalidKubeconfig as error:
+            problem = str(error)
         accepted = self.seed.metadata.annotations.get(ACCEPT_CLUSTER_ANNOTATION, "")
         said = f"{ref.name}\0{ref.key}\0{problem}\0{accepted}\0{text}"
         fingerprint = hashlib.sha256(said.encode()).hexdigest()
         return text, fingerprint, problem
-
-    def _read_secret(self, ref: SecretRef) -> tuple[str, str]:
-        secret = self._caches.secrets.store.get(f"{self._namespace}/{ref.name}")
-        if secret is None:
-            return "", f"secret {self._namespace}/{ref.name} does not exist"
-        encoded = secret.data.get(ref.key)
-        if not encoded:
-            keys = ", ".join(sorted(secret.data)) or "none"
-            return "", f"secret {self._namespace}/{ref.name} has no key {ref.key}; its keys: {keys}"
-        try:
-            return base64.b64decode(encoded, validate=True).decode(), ""
-        except (binascii.Error, UnicodeDecodeError):
-            return "", f"{self._where()}: not text"
