@@ -144,10 +144,9 @@ async def _plugin_access(cluster: Mapping[str, object], user: Mapping[str, objec
         return None if token is None else _header(token)
 
     authorization = await authenticate()
-    certificate, key = plugin.take_certificates()
     return Access(
         server=server,
-        tls=await asyncio.to_thread(_cluster_tls, cluster, base, certificate, key),
+        tls=await asyncio.to_thread(_cluster_tls, cluster, base, plugin.certificate, plugin.key),
         tls_server_name=_optional_text(cluster, "tls-server-name", "cluster"),
         authorization=authorization,
         refresh=authenticate,

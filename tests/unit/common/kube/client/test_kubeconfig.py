@@ -281,7 +281,26 @@ async def test_certificates_of_an_exec_plugin_leave_no_files(server, authority, 
     path.write_text(yaml.safe_dump(config(trusted, plugin(tmp_path, output))))
     cluster = await Cluster.from_kubeconfig_file(path, name="c")
     assert not any(folder.iterdir())
+    assert await cluster._access.refresh() is None
+    assert not any(folder.iterdir()), "nor when it is asked again"
     assert await whoami(cluster) == {"authorization": None, "certificate": "somebody"}
+
+
+async def test_certificates_beside_an_exec_plugin_leave_no_files_and_its_token_is_refreshed(
+    server, authority, client_pair, tmp_path, monkeypatch
+):
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    (tmp_path / "c.key").write_bytes(client_pair[1])
+    files = {"client-certificate-data": b64(client_pair[0]), "client-key": "c.key"}
+    trusted = {"server": server, "certificate-authority-data": b64(authority.pem)}
+    path = tmp_path / "config"
+    path.write_text(yaml.safe_dump(config(trusted, {**plugin(tmp_path, credential(token=SECRET)), **files})))
+    cluster = await Cluster.from_kubeconfig_file(path, name="c")
+    assert await cluster._access.refresh() == f"Bearer {SECRET}"
+    assert not any(folder.iterdir())
+    assert await whoami(cluster) == {"authorization": f"Bearer {SECRET}", "certificate": "somebody"}
 
 
 async def test_an_exec_plugin_that_fails_is_named_without_what_it_printed(tmp_path):
