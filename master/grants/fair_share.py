@@ -13,7 +13,7 @@ within the limit whatever is decided here; this file decides what is useful:
    those who need it least, and what the pool has is kept for it: nobody later in line takes that away.
 4. What else waits is served one machine at a time, always to the smallest share (progressive filling).
 5. What nobody waits for gives askers some to spare, and seeds that grow some headroom before they ask.
-6. Idle capacity is called home to the pool: what a lowered limit and a draining seed must not keep; surplus, when it
+6. Idle capacity is recalled to the pool: what a lowered limit and a draining seed must not keep; surplus, when it
    pays; and with each recall, as its message goes out anyway, the surplus and fragments that fit no machine.
 
 Capacity moves in whole machines, never a cpu without its memory: a seed gets what completes a machine for it, and
@@ -29,11 +29,11 @@ import msgspec
 
 from common.quota import resources, surge
 from common.quota.resources import ResourceList
+from master.grants.allocation_state import AllocationState, Asker, Idle, SeedDemand
 from master.grants.demand import lacking, positive, share
-from master.grants.headroom import call_home, spare, top_up
-from master.grants.table import Asker, Idle, Seat, Table
+from master.grants.headroom import recall_surplus, spare, top_up
 
-__all__ = ["Allotment", "Idle", "Seat", "allot"]
+__all__ = ["Allotment", "Idle", "SeedDemand", "allot"]
 
 STEPS = 256  # of progressive filling; where more machines wait, a step is several
 
@@ -53,106 +53,106 @@ class Allotment(msgspec.Struct, frozen=True, kw_only=True):
     again: int | None = None
 
 
-def allot(limits: ResourceList, seats: Sequence[Seat], *, learning: bool = False, now: int = 0) -> Allotment:
+def allot(limits: ResourceList, seeds: Sequence[SeedDemand], *, learning: bool = False, now: int = 0) -> Allotment:
     """Decide for one quota. A learning master grants nothing and answers nothing; it still covers what is used.
 
-    `now` is in milliseconds, the one that the seats' demands were learned with.
+    `now` is in milliseconds, the one that the seeds' demands were learned with.
     """
-    table = Table(limits, seats, now)
-    cover(table)
+    state = AllocationState(limits, seeds, now)
+    cover(state)
     if not learning:
-        cover_on_surge(table)
-        table.askers = line(table)
-        for asker in table.askers:
-            serve(table, asker)
-        fill(table)
-        if not any(asker.waits or asker.rest for asker in table.askers):
-            spare(table)
-            top_up(table)
-        call_home(table)
+        cover_on_surge(state)
+        state.askers = line(state)
+        for asker in state.askers:
+            serve(state, asker)
+        fill(state)
+        if not any(asker.waits or asker.rest for asker in state.askers):
+            spare(state)
+            top_up(state)
+        recall_surplus(state)
     return Allotment(
-        grants=table.grants,
-        recalls=table.recalls,
-        answered=table.answered,
-        unavailable=table.unavailable,
-        draining=table.draining,
-        again=table.again,
+        grants=state.grants,
+        recalls=state.recalls,
+        answered=state.answered,
+        unavailable=state.unavailable,
+        draining=state.draining,
+        again=state.again,
     )
 
 
-def cover(table: Table) -> None:
+def cover(state: AllocationState) -> None:
     """Step 1. Only what is counted: what is reserved was admitted within what the seed holds, and what is both for a
     moment (an update of what is not counted yet) would be covered twice."""
-    for seat in table.seats:
-        table.grant(seat, lacking(table.beyond(seat), surge.beyond(seat.held)))
+    for seed in state.seeds:
+        state.grant(seed, lacking(state.beyond(seed), surge.beyond(seed.held)))
 
 
-def cover_on_surge(table: Table) -> None:
+def cover_on_surge(state: AllocationState) -> None:
     """Step 1, of what may be on surge."""
-    for seat in table.seats:
-        on_surge = positive(resources.minimum(table.beyond(seat), surge.beyond(seat.held)))
-        within = positive(resources.minimum(on_surge, resources.only(table.pool, on_surge)))
-        table.grant(seat, within)
+    for seed in state.seeds:
+        on_surge = positive(resources.minimum(state.beyond(seed), surge.beyond(seed.held)))
+        within = positive(resources.minimum(on_surge, resources.only(state.pool, on_surge)))
+        state.grant(seed, within)
         if rest := lacking(on_surge, within):
-            table.recall(rest, rest, urgent=rest)
+            state.recall(rest, rest, urgent=rest)
 
 
-def line(table: Table) -> Sequence[Asker]:
+def line(state: AllocationState) -> Sequence[Asker]:
     """Step 2. An ask that is new in this decision has `asked_at` now, as all that are new."""
-    asking = [seat for seat in table.seats if seat.asking]
-    asking.sort(key=lambda seat: (seat.demand.asked_at, share(seat.use, table.limits, seat.weight), seat.seed))
-    return [Asker(seat, table.limits, table.idle[seat.seed]) for seat in asking]
+    asking = [seed for seed in state.seeds if seed.asking]
+    asking.sort(key=lambda seed: (seed.demand.asked_at, share(seed.use, state.limits, seed.weight), seed.name))
+    return [Asker(seed, state.limits, state.idle[seed.name]) for seed in asking]
 
 
-def serve(table: Table, asker: Asker) -> None:
+def serve(state: AllocationState, asker: Asker) -> None:
     """Steps 2 and 3, for one in line."""
-    seat, first = asker.seat, asker.first
-    asker.own = positive(resources.minimum(asker.own, table.idle[seat.seed]))  # less what was recalled for others
+    seed, first = asker.seed, asker.first
+    asker.own = positive(resources.minimum(asker.own, state.idle[seed.name]))  # less what was recalled for others
     need = lacking(first, asker.own)
-    if resources.short(first, table.room):
-        table.close(asker)
-    elif need and seat.draining:
-        table.draining[seat.seed] = seat.ask.number
+    if resources.short(first, state.room):
+        state.close(asker)
+    elif need and seed.draining:
+        state.draining[seed.name] = seed.ask.number
         asker.waits, asker.rest = False, {}
-    elif need and (away := table.out_of_reach(asker)):
-        table.unavailable[seat.seed] = away
-        table.close(asker)
+    elif need and (away := state.out_of_reach(asker)):
+        state.unavailable[seed.name] = away
+        state.close(asker)
     else:
-        table.idle[seat.seed] = lacking(table.idle[seat.seed], asker.own)  # nobody behind it in line may have that
-        short = lacking(need, table.pool)
+        state.idle[seed.name] = lacking(state.idle[seed.name], asker.own)  # nobody behind it in line may have that
+        short = lacking(need, state.pool)
         if short:
             everything = resources.only(lacking(asker.wanted, asker.own), first)
-            table.recall(first, lacking(everything, table.pool), urgent=short)
-            kept = resources.minimum(need, resources.only(table.pool, need))
-            table.pool = resources.subtract(table.pool, positive(kept))
+            state.recall(first, lacking(everything, state.pool), urgent=short)
+            kept = resources.minimum(need, resources.only(state.pool, need))
+            state.pool = resources.subtract(state.pool, positive(kept))
         else:
-            table.grant(seat, need)
+            state.grant(seed, need)
             asker.take(first)
             asker.waits, asker.served = False, True
-            asker.rest = {} if seat.draining else asker.rest
-            table.answered[seat.seed] = seat.ask.number
+            asker.rest = {} if seed.draining else asker.rest
+            state.answered[seed.name] = seed.ask.number
 
 
-def fill(table: Table) -> None:
+def fill(state: AllocationState) -> None:
     """Step 4. What the pool cannot serve is recalled: those who wait for it will ask again, after this answer."""
-    askers = [asker for asker in table.askers if asker.served and asker.rest]
+    askers = [asker for asker in state.askers if asker.served and asker.rest]
     most = max(1, sum(asker.machines for asker in askers) // STEPS)
-    heap = [(asker.level(table.limits), asker.seat.seed, asker) for asker in askers]
+    heap = [(asker.level(state.limits), asker.seed.name, asker) for asker in askers]
     heapq.heapify(heap)
     while heap:
-        _, seed, asker = heapq.heappop(heap)
+        _, name, asker = heapq.heappop(heap)
         machines = asker.next(most)
-        if lacking(lacking(machines, asker.own), table.pool):
+        if lacking(lacking(machines, asker.own), state.pool):
             machines = asker.next(1)
         need = lacking(machines, asker.own)
-        if lacking(need, table.pool):
+        if lacking(need, state.pool):
             continue
-        table.grant(asker.seat, need)
+        state.grant(asker.seed, need)
         asker.take(machines)
         asker.rest = lacking(asker.rest, machines)
         if asker.rest:
-            heapq.heappush(heap, (asker.level(table.limits), seed, asker))
+            heapq.heappush(heap, (asker.level(state.limits), name, asker))
     for asker in askers:
-        behind = resources.only(lacking(lacking(asker.rest, asker.own), table.pool), asker.first)
+        behind = resources.only(lacking(lacking(asker.rest, asker.own), state.pool), asker.first)
         if behind:
-            table.recall(asker.first, behind, urgent={})
+            state.recall(asker.first, behind, urgent={})

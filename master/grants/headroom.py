@@ -1,4 +1,4 @@
-"""Headroom: what seeds get beyond what they wait for, and when it goes home. Pure.
+"""Headroom: what seeds get beyond what they wait for, and when it is recalled. Pure.
 
 Steps 5 and 6 of master/grants/fair_share.py.
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from common.quota import resources
 from common.quota.resources import ResourceList
+from master.grants.allocation_state import AllocationState, SeedDemand
 from master.grants.demand import HALF_LIFE, lacking, positive, scaled, share, times
-from master.grants.table import Seat, Table
 
 SPARE_SHARE = 2  # a seed that asks gets at most 1/(SPARE_SHARE * askers) of the pool beyond what it needs now
 SPARE_PER_WAITING = 16  # ... and at most this many more machines for each that waits
@@ -19,75 +19,75 @@ SURPLUS_SHARE = 8  # ... or while it is less than 1/SURPLUS_SHARE of the limit
 SETTLED = 10_000  # ... or until so many milliseconds after capacity last came to that seed or went
 
 
-def spare(table: Table) -> None:
+def spare(state: AllocationState) -> None:
     """So that who asked need not ask for the next machine again."""
-    askers = [asker for asker in table.askers if asker.served and not asker.seat.draining]
+    askers = [asker for asker in state.askers if asker.served and not asker.seed.draining]
     for asker in askers:
-        part_of_pool = times(asker.first, table.pool) // (SPARE_SHARE * len(askers))
+        part_of_pool = times(asker.first, state.pool) // (SPARE_SHARE * len(askers))
         count = min(part_of_pool, SPARE_PER_WAITING * asker.machines)
         if count:
-            idle = resources.add(asker.own, table.idle[asker.seat.seed])
-            table.grant(asker.seat, lacking(scaled(asker.first, count), idle))
+            idle = resources.add(asker.own, state.idle[asker.seed.name])
+            state.grant(asker.seed, lacking(scaled(asker.first, count), idle))
 
 
-def top_up(table: Table) -> None:
+def top_up(state: AllocationState) -> None:
     """Before its next machine has to ask: a seed that grows and has no place for it."""
     growing = [
-        seat
-        for seat in table.seats
-        if seat.demand.machine
-        and not (seat.asking or seat.draining or not seat.reachable)
-        and lacking(table.use[seat.seed], seat.demand.trough)
+        seed
+        for seed in state.seeds
+        if seed.demand.machine
+        and not (seed.asking or seed.draining or not seed.reachable)
+        and lacking(state.use[seed.name], seed.demand.trough)
     ]
-    growing.sort(key=lambda seat: (share(seat.use, table.limits, seat.weight), seat.seed))
-    for seat in growing:
-        machine, idle = table.limited(seat.demand.machine), table.idle[seat.seed]
+    growing.sort(key=lambda seed: (share(seed.use, state.limits, seed.weight), seed.name))
+    for seed in growing:
+        machine, idle = state.limited(seed.demand.machine), state.idle[seed.name]
         if not lacking(machine, idle):
             continue
-        grew = lacking(table.use[seat.seed], seat.demand.trough)
-        floor = {name: table.limits[name] // COMFORTABLE_SHARE for name in machine}
-        above = resources.add(idle, lacking(resources.only(table.pool, machine), floor))
+        grew = lacking(state.use[seed.name], seed.demand.trough)
+        floor = {name: state.limits[name] // COMFORTABLE_SHARE for name in machine}
+        above = resources.add(idle, lacking(resources.only(state.pool, machine), floor))
         count = min(1 + times(machine, grew), HEADROOM_MACHINES, times(machine, above))
-        table.grant(seat, lacking(scaled(machine, count), idle))
+        state.grant(seed, lacking(scaled(machine, count), idle))
 
 
-def call_home(table: Table) -> None:
-    for seat in table.seats:
-        if seat.draining and seat.reachable:
-            table.take(seat, table.idle[seat.seed])
-    excess = positive({name: -amount for name, amount in table.pool.items()})
-    excess = lacking(excess, resources.total(table.recalls.values())) if excess else {}
-    for seat in sorted(table.seats, key=lambda seat: (seat.asking, seat.seed)) if excess else ():
-        if seat.reachable:
-            excess = lacking(excess, table.take(seat, excess))
-    for seat in table.seats:
-        if table.idle[seat.seed] and seat.demand.machine and seat.reachable and not seat.asking:
-            table.take(seat, _superfluous(table, seat))
+def recall_surplus(state: AllocationState) -> None:
+    for seed in state.seeds:
+        if seed.draining and seed.reachable:
+            state.take(seed, state.idle[seed.name])
+    excess = positive({name: -amount for name, amount in state.pool.items()})
+    excess = lacking(excess, resources.total(state.recalls.values())) if excess else {}
+    for seed in sorted(state.seeds, key=lambda seed: (seed.asking, seed.name)) if excess else ():
+        if seed.reachable:
+            excess = lacking(excess, state.take(seed, excess))
+    for seed in state.seeds:
+        if state.idle[seed.name] and seed.demand.machine and seed.reachable and not seed.asking:
+            state.take(seed, _superfluous(state, seed))
 
 
-def _superfluous(table: Table, seat: Seat) -> ResourceList:
-    idle = table.idle[seat.seed]
-    surplus = lacking(idle, seat.demand.headroom(seat.use))
-    if seat.seed in table.recalls:
-        wanted = [asker.first for asker in table.askers if asker.waits or asker.rest]
-        vectors = [table.limited(seat.demand.machine), *wanted]
+def _superfluous(state: AllocationState, seed: SeedDemand) -> ResourceList:
+    idle = state.idle[seed.name]
+    surplus = lacking(idle, seed.demand.headroom(seed.use))
+    if seed.name in state.recalls:
+        wanted = [asker.first for asker in state.askers if asker.waits or asker.rest]
+        vectors = [state.limited(seed.demand.machine), *wanted]
         return surplus if any(times(vector, idle) for vector in vectors) else idle
-    if seat.just_granted or not _pays(table, lacking(idle, seat.demand.machine)):
+    if seed.just_granted or not _pays(state, lacking(idle, seed.demand.machine)):
         return {}
-    settles = seat.demand.held_at + SETTLED - table.now
-    if _pays(table, surplus) and settles <= 0:
+    settles = seed.demand.held_at + SETTLED - state.now
+    if _pays(state, surplus) and settles <= 0:
         return surplus
-    fades = seat.demand.since + HALF_LIFE - table.now
-    _look_again(table, settles if _pays(table, surplus) else max(settles, fades))
+    fades = seed.demand.since + HALF_LIFE - state.now
+    _look_again(state, settles if _pays(state, surplus) else max(settles, fades))
     return {}
 
 
-def _pays(table: Table, surplus: ResourceList) -> bool:
+def _pays(state: AllocationState, surplus: ResourceList) -> bool:
     return any(
-        amount * SURPLUS_SHARE >= table.limits[name] and table.pool[name] * AMPLE_SHARE < table.limits[name]
+        amount * SURPLUS_SHARE >= state.limits[name] and state.pool[name] * AMPLE_SHARE < state.limits[name]
         for name, amount in surplus.items()
     )
 
 
-def _look_again(table: Table, milliseconds: int) -> None:
-    table.again = milliseconds if table.again is None else min(table.again, milliseconds)
+def _look_again(state: AllocationState, milliseconds: int) -> None:
+    state.again = milliseconds if state.again is None else min(state.again, milliseconds)

@@ -19,8 +19,9 @@ from common.quota import escrow, resources, surge
 from common.quota.account import Ask, Grant
 from common.quota.escrow import Holding, LedgerWentBackError, MasterLedger, Report
 from common.quota.resources import ResourceList
+from master.grants.allocation_state import SeedDemand
 from master.grants.demand import Demand, lacking, learn, positive
-from master.grants.fair_share import Allotment, Seat, allot
+from master.grants.fair_share import Allotment, allot
 
 
 class SeedFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +59,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     ledger: MasterLedger
-    seats: Sequence[Seat]
+    demands: Sequence[SeedDemand]
     allotment: Allotment
     recalls: Mapping[str, ResourceList]
     learning: bool
@@ -81,12 +82,12 @@ def decide(
         taken = _take_up(forgotten(ledger, life), seeds)
     unheard = [seed for seed in seeds if seed.present and not seed.heard]
     granting = not taken.learning and not any(cold or not seed.tried for seed in unheard)
-    seats = _seats(limits, taken, seeds, now)
-    allotment = allot(limits, seats, learning=not granting, now=now)
+    demands = _demands(limits, taken, seeds, now)
+    allotment = allot(limits, demands, learning=not granting, now=now)
     granted = _granted(taken, allotment)
     return Decision(
         ledger=granted,
-        seats=seats,
+        demands=demands,
         allotment=allotment,
         recalls=_recalls(limits, granted, allotment),
         learning=taken.learning or (cold and any(seed.tried for seed in unheard)),
@@ -133,8 +134,8 @@ def _take_up(ledger: MasterLedger, seeds: Sequence[SeedFacts]) -> MasterLedger:
     return msgspec.structs.replace(ledger, learning=learning, seeds=holdings)
 
 
-def _seats(limits: ResourceList, ledger: MasterLedger, seeds: Sequence[SeedFacts], now: int) -> list[Seat]:
-    seats = []
+def _demands(limits: ResourceList, ledger: MasterLedger, seeds: Sequence[SeedFacts], now: int) -> list[SeedDemand]:
+    demands = []
     usual = surge.regular(limits)  # what a rollout needs for a moment is nothing to keep headroom for
     for seed in seeds:
         holding = ledger.seeds.get(seed.name)
@@ -148,9 +149,9 @@ def _seats(limits: ResourceList, ledger: MasterLedger, seeds: Sequence[SeedFacts
         speaks = ours is not None and seed.connected and holding.learned and not ours.nonce
         ask = ours.ask if speaks and ours is not None else Ask()
         demand = learn(seed.demand, usual, held=held, use=use, ask=ask, answered=seed.answered, now=now)
-        seats.append(
-            Seat(
-                seed=seed.name,
+        demands.append(
+            SeedDemand(
+                name=seed.name,
                 held=held,
                 use=resources.add(use, surge.occupied(resources.only(use, limits), held)),
                 counted=ours.used if ours is not None else {},
@@ -162,7 +163,7 @@ def _seats(limits: ResourceList, ledger: MasterLedger, seeds: Sequence[SeedFacts
                 demand=demand,
             )
         )
-    return seats
+    return demands
 
 
 def _recalls(limits: ResourceList, ledger: MasterLedger, allotment: Allotment) -> Mapping[str, ResourceList]:

@@ -32,7 +32,8 @@ from common.quota.resources import ResourceList
 from common.runtime.burst import PATIENCE, PAUSE
 from master.cache.informers import BY_SUBJECT, Caches, changed_name, subject_of
 from master.cache.objects import MASTER_QUOTAS, MasterQuota, QuotaCopy
-from master.grants.fair_share import Allotment, Seat
+from master.grants.allocation_state import SeedDemand
+from master.grants.fair_share import Allotment
 from master.grants.planner import Decision, SeedFacts, decide, forgotten
 from master.quotas.condition_events import new_warnings
 from master.quotas.events import QuotaEvents
@@ -205,8 +206,8 @@ class Quotas:
             life=incarnation(),
             now=int(now * 1000),
         )
-        for seat in decision.seats:
-            state.account(seat.seed).demand = seat.demand
+        for seed in decision.demands:
+            state.account(seed.name).demand = seed.demand
         self._tell(state, ledger, decision)
         view = self._view(state, decision, now)
         self._answer(state, decision.allotment, now)
@@ -361,8 +362,8 @@ class Quotas:
         if state.quota.metadata.annotations.get(LEDGER_ANNOTATION) != decision.ledger.incarnation:
             waits.append(ECHO)
         if decision.granting and any(
-            seat.asking and seat.seed not in allotment.answered and seat.seed not in allotment.draining
-            for seat in decision.seats
+            seed.asking and seed.name not in allotment.answered and seed.name not in allotment.draining
+            for seed in decision.demands
         ):
             hasty = any(account.hopeful(now) for account in state.seeds.values())
             waits.append(JUST_GRANTED if hasty else POLL_ASK)
@@ -376,7 +377,7 @@ class Quotas:
 
     def _view(self, state: QuotaState, decision: Decision, now: float) -> QuotaView:
         ledger = decision.ledger
-        lines = [self._seed_view(state, seat, ledger.seeds[seat.seed], now) for seat in decision.seats]
+        lines = [self._seed_view(state, seed, ledger.seeds[seed.name], now) for seed in decision.demands]
         lines.extend(SeedView(name=link.name, lost=True) for link in self._seeds.links.values() if link.lost)
         return QuotaView(
             generation=state.quota.metadata.generation,
@@ -389,9 +390,9 @@ class Quotas:
             seeds=lines,
         )
 
-    def _seed_view(self, state: QuotaState, seat: Seat, holding: Holding, now: float) -> SeedView:
-        link = self._seeds.links.get(seat.seed)
-        account = state.account(seat.seed)
+    def _seed_view(self, state: QuotaState, seed: SeedDemand, holding: Holding, now: float) -> SeedView:
+        link = self._seeds.links.get(seed.name)
+        account = state.account(seed.name)
         report = account.report
         connected = link is not None and link.connected
         silent = now - link.last_contact if link is not None and link.last_contact is not None else None
@@ -401,7 +402,7 @@ class Quotas:
             account.last_report_time = conditions.now(-silent)
         stale_sources: list[StaleSource] = account.wire.stale
         return SeedView(
-            name=seat.seed,
+            name=seed.name,
             connected=connected,
             gone=link is None,
             silent=silent,
@@ -411,8 +412,8 @@ class Quotas:
             reported=report is not None,
             fenced=report is not None and bool(report.nonce),
             learned=holding.learned and not (state.uid in self._doubtful and link is not None and not link.heard),
-            held=seat.held,
-            use=seat.use,
+            held=seed.held,
+            use=seed.use,
             reserved=report.reserved if report is not None else {},
             stale_sources=stale_sources,
             unenforced=account.wire.unenforced,

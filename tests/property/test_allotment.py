@@ -14,8 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from common.quota import resources
 from common.quota.resources import ResourceList
+from master.grants.allocation_state import SeedDemand
 from master.grants.demand import lacking, scaled, times
-from master.grants.fair_share import Allotment, Seat
+from master.grants.fair_share import Allotment
 from tests.unit.allotment_world import PATIENCE, World
 
 LIMITS = {"cpu": 64, "memory": 160}
@@ -128,56 +129,56 @@ class Contention(RuleBasedStateMachine):
         assert not lacking(self.world.use, LIMITS)
 
 
-def check(seats: Sequence[Seat], decided: Allotment) -> None:
+def check(seeds: Sequence[SeedDemand], decided: Allotment) -> None:
     """One decision."""
-    room = resources.subtract(LIMITS, resources.total(seat.use for seat in seats))
-    idle = {seat.seed: lacking(seat.held, seat.use) for seat in seats}
-    for seat in seats:
-        granted, recalled = decided.grants.get(seat.seed, {}), decided.recalls.get(seat.seed, {})
+    room = resources.subtract(LIMITS, resources.total(seed.use for seed in seeds))
+    idle = {seed.name: lacking(seed.held, seed.use) for seed in seeds}
+    for seed in seeds:
+        granted, recalled = decided.grants.get(seed.name, {}), decided.recalls.get(seed.name, {})
         assert not (granted.keys() & recalled.keys()), "a resource goes both ways at once"
-        assert not lacking(recalled, idle[seat.seed])
-        assert not recalled or (seat.reachable and not (seat.just_granted and not seat.draining))
+        assert not lacking(recalled, idle[seed.name])
+        assert not recalled or (seed.reachable and not (seed.just_granted and not seed.draining))
         if granted:
-            assert not seat.draining
-            machine = MACHINES[seat.seed]
-            count = times(machine, resources.add(idle[seat.seed], granted))
-            assert granted == lacking(scaled(machine, count), idle[seat.seed]), "more than completes machines"
+            assert not seed.draining
+            machine = MACHINES[seed.name]
+            count = times(machine, resources.add(idle[seed.name], granted))
+            assert granted == lacking(scaled(machine, count), idle[seed.name]), "more than completes machines"
             # A fragment that completes nothing here may go to who waits longer, with the same message.
-            kept = resources.subtract(idle[seat.seed], recalled)
+            kept = resources.subtract(idle[seed.name], recalled)
             assert times(machine, resources.add(kept, granted)) == count, "recalled is what the grant needs"
-        if seat.seed in decided.answered:
-            check_answer(seat, decided, seats, room)
+        if seed.name in decided.answered:
+            check_answer(seed, decided, seeds, room)
         else:
-            assert seat.seed not in decided.unavailable
-    check_line(seats, decided, room)
+            assert seed.name not in decided.unavailable
+    check_line(seeds, decided, room)
 
 
-def check_answer(seat: Seat, decided: Allotment, seats: Sequence[Seat], room: ResourceList) -> None:
+def check_answer(seed: SeedDemand, decided: Allotment, seeds: Sequence[SeedDemand], room: ResourceList) -> None:
     """Got something, or has it; or there is no room; or no room within reach."""
-    has = resources.add(lacking(seat.held, seat.use), decided.grants.get(seat.seed, {}))
-    if not lacking(seat.ask.first, has):
+    has = resources.add(lacking(seed.held, seed.use), decided.grants.get(seed.name, {}))
+    if not lacking(seed.ask.first, has):
         return
-    away = [lacking(other.held, other.use) for other in seats if not other.reachable and other.seed != seat.seed]
+    away = [lacking(other.held, other.use) for other in seeds if not other.reachable and other.name != seed.name]
     within_reach = resources.subtract(room, resources.total(away))
-    assert resources.short(seat.ask.first, within_reach), "refused though it fits"
-    assert resources.short(seat.ask.first, room) or decided.unavailable.get(seat.seed)
+    assert resources.short(seed.ask.first, within_reach), "refused though it fits"
+    assert resources.short(seed.ask.first, room) or decided.unavailable.get(seed.name)
 
 
-def check_line(seats: Sequence[Seat], decided: Allotment, room: ResourceList) -> None:
+def check_line(seeds: Sequence[SeedDemand], decided: Allotment, room: ResourceList) -> None:
     """Nobody takes what the first in line needs of the pool."""
-    line = [seat for seat in seats if seat.asking and not seat.draining and seat.seed not in decided.answered]
+    line = [seed for seed in seeds if seed.asking and not seed.draining and seed.name not in decided.answered]
     if not line:
         return
-    first = min(line, key=lambda seat: seat.demand.asked_at)
+    first = min(line, key=lambda seed: seed.demand.asked_at)
     younger = [
-        seat
-        for seat in seats
-        if not seat.asking or (seat.seed in decided.answered and seat.demand.asked_at > first.demand.asked_at)
+        seed
+        for seed in seeds
+        if not seed.asking or (seed.name in decided.answered and seed.demand.asked_at > first.demand.asked_at)
     ]
-    older = [seat for seat in seats if seat not in younger and seat is not first]
-    before = resources.subtract(LIMITS, resources.total(seat.held for seat in seats))
-    before = resources.subtract(before, resources.total(decided.grants.get(seat.seed, {}) for seat in older))
-    after = resources.subtract(before, resources.total(decided.grants.get(seat.seed, {}) for seat in younger))
+    older = [seed for seed in seeds if seed not in younger and seed is not first]
+    before = resources.subtract(LIMITS, resources.total(seed.held for seed in seeds))
+    before = resources.subtract(before, resources.total(decided.grants.get(seed.name, {}) for seed in older))
+    after = resources.subtract(before, resources.total(decided.grants.get(seed.name, {}) for seed in younger))
     need = lacking(first.ask.first, lacking(first.held, first.use))
     assert not lacking(resources.minimum(need, resources.only(before, need)), after), "overtaken"
 

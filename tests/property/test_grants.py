@@ -11,7 +11,8 @@ from common.quota import account as accounts
 from common.quota import escrow, fencing
 from common.quota.account import Account, Admitted, Ask, Grant, Reservation
 from common.quota.escrow import Holding, MasterLedger, Report
-from master.grants.fair_share import Allotment, Seat, allot
+from master.grants.allocation_state import SeedDemand
+from master.grants.fair_share import Allotment, allot
 from tests.unit.claims import reserve
 
 SEEDS = ("eu", "us")
@@ -181,9 +182,9 @@ class Escrow(RuleBasedStateMachine):
     @rule(away=st.sets(seeds), silent=st.sets(seeds))
     def decide(self, away: set[str], silent: set[str]) -> None:
         """Persisting and then showing it only to those not in `silent`, as a crash between the two would."""
-        seats = [self._seat(name, name not in away) for name in SEEDS]
-        allotment = allot(LIMITS, seats, learning=self.ledger.learning)
-        check(allotment, seats, self.ledger)
+        demands = [self._demand(name, name not in away) for name in SEEDS]
+        allotment = allot(LIMITS, demands, learning=self.ledger.learning)
+        check(allotment, demands, self.ledger)
         raised = {
             name: escrow.raise_granted(self.ledger.seeds[name], more)
             for name, more in allotment.grants.items()
@@ -197,12 +198,12 @@ class Escrow(RuleBasedStateMachine):
                 answered = self.asked.get(name, ("", 0))[1]
                 self.sent[name].append(escrow.message(self.ledger, name, allotment.recalls.get(name, {}), answered))
 
-    def _seat(self, name: str, reachable: bool) -> Seat:
+    def _demand(self, name: str, reachable: bool) -> SeedDemand:
         report, holding = self.heard.get(name), self.ledger.seeds[name]
         known = report is not None and holding.learned and not report.nonce and report.incarnation == holding.account
         life, number = self.asked.get(name, ("", 0))
-        return Seat(
-            seed=name,
+        return SeedDemand(
+            name=name,
             held=escrow.held(holding),
             use=accounts.resources.add(report.used, report.reserved) if report is not None else {},
             counted=report.used if report is not None else {},
@@ -241,28 +242,29 @@ def life(report: Report) -> int:
     return int(report.incarnation.rpartition("-")[2])
 
 
-def check(allotment: Allotment, seats: list[Seat], ledger: MasterLedger) -> None:
+def check(allotment: Allotment, demands: list[SeedDemand], ledger: MasterLedger) -> None:
     """What the policy may not do, whatever it finds useful."""
-    by_name = {seat.seed: seat for seat in seats}
+    by_name = {demand.name: demand for demand in demands}
     covered = {
-        seat.seed: {name: max(0, seat.use.get(name, 0) - seat.held.get(name, 0)) for name in LIMITS} for seat in seats
+        demand.name: {name: max(0, demand.use.get(name, 0) - demand.held.get(name, 0)) for name in LIMITS}
+        for demand in demands
     }
     for name, limit in LIMITS.items():
         granted = sum(amounts.get(name, 0) for amounts in allotment.grants.values())
         cover = sum(amounts[name] for amounts in covered.values())
-        outstanding = sum(seat.held.get(name, 0) for seat in seats)
+        outstanding = sum(demand.held.get(name, 0) for demand in demands)
         assert granted <= cover + max(0, limit - outstanding - cover)
     for seed, amounts in allotment.recalls.items():
-        seat = by_name[seed]
-        assert seat.reachable
+        demand = by_name[seed]
+        assert demand.reachable
         for name, amount in amounts.items():
-            assert 0 < amount <= seat.held.get(name, 0) - seat.use.get(name, 0)
+            assert 0 < amount <= demand.held.get(name, 0) - demand.use.get(name, 0)
     for seed in allotment.answered:
-        seat = by_name[seed]
-        use = {name: sum(other.use.get(name, 0) for other in seats) for name in LIMITS}
-        full = any(use[name] + seat.ask.first.get(name, 0) > limit for name, limit in LIMITS.items())
+        demand = by_name[seed]
+        use = {name: sum(other.use.get(name, 0) for other in demands) for name in LIMITS}
+        full = any(use[name] + demand.ask.first.get(name, 0) > limit for name, limit in LIMITS.items())
         idle_here = all(
-            seat.held.get(name, 0) - seat.use.get(name, 0) >= amount for name, amount in seat.ask.first.items()
+            demand.held.get(name, 0) - demand.use.get(name, 0) >= amount for name, amount in demand.ask.first.items()
         )
         assert full or allotment.grants.get(seed) or allotment.unavailable.get(seed) or idle_here
     if ledger.learning:

@@ -377,8 +377,8 @@ class MasterReplica(Process):
         self._show(term, spec, memory, decided, facts)
         allotment = decided.allotment
         asking = any(
-            seat.asking and seat.seed not in allotment.answered and seat.seed not in allotment.draining
-            for seat in decided.seats
+            demand.asking and demand.name not in allotment.answered and demand.name not in allotment.draining
+            for demand in decided.demands
         )
         waits = [allotment.again / 1000] if allotment.again is not None else []
         if asking or not decided.granting:
@@ -438,7 +438,7 @@ class MasterReplica(Process):
 
     def _show(self, term: Term, spec: Spec, memory: QuotaMemory, decided: Decision, facts: list[SeedFacts]) -> None:
         ledger = decided.ledger
-        total = resources.total(resources.only(seat.use, spec.limits) for seat in decided.seats)
+        total = resources.total(resources.only(demand.use, spec.limits) for demand in decided.demands)
         use = Usage(dict.fromkeys(spec.limits, 0) | total, facts, ledger)
         for seed in ledger.seeds:
             heard = memory.heard.setdefault(seed, Heard())  # it may have been forgotten while the ledger was written

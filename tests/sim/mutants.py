@@ -28,9 +28,9 @@ from common.quota.account import Account, Ask, Grant, Reservation
 from common.quota.escrow import Holding, MasterLedger, Report
 from common.quota.reservations import Reserving
 from master.grants import fair_share, planner
+from master.grants.allocation_state import AllocationState
 from master.grants.demand import lacking
 from master.grants.fair_share import Allotment
-from master.grants.table import Table
 from seed.accounts import capacity, plan, reservation_gc
 from seed.accounts.capacity import Answer, CapacityRequester
 from seed.accounts.controller import Accounts
@@ -239,9 +239,9 @@ def surge_that_is_occupied_is_given_back(account: Account, recall: Mapping[str, 
     return _give_back(account, recall, resources.add(resources.total(account.used.values()), account.reserved))
 
 
-def cover_what_stands_on_surge(table: Table) -> None:
-    for seat in table.seats:
-        table.grant(seat, table.beyond(seat))
+def cover_what_stands_on_surge(state: AllocationState) -> None:
+    for seed in state.seeds:
+        state.grant(seed, state.beyond(seed))
 
 
 def a_loan_never_ends(
@@ -490,24 +490,25 @@ async def read_what_may_still_change(self: AccountWriter, *, take: bool = False)
 
 
 def all_that_is_held_is_used(limits: Any, ledger: Any, seeds: Any, now: int) -> Any:
-    seats = _seats(limits, ledger, seeds, now)
-    return [replace(seat, use=resources.maximum(seat.use, resources.at_least_zero(seat.held))) for seat in seats]
+    demands = _demands(limits, ledger, seeds, now)
+    return [replace(each, use=resources.maximum(each.use, resources.at_least_zero(each.held))) for each in demands]
 
 
-def grant_while_learning(limits: Any, seats: Any, *arguments: Any, **options: Any) -> Any:
+def grant_while_learning(limits: Any, demands: Any, *arguments: Any, **options: Any) -> Any:
     options["learning"] = False
-    return _allot(limits, seats, *arguments, **options)
+    return _allot(limits, demands, *arguments, **options)
 
 
 def grant_what_is_not_used(limits: Mapping[str, int], ledger: MasterLedger, seeds: Any, **options: Any) -> Any:
     """As if the pool were what nobody uses, instead of what nobody holds."""
     decided = _decide(limits, ledger, seeds, **options)
     holdings = dict(decided.ledger.seeds)
-    for seat in decided.seats:
-        if seat.ask.number > seat.answered and holdings[seat.seed].learned:
-            room = resources.subtract(limits, resources.total(resources.only(one.use, limits) for one in decided.seats))
-            if not resources.short(seat.ask.first, room):
-                holdings[seat.seed] = escrow.raise_granted(holdings[seat.seed], seat.ask.first)
+    for demand in decided.demands:
+        if demand.ask.number > demand.answered and holdings[demand.name].learned:
+            use = resources.total(resources.only(one.use, limits) for one in decided.demands)
+            room = resources.subtract(limits, use)
+            if not resources.short(demand.ask.first, room):
+                holdings[demand.name] = escrow.raise_granted(holdings[demand.name], demand.ask.first)
     return replace(decided, ledger=replace(decided.ledger, seeds=holdings))
 
 
@@ -542,9 +543,9 @@ def recall_what_is_idle(_limits: Any, _ledger: MasterLedger, decided: Allotment)
     return decided.recalls
 
 
-def cover_what_is_reserved(table: Table) -> None:
-    for seat in table.seats:
-        table.grant(seat, lacking(table.use[seat.seed], seat.held))
+def cover_what_is_reserved(state: AllocationState) -> None:
+    for seed in state.seeds:
+        state.grant(seed, lacking(state.use[seed.name], seed.held))
 
 
 def never_went_back(*_arguments: object) -> None:
@@ -585,7 +586,7 @@ _count_loans = surge_loans.count
 _refuses = CapacityRequester.refuses
 _exceeded = denial.exceeded
 _load = AccountWriter._load
-_seats = planner._seats
+_demands = planner._demands
 _hold_back = accounts.hold_back
 _claim = Reserving.claim
 _apply = MachineTotals.apply
@@ -871,7 +872,7 @@ ALL: tuple[Mutant, ...] = (
     Mutant("what others hold is refused", ((CapacityRequester, "wait", what_is_free_here_alone),)),
     Mutant("a refusal does not add up", ((denial, "exceeded", a_refusal_without_the_other_seeds),)),
     Mutant("a refusal says more than was asked for", ((denial, "exceeded", a_refusal_of_more),)),
-    Mutant("what is held is shown as used", ((planner, "_seats", all_that_is_held_is_used),), ("two_seeds",)),
+    Mutant("what is held is shown as used", ((planner, "_demands", all_that_is_held_is_used),), ("two_seeds",)),
     Mutant(
         "a lowered limit is obeyed when recalled",
         ((accounts, "free", obey_the_limit_when_told_to),),

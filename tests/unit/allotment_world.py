@@ -17,8 +17,9 @@ from common.quota import escrow, resources
 from common.quota.account import Account, Admitted, Ask, Grant, Reservation
 from common.quota.escrow import Holding, MasterLedger, Report
 from common.quota.resources import ResourceList
+from master.grants.allocation_state import SeedDemand
 from master.grants.demand import Demand, learn
-from master.grants.fair_share import Allotment, Seat, allot
+from master.grants.fair_share import Allotment, allot
 from tests.unit.claims import reserve
 
 PATIENCE = 2_600  # milliseconds that a webhook call waits
@@ -78,7 +79,7 @@ class World:
         self.ledger = MasterLedger(incarnation="m", seeds={name: Holding(account=name) for name in names})
         self.known = {name: Remembered() for name in names}
         self.weights: dict[str, int] = dict.fromkeys(names, 1)
-        self.on_decision: Callable[[Sequence[Seat], Allotment], None] = lambda _seats, _decided: None
+        self.on_decision: Callable[[Sequence[SeedDemand], Allotment], None] = lambda _demands, _decided: None
         self.messages = 0  # from the master to seeds
         self.asks = 0
         self.admitted = 0
@@ -229,12 +230,12 @@ class World:
             self.decide()
 
     def decide(self) -> None:
-        seats = [self._seat(name, known) for name, known in self.known.items()]
-        decided = allot(self.limits, seats, now=self.now)
-        self.on_decision(seats, decided)
+        demands = [self._demand(name, known) for name, known in self.known.items()]
+        decided = allot(self.limits, demands, now=self.now)
+        self.on_decision(demands, decided)
         raised = {name: escrow.raise_granted(self.ledger.seeds[name], more) for name, more in decided.grants.items()}
         self.ledger = replace(self.ledger, seeds={**self.ledger.seeds, **raised})
-        used = resources.total(seat.use for seat in seats)
+        used = resources.total(demand.use for demand in demands)
         for name, number in {**decided.answered, **decided.draining}.items():
             known = self.known[name]
             known.answered, known.closed = number, name in decided.unavailable or name in decided.draining
@@ -242,7 +243,7 @@ class World:
                 known.granted_at, known.granted_sequence = self.now, known.report.sequence
         for name in self.seeds:
             self._show(name, decided.recalls.get(name, {}), used)
-        waits = any(seat.asking and seat.ask.number > self.known[seat.seed].answered for seat in seats)
+        waits = any(demand.asking and demand.ask.number > self.known[demand.name].answered for demand in demands)
         soonest = [wait for wait in (POLL if waits else None, decided.again) if wait is not None]
         if soonest:
             self._look += 1
@@ -253,7 +254,7 @@ class World:
             self.looks += 1
             self.decide()
 
-    def _seat(self, name: str, known: Remembered) -> Seat:
+    def _demand(self, name: str, known: Remembered) -> SeedDemand:
         seed, said = self.seeds[name], known.report
         held = escrow.held(self.ledger.seeds[name])
         use = resources.add(said.used, said.reserved) if said is not None else {}
@@ -261,8 +262,8 @@ class World:
         known.demand = learn(
             known.demand, self.limits, held=held, use=use, ask=ask, answered=known.answered, now=self.now
         )
-        return Seat(
-            seed=name,
+        return SeedDemand(
+            name=name,
             held=held,
             use=use,
             counted=said.used if said is not None else {},

@@ -113,7 +113,7 @@ def test_a_report_that_came_late_covers_nothing_that_was_given_back_since():
     )
     found = decided(before, seed("eu", report=report("eu", 2, used=2)), seed("us", 9, 9))
     assert found.ledger == before
-    assert found.seats[0].use == {"cpu": 1}, "what it holds: nobody knows what it uses"
+    assert found.demands[0].use == {"cpu": 1}, "what it holds: nobody knows what it uses"
 
 
 def test_a_seed_that_another_life_of_the_ledger_spoke_to_proves_that_it_is_an_older_one():
@@ -167,7 +167,7 @@ def test_surge_under_use_beyond_what_is_held_is_used_as_far_as_it_is_held_and_no
     )
     said = report("eu", used=12, granted=10, reserved={"surge.cpu": 2})
     found = decided(before, seed("eu", report=said), limits={"cpu": 10, "surge.cpu": 4})
-    [eu] = [seat for seat in found.seats if seat.seed == "eu"]
+    [eu] = [demand for demand in found.demands if demand.name == "eu"]
     assert eu.use == {"cpu": 12, "surge.cpu": 3}
     no_limit = decided(before, seed("eu", report=said), limits={"memory": 10})
-    assert no_limit.seats[0].use == {"cpu": 12, "surge.cpu": 2}, "use of what has no limit is beyond nothing"
+    assert no_limit.demands[0].use == {"cpu": 12, "surge.cpu": 2}, "use of what has no limit is beyond nothing"

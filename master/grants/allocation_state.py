@@ -1,4 +1,7 @@
-"""The table at which the limit of one quota is dealt out (master/grants/fair_share.py has the steps). Pure."""
+"""What a decision about one quota begins with, and what it has decided so far. Pure.
+
+The steps of a decision are in master/grants/fair_share.py.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,16 @@ from common.quota.resources import ResourceList
 from master.grants.demand import SHARES, Demand, lacking, positive, scaled, share, times
 
 
-class Seat(msgspec.Struct, frozen=True, kw_only=True):
-    """One seed at the table. `use` is `counted` and reserved, from the same report as `ask`, and the surge under it
-    (`common.quota.surge.occupied`).
+class SeedDemand(msgspec.Struct, frozen=True, kw_only=True):
+    """What one seed, called `name`, holds, uses and asks for of one quota. Amounts are in billionths by resource.
 
-    `demand` is what `master.grants.demand.learn` made of it for this very decision. `just_granted`: its report does not
-    show yet what it does with what it got, so nothing is recalled from it now.
+    `use` is `counted` and reserved, from the same report as `ask`, and the surge that use beyond `held` occupies
+    (`common.quota.surge.occupied`). `answered` is the number of the last ask that was answered. `weight` divides its
+    share. `demand` is what `master.grants.demand.learn` made of it for this very decision. `just_granted`: its report
+    does not show yet what it does with what it got, so nothing is recalled from it now.
     """
 
-    seed: str
+    name: str
     held: ResourceList
     use: ResourceList
     counted: ResourceList = {}
@@ -47,10 +51,10 @@ class Idle(msgspec.Struct, frozen=True, kw_only=True):
 class Asker:
     """One ask in the making: its first machine, what waits behind it, and idle capacity of its own."""
 
-    def __init__(self, seat: Seat, limits: ResourceList, idle: ResourceList) -> None:
-        self.seat = seat
-        self.first = positive(resources.only(seat.ask.first, limits))
-        self.wanted = positive(resources.maximum(self.first, resources.only(seat.ask.wanted, limits)))
+    def __init__(self, seed: SeedDemand, limits: ResourceList, idle: ResourceList) -> None:
+        self.seed = seed
+        self.first = positive(resources.only(seed.ask.first, limits))
+        self.wanted = positive(resources.maximum(self.first, resources.only(seed.ask.wanted, limits)))
         self.rest = lacking(self.wanted, self.first)
         self.own = positive(resources.minimum(idle, self.wanted))
         self.waits = True
@@ -59,8 +63,8 @@ class Asker:
 
     def level(self, limits: ResourceList) -> int:
         """The share of what it will have once it has used what it was served."""
-        expected = resources.add(self.seat.use, lacking(self.wanted, self.rest) if self.served else {})
-        return share(expected, limits, self.seat.weight)
+        expected = resources.add(self.seed.use, lacking(self.wanted, self.rest) if self.served else {})
+        return share(expected, limits, self.seed.weight)
 
     def take(self, amounts: ResourceList) -> None:
         """It was given what it lacked of `amounts`: that comes off what it has of its own."""
@@ -72,10 +76,15 @@ class Asker:
         return scaled(self.first, count) if count else self.rest
 
 
-class Table:
-    """One decision in the making: what the pool and each seat still have, and what was decided so far."""
+class AllocationState:
+    """One decision in the making: what the pool and each seed still have, and what was decided so far.
 
-    def __init__(self, limits: ResourceList, seats: Sequence[Seat], now: int) -> None:
+    `room` is what the limit has beyond all use, `pool` what it has beyond all that seeds hold; either is negative where
+    more is used or held. `idle` is what each seed holds and does not use. Amounts are in billionths by resource, times
+    in milliseconds.
+    """
+
+    def __init__(self, limits: ResourceList, seeds: Sequence[SeedDemand], now: int) -> None:
         self.grants: dict[str, ResourceList] = {}
         self.recalls: dict[str, ResourceList] = {}
         self.answered: dict[str, int] = {}
@@ -83,31 +92,31 @@ class Table:
         self.draining: dict[str, int] = {}
         self.again: int | None = None
         self.limits = limits
-        self.seats = seats
+        self.seeds = seeds
         self.now = now
-        self.use = {seat.seed: resources.only(seat.use, limits) for seat in seats}
-        held = {seat.seed: resources.only(seat.held, limits) for seat in seats}
+        self.use = {seed.name: resources.only(seed.use, limits) for seed in seeds}
+        held = {seed.name: resources.only(seed.held, limits) for seed in seeds}
         self.room = resources.subtract(limits, resources.total(self.use.values()))
         self.pool = resources.subtract(limits, resources.total(held.values()))
         self.idle = {seed: lacking(amounts, self.use[seed]) for seed, amounts in held.items()}
-        self._away = {seat.seed: idle for seat in seats if not seat.reachable and (idle := self.idle[seat.seed])}
-        self._holders: list[Seat] | None = None
+        self._away = {seed.name: idle for seed in seeds if not seed.reachable and (idle := self.idle[seed.name])}
+        self._holders: list[SeedDemand] | None = None
         self.askers: Sequence[Asker] = ()
 
     def limited(self, amounts: ResourceList) -> dict[str, int]:
         return resources.only(amounts, self.limits)
 
-    def beyond(self, seat: Seat) -> dict[str, int]:
+    def beyond(self, seed: SeedDemand) -> dict[str, int]:
         """What is counted there beyond what it holds."""
-        return lacking(self.limited(seat.counted), seat.held)
+        return lacking(self.limited(seed.counted), seed.held)
 
     def close(self, asker: Asker) -> None:
-        self.answered[asker.seat.seed] = asker.seat.ask.number
+        self.answered[asker.seed.name] = asker.seed.ask.number
         asker.waits, asker.rest = False, {}
 
     def out_of_reach(self, asker: Asker) -> Sequence[Idle]:
         """Who holds idle what this ask lacks, where all that can be reached would not do."""
-        others = {seed: idle for seed, idle in self._away.items() if seed != asker.seat.seed}
+        others = {seed: idle for seed, idle in self._away.items() if seed != asker.seed.name}
         missing = resources.short(asker.first, resources.subtract(self.room, resources.total(others.values())))
         held = {seed: resources.only(idle, missing) for seed, idle in others.items()}
         return [Idle(seed=seed, idle=idle) for seed, idle in held.items() if idle]
@@ -123,33 +132,33 @@ class Table:
             wish = urgent if holder.asking else amounts
             if wish:
                 part = resources.only(machine, wish)
-                count = min(times(part, self.idle[holder.seed]), max(-(-wish[name] // part[name]) for name in wish))
+                count = min(times(part, self.idle[holder.name]), max(-(-wish[name] // part[name]) for name in wish))
                 taken = self.take(holder, resources.minimum(scaled(part, count), wish))
                 amounts, urgent = lacking(amounts, taken), lacking(urgent, taken)
         for holder in self._by_need() if urgent else ():
             urgent = lacking(urgent, self.take(holder, urgent))
 
-    def _by_need(self) -> Sequence[Seat]:
+    def _by_need(self) -> Sequence[SeedDemand]:
         """Whose idle capacity is in reach: draining seeds, then who does not ask, then who idles most for its need."""
         if self._holders is None:
-            self._holders = [seat for seat in self.seats if seat.reachable and not seat.just_granted]
-            self._holders.sort(key=lambda seat: (not seat.draining, seat.asking, -self._idleness(seat), seat.seed))
-        self._holders = [seat for seat in self._holders if self.idle[seat.seed]]
+            self._holders = [seed for seed in self.seeds if seed.reachable and not seed.just_granted]
+            self._holders.sort(key=lambda seed: (not seed.draining, seed.asking, -self._idleness(seed), seed.name))
+        self._holders = [seed for seed in self._holders if self.idle[seed.name]]
         return self._holders
 
-    def _idleness(self, seat: Seat) -> int:
-        needs = share(self.limited(seat.demand.headroom(seat.use)), self.limits)
-        return share(self.idle[seat.seed], self.limits) * SHARES // (needs + 1)
+    def _idleness(self, seed: SeedDemand) -> int:
+        needs = share(self.limited(seed.demand.headroom(seed.use)), self.limits)
+        return share(self.idle[seed.name], self.limits) * SHARES // (needs + 1)
 
-    def grant(self, seat: Seat, amounts: ResourceList) -> None:
+    def grant(self, seed: SeedDemand, amounts: ResourceList) -> None:
         if not amounts:
             return
-        self.grants[seat.seed] = resources.add(self.grants.get(seat.seed, {}), amounts)
+        self.grants[seed.name] = resources.add(self.grants.get(seed.name, {}), amounts)
         self.pool = resources.subtract(self.pool, amounts)
 
-    def take(self, seat: Seat, amounts: ResourceList) -> dict[str, int]:
-        taken = positive(resources.minimum(self.idle[seat.seed], amounts))
+    def take(self, seed: SeedDemand, amounts: ResourceList) -> dict[str, int]:
+        taken = positive(resources.minimum(self.idle[seed.name], amounts))
         if taken:
-            self.recalls[seat.seed] = resources.add(self.recalls.get(seat.seed, {}), taken)
-            self.idle[seat.seed] = lacking(self.idle[seat.seed], taken)
+            self.recalls[seed.name] = resources.add(self.recalls.get(seed.name, {}), taken)
+            self.idle[seed.name] = lacking(self.idle[seed.name], taken)
         return taken
