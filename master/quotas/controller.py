@@ -13,51 +13,38 @@ import random
 import time
 from collections.abc import Callable
 
-import msgspec
-
-from common.api import conditions
-from common.api.convert import grant_to_wire, wire_quantities
-from common.api.labels import LEDGER_ANNOTATION, MASTER_MANAGER, UID_LABEL
-from common.api.types import StaleSource, WireIdle
+from common.api.convert import wire_quantities
+from common.api.labels import LEDGER_ANNOTATION, UID_LABEL
+from common.api.types import WireIdle
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Conflict, NotFound
 from common.kube.client.meta import Object
 from common.kube.controller.controller import Controller, ReconcileHook
 from common.kube.controller.store import Change
-from common.quota import escrow, resources
 from common.quota.account import Grant
-from common.quota.escrow import Holding, MasterLedger
+from common.quota.escrow import MasterLedger
 from common.quota.quantity import QuantityError
-from common.quota.resources import ResourceList
-from common.runtime.burst import PATIENCE, PAUSE
-from master.cache.informers import BY_SUBJECT, Caches, changed_name, subject_of
-from master.cache.objects import MASTER_QUOTAS, MasterQuota, QuotaCopy
-from master.grants.allocation_state import SeedDemand
+from common.runtime.burst import PAUSE
+from master.cache.informers import BY_SUBJECT, Caches, changed_name
+from master.cache.objects import MasterQuota, QuotaCopy
 from master.grants.fair_share import Allotment
 from master.grants.planner import Decision, SeedFacts, decide, forgotten
-from master.quotas.condition_events import new_warnings
 from master.quotas.events import QuotaEvents
+from master.quotas.grant_publisher import GrantPublisher
 from master.quotas.ledger_store import Ledgers, incarnation
-from master.quotas.publish_delay import WAITING, publish_delay
-from master.quotas.state import JUST_GRANTED, QuotaState, SeedAccount
-from master.quotas.status import STALE_AFTER, QuotaView, SeedView, quota_status, same, summary
-from master.seeds.link import Run, SeedLink
+from master.quotas.state import JUST_GRANTED, QuotaState
+from master.quotas.status import STALE_AFTER, QuotaView
+from master.quotas.status_writer import StatusWriter
+from master.quotas.views import Views, is_synced
+from master.seeds.link import Run
 from master.seeds.registry import Seeds
-from master.seeds.status_publisher import Shown
 
 log = logging.getLogger(__name__)
 
 WORKERS = 64
-STATUS_WORKERS = 8  # what people read must not crowd out what programs wait for
 TIMEOUT = 30.0  # seconds for one decision
 POLL_ASK = 0.2  # seconds until another look while an ask waits
 COPIES_FIRST = 5.0  # seconds that a quota made just now waits for its first copy: nothing can be decided before
-SOON = 0.01  # seconds until a seed is shown what people wait for: in a rush it has to wait
-FIRST_WORD = 3.0  # seconds until a seed that has said nothing is written to: mostly it asks sooner
-RUSHED_WORD = 120.0  # ... where many came at once, of which it asks one after the other
-STATUS_EVERY = 0.1  # seconds between writes of one quota's status
-STATUS_SETTLING = 1.0  # ... while it is on its way to the seeds: mostly it is there sooner
-RESERVED_EVERY = 1.0  # ... where only what is reserved has changed
 ECHO = 2.0  # seconds after a write in which the watch may still show what was before
 AGES_EVERY = 30.0
 
@@ -88,7 +75,6 @@ class Quotas:
         self._caches = caches
         self._seeds = seeds
         self._ledgers = ledgers
-        self._events = events
         # Quotas made later in this term have a ledger that nobody can have restored.
         self._doubtful = {quota.metadata.uid for quota in caches.quotas.store.values()} if doubtful else set()
         self._unsettled = set(self._doubtful)
@@ -96,9 +82,9 @@ class Quotas:
         self._controller: Controller[str] = Controller(
             "quota", self._decide, workers=WORKERS, timeout=TIMEOUT, on_reconcile=on_reconcile
         )
-        self._status: Controller[str] = Controller(
-            "quota-status", self._show, workers=STATUS_WORKERS, timeout=TIMEOUT, on_reconcile=on_reconcile
-        )
+        self._views = Views(caches, seeds, self._doubtful)
+        self._publisher = GrantPublisher(seeds)
+        self._status = StatusWriter(cluster, caches, seeds, events, self.states, on_reconcile=on_reconcile)
 
     async def run(self) -> None:
         ends = self._caches.listen(self._changed)
@@ -130,12 +116,8 @@ class Quotas:
                 or old.metadata.annotations != new.metadata.annotations
             ):
                 self._controller.queue.add(name)
-            elif (
-                isinstance(new, MasterQuota)
-                and (state := self.states.get(name)) is not None
-                and not same(new.status, state.shown)
-            ):
-                self._status.queue.add_after(name, ECHO)
+            elif isinstance(new, MasterQuota):
+                self._status.seen(new)
         elif plural in ("projects", "organizations") and (old is None or new is None):
             kind = plural.removesuffix("s")
             for quota in self._caches.quotas.store.by_index(BY_SUBJECT, f"{kind}/{name}"):
@@ -209,7 +191,7 @@ class Quotas:
         for seed in decision.demands:
             state.account(seed.name).demand = seed.demand
         self._tell(state, ledger, decision)
-        view = self._view(state, decision, now)
+        view = self._views.view(state, decision, now)
         self._answer(state, decision.allotment, now)
         await self._persist(state, decision.ledger)
         state.known = None
@@ -218,13 +200,9 @@ class Quotas:
                 account.taken_up(fact.shown)
         if all(fact.heard for fact in facts if fact.present):
             self._settle(state.uid)
-        state.view = view
         self._note_troubles(view, name)
-        self._publish(state, decision, now)
-        settling = _settling(view)
-        state.rushed = state.rushed and settling
-        every = (PATIENCE if state.rushed else STATUS_SETTLING) if settling else STATUS_EVERY
-        self._status.queue.add_after(name, max(every - STATUS_EVERY, state.shown_at + every - now))
+        self._publisher.publish(state, decision, view, now)
+        self._status.offer(state, view, now)
         return self._again(state, decision, now)
 
     def _settle(self, uid: str = "") -> None:
@@ -251,7 +229,7 @@ class Quotas:
         if self._seeds.rush.defers(("ledger", state.name)):
             state.rushed = True
             return PAUSE
-        there = [self._synced(state, link) for link in self._seeds.present()]
+        there = [is_synced(state, link) for link in self._seeds.present()]
         if True in there or False not in there:
             return 0.0
         return state.since + COPIES_FIRST - time.monotonic()
@@ -373,172 +351,6 @@ class Quotas:
             waits.append(soonest + 0.1 if soonest > 0 else AGES_EVERY * random.uniform(0.8, 1.2))  # noqa: S311
         return min(waits, default=None)
 
-    # Showing it ------------------------------------------------------------------------------------------------
-
-    def _view(self, state: QuotaState, decision: Decision, now: float) -> QuotaView:
-        ledger = decision.ledger
-        lines = [self._seed_view(state, seed, ledger.seeds[seed.name], now) for seed in decision.demands]
-        lines.extend(SeedView(name=link.name, lost=True) for link in self._seeds.links.values() if link.lost)
-        return QuotaView(
-            generation=state.quota.metadata.generation,
-            spec=state.spec,
-            limits=state.limits,
-            surge=state.surge,
-            subject_exists=self._subject_exists(state.quota),
-            learning=decision.learning,
-            beyond_counters=escrow.beyond_counters(ledger, state.ceilings),
-            seeds=lines,
-        )
-
-    def _seed_view(self, state: QuotaState, seed: SeedDemand, holding: Holding, now: float) -> SeedView:
-        link = self._seeds.links.get(seed.name)
-        account = state.account(seed.name)
-        report = account.report
-        connected = link is not None and link.connected
-        silent = now - link.last_contact if link is not None and link.last_contact is not None else None
-        if silent is None and link is not None and not link.settled and not account.stale_before:
-            silent = 0.0  # it is only being tried for the first time
-        if connected and silent is not None:
-            account.last_report_time = conditions.now(-silent)
-        stale_sources: list[StaleSource] = account.wire.stale
-        return SeedView(
-            name=seed.name,
-            connected=connected,
-            gone=link is None,
-            silent=silent,
-            last_report_time=account.last_report_time,
-            synced=self._synced(state, link),
-            behind=self._behind(state, link),
-            reported=report is not None,
-            fenced=report is not None and bool(report.nonce),
-            learned=holding.learned and not (state.uid in self._doubtful and link is not None and not link.heard),
-            held=seed.held,
-            use=seed.use,
-            reserved=report.reserved if report is not None else {},
-            stale_sources=stale_sources,
-            unenforced=account.wire.unenforced,
-        )
-
-    def _synced(self, state: QuotaState, link: SeedLink | None) -> bool | None:
-        copies = link.copies if link is not None else None
-        copy = copies.get(state.name) if copies is not None else None
-        if copy is not None and copy.metadata.labels.get(UID_LABEL) == state.uid and copy.spec == state.quota.spec:
-            return True  # also while it is out of reach: it enforces what it has
-        return False if link is not None and link.connected else None
-
-    def _behind(self, state: QuotaState, link: SeedLink | None) -> bool:
-        """An agent of a release that does not say which generation its replicas have is believed, as it always was."""
-        copies = link.copies if link is not None else None
-        copy = copies.get(state.name) if copies is not None else None
-        if copy is None:
-            return False  # it is not synced
-        said = copy.status.account
-        return not said.incarnation or said.enforced_generation not in (None, copy.metadata.generation)
-
-    def _subject_exists(self, quota: MasterQuota) -> bool:
-        kind, name = subject_of(quota)
-        if kind == "project":
-            return name in self._caches.projects.store
-        if kind == "organization":
-            return name in self._caches.organizations.store
-        return True
-
-    def _publish(self, state: QuotaState, decision: Decision, now: float) -> None:
-        ledger, recalls = decision.ledger, decision.recalls
-        view = state.view
-        assert view is not None, "a decision makes the view before it publishes"
-        names = state.ceilings.keys()
-        present = [seed for seed in view.seeds if not seed.lost]
-        use = dict.fromkeys(names, 0) | resources.total(resources.only(seed.use, names) for seed in present)
-        reserved = resources.total(resources.only(seed.reserved, names) for seed in present)
-        global_usage = wire_quantities(use)
-        shown_reserved = wire_quantities({name: amount for name, amount in reserved.items() if amount})
-        hard = wire_quantities(state.limits)
-        words = summary(state.spec.subject, use, state.limits, present)
-        for seed in ledger.seeds:
-            link = self._seeds.links.get(seed)
-            copies = link.copies if link is not None and link.connected else None
-            copy = copies.get(state.name) if copies is not None else None
-            if link is None or copy is None or copy.metadata.labels.get(UID_LABEL) != state.uid:
-                continue
-            account = state.account(seed)
-            seen, unbroken = account.remembered
-            message = escrow.message(ledger, seed, recalls.get(seed, {}), account.asked, seen, unbroken=unbroken)
-            before, written_at = link.publisher.last(state.name, copy.metadata.uid)
-            # A limit that is on its way to the seed is shown when it is there: one write instead of two.
-            shown = Shown(
-                observed_generation=copy.metadata.generation,
-                hard=hard if before is None or copy.spec == state.quota.spec else before.hard,
-                global_usage=global_usage,
-                reserved=shown_reserved,
-                grant=grant_to_wire(
-                    message,
-                    learning=decision.learning,
-                    draining=account.draining,
-                    unavailable=account.unavailable,
-                ),
-            )
-            within = self._within(account, before, shown, use, written_at, now)
-            if before is None and account.report is None and state.rushed:
-                within = RUSHED_WORD
-            link.publisher.offer(state.name, copy.metadata.uid, shown, words, within=within)
-
-    def _within(
-        self,
-        account: SeedAccount,
-        before: Shown | None,
-        shown: Shown,
-        use: ResourceList,
-        written_at: float,
-        now: float,
-    ) -> float:
-        """In how many seconds the seed should hear it: 0 where somebody waits for it. One that has not said anything
-        yet is about to ask."""
-        if before is None:
-            return 0.0 if account.report is not None else FIRST_WORD
-        if _speaks(before, shown):
-            return 0.0
-        if before.hard != shown.hard:
-            return SOON
-        since = now - account.refused_at
-        fell = since < WAITING and any(
-            amount < known
-            for name, known in resources.parse(before.global_usage).items()
-            if (amount := use.get(name)) is not None
-        )
-        return publish_delay(since if fell else None, now - written_at, len(self._seeds.links))
-
-    async def _show(self, name: str) -> float | None:
-        """Write the quota's own status, if it says something new."""
-        state = self.states.get(name)
-        if state is None or state.view is None:
-            return None
-        arrives = state.shown.observed_generation != state.view.generation or _settling(state.view)
-        if arrives and self._seeds.rush.defers(("status", name)):
-            return PAUSE
-        now = time.monotonic()
-        status = quota_status(state.view, state.shown, conditions.now())
-        if same(status, state.shown):
-            there = self._caches.quotas.store.get(name)
-            if there is None or now - state.shown_at < ECHO or same(status, there.status):
-                return None
-        elif same(msgspec.structs.replace(status, reserved=state.shown.reserved), state.shown):
-            wait = state.shown_at + RESERVED_EVERY - now
-            if wait > 0:
-                return wait
-        body = {
-            "metadata": {"name": name, "uid": state.uid},
-            "status": {**msgspec.to_builtins(status), "conditions": status.conditions},
-        }
-        try:
-            await self._cluster.apply(MASTER_QUOTAS, body, MASTER_MANAGER, "status")
-        except NotFound:
-            return None
-        for reason, note in new_warnings(state.shown.conditions, status.conditions):
-            self._events.warn(name, state.uid, reason, note)
-        state.shown, state.shown_at = status, now
-        return None
-
     # Beginning -------------------------------------------------------------------------------------------------
 
     async def _drop_orphans(self) -> None:
@@ -554,28 +366,6 @@ class Quotas:
                 log.warning("ledger kept", extra={"quota": name, "uid": uid, "error": error.message})
             else:
                 await self._ledgers.delete(uid)
-
-
-def _speaks(before: Shown, shown: Shown) -> bool:
-    """Whether the grant says something that the seed waits for. That a recall is over can wait."""
-    was, now = before.grant, shown.grant
-    return (was.incarnation, was.account, was.nonce, was.granted, was.answered, was.learning) != (
-        now.incarnation,
-        now.account,
-        now.nonce,
-        now.granted,
-        now.answered,
-        now.learning,
-    ) or (bool(now.recall) and now.recall != was.recall)
-
-
-def _settling(view: QuotaView) -> bool:
-    """Not in force yet on a seed that is in reach."""
-    return any(
-        seed.synced is False or (seed.connected and (seed.behind or seed.fenced or not seed.reported))
-        for seed in view.seeds
-        if not seed.lost and not seed.gone
-    )
 
 
 def _mark(marked: dict[str, set[str]], seed: str, quota: str, troubled: bool) -> None:

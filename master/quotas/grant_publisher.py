@@ -1,0 +1,101 @@
+"""Shows each seed its grant and the sums, once a decision is durable."""
+
+from __future__ import annotations
+
+from common.api.convert import grant_to_wire, wire_quantities
+from common.api.labels import UID_LABEL
+from common.quota import escrow, resources
+from common.quota.resources import ResourceList
+from master.grants.planner import Decision
+from master.quotas.publish_delay import WAITING, publish_delay
+from master.quotas.state import QuotaState, SeedAccount
+from master.quotas.status import QuotaView, summary
+from master.seeds.registry import Seeds
+from master.seeds.status_publisher import Shown
+
+SOON = 0.01  # seconds until a seed is shown what people wait for: in a rush it has to wait
+FIRST_WORD = 3.0  # seconds until a seed that has said nothing is written to: mostly it asks sooner
+RUSHED_WORD = 120.0  # ... where many came at once, of which it asks one after the other
+
+
+class GrantPublisher:
+    """Offers each seed's part of a decision to that seed's own publisher."""
+
+    def __init__(self, seeds: Seeds) -> None:
+        self._seeds = seeds
+
+    def publish(self, state: QuotaState, decision: Decision, view: QuotaView, now: float) -> None:
+        ledger, recalls = decision.ledger, decision.recalls
+        names = state.ceilings.keys()
+        present = [seed for seed in view.seeds if not seed.lost]
+        use = dict.fromkeys(names, 0) | resources.total(resources.only(seed.use, names) for seed in present)
+        reserved = resources.total(resources.only(seed.reserved, names) for seed in present)
+        global_usage = wire_quantities(use)
+        shown_reserved = wire_quantities({name: amount for name, amount in reserved.items() if amount})
+        hard = wire_quantities(state.limits)
+        words = summary(state.spec.subject, use, state.limits, present)
+        for seed in ledger.seeds:
+            link = self._seeds.links.get(seed)
+            copies = link.copies if link is not None and link.connected else None
+            copy = copies.get(state.name) if copies is not None else None
+            if link is None or copy is None or copy.metadata.labels.get(UID_LABEL) != state.uid:
+                continue
+            account = state.account(seed)
+            seen, unbroken = account.remembered
+            message = escrow.message(ledger, seed, recalls.get(seed, {}), account.asked, seen, unbroken=unbroken)
+            before, written_at = link.publisher.last(state.name, copy.metadata.uid)
+            # A limit that is on its way to the seed is shown when it is there: one write instead of two.
+            shown = Shown(
+                observed_generation=copy.metadata.generation,
+                hard=hard if before is None or copy.spec == state.quota.spec else before.hard,
+                global_usage=global_usage,
+                reserved=shown_reserved,
+                grant=grant_to_wire(
+                    message,
+                    learning=decision.learning,
+                    draining=account.draining,
+                    unavailable=account.unavailable,
+                ),
+            )
+            within = self._within(account, before, shown, use, written_at, now)
+            if before is None and account.report is None and state.rushed:
+                within = RUSHED_WORD
+            link.publisher.offer(state.name, copy.metadata.uid, shown, words, within=within)
+
+    def _within(
+        self,
+        account: SeedAccount,
+        before: Shown | None,
+        shown: Shown,
+        use: ResourceList,
+        written_at: float,
+        now: float,
+    ) -> float:
+        """In how many seconds the seed should hear it: 0 where somebody waits for it. One that has not said anything
+        yet is about to ask."""
+        if before is None:
+            return 0.0 if account.report is not None else FIRST_WORD
+        if _speaks(before, shown):
+            return 0.0
+        if before.hard != shown.hard:
+            return SOON
+        since = now - account.refused_at
+        fell = since < WAITING and any(
+            amount < known
+            for name, known in resources.parse(before.global_usage).items()
+            if (amount := use.get(name)) is not None
+        )
+        return publish_delay(since if fell else None, now - written_at, len(self._seeds.links))
+
+
+def _speaks(before: Shown, shown: Shown) -> bool:
+    """Whether the grant says something that the seed waits for. That a recall is over can wait."""
+    was, now = before.grant, shown.grant
+    return (was.incarnation, was.account, was.nonce, was.granted, was.answered, was.learning) != (
+        now.incarnation,
+        now.account,
+        now.nonce,
+        now.granted,
+        now.answered,
+        now.learning,
+    ) or (bool(now.recall) and now.recall != was.recall)

@@ -1,0 +1,98 @@
+"""What the master knows of one quota after a decision, for its status and for the seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from common.api import conditions
+from common.api.labels import UID_LABEL
+from common.api.types import StaleSource
+from common.quota import escrow
+from common.quota.escrow import Holding
+from master.cache.informers import Caches, subject_of
+from master.cache.objects import MasterQuota
+from master.grants.allocation_state import SeedDemand
+from master.grants.planner import Decision
+from master.quotas.state import QuotaState
+from master.quotas.status import QuotaView, SeedView
+from master.seeds.link import SeedLink
+from master.seeds.registry import Seeds
+
+
+class Views:
+    """Makes a quota's view. `doubtful`: uids of quotas whose ledgers may have been restored from a backup."""
+
+    def __init__(self, caches: Caches, seeds: Seeds, doubtful: Collection[str]) -> None:
+        self._caches = caches
+        self._seeds = seeds
+        self._doubtful = doubtful
+
+    def view(self, state: QuotaState, decision: Decision, now: float) -> QuotaView:
+        ledger = decision.ledger
+        lines = [self._seed_view(state, seed, ledger.seeds[seed.name], now) for seed in decision.demands]
+        lines.extend(SeedView(name=link.name, lost=True) for link in self._seeds.links.values() if link.lost)
+        return QuotaView(
+            generation=state.quota.metadata.generation,
+            spec=state.spec,
+            limits=state.limits,
+            surge=state.surge,
+            subject_exists=self._subject_exists(state.quota),
+            learning=decision.learning,
+            beyond_counters=escrow.beyond_counters(ledger, state.ceilings),
+            seeds=lines,
+        )
+
+    def _seed_view(self, state: QuotaState, seed: SeedDemand, holding: Holding, now: float) -> SeedView:
+        link = self._seeds.links.get(seed.name)
+        account = state.account(seed.name)
+        report = account.report
+        connected = link is not None and link.connected
+        silent = now - link.last_contact if link is not None and link.last_contact is not None else None
+        if silent is None and link is not None and not link.settled and not account.stale_before:
+            silent = 0.0  # it is only being tried for the first time
+        if connected and silent is not None:
+            account.last_report_time = conditions.now(-silent)
+        stale_sources: list[StaleSource] = account.wire.stale
+        return SeedView(
+            name=seed.name,
+            connected=connected,
+            gone=link is None,
+            silent=silent,
+            last_report_time=account.last_report_time,
+            synced=is_synced(state, link),
+            behind=_is_behind(state, link),
+            reported=report is not None,
+            fenced=report is not None and bool(report.nonce),
+            learned=holding.learned and not (state.uid in self._doubtful and link is not None and not link.heard),
+            held=seed.held,
+            use=seed.use,
+            reserved=report.reserved if report is not None else {},
+            stale_sources=stale_sources,
+            unenforced=account.wire.unenforced,
+        )
+
+    def _subject_exists(self, quota: MasterQuota) -> bool:
+        kind, name = subject_of(quota)
+        if kind == "project":
+            return name in self._caches.projects.store
+        if kind == "organization":
+            return name in self._caches.organizations.store
+        return True
+
+
+def is_synced(state: QuotaState, link: SeedLink | None) -> bool | None:
+    copies = link.copies if link is not None else None
+    copy = copies.get(state.name) if copies is not None else None
+    if copy is not None and copy.metadata.labels.get(UID_LABEL) == state.uid and copy.spec == state.quota.spec:
+        return True  # also while it is out of reach: it enforces what it has
+    return False if link is not None and link.connected else None
+
+
+def _is_behind(state: QuotaState, link: SeedLink | None) -> bool:
+    """An agent of a release that does not say which generation its replicas have is believed, as it always was."""
+    copies = link.copies if link is not None else None
+    copy = copies.get(state.name) if copies is not None else None
+    if copy is None:
+        return False  # it is not synced
+    said = copy.status.account
+    return not said.incarnation or said.enforced_generation not in (None, copy.metadata.generation)
