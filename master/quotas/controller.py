@@ -1,8 +1,9 @@
 """One decision after another for every quota: what seeds reported in, grants and the sums out.
 
-One worker per quota at a time, all quotas at once. A decision takes up what seeds reported, decides (allotment),
-makes the ledger durable if it changed, and only then shows it: to seeds through their publishers, to users in the
-status. Everything here is of one term of leadership; the next one begins from what is durable.
+One worker per quota at a time, all quotas at once. A decision takes up what seeds reported (`master.grants.planner`
+decides), makes the ledger durable if it changed (`_persist`), and only then shows it (`_show`): to seeds through their
+publishers, to users in the status. Everything here is of one term of leadership; the next one begins from what is
+durable.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from common.api.convert import wire_quantities
 from common.api.labels import LEDGER_ANNOTATION, UID_LABEL
@@ -71,7 +72,6 @@ class Quotas:
         self.states: dict[str, QuotaState] = {}
         self.fenced: dict[str, set[str]] = {}  # quotas by seed
         self.learning: dict[str, set[str]] = {}
-        self._cluster = cluster
         self._caches = caches
         self._seeds = seeds
         self._ledgers = ledgers
@@ -154,30 +154,13 @@ class Quotas:
     # One decision ----------------------------------------------------------------------------------------------
 
     async def _decide(self, name: str) -> float | None:
-        quota = self._caches.quotas.store.get(name)
-        state = self.states.get(name)
-        if state is not None and (quota is None or quota.metadata.uid != state.uid):
-            await self._forget(state, quota)
-            state = None
-        if quota is None:
-            return None
+        """In how many seconds the quota should be looked at again; None: when something changes."""
+        state = await self._state(name)
         if state is None:
-            state = self.states[name] = self._open(quota)
-        state.take(quota)
-        if state.stored is None:
-            if (wait := self._ledger_can_wait(state)) > 0:
-                return wait
-            state.stored = await self._ledgers.load(quota, [link.name for link in self._seeds.present()])
-            state.noted_at = time.monotonic()
-        elif (
-            quota.metadata.annotations.get(LEDGER_ANNOTATION) != state.stored.ledger.incarnation
-            and time.monotonic() - state.noted_at >= ECHO
-        ):
-            await self._note(state, state.stored.ledger)
-        ledger = state.stored.ledger
-        if state.went_back():
-            log.warning("ledger went backwards, learning what seeds hold", extra={"quota": name})
-            ledger = forgotten(ledger, incarnation())
+            return None
+        if state.stored is None and (wait := self._ledger_can_wait(state)) > 0:
+            return wait
+        ledger = await self._ledger(state)
         now = time.monotonic()
         facts = self._facts(state, ledger, now)
         decision = decide(
@@ -190,20 +173,71 @@ class Quotas:
         )
         for seed in decision.demands:
             state.account(seed.name).demand = seed.demand
-        self._tell(state, ledger, decision)
+        self._log_changes(state, ledger, decision)
         view = self._views.view(state, decision, now)
         self._answer(state, decision.allotment, now)
         await self._persist(state, decision.ledger)
+        self._take_up(state, facts)
+        self._show(state, decision, view, now)
+        return self._again(state, decision, now)
+
+    async def _state(self, name: str) -> QuotaState | None:
+        """What is remembered of the quota as it is now; None where there is none."""
+        quota = self._caches.quotas.store.get(name)
+        state = self.states.get(name)
+        if state is not None and (quota is None or quota.metadata.uid != state.uid):
+            await self._forget(state, quota)
+            state = None
+        if quota is None:
+            return None
+        if state is None:
+            state = self.states[name] = self._open(quota)
+        state.take(quota)
+        return state
+
+    async def _ledger(self, state: QuotaState) -> MasterLedger:
+        """The ledger to decide from. One that proves to be older than what is known begins another life."""
+        if state.stored is None:
+            state.stored = await self._ledgers.load(state.quota, [link.name for link in self._seeds.present()])
+            state.noted_at = time.monotonic()
+        elif (
+            state.quota.metadata.annotations.get(LEDGER_ANNOTATION) != state.stored.ledger.incarnation
+            and time.monotonic() - state.noted_at >= ECHO
+        ):
+            await self._note(state, state.stored.ledger)
+        if state.went_back():
+            log.warning("ledger went backwards, learning what seeds hold", extra={"quota": state.name})
+            return forgotten(state.stored.ledger, incarnation())
+        return state.stored.ledger
+
+    async def _persist(self, state: QuotaState, ledger: MasterLedger) -> None:
+        """The barrier of each decision: what follows it is shown, and is durable. Raises ApiError; then what is stored
+        is not known, and is read again."""
+        stored = state.stored
+        assert stored is not None, "a decision begins with a ledger"
+        if ledger is not stored.ledger:
+            try:
+                state.stored = await self._ledgers.save(state.quota, stored, ledger)
+            except BaseException:
+                state.doubt(ledger)
+                raise
+            if ledger.incarnation != stored.ledger.incarnation:
+                await self._note(state, ledger)
         state.known = None
+
+    def _take_up(self, state: QuotaState, facts: Sequence[SeedFacts]) -> None:
+        """What the seeds showed and reported is in the ledger now."""
         for fact in facts:
             if (account := state.seeds.get(fact.name)) is not None:
                 account.taken_up(fact.shown)
         if all(fact.heard for fact in facts if fact.present):
             self._settle(state.uid)
-        self._note_troubles(view, name)
+
+    def _show(self, state: QuotaState, decision: Decision, view: QuotaView, now: float) -> None:
+        """To be called only with what `_persist` has made durable."""
+        self._note_troubles(view, state.name)
         self._publisher.publish(state, decision, view, now)
         self._status.offer(state, view, now)
-        return self._again(state, decision, now)
 
     def _settle(self, uid: str = "") -> None:
         self._unsettled.discard(uid)
@@ -266,7 +300,7 @@ class Quotas:
             demand=account.demand,
         )
 
-    def _tell(self, state: QuotaState, before: MasterLedger, decision: Decision) -> None:
+    def _log_changes(self, state: QuotaState, before: MasterLedger, decision: Decision) -> None:
         """What people want to know of a decision; and nothing is kept of seeds that it dropped."""
         quota = {"quota": state.name}
         if decision.went_back:
@@ -277,19 +311,6 @@ class Quotas:
                 log.warning("nothing is held any more by a seed that is lost or gone", extra={**quota, "seed": seed})
         if before.learning and not decision.ledger.learning:
             log.info("learned what every seed holds", extra=quota)
-
-    async def _persist(self, state: QuotaState, ledger: MasterLedger) -> None:
-        stored = state.stored
-        assert stored is not None, "a decision begins with a ledger"
-        if ledger is stored.ledger:
-            return
-        try:
-            state.stored = await self._ledgers.save(state.quota, stored, ledger)
-        except BaseException:
-            state.doubt(ledger)
-            raise
-        if ledger.incarnation != stored.ledger.incarnation:
-            await self._note(state, ledger)
 
     def _note_troubles(self, view: QuotaView, name: str) -> None:
         for seed in view.seeds:
