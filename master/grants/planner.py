@@ -2,10 +2,10 @@
 
 1. Take up what seeds reported, with seeds that came and without those that are lost or gone. A seed that shows more
    than this ledger granted proves that the ledger is an older one: then it begins another life, and learns.
-2. Decide what is useful (`master.grants.fair_share`), unless somebody that may hold something has not been heard.
-3. Raise G by what was decided. The caller makes that durable before anybody is told.
-4. While more is handed out than the limit (it was lowered, or use that nobody admitted was covered), every seed is told
-   to give back all that, as it becomes free: what is deleted there must not be admitted again.
+2. Decide what is useful (`master.grants.fair_share`), unless a seed that may hold something was not listed.
+3. Raise G by what was decided. The caller makes that durable before it shows it.
+4. While more is handed out than the limit (it was lowered, or use that nobody admitted was covered), every seed
+   is asked to give back all that, as it becomes free: what is deleted there must not be admitted again.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from master.grants.fair_share import Allotment, allot
 class SeedFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What the master knows of one quota on one seed at this moment, beside its ledger.
 
-    `state` is the Seed's, Gone where there is no such object any more. `heard`: its copies were listed in this term of
+    `state` is the Seed's, Gone where there is no such object any more. `listed`: its copies were listed in this term of
     leadership; `tried`: that, or they could not be. `shown` is what its copy said when it was first seen in this term.
-    `use` was told by another master before, where there is no report. `silent`: it does not react to a recall;
+    `use` was shown by another master before, where there is no report. `silent`: it does not react to a recall;
     `hopeful`: it has not had the time to show what it does with what it was granted. `demand` is what the last decision
     of this term learned.
     """
@@ -37,7 +37,7 @@ class SeedFacts(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     state: Literal["Active", "Draining", "Lost", "Gone"] = "Active"
     connected: bool = False
-    heard: bool = False
+    listed: bool = False
     tried: bool = False
     shown: Grant = Grant(incarnation="")
     report: Report | None = None
@@ -54,7 +54,7 @@ class SeedFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """`ledger` is to be persisted before `allotment` is acted on. `recalls` is what messages say, with those of step 4.
-    `learning` is what users are told; `granting` is false also in the moment before every seed was tried. `went_back`
+    `learning` is what users are shown; `granting` is false also in the moment before every seed was tried. `went_back`
     says how the ledger was found to be an older one.
     """
 
@@ -80,8 +80,8 @@ def decide(
     except LedgerWentBackError as error:
         went_back = str(error)
         taken = _take_up(forgotten(ledger, life), seeds)
-    unheard = [seed for seed in seeds if seed.present and not seed.heard]
-    granting = not taken.learning and not any(cold or not seed.tried for seed in unheard)
+    unlisted = [seed for seed in seeds if seed.present and not seed.listed]
+    granting = not taken.learning and not any(cold or not seed.tried for seed in unlisted)
     demands = _demands(limits, taken, seeds, now)
     allotment = allot(limits, demands, learning=not granting, now=now)
     granted = _granted(taken, allotment)
@@ -90,7 +90,7 @@ def decide(
         demands=demands,
         allotment=allotment,
         recalls=_recalls(limits, granted, allotment),
-        learning=taken.learning or (cold and any(seed.tried for seed in unheard)),
+        learning=taken.learning or (cold and any(seed.tried for seed in unlisted)),
         granting=granting,
         went_back=went_back,
     )

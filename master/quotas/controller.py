@@ -131,7 +131,7 @@ class Quotas:
         state = self.states.get(name)
         if state is None or copy.metadata.labels.get(UID_LABEL) != state.uid:
             return
-        if self._hear(state, seed, copy, run):
+        if self._receive(state, seed, copy, run):
             self._controller.queue.add(name)
         elif change.old is None or change.old.metadata.uid != copy.metadata.uid:
             self._look_soon(name)
@@ -144,9 +144,9 @@ class Quotas:
         """At what was expected to come: in a rush once for all seeds that it comes to."""
         self._controller.queue.add_after(name, PAUSE if self._seeds.rush.on else 0.0)
 
-    def _hear(self, state: QuotaState, seed: str, copy: QuotaCopy, run: Run | None = None) -> bool:
+    def _receive(self, state: QuotaState, seed: str, copy: QuotaCopy, run: Run | None = None) -> bool:
         try:
-            return state.account(seed).hear(copy, run)
+            return state.account(seed).receive(copy, run)
         except QuantityError as error:
             log.error("report cannot be read", extra={"seed": seed, "quota": state.name, "error": str(error)})
             return False
@@ -230,7 +230,7 @@ class Quotas:
         for fact in facts:
             if (account := state.seeds.get(fact.name)) is not None:
                 account.taken_up(fact.shown)
-        if all(fact.heard for fact in facts if fact.present):
+        if all(fact.listed for fact in facts if fact.present):
             self._settle(state.uid)
 
     def _show(self, state: QuotaState, decision: Decision, view: QuotaView, now: float) -> None:
@@ -250,7 +250,7 @@ class Quotas:
             copies = link.copies
             copy = copies.get(state.name) if copies is not None else None
             if copy is not None and copy.metadata.labels.get(UID_LABEL) == state.uid:
-                self._hear(state, link.name, copy)
+                self._receive(state, link.name, copy)
         return state
 
     def _ledger_can_wait(self, state: QuotaState) -> float:
@@ -289,7 +289,7 @@ class Quotas:
             name=seed,
             state=link.seed.spec.state if link is not None else "Gone",
             connected=link is not None and link.connected,
-            heard=link is not None and link.heard,
+            listed=link is not None and link.listed,
             tried=link is not None and link.settled,
             shown=account.shown or Grant(incarnation=""),
             report=account.report,

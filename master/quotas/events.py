@@ -20,7 +20,7 @@ MAX_WAITING = 1000  # the oldest are dropped beyond that
 AT_ONCE = 4
 
 
-class _Told(msgspec.Struct, frozen=True):
+class _Warning(msgspec.Struct, frozen=True):
     regarding: Regarding
     reason: str
     note: str
@@ -33,12 +33,12 @@ class QuotaEvents:
     def __init__(self, cluster: Cluster, instance: str) -> None:
         self._cluster = cluster
         self._instance = instance
-        self._waiting: deque[_Told] = deque(maxlen=MAX_WAITING)
+        self._waiting: deque[_Warning] = deque(maxlen=MAX_WAITING)
         self._something = asyncio.Event()
 
     def warn(self, quota: str, uid: str, reason: str, note: str) -> None:
         regarding = Regarding(api_version=API_VERSION, kind="ResourceQuota", name=quota, uid=uid)
-        self._waiting.append(_Told(regarding, reason, note, microtime()))
+        self._waiting.append(_Warning(regarding, reason, note, microtime()))
         self._something.set()
 
     async def run(self) -> None:
@@ -48,21 +48,21 @@ class QuotaEvents:
             self._something.clear()
             while self._waiting:
                 some = [self._waiting.popleft() for _ in range(min(AT_ONCE, len(self._waiting)))]
-                await asyncio.gather(*(self._write(told) for told in some))
+                await asyncio.gather(*(self._write(warning) for warning in some))
 
-    async def _write(self, told: _Told) -> None:
+    async def _write(self, warning: _Warning) -> None:
         body = event(
-            event_name(told.regarding),
-            told.regarding,
-            reason=told.reason,
-            note=told.note,
+            event_name(warning.regarding),
+            warning.regarding,
+            reason=warning.reason,
+            note=warning.note,
             warning=True,
             action="Count",
             controller=CONTROLLER,
             instance=self._instance,
-            time=told.time,
+            time=warning.time,
         )
         try:
             await self._cluster.create(EVENTS, body)
         except (ApiError, TimeoutError) as error:
-            log.info("Event not written", extra={"quota": told.regarding.name, "error": str(error)})
+            log.info("Event not written", extra={"quota": warning.regarding.name, "error": str(error)})

@@ -45,10 +45,10 @@ class SeedAccount:
         self.last_report_time = ""
         self.stale_before = False  # the status said so before this master began
 
-    def hear(self, copy: QuotaCopy, run: Run | None = None) -> bool:
+    def receive(self, copy: QuotaCopy, run: Run | None = None) -> bool:
         """True if it says something new. Raises QuantityError; then the last report stays.
 
-        `run`: the run of the watch that told of this change, None for what a list brought: that was written earlier.
+        `run`: the run of the watch that reported this change, None for what a list brought: that was written earlier.
         """
         wire, grant = copy.status.account, copy.status.grant
         if not self.met:
@@ -126,7 +126,7 @@ class QuotaState:
         self.since = time.monotonic()
         self.rushed = False  # it came with many others and is not in force yet
         self.stored: Stored | None = None
-        self.noted_at = float("-inf")  # when the quota was last told which ledger it has
+        self.noted_at = float("-inf")  # when it was last noted on the quota which ledger it has
         self.known: MasterLedger | None = None  # what is in the ledger that is read next; None: not in doubt
         self.seeds: dict[str, SeedAccount] = {}
         self.view: QuotaView | None = None

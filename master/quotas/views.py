@@ -63,7 +63,7 @@ class Views:
             behind=_is_behind(state, link),
             reported=report is not None,
             fenced=report is not None and bool(report.nonce),
-            learned=holding.learned and not (state.uid in self._doubtful and link is not None and not link.heard),
+            learned=holding.learned and not (state.uid in self._doubtful and link is not None and not link.listed),
             held=seed.held,
             use=seed.use,
             reserved=report.reserved if report is not None else {},

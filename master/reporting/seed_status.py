@@ -73,8 +73,8 @@ class SeedStatuses:
             shown = self._shown[name] = _Shown(seed.metadata.uid, seed.status.conditions)
             shown.last_seen_time = seed.status.last_seen_time
             shown.version, shown.clusters = seed.status.version, seed.status.clusters
-        told = link.told
-        version, clusters = (told.version, told.clusters) if told is not None else (shown.version, shown.clusters)
+        said = link.reported if link.reported is not None else shown
+        version, clusters = said.version, said.clusters
         fenced = sorted(self._quotas.fenced.get(name, ()))
         conditions = seed_conditions(self._health(seed, link, fenced), shown.conditions, now())
         contact = link.last_contact
@@ -121,15 +121,15 @@ class SeedStatuses:
         if not link.connected:
             reason = Phase.UNREACHABLE if link.phase is Phase.CONNECTING else link.phase
             return SeedHealth(generation=generation, connected=False, reason=reason.value, message=link.problem)
-        sync, told = link.sync, link.told
+        sync, reported = link.sync, link.reported
         return SeedHealth(
             generation=generation,
             connected=True,
             message=link.unidentified,
             own_version=build_version(),
-            version=told.version if told is not None else "",
-            said=told.conditions if told is not None else (),
-            silent=time.monotonic() - link.told_at,
+            version=reported.version if reported is not None else "",
+            said=reported.conditions if reported is not None else (),
+            silent=time.monotonic() - link.reported_at,
             synced=sync is not None and sync.outstanding == 0,
             outstanding=sync.outstanding if sync is not None else 0,
             failing=sorted(sync.failing.values()) if sync is not None else (),

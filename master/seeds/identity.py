@@ -1,4 +1,4 @@
-"""Which cluster a Seed's kubeconfig leads to, told by the uid of that cluster's namespace kube-system. Pure.
+"""Which cluster a Seed's kubeconfig leads to, known by the uid of that cluster's namespace kube-system. Pure.
 
 The first one is recorded in the status of the Seed. What a seed holds was handed to that cluster: where its kubeconfig
 leads to another one later, nothing is written there and nothing is believed before an admin says that it takes the

@@ -62,19 +62,19 @@ class Phase(Enum):
 
 
 Run = tuple[int, int]
-"""One watch of a seed's copies without a break: everything that happens there meanwhile is told."""
+"""One watch of a seed's copies without a break: everything that happens there meanwhile is reported."""
 
 OnCopy = Callable[[str, Change[QuotaCopy], Run | None], None]
-"""seed, change, the run of the watch that told it"""
+"""seed, change, the run of the watch that reported it"""
 
 
 class SeedLink:
     """The master's end of one seed.
 
     `problem` says why the phase is not CONNECTED, for people, without credentials. `settled`: it was connected once or
-    has failed once. `heard`: what it has was listed since this link was made. `last_contact` is time.monotonic(), None:
-    never. `told`: what the seed's agent said last of the seed, and `told_at` when that was heard. `unidentified`: why
-    it is not known which cluster it is, empty if that is known.
+    has failed once. `listed`: what it has was listed since this link was made. `last_contact` is time.monotonic();
+    None: never. `reported`: what the seed's agent said last of the seed, received at `reported_at`, time.monotonic().
+    `unidentified`: why it is not known which cluster it is, empty if that is known.
     """
 
     def __init__(
@@ -96,10 +96,10 @@ class SeedLink:
         self.phase = Phase.CONNECTING
         self.problem = "connecting"
         self.settled = False
-        self.heard = False
+        self.listed = False
         self.last_contact: float | None = None
-        self.told: SeedStatus | None = None
-        self.told_at = 0.0
+        self.reported: SeedStatus | None = None
+        self.reported_at = 0.0
         self.sync: CopySync | None = None
         self.unidentified = ""
         self._recorded = ""
@@ -235,7 +235,7 @@ class SeedLink:
             pause = min(pause * 2, PROBE_EVERY)
 
     async def _verify(self, cluster: SeedCluster) -> None:
-        """Raises Refused if it is not this seed's cluster, which ends the session, or ApiError if that cannot be told.
+        """Raises Refused if it is not this seed's cluster, which ends the session, or ApiError if that is not known.
 
         A role without the right to ask, where nothing is recorded yet, leaves the seed unidentified.
         """
@@ -333,7 +333,7 @@ class SeedLink:
     def _set(self, phase: Phase, problem: str) -> None:
         if phase is not Phase.CONNECTING:
             self.settled = True
-        self.heard = self.heard or phase is Phase.CONNECTED
+        self.listed = self.listed or phase is Phase.CONNECTED
         if phase is self.phase and problem == self.problem:
             return
         was_connected = self.connected
@@ -363,21 +363,21 @@ class SeedLink:
                 self.publisher.seen(after.metadata.name, after)
             self._on_copy(self.name, Change(before, after), self._run_of_watch())
         elif isinstance(new, Named) and plural == "seeds":
-            self._hear(new)
+            self._receive(new)
 
-    def _hear(self, copy: Named) -> None:
+    def _receive(self, copy: Named) -> None:
         if copy.metadata.labels.get(UID_LABEL) != self.seed.metadata.uid:
             return
         try:
-            told = msgspec.convert(copy.status, SeedStatus)
+            reported = msgspec.convert(copy.status, SeedStatus)
         except msgspec.ValidationError as error:
             log.warning("what the seed says of itself cannot be read", extra={"seed": self.name, "error": str(error)})
             return
-        if told.version and told != self.told:
-            self.told, self.told_at = told, time.monotonic()
+        if reported.version and reported != self.reported:
+            self.reported, self.reported_at = reported, time.monotonic()
 
     def _run_of_watch(self) -> Run | None:
-        """That a change of a copy came by, None while a list tells it."""
+        """Of the watch that reports a change of a copy; None while a list does."""
         unbroken = self._there.quotas.unbroken if self._there is not None else None
         return (self._sessions, unbroken) if unbroken is not None else None
 

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 WORKERS = 8  # for quotas, and as many for the rest
 TIMEOUT = 30.0  # seconds for one object
 FINALIZING = 1.0  # seconds until another look at a copy that is being deleted
-SUCCEEDED = 1.0  # ... at one that must not go before another is here; that one's coming is heard of sooner
+SUCCEEDED = 1.0  # ... at one that must not go before another is here; that one's coming is reported sooner
 # Of a quota's copy. Master and seed apply each time all that they ever apply to its status: without an owner nothing is
 # left over there.
 NOT_KEPT: list[dict[str, str]] = [{}]

@@ -20,7 +20,7 @@ T = TypeVar("T", bound=Object)
 
 
 class SeedCluster(Cluster):
-    """`verify` asks whether it still is the same cluster, and raises ApiError if that is not so or cannot be told.
+    """`verify` asks whether it still is the same cluster, and raises ApiError if that is not so or is not known.
 
     A list is only returned, and a watch entered, after a question that was asked later than they were. Writes to what
     exists name a uid or a resource version: in another cluster they fail.

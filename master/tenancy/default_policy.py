@@ -1,8 +1,8 @@
 """Default quotas: which to make, to change and to delete for one project or organization. Pure.
 
-- A subject without a quota of its own gets one that follows the default. It is told by its label, belongs to its
-  subject by an owner reference, and carries the fingerprint of what was written: so an edit by somebody else is told
-  from an edit of the default.
+- A subject without a quota of its own gets one that follows the default. It is known by its label, belongs to its
+  subject by an owner reference, and carries the fingerprint of what was written: so an edit by somebody else
+  is distinguished from an edit of the default.
 - Whoever edits what it says, or removes the label, makes it a quota of its own: as when a manifest is applied over it.
   Whoever adds the label has the quota follow the default from then on.
 - It gives way to a quota of the subject's own, but not before that is in force on every seed that can be reached.

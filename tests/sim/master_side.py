@@ -51,14 +51,14 @@ class Heard(SeedAccount):
             account=report_to_wire(copy.report) if copy.report is not None else WireReport(),
             grant=grant_to_wire(copy.grant),
         )
-        return self.hear(QuotaCopy(metadata=ObjectMeta(name=copy.key.name), status=status), run) or first
+        return self.receive(QuotaCopy(metadata=ObjectMeta(name=copy.key.name), status=status), run) or first
 
     def facts(self, name: str, state: str | None, link: Link, now: float) -> SeedFacts:
         return SeedFacts(
             name=name,
             state=cast("Literal['Active', 'Draining', 'Lost', 'Gone']", state or "Gone"),
             connected=link.connected,
-            heard=link.listed,
+            listed=link.listed,
             tried=link.tried,
             shown=self.shown or Grant(incarnation=""),
             report=self.report,
@@ -372,7 +372,7 @@ class MasterReplica(Process):
         for fact in facts:
             if (heard := memory.heard.get(fact.name)) is not None:
                 heard.taken_up(fact.shown)
-        if all(fact.heard for fact in facts if fact.present):
+        if all(fact.listed for fact in facts if fact.present):
             self._settle(term, uid)
         self._show(term, spec, memory, decided, facts)
         allotment = decided.allotment

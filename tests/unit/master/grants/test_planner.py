@@ -26,7 +26,7 @@ def report(name: str, granted: int = 0, used: int = 0, **facts: object) -> Repor
 
 
 def seed(name: str, granted: int = 0, used: int = 0, **facts: object) -> SeedFacts:
-    known = SeedFacts(name=name, connected=True, heard=True, tried=True, report=report(name, granted, used))
+    known = SeedFacts(name=name, connected=True, listed=True, tried=True, report=report(name, granted, used))
     return msgspec.structs.replace(known, **facts)
 
 
@@ -40,7 +40,7 @@ def asking(name: str, cpu: int) -> SeedFacts:
     return seed(name, report=report(name, ask=Ask(number=1, first={"cpu": cpu}, wanted={"cpu": cpu})))
 
 
-AWAY = seed("us", connected=False, heard=False)
+AWAY = seed("us", connected=False, listed=False)
 
 
 def test_who_asks_is_granted_in_the_ledger_that_is_to_be_persisted():

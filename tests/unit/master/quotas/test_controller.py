@@ -91,7 +91,7 @@ class Api:
 class Link:
     def __init__(self, name: str) -> None:
         self.name = name
-        self.connected = self.heard = self.settled = True
+        self.connected = self.listed = self.settled = True
         self.copies = Store[QuotaCopy]({})
         self.last_contact = 0.0
         self.publisher = SimpleNamespace(

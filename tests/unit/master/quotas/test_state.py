@@ -25,7 +25,7 @@ def copy(sequence: int, nonce: str = "", life: str = "a") -> QuotaCopy:
 def heard(*told: tuple[QuotaCopy, Run | None]) -> tuple[int, bool]:
     seed = SeedAccount()
     for said, run in told:
-        assert seed.hear(said, run)
+        assert seed.receive(said, run)
     return seed.remembered
 
 
@@ -60,7 +60,7 @@ def test_a_fence_that_was_never_lifted_leaves_its_doubts_to_the_next() -> None:
 
 def test_what_a_copy_showed_first_is_looked_at_until_a_decision_of_it_is_durable() -> None:
     account = SeedAccount()
-    account.hear(copy(1), None)
+    account.receive(copy(1), None)
     first = account.shown
     assert first is not None
     account.taken_up(Grant(incarnation=""))

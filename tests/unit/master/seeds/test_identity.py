@@ -198,7 +198,7 @@ async def test_another_cluster_is_neither_believed_nor_written_to_until_it_is_ac
         await eventually(lambda: in_phase(link, Phase.CLUSTER_CHANGED))
         assert "secret seedquota/eu-1, key kubeconfig: " in link.problem
         assert link.settled
-        assert not link.heard
+        assert not link.listed
         master.tell(seed(recorded="a", accepts="b"))
         await eventually(lambda: link.connected and copies(fake) == ["alpha"])
         assert master.patches == [("eu-1", "b")]

@@ -47,13 +47,13 @@ def copy(uid: str = "seed-uid", **status: object) -> Change[Any]:
 
 async def test_only_something_new_is_a_sign_of_life(link: SeedLink, clock: SimpleNamespace) -> None:
     link._seen("seeds", copy(version="0.1.0", clusters=3, lastSeenTime="2026-01-01T00:00:00Z"))
-    assert link.told is not None
-    assert (link.told.version, link.told.clusters, link.told_at) == ("0.1.0", 3, 100.0)
+    assert link.reported is not None
+    assert (link.reported.version, link.reported.clusters, link.reported_at) == ("0.1.0", 3, 100.0)
     clock.now += 60
     link._seen("seeds", copy(version="0.1.0", clusters=3, lastSeenTime="2026-01-01T00:00:00Z"))
-    assert link.told_at == 100.0, "another connection's list brings the same again"
+    assert link.reported_at == 100.0, "another connection's list brings the same again"
     link._seen("seeds", copy(version="0.1.0", clusters=3, lastSeenTime="2026-01-01T00:00:30Z"))
-    assert link.told_at == 160.0
+    assert link.reported_at == 160.0
 
 
 @pytest.mark.parametrize(
@@ -67,4 +67,4 @@ async def test_only_something_new_is_a_sign_of_life(link: SeedLink, clock: Simpl
 )
 async def test_what_is_no_word_of_its_agent_is_not_taken(link: SeedLink, change: Change[Any]) -> None:
     link._seen("seeds", change)
-    assert link.told is None
+    assert link.reported is None
