@@ -71,7 +71,7 @@ class GrantPublisher:
         written_at: float,
         now: float,
     ) -> float:
-        """In how many seconds the seed should be shown it: 0 where somebody waits for it. One that has not said anything
+        """In how many seconds the seed should be shown it: 0 where somebody waits for it. One that has not reported
         yet is about to ask."""
         if before is None:
             return 0.0 if account.report is not None else FIRST_WORD

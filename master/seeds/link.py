@@ -11,21 +11,18 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 
 import msgspec
-from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from common.api import cluster_identity
-from common.api.cluster_identity import KUBE_SYSTEM, NAMESPACES
 from common.api.core import kubeconfig_text
 from common.api.labels import UID_LABEL
 from common.api.types import (
     ACCEPT_CLUSTER_ANNOTATION,
     ORGANIZATIONS,
-    SEEDS,
     Seed,
     SeedStatus,
 )
 from common.kube.client.api_client import RequestHook
-from common.kube.client.errors import ApiError, Conflict, Forbidden, NotFound, Unauthorized
+from common.kube.client.errors import ApiError, Forbidden, Unauthorized
 from common.kube.client.kubeconfig import InvalidKubeconfig
 from common.kube.client.meta import Object
 from common.kube.controller.controller import ReconcileHook
@@ -34,7 +31,7 @@ from common.runtime.burst import BurstDetector
 from common.runtime.waiting import first_of
 from master.cache.informers import Caches, changed_name
 from master.cache.objects import Named, QuotaCopy
-from master.seeds import identity
+from master.seeds.cluster_record import ClusterRecord
 from master.seeds.identity import Refused
 from master.seeds.remote_cache import SeedCaches
 from master.seeds.replicator import CopySync
@@ -48,7 +45,6 @@ PROBE_EVERY = 5.0
 PROBE_TIMEOUT = 5.0
 LOOK_EVERY = 0.5  # at the reflectors' own errors
 RESTART_AFTER = 1.0
-RECORD_ATTEMPTS = 4
 
 
 class Phase(Enum):
@@ -74,7 +70,6 @@ class SeedLink:
     `problem` says why the phase is not CONNECTED, for people, without credentials. `settled`: it was connected once or
     has failed once. `listed`: what it has was listed since this link was made. `last_contact` is time.monotonic();
     None: never. `reported`: what the seed's agent said last of the seed, received at `reported_at`, time.monotonic().
-    `unidentified`: why it is not known which cluster it is, empty if that is known.
     """
 
     def __init__(
@@ -101,10 +96,8 @@ class SeedLink:
         self.reported: SeedStatus | None = None
         self.reported_at = 0.0
         self.sync: CopySync | None = None
-        self.unidentified = ""
-        self._recorded = ""
+        self._record = ClusterRecord(caches, lambda: self.seed, others)
         self._identified = False  # in this session
-        self._others = others
         self._caches = caches
         self._namespace = namespace
         self._on_copy = on_copy
@@ -138,7 +131,12 @@ class SeedLink:
     @property
     def cluster_uid(self) -> str:
         """What is recorded of the cluster that is this seed; empty as long as nothing is."""
-        return self._recorded or self.seed.status.cluster_uid
+        return self._record.uid
+
+    @property
+    def unidentified(self) -> str:
+        """Why it is not known which cluster it is, empty if that is known."""
+        return self._record.unidentified
 
     @property
     def crowded(self) -> bool:
@@ -235,62 +233,14 @@ class SeedLink:
             pause = min(pause * 2, PROBE_EVERY)
 
     async def _verify(self, cluster: SeedCluster) -> None:
-        """Raises Refused if it is not this seed's cluster, which ends the session, or ApiError if that is not known.
-
-        A role without the right to ask, where nothing is recorded yet, leaves the seed unidentified.
-        """
-        path = NAMESPACES.path(None, KUBE_SYSTEM)
+        """Raises Refused if it is not this seed's cluster, which ends the session, or ApiError if that is not known."""
         try:
-            content = await cluster.request("GET", path, timeout=PROBE_TIMEOUT, verb="get", plural=NAMESPACES.plural)
-        except (Forbidden, NotFound) as error:
-            if self.cluster_uid:
-                what = f"it cannot be told whether this is still the cluster {self.cluster_uid}"
-                raise type(error)(error.status, error.reason, f"{what}: {error.message}") from None
-            self.unidentified = f"it is not known which cluster this is: {error.message}"
-            return
-        uid = NAMESPACES.decode(content).metadata.uid
-        if self._identified and uid == self.cluster_uid:
-            return
-        try:
-            await self._judge(uid)
+            await self._record.verify(cluster, identified=self._identified)
         except Refused as refused:
             self._fail(refused)
             if self._identified:
                 self._changed.set()
             raise
-
-    async def _judge(self, uid: str) -> None:
-        """Raises Refused. Where the cluster is this seed's, that is durable when this returns."""
-        if uid != self.cluster_uid:
-            seed = await self._record(uid)
-            self._recorded = uid
-            self.unidentified = (
-                "" if seed.status.cluster_uid == uid else "the CRD of Seeds on the master has no status.clusterUID"
-            )
-            for other in self._others():
-                if other.cluster_uid == uid and cluster_identity.order(self.seed) < cluster_identity.order(other.seed):
-                    other.reconsider()
-        self._refuse(self.seed, self.cluster_uid, uid)
-
-    @retry(retry=retry_if_exception_type(Conflict), stop=stop_after_attempt(RECORD_ATTEMPTS), reraise=True)
-    async def _record(self, uid: str) -> Seed:
-        """The Seed as it is stored then. Its status is written by others, too: a Conflict is read and judged anew."""
-        master = self._caches.cluster
-        seed = await master.get(SEEDS, self.name)
-        before = seed.status.cluster_uid
-        self._refuse(seed, before, uid)
-        if uid == before:
-            return seed
-        about = {"uid": self.seed.metadata.uid, "resourceVersion": seed.metadata.resource_version}
-        patch = {"metadata": about, "status": {"clusterUID": uid}}
-        seed = await master.merge_patch(SEEDS, self.name, patch, subresource="status")
-        log.info("cluster recorded", extra={"seed": self.name, "cluster": uid, "before": before})
-        return seed
-
-    def _refuse(self, seed: Seed, recorded: str, uid: str) -> None:
-        others = [(other.seed, other.cluster_uid) for other in self._others() if not other.lost]
-        if (refused := identity.refusal(seed, recorded, uid, others)) is not None:
-            raise refused
 
     def reconsider(self) -> None:
         """Another Seed's cluster was found to be this one's."""
