@@ -22,7 +22,6 @@ from common.kube.client.errors import Conflict, NotFound
 from common.kube.client.meta import Object
 from common.kube.controller.controller import Controller, ReconcileHook
 from common.kube.controller.store import Change
-from common.quota.account import Grant
 from common.quota.escrow import MasterLedger
 from common.quota.quantity import QuantityError
 from common.runtime.burst import PAUSE
@@ -33,6 +32,7 @@ from master.grants.planner import Decision, SeedFacts, decide, forgotten
 from master.quotas.events import QuotaEvents
 from master.quotas.grant_publisher import GrantPublisher
 from master.quotas.ledger_store import Ledgers, incarnation
+from master.quotas.seed_facts import seed_facts
 from master.quotas.state import JUST_GRANTED, QuotaState
 from master.quotas.status import STALE_AFTER, QuotaView
 from master.quotas.status_writer import StatusWriter
@@ -162,7 +162,7 @@ class Quotas:
             return wait
         ledger = await self._ledger(state)
         now = time.monotonic()
-        facts = self._facts(state, ledger, now)
+        facts = seed_facts(state, ledger, self._seeds.links, now)
         decision = decide(
             state.ceilings,
             ledger,
@@ -277,28 +277,6 @@ class Quotas:
         self.states.pop(state.name, None)
         for marked in (*self.fenced.values(), *self.learning.values()):
             marked.discard(state.name)
-
-    def _facts(self, state: QuotaState, ledger: MasterLedger, now: float) -> list[SeedFacts]:
-        gone = [seed for seed in ledger.seeds if seed not in self._seeds.links]
-        return [self._fact(state, seed, now) for seed in (*self._seeds.links, *gone)]
-
-    def _fact(self, state: QuotaState, seed: str, now: float) -> SeedFacts:
-        link = self._seeds.links.get(seed)
-        account = state.account(seed)
-        return SeedFacts(
-            name=seed,
-            state=link.seed.spec.state if link is not None else "Gone",
-            connected=link is not None and link.connected,
-            listed=link is not None and link.listed,
-            tried=link is not None and link.settled,
-            shown=account.shown or Grant(incarnation=""),
-            report=account.report,
-            use=account.use_before,
-            answered=account.asked,
-            silent=account.silent(now),
-            hopeful=account.hopeful(now),
-            demand=account.demand,
-        )
 
     def _log_changes(self, state: QuotaState, before: MasterLedger, decision: Decision) -> None:
         """What people want to know of a decision; and nothing is kept of seeds that it dropped."""
