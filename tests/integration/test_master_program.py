@@ -17,6 +17,7 @@ import pytest_asyncio
 
 from common.api.cluster_identity import KUBE_SYSTEM, NAMESPACES
 from common.api.convert import grant_from_wire, ledger_from_wire, report_to_wire
+from common.api.core import SECRETS
 from common.api.labels import LEDGER_ANNOTATION, SEED_MANAGER, UID_LABEL
 from common.api.types import ACCEPT_CLUSTER_ANNOTATION, MASTER_LEDGERS, RESOURCE_QUOTAS, SEED_COPIES, SEEDS
 from common.kube.client.api_client import Cluster
@@ -29,7 +30,7 @@ from common.runtime.metrics import build_version
 from devcluster import manifests
 from devcluster.controlplane import ApiServer, ControlPlane
 from devcluster.install import rights
-from master.cache.objects import MASTER_QUOTAS, PROJECTS, QUOTA_COPIES, QUOTA_SETTINGS, SECRETS, MasterQuota, QuotaCopy
+from master.cache.objects import MASTER_QUOTAS, PROJECTS, QUOTA_COPIES, QUOTA_SETTINGS, MasterQuota, QuotaCopy
 from master.manager import LEASE, Master
 from master.quotas.ledger_store import Ledgers
 from tests.unit.fake_api_server import within
