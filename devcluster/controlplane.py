@@ -234,7 +234,7 @@ class ApiServer(Server):
         keys = directory / name
         keys.mkdir(mode=0o700, exist_ok=True)
         self.service_account_key = keys / "service-account.key"
-        self.service_account_key.write_text(certificates.private_pem(certificates.private_key()))
+        self.service_account_key.write_text(certificates.serving("service-account").key)  # it needs no certificate
         (keys / "tls.crt").write_text(serving.certificate)
         (keys / "tls.key").write_text(serving.key)
         (keys / "ca.crt").write_text(serving.ca)
