@@ -1,4 +1,4 @@
-"""Which cluster a kubeconfig leads to, told by the uid of that cluster's namespace kube-system. Pure.
+"""Which cluster a kubeconfig leads to, known by the uid of that cluster's namespace kube-system. Pure.
 
 A Seed and a UserCluster stand for one cluster each. Its uid is recorded in their status.
 """

@@ -1,4 +1,4 @@
-"""uvloop, mended where it closes a file descriptor that is another connection's by then."""
+"""uvloop, patched where it closes a file descriptor that is another connection's by then."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class EventLoop(uvloop.Loop):
 
         Where the TLS handshake is given up, uvloop leaves the Python socket open beside the transport, which closes the
         descriptor. Whoever drops the socket later closes it once more, in the middle of the connection that has got
-        its number meanwhile (https://github.com/MagicStack/uvloop/issues/738, mended there for the time before TLS).
+        its number meanwhile (https://github.com/MagicStack/uvloop/issues/738, fixed there for the time before TLS).
         """
         try:
             return await super().create_connection(*args, sock=sock, **options)

@@ -57,7 +57,7 @@ def run(name: str, options: CommonOptions, main: Main) -> int:
 
 
 def _lost(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """A connection that breaks within TLS: uvloop calls that fatal, while whoever used it is told by its request."""
+    """A connection that breaks within TLS: uvloop calls that fatal, while the request that used it fails anyway."""
     error = context.get("exception")
     if str(context.get("message")).startswith("Fatal error on SSL protocol") and isinstance(
         error, OSError | RuntimeError

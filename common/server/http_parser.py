@@ -160,7 +160,7 @@ class RequestReader:
         return Request(head.method, head.path, head.query, body, head.close)
 
     def asks_to_continue(self) -> bool:
-        """True once for a request whose caller holds the body back until he is told to send it."""
+        """True once for a request whose caller holds the body back until it is asked to send it."""
         if self._asked or self._head is None or not self._head.expects:
             return False
         self._asked = True

@@ -27,7 +27,7 @@ HANDSHAKE_SECONDS = 10.0
 READ_SECONDS = 30.0  # from the first byte of a request to its last
 WRITE_SECONDS = 30.0  # until a caller takes what fills the connection's buffer
 IDLE_SECONDS = 120.0  # API servers close their idle connections after 90: they, not we, so no request is lost
-DRAIN_SECONDS = 2.0  # in which a refused caller may read why, though he goes on sending
+DRAIN_SECONDS = 2.0  # in which a refused caller may read why, though it goes on sending
 CLOSE_SECONDS = 5.0
 SWEEP_SECONDS = 1.0
 
@@ -156,7 +156,7 @@ class _Connection(asyncio.Protocol):
         self._server.held -= self._held
         self._held = 0
         if self._task is not None:
-            self._task.cancel()  # nobody can be told
+            self._task.cancel()  # nobody is there to answer
 
     def data_received(self, data: bytes) -> None:
         if self._ended:

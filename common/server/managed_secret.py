@@ -1,4 +1,4 @@
-"""One Secret of ours in the release's namespace: followed, and put right by whichever replica comes first."""
+"""One Secret of ours in the release's namespace: followed, and corrected by whichever replica comes first."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class OwnSecret:
     """`correct(secret)` says what is wrong with it (None: it does not exist), and is asked again every so often.
 
     `on_data` gets the data of each version that comes. All replicas run this; writes are compare-and-set. `error` says
-    why it cannot be followed or put right now.
+    why it cannot be followed or corrected now.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class OwnSecret:
                 pause = RETRY_SECONDS
                 if self._refused != error.message:
                     self._refused = error.message
-                    log.warning("secret cannot be put right", extra={"secret": self.name, "error": error.message})
+                    log.warning("secret cannot be corrected", extra={"secret": self.name, "error": error.message})
             await within(self._wake, pause)  # time alone may have made something due
 
     async def _step(self) -> None:

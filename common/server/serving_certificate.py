@@ -78,7 +78,7 @@ class Certificates:
 
     @property
     def error(self) -> str | None:
-        """Why the Secret cannot be followed or put right now. What was loaded goes on serving."""
+        """Why the Secret cannot be followed or corrected now. What was loaded goes on serving."""
         return self._secret.error
 
     def not_ready(self) -> str | None:
@@ -111,7 +111,7 @@ class Certificates:
     def _take(self, data: Mapping[str, bytes]) -> None:
         contents = read(data)
         if contents.ca is None or contents.serving is None:
-            return  # will be put right; until then what is loaded serves
+            return  # will be corrected; until then what is loaded serves
         if self._loaded is None or self._loaded.certificate != contents.serving.certificate:
             load(self.ssl_context, contents.serving)
             self._loaded = contents.serving

@@ -48,7 +48,7 @@ Key = tuple[str, str]  # plural and name
 
 
 class CopySync:
-    """Keeps the copies on one seed. `on_settled(plural, name)` is called when one was found or put right."""
+    """Keeps the copies on one seed. `on_settled(plural, name)` is called when one is as it should be."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class CopySync:
         if key[0] == "projects" and self._rush.defers((self._seed, *key)):
             return PAUSE
         try:
-            again = await self._put_right(key)
+            again = await self._update(key)
         except ApiError as error:
             self.failing[key] = error.message
             raise
@@ -145,7 +145,7 @@ class CopySync:
                 self._review_predecessors(key[1])
         return again
 
-    async def _put_right(self, key: Key) -> float | None:
+    async def _update(self, key: Key) -> float | None:
         desired, actual = self._desired(key), self._actual(key)
         if desired is None:
             return await self._remove(key, actual)
@@ -180,7 +180,7 @@ class CopySync:
             await self._cluster.replace(QUOTA_COPIES, body)
         else:
             await self._cluster.replace(_named(key), replace(actual, metadata=metadata, spec=desired.spec))
-        log.info("copy put right", extra=self._facts(key))
+        log.info("copy reconciled", extra=self._facts(key))
         return None
 
     async def _remove(self, key: Key, actual: Object | None) -> float | None:

@@ -29,7 +29,7 @@ MAX_PAGE = 128 * 1024 * 1024  # bytes of one page of a list
 PAGE = 500  # objects in one page of a list
 MAX_ITEMS = 500_000  # objects in one list
 LIST_RESTARTS = 3  # how often a list begins again because its continue token expired
-SILENT = 5.0  # seconds after which a watch must have ended that the API server was told to end
+SILENT = 5.0  # seconds after which a watch must have ended that the API server was asked to end
 
 METADATA = f"application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{JSON}"
 """What to accept of a write of much: its answer without what was written."""

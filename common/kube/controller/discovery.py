@@ -87,7 +87,7 @@ class Wanted(Generic[T]):
 
 
 class Served:
-    """The CRDs of one API server. `run()` it; `on_change` is told that something may be served differently now."""
+    """The CRDs of one API server. `run()` it; `on_change` is called when something may be served differently."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

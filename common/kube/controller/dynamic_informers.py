@@ -17,8 +17,8 @@ from common.runtime.waiting import within
 class Following:
     """Watch caches of the wanted kinds that are served. `run()` it.
 
-    A kind that is not served any more has no objects: they are told as gone. One that moves to another version of its
-    API has the same.
+    A kind that is not served any more has no objects: `on_change` is called for each, as deleted. One that moves to
+    another version of its API has the same.
     """
 
     def __init__(self, cluster: Cluster, served: Served, wanted: Mapping[str, Wanted[Any]]) -> None:

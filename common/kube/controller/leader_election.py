@@ -56,8 +56,8 @@ class LeaseLost(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One time of holding the lease. `number` (leaseTransitions) grows with every acquisition, by whomever; but who
-    lost it to nobody, because he could not renew it in time, goes on with the number that he had.
+    """One time of holding the lease. `number` (leaseTransitions) grows with every acquisition, by whomever. A holder
+    that lost it to nobody, because it could not renew it in time, goes on with the number that it had.
 
     `previous_holder` is empty if the lease was released, or `created` now. `was_expired`: the previous holder
     was silent for the whole duration. Neither, with our own identity as previous holder: a predecessor of this process.

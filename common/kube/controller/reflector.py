@@ -35,7 +35,7 @@ _moments = itertools.count(1)
 
 
 def moment() -> int:
-    """Each call returns more than all before it in this process: what comes first is told without a clock."""
+    """Each call returns more than all before it in this process: what comes first is known without a clock."""
     return next(_moments)
 
 
@@ -50,8 +50,8 @@ class Reflector(Generic[T]):
     """Keeps `store` equal to what the API server has, and calls `on_change` for every difference.
 
     A watch that ends in good order goes on where it ended; after anything else comes a new list. As long as `unbroken`
-    is the same number, whatever happened there was told: no API server is stopped, restored from a backup and started
-    in the pause between two watches. It is None while a list is read.
+    is the same number, whatever happened there was reported: no API server is stopped, restored from a backup and
+    started in the pause between two watches. It is None while a list is read.
 
     Lists are consistent, never from a cache that may lag. The store is replaced at once when a list is complete; then
     come the changes that it brought, then `synced`. An object deleted and made again under its name is two changes.
@@ -74,7 +74,7 @@ class Reflector(Generic[T]):
         known: Iterable[T] = (),
         watch_seconds: tuple[int, int] = WATCH_SECONDS,
     ) -> None:
-        """`known`: what `on_change` has been told of before: the first list brings what differs from it."""
+        """`known`: what `on_change` was called for before: the first list brings what differs from it."""
         self.store: Store[T] = Store(indexes or {})
         self.store._replace({obj.metadata.key: obj for obj in known})
         self.state = State.STOPPED
@@ -111,7 +111,7 @@ class Reflector(Generic[T]):
     @property
     def live(self) -> bool:
         """True while it is certain that nothing has happened there since the latest list but what the watch tells: no
-        backup was restored, which undoes what was told."""
+        backup was restored, which undoes what was reported."""
         if self._broken:
             return False
         return self.unbroken is not None if self._open else time.monotonic() - self._ended_at <= AT_ONCE
