@@ -25,6 +25,7 @@ class GrantPublisher:
         self._seeds = seeds
 
     def publish(self, state: QuotaState, decision: Decision, view: QuotaView, now: float) -> None:
+        """Only what is durable. `now` is monotonic, in seconds. It waits for nothing: each seed's publisher writes."""
         ledger, recalls = decision.ledger, decision.recalls
         names = state.ceilings.keys()
         present = [seed for seed in view.seeds if not seed.lost]

@@ -28,6 +28,10 @@ class Views:
         self._doubtful = doubtful
 
     def view(self, state: QuotaState, decision: Decision, now: float) -> QuotaView:
+        """As of `now`, monotonic seconds. What it says of the ledger is true once the decision is durable.
+
+        It also notes in `state` when each seed reported last.
+        """
         ledger = decision.ledger
         lines = [self._seed_view(state, seed, ledger.seeds[seed.name], now) for seed in decision.demands]
         lines.extend(SeedView(name=link.name, lost=True) for link in self._seeds.links.values() if link.lost)
