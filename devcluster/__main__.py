@@ -12,8 +12,9 @@ from collections.abc import Coroutine
 from pathlib import Path
 
 from devcluster import binaries
-from devcluster.controlplane import ControlPlane, StartError
+from devcluster.controlplane import ControlPlane
 from devcluster.manifests import MACHINE_CRDS, ManifestError, apply, load
+from devcluster.servers import StartError
 
 _SEEDS_AT_MOST = 16
 _DESCRIPTION = """\

@@ -17,9 +17,10 @@ from typing import Any, Self
 import aiohttp
 
 from devcluster import binaries, certificates
-from devcluster.controlplane import ApiServer, Server
+from devcluster.controlplane import ApiServer
 from devcluster.manifests import Manifest, apply, load
 from devcluster.processes import ProcessGroup
+from devcluster.servers import Server
 
 INFRASTRUCTURE_GROUP = "infrastructure.cluster.x-k8s.io"
 

@@ -20,10 +20,11 @@ from typing import Self
 import aiohttp
 
 from devcluster.balancer import Balancer
-from devcluster.controlplane import REQUEST_TIMEOUT_SECONDS, ApiServer, ControlPlane, Etcd, Server
+from devcluster.controlplane import REQUEST_TIMEOUT_SECONDS, ApiServer, ControlPlane
 from devcluster.manifests import MACHINE_CRDS, Manifest, apply, load
 from devcluster.network import Link, Traffic
 from devcluster.processes import ProcessGroup
+from devcluster.servers import Etcd, Server
 
 CHARTS = Path(__file__).parent.parent / "charts"
 NAMESPACE = "seedquota"

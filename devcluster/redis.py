@@ -19,9 +19,9 @@ from pathlib import Path
 
 from devcluster import certificates
 from devcluster.binaries import BuildError, cache_directory
-from devcluster.controlplane import Server
 from devcluster.install import free_port
 from devcluster.processes import ProcessGroup
+from devcluster.servers import Server
 
 _AT_LEAST = 7  # functions came with it
 _PACKAGES = ("redis-server", "redis-tools", "libjemalloc2", "liblzf1")

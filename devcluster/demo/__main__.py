@@ -17,12 +17,13 @@ import msgspec
 import yaml
 
 from devcluster import binaries
-from devcluster.controlplane import StartError
 from devcluster.demo.screen import Screen
-from devcluster.demo.story import QUOTA, DemoError, Story, size
+from devcluster.demo.sizes import size
+from devcluster.demo.story import QUOTA, DemoError, Story
 from devcluster.install import Installation, NotReadyError
 from devcluster.load import machine
 from devcluster.manifests import ManifestError
+from devcluster.servers import StartError
 
 _DESCRIPTION = """\
 Starts real Kubernetes control planes on this machine, installs SeedQuota on them, applies a quota and lets

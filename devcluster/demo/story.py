@@ -16,14 +16,13 @@ from common.quota import resources
 from common.quota.quantity import UNIT
 from common.quota.resources import ResourceList
 from devcluster.demo.screen import Rows, Screen
+from devcluster.demo.sizes import SMALLEST_CPU, STORM_CPUS, amounts, limits_of, mixed, outcomes, shown, size
 from devcluster.install import GROUP_PATH, Installation, quota
 from devcluster.load import Attempt, Outcome, Size, Tenant, fill, storm, unjustified
 from devcluster.manifests import apply
 from devcluster.observe import Overshoot, QuotaView, QuotaWatch, api_writes, latencies, percentile, quota_on
 
 QUOTA = "project-alpha"
-SMALLEST_CPU = 1
-STORM_CPUS = (4, 8, 12, 16)  # no multiple of these fills a limit that leaves 3: the smallest must
 SETTLE_SECONDS = 20.0
 FILL_AT_MOST = 1000
 SINGLES = 10
@@ -131,7 +130,7 @@ class Story:
             "and adds them up, again and again."
         )
         before = await api_writes(self._installed.clusters())
-        attempts = await self._create(self._sizes(count))
+        attempts = await self._create(mixed(self._random, count))
         await self._quiet()
         writes = await api_writes(self._installed.clusters())
         writes.subtract(before)
@@ -227,7 +226,7 @@ class Story:
         target = self._limits["cpu"] // UNIT + more * 4
         self._screen.step(f"The limit is raised to {target} cpu")
         await self._set_limit(target)
-        attempts = await self._create(self._sizes(more * 2))
+        attempts = await self._create(mixed(self._random, more * 2))
         self._judge(attempts)
         await self._fill_up(quietly=True)
 
@@ -277,7 +276,7 @@ class Story:
             await asyncio.gather(*(program.start() for program in killed))
 
         killing = asyncio.create_task(kill())
-        attempts = await self._create(self._sizes(count), also=saw)
+        attempts = await self._create(mixed(self._random, count), also=saw)
         await killing
         repeated = [attempt for attempt in attempts if attempt.tries > 1]
         if recovered:
@@ -398,28 +397,3 @@ class Story:
             f"cpu {used}/{self._limits['cpu'] // UNIT}, counted anew {self._over.used.get('cpu', 0) // UNIT}, "
             f"machines {sum(self._over.machines.values())}, refused {refused}"
         )
-
-    def _sizes(self, count: int) -> list[Size]:
-        return [size(cpus) for cpus in self._random.choices(STORM_CPUS, k=count)]
-
-
-def size(cpus: int) -> Size:
-    return Size(str(cpus), f"{4 * cpus}Gi", f"{20 * cpus}Gi")
-
-
-def limits_of(cpus: int) -> dict[str, int]:
-    """A limit that the same Machines fill in every resource."""
-    return resources.only(size(cpus).amounts, ("cpu", "memory", "storage"))
-
-
-def outcomes(attempts: Sequence[Attempt]) -> Counter[Outcome]:
-    return Counter(attempt.outcome for attempt in attempts)
-
-
-def amounts(of: ResourceList, names: ResourceList) -> list[str]:
-    return [shown(name, of.get(name, 0)) for name in names]
-
-
-def shown(name: str, amount: int) -> str:
-    """Without the suffixes that make 2k of 2000: columns are read from top to bottom."""
-    return str(amount // UNIT) if name == "cpu" else f"{amount // (UNIT << 30)}Gi"

@@ -17,11 +17,11 @@ import msgspec
 
 from common.quota import resources
 from common.quota.quantity import UNIT
-from devcluster.controlplane import Server
 from devcluster.install import NAMESPACE, Program
 from devcluster.load import Attempt, Outcome, Size
 from devcluster.observe import percentile
 from devcluster.redis import RedisServer
+from devcluster.servers import Server
 from seed.ledger.tenure import REDIS
 from tests.bench.installed import Site, site
 from tests.bench.recall import LIMITS, Seesaw

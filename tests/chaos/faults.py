@@ -13,9 +13,9 @@ from typing import TextIO
 
 import msgspec
 
-from devcluster.controlplane import Server, StartError
 from devcluster.install import MASTER
 from devcluster.network import Traffic
+from devcluster.servers import Server, StartError
 from tests.chaos.place import HOSTS, Place
 
 _GAP_SECONDS = 3.5  # on average between the beginnings of two faults

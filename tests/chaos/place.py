@@ -14,11 +14,11 @@ from pathlib import Path
 
 from common.quota import resources
 from devcluster import install, redis
-from devcluster.controlplane import Etcd, Server
 from devcluster.install import MASTER, Installation
 from devcluster.load import Size
 from devcluster.manifests import apply
 from devcluster.redis import RedisServer, Settings
+from devcluster.servers import Etcd, Server
 from tests.chaos.truth import Holdings, Limit, Observer, Overshoot
 
 ORGANIZATION = "acme"

@@ -19,8 +19,9 @@ import pytest
 import pytest_asyncio
 import yaml
 
-from devcluster.controlplane import USERS, ApiServer, ControlPlane, StartError
+from devcluster.controlplane import USERS, ApiServer, ControlPlane
 from devcluster.manifests import MACHINE_CRDS, ManifestError, apply, load
+from devcluster.servers import StartError
 
 pytestmark = pytest.mark.integration
 

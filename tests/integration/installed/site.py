@@ -21,7 +21,8 @@ from devcluster.observe import Overshoot, QuotaView, quota_on
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from devcluster.controlplane import ApiServer, Server
+    from devcluster.controlplane import ApiServer
+    from devcluster.servers import Server
 
 T = TypeVar("T")
 Json = dict[str, Any]
