@@ -54,7 +54,7 @@ class FakeSource:
     """Follows nothing: the test changes its tally and says what a consistent read finds."""
 
     key = KEY
-    project = PROJECT
+    consumer = Consumer(PROJECT)
     problem = None
     lost_at = None
     live = True
