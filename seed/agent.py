@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from prometheus_client import REGISTRY
@@ -50,15 +51,18 @@ from seed.registration import cluster_api, clusters
 from seed.registration.configuration import WebhookConfiguration, desired
 from seed.registration.token import WebhookKey
 from seed.sizing.sizer import Sizing
-from seed.webhooks import scale as scale_checks
+from seed.sizing.stamper import Stamping
 from seed.webhooks.cluster_api import ClusterApiWebhook
 from seed.webhooks.clusters import ClusterWebhook
-from seed.webhooks.machines import MachineWebhook
+from seed.webhooks.endpoint import Endpoint, Webhook
+from seed.webhooks.machines import MachineWebhook, StampWebhook
 from seed.webhooks.review import MAX_BODY
 from seed.webhooks.router import Handler, route
 from seed.webhooks.scale import ScaleWebhook
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 LEASE_NAME = "seedquota-seed"
 
@@ -136,28 +140,21 @@ def handler(
     """All webhooks, by the path that each is called at."""
     admission = Admission(catalog, registry, stale)
     rollouts = Rollouts()
-    rolling = in_user_clusters(rollouts, connections, sizing)
-    machines = MachineWebhook(catalog, admission, sizing, key.verify, observed.decision, decisions, rolling=rolling)
-    rolling = in_cluster_api(rollouts, cluster, view, sizing)
-    machine_admission = MachineAdmission(catalog, admission, sizing, rolling)
-    of_cluster_api = ClusterApiWebhook(view, machine_admission, key.verify, observed.decision, decisions)
-    of_clusters = ClusterWebhook(
-        catalog,
-        admission,
-        cluster_kinds,
-        DuplicateClusters(cluster, catalog, view),
-        key.verify,
-        observed.cluster_decision,
-        decisions,
-    )
-    scale = ScaleWebhook(catalog, registry, sizing, connections, view, key.verify, observed.scale_check, decisions)
+    machines = MachineAdmission(catalog, admission, sizing, in_user_clusters(rollouts, connections, sizing))
+    of_cluster_api = MachineAdmission(catalog, admission, sizing, in_cluster_api(rollouts, cluster, view, sizing))
+    twins = DuplicateClusters(cluster, catalog, view)
 
-    by_path = {
-        clusters.PATH: of_clusters.handle,
-        scale_checks.PATH: scale.handle,
-        cluster_api.PATH: of_cluster_api.handle,
+    def endpoint(webhook: Webhook[T]) -> Endpoint[T]:
+        return Endpoint(webhook, observed.decision, decisions)
+
+    endpoints: dict[str, Endpoint[Any]] = {
+        "machines": endpoint(MachineWebhook(catalog, machines)),
+        "stamp": endpoint(StampWebhook(Stamping(catalog, sizing))),
+        "cluster-api": endpoint(ClusterApiWebhook(view, of_cluster_api)),
+        "clusters": endpoint(ClusterWebhook(catalog, admission, cluster_kinds, twins)),
+        "scale": endpoint(ScaleWebhook(catalog, registry, sizing, connections, view)),
     }
-    return route(by_path, machines.handle)
+    return route(endpoints, key.verify)
 
 
 def measure(catalog: Catalog, registry: AccountRegistry, cache: FlavourCache, refusals: Refusals) -> None:

@@ -65,20 +65,11 @@ _WAITING = Gauge("seedquota_machinesets_waiting", "MachineSets that this replica
 _allowed = {path: (_REQUESTS.labels("Machine", "allowed", ""), _SECONDS.labels(path)) for path in ("local", "recall")}
 
 
-def decision(decided: str, reason: str, path: str, seconds: float) -> None:
-    known = _allowed.get(path) if decided == "allowed" else None
-    counter, histogram = known or (_REQUESTS.labels("Machine", decided, reason), _SECONDS.labels(path))
+def decision(kind: str, decided: str, reason: str, path: str, seconds: float) -> None:
+    known = _allowed.get(path) if (kind, decided, reason) == ("Machine", "allowed", "") else None
+    counter, histogram = known or (_REQUESTS.labels(kind, decided, reason), _SECONDS.labels(path))
     counter.inc()
     histogram.observe(seconds)
-
-
-def cluster_decision(decided: str, reason: str, path: str, seconds: float) -> None:
-    _REQUESTS.labels("Cluster", decided, reason).inc()
-    _SECONDS.labels(path).observe(seconds)
-
-
-def scale_check(kind: str, decided: str, reason: str) -> None:
-    _REQUESTS.labels(kind, decided, reason).inc()
 
 
 def told(result: str, number: int) -> None:

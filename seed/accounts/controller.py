@@ -35,6 +35,7 @@ from seed.accounts.open_limiter import OpenLimiter
 from seed.accounts.plan import Progress, SourceFacts
 from seed.accounts.publish import MAX_NAMED, STALE_STEP, Published, Sources, publish_in
 from seed.accounts.registry import AccountHandle, AccountRegistry
+from seed.cache.consumer import Consumer
 from seed.cache.quota import Quota
 from seed.cache.quotas import Catalog
 from seed.cache.source_keys import project_of_key
@@ -124,9 +125,9 @@ class Accounts:
     def look_at(self, name: str) -> None:
         self._controller.queue.add(name)
 
-    def look_again(self, project: str) -> None:
-        """Something about the project's sources changed."""
-        for quota in self._registry.quotas_of(project):
+    def look_again(self, consumer: Consumer) -> None:
+        """Something about a source of it changed."""
+        for quota in self._registry.quotas_of(consumer):
             self._controller.queue.add(quota.name)
 
     def may_count(self, quota: Quota, source: UsageSource) -> bool:

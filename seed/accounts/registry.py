@@ -12,6 +12,7 @@ from common.quota.resources import ResourceList
 from seed.accounts import snapshot
 from seed.accounts.capacity import CapacityRequester
 from seed.accounts.snapshot import QuotaSnapshot
+from seed.cache.consumer import Consumer
 from seed.cache.quota import Quota
 from seed.cache.quotas import Catalog
 from seed.ledger.store import Key, Store
@@ -81,10 +82,10 @@ class AccountRegistry:
         handle = self._handles.get(quota.name)
         return handle if handle is not None and handle.key == quota.key else None
 
-    def quotas_of(self, project: str) -> list[Quota]:
+    def quotas_of(self, consumer: Consumer) -> list[Quota]:
         """Every quota that counts the project: those that the catalog names, and while the copy of the Project is
         missing those of an organization that counted it before. The copy may be put back: whose it is cannot change."""
-        found = self._catalog.quotas_of_project(project)
+        found, project = self._catalog.quotas_of(consumer), consumer.project
         if self._catalog.lacks(project):
             found.extend(quota for quota in self._catalog.all_quotas() if project in self._missed(quota))
         return found

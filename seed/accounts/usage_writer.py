@@ -134,7 +134,7 @@ class Counting:
         source = self._sources.get(key)
         if source is None:
             return
-        for quota in self._registry.quotas_of(source.project):
+        for quota in self._registry.quotas_of(source.consumer):
             handle = self._registry.get(quota)
             if handle is None or not source.counted:
                 continue  # a source tells when its first list is complete

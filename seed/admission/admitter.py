@@ -58,11 +58,11 @@ class Admission:
         if undecided is not None:
             return undecided
         decision = denial.decision_id()
-        if self._catalog.may_belong(request.project):
-            why = f"what limits project {request.project} has not come from the master"
+        if self._catalog.may_belong(request.consumer):
+            why = f"what limits project {request.consumer.project} has not come from the master"
             refusal = denial.unavailable("of the project", why, decision)
             return Verdict(decision=decision, refusal=refusal, request=request)
-        quotas = self._catalog.quotas_of_project(request.project)
+        quotas = self._catalog.quotas_of(request.consumer)
         if not quotas:
             return Verdict(decision=decision, request=request)
         for quota in quotas:

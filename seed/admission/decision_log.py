@@ -125,7 +125,7 @@ def record(decided: Decided) -> Record:
         consumer=decided.consumer,
         object=object_key(decided.namespace, decided.name),
         uid=decided.uid,
-        project=request.project if request is not None else "",
+        project=request.consumer.project if request is not None else "",
         need=resources.render(request.need) if request is not None else {},
         code=refusal.code if refusal is not None else 0,
         reason=refusal.cause if refusal is not None else "",

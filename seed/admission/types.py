@@ -10,6 +10,7 @@ from common.quota.account import Admitted, Reservation
 from common.quota.resources import ResourceList
 from seed.accounts.snapshot import QuotaSnapshot
 from seed.admission.denial import Refusal
+from seed.cache.consumer import Consumer
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,10 +30,10 @@ MARGIN = 0.4  # seconds of the API server's patience that are left for the answe
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What one object asks of its project's quotas. `need` is what it costs beyond what it cost before."""
+    """What one object asks of the quotas of its consumer. `need` is what it costs beyond what it cost before."""
 
     uid: str
-    project: str
+    consumer: Consumer
     need: ResourceList
     reservation: Reservation
     dry_run: bool

@@ -22,6 +22,7 @@ from common.kube.client.api_client import Cluster
 from common.kube.controller.reflector import PROMPT_SECONDS, Reflector
 from common.kube.controller.store import Change
 from common.quota.quantity import QuantityError
+from seed.cache.consumer import Consumer, consumer_of
 from seed.cache.quota import Quota, parse_quota
 from seed.cache.source_keys import CLUSTER_API, HOSTED, clusters_key, is_hosted, is_of_kubermatic, project_of_key
 
@@ -86,19 +87,21 @@ class Catalog:
     def all_quotas(self) -> Iterable[Quota]:
         return self._quotas.values()
 
-    def quotas_of_project(self, project: str) -> list[Quota]:
-        """Every quota that limits the project's machines: its own and its organization's."""
+    def quotas_of(self, consumer: Consumer) -> list[Quota]:
+        """Every quota that limits it: its project's own and those of the project's organization."""
+        project = consumer.project
         found = list(self._by_subject.get(("project", project), {}).values())
         known = self.projects.store.get(project)
         if known is not None and known.spec.organization:
             found.extend(self._by_subject.get(("organization", known.spec.organization), {}).values())
         return found
 
-    def may_belong(self, project: str, resource: str = "") -> bool:
-        """True while it cannot be told what limits the project: its copy, or a default quota, has not come yet.
+    def may_belong(self, consumer: Consumer, resource: str = "") -> bool:
+        """True while it cannot be told what limits it: the project's copy, or a default quota, has not come yet.
 
         `resource`: only what limits that one matters.
         """
+        project = consumer.project
         known = self.projects.store.get(project)
         if known is None and any(
             quota.kind == "organization" and (not resource or resource in quota.limits) for quota in self.all_quotas()
@@ -119,10 +122,10 @@ class Catalog:
             return False
         return not self._by_subject.get((kind, subject))
 
-    def may_limit(self, project: str, resource: str) -> bool:
-        """Whether a quota limits this for the project, or one may that has not come yet."""
-        return self.may_belong(project, resource) or any(
-            resource in quota.limits for quota in self.quotas_of_project(project)
+    def may_limit(self, consumer: Consumer, resource: str) -> bool:
+        """Whether a quota limits this for the consumer, or one may that has not come yet."""
+        return self.may_belong(consumer, resource) or any(
+            resource in quota.limits for quota in self.quotas_of(consumer)
         )
 
     def source_keys(self, quota: Quota) -> list[str]:
@@ -278,7 +281,7 @@ class Catalog:
         assert cluster is not None, "a change has an object before or after"
         self._tell_of_cluster(cluster.metadata.key)
         if _unenforced(change.old) != _unenforced(change.new):
-            for quota in self.quotas_of_project(cluster.spec.project):
+            for quota in self.quotas_of(consumer_of(cluster)):
                 for listener in tuple(self._quota_listeners):
                     listener(quota.name)
 

@@ -136,7 +136,7 @@ class Leader:
             counting.changed(source, freed)
 
         def state_changed(source: UsageSource) -> None:
-            accounts.look_again(source.project)
+            accounts.look_again(source.consumer)
 
         status = SeedStatus(self._cluster, self._catalog)
         user_clusters = UserClusters(

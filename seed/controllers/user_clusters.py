@@ -193,7 +193,7 @@ class UserClusters:
     async def _report(self, cluster: UserCluster, source: Source) -> float | None:
         keeper = self._keepers.get(source.key)
         before = cluster.status
-        quotas = self._catalog.quotas_of_project(source.project)
+        quotas = self._catalog.quotas_of(source.consumer)
         used = shown(source.totals.used, [name for quota in quotas for name in quota.limits])
         usage = wire_quantities(used) if source.counted else before.resource_usage
         machines = len(source.totals) if source.counted else before.machines

@@ -23,6 +23,7 @@ from seed.accounts.snapshot import snapshot
 from seed.admission.denial import Refusal
 from seed.admission.types import Verdict
 from seed.cache import kubermatic_objects as kubermatic
+from seed.cache.consumer import Consumer
 from seed.cache.quota import Quota
 from seed.cache.quotas import Catalog
 from seed.cache.source_keys import HOSTED, KUBERMATIC, is_hosted, is_of_kubermatic
@@ -104,7 +105,7 @@ class Refusals:
             self._waiting.refused(
                 server,
                 owner,
-                found.request.project,
+                found.request.consumer,
                 found.request.need,
                 found.attempts,
                 final=refusal.code == 403,
@@ -194,10 +195,10 @@ class Refusals:
     def _wake(self) -> float | None:
         """Whoever is to be woken; returns in how many seconds to look again although nothing changes."""
         moment = time.monotonic()
-        refusing = {project: self._refusing(project) for project in self._waiting.projects}
+        refusing = {consumer: self._refusing(consumer) for consumer in self._waiting.consumers}
         rooms = {quota.name: self._room(quota) for quotas in refusing.values() for quota in quotas}
         choice = self._waiting.choose(
-            {project: [quota.name for quota in quotas] for project, quotas in refusing.items()}.__getitem__,
+            {consumer: [quota.name for quota in quotas] for consumer, quotas in refusing.items()}.__getitem__,
             rooms,
             moment,
         )
@@ -209,8 +210,8 @@ class Refusals:
             owners.wake(waiter)
         return max(choice.again - moment, 0.0) if choice.again is not None else None
 
-    def _refusing(self, project: str) -> Sequence[Quota]:
-        return [quota for quota in self._catalog.quotas_of_project(project) if quota.enforced]
+    def _refusing(self, consumer: Consumer) -> Sequence[Quota]:
+        return [quota for quota in self._catalog.quotas_of(consumer) if quota.enforced]
 
     def _room(self, quota: Quota) -> Room:
         handle = self._registry.get(quota)

@@ -16,6 +16,7 @@ from common.quota import resources, surge
 from common.quota.resources import ResourceList
 from seed.accounts.snapshot import QuotaSnapshot, free_here
 from seed.admission.types import Attempt
+from seed.cache.consumer import Consumer
 
 REWAKE = 5.0  # seconds between two wakings of one MachineSet
 SETTLE = 1.5  # seconds in which a woken one takes what it was woken for
@@ -71,14 +72,14 @@ def _fit(need: ResourceList, room: Room) -> tuple[bool, bool, bool]:
 class Waiter:
     """One MachineSet. Times are monotonic seconds."""
 
-    __slots__ = ("alike", "need", "project", "refused_at", "regarding", "served", "server", "then", "woken_at")
+    __slots__ = ("alike", "consumer", "need", "refused_at", "regarding", "served", "server", "then", "woken_at")
 
-    def __init__(self, server: str, regarding: Regarding, project: str) -> None:
+    def __init__(self, server: str, regarding: Regarding, consumer: Consumer) -> None:
         self.server = server
         self.regarding = regarding
-        self.project = project
+        self.consumer = consumer
         self.need: ResourceList = {}
-        self.alike: object = None  # equal for those of the project that need as much
+        self.alike: object = None  # equal for those that count against the same quotas and need as much
         self.then = Fit()  # whether there was room when it was refused, as far as was seen
         self.refused_at = 0.0
         self.woken_at: float | None = None
@@ -102,14 +103,14 @@ class Waiting:
         return len(self._waiters)
 
     @property
-    def projects(self) -> set[str]:
-        return {waiter.project for waiter in self._waiters.values()}
+    def consumers(self) -> set[Consumer]:
+        return {waiter.consumer for waiter in self._waiters.values()}
 
     def refused(
         self,
         server: str,
         regarding: Regarding,
-        project: str,
+        consumer: Consumer,
         need: ResourceList,
         attempts: Sequence[Attempt],
         *,
@@ -123,8 +124,8 @@ class Waiting:
             if len(self._waiters) >= self._most:
                 del self._waiters[min(self._waiters, key=lambda known: self._waiters[known].refused_at)]
                 self.dropped += 1
-            waiter = self._waiters[key] = Waiter(server, regarding, project)
-        waiter.need, waiter.alike, waiter.refused_at = need, (project, frozenset(need.items())), now
+            waiter = self._waiters[key] = Waiter(server, regarding, consumer)
+        waiter.need, waiter.alike, waiter.refused_at = need, (consumer, frozenset(need.items())), now
         then = fit(need, [room(attempt.snapshot) for attempt in attempts if attempt.snapshot.enforced])
         waiter.then = Fit(lent=then.lent) if final else then
 
@@ -142,17 +143,17 @@ class Waiting:
         """The API server is gone with all that was there."""
         self._waiters = {key: waiter for key, waiter in self._waiters.items() if key[0] != server}
 
-    def choose(self, quotas: Callable[[str], Sequence[str]], rooms: Mapping[str, Room], now: float) -> Choice:
-        """`quotas(project)` names those that refuse; `rooms` has all of them that are known, by name."""
+    def choose(self, quotas: Callable[[Consumer], Sequence[str]], rooms: Mapping[str, Room], now: float) -> Choice:
+        """`quotas(consumer)` names those that refuse; `rooms` has all of them that are known, by name."""
         left = {name: Room(room.open, room.surge, dict(room.here), dict(room.anywhere)) for name, room in rooms.items()}
-        of_project: dict[str, list[Room]] = {}
+        by_consumer: dict[Consumer, list[Room]] = {}
         woken: list[Waiter] = []
         again: list[float] = []
         hopeless: set[object] = set()  # room only shrinks: what did not fit does not fit later
         for waiter in list(self._waiters.values()):
-            if waiter.project not in of_project:
-                of_project[waiter.project] = [left[name] for name in quotas(waiter.project)]
-            mine = of_project[waiter.project]
+            if waiter.consumer not in by_consumer:
+                by_consumer[waiter.consumer] = [left[name] for name in quotas(waiter.consumer)]
+            mine = by_consumer[waiter.consumer]
             if waiter.woken_at is not None and waiter.refused_at <= waiter.woken_at:
                 settled = waiter.woken_at + SETTLE
                 if now >= settled:

@@ -17,6 +17,7 @@ from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change, IndexFunction
 from seed import metrics
 from seed.cache.cluster_api import Subject, View
+from seed.cache.consumer import Consumer, consumer_of
 from seed.cache.quotas import Catalog
 from seed.cache.source_keys import hosted_key, is_hosted
 from seed.machines import cluster_api
@@ -68,7 +69,7 @@ class ClusterSource(SharedInformerSource):
         super().__init__(feed)
         self.user_cluster = user_cluster
         self.key = user_cluster.metadata.key
-        self.project = user_cluster.spec.project
+        self.consumer = consumer_of(user_cluster)
         self._feed = feed
         self.totals = MachineTotals(totals, self._size)
         self._asking = SizeBackfill(self.totals, self._ask, self._summed, self._renewed)
@@ -293,10 +294,10 @@ class ClusterApiInformers(SharedInformers):
             for source in self.sources.values():
                 self._on_state(source)
         for source in self.sources.values():
-            metrics.machines(source.key, source.totals.unsized(self._limited(source.project)).counts, 0)
+            metrics.machines(source.key, source.totals.unsized(self._limited(source.consumer)).counts, 0)
 
-    def _limited(self, project: str) -> set[str]:
-        quotas = self._catalog.quotas_of_project(project)
+    def _limited(self, consumer: Consumer) -> set[str]:
+        quotas = self._catalog.quotas_of(consumer)
         return {name for quota in quotas if quota.enforced for name in quota.limits}
 
     def _indexed(self, index: str, value: str) -> list[Subject]:

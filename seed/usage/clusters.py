@@ -15,6 +15,7 @@ from common.kube.controller.discovery import Served, Wanted
 from common.kube.controller.dynamic_informers import Following
 from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change
+from seed.cache.consumer import Consumer
 from seed.cache.source_keys import clusters_key, project_of_key
 from seed.evaluators.clusters import Kind, Owned
 from seed.usage.cluster_totals import ClusterTotals
@@ -30,14 +31,14 @@ class ProjectClusters(SharedInformerSource):
     def __init__(self, feed: ClusterSources, project: str) -> None:
         super().__init__(feed)
         self.key = clusters_key(project)
-        self.project = project
+        self.consumer = Consumer(project)
         self.totals = ClusterTotals()
         self._feed = feed
 
     async def generation(self, namespaced_name: str, uid: str) -> int | None:
         """None also for a cluster that has moved to another project: it is not this one's to count."""
         found = await self._feed.find(namespaced_name, uid)
-        if found is None or found[0] != self.project:
+        if found is None or found[0] != self.consumer.project:
             return None
         return found[1].metadata.generation
 

@@ -9,6 +9,7 @@ import msgspec
 
 from common.quota.account import Reservation
 from common.quota.resources import ResourceList
+from seed.cache.consumer import Consumer
 
 
 class ListBarrier(msgspec.Struct, frozen=True):
@@ -59,7 +60,7 @@ class UsageSource(Protocol):
     def key(self) -> str: ...
 
     @property
-    def project(self) -> str: ...
+    def consumer(self) -> Consumer: ...
 
     @property
     def totals(self) -> Usage: ...

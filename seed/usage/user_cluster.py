@@ -19,6 +19,7 @@ from common.kube.client.errors import ApiError, Conflict, Malformed, Unavailable
 from common.kube.client.kubeconfig import InvalidKubeconfig
 from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change
+from seed.cache.consumer import consumer_of
 from seed.machines.machine_controller import MACHINES, Machine
 from seed.sizing.sizer import Sizing
 from seed.sizing.stamp_audit import Drift, audit
@@ -58,7 +59,7 @@ class Source:
     ) -> None:
         self.key = user_cluster.metadata.key
         self.uid = user_cluster.metadata.uid
-        self.project = user_cluster.spec.project
+        self.consumer = consumer_of(user_cluster)
         self.user_cluster = user_cluster
         self.drift = Drift()
         self._sizing = sizing

@@ -1,26 +1,21 @@
-"""The webhook for Cluster API's Machines and MachinePools on the seed itself, and the configuration that calls it."""
+"""The webhook for Cluster API's Machines and MachinePools on the seed itself."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable
 
 import msgspec
 
 from common.api.types import UserCluster
 from common.kube.client.errors import ApiError, NotFound
-from common.server.http_parser import Request, Response
-from seed.admission import denial
-from seed.admission.decision_log import Decisions
-from seed.admission.machines import MachineAdmission, undecided
+from seed.admission.machines import MachineAdmission
+from seed.admission.objects import undecided
 from seed.admission.types import Verdict
 from seed.cache.cluster_api import Subject, View
 from seed.machines.cluster_api import ClusterMachine, MachinePool, PoolSpec
-from seed.registration.cluster_api import CALLER, PATH
-from seed.registration.probe import is_canary
-from seed.webhooks.respond import OnDecision, conclude
-from seed.webhooks.review import RawRequest, RawReview, Scale, decided, is_named, patience
+from seed.registration.cluster_api import CALLER
+from seed.webhooks.endpoint import Answer, Question, Webhook
+from seed.webhooks.review import RawRequest, RawReview, Scale
 
 _review = msgspec.json.Decoder(RawReview).decode
 _machine = msgspec.json.Decoder(ClusterMachine | None).decode
@@ -28,48 +23,35 @@ _pool = msgspec.json.Decoder(MachinePool | None).decode
 _scale = msgspec.json.Decoder(Scale | None).decode
 
 
-class ClusterApiWebhook:
-    """Handles `POST /cluster-api/<token>`."""
+class ClusterApiWebhook(Webhook[Subject | Scale]):
+    """At `/cluster-api/<token>`."""
 
-    def __init__(
-        self,
-        view: View,
-        admission: MachineAdmission,
-        verify: Callable[[str, str], bool],
-        on_decision: OnDecision = lambda _decision, _reason, _path, _seconds: None,
-        decisions: Decisions | None = None,
-    ) -> None:
-        self._decisions = decisions if decisions is not None else Decisions()
+    about = "a Machine"
+    caller = CALLER
+
+    def __init__(self, view: View, admission: MachineAdmission) -> None:
         self._view = view
         self._admission = admission
-        self._verify = verify
-        self._on_decision = on_decision
 
-    async def handle(self, request: Request) -> Response:
-        started = time.monotonic()
-        if request.method != "POST" or not self._verify(CALLER, request.path.removeprefix(PATH)):
-            return Response(404, b"not found\n")
-        try:
-            review = _review(request.body).request
-            new, old = _subjects(review)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            return Response(400, f"not an AdmissionReview of a Machine: {error}\n".encode(errors="replace"))
-        if isinstance(new, ClusterMachine) and is_canary(new.metadata, dry_run=review.dry_run):
-            return decided(review.uid, Verdict(decision="", refusal=denial.canary()))
-        if new is not None and not is_named(new):
-            return Response(400, b"the Machine has no proper name, namespace and uid\n")
-        deadline = asyncio.get_running_loop().time() + patience(request.query)
-        cluster, found = await self._decide(review, new, old, deadline)
-        metadata, seconds = new.metadata if new is not None else None, time.monotonic() - started
-        return conclude(review, metadata, cluster, found, seconds, self._on_decision, self._decisions)
+    def decode(self, body: bytes) -> Question[Subject | Scale]:
+        review = _review(body).request
+        if review.operation not in {"CREATE", "UPDATE"}:
+            return Question(review, None)
+        return Question(review, *_subjects(review))
+
+    async def decide(self, caller: str, question: Question[Subject | Scale], deadline: float) -> Answer:
+        new, old = question.new, question.old
+        if new is None or (old is not None and new.spec == old.spec):
+            # A Machine that cannot be sized must still lose its finalizer.
+            return Answer(verdict=Verdict(decision=""), kind="Machine")
+        cluster, verdict = await self._decide(new, old, dry_run=question.head.dry_run, deadline=deadline)
+        return Answer(verdict=verdict, kind="Machine", cluster=cluster, subject=new.metadata)
 
     async def _decide(
-        self, review: RawRequest, new: Subject | Scale | None, old: Subject | Scale | None, deadline: float
+        self, new: Subject | Scale, old: Subject | Scale | None, *, dry_run: bool, deadline: float
     ) -> tuple[UserCluster | None, Verdict]:
         """And whose it is, as far as that was found."""
         cluster: UserCluster | None = None
-        if new is None or review.operation not in {"CREATE", "UPDATE"} or (old is not None and new.spec == old.spec):
-            return None, Verdict(decision="")  # a Machine that cannot be sized must still lose its finalizer
         try:
             async with asyncio.timeout_at(deadline):
                 if isinstance(new, Scale):
@@ -84,7 +66,7 @@ class ClusterApiWebhook:
             return cluster, undecided(f"the Cluster or MachinePool that it is of is not there: {error.message}")
         except (ApiError, TimeoutError) as error:
             return cluster, undecided(f"what the Machine is made of cannot be read now: {error or 'no answer in time'}")
-        found = await self._admission.decide(cluster, machine, before, dry_run=review.dry_run, deadline=deadline)
+        found = await self._admission.decide(cluster, machine, before, dry_run=dry_run, deadline=deadline)
         return cluster, found
 
     async def _scaled(self, scale: Scale) -> tuple[MachinePool, MachinePool]:

@@ -27,15 +27,20 @@ class User(msgspec.Struct):
     username: str = ""
 
 
-class AdmissionRequest(msgspec.Struct, Generic[T], rename="camel", kw_only=True):
+class Head(msgspec.Struct, rename="camel", kw_only=True):
+    """What a request says beside its objects."""
+
     uid: str
     operation: str
     name: str = ""
     namespace: str = ""
     user_info: User = msgspec.field(default_factory=User)
+    dry_run: bool = False
+
+
+class AdmissionRequest(Head, Generic[T], rename="camel", kw_only=True):
     object: T | None = None
     old_object: T | None = None
-    dry_run: bool = False
 
 
 class Review(msgspec.Struct, Generic[T]):
@@ -47,19 +52,13 @@ class GroupResource(msgspec.Struct, frozen=True):
     resource: str = ""
 
 
-class RawRequest(msgspec.Struct, rename="camel", kw_only=True):
+class RawRequest(Head, rename="camel", kw_only=True):
     """Where one webhook is asked about several kinds: what the objects are is told by `resource` and `sub_resource`."""
 
-    uid: str
-    operation: str
     resource: GroupResource
     sub_resource: str = ""
-    name: str = ""
-    namespace: str = ""
-    user_info: User = msgspec.field(default_factory=User)
     object: msgspec.Raw = msgspec.Raw(b"null")
     old_object: msgspec.Raw = msgspec.Raw(b"null")
-    dry_run: bool = False
 
 
 class RawReview(msgspec.Struct):

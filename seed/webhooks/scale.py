@@ -7,8 +7,7 @@ warning. Refusals are kept among the last decisions; nothing else is decided her
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -20,14 +19,13 @@ from common.kube.client.resource import Resource
 from common.quota import resources
 from common.quota.account import Reservation
 from common.quota.resources import ResourceList
-from common.server.http_parser import Request, Response
 from seed.accounts.registry import AccountRegistry
 from seed.accounts.snapshot import QuotaSnapshot, snapshot
-from seed.admission import denial, types
-from seed.admission.decision_log import Decisions
+from seed.admission import denial
 from seed.admission.denial import Refusal
-from seed.admission.types import Attempt, Verdict
+from seed.admission.types import Attempt, Request, Verdict
 from seed.cache.cluster_api import View
+from seed.cache.consumer import consumer_of
 from seed.cache.quota import Quota
 from seed.cache.quotas import Catalog
 from seed.cache.user_cluster_clients import Connections
@@ -38,20 +36,17 @@ from seed.providers.size import NotSized, ProviderUnavailable
 from seed.registration import cluster_api
 from seed.sizing.sizer import Sizing
 from seed.webhooks import scale_advice
-from seed.webhooks.respond import conclude
-from seed.webhooks.review import RawRequest, RawReview, Scale, decided, patience
-from seed.webhooks.scale_advice import Advice, Asked, Room
+from seed.webhooks.endpoint import Answer, Question, Webhook
+from seed.webhooks.review import RawRequest, RawReview, Scale
+from seed.webhooks.scale_advice import Asked, Room
 
-PATH = "/scale/"
+OTHER = "Other"  # in metrics: what the webhook configuration does not ask about
 CLUSTER_API = cluster_api.CALLER
 
 _RESOURCES = {
     kind: Resource(machine_controller.GROUP, machine_controller.VERSION, plural, kind, True, Deployment)
     for plural, kind in DEPLOYMENTS.items()
 }
-
-OnAnswer = Callable[[str, str, str], None]
-"""kind, decision, reason"""
 
 
 _review = msgspec.json.Decoder(RawReview).decode
@@ -73,67 +68,52 @@ class _Question(msgspec.Struct, frozen=True):
     seen: Sequence[QuotaSnapshot]
 
 
-class ScaleWebhook:
-    """Handles `POST /scale/<user cluster uid, or cluster-api>/<token>`."""
+class ScaleWebhook(Webhook[RawRequest]):
+    """At `/scale/<user cluster uid, or cluster-api>/<token>`."""
+
+    about = "a MachineDeployment or MachineSet"
 
     def __init__(
-        self,
-        catalog: Catalog,
-        registry: AccountRegistry,
-        sizing: Sizing,
-        connections: Connections,
-        view: View,
-        verify: Callable[[str, str], bool],
-        on_answer: OnAnswer = lambda _kind, _decision, _reason: None,
-        decisions: Decisions | None = None,
+        self, catalog: Catalog, registry: AccountRegistry, sizing: Sizing, connections: Connections, view: View
     ) -> None:
-        self._decisions = decisions if decisions is not None else Decisions()
         self._catalog = catalog
         self._registry = registry
         self._sizing = sizing
         self._connections = connections
         self._view = view
-        self._verify = verify
-        self._on_answer = on_answer
 
-    async def handle(self, request: Request) -> Response:
-        caller, _, token = request.path.removeprefix(PATH).partition("/")
-        if request.method != "POST" or not self._verify(caller, token):
-            return Response(404, b"not found\n")
-        started = time.monotonic()
-        deadline = asyncio.get_running_loop().time() + patience(request.query)
-        decision = denial.decision_id()
+    def decode(self, body: bytes) -> Question[RawRequest]:
+        review = _review(body).request
+        asks = review.resource.resource in DEPLOYMENTS and review.operation in {"CREATE", "UPDATE"}
+        return Question(review, review if asks else None)
+
+    async def decide(self, caller: str, question: Question[RawRequest], deadline: float) -> Answer:
+        decision, review = denial.decision_id(), question.new
+        if review is None:
+            return Answer(verdict=Verdict(decision=decision), kind=OTHER, recorded=False)
+        kind = DEPLOYMENTS[review.resource.resource]
         try:
-            review = _review(request.body).request
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            return Response(400, f"not an AdmissionReview: {error}\n".encode(errors="replace"))
-        kind = DEPLOYMENTS.get(review.resource.resource)
-        if kind is None or review.operation not in {"CREATE", "UPDATE"}:
-            return decided(review.uid, Verdict(decision=decision))
-        try:
-            return await self._answer(caller, kind, review, decision, deadline, started)
+            return await self._answer(caller, kind, review, decision, deadline)
         except _Undecided as error:
             advice = scale_advice.undecided(str(error))
-            self._on_answer(kind, "allowed", advice.reason)
-            return decided(review.uid, Verdict(decision=decision, warnings=[advice.warning]))
+            verdict = Verdict(decision=decision, warnings=[advice.warning])
+            return Answer(verdict=verdict, kind=kind, reason=advice.reason, recorded=False)
 
-    async def _answer(
-        self, caller: str, kind: str, review: RawRequest, decision: str, deadline: float, started: float
-    ) -> Response:
+    async def _answer(self, caller: str, kind: str, review: RawRequest, decision: str, deadline: float) -> Answer:
         """Raises _Undecided."""
         settings = self._catalog.settings.store.get(SETTINGS)
         mode = settings.spec.scale_check if settings is not None else "warn"
         question = await self._question(caller, kind, review, deadline) if mode != "off" else None
         if question is None:
-            advice = Advice()
-        else:
-            rooms = [_room(seen) for seen in question.seen]
-            advice = scale_advice.advise(question.asked, question.size, rooms, deny=mode == "deny", decision=decision)
+            return Answer(verdict=Verdict(decision=decision), kind=kind, recorded=False)
+        rooms = [_room(seen) for seen in question.seen]
+        advice = scale_advice.advise(question.asked, question.size, rooms, deny=mode == "deny", decision=decision)
+        if advice.refusals:
+            verdict = _refused(question, advice.refusals, decision, dry_run=review.dry_run)
+            return Answer(verdict=verdict, kind=kind, cluster=question.cluster, subject=question.subject)
         warnings = [advice.warning] if advice.warning else []
-        if question is None or not advice.refusals:
-            self._on_answer(kind, "allowed", advice.reason)
-            return decided(review.uid, Verdict(decision=decision, warnings=warnings))
-        return self._refuse(kind, review, question, advice.refusals, decision, time.monotonic() - started)
+        verdict = Verdict(decision=decision, warnings=warnings)
+        return Answer(verdict=verdict, kind=kind, reason=advice.reason, recorded=False)
 
     async def _question(self, caller: str, kind: str, review: RawRequest, deadline: float) -> _Question | None:
         """None for what costs nothing, or nobody limits. Raises _Undecided."""
@@ -199,10 +179,10 @@ class ScaleWebhook:
         return machine_of(deployment)
 
     def _seen(self, cluster: UserCluster) -> list[QuotaSnapshot]:
-        project = cluster.spec.project
-        if self._catalog.may_belong(project):
-            raise _Undecided(f"what limits project {project} has not come from the master")
-        return [self._snapshot(quota) for quota in self._catalog.quotas_of_project(project)]
+        consumer = consumer_of(cluster)
+        if self._catalog.may_belong(consumer):
+            raise _Undecided(f"what limits project {consumer.project} has not come from the master")
+        return [self._snapshot(quota) for quota in self._catalog.quotas_of(consumer)]
 
     def _snapshot(self, quota: Quota) -> QuotaSnapshot:
         handle = self._registry.get(quota)
@@ -210,41 +190,24 @@ class ScaleWebhook:
             raise _Undecided(f"this seed has not opened its account of quota {quota.name} yet")
         return snapshot(quota, handle.writer.account, handle.use)
 
-    def _refuse(
-        self,
-        kind: str,
-        review: RawRequest,
-        question: _Question,
-        refusals: Sequence[Refusal],
-        decision: str,
-        seconds: float,
-    ) -> Response:
-        by_quota = {refusal.quota: refusal for refusal in refusals}
-        need = scale_advice.all_replicas(question.asked, question.size)
-        subject, cluster = question.subject, question.cluster
-        found = Verdict(
-            decision=decision,
-            refusal=refusals[0],
-            request=types.Request(
-                uid=subject.uid,
-                project=cluster.spec.project,
-                need=need,
-                reservation=Reservation(source=cluster.metadata.key, object=subject.key, amount=need),
-                dry_run=review.dry_run,
-                deadline=0,
-            ),
-            attempts=[Attempt(snapshot=seen, refusal=by_quota.get(seen.quota)) for seen in question.seen],
-        )
-        return conclude(
-            review,
-            subject,
-            cluster,
-            found,
-            seconds,
-            lambda decision, reason, _path, _seconds: self._on_answer(kind, decision, reason),
-            self._decisions,
-            consumer=kind.lower(),
-        )
+
+def _refused(question: _Question, refusals: Sequence[Refusal], decision: str, *, dry_run: bool) -> Verdict:
+    by_quota = {refusal.quota: refusal for refusal in refusals}
+    need = scale_advice.all_replicas(question.asked, question.size)
+    subject, cluster = question.subject, question.cluster
+    return Verdict(
+        decision=decision,
+        refusal=refusals[0],
+        request=Request(
+            uid=subject.uid,
+            consumer=consumer_of(cluster),
+            need=need,
+            reservation=Reservation(source=cluster.metadata.key, object=subject.key, amount=need),
+            dry_run=dry_run,
+            deadline=0,
+        ),
+        attempts=[Attempt(snapshot=seen, refusal=by_quota.get(seen.quota)) for seen in question.seen],
+    )
 
 
 def _room(seen: QuotaSnapshot) -> Room:

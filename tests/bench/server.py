@@ -31,6 +31,7 @@ from seed import metrics
 from seed.accounts.registry import AccountRegistry
 from seed.accounts.usage_writer import COUNT_AT_ONCE, COUNT_DELAY, FREED_DELAY
 from seed.admission.admitter import Admission
+from seed.admission.machines import MachineAdmission
 from seed.cache.quotas import Catalog
 from seed.instance_types.cache import FlavourCache
 from seed.instance_types.http_client import Transport
@@ -40,8 +41,10 @@ from seed.ledger.tenure import REDIS
 from seed.ledger.writer import AccountWriter
 from seed.registration.token import WebhookKey
 from seed.sizing.sizer import Sizing
+from seed.webhooks.endpoint import Endpoint
 from seed.webhooks.machines import MachineWebhook
 from seed.webhooks.review import MAX_BODY
+from seed.webhooks.router import route
 
 NAMESPACE = "seedquota"
 LEASE_SECONDS = 3
@@ -91,16 +94,16 @@ async def admission(facts: Facts, ready: Ready) -> None:
     await chosen.store.keys()  # as soon as the store is in force
     key = WebhookKey(cluster, NAMESPACE)
     sizing = Sizing(FlavourCache(Transport()), SettingsReader(cluster), key.seal, key.check_seal)
-    webhook = MachineWebhook(
-        catalog, Admission(catalog, registry), sizing, lambda _uid, token: token == TOKEN, metrics.decision
-    )
+    admission = MachineAdmission(catalog, Admission(catalog, registry), sizing)
+    endpoint = Endpoint(MachineWebhook(catalog, admission), metrics.decision)
+    handle_request = route({"machines": endpoint}, lambda _uid, token: token == TOKEN)
     quota = next(iter(catalog.all_quotas()))
     handle = registry.get(quota)
     assert handle is not None
     if facts.leads:
         await handle.writer.create(Account(incarnation="bench", master="bench", epoch=EPOCH, granted=quota.limits))
         tasks.append(asyncio.create_task(_keep_counting(handle.writer)))
-    server = HttpServer(webhook.handle, max_body=MAX_BODY)
+    server = HttpServer(handle_request, max_body=MAX_BODY)
     await server.start("127.0.0.1", 0, certificates.ssl_context)
     gc.set_threshold(*program.GC_THRESHOLDS)  # as the program has them
     paths = [f"/machines/{found.metadata.uid}/{TOKEN}" for found in catalog.user_clusters.store.values()]

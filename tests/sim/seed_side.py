@@ -27,6 +27,7 @@ from seed.accounts.usage_writer import Counting
 from seed.admission.admitter import Admission
 from seed.admission.denial import Refusal
 from seed.admission.types import Request
+from seed.cache.consumer import Consumer
 from seed.cache.quota import Quota
 from seed.cache.quotas import Catalog
 from seed.cache.source_keys import project_of_key
@@ -175,7 +176,7 @@ class UsageSource:
     def __init__(self, replica: Replica, source: servers.Source) -> None:
         self.source = source
         self.key = source.key
-        self.project = source.project
+        self.consumer = Consumer(source.project, self.key)
         self.totals = MachineTotals(None, lambda machine: cast("Any", machine))
         self.counted = False
         self.problem: Problem | None = None
@@ -315,7 +316,7 @@ class UsageSource:
 
     def _state_changed(self) -> None:
         if self._replica.leader is not None:
-            self._replica.leader.accounts.look_again(self.project)
+            self._replica.leader.accounts.look_again(self.consumer)
 
 
 class Turns:
@@ -527,10 +528,10 @@ class Replica(Process):
         for key in clusters.keys():  # noqa: SIM118
             if key not in leader.sources:
                 followed = leader.sources[key] = UsageSource(self, self.sources[key])
-                leader.accounts.look_again(followed.project)
+                leader.accounts.look_again(followed.consumer)
         for key in [key for key in leader.sources if key not in clusters]:
             followed = leader.sources.pop(key)
-            leader.accounts.look_again(followed.project)
+            leader.accounts.look_again(followed.consumer)
 
     # The lease -----------------------------------------------------------------------------------------------------
 
@@ -585,7 +586,7 @@ class Replica(Process):
             return cast("list[str]", await self.network.call("rollout", self, source, read, away(source.key)))
 
         async def answer() -> None:
-            quotas = self.view.quotas_of_project(request.project)
+            quotas = self.view.quotas_of(request.consumer)
             try:
                 verdict = await self.admission.decide(request, replaceable if replaces else None)
                 heard(verdict.refusal, quotas)

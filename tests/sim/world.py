@@ -26,6 +26,7 @@ from common.quota.escrow import Holding, MasterLedger, Report
 from common.quota.resources import ResourceList
 from seed.admission.denial import Refusal
 from seed.admission.types import Request
+from seed.cache.consumer import Consumer
 from seed.cache.quota import Quota
 from seed.ledger.store import Key, Stored
 from tests.sim import faults, servers
@@ -371,7 +372,7 @@ class World:
             there.update(spec.key.uid for spec in applying if replica.view.limits.get(spec.key.name) == spec.key.uid)
             request = Request(
                 uid=uid_of(wish.thing.uid),
-                project=source.project,
+                consumer=Consumer(source.project, source.key),
                 need=wish.need,
                 reservation=Reservation(
                     source=source.key, object=wish.thing.uid, amount=wish.need, generation=wish.claimed

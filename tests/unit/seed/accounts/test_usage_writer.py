@@ -30,6 +30,7 @@ from seed.accounts.registry import AccountHandle
 from seed.accounts.reservation_gc import MOST_UNSEEN
 from seed.accounts.usage_writer import Counting
 from seed.admission.types import Request
+from seed.cache.consumer import Consumer
 from seed.cache.quota import Quota
 from seed.cache.source_keys import clusters_key
 from seed.evaluators.clusters import NOTHING, ONE, Owned
@@ -53,7 +54,7 @@ class FakeSource:
     """Follows nothing: the test changes its tally and says what a consistent read finds."""
 
     key = KEY
-    project = PROJECT
+    consumer = Consumer(PROJECT)
     problem = None
     lost_at = None
     live = True
@@ -212,7 +213,7 @@ async def update(world: SeedWorld, name: str, cpu: str) -> Admitted:
     found = await world.admission.decide(
         Request(
             uid=f"{name}-uid",
-            project=PROJECT,
+            consumer=Consumer(PROJECT),
             need=more,
             reservation=Reservation(source=KEY, object=f"ns/{name}", amount=more, generation=2),
             dry_run=False,
@@ -587,7 +588,7 @@ async def ask(world: SeedWorld, name: str, source: str = KEY, generation: int = 
     found = await world.admission.decide(
         Request(
             uid=f"{name}-uid",
-            project=PROJECT,
+            consumer=Consumer(PROJECT),
             need=amount,
             reservation=Reservation(source=source, object=f"ns/{name}", amount=amount, generation=generation),
             dry_run=False,

@@ -15,6 +15,7 @@ from common.quota import fencing
 from common.quota.account import Ask, Reservation
 from seed.accounts import capacity
 from seed.admission.types import Replaceable, Request, Verdict
+from seed.cache.consumer import Consumer
 from seed.ledger.memory import MemoryStore
 from seed.ledger.store import Key, StoreUnavailableError
 from tests.unit.fake_api_server import eventually, within
@@ -29,7 +30,7 @@ def request(
     kept = Reservation(source="alpha/c1", object=f"ns/{uid}", amount=nanos(need), generation=generation)
     return Request(
         uid=uid,
-        project=PROJECT,
+        consumer=Consumer(PROJECT),
         need=nanos(need),
         reservation=kept,
         dry_run=dry_run,

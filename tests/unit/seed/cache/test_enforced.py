@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from common.api.types import UserCluster
+from seed.cache.consumer import Consumer
 from seed.cache.source_keys import CLUSTER_API, KUBERMATIC, hosted_key
 from tests.unit.seed_world import PROJECT, seed_world
 
@@ -21,7 +22,7 @@ async def test_a_cluster_of_another_api_is_named_by_what_the_leader_saw_of_it() 
         catalog = world.catalog
         for key in (first, second, theirs):
             catalog.host(key, hosted(key.partition("/")[2]))
-        (quota,) = catalog.quotas_of_project(PROJECT)
+        (quota,) = catalog.quotas_of(Consumer(PROJECT))
         assert catalog.unenforced(quota) == []
         assert catalog.tell_enforced(theirs, False)
         assert catalog.unenforced(quota) == [theirs]
@@ -35,7 +36,7 @@ async def test_a_cluster_of_another_api_is_named_by_what_the_leader_saw_of_it() 
 async def test_a_user_cluster_is_named_by_its_own_condition() -> None:
     async with seed_world() as world:
         await world.quota(limits="cpu=64")
-        (quota,) = world.catalog.quotas_of_project(PROJECT)
+        (quota,) = world.catalog.quotas_of(Consumer(PROJECT))
         store = world.catalog.user_clusters.store
         for status, named in (("True", []), ("Unknown", []), ("False", [f"{PROJECT}/c1"])):
             known = store.get(f"{PROJECT}/c1")

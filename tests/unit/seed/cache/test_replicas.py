@@ -21,6 +21,7 @@ from common.quota.account import Reservation
 from seed.admission.admitter import Admission
 from seed.admission.types import Request
 from seed.cache import replicas as module
+from seed.cache.consumer import Consumer
 from seed.cache.quotas import Catalog
 from seed.cache.replicas import (
     FORGOTTEN,
@@ -384,7 +385,7 @@ async def test_whoever_asks_a_replica_that_is_deaf_is_told_so_and_nothing_is_res
         kept = Reservation(source="alpha/c1", object="ns/u", amount=nanos("cpu=8"))
         request = Request(
             uid="u",
-            project=PROJECT,
+            consumer=Consumer(PROJECT),
             need=nanos("cpu=8"),
             reservation=kept,
             dry_run=False,

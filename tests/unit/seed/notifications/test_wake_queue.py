@@ -59,7 +59,7 @@ class World:
     ) -> Sequence[Waiter]:
         self.now += after
         rooms = {"q": room(seen), **(more or {})}
-        self.choice = self.waiting.choose(lambda _project: list(rooms), rooms, self.now)
+        self.choice = self.waiting.choose(lambda _consumer: list(rooms), rooms, self.now)
         return self.choice.woken
 
 
@@ -200,4 +200,4 @@ def test_who_is_gone_or_has_all_its_machines_is_dropped_and_so_is_a_whole_cluste
         world.waiting.drop(waiter)
     assert world.wake(snapshot(everywhere="cpu=9")) == ["b"]
     world.waiting.forget("s")
-    assert len(world.waiting) == 0 and world.waiting.projects == set()
+    assert len(world.waiting) == 0 and world.waiting.consumers == set()

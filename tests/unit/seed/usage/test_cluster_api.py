@@ -23,6 +23,8 @@ from seed.ledger.memory import MemoryStore
 from seed.registration.cluster_api import CALLER, Enforcement
 from seed.usage.cluster_api import ClusterApiInformers, ClusterSource
 from seed.webhooks.cluster_api import ClusterApiWebhook
+from seed.webhooks.endpoint import Endpoint
+from seed.webhooks.router import route
 from tests.unit import fake_api_server as fakes
 from tests.unit.fake_api_server import FakeApiServer, eventually, fake_api_server
 from tests.unit.seed_world import nanos, sizing
@@ -64,7 +66,7 @@ class Seed:
             self.view,
             self.sizing,
             cast(Enforcement, NoEnforcement()),
-            on_change=lambda source, freed: self.changes.append((source.project, freed)),
+            on_change=lambda source, freed: self.changes.append((source.consumer.project, freed)),
             on_state=lambda _source: None,
         )
         self.registry = AccountRegistry(self.catalog, MemoryStore())
@@ -153,7 +155,7 @@ async def test_machines_are_counted_for_the_project_of_their_cluster(monkeypatch
         await made.machine("a")
         async with leading(made):
             await eventually(lambda: made.uses("cpu=4,memory=4Gi,storage=10Gi,machines=1"))
-            assert made.source.project == "alpha"
+            assert made.source.consumer.project == "alpha"
             assert is_hosted(made.source.key)
             await made.infrastructure("b", 8)
             uid = await made.machine("b")
@@ -240,7 +242,7 @@ async def test_a_label_that_moves_takes_the_machines_along(monkeypatch: pytest.M
         async with leading(made):
             await eventually(lambda: made.uses("cpu=4,memory=4Gi,storage=10Gi,machines=1"))
             await made.cluster("beta")
-            await eventually(lambda: made.source.project == "beta")
+            await eventually(lambda: made.source.consumer.project == "beta")
             assert made.uses("cpu=4,memory=4Gi,storage=10Gi,machines=1")
             assert made.changes[-1] == ("beta", True)
             found = await made.view.find_hosted(KEY)
@@ -409,15 +411,14 @@ class Asked:
     def __init__(self, made: Seed) -> None:
         admission = MachineAdmission(made.catalog, Admission(made.catalog, made.registry), made.sizing)
         self.decisions: list[tuple[str, str]] = []
-        self.webhook = ClusterApiWebhook(
-            made.view,
-            admission,
-            lambda uid, token: (uid, token) == (CALLER, "secret"),
-            lambda decision, reason, _path, _seconds: self.decisions.append((decision, reason)),
+        endpoint = Endpoint(
+            ClusterApiWebhook(made.view, admission),
+            lambda _kind, decision, reason, _path, _seconds: self.decisions.append((decision, reason)),
         )
+        self.handle = route({"cluster-api": endpoint}, lambda uid, token: (uid, token) == (CALLER, "secret"))
 
     async def raw(self, body: bytes, path: str = "/cluster-api/secret") -> Response:
-        return await self.webhook.handle(Request("POST", path, "timeout=3s", body, close=False))
+        return await self.handle(Request("POST", path, "timeout=3s", body, close=False))
 
     async def __call__(self, body: bytes) -> tuple[bool, int, str]:
         answer = json.loads((await self.raw(body)).body)["response"]

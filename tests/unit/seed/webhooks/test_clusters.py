@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from aiohttp import web
@@ -26,6 +26,8 @@ from seed.registration.clusters import CALLER, desired
 from seed.usage.cluster_totals import ClusterTotals
 from seed.usage.clusters import ClusterSources
 from seed.webhooks.clusters import ClusterWebhook
+from seed.webhooks.endpoint import Endpoint
+from seed.webhooks.router import route
 from tests.unit import fake_api_server as fakes
 from tests.unit.fake_api_server import FakeApiServer, eventually, fake_api_server, status
 from tests.unit.seed_world import PROJECT, SeedWorld, amounts, nanos, seed_world
@@ -274,19 +276,16 @@ class Webhook:
     def __init__(self, world: SeedWorld) -> None:
         self.decisions: list[tuple[str, str]] = []
         self.twins = FakeTwins()
-        self._handler = ClusterWebhook(
-            world.catalog,
-            world.admission,
-            KINDS,
-            self.twins,
-            lambda caller, token: (caller, token) == (CALLER, "t"),
-            lambda decision, reason, _path, _seconds: self.decisions.append((decision, reason)),
+        endpoint = Endpoint(
+            ClusterWebhook(world.catalog, world.admission, KINDS, cast(DuplicateClusters, self.twins)),
+            lambda _kind, decision, reason, _path, _seconds: self.decisions.append((decision, reason)),
         )
+        self.handle = route({"clusters": endpoint}, lambda caller, token: (caller, token) == (CALLER, "t"))
 
     async def post(self, request: dict[str, Any], token: str = "t") -> tuple[int, str]:
         body = json.dumps({"request": {"uid": "r", **request}}).encode()
         made = Request("POST", f"/clusters/{token}", "timeout=3s", body, close=False)
-        answer = await self._handler.handle(made)
+        answer = await self.handle(made)
         return answer.status, answer.body.decode()
 
     async def create(self, name: str, project: str = PROJECT, **request: Any) -> dict[str, Any]:

@@ -14,10 +14,14 @@ import pytest
 from common.quota import fencing
 from common.server.http_server import HttpServer
 from devcluster import certificates
+from seed.admission.machines import MachineAdmission
 from seed.ledger.memory import MemoryStore
 from seed.sizing.sizer import Sizing
-from seed.webhooks.machines import MachineWebhook
+from seed.sizing.stamper import Stamping
+from seed.webhooks.endpoint import Endpoint
+from seed.webhooks.machines import MachineWebhook, StampWebhook
 from seed.webhooks.review import MAX_BODY
+from seed.webhooks.router import route
 from tests.unit.fake_api_server import within
 from tests.unit.seed_world import CLUSTER_UID, SeedWorld, nanos, seed_world, sizing
 
@@ -98,14 +102,17 @@ async def serving(
     context.load_cert_chain(directory / "tls.crt", directory / "tls.key")
     async with seed_world(store) as world:
         decisions: list[tuple[str, str, str]] = []
-        webhook = MachineWebhook(
-            world.catalog,
-            world.admission,
-            sizes,
+        handle = route(
+            {
+                "machines": Endpoint(
+                    MachineWebhook(world.catalog, MachineAdmission(world.catalog, world.admission, sizes)),
+                    lambda _kind, decision, reason, path, _seconds: decisions.append((decision, reason, path)),
+                ),
+                "stamp": Endpoint(StampWebhook(Stamping(world.catalog, sizes))),
+            },
             lambda uid, token: (uid, token) == (CLUSTER_UID, TOKEN) or token == "token-of-a-deleted-cluster",
-            lambda decision, reason, path, _seconds: decisions.append((decision, reason, path)),
         )
-        server = HttpServer(webhook.handle, max_body=MAX_BODY)
+        server = HttpServer(handle, max_body=MAX_BODY)
         await server.start("127.0.0.1", 0, context)
         trusting = ssl.create_default_context(cadata=made.ca)
         async with aiohttp.ClientSession(
@@ -248,7 +255,7 @@ async def test_names_that_no_api_server_sends_do_not_reach_the_ledger(caller: Ca
     new = machine()
     new["metadata"].update(wrong)
     status, text = await caller.post(review(new))
-    assert (status, text) == (400, "the Machine has no proper name, namespace and uid\n")
+    assert (status, text) == (400, "the object has no proper name, namespace and uid\n")
     assert caller.world.account().reservations == {}
 
 

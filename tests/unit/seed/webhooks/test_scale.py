@@ -21,6 +21,8 @@ from seed.admission.decision_log import Decisions
 from seed.admission.record import Record
 from seed.cache.cluster_api import View
 from seed.cache.user_cluster_clients import Connections
+from seed.webhooks.endpoint import Endpoint
+from seed.webhooks.router import route
 from seed.webhooks.scale import ScaleWebhook
 from tests.unit import fake_api_server as fakes
 from tests.unit.fake_api_server import FakeApiServer, eventually, fake_api_server, within
@@ -55,7 +57,7 @@ class Ways:
         yield self.cluster
 
 
-class SizeBackfill:
+class Scaling:
     def __init__(self, world: SeedWorld, api: FakeApiServer, cluster: Cluster) -> None:
         self.world = world
         self.api = api
@@ -64,19 +66,25 @@ class SizeBackfill:
         self.answers: list[tuple[str, str, str]] = []
         self.sizes = sizing()
         self.decisions = Decisions()
-        self.webhook = ScaleWebhook(
+        webhook = ScaleWebhook(
             world.catalog,
             world.registry,
             self.sizes,
             cast(Connections, self.connections),
             self.view,
+        )
+
+        def answered(kind: str, decision: str, reason: str, _path: str, _seconds: float) -> None:
+            self.answers.append((kind, decision, reason))
+
+        endpoint = Endpoint(webhook, answered, self.decisions)
+        self.handle = route(
+            {"scale": endpoint},
             lambda caller, token: token == "secret" and caller in {CLUSTER_UID, "cluster-api", "gone"},
-            lambda *answer: self.answers.append(answer),
-            self.decisions,
         )
 
     async def raw(self, body: bytes, path: str = f"/scale/{CLUSTER_UID}/secret", timeout: str = "30s") -> Response:
-        return await self.webhook.handle(Request("POST", path, f"timeout={timeout}", body, close=False))
+        return await self.handle(Request("POST", path, f"timeout={timeout}", body, close=False))
 
     async def __call__(
         self, new: Any, old: Any = None, *, caller: str = CLUSTER_UID, timeout: str = "30s", **request: Any
@@ -154,14 +162,14 @@ def scale(replicas: int, namespace: str = "kube-system") -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def made(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SizeBackfill]:
+async def made(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scaling]:
     for plural, (group, kind) in KINDS.items():
         monkeypatch.setitem(fakes.PLURALS, plural, (f"{group}/v1beta2", kind))
     crds = ("apiextensions.k8s.io/v1", "CustomResourceDefinition")
     monkeypatch.setitem(fakes.PLURALS, "customresourcedefinitions", crds)
     async with fake_api_server() as api, seed_world() as world:
         cluster = api.cluster()
-        asking = SizeBackfill(world, api, cluster)
+        asking = Scaling(world, api, cluster)
         for plural in KINDS:
             await asking.crd(plural, "v1beta1" if plural.startswith("vsphere") else "v1beta2")
         running = asyncio.create_task(asking.view.run())
@@ -176,13 +184,13 @@ async def made(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SizeBackfill]:
 
 
 @pytest.fixture
-async def ask(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SizeBackfill]:
+async def ask(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scaling]:
     async with made(monkeypatch) as asking:
         await asking.world.quota(limits="cpu=64", granted="cpu=64", used="cpu=40")
         yield asking
 
 
-async def test_only_who_knows_the_token_is_answered_and_only_to_reviews(ask: SizeBackfill) -> None:
+async def test_only_who_knows_the_token_is_answered_and_only_to_reviews(ask: Scaling) -> None:
     assert (await ask.raw(review(deployment()), f"/scale/{CLUSTER_UID}/guess")).status == 404
     assert (await ask.raw(review(deployment()), "/scale/secret")).status == 404
     assert (await ask.raw(b"{}")).status == 400
@@ -191,7 +199,7 @@ async def test_only_who_knows_the_token_is_answered_and_only_to_reviews(ask: Siz
     assert await ask(deployment(10), deployment(4), sub="status") == (0, "")
 
 
-async def test_it_is_warned_refused_or_left_alone_as_the_settings_say(ask: SizeBackfill) -> None:
+async def test_it_is_warned_refused_or_left_alone_as_the_settings_say(ask: Scaling) -> None:
     assert await ask(deployment()) == (0, TEN_FIT_THREE), "without settings"
     for mode in ("warn", None):
         ask.mode(mode)
@@ -215,7 +223,7 @@ async def test_it_is_warned_refused_or_left_alone_as_the_settings_say(ask: SizeB
     assert {answer[0] for answer in ask.answers} == {"MachineDeployment"}
 
 
-async def test_a_refusal_is_kept_with_its_facts_and_comes_out_again(ask: SizeBackfill) -> None:
+async def test_a_refusal_is_kept_with_its_facts_and_comes_out_again(ask: Scaling) -> None:
     ask.mode("deny")
     await ask(deployment(3))
     _, message = await ask(deployment(10))
@@ -231,21 +239,21 @@ async def test_a_refusal_is_kept_with_its_facts_and_comes_out_again(ask: SizeBac
     assert ask.decisions.page("", {"machine": "d"}) == b'{"items":[]}', "it is no Machine"
 
 
-async def test_it_is_advice_and_reserves_nothing(ask: SizeBackfill) -> None:
+async def test_it_is_advice_and_reserves_nothing(ask: Scaling) -> None:
     account = ask.world.account()
     for _ in range(3):
         await ask(deployment(3))
     assert ask.world.account() is account
 
 
-async def test_the_most_that_is_known_of_the_use_counts(ask: SizeBackfill) -> None:
+async def test_the_most_that_is_known_of_the_use_counts(ask: Scaling) -> None:
     ask.world.tell(usage="cpu=56")
     assert (await ask(deployment(3)))[1].endswith("8 free: 1 can start")
     ask.world.tell(usage="cpu=8")
     assert (await ask(deployment(10)))[1] == TEN_FIT_THREE
 
 
-async def test_an_edit_is_compared_with_what_it_edits(ask: SizeBackfill) -> None:
+async def test_an_edit_is_compared_with_what_it_edits(ask: Scaling) -> None:
     old = deployment(4, existing=4)
     assert await ask(deployment(10), old) == (0, SIX_FIT_THREE)
     assert await ask(deployment(2), old) == (0, "")
@@ -261,7 +269,7 @@ async def test_an_edit_is_compared_with_what_it_edits(ask: SizeBackfill) -> None
     assert await ask(going, old) == (0, "")
 
 
-async def test_a_scale_is_answered_by_what_is_read_of_its_object(ask: SizeBackfill) -> None:
+async def test_a_scale_is_answered_by_what_is_read_of_its_object(ask: Scaling) -> None:
     await ask.api.put("machinedeployments", "kube-system", "d", **_parts(deployment(4, existing=4)))
     assert await ask(scale(10), scale(4), sub="scale") == (0, SIX_FIT_THREE)
     requests = len(ask.api.requests)
@@ -270,7 +278,7 @@ async def test_a_scale_is_answered_by_what_is_read_of_its_object(ask: SizeBackfi
     assert len(ask.api.requests) == requests, "what costs nothing is not read"
 
 
-async def test_a_scale_of_a_machine_set_asks_for_its_owner(ask: SizeBackfill) -> None:
+async def test_a_scale_of_a_machine_set_asks_for_its_owner(ask: Scaling) -> None:
     owner = {"apiVersion": "v", "kind": "MachineDeployment", "name": "d", "uid": "u", "controller": True}
     free = _parts(deployment(4, existing=4))
     await ask.api.put("machinesets", "kube-system", "d", **free)
@@ -283,7 +291,7 @@ def _parts(found: dict[str, Any]) -> dict[str, Any]:
     return {"spec": found["spec"], "status": found["status"]}
 
 
-async def test_what_cannot_be_told_is_allowed_with_the_reason(ask: SizeBackfill) -> None:
+async def test_what_cannot_be_told_is_allowed_with_the_reason(ask: Scaling) -> None:
     ask.mode("deny")
     begin = "seedquota: cannot tell how many replicas fit: "
     code, message = await ask(deployment(cpu=None))
@@ -302,7 +310,7 @@ async def test_what_cannot_be_told_is_allowed_with_the_reason(ask: SizeBackfill)
     assert {answer[2] for answer in ask.answers} == {"Undecided"}
 
 
-async def test_who_waits_for_the_user_cluster_is_answered_in_time(ask: SizeBackfill) -> None:
+async def test_who_waits_for_the_user_cluster_is_answered_in_time(ask: Scaling) -> None:
     ask.connections.free.clear()
     async with within(1):
         assert await ask(scale(10), scale(4), sub="scale", timeout="0.2s") == (
@@ -317,7 +325,7 @@ async def test_a_project_without_a_quota_is_asked_nothing(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
-async def test_a_deployment_of_cluster_api_costs_what_its_template_says(ask: SizeBackfill, version: str) -> None:
+async def test_a_deployment_of_cluster_api_costs_what_its_template_says(ask: Scaling, version: str) -> None:
     size = {"numCPUs": 8, "memoryMiB": 1024, "diskGiB": 10}
     await ask.api.put("vspheremachinetemplates", "alpha", "t", spec={"template": {"spec": size}})
     wanted = capi(version=version)
@@ -332,7 +340,7 @@ async def test_a_deployment_of_cluster_api_costs_what_its_template_says(ask: Siz
     assert scaled == (0, SIX_FIT_THREE)
 
 
-async def test_a_template_of_cluster_api_that_tells_no_size_is_no_obstacle(ask: SizeBackfill) -> None:
+async def test_a_template_of_cluster_api_that_tells_no_size_is_no_obstacle(ask: Scaling) -> None:
     await ask.cluster()
     begin = "seedquota: cannot tell how many replicas fit: "
     for kind, why in (

@@ -1,0 +1,141 @@
+"""One webhook request, from its bytes to its answer: the same steps for every kind of object.
+
+1. The review is decoded. 2. The probe of this seed's own leader is answered. 3. The object must be named as API servers
+name what they send. 4. The webhook decides, before the API server gives up. 5. The decision is recorded and answered.
+
+Who asks was proven before (seed/webhooks/router.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Generic, TypeVar
+
+import msgspec
+
+from common.api.types import UserCluster
+from common.kube.client.meta import Object, ObjectMeta
+from common.server.http_parser import Request, Response
+from seed.admission import denial
+from seed.admission.decision_log import Decisions
+from seed.admission.types import Verdict
+from seed.registration.probe import is_canary
+from seed.webhooks.refusal_log import log_refusal
+from seed.webhooks.review import Head, decided, is_named, patched, patience
+
+SubjectT = TypeVar("SubjectT")
+
+
+class Question(msgspec.Struct, Generic[SubjectT], frozen=True):
+    """What is asked. `new` is None where nothing that counts is created or changed; `old` is what an update changes."""
+
+    head: Head
+    new: SubjectT | None
+    old: SubjectT | None = None
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """`cluster` and `subject`: whose the object is and what it is, as far as that was found.
+
+    `kind` is one of few, for metrics. `reason`: why it was allowed although it could not be decided.
+    `recorded`: whether it stands among the last decisions also where nothing was refused.
+    """
+
+    verdict: Verdict
+    kind: str
+    cluster: UserCluster | None = None
+    subject: ObjectMeta | None = None
+    reason: str = ""
+    recorded: bool = True
+
+
+class Patch(msgspec.Struct, frozen=True):
+    """Allowed, with these operations of RFC 6902."""
+
+    operations: Sequence[object]
+
+
+class Webhook(ABC, Generic[SubjectT]):
+    """What is of its own in each webhook.
+
+    `about`: what its reviews are about, in errors. `caller`: who alone may ask, as its token names it; None: the path
+    names the caller.
+    """
+
+    about: ClassVar[str]
+    caller: ClassVar[str | None] = None
+
+    @abstractmethod
+    def decode(self, body: bytes) -> Question[SubjectT]:
+        """Raises msgspec.MsgspecError, UnicodeDecodeError, RecursionError."""
+
+    def is_named(self, question: Question[SubjectT]) -> bool:
+        return not isinstance(question.new, Object) or is_named(question.new)
+
+    @abstractmethod
+    async def decide(self, caller: str, question: Question[SubjectT], deadline: float) -> Answer | Patch:
+        """`deadline` is on the event loop's clock."""
+
+
+OnDecision = Callable[[str, str, str, str, float], None]
+"""kind, decision, reason, path, seconds"""
+
+
+class Endpoint(Generic[SubjectT]):
+    def __init__(
+        self, webhook: Webhook[SubjectT], on_decision: OnDecision | None = None, decisions: Decisions | None = None
+    ) -> None:
+        self._webhook = webhook
+        self._on_decision = on_decision
+        self._decisions = decisions
+
+    @property
+    def caller(self) -> str | None:
+        return self._webhook.caller
+
+    async def handle(self, caller: str, request: Request) -> Response:
+        started = time.monotonic()
+        deadline = asyncio.get_running_loop().time() + patience(request.query)
+        webhook = self._webhook
+        try:
+            question = webhook.decode(request.body)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            return Response(400, f"not an AdmissionReview of {webhook.about}: {error}\n".encode(errors="replace"))
+        head, subject = question.head, question.new
+        if isinstance(subject, Object) and is_canary(subject.metadata, dry_run=head.dry_run):
+            return decided(head.uid, Verdict(decision="", refusal=denial.canary()))
+        if not webhook.is_named(question):
+            return Response(400, b"the object has no proper name, namespace and uid\n")
+        answer = await webhook.decide(caller, question, deadline)
+        if isinstance(answer, Patch):
+            return patched(head.uid, answer.operations)
+        self._record(head, answer, time.monotonic() - started)
+        return decided(head.uid, answer.verdict)
+
+    def _record(self, head: Head, answer: Answer, seconds: float) -> None:
+        """In the metrics, among the last decisions, and of a refusal in the log."""
+        verdict = answer.verdict
+        refusal = verdict.refusal
+        path = "recall" if verdict.waited else "local"
+        if self._on_decision is not None:
+            if refusal is None:
+                self._on_decision(answer.kind, "allowed", answer.reason, path, seconds)
+            else:
+                path = "unavailable" if refusal.code == 503 else path
+                self._on_decision(answer.kind, "denied", refusal.cause, path, seconds)
+        if refusal is not None:
+            log_refusal(head, answer.kind.lower(), answer.subject, verdict, refusal, seconds)
+        if self._decisions is not None and (answer.recorded or refusal is not None):
+            self._decisions.made(
+                verdict,
+                answer.cluster,
+                answer.subject,
+                operation=head.operation,
+                user=head.user_info.username,
+                dry_run=head.dry_run,
+                seconds=seconds,
+                consumer=answer.kind.lower(),
+            )
