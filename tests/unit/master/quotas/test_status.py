@@ -123,11 +123,17 @@ def test_a_source_that_was_never_counted_has_no_last_count():
     )
 
 
-def test_one_seed_is_said_in_the_same_words_as_several():
-    for kind, about in (("synced", False), ("synced", None), ("fenced", True)):
-        one, two = ([seed(name, **{kind: about}) for name in names] for names in (["s1"], ["s1", "s2"]))
-        said = condition(status(*one), "Enforced")[2]
-        assert condition(status(*two), "Enforced")[2] == said.replace("s1", "s1, s2")
+@pytest.mark.parametrize(
+    ("about", "text"),
+    [
+        ({"synced": False}, "the present quota is not yet on {}"),
+        ({"synced": None}, "whether the present quota is on {} cannot be told: not connected"),
+        ({"fenced": True}, "nothing is admitted on {} until everything there is recounted"),
+    ],
+)
+def test_the_words_fit_one_seed_and_several(about, text):
+    assert condition(status(seed("s1", **about)), "Enforced")[2] == text.format("s1")
+    assert condition(status(seed("s1", **about), seed("s2", **about)), "Enforced")[2] == text.format("s1, s2")
 
 
 def test_quota_of_a_project_that_does_not_exist_says_what_to_do():
