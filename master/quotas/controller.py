@@ -169,7 +169,8 @@ class Quotas:
             if not account.hear(copy, run):
                 return False
             assert account.report is not None, "it says something new"
-            self._counted.note(account.report)
+            if new := self._counted.note(account.report):
+                self._review_lacking(new)
             return True
         except QuantityError as error:
             log.error("report cannot be read", extra={"seed": seed, "quota": state.name, "error": str(error)})
@@ -373,8 +374,8 @@ class Quotas:
         ):
             hasty = any(account.hopeful(now) for account in state.seeds.values())
             waits.append(JUST_GRANTED if hasty else POLL_ASK)
-        if state.view is not None and state.view.never_counted != []:
-            waits.append(AGES_EVERY)
+        if state.view is not None and state.view.never_counted is None:
+            waits.append(AGES_EVERY * random.uniform(0.8, 1.2))  # noqa: S311
         away = [seed.silent for seed in state.view.seeds if not seed.connected] if state.view is not None else []
         if away:
             soonest = min(STALE_AFTER - (STALE_AFTER if silent is None else silent) for silent in away)
@@ -398,6 +399,12 @@ class Quotas:
             never_counted=self._never_counted(state, ledger),
             seeds=lines,
         )
+
+    def _review_lacking(self, devices: set[str]) -> None:
+        """They are counted from now on."""
+        for name, state in self.states.items():
+            if state.view is not None and not devices.isdisjoint(state.view.never_counted or ()):
+                self._controller.queue.add(name)
 
     def _never_counted(self, state: QuotaState, ledger: MasterLedger) -> list[str] | None:
         """None before all that seeds report was taken up."""

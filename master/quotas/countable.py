@@ -57,11 +57,17 @@ class CountedNames:
     def __init__(self) -> None:
         self._names = set(names.DEVICES)
 
-    def note(self, said: Report) -> None:
-        for amounts in (said.used, said.reserved):
-            for name, amount in amounts.items():
-                if amount and name not in names.BASE and len(self._names) < MAX_KNOWN:
-                    self._names.add(name)
+    def note(self, said: Report) -> set[str]:
+        """Those that were not seen before."""
+        new = {
+            name
+            for amounts in (said.used, said.reserved)
+            for name, amount in amounts.items()
+            if amount and name not in self._names and name not in names.BASE
+        }
+        new = set(sorted(new)[: max(MAX_KNOWN - len(self._names), 0)])
+        self._names |= new
+        return new
 
     def lacking(self, limits: ResourceList, ledger: MasterLedger) -> list[str]:
         """The devices among these limits that no source was seen to use. What was granted once was asked for."""

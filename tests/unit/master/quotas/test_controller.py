@@ -25,6 +25,7 @@ from master.cache.objects import MasterQuota, QuotaCopy
 from master.quotas.controller import Quotas
 from master.quotas.events import QuotaEvents
 from master.quotas.ledger_store import Ledgers
+from master.quotas.state import QuotaState
 from master.seeds.registry import Seeds
 
 LIFE = "life-1"
@@ -259,6 +260,22 @@ async def test_a_device_is_called_never_counted_only_when_all_seeds_were_listed_
     term.quotas.copy_changed("us-1", Change(None, copy), None)
     await term.decide()
     assert seen(term) == []
+
+
+async def test_a_quota_hears_that_a_device_is_counted_under_another_quota() -> None:
+    term = Term()
+    made = quota()
+    term.cached._set("alpha", msgspec.structs.replace(made, spec={**made.spec, "quota": {"a.example/b": "1"}}))
+    await term.decide()
+    assert seen(term) == ["a.example/b"]
+    waiting = term.quotas._controller.queue
+    assert len(waiting) == 0
+    said = Account(incarnation="us-1", master=LIFE, sequence=2, used={"c": {"a.example/b": UNIT}})
+    status = ResourceQuotaStatus(account=report_to_wire(escrow.report(said)))
+    metadata = ObjectMeta(name="other", uid="copy", labels={UID_LABEL: "other-uid"})
+    term.quotas.states["other"] = QuotaState(quota("other", "other-uid"))
+    term.quotas.copy_changed("us-1", Change(None, QuotaCopy(metadata=metadata, status=status)), None)
+    assert {await waiting.get() for _ in range(len(waiting))} == {"alpha", "other"}
 
 
 def seen(term: Term) -> object:

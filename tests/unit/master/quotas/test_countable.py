@@ -147,9 +147,11 @@ def test_a_device_is_known_once_a_source_used_it_or_was_granted_it() -> None:
     limits = {"cpu": UNIT, "nvidia.com/gpu": UNIT, "a.example/b": UNIT, "a.example/c": UNIT, "a.example/d": UNIT}
     ledger = MasterLedger(incarnation="m", seeds={"eu-1": Holding(granted={"a.example/c": UNIT, "a.example/d": 0})})
     assert known.lacking(limits, ledger) == ["a.example/b", "a.example/d"]
-    known.note(Report(incarnation="l", used={"a.example/b": 0}))
+    assert known.note(Report(incarnation="l", used={"a.example/b": 0, "cpu": UNIT})) == set()
     assert known.lacking(limits, ledger) == ["a.example/b", "a.example/d"]
-    known.note(Report(incarnation="l", used={"a.example/b": UNIT}, reserved={"a.example/d": UNIT}))
+    said = Report(incarnation="l", used={"a.example/b": UNIT}, reserved={"a.example/d": UNIT})
+    assert known.note(said) == {"a.example/b", "a.example/d"}
+    assert known.note(said) == set()
     assert known.lacking(limits, ledger) == []
 
 
