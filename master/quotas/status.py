@@ -92,10 +92,10 @@ class QuotaView(msgspec.Struct, frozen=True, kw_only=True):
 def quota_status(view: QuotaView, before: QuotaStatus, now: str) -> QuotaStatus:
     """`now` is RFC 3339, for lastTransitionTime."""
     present = [seed for seed in view.seeds if not seed.lost]
-    # After a restore of the master, one that never connected may be one of which that is forgotten.
+    # A master that learns may have forgotten that a seed was connected once.
     absent = [] if view.learning else [seed.name for seed in present if seed.absent]
     judged = [seed for seed in present if seed.name not in absent]
-    counted = resources.only(view.limits, view.limits.keys() - set(unsupported(view.spec)))
+    counted = _counted(view.limits, view.spec)
     use = dict.fromkeys(counted, 0) | resources.total(resources.only(seed.use, counted) for seed in present)
     reserved = resources.total(resources.only(seed.reserved, counted) for seed in present)
     lines = seed_lines(view.seeds, view.limits)
@@ -104,7 +104,7 @@ def quota_status(view: QuotaView, before: QuotaStatus, now: str) -> QuotaStatus:
         _ready(view, enforced),
         enforced,
         _unless_unsupported(_usage_current(judged, absent), view.spec),
-        *(_of_use(view, use, counted, before)),
+        *_of_use(view, use, counted, before),
         *_not_counted(view, judged, before),
     ]
     conditions = [msgspec.structs.replace(each, observed_generation=view.generation) for each in conditions]
@@ -124,6 +124,11 @@ def quota_status(view: QuotaView, before: QuotaStatus, now: str) -> QuotaStatus:
     )
 
 
+def _counted(limits: ResourceList, spec: ResourceQuotaSpec) -> dict[str, int]:
+    uncounted = unsupported(spec)
+    return {name: limit for name, limit in limits.items() if name not in uncounted}
+
+
 def _surge_use(seeds: Sequence[SeedView]) -> ResourceList:
     return surge.beyond(resources.total(seed.use for seed in seeds))
 
@@ -135,11 +140,11 @@ def same(a: QuotaStatus, b: QuotaStatus) -> bool:
 
 def summary(spec: ResourceQuotaSpec, use: ResourceList, limits: ResourceList, seeds: Sequence[SeedView]) -> Summary:
     current = sum(seed.state == "Current" for seed in seeds)
-    subject, uncounted = spec.subject, unsupported(spec)
+    subject = spec.subject
     return Summary(
         subject=f"{subject.kind}/{subject.name}" if subject.name else subject.kind,
-        usage=usage_text(use, limits, uncounted),
-        peak=peak_text(use, resources.only(limits, limits.keys() - set(uncounted))),
+        usage=usage_text(use, limits, unsupported(spec)),
+        peak=peak_text(use, _counted(limits, spec)),
         seeds=f"{current}/{len(seeds)}",
     )
 
