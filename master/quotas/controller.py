@@ -29,6 +29,7 @@ from master.cache.informers import BY_SUBJECT, Caches, changed_name
 from master.cache.objects import MasterQuota, QuotaCopy
 from master.grants.fair_share import Allotment
 from master.grants.planner import Decision, SeedFacts, decide, forgotten
+from master.quotas.countable import CountedNames
 from master.quotas.events import QuotaEvents
 from master.quotas.grant_publisher import GrantPublisher
 from master.quotas.ledger_store import Ledgers, incarnation
@@ -72,6 +73,7 @@ class Quotas:
         self.states: dict[str, QuotaState] = {}
         self.fenced: dict[str, set[str]] = {}  # quotas by seed
         self.learning: dict[str, set[str]] = {}
+        self._counted = CountedNames()
         self._caches = caches
         self._seeds = seeds
         self._ledgers = ledgers
@@ -82,7 +84,7 @@ class Quotas:
         self._controller: Controller[str] = Controller(
             "quota", self._decide, workers=WORKERS, timeout=TIMEOUT, on_reconcile=on_reconcile
         )
-        self._views = Views(caches, seeds, self._doubtful)
+        self._views = Views(caches, seeds, self.states, self._counted, self._doubtful)
         self._publisher = GrantPublisher(seeds)
         self._status = StatusWriter(cluster, caches, seeds, events, self.states, on_reconcile=on_reconcile)
 
@@ -145,8 +147,14 @@ class Quotas:
         self._controller.queue.add_after(name, PAUSE if self._seeds.rush.on else 0.0)
 
     def _receive(self, state: QuotaState, seed: str, copy: QuotaCopy, run: Run | None = None) -> bool:
+        account = state.account(seed)
         try:
-            return state.account(seed).receive(copy, run)
+            if not account.receive(copy, run):
+                return False
+            assert account.report is not None, "it says something new"
+            if new := self._counted.note(account.report):
+                self._review_lacking(new)
+            return True
         except QuantityError as error:
             log.error("report cannot be read", extra={"seed": seed, "quota": state.name, "error": str(error)})
             return False
@@ -344,11 +352,19 @@ class Quotas:
         ):
             hasty = any(account.hopeful(now) for account in state.seeds.values())
             waits.append(JUST_GRANTED if hasty else POLL_ASK)
+        if state.view is not None and state.view.never_counted is None:
+            waits.append(AGES_EVERY * random.uniform(0.8, 1.2))  # noqa: S311
         away = [seed.silent for seed in state.view.seeds if not seed.connected] if state.view is not None else []
         if away:
             soonest = min(STALE_AFTER - (STALE_AFTER if silent is None else silent) for silent in away)
             waits.append(soonest + 0.1 if soonest > 0 else AGES_EVERY * random.uniform(0.8, 1.2))  # noqa: S311
         return min(waits, default=None)
+
+    def _review_lacking(self, devices: set[str]) -> None:
+        """They are counted from now on."""
+        for name, state in self.states.items():
+            if state.view is not None and not devices.isdisjoint(state.view.never_counted or ()):
+                self._controller.queue.add(name)
 
     # Beginning -------------------------------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ class GrantPublisher:
         global_usage = wire_quantities(use)
         shown_reserved = wire_quantities({name: amount for name, amount in reserved.items() if amount})
         hard = wire_quantities(state.limits)
-        words = summary(state.spec.subject, use, state.limits, present)
+        words = summary(state.spec, use, state.limits, present)
         for seed in ledger.seeds:
             link = self._seeds.links.get(seed)
             copies = link.copies if link is not None and link.connected else None

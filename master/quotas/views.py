@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from common.api import conditions
 from common.api.labels import UID_LABEL
 from common.api.types import StaleSource
 from common.quota import escrow
-from common.quota.escrow import Holding
+from common.quota.escrow import Holding, MasterLedger
 from master.cache.informers import Caches, subject_of
 from master.cache.objects import MasterQuota
 from master.grants.allocation_state import SeedDemand
 from master.grants.planner import Decision
+from master.quotas.countable import CountedNames
 from master.quotas.state import QuotaState
 from master.quotas.status import QuotaView, SeedView
 from master.seeds.link import SeedLink
@@ -20,11 +21,21 @@ from master.seeds.registry import Seeds
 
 
 class Views:
-    """Makes a quota's view. `doubtful`: uids of quotas whose ledgers may have been restored from a backup."""
+    """Makes a quota's view. `states`: of all quotas. `counted`: the devices that some source has counted. `doubtful`:
+    uids of quotas whose ledgers may have been restored from a backup."""
 
-    def __init__(self, caches: Caches, seeds: Seeds, doubtful: Collection[str]) -> None:
+    def __init__(
+        self,
+        caches: Caches,
+        seeds: Seeds,
+        states: Mapping[str, QuotaState],
+        counted: CountedNames,
+        doubtful: Collection[str],
+    ) -> None:
         self._caches = caches
         self._seeds = seeds
+        self._states = states
+        self._counted = counted
         self._doubtful = doubtful
 
     def view(self, state: QuotaState, decision: Decision, now: float) -> QuotaView:
@@ -43,8 +54,17 @@ class Views:
             subject_exists=self._subject_exists(state.quota),
             learning=decision.learning,
             beyond_counters=escrow.beyond_counters(ledger, state.ceilings),
+            never_counted=self._never_counted(state, ledger),
             seeds=lines,
         )
+
+    def _never_counted(self, state: QuotaState, ledger: MasterLedger) -> list[str] | None:
+        """None before all that seeds report was taken up."""
+        lacking = self._counted.lacking(state.limits, ledger)
+        known = len(self._states) >= len(self._caches.quotas.store) and all(
+            link.listed or link.never_connected for link in self._seeds.present()
+        )
+        return lacking if known or not lacking else None
 
     def _seed_view(self, state: QuotaState, seed: SeedDemand, holding: Holding, now: float) -> SeedView:
         link = self._seeds.links.get(seed.name)
@@ -60,6 +80,7 @@ class Views:
         return SeedView(
             name=seed.name,
             connected=connected,
+            never_connected=link is not None and link.never_connected,
             gone=link is None,
             silent=silent,
             last_report_time=account.last_report_time,

@@ -33,7 +33,7 @@ from common.quota.resources import ResourceList
 from seed.accounts import plan
 from seed.accounts.open_limiter import OpenLimiter
 from seed.accounts.plan import Progress, SourceFacts
-from seed.accounts.publish import MAX_NAMED, STALE_STEP, Published, Sources, publish_in
+from seed.accounts.publish import MAX_NAMED, STALE_STEP, Published, Sources, publish_in, stale_source
 from seed.accounts.registry import AccountHandle, AccountRegistry
 from seed.cache.consumer import Consumer
 from seed.cache.quota import Quota
@@ -381,7 +381,7 @@ class Accounts:
         said = report(account)
         said = msgspec.structs.replace(said, used=_kept(said.used, account, quota))
         unenforced = tuple(self._catalog.unenforced(quota)[:MAX_NAMED])
-        sources = Sources(self._stale(quota), unenforced, self._known(quota))
+        sources = Sources(self._stale(quota, account), unenforced, self._known(quota))
         now = time.monotonic()
         before = self._published.get(quota.key.uid)
         if before is not None and before.copy_uid != quota.copy_uid:
@@ -416,13 +416,10 @@ class Accounts:
         self._published[quota.key.uid] = Published(quota.copy_uid, said, sources, now)
         return None
 
-    def _stale(self, quota: Quota) -> tuple[StaleSource, ...]:
+    def _stale(self, quota: Quota, account: Account) -> tuple[StaleSource, ...]:
         now = time.monotonic()
-        return tuple(
-            StaleSource(source=source.key, seconds=int(now - source.lost_at) // STALE_STEP * STALE_STEP)
-            for source in self._sources_of(quota)
-            if source.problem is not None and source.lost_at is not None
-        )[:MAX_NAMED]
+        found = (stale_source(source, account, now) for source in self._sources_of(quota))
+        return tuple(source for source in found if source is not None)[:MAX_NAMED]
 
 
 def _kept(used: ResourceList, account: Account, quota: Quota) -> ResourceList:

@@ -512,7 +512,7 @@ async def test_a_seed_with_older_roles_works_and_says_what_it_lacks_and_one_of_a
 
         async def lacks_a_role() -> bool:
             found = condition((await world.master.get(SEEDS, "eu-1")).status, "Synced")
-            return found[:2] == ("False", "CopiesOutstanding") and "1 objects" in found[2] and "seeds" in found[2]
+            return found[:2] == ("False", "CopiesOutstanding") and "1 object " in found[2] and "seeds" in found[2]
 
         await until(lacks_a_role)
         await until(lambda: says("Connected", "True", "Connected"))

@@ -25,6 +25,7 @@ from master.cache.objects import MasterQuota, QuotaCopy
 from master.quotas.controller import Quotas
 from master.quotas.events import QuotaEvents
 from master.quotas.ledger_store import Ledgers
+from master.quotas.state import QuotaState
 from master.seeds.registry import Seeds
 
 LIFE = "life-1"
@@ -92,6 +93,7 @@ class Link:
     def __init__(self, name: str) -> None:
         self.name = name
         self.connected = self.listed = self.settled = True
+        self.never_connected = False
         self.copies = Store[QuotaCopy]({})
         self.last_contact = 0.0
         self.publisher = SimpleNamespace(
@@ -230,3 +232,53 @@ async def test_a_leader_that_begins_drops_the_ledgers_of_quotas_that_are_gone_an
     term.api.quotas["unseen"] = quota("unseen", "unseen-uid")
     await term.quotas._drop_orphans()
     assert set(term.api.ledgers) == {UID, "unseen-uid"}
+
+
+async def test_a_device_is_called_never_counted_only_when_all_seeds_were_listed_and_all_quotas_seen() -> None:
+    term = Term()
+    made = quota()
+    made = msgspec.structs.replace(made, spec={**made.spec, "quota": {"cpu": "10", "a.example/b": "1"}})
+    term.cached._set("alpha", made)
+    await term.decide()
+    assert seen(term) == ["a.example/b"]
+
+    term.links["eu-1"].heard = False
+    await term.decide()
+    assert seen(term) is None
+    term.links["eu-1"].never_connected = True
+    await term.decide()
+    assert seen(term) == ["a.example/b"]
+
+    term.cached._set("other", quota("other", "other-uid"))
+    await term.decide()
+    assert seen(term) is None, "a source may have been counted under the other"
+    term.cached._remove("other")
+
+    said = Account(incarnation="us-1", master=LIFE, sequence=2, granted=cpu(2), used={"c": {"a.example/b": UNIT}})
+    status = ResourceQuotaStatus(account=report_to_wire(escrow.report(said)))
+    copy = QuotaCopy(metadata=ObjectMeta(name="alpha", uid="copy", labels={UID_LABEL: UID}), status=status)
+    term.quotas.copy_changed("us-1", Change(None, copy), None)
+    await term.decide()
+    assert seen(term) == []
+
+
+async def test_a_quota_hears_that_a_device_is_counted_under_another_quota() -> None:
+    term = Term()
+    made = quota()
+    term.cached._set("alpha", msgspec.structs.replace(made, spec={**made.spec, "quota": {"a.example/b": "1"}}))
+    await term.decide()
+    assert seen(term) == ["a.example/b"]
+    waiting = term.quotas._controller.queue
+    assert len(waiting) == 0
+    said = Account(incarnation="us-1", master=LIFE, sequence=2, used={"c": {"a.example/b": UNIT}})
+    status = ResourceQuotaStatus(account=report_to_wire(escrow.report(said)))
+    metadata = ObjectMeta(name="other", uid="copy", labels={UID_LABEL: "other-uid"})
+    term.quotas.states["other"] = QuotaState(quota("other", "other-uid"))
+    term.quotas.copy_changed("us-1", Change(None, QuotaCopy(metadata=metadata, status=status)), None)
+    assert {await waiting.get() for _ in range(len(waiting))} == {"alpha", "other"}
+
+
+def seen(term: Term) -> object:
+    view = term.quotas.states["alpha"].view
+    assert view is not None
+    return view.never_counted
