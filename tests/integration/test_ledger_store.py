@@ -89,11 +89,11 @@ async def api_server_store(api: ApiServer) -> AsyncIterator[ApiServerStore]:
 
 @asynccontextmanager
 async def redis_stores(directory: Path) -> AsyncIterator[tuple[RedisStore, RedisStore]]:
-    tenure = ByHand()
+    generation = ByHand()
     async with rack(directory) as servers:
         redis = await servers.server("redis")
-        async with store_at(redis.url, tenure) as one, store_at(redis.url, tenure) as two:
-            await tenure.begin(one, "tenure")
+        async with store_at(redis.url, generation) as one, store_at(redis.url, generation) as two:
+            await generation.begin(one, "generation")
             yield one, two
 
 

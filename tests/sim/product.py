@@ -17,7 +17,7 @@ import seed.accounts.reservation_gc
 import seed.accounts.usage_writer
 import seed.admission.denial
 import seed.cache.quotas
-import seed.ledger.tenure
+import seed.ledger.store_generation
 import seed.ledger.writer
 from seed.accounts.capacity import CapacityRequester
 
@@ -46,7 +46,7 @@ _REPLACED = (
     (seed.accounts.controller, "secrets", _secrets),
     (seed.accounts.usage_writer, "time", _time),
     (seed.accounts.reservation_gc, "MOST_UNSEEN", 3),  # quotas are small
-    (seed.ledger.tenure, "secrets", _secrets),
+    (seed.ledger.store_generation, "secrets", _secrets),
     (seed.ledger.writer, "time", _time),
     (seed.ledger.writer, "secrets", _secrets),
     (seed.admission.denial, "decision_id", _token),
