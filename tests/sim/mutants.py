@@ -40,7 +40,7 @@ from seed.admission import denial
 from seed.admission.admitter import Admission
 from seed.cache.quota import Quota
 from seed.cache.quotas import Catalog
-from seed.ledger import writer
+from seed.ledger import decision
 from seed.ledger.store import StoreUnavailableError
 from seed.ledger.writer import AccountWriter
 from seed.usage.machine_totals import MachineTotals
@@ -276,10 +276,10 @@ def _on_surge(
 
 
 async def answer_before_the_write(self: Any, batch: list[Any], *, read: bool = False) -> None:
-    if not self._loaded:
+    if not self._known.read:
         await self._load()
-    before = self._known
-    outcomes, after = self._decide(batch, self._sound(before.account) if before else None)
+    before = self._known.stored
+    outcomes, after = self._decider.decide(batch, self._sound(before.account) if before else None)
     for entry, outcome in zip(batch, outcomes, strict=True):
         if not entry.future.done():
             if isinstance(outcome, Exception):
@@ -287,20 +287,18 @@ async def answer_before_the_write(self: Any, batch: list[Any], *, read: bool = F
             else:
                 entry.future.set_result(outcome)
     if after is not None and (before is None or after is not before.account):
-        after = replace(after, sequence=after.sequence + 1)
-        version = await self._store.save(self.key, after, before.version if before else None)
-        self._written(before, servers.Stored(after, version))
+        await self._save(before, replace(after, sequence=after.sequence + 1), len(batch))
 
 
 async def an_unknown_outcome_is_a_yes(self: Any, batch: list[Any], *, read: bool = False) -> None:
     try:
         await _commit(self, batch, read=read)
     except StoreUnavailableError:
-        self._loaded = False
-        before = self._known
+        self._known.read = False
+        before = self._known.stored
         if before is None:
             raise
-        outcomes, _ = self._decide(batch, before.account)
+        outcomes, _ = self._decider.decide(batch, before.account)
         for entry, outcome in zip(batch, outcomes, strict=True):
             if not entry.future.done() and not isinstance(outcome, Exception):
                 entry.future.set_result(outcome)
@@ -482,7 +480,7 @@ def obey_the_limit_when_told_to(account: Account, limits: Mapping[str, int]) -> 
 
 
 async def read_what_may_still_change(self: AccountWriter, *, take: bool = False) -> None:
-    self._pending = False
+    self._known.late_write = False
     await _load(self)
 
 
@@ -948,7 +946,7 @@ ALL: tuple[Mutant, ...] = (
     ),
     Mutant(
         "what is recalled is admitted again",
-        ((writer, "accounts", SimpleNamespace(**{**vars(accounts), "apply_grant": accounts.receive})),),
+        ((decision, "accounts", SimpleNamespace(**{**vars(accounts), "apply_grant": accounts.receive})),),
         ("nothing", "two_seeds"),
         200,
         scenes.a_limit_lowered,
