@@ -463,7 +463,7 @@ async def of_no_organization(self: Any, key: str, quota: Quota) -> bool:
 
 def whatever_was_listed(self: Accounts, quota: Quota, source: Any) -> bool:
     progress = self._progress.get(quota.key.uid)
-    joined = progress is not None and progress.claimed == self.term and (quota.key.uid, source.key) not in self._demands
+    joined = progress is not None and progress.claimed == self.term and not self._demands.has(quota.key.uid, source.key)
     return bool(source.counted) if joined else _may_count(self, quota, source)
 
 

@@ -13,6 +13,7 @@ import common.kube.controller.leader_election
 import common.quota.quantity
 import common.quota.resources
 import seed.accounts.controller
+import seed.accounts.publisher
 import seed.accounts.reservation_gc
 import seed.accounts.usage_writer
 import seed.admission.denial
@@ -44,6 +45,7 @@ _REPLACED = (
     (seed.accounts.controller, "time", _time),
     (seed.cache.quotas, "parse_quota", lambda copy: copy.quota),  # each copy was parsed when it was written
     (seed.accounts.controller, "secrets", _secrets),
+    (seed.accounts.publisher, "time", _time),
     (seed.accounts.usage_writer, "time", _time),
     (seed.accounts.reservation_gc, "MOST_UNSEEN", 3),  # quotas are small
     (seed.ledger.store_generation, "secrets", _secrets),
