@@ -32,10 +32,11 @@ from master.grants.demand import lacking
 from master.grants.fair_share import Allotment
 from master.grants.table import Table
 from seed.accounts import capacity, plan, reservation_gc
+from seed.accounts.account_write import write
 from seed.accounts.capacity import Answer, CapacityRequester
 from seed.accounts.controller import Accounts
 from seed.accounts.registry import AccountRegistry
-from seed.accounts.usage_writer import Counting, _forgetting
+from seed.accounts.source_removal import SourceRemoval, forgetting
 from seed.admission import denial
 from seed.admission.admitter import Admission
 from seed.cache.quota import Quota
@@ -363,7 +364,7 @@ def stale_is_zero(self: Accounts, account: Account, source: Any, quota: Any) -> 
 async def drop_early(self: Any, handle: Any, quota: Any, account: Account) -> None:
     named = {*account.used, *(source for source, _ in account.reservations)}
     for key in named - set(self._catalog.source_keys(quota)):
-        await self._write(handle, quota, _forgetting(self._accounts.term, key))
+        await write(handle, quota, forgetting(self._accounts.term, key))
 
 
 def open_at_once(account: Account, grant: Grant, progress: Any, sources: Any, **_facts: object) -> Any:
@@ -576,7 +577,7 @@ def master_writes_blindly(self: servers.Master, uid: str, ledger: MasterLedger, 
 
 _count = accounts.count
 _lend = Admission._lend
-_belongs = Counting._belongs
+_belongs = SourceRemoval._belongs
 _may_count = Accounts.may_count
 _quota_changed = Catalog._quota_changed
 _count_loans = surge_loans.count
@@ -853,7 +854,7 @@ ALL: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a deleted source is dropped early",
-        ((Counting, "_forget_sources", drop_early),),
+        ((SourceRemoval, "forget", drop_early),),
         budget=200,
         scene=scenes.a_cluster_that_the_leader_does_not_know,
     ),
@@ -884,7 +885,7 @@ ALL: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a missing Project is of no organization",
-        ((Counting, "_belongs", of_no_organization), (AccountRegistry, "_missed", lambda *_a: [])),
+        ((SourceRemoval, "_belongs", of_no_organization), (AccountRegistry, "_missed", lambda *_a: [])),
         ("two_quotas",),
         200,
         scenes.a_project_that_vanishes,

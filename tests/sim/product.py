@@ -14,6 +14,7 @@ import common.quota.quantity
 import common.quota.resources
 import seed.accounts.controller
 import seed.accounts.publisher
+import seed.accounts.reservation_collector
 import seed.accounts.reservation_gc
 import seed.accounts.usage_writer
 import seed.admission.denial
@@ -46,6 +47,7 @@ _REPLACED = (
     (seed.cache.quotas, "parse_quota", lambda copy: copy.quota),  # each copy was parsed when it was written
     (seed.accounts.controller, "secrets", _secrets),
     (seed.accounts.publisher, "time", _time),
+    (seed.accounts.reservation_collector, "time", _time),
     (seed.accounts.usage_writer, "time", _time),
     (seed.accounts.reservation_gc, "MOST_UNSEEN", 3),  # quotas are small
     (seed.ledger.store_generation, "secrets", _secrets),
