@@ -7,6 +7,8 @@ import socket
 from collections.abc import Sequence
 from contextlib import suppress
 
+from common.runtime.waiting import first_of
+
 _CHUNK = 64 * 1024
 
 
@@ -60,13 +62,9 @@ _Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 async def _join(client: _Pair, backend: _Pair) -> None:
     """Until either side ends the connection: that of the other ends with it."""
-    directions = [asyncio.create_task(_copy(client[0], backend[1])), asyncio.create_task(_copy(backend[0], client[1]))]
     try:
-        await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
+        await first_of(_copy(client[0], backend[1]), _copy(backend[0], client[1]))
     finally:
-        for direction in directions:
-            direction.cancel()
-        await asyncio.gather(*directions, return_exceptions=True)
         backend[1].close()
 
 

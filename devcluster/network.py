@@ -8,6 +8,8 @@ import struct
 from contextlib import suppress
 from enum import Enum
 
+from common.runtime.waiting import first_of
+
 _CHUNK = 64 * 1024
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER with no time: closing resets the connection
 
@@ -77,13 +79,7 @@ class Link:
 
     async def _join(self, flows: asyncio.Event, *ways: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> None:
         """Until either side ends the connection: that of the other ends with it."""
-        directions = [asyncio.create_task(self._copy(flows, reader, writer)) for reader, writer in ways]
-        try:
-            await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for direction in directions:
-                direction.cancel()
-            await asyncio.gather(*directions, return_exceptions=True)
+        await first_of(*(self._copy(flows, reader, writer) for reader, writer in ways))
 
     async def _copy(self, flows: asyncio.Event, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError):

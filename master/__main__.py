@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import secrets
 import socket
@@ -17,6 +16,7 @@ from common.kube.client.kubeconfig import InvalidKubeconfig
 from common.runtime import flags, metrics, program
 from common.runtime.flags import CommonOptions, Flag, UsageError
 from common.runtime.program import Program
+from common.runtime.waiting import first_of
 from master.manager import Master
 from master.reporting.metrics import MasterMetrics
 
@@ -53,16 +53,9 @@ async def serve(running: Program, given: MasterOptions) -> None:
     running.health.add("caches", master.caches.not_synced)
     collector = MasterMetrics(lambda: master.leading)
     REGISTRY.register(collector)
-    working = asyncio.create_task(master.run(), name="master")
-    stopping = asyncio.create_task(running.stop.wait())
     try:
-        await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            working.result()
+        (await first_of(master.run(), running.stop.wait())).result()
     finally:
-        working.cancel()
-        stopping.cancel()
-        await asyncio.gather(working, stopping, return_exceptions=True)
         REGISTRY.unregister(collector)
         await cluster.close()
 

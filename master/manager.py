@@ -9,6 +9,7 @@ from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError
 from common.kube.controller.leader_election import Lease
 from common.runtime import metrics
+from common.runtime.waiting import first_of
 from master.cache.informers import Caches
 from master.quotas.controller import Quotas
 from master.quotas.events import QuotaEvents
@@ -56,16 +57,9 @@ class Master:
             await asyncio.sleep(PAUSE)
 
     async def _until_lost(self, lost: asyncio.Event, *, doubtful: bool) -> None:
-        leading = asyncio.create_task(self._lead(doubtful=doubtful), name="leading")
-        losing = asyncio.create_task(lost.wait())
         try:
-            await asyncio.wait((leading, losing), return_when=asyncio.FIRST_COMPLETED)
-            if leading.done():
-                leading.result()
+            (await first_of(self._lead(doubtful=doubtful), lost.wait())).result()
         finally:
-            leading.cancel()
-            losing.cancel()
-            await asyncio.gather(leading, losing, return_exceptions=True)
             self.leading = None
 
     async def _lead(self, *, doubtful: bool) -> None:

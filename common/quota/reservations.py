@@ -108,12 +108,6 @@ class Reserving:
         return msgspec.structs.replace(self._before, reservations=self._reservations, reserved=self._reserved)
 
 
-def reserve(account: Account, limits: ResourceList, uid: str, reservation: Reservation) -> tuple[Account, Outcome]:
-    reserving = Reserving(account, limits)
-    outcome = reserving.claim(uid, reservation)
-    return reserving.account(), outcome
-
-
 def _on_top(known: Reservation, wanted: Reservation) -> tuple[Reservation, ResourceList]:
     """One more claim for the same object, and what it costs beyond what is kept for it already.
 

@@ -19,6 +19,7 @@ from common.runtime import logs, metrics
 from common.runtime.event_loop import EventLoop
 from common.runtime.flags import CommonOptions, UsageError
 from common.runtime.health import Health
+from common.runtime.waiting import within
 
 log = logging.getLogger(__name__)
 
@@ -121,21 +122,12 @@ async def _until_stopped(program: Program, options: CommonOptions, main: Main, s
 async def _end(program: Program, options: CommonOptions, signals: _Signals) -> str:
     """Leads main to its end. Returns, with the reason, when main must be cut off."""
     await signals.asked.wait()
-    if await _within(signals.insisted, options.drain_delay):
+    if await within(signals.insisted, options.drain_delay):
         return "second signal"
     program.stop.set()
-    if await _within(signals.insisted, options.stop_timeout):
+    if await within(signals.insisted, options.stop_timeout):
         return "second signal"
     return "did not end within the stop timeout"
-
-
-async def _within(event: asyncio.Event, seconds: float) -> bool:
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        return False
-    return True
 
 
 def _status(working: asyncio.Future[None]) -> int:

@@ -10,9 +10,9 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import cast
 
+from common.runtime.waiting import within
 from common.server.http_parser import CONTINUE, RefusedError, Request, RequestReader, Response, render
 
 log = logging.getLogger(__name__)
@@ -88,18 +88,13 @@ class HttpServer:
         self.end_soon()
         for connection in tuple(self._connections):
             connection.end_if_idle()
-        await self._wait_empty(timeout)
+        await within(self._empty, timeout)
         self._closed = True
         for connection in tuple(self._connections):
             connection.abort()
-        await self._wait_empty(CLOSE_SECONDS)
+        await within(self._empty, CLOSE_SECONDS)
         if self._sweeping is not None:
             self._sweeping.cancel()
-
-    async def _wait_empty(self, timeout: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
-                await self._empty.wait()
 
     def admit(self, connection: _Connection) -> bool:
         """Where there are too many, whoever has been idle for longest goes."""

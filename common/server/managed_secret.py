@@ -6,7 +6,6 @@ import asyncio
 import base64
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 
 from common.api.core import SECRETS, Secret
@@ -16,6 +15,7 @@ from common.kube.client.errors import AlreadyExists, ApiError, Conflict
 from common.kube.client.meta import object_key
 from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change
+from common.runtime.waiting import within
 
 log = logging.getLogger(__name__)
 
@@ -85,10 +85,7 @@ class OwnSecret:
                 if self._refused != error.message:
                     self._refused = error.message
                     log.warning("secret cannot be put right", extra={"secret": self.name, "error": error.message})
-            # not wait_for, which before Python 3.12 can lose a cancellation that comes with the wake-up
-            with suppress(TimeoutError):  # time alone may have made something due
-                async with asyncio.timeout(pause):
-                    await self._wake.wait()
+            await within(self._wake, pause)  # time alone may have made something due
 
     async def _step(self) -> None:
         secret = self._reflector.store.get(self.name)

@@ -27,6 +27,7 @@ from datetime import UTC, datetime
 from prometheus_client import Gauge
 
 from common.kube.client.api_client import Cluster
+from common.runtime.waiting import within
 from common.server.managed_secret import Correction, OwnSecret
 from common.server.pki import Pair, Policy, load
 from common.server.rotation import Action, Contents, carry_out, decide, read, write
@@ -90,11 +91,8 @@ class Certificates:
 
     async def wait_ready(self, timeout: float) -> None:
         """Until there is something to serve with. Raises TimeoutError, which says what is missing."""
-        try:
-            async with asyncio.timeout(timeout):
-                await self._ready.wait()
-        except TimeoutError:
-            raise TimeoutError(f"Secret {self._secret.name}: {self.not_ready()}") from None
+        if not await within(self._ready, timeout):
+            raise TimeoutError(f"Secret {self._secret.name}: {self.not_ready()}")
 
     async def run(self) -> None:
         """Until cancelled."""

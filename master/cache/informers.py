@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from common.api.core import SECRETS, Secret
 from common.api.labels import SETTINGS
 from common.api.types import SEEDS, DefaultQuota, QuotaSettingsSpec, Seed
 from common.kube.client.api_client import Cluster
@@ -17,16 +18,15 @@ from common.kube.client.meta import Object
 from common.kube.client.resource import Resource
 from common.kube.controller.reflector import PROMPT_SECONDS, Reflector
 from common.kube.controller.store import Change
+from common.runtime.listeners import Listeners
 from master.cache.objects import (
     MASTER_QUOTAS,
     ORGANIZATIONS,
     PROJECTS,
     QUOTA_SETTINGS,
-    SECRETS,
     MasterQuota,
     Named,
     QuotaCopy,
-    Secret,
 )
 
 T = TypeVar("T", bound=Object)
@@ -53,7 +53,7 @@ class Caches:
     """`listen(listener)`: called with the plural, the name and the change of every object, on the event loop."""
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
-        self._listeners: list[Callable[[str, Change[Object]], None]] = []
+        self._listeners: Listeners[[str, Change[Object]]] = Listeners()
         prompt = PROMPT_SECONDS
         self.seeds: Reflector[Seed] = Reflector(cluster, SEEDS, on_change=self._tells("seeds"), watch_seconds=prompt)
         self.quotas: Reflector[MasterQuota] = Reflector(
@@ -106,8 +106,7 @@ class Caches:
 
     def listen(self, listener: Callable[[str, Change[Object]], None]) -> Callable[[], None]:
         """Returns what ends it."""
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
+        return self._listeners.add(listener)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -161,9 +160,7 @@ class Caches:
 
     def _tells(self, plural: str) -> Callable[[Change[T]], None]:
         def tell(change: Change[T]) -> None:
-            untyped: Change[Object] = Change(change.old, change.new)
-            for listener in list(self._listeners):
-                listener(plural, untyped)
+            self._listeners.call(plural, Change(change.old, change.new))
 
         return tell
 

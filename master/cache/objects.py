@@ -67,16 +67,9 @@ class QuotaCopy(Object, frozen=True):
     status: ResourceQuotaStatus = msgspec.field(default_factory=ResourceQuotaStatus)
 
 
-class Secret(Object, frozen=True):
-    """`data` is in base64."""
-
-    data: dict[str, str] = {}
-
-
 MASTER_QUOTAS = Resource(GROUP, VERSION, "resourcequotas", "ResourceQuota", False, MasterQuota)
 QUOTA_COPIES = Resource(GROUP, VERSION, "resourcequotas", "ResourceQuota", False, QuotaCopy)
 PROJECTS = Resource(GROUP, VERSION, "projects", "Project", False, Named)
 ORGANIZATIONS = Resource(GROUP, VERSION, "organizations", "Organization", False, Named)
 QUOTA_SETTINGS = Resource(GROUP, VERSION, "quotasettings", "QuotaSettings", False, Named)
 SEED_COPIES = Resource(GROUP, VERSION, "seeds", "Seed", False, Named)
-SECRETS = Resource("", "v1", "secrets", "Secret", True, Secret)

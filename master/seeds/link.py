@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import hashlib
 import logging
 import random
@@ -17,12 +15,12 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from common.api import cluster_identity
 from common.api.cluster_identity import KUBE_SYSTEM, NAMESPACES
+from common.api.core import kubeconfig_text
 from common.api.labels import UID_LABEL
 from common.api.types import (
     ACCEPT_CLUSTER_ANNOTATION,
     ORGANIZATIONS,
     SEEDS,
-    SecretRef,
     Seed,
     SeedStatus,
 )
@@ -33,6 +31,7 @@ from common.kube.client.meta import Object
 from common.kube.controller.controller import ReconcileHook
 from common.kube.controller.store import Change, Store
 from common.runtime.burst import BurstDetector
+from common.runtime.waiting import first_of
 from master.cache.informers import Caches, changed_name
 from master.cache.objects import Named, QuotaCopy
 from master.seeds import identity
@@ -189,18 +188,13 @@ class SeedLink:
             await self._while_unchanged(cluster)
 
     async def _while_unchanged(self, cluster: SeedCluster) -> None:
-        session = asyncio.create_task(self._session(cluster), name=f"seed {self.name} session")
-        changed = asyncio.create_task(self._changed.wait())
         try:
-            await asyncio.wait((session, changed), return_when=asyncio.FIRST_COMPLETED)
-            if session.done() and not session.cancelled() and (error := session.exception()) is not None:
+            ended = await first_of(self._session(cluster), self._changed.wait())
+            if not ended.cancelled() and (error := ended.exception()) is not None:
                 log.error("seed link failed, starting anew", exc_info=error, extra={"seed": self.name})
                 self._set(Phase.UNREACHABLE, f"internal error: {type(error).__name__}")
                 await asyncio.sleep(RESTART_AFTER)
         finally:
-            session.cancel()
-            changed.cancel()
-            await asyncio.gather(session, changed, return_exceptions=True)
             self._cluster = self._there = self.sync = None
             await cluster.close()
 
@@ -394,21 +388,14 @@ class SeedLink:
     def _kubeconfig(self) -> tuple[str, str, str]:
         """Text, fingerprint (of the text, or of what is wrong), and what is wrong, never the content."""
         ref = self.seed.spec.kubeconfig_secret_ref
-        text, problem = self._read_secret(ref)
+        text = problem = ""
+        try:
+            text = kubeconfig_text(
+                self._caches.secrets.store.get(f"{self._namespace}/{ref.name}"), self._namespace, ref
+            )
+        except InvalidKubeconfig as error:
+            problem = str(error)
         accepted = self.seed.metadata.annotations.get(ACCEPT_CLUSTER_ANNOTATION, "")
         said = f"{ref.name}\0{ref.key}\0{problem}\0{accepted}\0{text}"
         fingerprint = hashlib.sha256(said.encode()).hexdigest()
         return text, fingerprint, problem
-
-    def _read_secret(self, ref: SecretRef) -> tuple[str, str]:
-        secret = self._caches.secrets.store.get(f"{self._namespace}/{ref.name}")
-        if secret is None:
-            return "", f"secret {self._namespace}/{ref.name} does not exist"
-        encoded = secret.data.get(ref.key)
-        if not encoded:
-            keys = ", ".join(sorted(secret.data)) or "none"
-            return "", f"secret {self._namespace}/{ref.name} has no key {ref.key}; its keys: {keys}"
-        try:
-            return base64.b64decode(encoded, validate=True).decode(), ""
-        except (binascii.Error, UnicodeDecodeError):
-            return "", f"{self._where()}: not text"

@@ -16,7 +16,6 @@ import pytest_asyncio
 
 from common.kube.client.api_client import Cluster
 from common.quota import account as accounts
-from common.quota import reservations
 from common.quota.account import MAX_RESERVATIONS, Account, Admitted, Ask, Full, Grant, Outcome, Reservation, Short
 from common.quota.names import MAX_COUNTERS, MAX_DEVICES
 from common.quota.quantity import UNIT
@@ -33,6 +32,7 @@ from seed.ledger.redis import RedisStore
 from seed.ledger.store import ConflictError, Key, Store, Stored, StoreUnavailableError, Terms
 from seed.ledger.writer import AccountWriter
 from tests.integration.redis_servers import ByHand, be_patient, rack, store_at
+from tests.unit.claims import reserve
 from tests.unit.fake_api_server import eventually, within
 
 pytestmark = pytest.mark.integration
@@ -154,7 +154,7 @@ async def test_what_is_written_is_read_by_every_replica(replicas: tuple[Store, S
     assert await one.load(key) is None
     version = await one.save(key, ACCOUNT, None)
     assert await two.load(key) == Stored(ACCOUNT, version)
-    after, _ = reservations.reserve(ACCOUNT, TERMS.limits, "u", reservation("u"))
+    after, _ = reserve(ACCOUNT, TERMS.limits, "u", reservation("u"))
     version = await two.save(key, after, version)
     assert await one.load(key) == Stored(after, version)
 

@@ -13,6 +13,7 @@ from common.quota import account as accounts
 from common.quota import escrow, fencing, reservations
 from common.quota.account import Account, Admitted, Grant, Outcome, Reservation, ReservationKey, StaleEpochError
 from common.quota.escrow import Holding, MasterLedger, Report
+from tests.unit.claims import reserve
 
 LIMIT = 24
 WINDOW = 3  # ticks in which an admitted request persists, or never
@@ -118,7 +119,7 @@ class AccountMachine(RuleBasedStateMachine):
         wanted = Reservation(
             source=SOURCE, object=f"ns/{uid}", amount={"cpu": size}, generation=generation, request=f"r{self.names}"
         )
-        return reservations.reserve(self.account, {"cpu": LIMIT}, uid, wanted)
+        return reserve(self.account, {"cpu": LIMIT}, uid, wanted)
 
     @rule(size=st.integers(1, 9))
     def another_quota_denies(self, size: int) -> None:

@@ -8,10 +8,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from msgspec.structs import replace
 
 from common.quota import account as accounts
-from common.quota import escrow, fencing, reservations
+from common.quota import escrow, fencing
 from common.quota.account import Account, Admitted, Ask, Grant, Reservation
 from common.quota.escrow import Holding, MasterLedger, Report
 from master.grants.fair_share import Allotment, Seat, allot
+from tests.unit.claims import reserve
 
 SEEDS = ("eu", "us")
 LIMITS = {"cpu": 12, "memory": 30}
@@ -75,9 +76,7 @@ class Escrow(RuleBasedStateMachine):
         seed = self.seeds[name]
         self.uids += 1
         uid = str(self.uids)
-        after, outcome = reservations.reserve(
-            seed.account, LIMITS, uid, Reservation(source="c1", object=f"m/{uid}", amount=machine)
-        )
+        after, outcome = reserve(seed.account, LIMITS, uid, Reservation(source="c1", object=f"m/{uid}", amount=machine))
         if isinstance(outcome, Admitted):
             seed.account = after
             seed.objects[uid] = machine

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from common.quota import account as accounts
-from common.quota import escrow, reservations, resources
+from common.quota import escrow, resources
 from common.quota.account import Account, Admitted, Ask, Grant, Reservation
 from common.quota.escrow import Holding, MasterLedger, Report
 from common.quota.resources import ResourceList
 from master.grants.demand import Demand, learn
 from master.grants.fair_share import Allotment, Seat, allot
+from tests.unit.claims import reserve
 
 PATIENCE = 2_600  # milliseconds that a webhook call waits
 PAUSE = 50  # ... before an answer that brought nothing is followed by another ask
@@ -161,7 +162,7 @@ class World:
 
     def _claim(self, seed: SeedSide, request: Request) -> bool:
         wanted = Reservation(source="c", object=request.uid, amount=request.size)
-        account, outcome = reservations.reserve(seed.account, self.limits, request.uid, wanted)
+        account, outcome = reserve(seed.account, self.limits, request.uid, wanted)
         if not isinstance(outcome, Admitted):
             return False
         seed.account = account

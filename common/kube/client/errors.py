@@ -118,7 +118,7 @@ class _Status(msgspec.Struct):
 _decode_status = msgspec.json.Decoder(_Status).decode
 
 
-def _api_error(status: int, content: bytes, what: str, retry_after: str | None = None) -> ApiError:
+def api_error(status: int, content: bytes, what: str, retry_after: str | None = None) -> ApiError:
     try:
         answer = _decode_status(content)
     except (msgspec.MsgspecError, UnicodeDecodeError):

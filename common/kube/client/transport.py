@@ -7,9 +7,7 @@ import ssl
 
 import aiohttp
 
-from common.kube.client.errors import (
-    Malformed,
-)
+from common.kube.client.errors import Malformed
 
 
 def describe(error: Exception) -> str:

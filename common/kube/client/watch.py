@@ -8,11 +8,7 @@ from typing import Generic, TypeVar
 import aiohttp
 import msgspec
 
-from common.kube.client.errors import (
-    Malformed,
-    Unavailable,
-    _api_error,
-)
+from common.kube.client.errors import Malformed, Unavailable, api_error
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource, WatchEvent, any_event, describe_broken
 from common.kube.client.transport import describe
@@ -83,7 +79,7 @@ class WatchStream(Generic[T]):
         except (msgspec.MsgspecError, UnicodeDecodeError):
             raise Malformed(200, "Malformed", f"{self._what}: stream is not a watch: {error}") from None
         if event.type == "ERROR":
-            raise _api_error(500, bytes(event.object), self._what)
+            raise api_error(500, bytes(event.object), self._what)
         broken = describe_broken(event.object, error)
         if event.type == "BOOKMARK":
             return WatchEvent("BOOKMARK", broken.resource_version)

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
 from common.kube.client.errors import ApiError, Conflict
-from common.kube.controller.workqueue import QueueClosed, WorkQueue
+from common.kube.controller.workqueue import WorkQueue
 from common.runtime import metrics
 
 log = logging.getLogger(__name__)
@@ -45,21 +45,14 @@ class Controller(Generic[K]):
         self._on_reconcile = on_reconcile
 
     async def run(self) -> None:
-        """Works until cancelled, which also ends what is under way, or until `stop`, after which that is finished."""
+        """Works until cancelled, which also ends what is under way."""
         async with asyncio.TaskGroup() as group:
             for number in range(self._workers):
                 group.create_task(self._work(), name=f"{self.name}-{number}")
 
-    def stop(self) -> None:
-        """Takes up nothing new; `run` returns when what is under way has ended."""
-        self.queue.shutdown()
-
     async def _work(self) -> None:
         while True:
-            try:
-                key = await self.queue.get()
-            except QueueClosed:
-                return
+            key = await self.queue.get()
             try:
                 await self._reconcile_once(key)
             finally:

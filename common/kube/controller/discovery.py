@@ -15,6 +15,7 @@ from common.kube.client.meta import Object
 from common.kube.client.resource import Resource
 from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change, IndexFunction
+from common.runtime.listeners import Listeners
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +91,7 @@ class Served:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._listeners: list[Callable[[], None]] = []
+        self._listeners: Listeners[[]] = Listeners()
         self.crds = Reflector(
             cluster,
             CRDS,
@@ -131,9 +132,7 @@ class Served:
 
     def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Returns how to stop listening."""
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
+        return self._listeners.add(listener)
 
     def _changed(self, _change: Change[Crd]) -> None:
-        for listener in tuple(self._listeners):
-            listener()
+        self._listeners.call()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 from common.kube.client.api_client import Cluster
@@ -12,6 +11,7 @@ from common.kube.client.resource import Resource
 from common.kube.controller.discovery import Served, Wanted, log
 from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change
+from common.runtime.waiting import within
 
 
 class Following:
@@ -88,5 +88,4 @@ class Following:
 
 async def _listed(reflector: Reflector[Any]) -> None:
     while not reflector.synced.is_set() and reflector.error_status not in (403, 404):
-        with suppress(TimeoutError):
-            await reflector.wait_synced(0.2)
+        await within(reflector.synced, 0.2)

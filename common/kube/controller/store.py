@@ -36,10 +36,6 @@ class Store(Generic[T]):
         """Raises KeyError for an index that does not exist."""
         return list(self._indexes[name].get(value, {}).values())
 
-    def index_values(self, name: str) -> list[str]:
-        """The values under which an index has objects."""
-        return list(self._indexes[name])
-
     def keys(self) -> list[str]:
         return list(self._objects)
 

@@ -15,16 +15,11 @@ class QueueFull(Exception):
     """The queue knows as many keys as it may."""
 
 
-class QueueClosed(Exception):
-    """The queue has been shut down."""
-
-
 class WorkQueue(Generic[K]):
     """Keys come out in the order they became ready.
 
     A key added while it is being worked on comes again when that is done. A key added now does not come again later
-    for an earlier `add_after`: whoever works on it sees everything, and may ask for another time. After `shutdown` what
-    is added is dropped.
+    for an earlier `add_after`: whoever works on it sees everything, and may ask for another time.
     """
 
     def __init__(self, *, max_keys: int = 100_000, first_backoff: float = 0.05, max_backoff: float = 60.0) -> None:
@@ -39,7 +34,6 @@ class WorkQueue(Generic[K]):
         self._delayed: dict[K, asyncio.TimerHandle] = {}
         self._failures: dict[K, int] = {}
         self._wake = asyncio.Event()
-        self._closed = False
 
     def __len__(self) -> int:
         """How many keys are ready and not yet worked on."""
@@ -51,7 +45,7 @@ class WorkQueue(Generic[K]):
 
     def add(self, key: K) -> None:
         """Raises QueueFull."""
-        if self._closed or key in self._waiting:
+        if key in self._waiting:
             return
         self._admit(key)
         if (timer := self._delayed.pop(key, None)) is not None:
@@ -66,7 +60,7 @@ class WorkQueue(Generic[K]):
         if seconds <= 0:
             self.add(key)
             return
-        if self._closed or key in self._waiting:
+        if key in self._waiting:
             return
         self._admit(key)
         loop = asyncio.get_running_loop()
@@ -83,8 +77,7 @@ class WorkQueue(Generic[K]):
         longest = min(self._max_backoff, self._first_backoff * 2.0 ** min(failures, 30))
         seconds = max(at_least, longest * random.uniform(0.5, 1.0))  # noqa: S311 (spread, not a secret)
         self.add_after(key, seconds)
-        if not self._closed:
-            self._failures[key] = failures + 1
+        self._failures[key] = failures + 1
         return seconds
 
     def forget(self, key: K) -> None:
@@ -95,10 +88,8 @@ class WorkQueue(Generic[K]):
         return self._failures.get(key, 0)
 
     async def get(self) -> K:
-        """The next key; call `done` with it afterwards. Raises QueueClosed."""
+        """The next key; call `done` with it afterwards."""
         while True:
-            if self._closed:
-                raise QueueClosed
             if self._ready:
                 key = self._ready.popleft()
                 self._waiting.discard(key)
@@ -116,18 +107,6 @@ class WorkQueue(Generic[K]):
         elif key not in self._delayed:
             self._known.discard(key)
             self._failures.pop(key, None)  # a failed key is delayed; this one will not come back by itself
-
-    def shutdown(self) -> None:
-        """Ends every `get`. Work under way may still call `done`."""
-        self._closed = True
-        for timer in self._delayed.values():
-            timer.cancel()
-        self._delayed.clear()
-        self._ready.clear()
-        self._waiting.clear()
-        self._known = set(self._working)
-        self._failures.clear()
-        self._wake.set()
 
     def _admit(self, key: K) -> None:
         if key not in self._known:

@@ -21,6 +21,7 @@ from common.quota.account import (
 )
 from common.quota.names import MAX_COUNTERS
 from common.quota.reservations import Reserving
+from tests.unit.claims import reserve
 
 LIMITS = {"cpu": 100, "memory": 100}
 
@@ -38,7 +39,7 @@ def uids(account: Account) -> set[str]:
 
 
 def reserved(before: Account, uid: str, wanted: Reservation) -> Account:
-    after, outcome = reservations.reserve(before, LIMITS, uid, wanted)
+    after, outcome = reserve(before, LIMITS, uid, wanted)
     assert isinstance(outcome, Admitted), outcome
     accounts.check(after)
     return after
@@ -50,7 +51,7 @@ def grant(**changes: object) -> Grant:
 
 def test_what_is_held_can_be_reserved_to_the_last_unit_and_no_further() -> None:
     full = reserved(account(), "a", reservation(10))
-    after, outcome = reservations.reserve(full, {"cpu": 100}, "b", reservation(1))
+    after, outcome = reserve(full, {"cpu": 100}, "b", reservation(1))
     assert outcome == Short({"cpu": 1})
     assert after is full
 
@@ -66,19 +67,19 @@ def test_what_was_returned_is_not_free() -> None:
 
 
 def test_a_lowered_limit_is_obeyed_before_the_master_recalls() -> None:
-    _, outcome = reservations.reserve(account(), {"cpu": 5}, "a", reservation(6))
+    _, outcome = reserve(account(), {"cpu": 5}, "a", reservation(6))
     assert outcome == Short({"cpu": 1})
 
 
 def test_a_resource_without_a_limit_is_unlimited_and_every_one_that_is_short_is_named() -> None:
     wanted = Reservation(source="s/s", object="n/m", amount={"cpu": 12, "memory": 3, "machines": 1})
-    _, outcome = reservations.reserve(account(), LIMITS, "a", wanted)
+    _, outcome = reserve(account(), LIMITS, "a", wanted)
     assert outcome == Short({"cpu": 2, "memory": 3})
 
 
 def test_a_fenced_account_decides_nothing() -> None:
     fenced = fencing.fence(account(), "n")
-    assert reservations.reserve(fenced, LIMITS, "a", reservation()) == (fenced, Fenced())
+    assert reserve(fenced, LIMITS, "a", reservation()) == (fenced, Fenced())
 
 
 def test_claims_of_one_batch_are_decided_in_order_against_each_other() -> None:
@@ -99,7 +100,7 @@ def test_a_batch_that_changed_nothing_gives_back_the_same_account() -> None:
 
 def test_a_repeat_takes_nothing_more_but_is_remembered() -> None:
     once = reserved(account(), "a", reservation(10))
-    twice, outcome = reservations.reserve(once, {"cpu": 100}, "a", reservation(10))
+    twice, outcome = reserve(once, {"cpu": 100}, "a", reservation(10))
     assert isinstance(outcome, Admitted)
     assert outcome.before == once.reservations["ns/c1", "a"]
     assert accounts.use(twice) == {"cpu": 10}
@@ -143,7 +144,7 @@ def test_of_competing_updates_of_what_is_not_counted_yet_the_largest_is_covered(
 def test_an_account_refuses_more_reservations_than_fit_into_one_object() -> None:
     many = {("ns/c1", f"{number}"): reservation(0) for number in range(MAX_RESERVATIONS)}
     full = account(reservations=many)
-    assert reservations.reserve(full, LIMITS, "new", reservation()) == (full, Full())
+    assert reserve(full, LIMITS, "new", reservation()) == (full, Full())
     reserved(full, "7", reservation(1))
 
 
@@ -161,7 +162,7 @@ def test_equal_uids_in_two_clusters_from_one_snapshot_are_two_objects() -> None:
     here, there = reservation(5), reservation(5, source="ns/c2")
     both = reserved(reserved(account(), "a", here), "a", there)
     assert accounts.use(both) == {"cpu": 10}
-    assert reservations.reserve(both, LIMITS, "b", reservation(1))[1] == Short({"cpu": 1})
+    assert reserve(both, LIMITS, "b", reservation(1))[1] == Short({"cpu": 1})
     counted = accounts.count(both, 1, "ns/c1", {"cpu": 5}, {"a": 1})
     assert counted.reservations == {("ns/c2", "a"): there}
     assert accounts.count(both, 1, "ns/c1", {}, {}, gone={"a"}).reservations == {("ns/c2", "a"): there}
@@ -184,7 +185,7 @@ def test_a_claim_that_was_given_up_takes_nothing_with_it_of_an_equal_one_that_ca
 
 def test_nothing_more_is_created_in_a_source_that_is_held_back() -> None:
     held = accounts.hold_back(reserved(account(), "a", reservation(1)), 1, {"ns/c1"})
-    assert reservations.reserve(held, LIMITS, "b", reservation(1)) == (held, HeldBack())
+    assert reserve(held, LIMITS, "b", reservation(1)) == (held, HeldBack())
     reserved(held, "a", reservation(1))
     reserved(held, "b", reservation(1, generation=2))
     reserved(held, "b", reservation(1, source="ns/c2"))
@@ -237,20 +238,20 @@ def test_evidence_about_one_request_does_not_release_what_a_later_one_relies_on(
 
 
 def test_a_cancelled_creation_leaves_nothing() -> None:
-    after, outcome = reservations.reserve(account(), {"cpu": 100}, "a", reservation(3))
+    after, outcome = reserve(account(), {"cpu": 100}, "a", reservation(3))
     assert isinstance(outcome, Admitted)
     assert reservations.cancel(after, "a", outcome) == account()
 
 
 def test_a_cancelled_update_leaves_the_creation_reserved() -> None:
     created = reserved(account(), "a", reservation(4))
-    updated, outcome = reservations.reserve(created, {"cpu": 100}, "a", reservation(3, generation=2))
+    updated, outcome = reserve(created, {"cpu": 100}, "a", reservation(3, generation=2))
     assert isinstance(outcome, Admitted)
     assert reservations.cancel(updated, "a", outcome) == created
 
 
 def test_a_cancel_leaves_what_a_repeat_relies_on() -> None:
-    once, outcome = reservations.reserve(account(), {"cpu": 100}, "a", reservation(3))
+    once, outcome = reserve(account(), {"cpu": 100}, "a", reservation(3))
     assert isinstance(outcome, Admitted)
     twice = reserved(once, "a", reservation(3))
     assert reservations.cancel(twice, "a", outcome) is twice
@@ -356,7 +357,7 @@ def test_of_what_a_machine_takes_an_account_reserves_what_its_quota_limits() -> 
     after = reserved(account(), "a", devices(DEVICE, *many))
     assert after.reserved == {"cpu": 1}
     limits = {**LIMITS, DEVICE: 4}
-    after, outcome = reservations.reserve(account(granted={"cpu": 10, DEVICE: 4}), limits, "a", devices(DEVICE, *many))
+    after, outcome = reserve(account(granted={"cpu": 10, DEVICE: 4}), limits, "a", devices(DEVICE, *many))
     assert isinstance(outcome, Admitted)
     assert after.reserved == {"cpu": 1, DEVICE: 1}
 
@@ -364,24 +365,24 @@ def test_of_what_a_machine_takes_an_account_reserves_what_its_quota_limits() -> 
 def test_what_was_limited_before_stays_reserved_because_it_may_be_limited_again() -> None:
     held = account(granted={"cpu": 10, DEVICE: 1})
     after = reserved(held, "a", devices(DEVICE))
-    _, outcome = reservations.reserve(after, {**LIMITS, DEVICE: 1}, "b", devices(DEVICE))
+    _, outcome = reserve(after, {**LIMITS, DEVICE: 1}, "b", devices(DEVICE))
     assert outcome == Short({DEVICE: 1})
 
 
 def test_an_update_pays_for_a_resource_that_was_not_limited_when_its_object_was_created() -> None:
     created = reserved(account(granted={"cpu": 10}), "a", devices(DEVICE))
     limits = {**LIMITS, DEVICE: 4}
-    _, outcome = reservations.reserve(created, limits, "a", devices(DEVICE))
+    _, outcome = reserve(created, limits, "a", devices(DEVICE))
     assert outcome == Short({DEVICE: 1})
     granted = replace(created, granted={"cpu": 10, DEVICE: 4})
-    after, outcome = reservations.reserve(granted, limits, "a", devices(DEVICE, generation=2))
+    after, outcome = reserve(granted, limits, "a", devices(DEVICE, generation=2))
     assert isinstance(outcome, Admitted)
     assert after.reserved == {"cpu": 2, DEVICE: 1}
 
 
 def test_a_claim_on_surge_that_the_quota_does_not_have_any_more_is_short_and_not_free() -> None:
     wanted = Reservation(source="ns/c1", object="ns/m", amount={"surge.cpu": 1}, replaces="old")
-    _, outcome = reservations.reserve(account(), LIMITS, "a", wanted)
+    _, outcome = reserve(account(), LIMITS, "a", wanted)
     assert outcome == Short({"surge.cpu": 1})
 
 
@@ -395,16 +396,16 @@ def test_an_account_takes_as_many_characters_as_fit_into_one_object() -> None:
     assert outcomes.count(Full()) == MAX_RESERVATIONS - len(full.reservations) > 3000
     assert MAX_TEXT - 5000 < accounts.length(full) == reserving.text <= MAX_TEXT
     first = full.reservations["ns/c1", "0"]
-    assert isinstance(reservations.reserve(full, limits, "0", first)[1], Admitted), "a repeat needs no room"
+    assert isinstance(reserve(full, limits, "0", first)[1], Admitted), "a repeat needs no room"
     grown = replace(first, generation=7)
-    assert reservations.reserve(full, limits, "0", grown)[1] == Full()
+    assert reserve(full, limits, "0", grown)[1] == Full()
     emptier = accounts.release(full, 1, dict(list(full.reservations.items())[-5:]))
-    assert isinstance(reservations.reserve(emptier, limits, "0", grown)[1], Admitted)
+    assert isinstance(reserve(emptier, limits, "0", grown)[1], Admitted)
 
 
 def test_what_sources_use_takes_from_the_room_for_reservations() -> None:
     used = {f"{number:063}/c": {"cpu": 0} for number in range(MAX_TEXT // 60)}
-    assert reservations.reserve(account(used=used), LIMITS, "a", reservation())[1] == Full()
+    assert reserve(account(used=used), LIMITS, "a", reservation())[1] == Full()
 
 
 def test_a_quota_that_limits_other_resources_again_and_again_reserves_a_bounded_number_of_names() -> None:
@@ -412,7 +413,7 @@ def test_a_quota_that_limits_other_resources_again_and_again_reserves_a_bounded_
     for step in range(12):
         limits = dict.fromkeys((f"example.com/{step}-{number}" for number in range(16)), 10)
         after = replace(after, granted={"cpu": 10, **limits})
-        after, _ = reservations.reserve(after, limits, f"{step}", devices(*limits))
+        after, _ = reserve(after, limits, f"{step}", devices(*limits))
     assert len(after.reserved) <= MAX_COUNTERS
     assert len(after.reservations) == 9
 

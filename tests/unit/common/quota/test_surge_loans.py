@@ -14,6 +14,7 @@ from common.quota import account as accounts
 from common.quota import reservations, resources, surge, surge_loans
 from common.quota.account import Account, Admitted, Occupied, Outcome, ReplacementConflict, Reservation, Short
 from common.quota.resources import ResourceList
+from tests.unit.claims import reserve
 
 SOURCE = "alpha/c1"
 LIMITS = surge.ceilings({"cpu": 16, "machines": 4}, {"cpu": 4, "machines": 1})
@@ -33,7 +34,7 @@ def loan(replaces: str, need: ResourceList = SIZE, source: str = SOURCE) -> Rese
 
 
 def lend(account: Account, uid: str, reservation: Reservation) -> Account:
-    after, outcome = reservations.reserve(account, LIMITS, uid, reservation)
+    after, outcome = reserve(account, LIMITS, uid, reservation)
     assert isinstance(outcome, Admitted), outcome
     return after
 
@@ -56,9 +57,9 @@ OLD: dict[str, ResourceList] = {f"m{number}": SIZE for number in range(4)}
 
 def test_a_full_account_admits_one_more_on_surge_and_nothing_else() -> None:
     account = lend(full(), "new", loan("m0"))
-    _, refused = reservations.reserve(account, LIMITS, "grown", Reservation(source=SOURCE, object="k/g", amount=SIZE))
+    _, refused = reserve(account, LIMITS, "grown", Reservation(source=SOURCE, object="k/g", amount=SIZE))
     assert refused == Short({"cpu": 4, "machines": 1})
-    _, refused = reservations.reserve(account, LIMITS, "second", loan("m1"))
+    _, refused = reserve(account, LIMITS, "second", loan("m1"))
     assert refused == Short({"surge.cpu": 4, "surge.machines": 1})
 
 
@@ -90,7 +91,7 @@ def test_of_two_on_surge_the_one_whose_older_one_went_takes_the_place(goes: str)
     wide = surge.ceilings({"cpu": 16, "machines": 4}, {"cpu": 8, "machines": 2})
     account = full(granted={**HELD, "surge.cpu": 8, "surge.machines": 2})
     for uid, replaced in (("new", "m0"), ("newer", "m1")):
-        account, outcome = reservations.reserve(account, wide, uid, loan(replaced))
+        account, outcome = reserve(account, wide, uid, loan(replaced))
         assert isinstance(outcome, Admitted), outcome
     machines: dict[str, ResourceList] = {**OLD, "new": SIZE, "newer": SIZE}
     del machines[goes]
@@ -105,7 +106,7 @@ def test_the_place_of_an_older_one_is_kept_for_a_newer_one_that_nobody_has_seen_
     account = counted(lend(full(), "new", loan("m0")), machines)
     assert accounts.use(account) == {"cpu": 16, "machines": 4}
     accounts.check(account)
-    _, refused = reservations.reserve(account, LIMITS, "grown", Reservation(source=SOURCE, object="k/g", amount=SIZE))
+    _, refused = reserve(account, LIMITS, "grown", Reservation(source=SOURCE, object="k/g", amount=SIZE))
     assert refused == Short({"cpu": 4, "machines": 1})
     again = lend(account, "new", Reservation(source=SOURCE, object="kube-system/new", amount=SIZE))
     assert accounts.use(again) == accounts.use(account)
@@ -138,26 +139,24 @@ def test_a_newer_one_that_is_larger_than_the_place_stays_on_surge_until_it_fits(
 def test_nobody_is_replaced_twice_or_before_it_is_counted() -> None:
     wide = surge.ceilings({"cpu": 16, "machines": 4}, {"cpu": 16, "machines": 4})
     account = full(granted={**HELD, "surge.cpu": 16, "surge.machines": 4})
-    account, _ = reservations.reserve(account, wide, "new", loan("m0"))
-    assert reservations.reserve(account, wide, "again", loan("m0"))[1] == ReplacementConflict()
-    assert reservations.reserve(account, wide, "chained", loan("new"))[1] == ReplacementConflict(), (
-        "its place is surge, not quota"
-    )
+    account, _ = reserve(account, wide, "new", loan("m0"))
+    assert reserve(account, wide, "again", loan("m0"))[1] == ReplacementConflict()
+    assert reserve(account, wide, "chained", loan("new"))[1] == ReplacementConflict(), "its place is surge, not quota"
 
 
 def test_a_machine_of_another_cluster_under_the_same_uid_is_another_one() -> None:
     wide = surge.ceilings({"cpu": 16, "machines": 4}, {"cpu": 16, "machines": 4})
     account = full(granted={**HELD, "surge.cpu": 16, "surge.machines": 4})
-    account, _ = reservations.reserve(account, wide, "new", loan("m0"))
+    account, _ = reserve(account, wide, "new", loan("m0"))
     for uid, replaced in (("other", "m0"), ("chained", "new")):
-        account, outcome = reservations.reserve(account, wide, uid, loan(replaced, source="alpha/c2"))
+        account, outcome = reserve(account, wide, uid, loan(replaced, source="alpha/c2"))
         assert isinstance(outcome, Admitted), outcome
 
 
 def test_what_is_on_loan_is_not_changed() -> None:
     account = lend(full(), "new", loan("m0"))
     update = Reservation(source=SOURCE, object="kube-system/new", amount={"cpu": 0}, generation=2)
-    assert reservations.reserve(account, LIMITS, "new", update)[1] == ReplacementConflict()
+    assert reserve(account, LIMITS, "new", update)[1] == ReplacementConflict()
 
 
 def test_a_repeat_of_a_loan_costs_nothing() -> None:
@@ -168,14 +167,14 @@ def test_a_repeat_of_a_loan_costs_nothing() -> None:
 def test_a_quota_without_surge_lends_nothing() -> None:
     """A resource that no limit names is unlimited; surge is none where there is none, also once it was taken away."""
     limits = {"cpu": 16, "machines": 4}
-    _, outcome = reservations.reserve(full(), limits, "new", loan("m0"))
+    _, outcome = reserve(full(), limits, "new", loan("m0"))
     assert outcome == Short({"surge.cpu": 4, "surge.machines": 1})
 
 
 @pytest.mark.parametrize("ended", [False, True], ids=["on surge", "ended meanwhile"])
 def test_a_loan_that_nobody_was_told_of_is_undone(ended: bool) -> None:
     lent = loan("m0")
-    account, admitted = reservations.reserve(full(), LIMITS, "new", lent)
+    account, admitted = reserve(full(), LIMITS, "new", lent)
     assert isinstance(admitted, Admitted)
     before = counted(full(), dict(list(OLD.items())[1:])) if ended else full()
     if ended:
@@ -210,7 +209,7 @@ def test_use_beyond_what_is_held_occupies_the_surge_that_is_held() -> None:
 def test_no_surge_is_lent_beside_what_stands_on_it_since_a_loss(cpu: int) -> None:
     """Not even what is left of it: who is lent that could name the older one of a loan that nobody remembers."""
     small = loan("m0", {"cpu": 1})
-    assert reservations.reserve(forgotten(cpu), LIMITS, "next", small)[1] == Occupied({"surge.cpu": cpu - 16})
+    assert reserve(forgotten(cpu), LIMITS, "next", small)[1] == Occupied({"surge.cpu": cpu - 16})
     lend(forgotten(16), "next", small)
 
 
@@ -223,7 +222,7 @@ def test_a_loan_that_is_asked_for_again_beside_such_use_needs_nothing() -> None:
 def test_where_the_limit_was_lowered_below_use_surge_is_lent_as_before() -> None:
     """What is used there is held."""
     lowered = surge.ceilings({"cpu": 8, "machines": 2}, {"cpu": 4, "machines": 1})
-    assert isinstance(reservations.reserve(full(), lowered, "new", loan("m0"))[1], Admitted)
+    assert isinstance(reserve(full(), lowered, "new", loan("m0"))[1], Admitted)
 
 
 def test_surge_under_use_beyond_what_is_held_is_not_given_back() -> None:
@@ -273,7 +272,7 @@ class Rollouts(RuleBasedStateMachine):
 
     def create(self, reservation: Reservation, size: ResourceList, *, late: bool = False) -> Outcome:
         self.number += 1
-        self.account, outcome = reservations.reserve(self.account, self.limits, f"n{self.number}", reservation)
+        self.account, outcome = reserve(self.account, self.limits, f"n{self.number}", reservation)
         if isinstance(outcome, Admitted):
             (self.late if late else self.machines)[f"n{self.number}"] = size
         return outcome

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 import pytest
 
 from common.quota import account as accounts
-from common.quota import escrow, fencing, reservations, resources, surge, surge_loans
+from common.quota import escrow, fencing, resources, surge, surge_loans
 from common.quota.account import Account, Admitted, Outcome, Reservation, Short
 from common.quota.escrow import Holding, MasterLedger
 from common.quota.resources import ResourceList
 from master.grants.planner import SeedFacts, decide
+from tests.unit.claims import reserve
 
 LIMIT, SURGE = 10, 3
 CEILINGS = surge.ceilings({"cpu": LIMIT}, {"cpu": SURGE})
@@ -94,7 +95,7 @@ class World:
         return isinstance(outcome, Admitted)
 
     def _claim(self, seed: str, uid: str, wish: Reservation) -> Outcome:
-        self.accounts[seed], outcome = reservations.reserve(self.accounts[seed], self.ceilings, uid, wish)
+        self.accounts[seed], outcome = reserve(self.accounts[seed], self.ceilings, uid, wish)
         return outcome
 
     def roll(self, seed: str) -> int:

@@ -18,6 +18,7 @@ from seed.ledger.encoding import MalformedLedgerError, TooLargeError
 from seed.ledger.memory import MemoryStore
 from seed.ledger.store import ConflictError, Key, NoAccountError, Stored, StoreUnavailableError, Terms
 from seed.ledger.writer import AccountWriter, BusyError
+from tests.unit.claims import reserve
 from tests.unit.fake_api_server import eventually, within
 
 KEY = Key(uid="uid", name="project-alpha")
@@ -236,7 +237,7 @@ async def test_a_write_is_decided_again_after_a_conflict() -> None:
         ledger.store.silent = True
 
         def other(present: Account) -> Account:
-            return reservations.reserve(present, {"cpu": 1000}, "other", reservation(5))[0]
+            return reserve(present, {"cpu": 1000}, "other", reservation(5))[0]
 
         ledger.store.before = [other]
         assert await ledger.claim("b", 5) == Short({"cpu": 1})
@@ -621,9 +622,7 @@ async def test_an_update_that_was_given_up_takes_nothing_from_the_next_try_throu
         with pytest.raises(StoreUnavailableError):
             await ledger.writer.claim("a", reservation(2, 2))
         ledger.store.silent = True
-        await ledger.store.by_another(
-            lambda present: reservations.reserve(present, {"cpu": 1000}, "a", reservation(2, 2))[0]
-        )
+        await ledger.store.by_another(lambda present: reserve(present, {"cpu": 1000}, "a", reservation(2, 2))[0])
         reachable.set()
         await ledger.claim("more")
         assert uids(ledger.store.account) == {"other", "a", "more"}

@@ -7,7 +7,7 @@ from contextlib import aclosing
 import pytest
 from aiohttp import web
 
-from common.kube.client import api_client, kubeconfig, watch
+from common.kube.client import api_client, connection, kubeconfig, watch
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import (
     AlreadyExists,
@@ -403,7 +403,7 @@ async def test_a_lease_is_renewed_while_other_requests_wait_for_a_connection(fak
 
 
 async def test_credentials_that_expire_are_refreshed_once_and_after_a_401(fake, monkeypatch):
-    monkeypatch.setattr(api_client, "REFRESH_CREDENTIALS", 1000.0)
+    monkeypatch.setattr(connection, "REFRESH_CREDENTIALS", 1000.0)
     tokens = iter(["Bearer second"])
     seen = []
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 
 import pytest
 from hypothesis import settings
@@ -10,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from common.kube.client.errors import Conflict, TooManyRequests, Unavailable
 from common.kube.controller.controller import Controller
-from common.kube.controller.workqueue import QueueClosed, QueueFull, WorkQueue
+from common.kube.controller.workqueue import QueueFull, WorkQueue
 from tests.unit.fake_api_server import eventually
 
 
@@ -69,7 +70,6 @@ async def test_retries_come_later_and_later_up_to_a_cap_until_forgotten():
     assert queue.retry("a", at_least=20) == 20
     queue.forget("a")
     assert queue.retry("a") <= 1
-    queue.shutdown()
 
 
 async def test_a_full_queue_refuses_new_keys_only():
@@ -83,24 +83,6 @@ async def test_a_full_queue_refuses_new_keys_only():
     queue.add("b")
     queue.done(await queue.get())
     queue.add("c")
-    queue.shutdown()
-
-
-async def test_shutdown_ends_waiting_workers_and_drops_what_is_added():
-    queue = WorkQueue()
-    queue.add("a")
-    key = await queue.get()
-    waiting = [asyncio.create_task(queue.get()) for _ in range(3)]
-    await asyncio.sleep(0)
-    queue.add_after("b", 0.01)
-    queue.shutdown()
-    assert all(isinstance(r, QueueClosed) for r in await asyncio.gather(*waiting, return_exceptions=True))
-    queue.add("c")
-    queue.retry(key)
-    queue.done(key)
-    with pytest.raises(QueueClosed):
-        await queue.get()
-    assert queue.known == 0
 
 
 async def test_a_cancelled_worker_takes_no_key_with_it():
@@ -126,7 +108,6 @@ class QueueMachine(RuleBasedStateMachine):
         self.working: set[int] = set()
 
     def teardown(self):
-        self.queue.shutdown()
         self.loop.close()
 
     def call(self, function, *args):
@@ -194,8 +175,9 @@ async def run_controller(controller, until, timeout=30.0):
     try:
         await eventually(until, timeout)
     finally:
-        controller.stop()
-        await asyncio.wait_for(running, timeout)
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
 
 
 async def test_a_controller_never_works_on_one_key_twice_at_the_same_time():
@@ -270,34 +252,22 @@ async def test_failures_are_logged_retried_and_counted(caplog):
     assert controller.queue.failures("a") == 0
 
 
-async def test_stop_lets_what_is_under_way_end_and_cancelling_does_not():
-    ended = []
-    begun, go_on = asyncio.Event(), asyncio.Event()
+async def test_cancelling_ends_what_is_under_way():
+    begun, ended = asyncio.Event(), []
 
     async def reconcile(key):
         begun.set()
         try:
-            await go_on.wait()
-            ended.append(key)
+            await asyncio.Event().wait()
         except asyncio.CancelledError:
-            ended.append("cancelled")
+            ended.append(key)
             raise
 
-    for graceful in (True, False):
-        controller = Controller("test", reconcile)
-        controller.queue.add("a")
-        begun.clear()
-        running = asyncio.create_task(controller.run())
-        await begun.wait()
-        if graceful:
-            controller.stop()
-            await asyncio.sleep(0.01)
-            assert not running.done()
-            go_on.set()
-            await asyncio.wait_for(running, 30)
-            go_on.clear()
-        else:
-            running.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await running
-    assert ended == ["a", "cancelled"]
+    controller = Controller("test", reconcile)
+    controller.queue.add("a")
+    running = asyncio.create_task(controller.run())
+    await begun.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert ended == ["a"]

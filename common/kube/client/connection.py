@@ -1,0 +1,204 @@
+"""HTTP requests to one Kubernetes API server: connections, credentials, errors.
+
+aiohttp carries. Nothing is retried here: who asks knows whether asking again is right.
+"""
+
+from __future__ import annotations
+
+import time
+from asyncio import Lock, Semaphore
+from asyncio import timeout as timeout_after
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from io import BytesIO
+
+import aiohttp
+from multidict import CIMultiDict
+from yarl import URL
+
+from common.kube.client.errors import ApiError, Unavailable, api_error
+from common.kube.client.kubeconfig import Access, InvalidKubeconfig
+from common.kube.client.transport import describe, new_session, read_body
+from common.kube.client.watch import MAX_BODY
+
+ONE_PIECE = 1024 * 1024  # bytes of a body that is sent in one piece
+LEASE_CONNECTIONS = 4  # the lease, a replica's own record, the leader's look at all records, and one more
+REFRESH_CREDENTIALS = 60.0  # seconds between looks at credentials that may expire
+USER_AGENT = "seedquota"
+
+JSON = "application/json"
+MERGE_PATCH = "application/merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
+
+RequestHook = Callable[[str, str, int, float], None]
+
+
+class Connection:
+    """One API server, by HTTP. Made on a running event loop; `close()` it.
+
+    `on_request(verb, plural, status, seconds)` is called after each request; status 0 means no answer. Every method
+    raises ApiError; a message names the cluster and the operation.
+    """
+
+    def __init__(
+        self,
+        access: Access,
+        *,
+        name: str,
+        timeout: float = 10.0,
+        connections: int = 64,
+        on_request: RequestHook | None = None,
+    ) -> None:
+        self.name = name
+        self.on_request = on_request
+        self.timeout = timeout
+        self._access = access
+        self._default_timeout = aiohttp.ClientTimeout(total=timeout)
+        # Watches hold their connections: with a pool of their own they cannot starve requests. And who renews a lease
+        # must not wait behind a pile of other requests until it is lost.
+        self._requests = new_session(access.tls, connections)
+        self._watches = new_session(access.tls, connections)
+        self._leases = new_session(access.tls, LEASE_CONNECTIONS)
+        # First come, first served. In aiohttp's pool whoever asks while a connection returns passes all who wait.
+        self._turns = Semaphore(connections)
+        self._headers: dict[str, CIMultiDict[str]] = {}
+        self._set_authorization(access.authorization)
+        self._refresh_lock = Lock()
+        self._refresh_at = time.monotonic() + REFRESH_CREDENTIALS
+
+    @property
+    def server(self) -> str:
+        return self._access.server
+
+    async def close(self) -> None:
+        for pool in (self._watches, self._leases, self._requests):
+            await pool.close()
+
+    async def _open(self, path: str, limits: aiohttp.ClientTimeout, plural: str) -> aiohttp.ClientResponse:
+        what = f"watch {plural}"
+        headers = await self._headers_for("", what)
+        started = time.monotonic()
+        status = 0
+        try:
+            async with timeout_after(self.timeout):
+                response = await self._watches.get(
+                    URL(self._access.server + path, encoded=True),
+                    headers=headers,
+                    timeout=limits,
+                    allow_redirects=False,
+                    server_hostname=self._access.tls_server_name,
+                )
+                status = response.status
+                if status == 200:
+                    return response
+                async with response:
+                    content = await read_body(response, MAX_BODY, what)
+                    raise self._error(status, content, what, response)
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._unavailable(what, error, self.timeout) from None
+        finally:
+            if self.on_request is not None:
+                self.on_request("watch", plural, status, time.monotonic() - started)
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        content_type: str = JSON,
+        timeout: float | None = None,
+        *,
+        verb: str = "",
+        plural: str = "",
+        max_body: int = MAX_BODY,
+        accept: str = JSON,
+        pool: aiohttp.ClientSession | None = None,
+    ) -> bytes:
+        """The bare request; `path` includes the query, already quoted. Returns the body of a 2xx answer.
+
+        `timeout` is in seconds, for everything from a free connection to the last byte, and once more for the wait for
+        that connection. `verb` and `plural` are for `on_request` and messages.
+        """
+        verb = verb or method.lower()
+        headers = await self._headers_for(content_type if body is not None else "", verb)
+        if accept != JSON:
+            headers = headers.copy()
+            headers["Accept"] = accept
+        limits = self._default_timeout if timeout is None else aiohttp.ClientTimeout(total=timeout)
+        started = time.monotonic()
+        status = 0
+        try:
+            async with (
+                self._connection(plural, timeout or self.timeout, pool) as session,
+                session.request(
+                    method,
+                    URL(self._access.server + path, encoded=True),
+                    data=BytesIO(body) if body is not None and len(body) > ONE_PIECE else body,
+                    headers=headers,
+                    timeout=limits,
+                    allow_redirects=False,
+                    server_hostname=self._access.tls_server_name,
+                ) as response,
+            ):
+                content = await read_body(response, max_body, f"cluster {self.name}: {verb} {path}")
+                status = response.status
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._unavailable(f"{verb} {path}", error, timeout or self.timeout) from None
+        finally:
+            if self.on_request is not None:
+                self.on_request(verb, plural, status, time.monotonic() - started)
+        if 200 <= status < 300:
+            return content
+        raise self._error(status, content, f"{verb} {path}", response)
+
+    @asynccontextmanager
+    async def _connection(
+        self, plural: str, timeout: float, pool: aiohttp.ClientSession | None
+    ) -> AsyncIterator[aiohttp.ClientSession]:
+        """The pool to ask, when one of its connections is free."""
+        if pool is not None or plural == "leases":
+            yield pool or self._leases
+            return
+        if self._turns.locked():
+            async with timeout_after(timeout):
+                await self._turns.acquire()
+        else:
+            await self._turns.acquire()
+        try:
+            yield self._requests
+        finally:
+            self._turns.release()
+
+    def _set_authorization(self, authorization: str | None) -> None:
+        common = {"User-Agent": USER_AGENT, "Accept": JSON, "Accept-Encoding": "identity"}
+        if authorization is not None:
+            common["Authorization"] = authorization
+        self._headers = {"": CIMultiDict(common)}
+        for content_type in (JSON, MERGE_PATCH, APPLY_PATCH):
+            self._headers[content_type] = CIMultiDict({**common, "Content-Type": content_type})
+
+    async def _headers_for(self, content_type: str, what: str) -> CIMultiDict[str]:
+        if self._requests.closed:
+            raise Unavailable(0, "Unavailable", f"cluster {self.name}: {what}: this client is closed")
+        if self._access.refresh is not None and time.monotonic() >= self._refresh_at:
+            await self._refresh_credentials(self._access, what)
+        return self._headers[content_type]
+
+    async def _refresh_credentials(self, access: Access, what: str) -> None:
+        async with self._refresh_lock:
+            if access.refresh is None or time.monotonic() < self._refresh_at:
+                return
+            try:
+                self._set_authorization(await access.refresh())
+            except InvalidKubeconfig as error:
+                raise Unavailable(0, "Unavailable", f"cluster {self.name}: {what}: {error}") from None
+            self._refresh_at = time.monotonic() + REFRESH_CREDENTIALS
+
+    def _error(self, status: int, content: bytes, what: str, response: aiohttp.ClientResponse) -> ApiError:
+        if status == 401:
+            self._refresh_at = 0.0
+        return api_error(status, content, f"cluster {self.name}: {what}", response.headers.get("Retry-After"))
+
+    def _unavailable(self, what: str, error: Exception, timeout: float) -> Unavailable:
+        why = f"no answer within {timeout:g} s" if isinstance(error, TimeoutError) else describe(error)
+        return Unavailable(0, "Unavailable", f"cluster {self.name}: {what}: {why}")
