@@ -46,6 +46,11 @@ def some(names: Sequence[str]) -> str:
     return ", ".join(names[:NAMED]) + more(names)
 
 
+def count(number: int, thing: str) -> str:
+    """`1 machine`, `2 machines`."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
 def more(things: Sequence[object]) -> str:
     """How many are left where the first few are named."""
     return f" and {len(things) - NAMED} more" if len(things) > NAMED else ""

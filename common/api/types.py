@@ -78,10 +78,12 @@ class WireReport(Wire):
 
 
 class StaleSource(Wire):
-    """A source whose last count is kept because it cannot be reached; `seconds` since it last could."""
+    """A source whose last count is kept because it cannot be reached; `seconds` since it last could. `never_counted`:
+    there is no last count."""
 
     source: str
     seconds: int = 0
+    never_counted: bool = False
 
 
 class WireIdle(Wire):

@@ -15,6 +15,9 @@ from common.quota.resources import ResourceList
 BASE = frozenset({"cpu", "memory", "storage", "machines", "clusters"})
 """Accounts always keep these: what is used of one that a quota comes to limit is known at that moment."""
 
+DEVICES = frozenset({"nvidia.com/gpu", "amd.com/gpu", "google.com/tpu", "habana.ai/gaudi", "aws.amazon.com/neuron"})
+"""What clouds' types of machines have. Where a Machine names its devices itself, as in KubeVirt, there are others."""
+
 MAX_NAME = 253 + 1 + 63
 MAX_DEVICES = 16  # names of one Machine beside those
 FURTHER = 8  # names that an account keeps of each source although its quota does not limit them ...

@@ -18,7 +18,7 @@ def new_warnings(before: Iterable[Condition], after: Iterable[Condition]) -> lis
 def _troubles(conditions: Iterable[Condition]) -> dict[str, str]:
     found: dict[str, str] = {}
     for condition in conditions:
-        if condition.type in ("NearLimit", "Exceeded") and condition.status == "True":
+        if condition.type in ("NearLimit", "Exceeded", "ResourceNotCounted") and condition.status == "True":
             found[condition.type] = condition.message
         elif condition.type == "UsageCurrent" and condition.reason == UNREACHABLE:
             found[UNREACHABLE] = condition.message

@@ -35,6 +35,7 @@ from master.cache.objects import MASTER_QUOTAS, MasterQuota, QuotaCopy
 from master.grants.fair_share import Allotment, Seat
 from master.grants.planner import Decision, SeedFacts, decide, forgotten
 from master.quotas.condition_events import new_warnings
+from master.quotas.countable import CountedNames
 from master.quotas.events import QuotaEvents
 from master.quotas.ledger_store import Ledgers, incarnation
 from master.quotas.publish_delay import WAITING, publish_delay
@@ -83,6 +84,7 @@ class Quotas:
         self.states: dict[str, QuotaState] = {}
         self.fenced: dict[str, set[str]] = {}  # quotas by seed
         self.learning: dict[str, set[str]] = {}
+        self._counted = CountedNames()
         self._cluster = cluster
         self._caches = caches
         self._seeds = seeds
@@ -162,8 +164,13 @@ class Quotas:
         self._controller.queue.add_after(name, PAUSE if self._seeds.rush.on else 0.0)
 
     def _hear(self, state: QuotaState, seed: str, copy: QuotaCopy, run: Run | None = None) -> bool:
+        account = state.account(seed)
         try:
-            return state.account(seed).hear(copy, run)
+            if not account.hear(copy, run):
+                return False
+            assert account.report is not None, "it says something new"
+            self._counted.note(account.report)
+            return True
         except QuantityError as error:
             log.error("report cannot be read", extra={"seed": seed, "quota": state.name, "error": str(error)})
             return False
@@ -366,6 +373,8 @@ class Quotas:
         ):
             hasty = any(account.hopeful(now) for account in state.seeds.values())
             waits.append(JUST_GRANTED if hasty else POLL_ASK)
+        if state.view is not None and state.view.never_counted != []:
+            waits.append(AGES_EVERY)
         away = [seed.silent for seed in state.view.seeds if not seed.connected] if state.view is not None else []
         if away:
             soonest = min(STALE_AFTER - (STALE_AFTER if silent is None else silent) for silent in away)
@@ -386,8 +395,17 @@ class Quotas:
             subject_exists=self._subject_exists(state.quota),
             learning=decision.learning,
             beyond_counters=escrow.beyond_counters(ledger, state.ceilings),
+            never_counted=self._never_counted(state, ledger),
             seeds=lines,
         )
+
+    def _never_counted(self, state: QuotaState, ledger: MasterLedger) -> list[str] | None:
+        """None before all that seeds report was taken up."""
+        lacking = self._counted.lacking(state.limits, ledger)
+        known = len(self.states) >= len(self._caches.quotas.store) and all(
+            link.heard or link.never_connected for link in self._seeds.present()
+        )
+        return lacking if known or not lacking else None
 
     def _seed_view(self, state: QuotaState, seat: Seat, holding: Holding, now: float) -> SeedView:
         link = self._seeds.links.get(seat.seed)
@@ -403,6 +421,7 @@ class Quotas:
         return SeedView(
             name=seat.seed,
             connected=connected,
+            never_connected=link is not None and link.never_connected,
             gone=link is None,
             silent=silent,
             last_report_time=account.last_report_time,
@@ -453,7 +472,7 @@ class Quotas:
         global_usage = wire_quantities(use)
         shown_reserved = wire_quantities({name: amount for name, amount in reserved.items() if amount})
         hard = wire_quantities(state.limits)
-        words = summary(state.spec.subject, use, state.limits, present)
+        words = summary(state.spec, use, state.limits, present)
         for seed in ledger.seeds:
             link = self._seeds.links.get(seed)
             copies = link.copies if link is not None and link.connected else None

@@ -8,11 +8,12 @@ import msgspec
 
 from common.api.conditions import NAMED, condition, more, some, transition
 from common.api.convert import wire_quantities
-from common.api.types import Condition, ResourceQuotaSpec, StaleSource, Subject
+from common.api.types import Condition, ResourceQuotaSpec, StaleSource
 from common.quota import quantity, resources, surge
 from common.quota.names import MAX_COUNTERS
 from common.quota.resources import ResourceList
 from master.cache.objects import QuotaStatus, SeedUsage, Summary, SurgeStatus
+from master.quotas.countable import NOT_SUPPORTED, never_counted_text, unsupported, unsupported_text
 
 MAX_SEEDS = 32  # lines in a status; 1,000 of them would rewrite 300 KB at every count
 STALE_AFTER = 10.0  # seconds without contact from which a seed's count is called stale
@@ -20,8 +21,10 @@ SILENT_AFTER = (
     90.0  # seconds without a sign of life from which an agent may be dead; seed/controllers/seed_status.py gives three
 )
 
+NO_SEEDS = "NoSeeds"
+
 _FIRST = ("cpu", "memory", "storage", "machines", "clusters")
-_TROUBLE = {"Stale": 0, "Learning": 1, "Fenced": 2}
+_TROUBLE = {"Stale": 0, "Learning": 1, "Fenced": 2, "NeverConnected": 3}
 _LOST_LAST = 9
 
 
@@ -29,11 +32,12 @@ class SeedView(msgspec.Struct, frozen=True, kw_only=True):
     """One seed as one quota sees it. `silent` is in seconds since the last contact, None: never since this start.
 
     `synced`: whether the seed has the quota as it is now; None: it cannot be asked. `behind`: a replica of its agent
-    may admit by what the quota was before.
+    may admit by what the quota was before. `never_connected`: by this master or one before.
     """
 
     name: str
     connected: bool = True
+    never_connected: bool = False
     lost: bool = False
     gone: bool = False  # its Seed object was deleted, what it holds was not freed
     silent: float | None = 0.0
@@ -54,9 +58,16 @@ class SeedView(msgspec.Struct, frozen=True, kw_only=True):
         return not self.connected and (self.silent is None or self.silent >= STALE_AFTER)
 
     @property
+    def absent(self) -> bool:
+        """No quota was ever there, and it holds nothing of this one: it limits no readiness but its own."""
+        return self.never_connected and not any(self.held.values()) and not any(self.use.values())
+
+    @property
     def state(self) -> str:
         if self.lost:
             return "Lost"
+        if self.absent:
+            return "NeverConnected"
         if self.stale:
             return "Stale"
         if not self.learned:
@@ -65,6 +76,8 @@ class SeedView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QuotaView(msgspec.Struct, frozen=True, kw_only=True):
+    """One quota. `never_counted`: devices that it limits and no Machine was seen to have; None: not known yet."""
+
     generation: int
     spec: ResourceQuotaSpec
     limits: ResourceList
@@ -72,22 +85,27 @@ class QuotaView(msgspec.Struct, frozen=True, kw_only=True):
     subject_exists: bool
     learning: bool
     beyond_counters: Sequence[str] = ()  # resources of which nothing can be granted any more
+    never_counted: Sequence[str] | None = ()
     seeds: Sequence[SeedView]
 
 
 def quota_status(view: QuotaView, before: QuotaStatus, now: str) -> QuotaStatus:
     """`now` is RFC 3339, for lastTransitionTime."""
     present = [seed for seed in view.seeds if not seed.lost]
-    names = view.limits.keys()
-    use = dict.fromkeys(names, 0) | resources.total(resources.only(seed.use, names) for seed in present)
-    reserved = resources.total(resources.only(seed.reserved, names) for seed in present)
+    # After a restore of the master, one that never connected may be one of which that is forgotten.
+    absent = [] if view.learning else [seed.name for seed in present if seed.absent]
+    judged = [seed for seed in present if seed.name not in absent]
+    counted = resources.only(view.limits, view.limits.keys() - set(unsupported(view.spec)))
+    use = dict.fromkeys(counted, 0) | resources.total(resources.only(seed.use, counted) for seed in present)
+    reserved = resources.total(resources.only(seed.reserved, counted) for seed in present)
     lines = seed_lines(view.seeds, view.limits)
+    enforced = _unless_unsupported(_enforced(judged, absent), view.spec)
     conditions = [
-        _ready(view),
-        _enforced(present),
-        _usage_current(present),
-        _near_limit(use, view.limits, view.spec.warn_at_percent),
-        _exceeded(use, view.limits, before, warn=view.spec.enforcement == "warn"),
+        _ready(view, enforced),
+        enforced,
+        _unless_unsupported(_usage_current(judged, absent), view.spec),
+        *(_of_use(view, use, counted, before)),
+        *_not_counted(view, judged, before),
     ]
     conditions = [msgspec.structs.replace(each, observed_generation=view.generation) for each in conditions]
     return QuotaStatus(
@@ -99,7 +117,7 @@ def quota_status(view: QuotaView, before: QuotaStatus, now: str) -> QuotaStatus:
             hard=wire_quantities(view.surge),
             used=wire_quantities(_nonzero(resources.only(_surge_use(present), view.surge))),
         ),
-        summary=summary(view.spec.subject, use, view.limits, present),
+        summary=summary(view.spec, use, view.limits, present),
         seeds=lines[:MAX_SEEDS],
         seeds_omitted=max(len(lines) - MAX_SEEDS, 0),
         conditions=transition(before.conditions, conditions, now),
@@ -115,18 +133,20 @@ def same(a: QuotaStatus, b: QuotaStatus) -> bool:
     return _without_times(a) == _without_times(b)
 
 
-def summary(subject: Subject, use: ResourceList, limits: ResourceList, seeds: Sequence[SeedView]) -> Summary:
+def summary(spec: ResourceQuotaSpec, use: ResourceList, limits: ResourceList, seeds: Sequence[SeedView]) -> Summary:
     current = sum(seed.state == "Current" for seed in seeds)
+    subject, uncounted = spec.subject, unsupported(spec)
     return Summary(
         subject=f"{subject.kind}/{subject.name}" if subject.name else subject.kind,
-        usage=usage_text(use, limits),
-        peak=peak_text(use, limits),
+        usage=usage_text(use, limits, uncounted),
+        peak=peak_text(use, resources.only(limits, limits.keys() - set(uncounted))),
         seeds=f"{current}/{len(seeds)}",
     )
 
 
-def usage_text(use: ResourceList, limits: ResourceList) -> str:
+def usage_text(use: ResourceList, limits: ResourceList, uncounted: Sequence[str] = ()) -> str:
     used, limited = resources.render(resources.only(use, limits)), resources.render(limits)
+    used |= dict.fromkeys(uncounted, "?")
     return ", ".join(f"{name} {used.get(name, '0')}/{limited[name]}" for name in _in_order(limits))
 
 
@@ -176,8 +196,10 @@ def age(seconds: float) -> str:
     return f"{hours}h" if hours < 48 else f"{hours // 24}d"
 
 
-def _ready(view: QuotaView) -> Condition:
+def _ready(view: QuotaView, enforced: Condition) -> Condition:
     subject = view.spec.subject
+    if text := unsupported_text(view.spec):
+        return condition("Ready", False, NOT_SUPPORTED, text)
     if not view.subject_exists:
         kind = subject.kind.capitalize()
         return condition(
@@ -188,14 +210,14 @@ def _ready(view: QuotaView) -> Condition:
             f"is on all seeds and limits whatever names {subject.kind} {subject.name}",
         )
     if view.learning:
-        missing = [seed.name for seed in view.seeds if not seed.learned and not seed.lost and not seed.gone]
-        return condition(
-            "Ready",
-            None,
-            "Learning",
-            f"what was handed out is being learned again from the seeds; waiting for {listed(missing)}; "
-            "nothing is granted meanwhile",
+        missing = [seed for seed in view.seeds if not seed.learned and not seed.lost and not seed.gone]
+        text = (
+            "what was handed out is being learned again from the seeds; "
+            f"waiting for {listed([seed.name for seed in missing])}; nothing is granted meanwhile"
         )
+        if wrong := [seed.name for seed in missing if seed.absent]:
+            text += f"; if {listed(wrong)} never was a seed of this master, delete the Seed"
+        return condition("Ready", None, "Learning", text)
     if view.beyond_counters:
         return condition(
             "Ready",
@@ -204,56 +226,66 @@ def _ready(view: QuotaView) -> Condition:
             f"{listed(view.beyond_counters)}: nothing can be granted, since this quota has limited {MAX_COUNTERS} "
             "other resources before and must keep count of them; limit these in a new quota of the same subject",
         )
+    if enforced.status != "True":
+        why = f"{enforced.reason}: {enforced.message}"
+        return msgspec.structs.replace(enforced, type="Ready", reason="Degraded", message=why)
     if view.spec.enforcement == "warn":
         return condition("Ready", True, "WarnOnly", "what exceeds the limit is admitted with a warning")
     return condition("Ready", True, "Enforced", "")
 
 
-def _enforced(seeds: Sequence[SeedView]) -> Condition:
+def _unless_unsupported(found: Condition, spec: ResourceQuotaSpec) -> Condition:
+    text = unsupported_text(spec) if found.status != "False" else ""
+    return condition(found.type, False, NOT_SUPPORTED, text) if text else found
+
+
+def _enforced(seeds: Sequence[SeedView], absent: Sequence[str]) -> Condition:
+    kind = "Enforced"
+    if all(seed.gone for seed in seeds):
+        there = f"no Seed has connected yet; see the condition Connected of {listed(absent)}"
+        return condition(kind, False, NO_SEEDS, f"nothing is refused: {there if absent else 'there is no Seed'}")
     without = [seed.name for seed in seeds if seed.synced is False and not seed.gone]
     if without:
-        return condition("Enforced", False, "SeedNotSynced", f"{listed(without)} do not have the present quota yet")
+        return condition(kind, False, "SeedNotSynced", f"the present quota is not yet on {listed(without)}")
     unknown = [seed.name for seed in seeds if seed.synced is None and not seed.gone]
     if unknown:
-        return condition("Enforced", None, "SeedNotSynced", f"{listed(unknown)} cannot be asked what they have")
+        why = f"whether the present quota is on {listed(unknown)} cannot be told: not connected"
+        return condition(kind, None, "SeedNotSynced", why)
     fenced = [seed.name for seed in seeds if seed.connected and (seed.fenced or not seed.reported)]
     if fenced:
-        return condition(
-            "Enforced",
-            False,
-            "AccountFenced",
-            f"{listed(fenced)} admit nothing until everything there is recounted",
-        )
+        why = f"nothing is admitted on {listed(fenced)} until everything there is recounted"
+        return condition(kind, False, "AccountFenced", why)
     behind = [seed.name for seed in seeds if seed.behind and not seed.gone]
     if behind:
         return condition(
-            "Enforced",
+            kind,
             False,
             "ReplicasBehind",
-            f"{listed(behind)}: not every replica of the agent has the present quota yet; one that does not hear of it "
+            f"{listed(behind)}: not every replica of the agent has the present quota yet; one that does not get it "
             "soon admits nothing more",
         )
     unchecked = [f"{source} on {seed.name}" for seed in seeds for source in seed.unenforced]
     if unchecked:
         return condition(
-            "Enforced",
+            kind,
             False,
             "WebhookNotServing",
             f"{listed(unchecked)}: Machines are not checked there, or cannot be created; see the condition Enforced of "
             "the UserCluster, or for other clusters what seedquota-seed logs of its canary",
         )
-    return condition("Enforced", True, "AllSeeds", "")
+    return condition(kind, True, "AllSeeds", f"not on {listed(absent)}: never connected" if absent else "")
 
 
-def _usage_current(seeds: Sequence[SeedView]) -> Condition:
+def _usage_current(seeds: Sequence[SeedView], absent: Sequence[str]) -> Condition:
+    kind = "UsageCurrent"
     gone = [seed for seed in seeds if seed.gone]
     if gone:
         return condition(
-            "UsageCurrent",
+            kind,
             False,
             "SeedUnreachable",
-            f"{listed([seed.name for seed in gone])}: the Seed was deleted, its last count and what it holds are kept; "
-            "make it again with state Lost to free them",
+            f"{listed([seed.name for seed in gone])}: the Seed was deleted; the last count and what is held there are "
+            "kept; make it again with state Lost to free that",
         )
     stale = [seed for seed in seeds if seed.stale]
     if stale:
@@ -264,14 +296,46 @@ def _usage_current(seeds: Sequence[SeedView]) -> Condition:
             for seed in stale[:NAMED]
         )
         whose = "its last count is" if len(stale) == 1 else "their last counts are"
-        return condition("UsageCurrent", False, "SeedUnreachable", f"{said}{more(stale)}; {whose} kept")
+        return condition(kind, False, "SeedUnreachable", f"{said}{more(stale)}; {whose} kept")
     sources = [(seed.name, source) for seed in seeds for source in seed.stale_sources]
     if sources:
-        said = "; ".join(
-            f"{source.source} on {seed} last counted {age(source.seconds)} ago" for seed, source in sources[:NAMED]
-        )
-        return condition("UsageCurrent", False, "SourceUnreachable", f"{said}{more(sources)}; the last count is kept")
-    return condition("UsageCurrent", True, "AllReported", "")
+        sources.sort(key=lambda found: not found[1].never_counted)
+        said = "; ".join(_unreached(seed, source) for seed, source in sources[:NAMED])
+        return condition(kind, False, "SourceUnreachable", f"{said}{more(sources)}")
+    unknown = f"nothing is known of {listed(absent)}: never connected"
+    return condition(kind, True, "AllReported", unknown if absent else "")
+
+
+def _unreached(seed: str, source: StaleSource) -> str:
+    where = f"{source.source} on {seed}"
+    if source.never_counted:
+        return f"{where} cannot be reached, and nothing of it is counted yet"
+    return f"{where} has not been reached for {age(source.seconds)}: its last count is kept"
+
+
+def _not_counted(view: QuotaView, seeds: Sequence[SeedView], before: QuotaStatus) -> list[Condition]:
+    """Only there while it is true. What was said before stays as long as nothing new is known."""
+    kind = "ResourceNotCounted"
+    if view.never_counted is None or any(seed.synced is False or seed.fenced or not seed.reported for seed in seeds):
+        kept = [each for each in before.conditions if each.type == kind]
+        return [each for each in kept if each.observed_generation == view.generation]
+    found = [name for name in view.never_counted if name not in unsupported(view.spec)]
+    if not found:
+        return []
+    used = {name for seed in seeds for name, amount in seed.use.items() if amount and name not in view.limits}
+    texts = ", ".join(never_counted_text(name, used) for name in found[:NAMED])
+    why = f"no Machine seen so far has {texts}{more(found)}; nothing is limited by a name that no Machine has"
+    return [condition(kind, True, "NeverCounted", why)]
+
+
+def _of_use(view: QuotaView, use: ResourceList, counted: ResourceList, before: QuotaStatus) -> list[Condition]:
+    if not counted:
+        text = unsupported_text(view.spec)
+        return [condition(kind, None, NOT_SUPPORTED, text) for kind in ("NearLimit", "Exceeded")]
+    return [
+        _near_limit(use, counted, view.spec.warn_at_percent),
+        _exceeded(use, counted, before, warn=view.spec.enforcement == "warn"),
+    ]
 
 
 def _near_limit(use: ResourceList, limits: ResourceList, warn_at_percent: int) -> Condition:

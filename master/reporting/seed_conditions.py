@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from common.api.conditions import condition, transition
+from common.api.conditions import condition, count, transition
 from common.api.types import Condition
 from master.quotas.status import SILENT_AFTER, age, listed
 
@@ -49,14 +49,15 @@ def seed_conditions(view: SeedHealth, before: list[Condition], now: str) -> list
     elif view.synced:
         synced = condition("Synced", True, "AllCopies", "the seed has all projects and quotas")
     else:
-        why = f": {view.failing[0]}" if view.failing else ""
-        synced = condition("Synced", False, "CopiesOutstanding", f"{view.outstanding} objects not yet in sync{why}")
+        why = f"{count(view.outstanding, 'object')} not yet in sync"
+        synced = condition("Synced", False, "CopiesOutstanding", ": ".join((why, *view.failing[:1])))
     if not view.connected:
         accounts = condition("AccountsOpen", None, "NotConnected", "the seed cannot be asked")
     elif view.learning:
         accounts = condition("AccountsOpen", False, "Learning", f"waiting for its answer about {listed(view.learning)}")
     elif view.fenced:
-        accounts = condition("AccountsOpen", False, "Fenced", f"{listed(view.fenced)} admit nothing until recounted")
+        why = f"nothing is admitted until everything is recounted, under {listed(view.fenced)}"
+        accounts = condition("AccountsOpen", False, "Fenced", why)
     else:
         accounts = condition("AccountsOpen", True, "AllOpen", "every account admits")
     serving = _webhook_serving(view)
@@ -78,8 +79,8 @@ def _webhook_serving(view: SeedHealth) -> Condition:
     if not view.connected:
         return condition(kind, None, "NotConnected", "the seed cannot be asked")
     if said is None:
-        return condition(kind, None, "NotReported", "no agent on the seed has said yet whether it is asked")
+        return condition(kind, None, "NotReported", "no agent on the seed has reported yet whether API servers ask it")
     if view.silent >= SILENT_AFTER:
-        heard = f"no agent on the seed has led for {age(view.silent)}; the last one said {said.reason}"
-        return condition(kind, None, "AgentSilent", heard)
+        why = f"no agent on the seed has led for {age(view.silent)}; the last one reported {said.reason}"
+        return condition(kind, None, "AgentSilent", why)
     return msgspec.structs.replace(said, last_transition_time="")

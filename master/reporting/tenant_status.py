@@ -6,9 +6,9 @@ import time
 
 import msgspec
 
-from common.api.conditions import condition, now, some, transition
+from common.api.conditions import condition, now, transition
 from common.api.labels import MASTER_MANAGER
-from common.api.types import Condition
+from common.api.types import Condition, ResourceQuotaSpec
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import NotFound
 from common.kube.client.meta import Object
@@ -16,10 +16,11 @@ from common.kube.controller.controller import Controller, ReconcileHook
 from common.kube.controller.store import Change
 from master.cache.informers import BY_ORGANIZATION, BY_SUBJECT, Caches, changed_name, organization_of, subject_of
 from master.cache.objects import ORGANIZATIONS, PROJECTS, MasterQuota, Named
+from master.reporting import tenant_conditions
 from master.seeds.registry import Seeds
 
 SETTLE = 1.0  # seconds to wait for more of the same
-ARRIVING = 15.0  # ... for a project that was made just now to be on all seeds
+ARRIVING = 15.0  # ... for one that was made just now to be on all seeds
 USAGE_EVERY = 5.0  # seconds in which a changed use is repeated here
 WORKERS = 2  # what people read must not crowd out what programs wait for
 TIMEOUT = 15.0
@@ -58,7 +59,7 @@ class Tenants:
 
     def settled(self, plural: str, name: str) -> None:
         """A copy on a seed is in sync."""
-        if plural == "projects":
+        if plural in ("projects", "organizations"):
             self._controller.queue.add_after((plural, name), SETTLE)
 
     def _changed(self, plural: str, change: Change[Object]) -> None:
@@ -90,11 +91,12 @@ class Tenants:
         if there is None:
             self._arriving.pop(key, None)
             return None
-        if self._seeds.rush.defers(("tenant", *key)) or (plural == "projects" and self._arrives(key, there)):
+        if self._seeds.rush.defers(("tenant", *key)) or self._arrives(key, there):
             return SETTLE
         status = self._project(there) if plural == "projects" else self._organization(there)
         known = {**there.status, "conditions": _conditions(there)}
-        if all(known.get(field) == value for field, value in status.items()):
+        kept = "summary" in status or "summary" not in known
+        if kept and all(known.get(field) == value for field, value in status.items()):
             return None
         try:
             await self._cluster.apply(
@@ -107,12 +109,12 @@ class Tenants:
             return None
         return None
 
-    def _arrives(self, key: Key, project: Named) -> bool:
+    def _arrives(self, key: Key, there: Named) -> bool:
         """Nothing is said of it yet, and it is on its way to seeds in reach: a moment later one write tells all."""
         on_its_way = any(
             link.connected and link.sync is not None and not link.sync.in_sync(*key) for link in self._seeds.present()
         )
-        if project.status or not on_its_way:
+        if there.status or not on_its_way:
             self._arriving.pop(key, None)
             return False
         now = time.monotonic()
@@ -120,48 +122,55 @@ class Tenants:
 
     def _project(self, project: Named) -> dict[str, object]:
         name, organization = project.metadata.name, organization_of(project)
-        without = [
-            link.name
-            for link in self._seeds.present()
-            if link.sync is None or not link.connected or not link.sync.in_sync("projects", name)
-        ]
         if organization and organization not in self._caches.organizations.store:
             ready = condition(
                 "Ready", False, "OrganizationNotFound", f"there is no Organization {organization}: create it"
             )
-        elif without:
-            ready = condition("Ready", False, "SeedNotSynced", f"not known to be on {some(sorted(without))}")
         else:
-            ready = condition("Ready", True, "AllSeeds", "the project is on all seeds")
-        before = _conditions(project)
-        ready = msgspec.structs.replace(ready, observed_generation=project.metadata.generation)
-        status: dict[str, object] = {
-            "observedGeneration": project.metadata.generation,
-            "conditions": transition(before, [ready], now()),
-        }
+            ready = self._on_seeds("projects", name)
         quotas = self._quotas("project", name)
+        status = _status(project, ready)
         if quotas:
             status["summary"] = {
                 "quota": ", ".join(quota.metadata.name for quota in quotas)[:2048],
-                "usage": quotas[0].status.summary.usage,
+                "usage": _usage(quotas),
             }
         return status
 
     def _organization(self, organization: Named) -> dict[str, object]:
         name = organization.metadata.name
-        status: dict[str, object] = {
-            "observedGeneration": organization.metadata.generation,
-            "projects": len(self._caches.projects.store.by_index(BY_ORGANIZATION, name)),
-        }
         quotas = self._quotas("organization", name)
+        status = _status(organization, self._on_seeds("organizations", name))
+        status["projects"] = len(self._caches.projects.store.by_index(BY_ORGANIZATION, name))
         if quotas:
-            status["summary"] = {"usage": quotas[0].status.summary.usage}
+            status["summary"] = {"usage": _usage(quotas)}
         return status
+
+    def _on_seeds(self, plural: str, name: str) -> Condition:
+        links = list(self._seeds.present())
+        without = [
+            link.name
+            for link in links
+            if not link.never_connected
+            and (link.sync is None or not link.connected or not link.sync.in_sync(plural, name))
+        ]
+        absent = [link.name for link in links if link.never_connected]
+        return tenant_conditions.ready(plural.removesuffix("s"), without, absent)
 
     def _quotas(self, kind: str, name: str) -> list[MasterQuota]:
         return sorted(
             self._caches.quotas.store.by_index(BY_SUBJECT, f"{kind}/{name}"), key=lambda quota: quota.metadata.name
         )
+
+
+def _status(there: Named, ready: Condition) -> dict[str, object]:
+    generation = there.metadata.generation
+    ready = msgspec.structs.replace(ready, observed_generation=generation)
+    return {"observedGeneration": generation, "conditions": transition(_conditions(there), [ready], now())}
+
+
+def _usage(quotas: list[MasterQuota]) -> str:
+    return tenant_conditions.usage((msgspec.convert(quota.spec, ResourceQuotaSpec), quota.status) for quota in quotas)
 
 
 def _conditions(there: Named) -> list[Condition]:

@@ -141,6 +141,12 @@ class SeedLink:
         return self._recorded or self.seed.status.cluster_uid
 
     @property
+    def never_connected(self) -> bool:
+        """By this master or, as far as its status says, by one before: no quota was ever there."""
+        known = self.seed.status.last_seen_time or self.cluster_uid
+        return not self.heard and self.last_contact is None and not known
+
+    @property
     def crowded(self) -> bool:
         """Quotas queue up that it should get."""
         return self.connected and self.sync is not None and self.sync.crowded

@@ -1,4 +1,4 @@
-"""When the master is told what an account says. Pure."""
+"""What the master is told of an account, and when. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import msgspec
 
 from common.api.types import StaleSource
 from common.quota import resources
+from common.quota.account import Account
 from common.quota.escrow import Report
+from seed.usage.source import UsageSource
 
 USE_INTERVAL = 0.05  # seconds between two publications of changed use
 QUIET_INTERVAL = 1.0  # ... of a change that moves no total
@@ -36,6 +38,17 @@ class Published(msgspec.Struct, frozen=True):
     report: Report | None
     sources: Sources
     at: float
+
+
+def stale_source(source: UsageSource, account: Account, now: float) -> StaleSource | None:
+    """None for one that is followed. `now` is monotonic."""
+    if source.problem is None or source.lost_at is None:
+        return None
+    return StaleSource(
+        source=source.key,
+        seconds=int(now - source.lost_at) // STALE_STEP * STALE_STEP,
+        never_counted=not source.counted and source.key not in account.used,
+    )
 
 
 def publish_in(

@@ -18,7 +18,7 @@ from common.quota import names, resources
 from common.quota.account import Account
 from common.quota.escrow import report
 from common.quota.resources import ResourceList
-from seed.accounts.publish import MAX_NAMED, STALE_STEP, Published, Sources, publish_in
+from seed.accounts.publish import MAX_NAMED, STALE_STEP, Published, Sources, publish_in, stale_source
 from seed.cache.quota import Quota
 from seed.cache.quotas import Catalog
 from seed.usage.source import UsageSource
@@ -40,7 +40,7 @@ class Publisher:
         said = msgspec.structs.replace(said, used=kept_use(said.used, account, quota))
         unenforced = tuple(self._catalog.unenforced(quota)[:MAX_NAMED])
         now = time.monotonic()
-        facts = Sources(_stale(sources, now), unenforced, self._known(quota))
+        facts = Sources(_stale(sources, account, now), unenforced, self._known(quota))
         before = self._before(quota, now)
         wait = publish_in(before, said, facts, quota.published, now)
         if wait is None:
@@ -87,9 +87,6 @@ def kept_use(used: ResourceList, account: Account, quota: Quota) -> ResourceList
     return names.kept(used, accounts.ever_limited(account, quota.ceilings), names.FURTHER)
 
 
-def _stale(sources: Iterable[UsageSource], now: float) -> tuple[StaleSource, ...]:
-    return tuple(
-        StaleSource(source=source.key, seconds=int(now - source.lost_at) // STALE_STEP * STALE_STEP)
-        for source in sources
-        if source.problem is not None and source.lost_at is not None
-    )[:MAX_NAMED]
+def _stale(sources: Iterable[UsageSource], account: Account, now: float) -> tuple[StaleSource, ...]:
+    found = (stale_source(source, account, now) for source in sources)
+    return tuple(source for source in found if source is not None)[:MAX_NAMED]

@@ -15,13 +15,14 @@ from seed.usage.user_cluster import Source
 def _sized(unsized: Unsized) -> tuple[str, str, str]:
     if not unsized.count:
         return "True", "AllSized", ""
-    return "False", unsized.condition, f"{unsized.count} machines: {'; '.join(unsized.named)}"
+    return "False", unsized.condition, f"{conditions.count(unsized.count, 'machine')}: {'; '.join(unsized.named)}"
 
 
 def _stamps(source: Source) -> tuple[str, str, str]:
     if not source.drift.count:
         return "True", "AsStamped", ""
-    return "False", "FlavorsChanged", f"{source.drift.count} machines: {'; '.join(source.drift.named)}"
+    drift = source.drift
+    return "False", "FlavorsChanged", f"{conditions.count(drift.count, 'machine')}: {'; '.join(drift.named)}"
 
 
 def _enforced(proof: Proof | None) -> tuple[str, str, str]:
@@ -62,11 +63,13 @@ def judge(
         enforced = ("False", "WebhookMissing", keeper.error)
     else:
         enforced = ("Unknown", "Connecting", "the webhook is being configured")
+    listed = source.current or source.counted
+    unlisted = ("Unknown", followed[1], "its Machines have not been listed yet")
     parts = {
         "UsageCurrent": followed,
         "Enforced": enforced,
-        "MachinesSized": _sized(unsized),
-        "StampsCurrent": _stamps(source),
+        "MachinesSized": _sized(unsized) if listed else unlisted,
+        "StampsCurrent": _stamps(source) if listed else unlisted,
     }
     failing = [(name, parts[name]) for name in ("UsageCurrent", "Enforced") if parts[name][0] != "True"]
     if failing:

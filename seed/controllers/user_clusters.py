@@ -197,7 +197,9 @@ class UserClusters:
         used = shown(source.totals.used, [name for quota in quotas for name in quota.limits])
         usage = wire_quantities(used) if source.counted else before.resource_usage
         machines = len(source.totals) if source.counted else before.machines
-        counted = (machines, usage) != (before.machines, before.resource_usage) or not before.last_count_time
+        counted = source.counted and (
+            (machines, usage) != (before.machines, before.resource_usage) or not before.last_count_time
+        )
         unsized = source.totals.unsized({name for quota in quotas if quota.enforced for name in quota.limits})
         canary = self._canaries.get(source.key)
         proof = canary.proof if canary is not None else None
@@ -214,16 +216,11 @@ class UserClusters:
             return None if settled else LOOK_AGAIN
         now = conditions.now()
         found = conditions.transition(before.conditions, wanted, now)
-        status = {
-            "observedGeneration": cluster.metadata.generation,
-            "machines": machines,
-            "resourceUsage": usage,
-            "lastCountTime": now if counted and source.counted else before.last_count_time,
-            "summary": {"usage": _summary(used) if source.counted else ""},
-            "conditions": found,
-        }
-        if not status["lastCountTime"]:
-            del status["lastCountTime"]
+        status: dict[str, object] = {"observedGeneration": cluster.metadata.generation, "conditions": found}
+        if source.counted or before.last_count_time:
+            status["machines"], status["resourceUsage"] = machines, usage
+            status["lastCountTime"] = now if counted else before.last_count_time
+            status["summary"] = {"usage": _summary(resources.parse(usage))}
         if counted or found != before.conditions:
             body = {
                 "metadata": {

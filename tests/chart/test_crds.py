@@ -419,6 +419,7 @@ def age(cell: object) -> bool:
                 "Usage": "cpu 60/64, memory 232Gi/256Gi, storage 1Ti/4Ti",
                 "Peak": "cpu 93%",
                 "Ready": "True",
+                "Enforced": "True",
                 "Current": "False",
                 "Age": age,
                 "Enforcement": "deny",
@@ -426,7 +427,7 @@ def age(cell: object) -> bool:
             },
             ["Enforcement", "Seeds"],
         ),
-        ("Organization", {"Display": "Acme", "Projects": 3, "Usage": "clusters 3/5"}, []),
+        ("Organization", {"Display": "Acme", "Projects": 3, "Usage": "clusters 3/5", "Ready": "True"}, []),
         (
             "Project",
             {"Organization": "acme", "Quota": "project-alpha", "Usage": "cpu 60/64", "Ready": "True"},

@@ -34,18 +34,26 @@ def test_the_crds_name_no_type_and_no_reason_that_is_never_set(path: Path) -> No
     assert [name for name in (*types, *listed) if not is_set(name)] == []
 
 
-def test_the_columns_show_only_what_is_set() -> None:
-    """By kind, since others have conditions and fields of the same name."""
-    tenants, master = (ROOT / "master" / "reporting" / "tenant_status.py").read_text(), ROOT / "master"
-    status = (master / "quotas" / "status.py").read_text()
-    code = {
-        "organization": tenants.partition("def _organization(")[2],
-        "project": tenants.partition("def _organization(")[0],
-        "resourcequota": status + (master / "quotas" / "state.py").read_text(),
-        "seed": status
-        + "".join((master / "reporting" / f"{name}.py").read_text() for name in ("seed_status", "seed_conditions")),
-        "usercluster": "".join(path.read_text() for path in (ROOT / "seed" / "controllers").glob("user_cluster*.py")),
+def code_by_kind() -> dict[str, str]:
+    """What writes the status of each kind, since others have conditions and fields of the same name."""
+
+    def text(*patterns: str) -> str:
+        return "".join(path.read_text() for pattern in patterns for path in sorted(ROOT.glob(pattern)))
+
+    tenants, _, organizations = text("master/reporting/tenant_status.py").partition("def _organization(")
+    conditions = text("master/reporting/tenant_conditions.py")
+    assert "self._on_seeds(" in tenants and "self._on_seeds(" in organizations.partition("def _on_seeds")[0]
+    return {
+        "organization": organizations + conditions,
+        "project": tenants + organizations.partition("def _quotas(")[2] + conditions,
+        "resourcequota": text("master/quotas/*.py", "master/seeds/status_publisher.py", "seed/accounts/*.py"),
+        "seed": text("master/reporting/seed_*.py", "master/seeds/link.py"),
+        "usercluster": text("seed/controllers/user_cluster*.py", "seed/usage/cluster_identity.py"),
     }
+
+
+def test_the_columns_show_only_what_is_set() -> None:
+    code = code_by_kind()
     for path in sorted((ROOT / "charts" / "crds").glob("*.yaml")):
         (version,) = yaml.safe_load(path.read_text())["spec"]["versions"]
         for column in version["additionalPrinterColumns"]:
@@ -53,6 +61,15 @@ def test_the_columns_show_only_what_is_set() -> None:
             if shown is not None:
                 name = shown[1] or shown[2]
                 assert re.search(rf'"{name}"|\b{name}=', code[path.stem]), (path.stem, column["name"])
+
+
+def test_every_field_of_a_status_is_set() -> None:
+    for kind, code in code_by_kind().items():
+        (version,) = yaml.safe_load((ROOT / "charts" / "crds" / f"{kind}.yaml").read_text())["spec"]["versions"]
+        fields = version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
+        for name in fields:
+            snake = re.sub(r"(?<=[a-z])([A-Z])", r"_\1", name).lower()
+            assert re.search(rf'"{name}"|\b{snake}=', code), (kind, name)
 
 
 def test_the_runbooks_name_no_reason_that_is_never_set() -> None:

@@ -228,6 +228,25 @@ async def test_a_broken_kubeconfig_is_named_stops_nobody_else_and_a_good_one_is_
     await site.refused("user-1")
 
 
+async def test_a_seed_that_never_connected_limits_no_readiness_but_its_own(site: Site) -> None:
+    await site.quota(cpus(2))
+    spec = {"kubeconfigSecretRef": {"name": "typo"}}
+    await site.apply("master", {"apiVersion": API, "kind": "Seed", "metadata": {"name": "typo"}, "spec": spec})
+    try:
+        await site.comes("master", "seeds/typo", "Ready", "False", "InvalidKubeconfig")
+        path = f"resourcequotas/{QUOTA}"
+        await site.comes("master", path, "Enforced", "True", "AllSeeds", "not on typo: never connected")
+        await site.comes("master", path, "UsageCurrent", "True", "AllReported", "typo")
+        await site.comes("master", path, "Ready", "True", "Enforced")
+        await site.comes("master", f"projects/{PROJECT}", "Ready", "True", "AllSeeds", "but typo")
+        await site.apply("master", quota_manifest(cpus(1)))
+        await site.installed.enforced(QUOTA, 60)
+        await site.admitted("user-1")
+        await site.refused("user-2")
+    finally:
+        await site.delete("master", "seeds/typo")
+
+
 async def test_a_user_cluster_that_was_never_readable_keeps_no_quota_from_opening(site: Site) -> None:
     unreachable = site.server("user-1").kubeconfig(SEED_USER).replace(site.server("user-1").url, NOBODY_LISTENS)
     secrets = {"no-secret": None, "garbage": "]", "nobody": unreachable}
@@ -249,7 +268,18 @@ async def test_a_user_cluster_that_was_never_readable_keeps_no_quota_from_openin
         await site.admitted("user-1")
         await site.admitted("user-2")
         await site.refused("user-1")
-        await site.comes("master", f"resourcequotas/{QUOTA}", "UsageCurrent", "False", "SourceUnreachable")
+        await site.comes(
+            "master",
+            f"resourcequotas/{QUOTA}",
+            "UsageCurrent",
+            "False",
+            "SourceUnreachable",
+            "alpha/garbage on seed-1 cannot be reached, and nothing of it is counted yet",
+        )
+        for kind in ("MachinesSized", "StampsCurrent"):
+            await site.comes("seed-1", f"{CLUSTERS}/nobody", kind, "Unknown", "Unreachable")
+        status = (await site.get("seed-1", f"{CLUSTERS}/nobody"))["status"]
+        assert "machines" not in status, status
     finally:
         for name in secrets:
             await site.delete("seed-1", f"{CLUSTERS}/{name}")

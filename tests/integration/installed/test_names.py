@@ -8,10 +8,12 @@ import itertools
 import pytest
 
 from devcluster.load import machine
-from tests.integration.installed.site import CLUSTERS, MACHINES, SMALL, Json, Site, cpus, until
+from tests.integration.installed.site import CLUSTERS, MACHINES, QUOTA, SMALL, Json, Site, cpus, until
 from tests.integration.installed.test_quotas import break_glass
 
 pytestmark = pytest.mark.integration
+
+EVENTS = "/apis/events.k8s.io/v1/events"
 
 
 def with_devices(name: str, *devices: str) -> Json:
@@ -70,3 +72,23 @@ async def test_machines_that_are_there_with_many_kinds_of_devices_are_counted_an
         assert all(len(used) < 16 for used in account["used"].values()), account
     await site.admitted("user-1")
     await site.admitted("user-2")
+
+
+async def test_a_misspelt_device_is_named_until_a_machine_has_it(site: Site) -> None:
+    path, name = f"resourcequotas/{QUOTA}", "vendor.example.com/acelerator"
+    await site.quota({"cpu": "20", name: "1"})
+    await site.comes("master", path, "ResourceNotCounted", "True", "NeverCounted", name)
+    warned = [event for event in await site.items("master", EVENTS) if event["reason"] == "ResourceNotCounted"]
+    assert [event["regarding"]["name"] for event in warned] == [QUOTA]
+    await site.comes("master", path, "Ready", "True", "Enforced", seconds=0)
+
+    right = name.replace("ac", "acc")
+    await site.call("user-1", "POST", MACHINES, with_devices("right", right))
+    await site.comes("master", path, "ResourceNotCounted", "True", "NeverCounted", f"did you mean {right}?")
+    answer = await site.call("user-2", "POST", MACHINES, with_devices("also-that-one", name))
+    assert answer.status == 201, answer
+
+    async def gone() -> None:
+        assert (await site.condition("master", path, "ResourceNotCounted")) == ("", "", "")
+
+    await until(gone, 30)

@@ -93,9 +93,39 @@ async def test_the_most_restrictive_of_several_quotas_wins_and_nothing_stays_res
         for name in ("by-memory", "by-cpu", "by-organization"):
             await site.uses(cpus(4), name)
             await site.reserves_nothing("seed-1", "seed-2", name=name)
+        await shows(site, "projects/alpha", Quota="by-cpu, by-memory", Usage="cpu 4/5, memory 2Gi/3Gi", Ready="True")
+        await shows(site, "organizations/acme", Projects=1, Usage="cpu 4/4", Ready="True")
     finally:
         await site.project()
         await site.delete("master", "organizations/acme")
+
+
+async def shows(site: Site, path: str, **expected: object) -> None:
+    """Waits until kubectl's columns on the master are these."""
+
+    async def holds() -> None:
+        accept = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
+        table = (await site.call("master", "GET", path, headers=accept)).body
+        names = [column["name"] for column in table["columnDefinitions"]]
+        columns = dict(zip(names, table["rows"][0]["cells"], strict=True))
+        assert {name: columns[name] for name in expected} == expected, columns
+
+    await until(holds, 30)
+
+
+async def test_what_nothing_counts_is_not_shown_as_if_it_were_enforced(site: Site) -> None:
+    namespaces = {"kind": "namespaces", "selector": {"matchLabels": {"owner": "ann"}}}
+    body = {"apiVersion": API, "kind": "ResourceQuota", "metadata": {"name": "of-namespaces"}}
+    await site.apply("master", {**body, "spec": {"subject": namespaces, "quota": {"pods": "50"}}})
+    await site.apply("master", quota_manifest({"cpu": "1", "gpus": "8"}, "of-gpus"))
+    for name in ("of-namespaces", "of-gpus"):
+        for kind in ("Ready", "Enforced", "UsageCurrent"):
+            await site.comes("master", f"resourcequotas/{name}", kind, "False", "NotSupported")
+        await shows(site, f"resourcequotas/{name}", Ready="False", Enforced="False", Current="False")
+    await shows(site, "resourcequotas/of-namespaces", Usage="pods ?/50")
+    await site.admitted("user-1")
+    await shows(site, "resourcequotas/of-gpus", Usage="cpu 1/1, gpus ?/8")
+    await site.refused("user-1")  # the rest of it is enforced
 
 
 async def nothing_reserved(site: Site) -> None:

@@ -92,6 +92,7 @@ class Link:
     def __init__(self, name: str) -> None:
         self.name = name
         self.connected = self.heard = self.settled = True
+        self.never_connected = False
         self.copies = Store[QuotaCopy]({})
         self.last_contact = 0.0
         self.publisher = SimpleNamespace(
@@ -230,3 +231,37 @@ async def test_a_leader_that_begins_drops_the_ledgers_of_quotas_that_are_gone_an
     term.api.quotas["unseen"] = quota("unseen", "unseen-uid")
     await term.quotas._drop_orphans()
     assert set(term.api.ledgers) == {UID, "unseen-uid"}
+
+
+async def test_a_device_is_called_never_counted_only_when_all_seeds_were_listed_and_all_quotas_seen() -> None:
+    term = Term()
+    made = quota()
+    made = msgspec.structs.replace(made, spec={**made.spec, "quota": {"cpu": "10", "a.example/b": "1"}})
+    term.cached._set("alpha", made)
+    await term.decide()
+    assert seen(term) == ["a.example/b"]
+
+    term.links["eu-1"].heard = False
+    await term.decide()
+    assert seen(term) is None
+    term.links["eu-1"].never_connected = True
+    await term.decide()
+    assert seen(term) == ["a.example/b"]
+
+    term.cached._set("other", quota("other", "other-uid"))
+    await term.decide()
+    assert seen(term) is None, "a source may have been counted under the other"
+    term.cached._remove("other")
+
+    said = Account(incarnation="us-1", master=LIFE, sequence=2, granted=cpu(2), used={"c": {"a.example/b": UNIT}})
+    status = ResourceQuotaStatus(account=report_to_wire(escrow.report(said)))
+    copy = QuotaCopy(metadata=ObjectMeta(name="alpha", uid="copy", labels={UID_LABEL: UID}), status=status)
+    term.quotas.copy_changed("us-1", Change(None, copy), None)
+    await term.decide()
+    assert seen(term) == []
+
+
+def seen(term: Term) -> object:
+    view = term.quotas.states["alpha"].view
+    assert view is not None
+    return view.never_counted

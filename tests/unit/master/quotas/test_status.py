@@ -75,7 +75,7 @@ def test_a_quota_that_not_every_replica_of_a_seed_has_is_not_enforced():
     assert condition(status(seed(behind=True, synced=False)), "Enforced")[1] == "SeedNotSynced"
     assert condition(status(seed(behind=True, fenced=True)), "Enforced")[1] == "AccountFenced"
     assert condition(status(seed(behind=True, connected=False)), "Enforced")[1] == "ReplicasBehind"
-    assert condition(status(seed(behind=True, lost=True)), "Enforced")[0] == "True"
+    assert condition(status(seed("eu-1"), seed("us-1", behind=True, lost=True)), "Enforced")[0] == "True"
 
 
 def test_silent_seed_keeps_its_count_and_is_named_with_its_age():
@@ -108,8 +108,32 @@ def test_source_out_of_reach_is_named():
     assert condition(found, "UsageCurrent") == (
         "False",
         "SourceUnreachable",
-        "alpha/c1 on eu-1 last counted 2m ago; the last count is kept",
+        "alpha/c1 on eu-1 has not been reached for 2m: its last count is kept",
     )
+
+
+def test_a_source_that_was_never_counted_has_no_last_count():
+    c1 = StaleSource(source="alpha/c1", seconds=0)
+    c2 = StaleSource(source="alpha/c2", seconds=0, never_counted=True)
+    assert condition(status(seed("eu-1", stale_sources=[c1, c2])), "UsageCurrent") == (
+        "False",
+        "SourceUnreachable",
+        "alpha/c2 on eu-1 cannot be reached, and nothing of it is counted yet; "
+        "alpha/c1 on eu-1 has not been reached for less than 1m: its last count is kept",
+    )
+
+
+@pytest.mark.parametrize(
+    ("about", "text"),
+    [
+        ({"synced": False}, "the present quota is not yet on {}"),
+        ({"synced": None}, "whether the present quota is on {} cannot be told: not connected"),
+        ({"fenced": True}, "nothing is admitted on {} until everything there is recounted"),
+    ],
+)
+def test_the_words_fit_one_seed_and_several(about, text):
+    assert condition(status(seed("s1", **about)), "Enforced")[2] == text.format("s1")
+    assert condition(status(seed("s1", **about), seed("s2", **about)), "Enforced")[2] == text.format("s1, s2")
 
 
 def test_quota_of_a_project_that_does_not_exist_says_what_to_do():
@@ -138,7 +162,59 @@ def test_warn_is_not_enforced():
     ],
 )
 def test_seed_that_does_not_enforce_the_quota_now(about, expected):
-    assert condition(status(seed(**about)), "Enforced")[:2] == expected
+    found = status(seed(**about))
+    assert condition(found, "Enforced")[:2] == expected
+    state, reason, message = condition(found, "Ready")
+    assert (state, reason) == (expected[0], "Degraded")
+    assert message.startswith(f"{expected[1]}: ")
+
+
+@pytest.mark.parametrize("enforcement", ["deny", "warn"])
+def test_a_quota_is_ready_only_where_it_is_enforced(enforcement):
+    unchecked = status(seed(unenforced=["alpha/c1"]), enforcement=enforcement)
+    assert condition(unchecked, "Ready")[:2] == ("False", "Degraded")
+    assert "WebhookNotServing: alpha/c1 on eu-1" in condition(unchecked, "Ready")[2]
+    assert condition(status(seed(), enforcement=enforcement), "Ready")[0] == "True"
+
+
+def test_a_seed_that_never_connected_limits_no_readiness_but_its_own():
+    broken = seed("broken", connected=False, never_connected=True, silent=None, synced=None, reported=False)
+    found = status(seed("eu-1", {"cpu": "4"}), broken)
+    assert condition(found, "Ready") == ("True", "Enforced", "")
+    assert condition(found, "Enforced") == ("True", "AllSeeds", "not on broken: never connected")
+    assert condition(found, "UsageCurrent") == ("True", "AllReported", "nothing is known of broken: never connected")
+    assert [(line.name, line.state) for line in found.seeds] == [("broken", "NeverConnected"), ("eu-1", "Current")]
+    assert found.summary.seeds == "1/2"
+
+
+def test_one_that_holds_something_was_connected_once_whatever_its_status_says():
+    holds = seed("us-1", connected=False, never_connected=True, silent=None, synced=None, held=amounts(cpu="4"))
+    found = status(seed("eu-1"), holds)
+    assert condition(found, "Ready")[:2] == ("Unknown", "Degraded")
+    assert condition(found, "Enforced")[:2] == ("Unknown", "SeedNotSynced")
+    assert condition(found, "UsageCurrent")[:2] == ("False", "SeedUnreachable")
+
+
+def test_a_master_that_may_have_forgotten_what_a_seed_holds_says_how_to_go_on_without_it():
+    broken = seed("broken", connected=False, never_connected=True, silent=None, synced=None, learned=False)
+    found = status(seed("eu-1"), broken, learning=True)
+    state, reason, message = condition(found, "Ready")
+    assert (state, reason) == ("Unknown", "Learning")
+    assert "waiting for broken" in message
+    assert "if broken never was a seed of this master, delete the Seed" in message
+    assert condition(found, "Enforced")[0] == "Unknown"
+
+
+def test_a_quota_that_no_seed_has_is_not_enforced():
+    broken = seed("broken", connected=False, never_connected=True, silent=None, synced=None, reported=False)
+    for seeds, why in (
+        ((), "there is no Seed"),
+        ((seed(lost=True),), "there is no Seed"),
+        ((broken,), "no Seed has connected yet; see the condition Connected of broken"),
+    ):
+        found = status(*seeds)
+        assert condition(found, "Enforced") == ("False", "NoSeeds", f"nothing is refused: {why}")
+        assert condition(found, "Ready")[:2] == ("False", "Degraded")
 
 
 def test_full_quota_stays_ready():

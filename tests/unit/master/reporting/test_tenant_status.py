@@ -10,11 +10,12 @@ import pytest
 
 from common.kube.client.meta import ObjectMeta
 from common.runtime.burst import BurstDetector
-from master.cache.objects import Named
+from master.cache.objects import MasterQuota, Named, QuotaStatus
 from master.reporting import tenant_status
 from master.reporting.tenant_status import SETTLE, Tenants
 
 KEY = ("projects", "alpha")
+ORGANIZATION = ("organizations", "acme")
 
 
 class Master:
@@ -24,25 +25,35 @@ class Master:
         self.written: list[dict[str, Any]] = []
         self.synced = False
         self.project = Named(metadata=ObjectMeta(name="alpha", uid="1", generation=1))
-        link = SimpleNamespace(
-            name="seed-1", connected=True, sync=SimpleNamespace(in_sync=lambda _plural, _name: self.synced)
+        self.organization = Named(metadata=ObjectMeta(name="acme", uid="2", generation=1))
+        self.quotas: list[MasterQuota] = []
+        self.link = SimpleNamespace(
+            name="seed-1",
+            connected=True,
+            never_connected=False,
+            sync=SimpleNamespace(in_sync=lambda _plural, _name: self.synced),
         )
         caches: Any = SimpleNamespace(
-            projects=SimpleNamespace(store=SimpleNamespace(get=lambda _name: self.project)),
-            organizations=SimpleNamespace(store={}),
-            quotas=SimpleNamespace(store=SimpleNamespace(by_index=lambda _index, _key: [])),
+            projects=SimpleNamespace(
+                store=SimpleNamespace(get=lambda _name: self.project, by_index=lambda _index, _key: [self.project])
+            ),
+            organizations=SimpleNamespace(store=SimpleNamespace(get=lambda _name: self.organization)),
+            quotas=SimpleNamespace(store=SimpleNamespace(by_index=lambda _index, _key: self.quotas)),
         )
-        seeds: Any = SimpleNamespace(present=lambda: [link], rush=BurstDetector())
+        seeds: Any = SimpleNamespace(present=lambda: [self.link], rush=BurstDetector())
         cluster: Any = SimpleNamespace(apply=self._apply)
         self.tenants = Tenants(cluster, caches, seeds)
 
     async def _apply(self, _resource: object, body: dict[str, Any], _manager: str, _subresource: str) -> None:
         self.written.append(body["status"])
         status = msgspec.json.decode(msgspec.json.encode(body["status"]))
-        self.project = msgspec.structs.replace(self.project, status=status)
+        if body["metadata"]["name"] == "alpha":
+            self.project = msgspec.structs.replace(self.project, status=status)
+        else:
+            self.organization = msgspec.structs.replace(self.organization, status=status)
 
-    async def look(self) -> float | None:
-        return await self.tenants._show(KEY)
+    async def look(self, key: tuple[str, str] = KEY) -> float | None:
+        return await self.tenants._show(key)
 
 
 async def test_what_is_said_already_is_not_written_again() -> None:
@@ -70,3 +81,39 @@ async def test_a_new_project_that_does_not_arrive_says_so(monkeypatch: pytest.Mo
     monkeypatch.setattr(tenant_status, "ARRIVING", 0.0)
     assert await master.look() is None
     assert [status["conditions"][0].reason for status in master.written] == ["SeedNotSynced"]
+
+
+async def test_an_organization_says_whether_it_is_on_all_seeds() -> None:
+    master = Master()
+    assert await master.look(ORGANIZATION) == SETTLE
+    assert master.written == []
+    master.synced = True
+    await master.look(ORGANIZATION)
+    master.synced = False
+    await master.look(ORGANIZATION)
+    assert [(status["conditions"][0].reason, status["projects"]) for status in master.written] == [
+        ("AllSeeds", 1),
+        ("SeedNotSynced", 1),
+    ]
+
+
+async def test_a_seed_that_never_connected_lacks_no_project() -> None:
+    master = Master()
+    master.link.connected, master.link.sync, master.link.never_connected = False, None, True
+    await master.look()
+    assert [status["conditions"][0].status for status in master.written] == ["True"]
+
+
+async def test_the_use_under_a_quota_that_went_is_not_shown_any_more() -> None:
+    master = Master()
+    master.synced = True
+    spec: dict[str, object] = {"subject": {"kind": "project", "name": "alpha"}, "quota": {"cpu": "8"}}
+    status = QuotaStatus(hard={"cpu": "8"}, global_usage={"cpu": "2"})
+    master.quotas = [MasterQuota(metadata=ObjectMeta(name="project-alpha"), spec=spec, status=status)]
+    await master.look()
+    master.quotas = []
+    await master.look()
+    assert [written.get("summary") for written in master.written] == [
+        {"quota": "project-alpha", "usage": "cpu 2/8"},
+        None,
+    ]

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from common.api.labels import UID_LABEL
-from common.api.types import Seed
+from common.api.types import Seed, SeedStatus
 from common.kube.client.meta import ObjectMeta
 from common.kube.controller.store import Change, Store
 from master.cache.informers import Caches
@@ -68,3 +68,14 @@ async def test_only_something_new_is_a_sign_of_life(link: SeedLink, clock: Simpl
 async def test_what_is_no_word_of_its_agent_is_not_taken(link: SeedLink, change: Change[Any]) -> None:
     link._seen("seeds", change)
     assert link.told is None
+
+
+async def test_a_seed_never_connected_until_somebody_reached_it(link: SeedLink) -> None:
+    assert link.never_connected
+    for status in ({"lastSeenTime": "2026-01-01T00:00:00Z"}, {"clusterUID": "u1"}):
+        reached = msgspec.structs.replace(link.seed, status=msgspec.convert(status, SeedStatus))
+        before, link.seed = link.seed, reached
+        assert not link.never_connected, "a master before this one was connected to it"
+        link.seed = before
+    link._seen("seeds", copy(version="0.1.0"))
+    assert not link.never_connected

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from common.api.convert import report_from_wire, report_to_wire
-from common.api.types import WireReport
-from common.quota.account import Ask
+from common.api.types import StaleSource, WireReport
+from common.quota.account import Account, Ask
 from common.quota.escrow import Report
-from seed.accounts.publish import QUIET_INTERVAL, USE_INTERVAL, Published, Sources, publish_in
+from seed.accounts.publish import QUIET_INTERVAL, USE_INTERVAL, Published, Sources, publish_in, stale_source
+from seed.usage.source import Problem
 
 SAID = Report(incarnation="life", sequence=7, master="m", granted={"cpu": 8}, used={"cpu": 4})
 BEFORE = Published("copy", SAID, Sources(), at=0.0)
@@ -75,3 +79,17 @@ asks = st.builds(Ask, number=st.integers(0, 10**6), first=amounts, wanted=amount
 def test_what_the_copy_shows_is_what_was_published(said: Report) -> None:
     wire = msgspec.json.decode(msgspec.json.encode(report_to_wire(said)), type=WireReport)
     assert after(said, report_from_wire(wire), Published("copy", said, Sources(), at=0.0)) is None
+
+
+@pytest.mark.parametrize(
+    ("counted", "used", "never"),
+    [(False, {}, True), (False, {"alpha/c1": {}}, False), (True, {}, False)],
+)
+def test_a_source_without_a_count_here_and_in_the_account_was_never_counted(
+    counted: bool, used: dict[str, dict[str, int]], never: bool
+) -> None:
+    source: Any = SimpleNamespace(key="alpha/c1", problem=Problem("Unreachable", ""), lost_at=10.0, counted=counted)
+    account = Account(incarnation="life", used=used)
+    assert stale_source(source, account, now=140.0) == StaleSource(source="alpha/c1", seconds=120, never_counted=never)
+    source.problem = None
+    assert stale_source(source, account, now=140.0) is None

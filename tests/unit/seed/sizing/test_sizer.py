@@ -80,7 +80,7 @@ async def test_each_cause_has_its_reason_message_and_count(
     caplog.set_level("DEBUG")
     found = await condition_of(subject, bad_day, frozenset({"storage"}))
     assert (found.status, found.reason) == ("False", reason)
-    assert found.message.startswith("1 machines: kube-system/m: cannot size machine")
+    assert found.message.startswith("1 machine: kube-system/m: cannot size machine")
     assert message in found.message
     assert {each: metric(each) for each in CONDITIONS} == {each: float(each == reason) for each in CONDITIONS}
     logged = " ".join(repr(vars(record)) for record in caplog.records)

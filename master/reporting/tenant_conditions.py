@@ -1,0 +1,41 @@
+"""What the condition and the columns of a Project or an Organization say. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from common.api.conditions import condition, some
+from common.api.types import Condition, ResourceQuotaSpec
+from common.quota import resources
+from master.cache.objects import QuotaStatus
+from master.quotas.countable import unsupported
+from master.quotas.status import usage_text
+
+MAX_USAGE = 16384  # characters of a summary
+
+
+def ready(kind: str, without: Sequence[str], absent: Sequence[str]) -> Condition:
+    """`without`: seeds that may lack the object. `absent`: those that never connected, so it is known to lack there."""
+    if without:
+        return condition("Ready", False, "SeedNotSynced", f"not known to be on {some(sorted(without))}")
+    text = f"the {kind} is on all seeds"
+    if absent:
+        text += f" but {some(sorted(absent))}, which never connected"
+    return condition("Ready", True, "AllSeeds", text)
+
+
+def usage(quotas: Iterable[tuple[ResourceQuotaSpec, QuotaStatus]]) -> str:
+    """Of each resource the use under the limit that has least left, as far as any is refused. A limit that only warns
+    is shown where no other is."""
+    tightest: dict[str, tuple[tuple[bool, int], int | None, int]] = {}
+    for spec, status in quotas:
+        used, limits = resources.parse(status.global_usage), resources.parse(status.hard)
+        uncounted = unsupported(spec)
+        for name, limit in limits.items():
+            amount = None if name in uncounted else used.get(name, 0)
+            found = (spec.enforcement == "warn", limit - (amount or 0)), amount, limit
+            if name not in tightest or found[0] < tightest[name][0]:
+                tightest[name] = found
+    use = {name: amount for name, (_, amount, _) in tightest.items() if amount is not None}
+    limits = {name: limit for name, (_, _, limit) in tightest.items()}
+    return usage_text(use, limits, [name for name in limits if name not in use])[:MAX_USAGE]

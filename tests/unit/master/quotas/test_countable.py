@@ -1,0 +1,172 @@
+"""What a quota limits and nothing counts: it is never shown as if it were in force."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from common.api.types import Condition, ResourceQuotaSpec, Subject
+from common.kube.client.meta import ObjectMeta
+from common.quota import resources
+from common.quota.escrow import Holding, MasterLedger, Report
+from common.quota.names import BASE, DEVICES
+from common.quota.quantity import UNIT
+from master.cache.objects import MasterQuota, QuotaStatus
+from master.quotas.condition_events import new_warnings
+from master.quotas.countable import MAX_KNOWN, CountedNames, unsupported
+from master.quotas.status import QuotaView, SeedView, quota_status
+from master.tenancy.default_policy import in_force
+
+ROOT = Path(__file__).parents[4]
+NOW = "2026-11-20T10:00:00Z"
+NAMESPACES = Subject(kind="namespaces", selector={"matchLabels": {"owner": "ann"}})
+PROJECT = Subject(kind="project", name="alpha")
+
+
+def status(
+    subject: Subject = PROJECT,
+    *seeds: SeedView,
+    before: QuotaStatus | None = None,
+    never_counted: list[str] | None = None,
+    generation: int = 1,
+    **quota: str | int,
+) -> QuotaStatus:
+    view = QuotaView(
+        generation=generation,
+        spec=ResourceQuotaSpec(subject=subject, quota=quota),
+        limits=resources.parse(quota),
+        subject_exists=True,
+        learning=False,
+        never_counted=never_counted,
+        seeds=seeds or [SeedView(name="eu-1", use={"cpu": 2 * UNIT})],
+    )
+    return quota_status(view, before or QuotaStatus(), NOW)
+
+
+def condition(found: QuotaStatus, kind: str) -> Condition:
+    (match,) = (each for each in found.conditions if each.type == kind)
+    return match
+
+
+def test_a_quota_of_namespaces_is_neither_ready_nor_enforced_nor_current() -> None:
+    found = status(NAMESPACES, **{"pods": "50", "requests.cpu": "20"})
+    for kind in ("Ready", "Enforced", "UsageCurrent"):
+        assert (condition(found, kind).status, condition(found, kind).reason) == ("False", "NotSupported")
+    for kind in ("NearLimit", "Exceeded"):
+        assert (condition(found, kind).status, condition(found, kind).reason) == ("Unknown", "NotSupported")
+    assert "nothing is counted and nothing is refused" in condition(found, "Ready").message
+    assert found.summary.usage == "pods ?/50, requests.cpu ?/20"
+    assert (found.summary.peak, found.global_usage) == ("", {})
+
+
+def test_gpus_and_servers_are_named_and_the_rest_of_the_quota_is_still_counted() -> None:
+    found = status(cpu="4", gpus="8", servers="2")
+    for kind in ("Ready", "Enforced", "UsageCurrent"):
+        assert (condition(found, kind).status, condition(found, kind).reason) == ("False", "NotSupported")
+        assert "gpus, servers" in condition(found, kind).message
+        assert "such as nvidia.com/gpu" in condition(found, kind).message
+        assert "the other resources of this quota are limited" in condition(found, kind).message
+    assert found.summary.usage == "cpu 2/4, gpus ?/8, servers ?/2"
+    assert found.global_usage == {"cpu": "2"}
+    assert condition(found, "NearLimit").status == "False"
+
+
+def test_a_seed_that_lacks_the_quota_is_named_first_where_the_quota_is_not_supported_either() -> None:
+    found = status(PROJECT, SeedView(name="eu-1", synced=False), gpus="8")
+    assert condition(found, "Enforced").reason == "SeedNotSynced"
+    assert condition(found, "Ready").reason == "NotSupported"
+
+
+def test_a_default_quota_gives_way_also_to_one_of_which_a_part_is_not_supported() -> None:
+    metadata = ObjectMeta(name="project-alpha", generation=1)
+    assert in_force(MasterQuota(metadata=metadata, status=status(cpu="4", gpus="8")))
+    lacking = status(PROJECT, SeedView(name="eu-1", synced=False), cpu="4", gpus="8")
+    assert not in_force(MasterQuota(metadata=metadata, status=lacking))
+
+
+def test_the_api_takes_no_name_that_is_neither_counted_nor_said_to_be_not_supported() -> None:
+    rules = (ROOT / "charts" / "crds" / "resourcequota.yaml").read_text()
+    (taken,) = set(re.findall(r"r in \[('cpu'[^\]]*)\]", re.sub(r"\s+", " ", rules)))
+    names = {name.strip(" '") for name in taken.split(",")}
+    quota = ResourceQuotaSpec(subject=PROJECT, quota=dict.fromkeys(names, 1))
+    assert set(unsupported(quota)) == names - BASE == {"gpus", "servers"}
+
+
+def test_a_misspelt_device_is_a_condition_with_what_was_meant_and_one_event() -> None:
+    found = status(PROJECT, never_counted=["nvidia.com/gpus"], **{"nvidia.com/gpus": "8"})
+    said = condition(found, "ResourceNotCounted")
+    assert (said.status, said.reason) == ("True", "NeverCounted")
+    assert "nvidia.com/gpus (did you mean nvidia.com/gpu?)" in said.message
+    assert condition(found, "Ready").status == "True"
+    assert new_warnings([], found.conditions) == [("ResourceNotCounted", said.message)]
+    assert new_warnings(found.conditions, found.conditions) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "used", "meant"),
+    [
+        ("requests.nvidia.com/gpu", "", "nvidia.com/gpu"),
+        ("vendor.example/acelerator", "vendor.example/accelerator", "vendor.example/accelerator"),
+        ("example.com/licence", "", None),
+    ],
+)
+def test_what_was_meant_is_a_device_of_a_cloud_or_of_the_projects_own_machines(
+    name: str, used: str, meant: str | None
+) -> None:
+    use = {used: UNIT} if used else {}
+    found = status(PROJECT, SeedView(name="eu-1", use=use), never_counted=[name], **{name: "8"})
+    message = condition(found, "ResourceNotCounted").message
+    assert (f"{name} (did you mean {meant}?)" if meant else f"has {name};") in message
+
+
+def test_nothing_is_said_of_a_device_before_every_seed_has_reported() -> None:
+    for seed in (
+        SeedView(name="eu-1", reported=False),
+        SeedView(name="eu-1", fenced=True),
+        SeedView(name="eu-1", synced=False),
+    ):
+        found = status(PROJECT, seed, never_counted=["a.example/b"], **{"a.example/b": "8"})
+        assert [each for each in found.conditions if each.type == "ResourceNotCounted"] == []
+
+
+def test_what_was_said_of_a_device_stays_while_nothing_new_is_known_of_that_generation() -> None:
+    limits = {"a.example/b": "8"}
+    warned = status(never_counted=["a.example/b"], **limits)
+    assert condition(status(before=warned, never_counted=None, **limits), "ResourceNotCounted").status == "True"
+    for known in (
+        status(before=warned, never_counted=[], **limits),
+        status(before=warned, never_counted=None, generation=2, **limits),
+    ):
+        assert [each for each in known.conditions if each.type == "ResourceNotCounted"] == []
+
+
+def test_a_device_is_known_once_a_source_used_it_or_was_granted_it() -> None:
+    known = CountedNames()
+    limits = {"cpu": UNIT, "nvidia.com/gpu": UNIT, "a.example/b": UNIT, "a.example/c": UNIT, "a.example/d": UNIT}
+    ledger = MasterLedger(incarnation="m", seeds={"eu-1": Holding(granted={"a.example/c": UNIT, "a.example/d": 0})})
+    assert known.lacking(limits, ledger) == ["a.example/b", "a.example/d"]
+    known.note(Report(incarnation="l", used={"a.example/b": 0}))
+    assert known.lacking(limits, ledger) == ["a.example/b", "a.example/d"]
+    known.note(Report(incarnation="l", used={"a.example/b": UNIT}, reserved={"a.example/d": UNIT}))
+    assert known.lacking(limits, ledger) == []
+
+
+def test_tenants_cannot_make_the_master_remember_names_without_end() -> None:
+    known = CountedNames()
+    for number in range(MAX_KNOWN):
+        known.note(Report(incarnation="l", used={f"a.example/{number}": UNIT}))
+    assert len(known._names) == MAX_KNOWN
+
+
+def test_every_device_that_a_cloud_is_known_to_have_is_no_misspelling() -> None:
+    written = "\n".join(
+        path.read_text()
+        for folder in ("providers", "machines")
+        for path in (ROOT / "seed" / folder).glob("*.py")
+        if path.stem != "fake"
+    )
+    names = set(re.findall(r'"((?:[a-z]+\.)+[a-z]+/(?:gpu|tpu|gaudi|neuron))"', written))
+    assert len(names) == len(DEVICES)
+    assert names == DEVICES
