@@ -6,20 +6,19 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from prometheus_client import REGISTRY
 
-from common.api.types import UserCluster
 from common.kube.client.api_client import Cluster
 from common.kube.client.kubeconfig import InvalidKubeconfig
 from common.kube.controller.leader_election import Lease
 from common.runtime import metrics
-from common.runtime.flags import (
-    CommonOptions,
-    UsageError,
-)
+from common.runtime.flags import CommonOptions, UsageError
+from common.runtime.health import Health
+from common.runtime.listeners import Listeners
 from common.runtime.program import Program
 from common.server.http_server import HttpServer
 from common.server.serving_certificate import Certificates
@@ -37,6 +36,7 @@ from seed.cache.replicas import Record
 from seed.cache.same_cluster import DuplicateClusters
 from seed.cache.user_cluster_clients import Connections
 from seed.controllers.leader import Leader
+from seed.controllers.term import Replica
 from seed.evaluators.clusters import Kind, kinds
 from seed.instance_types.cache import FlavourCache
 from seed.instance_types.http_client import InvalidBundle, Transport, trusting
@@ -47,9 +47,8 @@ from seed.ledger.backend import ChosenStore, redis_access
 from seed.notifications.refusals import Refusals
 from seed.options import SeedOptions
 from seed.providers import PROVIDERS
-from seed.registration import cluster_api, clusters
-from seed.registration.configuration import WebhookConfiguration, desired
 from seed.registration.token import WebhookKey
+from seed.registration.wanted import WantedConfigurations
 from seed.sizing.sizer import Sizing
 from seed.sizing.stamper import Stamping
 from seed.webhooks.cluster_api import ClusterApiWebhook
@@ -84,45 +83,17 @@ def sizing_of(options: SeedOptions, cluster: Cluster, key: WebhookKey) -> tuple[
     return cache, Sizing(cache, settings, key.seal, key.check_seal, options.providers or tuple(PROVIDERS))
 
 
-def wanted_configurations(
+def wanted_of(
     options: SeedOptions, key: WebhookKey, certificates: Certificates, cluster_kinds: Sequence[Kind]
-) -> tuple[
-    Callable[[UserCluster], WebhookConfiguration],
-    Callable[[], WebhookConfiguration],
-    Callable[[], WebhookConfiguration],
-]:
-    """What each user cluster needs, and what the seed itself needs for Cluster API and for clusters themselves."""
-
-    def for_cluster(cluster: UserCluster) -> WebhookConfiguration:
-        return desired(
-            cluster,
-            base_url=options.webhook_url,
-            token=key.token(cluster.metadata.uid),
-            ca_bundle=certificates.ca_bundle,
-            timeout_seconds=options.webhook_timeout,
-            break_glass_group=options.break_glass_group,
-        )
-
-    def for_cluster_api() -> WebhookConfiguration:
-        return cluster_api.desired(
-            base_url=options.webhook_url,
-            token=key.token(cluster_api.CALLER),
-            ca_bundle=certificates.ca_bundle,
-            timeout_seconds=options.webhook_timeout,
-            break_glass_group=options.break_glass_group,
-        )
-
-    def for_clusters() -> WebhookConfiguration:
-        return clusters.desired(
-            cluster_kinds,
-            base_url=options.webhook_url,
-            token=key.token(clusters.CALLER),
-            ca_bundle=certificates.ca_bundle,
-            timeout_seconds=options.webhook_timeout,
-            break_glass_group=options.break_glass_group,
-        )
-
-    return for_cluster, for_cluster_api, for_clusters
+) -> WantedConfigurations:
+    return WantedConfigurations(
+        key,
+        certificates,
+        cluster_kinds,
+        base_url=options.webhook_url,
+        timeout_seconds=options.webhook_timeout,
+        break_glass_group=options.break_glass_group,
+    )
 
 
 def handler(
@@ -157,13 +128,6 @@ def handler(
     return route(endpoints, key.verify)
 
 
-def measure(catalog: Catalog, registry: AccountRegistry, cache: FlavourCache, refusals: Refusals) -> None:
-    """What metrics are read from when somebody asks."""
-    REGISTRY.register(collectors.AccountsCollector(catalog, registry))
-    REGISTRY.register(collectors.FlavoursCollector(cache))
-    observed.watch_waiting(lambda: refusals.waiting)
-
-
 def host_of(url: str) -> str:
     host = urlsplit(url).hostname
     assert host is not None, "https_url has checked it"
@@ -181,130 +145,175 @@ async def connect(options: CommonOptions, name: str) -> Cluster:
         raise UsageError(f"--kubeconfig: {error}") from error
 
 
-async def serve(running: Program, options: SeedOptions) -> None:
-    running.health.add("webhook", lambda: "does not listen yet")
-    cluster = await connect(options, options.seed_name)
+@dataclass(frozen=True, kw_only=True)
+class Agent:
+    """The parts of one replica, connected with each other. `follow` and `serve` run them."""
+
+    cluster: Cluster
+    catalog: Catalog
+    ledger: ChosenStore
+    registry: AccountRegistry
+    key: WebhookKey
+    certificates: Certificates
+    cache: FlavourCache
+    sizing: Sizing
+    view: View
+    kubermatic: KubermaticView
+    lease: Lease
+    record: Record
+    leader: Leader
+    connections: Connections
+    refusals: Refusals
+    decisions: Decisions
+    server: HttpServer
+
+
+def build(options: SeedOptions, cluster: Cluster, stopping: Callable[[], bool]) -> Agent:
+    """Raises UsageError."""
+    identity = options.identity or socket.gethostname()
+    lease = lease_of(options, cluster, identity)
     catalog = Catalog(cluster)
-    chosen = ChosenStore(options, cluster, options.seed_name, lambda: leader.leads, options.lease_duration)
+    ledger = ChosenStore(options, cluster, options.seed_name, lambda: lease.held, options.lease_duration)
     registry = AccountRegistry(
         catalog,
-        chosen.store,
+        ledger.store,
         on_write=observed.ledger_write,
         on_conflict=observed.ledger_conflict,
         trusted=lambda: lease.trusted,
     )
-
-    def configuration_changed() -> None:
-        leader.configuration_changed()
-
-    key = WebhookKey(cluster, options.namespace, on_change=configuration_changed)
+    configuration: Listeners[[]] = Listeners()  # called when what webhook configurations should be has changed
+    key = WebhookKey(cluster, options.namespace, on_change=configuration.call)
     certificates = Certificates(
-        cluster, options.namespace, [host_of(options.webhook_url)], on_bundle=configuration_changed
+        cluster, options.namespace, [host_of(options.webhook_url)], on_bundle=configuration.call
     )
-
     cache, sizing = sizing_of(options, cluster, key)
-
     view = View(cluster, catalog, options.project_label)
     kubermatic = KubermaticView(cluster, catalog, view.served)
-
     cluster_kinds = kinds(options.project_label)
-    wanted, wanted_for_cluster_api, wanted_for_clusters = wanted_configurations(
-        options, key, certificates, cluster_kinds
-    )
-
-    identity = options.identity or socket.gethostname()
-    lease = lease_of(options, cluster, identity)
-    record = Record(cluster, options.namespace, LEASE_NAME, identity, catalog)
     leader = Leader(
-        cluster,
-        catalog,
-        registry,
-        chosen.store,
-        lease,
-        wanted,
-        sizing,
-        view,
-        kubermatic,
-        wanted_for_cluster_api,
-        cluster_kinds,
-        wanted_for_clusters,
-        in_flight_window=options.in_flight_window,
-        on_request=metrics.kubernetes_request,
+        Replica(
+            cluster=cluster,
+            catalog=catalog,
+            registry=registry,
+            store=ledger.store,
+            lease=lease,
+            wanted=wanted_of(options, key, certificates, cluster_kinds),
+            sizing=sizing,
+            cluster_api=view,
+            kubermatic=kubermatic,
+            kinds=cluster_kinds,
+            in_flight_window=options.in_flight_window,
+            on_request=metrics.kubernetes_request,
+        )
     )
+    configuration.add(leader.configuration_changed)
+    record = Record(cluster, options.namespace, LEASE_NAME, identity, catalog)
     connections = Connections(cluster, on_request=metrics.kubernetes_request)
     refusals = Refusals(
         cluster, catalog, registry, identity, on_request=metrics.kubernetes_request, count=observed.told
     )
     decisions = Decisions(on_decision=refusals.heard)
     handle = handler(cluster, connections, catalog, registry, sizing, view, cluster_kinds, key, decisions, record.stale)
-    server = HttpServer(handle, max_body=MAX_BODY, stopping=lambda: running.health.stopping)
-    measure(catalog, registry, cache, refusals)
-    running.health.pages[PATH] = decisions.page
-    add_checks(running, certificates, key, catalog, record, chosen, lease)
+    return Agent(
+        cluster=cluster,
+        catalog=catalog,
+        ledger=ledger,
+        registry=registry,
+        key=key,
+        certificates=certificates,
+        cache=cache,
+        sizing=sizing,
+        view=view,
+        kubermatic=kubermatic,
+        lease=lease,
+        record=record,
+        leader=leader,
+        connections=connections,
+        refusals=refusals,
+        decisions=decisions,
+        server=HttpServer(handle, max_body=MAX_BODY, stopping=stopping),
+    )
 
-    followers = [
-        asyncio.create_task(certificates.run(), name="certificates"),
-        asyncio.create_task(key.run(), name="webhook key"),
-        asyncio.create_task(chosen.run(), name="ledgers"),
-        asyncio.create_task(record.run(), name="record of this replica"),
-        asyncio.create_task(listed_after(record.kept, catalog), name="catalog"),
-        asyncio.create_task(view.run(), name="view of Cluster API"),
-        asyncio.create_task(kubermatic.run(), name="view of Kubermatic"),
-        asyncio.create_task(connections.run(), name="connections to user clusters"),
-        asyncio.create_task(refusals.run(), name="refusals"),
+
+def measure(agent: Agent) -> None:
+    """What metrics are read from when somebody asks."""
+    REGISTRY.register(collectors.AccountsCollector(agent.catalog, agent.registry))
+    REGISTRY.register(collectors.FlavoursCollector(agent.cache))
+    observed.watch_waiting(lambda: agent.refusals.waiting)
+
+
+def add_checks(health: Health, agent: Agent) -> None:
+    """What must be so before this replica is ready."""
+    checks = {
+        "certificate": agent.certificates.not_ready,
+        "webhook key": agent.key.not_ready,
+        "caches": agent.catalog.not_ready,
+        "replica": agent.record.stale,
+        "ledger": agent.ledger.not_ready,
+        "lease": lambda: "no leader seen alive yet" if agent.lease.trusted is None else None,
+    }
+    for name, check in checks.items():
+        health.add(name, check)
+
+
+def follow(agent: Agent) -> list[asyncio.Task[None]]:
+    """What every replica runs all the time. None of it ends by itself."""
+    return [
+        asyncio.create_task(agent.certificates.run(), name="certificates"),
+        asyncio.create_task(agent.key.run(), name="webhook key"),
+        asyncio.create_task(agent.ledger.run(), name="ledgers"),
+        asyncio.create_task(agent.record.run(), name="record of this replica"),
+        asyncio.create_task(listed_after(agent.record.kept, agent.catalog), name="catalog"),
+        asyncio.create_task(agent.view.run(), name="view of Cluster API"),
+        asyncio.create_task(agent.kubermatic.run(), name="view of Kubermatic"),
+        asyncio.create_task(agent.connections.run(), name="connections to user clusters"),
+        asyncio.create_task(agent.refusals.run(), name="refusals"),
     ]
+
+
+async def serve(running: Program, options: SeedOptions) -> None:
+    running.health.add("webhook", lambda: "does not listen yet")
+    cluster = await connect(options, options.seed_name)
+    agent = build(options, cluster, lambda: running.health.stopping)
+    measure(agent)
+    running.health.pages[PATH] = agent.decisions.page
+    add_checks(running.health, agent)
+    followers = follow(agent)
     try:
         await within_start(
             followers,
-            key.wait_ready(START_TIMEOUT),
-            certificates.wait_ready(START_TIMEOUT),
-            catalog.wait_synced(),
-            view.wait_settled(),
-            kubermatic.wait_settled(),
+            agent.key.wait_ready(START_TIMEOUT),
+            agent.certificates.wait_ready(START_TIMEOUT),
+            agent.catalog.wait_synced(),
+            agent.view.wait_settled(),
+            agent.kubermatic.wait_settled(),
         )
-        await server.start(options.webhook_address.host or None, options.webhook_address.port, certificates.ssl_context)
+        address = options.webhook_address
+        await agent.server.start(address.host or None, address.port, agent.certificates.ssl_context)
         running.health.add("webhook", lambda: None)
-        log.info("webhook serves", extra={"address": str(options.webhook_address), "seed": options.seed_name})
-        leading = asyncio.create_task(leader.run(), name="leader")
-        prefetch = Prefetch(cache, catalog.user_clusters.store.values, sizing.catalogue_of)
+        log.info("webhook serves", extra={"address": str(address), "seed": options.seed_name})
+        leading = asyncio.create_task(agent.leader.run(), name="leader")
+        prefetch = Prefetch(agent.cache, agent.catalog.user_clusters.store.values, agent.sizing.catalogue_of)
         followers += [leading, asyncio.create_task(prefetch.run(), name="prefetch")]
         await until_stopped(running, followers)
         leading.cancel()  # the lease is released while the webhook still answers
         await asyncio.gather(leading, return_exceptions=True)
-        server.end_soon()
+        agent.server.end_soon()
         await asyncio.sleep(LINGER)
     finally:
-        await server.stop(options.stop_timeout)
-        for task in followers:
-            task.cancel()
-        await asyncio.gather(*followers, return_exceptions=True)
-        await record.remove()  # not before: a replica without a record must not admit
-        await registry.close()
-        await chosen.close()
-        await sizing.close()
-        await cluster.close()
+        await agent.server.stop(options.stop_timeout)
+        await close(agent, followers)
 
 
-def add_checks(
-    running: Program,
-    certificates: Certificates,
-    key: WebhookKey,
-    catalog: Catalog,
-    record: Record,
-    chosen: ChosenStore,
-    lease: Lease,
-) -> None:
-    """What must be so before this replica is ready."""
-    checks = {
-        "certificate": certificates.not_ready,
-        "webhook key": key.not_ready,
-        "caches": catalog.not_ready,
-        "replica": record.stale,
-        "ledger": chosen.not_ready,
-        "lease": lambda: "no leader seen alive yet" if lease.trusted is None else None,
-    }
-    for name, check in checks.items():
-        running.health.add(name, check)
+async def close(agent: Agent, followers: list[asyncio.Task[None]]) -> None:
+    for task in followers:
+        task.cancel()
+    await asyncio.gather(*followers, return_exceptions=True)
+    await agent.record.remove()  # not before: a replica without a record must not admit
+    await agent.registry.close()
+    await agent.ledger.close()
+    await agent.sizing.close()
+    await agent.cluster.close()
 
 
 def lease_of(options: SeedOptions, cluster: Cluster, identity: str) -> Lease:

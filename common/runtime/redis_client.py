@@ -146,6 +146,9 @@ class Primary:
     async def call(self, *words: str | bytes) -> object:
         """One command's raw answer. Raises RedisUnavailableError, MissingFunctionError."""
         client: Redis | None = None
+        task = asyncio.current_task()
+        assert task is not None, "it runs in a task"
+        cancelled = task.cancelling()
         try:
             async with asyncio.timeout(CALL_TIMEOUT):
                 client = await self.client()
@@ -159,6 +162,9 @@ class Primary:
         except (RedisError, OSError, TimeoutError) as error:
             self._moved(client)
             raise _unavailable(error) from None
+        finally:
+            if task.cancelling() > cancelled:  # the client library may drop a cancellation
+                raise asyncio.CancelledError
 
     async def client(self) -> Redis:
         """Connected to the primary as it is known. Raises RedisError, OSError, TimeoutError."""

@@ -9,31 +9,24 @@ Counting runs beside it: what a source sums up is written together with dropping
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import NamedTuple
 
-import msgspec
-
-from common.api.convert import report_to_wire, wire_quantities
-from common.api.labels import SEED_MANAGER, UID_LABEL
-from common.api.types import RESOURCE_QUOTAS, StaleSource
+from common.api.labels import UID_LABEL
+from common.api.types import RESOURCE_QUOTAS
 from common.kube.client.api_client import Cluster
-from common.kube.client.errors import ApiError, Conflict, NotFound
+from common.kube.client.errors import NotFound
 from common.kube.controller.controller import Controller, ReconcileHook
-from common.kube.controller.reflector import moment
 from common.quota import account as accounts
-from common.quota import fencing, names, resources, surge_loans
+from common.quota import fencing, resources, surge_loans
 from common.quota.account import Account
-from common.quota.escrow import report
-from common.quota.resources import ResourceList
 from seed.accounts import plan
+from seed.accounts.list_demands import ListDemands
 from seed.accounts.open_limiter import OpenLimiter
 from seed.accounts.plan import Progress, SourceFacts
-from seed.accounts.publish import MAX_NAMED, STALE_STEP, Published, Sources, publish_in, stale_source
+from seed.accounts.publisher import Publisher, kept_use
 from seed.accounts.registry import AccountHandle, AccountRegistry
 from seed.cache.consumer import Consumer
 from seed.cache.quota import Quota
@@ -48,14 +41,6 @@ from seed.usage.unsized import Rest
 log = logging.getLogger(__name__)
 
 LEDGER_KEPT = 10.0  # ... for which a ledger that is found without a copy waits for it: the master may put it back
-
-
-class Demand(NamedTuple):
-    """For a list of a source that begins after the moment `since`. The task ends with that list."""
-
-    source: UsageSource
-    since: int
-    task: asyncio.Task[None]
 
 
 class Accounts:
@@ -83,7 +68,6 @@ class Accounts:
     ) -> None:
         """`known`: which generation of the quota's copy all replicas have."""
         self.term = term
-        self._known = known
         self._since = since
         self._cold = cold
         self._raise_term = raise_term
@@ -99,11 +83,10 @@ class Accounts:
         self._opening = OpenLimiter(self.look_at)
         self._keys: dict[str, Key] = {}
         self._without_copy: dict[str, float] = {}  # quota name -> since when (monotonic) its copy is missed
-        self._lists_from: dict[str, int] = {}  # by quota uid: the moment after which a list must begin to be counted
-        self._demands: dict[tuple[str, str], Demand] = {}  # by quota uid and source
-        self._unsized: dict[tuple[str, str], Rest] = {}  # likewise
+        self._demands = ListDemands(self.look_at)
+        self._unsized: dict[tuple[str, str], Rest] = {}  # by quota uid and source
         self._progress: dict[str, Progress] = {}  # by quota uid
-        self._published: dict[str, Published] = {}
+        self._publisher = Publisher(cluster, catalog, known)
 
     async def run(self) -> None:
         stop_quota = self._catalog.on_quota(self._quota_changed)
@@ -119,8 +102,7 @@ class Accounts:
         finally:
             stop_quota()
             stop_account()
-            for demand in self._demands.values():
-                demand.task.cancel()
+            self._demands.close()
 
     def look_at(self, name: str) -> None:
         self._controller.queue.add(name)
@@ -138,9 +120,9 @@ class Accounts:
         progress = self._progress.get(quota.key.uid)
         if not source.counted or progress is None or progress.claimed != self.term:
             return False
-        if source.listed_from > self._lists_from.get(quota.key.uid, 0):
+        if source.listed_from > self._demands.lists_from(quota.key.uid):
             return True
-        self._demand(quota, source)
+        self._demands.demand(quota, source)
         return False
 
     def counted(self, account: Account, source: UsageSource, quota: Quota) -> Account:
@@ -157,7 +139,7 @@ class Accounts:
         sure = reservations if source.live else {uid: kept for uid, kept in reservations.items() if not kept.generation}
         seen = totals.seen(sure)
         lent = {uid: kept for uid, kept in reservations.items() if kept.replaces}
-        used = _kept(unsized.used(rest, reservations, totals), account, quota)
+        used = kept_use(unsized.used(rest, reservations, totals), account, quota)
         sizes = totals.sizes(uid for uid in lent if uid in seen)
         after = surge_loans.count(
             account,
@@ -190,9 +172,12 @@ class Accounts:
             if self._can_wait(quota, handle) and (later := self._opening.wait(name)) is not None:
                 return later
             again = await self._tend(quota, handle)
-            if (account := handle.writer.account) is not None and account.epoch == self.term and not account.fenced:
+            account = handle.writer.account
+            if account is not None and account.epoch == self.term and not account.fenced:
                 self._opening.ended(name)
-            publish_again = await self._publish(quota, handle)
+            publish_again = None
+            if account is not None:
+                publish_again = await self._publisher.publish(quota, account, self._sources_of(quota))
         except (StoreUnavailableError, MalformedLedgerError, NoAccountError) as error:
             log.info("account not reconciled", extra={"quota": name, "error": str(error)})
             return 1.0
@@ -217,11 +202,9 @@ class Accounts:
             await self._store.delete(key)
             del self._keys[name]
             self._without_copy.pop(name, None)
-            self._published.pop(key.uid, None)
+            self._publisher.forget(key.uid)
             self._progress.pop(key.uid, None)
-            self._lists_from.pop(key.uid, None)
-            for demanded in [demanded for demanded in self._demands if demanded[0] == key.uid]:
-                self._demands.pop(demanded).task.cancel()
+            self._demands.forget(key.uid)
             self._unsized = {count: rest for count, rest in self._unsized.items() if count[0] != key.uid}
             log.info("account deleted with its quota", extra={"quota": name})
         if quota is not None:
@@ -292,7 +275,7 @@ class Accounts:
             case plan.Wait(seconds=seconds):
                 return seconds
             case plan.Relist():
-                self._demand_all(quota)
+                self._demands.demand_all(quota, self._sources_of(quota))
                 return 0.0
             case plan.Open(sources=sources):
                 await self._open(quota, handle, sources)
@@ -310,7 +293,7 @@ class Accounts:
             return after, after if after != present else None
 
         news = await handle.writer.change(claimed)
-        self._demand_all(quota)
+        self._demands.demand_all(quota, self._sources_of(quota))
         if news is not None:
             fenced = news.nonce == nonce
             log.info("account taken over", extra={"quota": quota.name, "epoch": term, "fenced": fenced})
@@ -334,28 +317,6 @@ class Accounts:
         source = self._sources.get(key)
         return source is None or not source.counted or bool(resources.only(source.totals.used, quota.ceilings))
 
-    def _demand_all(self, quota: Quota) -> None:
-        """Whatever is counted from now on must come from a list that begins after this moment."""
-        self._lists_from[quota.key.uid] = moment()
-        for source in self._sources_of(quota):
-            self._demand(quota, source)
-
-    def _demand(self, quota: Quota, source: UsageSource) -> None:
-        demanded, since = (quota.key.uid, source.key), self._lists_from.get(quota.key.uid, 0)
-        before = self._demands.get(demanded)
-        if before is not None:
-            if before.source is source and before.since == since:
-                return
-            before.task.cancel()
-        token = source.request_relist()
-
-        async def wait() -> None:
-            await source.listed(token)
-            self._controller.queue.add(quota.name)
-
-        task = asyncio.create_task(wait(), name=f"list of {source.key} for {quota.name}")
-        self._demands[demanded] = Demand(source, since, task)
-
     async def _open(self, quota: Quota, handle: AccountHandle, keys: tuple[str, ...]) -> None:
         grant = quota.grant
         sources = [self._sources[key] for key in keys]
@@ -373,54 +334,3 @@ class Accounts:
     def _sources_of(self, quota: Quota) -> list[UsageSource]:
         found = (self._sources.get(key) for key in self._registry.source_keys(quota))
         return [source for source in found if source is not None]
-
-    async def _publish(self, quota: Quota, handle: AccountHandle) -> float | None:
-        account = handle.writer.account
-        if account is None:
-            return None
-        said = report(account)
-        said = msgspec.structs.replace(said, used=_kept(said.used, account, quota))
-        unenforced = tuple(self._catalog.unenforced(quota)[:MAX_NAMED])
-        sources = Sources(self._stale(quota, account), unenforced, self._known(quota))
-        now = time.monotonic()
-        before = self._published.get(quota.key.uid)
-        if before is not None and before.copy_uid != quota.copy_uid:
-            before = None  # the copy was made anew, without what we said
-        if before is None and quota.published is not None:
-            known = Sources(tuple(quota.published_stale), tuple(quota.published_unenforced), quota.published_generation)
-            before = Published(quota.copy_uid, quota.published, known, now)
-            self._published[quota.key.uid] = before  # the intervals run from here: a predecessor's clock says nothing
-        wait = publish_in(before, said, sources, quota.published, now)
-        if wait is None:
-            return float(STALE_STEP) if sources.stale else None
-        if wait > 0:
-            return wait
-        status = {
-            "account": msgspec.structs.replace(
-                report_to_wire(said),
-                stale=list(sources.stale),
-                unenforced=list(sources.unenforced),
-                enforced_generation=sources.generation,
-            ),
-            "localUsage": wire_quantities(resources.only(accounts.use(account), quota.ceilings)),
-        }
-        self._published[quota.key.uid] = Published(quota.copy_uid, None, sources, now)
-        body = {"metadata": {"name": quota.name, "uid": quota.copy_uid}, "status": status}
-        try:
-            await self._cluster.apply(RESOURCE_QUOTAS, body, manager=SEED_MANAGER, subresource="status")
-        except (NotFound, Conflict):
-            return 1.0  # the copy went or was made anew: the catalog will say
-        except ApiError as error:
-            log.warning("account not published", extra={"quota": quota.name, "error": str(error)})
-            return 1.0
-        self._published[quota.key.uid] = Published(quota.copy_uid, said, sources, now)
-        return None
-
-    def _stale(self, quota: Quota, account: Account) -> tuple[StaleSource, ...]:
-        now = time.monotonic()
-        found = (stale_source(source, account, now) for source in self._sources_of(quota))
-        return tuple(source for source in found if source is not None)[:MAX_NAMED]
-
-
-def _kept(used: ResourceList, account: Account, quota: Quota) -> ResourceList:
-    return names.kept(used, accounts.ever_limited(account, quota.ceilings), names.FURTHER)

@@ -22,7 +22,7 @@ from seed.cache.source_keys import HOSTED, hosted_key
 from seed.machines import cluster_api, infrastructure
 from seed.machines.cluster_api import ClusterMachine, Infrastructure, MachinePool, Reference
 from seed.machines.deployments import Deployment
-from seed.machines.infrastructure import KINDS, Where
+from seed.machines.infrastructure_kinds import KINDS, Where
 from seed.machines.machine_controller import Machine
 from seed.machines.metal3 import BARE_METAL_HOSTS, BareMetalHost
 

@@ -15,7 +15,7 @@ from common.runtime.redis_client import RedisAccess, RedisUrl, redis_url
 from seed.ledger.apiserver import ApiServerStore
 from seed.ledger.redis import RedisStore
 from seed.ledger.store import Store
-from seed.ledger.tenure import API_SERVER, REDIS, InForce, Tenure, fence_all
+from seed.ledger.store_generation import API_SERVER, REDIS, InForce, StoreGeneration, fence_all
 
 PASSWORD_VARIABLE = "SEEDQUOTA_REDIS_PASSWORD"  # noqa: S105 (its name; no flag, which everybody on the machine could see)
 
@@ -76,11 +76,11 @@ class ChosenStore:
         """`lease` is the duration of the leader's lease in seconds. Raises UsageError."""
         self._api = ApiServerStore(cluster, options.namespace)
         self._redis: RedisStore | None = None
-        self._tenure = Tenure(
+        self._generation = StoreGeneration(
             cluster,
             options.namespace,
             options.ledger_store,
-            reign=self._reign,
+            run_id=self._run_id,
             fence=self._fence,
             leads=leads,
             lease_duration=lease,
@@ -88,28 +88,28 @@ class ChosenStore:
         kept: Store = self._api
         if options.ledger_store == REDIS:
             kept = self._redis = self._redis_store(options, seed)
-            self._tenure.on_change(self._redis.refresh)
-        self.store: Store = InForce(kept, self._tenure)
+            self._generation.on_change(self._redis.refresh)
+        self.store: Store = InForce(kept, self._generation)
 
     def not_ready(self) -> str | None:
         """Fits a check of /readyz."""
         if self._redis is None and self._api.reflector.error is not None:
             return self._api.reflector.error
-        return self._tenure.not_ready()
+        return self._generation.not_ready()
 
     async def run(self) -> None:
         """Until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._tenure.run(), name="tenure")
+            group.create_task(self._generation.run(), name="store generation")
             group.create_task((self._api if self._redis is None else self._redis).run(), name="ledger")
 
     async def close(self) -> None:
         if self._redis is not None:
             await self._redis.close()
 
-    async def _reign(self) -> str:
-        # The API server does not forget what it acknowledged: its reign never changes.
-        return "" if self._redis is None else await self._redis.reign()
+    async def _run_id(self) -> str:
+        # The API server does not forget what it acknowledged: its store run id is always empty.
+        return "" if self._redis is None else await self._redis.run_id()
 
     async def _fence(self) -> None:
         await fence_all(self._api)
@@ -120,6 +120,6 @@ class ChosenStore:
             options.redis_url,
             redis_access(options),
             seed,
-            held=self._tenure.held,
-            on_elsewhere=self._tenure.look_again,
+            held=self._generation.held,
+            on_elsewhere=self._generation.look_again,
         )

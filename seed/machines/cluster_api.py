@@ -12,7 +12,8 @@ import msgspec
 
 from common.kube.client.meta import Object, ObjectMeta
 from seed.machines import infrastructure, metal3
-from seed.machines.infrastructure import Described, Where
+from seed.machines.infrastructure import Described
+from seed.machines.infrastructure_kinds import KINDS, Where
 from seed.machines.machine_controller import Machine
 from seed.machines.metal3 import BareMetalHost
 
@@ -186,7 +187,7 @@ def _describe(
         return infrastructure.undescribed(kind, "infrastructureRef is missing", replicas)
     if reference.group != infrastructure.GROUP:
         kind = f"{kind}.{reference.group}"  # one of those that are not supported
-    elif kind in infrastructure.KINDS and found is None:
+    elif kind in KINDS and found is None:
         problem = f"{kind} {namespace}/{reference.name} does not exist: it must be there before its Machine"
         return infrastructure.undescribed(kind, problem, replicas)
     spec: bytes | msgspec.Raw = found.spec if found is not None else b"{}"

@@ -18,7 +18,7 @@ from devcluster.observe import percentile
 from seed.ledger.apiserver import ApiServerStore
 from seed.ledger.redis import RedisStore
 from seed.ledger.store import Key, Store
-from seed.ledger.tenure import Held
+from seed.ledger.store_generation import Held
 from tests.bench import server
 from tests.bench.load import Result
 
@@ -72,7 +72,7 @@ async def _store(api: ApiServer, redis: str) -> AsyncIterator[Store]:
     held = Held("alone", "")
     store = RedisStore(redis_url(redis), RedisAccess(), "alone", held=lambda: held)
     try:
-        held = Held("alone", await store.reign())
+        held = Held("alone", await store.run_id())
         yield store
     finally:
         await store.close()

@@ -22,7 +22,7 @@ from devcluster.load import Attempt, Outcome, Size
 from devcluster.observe import percentile
 from devcluster.redis import RedisServer
 from devcluster.servers import Server
-from seed.ledger.tenure import REDIS
+from seed.ledger.store_generation import REDIS
 from tests.bench.installed import Site, site
 from tests.bench.recall import LIMITS, Seesaw
 from tests.bench.stores import a_redis

@@ -37,7 +37,7 @@ from seed.instance_types.cache import FlavourCache
 from seed.instance_types.http_client import Transport
 from seed.instance_types.settings import SettingsReader
 from seed.ledger.backend import ChosenStore, LedgerOptions
-from seed.ledger.tenure import REDIS
+from seed.ledger.store_generation import REDIS
 from seed.ledger.writer import AccountWriter
 from seed.registration.token import WebhookKey
 from seed.sizing.sizer import Sizing

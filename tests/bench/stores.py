@@ -13,7 +13,7 @@ from devcluster import redis
 from devcluster.controlplane import ApiServer
 from devcluster.observe import api_writes
 from devcluster.redis import RedisServer, Settings
-from seed.ledger.tenure import API_SERVER, REDIS
+from seed.ledger.store_generation import API_SERVER, REDIS
 from tests.bench.alone import beside
 from tests.bench.serving import load, seed_api, serving, tell, warm
 

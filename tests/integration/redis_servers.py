@@ -1,4 +1,4 @@
-"""Redis servers for tests, and a tenure that a test sets by hand."""
+"""Redis servers for tests, and a generation that a test sets by hand."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from devcluster.processes import ProcessGroup
 from devcluster.redis import Executable, RedisServer, Settings
 from seed.ledger import redis as redis_store
 from seed.ledger.redis import RedisStore
-from seed.ledger.tenure import Held
+from seed.ledger.store_generation import Held
 
 SEED = "eu-1"
 
 
 class ByHand:
-    """What the marker says, without an API server: tests begin tenures when they like."""
+    """What the marker says, without an API server: tests begin generations when they like."""
 
     def __init__(self) -> None:
-        self.now = Held("tenure-1", "")
+        self.now = Held("generation-1", "")
         self.elsewhere = 0
 
     def held(self) -> Held:
@@ -37,9 +37,9 @@ class ByHand:
     def look_again(self) -> None:
         self.elsewhere += 1
 
-    async def begin(self, store: RedisStore, tenure: str) -> None:
-        """As the leader does: a tenure of the primary that answers `store` now."""
-        self.now = Held(tenure, await store.reign())
+    async def begin(self, store: RedisStore, generation: str) -> None:
+        """As the leader does: a generation of the primary that answers `store` now."""
+        self.now = Held(generation, await store.run_id())
         store.refresh()
 
 
@@ -91,9 +91,11 @@ async def rack(directory: Path) -> AsyncIterator[Rack]:
 
 @asynccontextmanager
 async def store_at(
-    url: str, tenure: ByHand, access: RedisAccess | None = None, *, running: bool = True
+    url: str, generation: ByHand, access: RedisAccess | None = None, *, running: bool = True
 ) -> AsyncIterator[RedisStore]:
-    store = RedisStore(redis_url(url), access or RedisAccess(), SEED, held=tenure.held, on_elsewhere=tenure.look_again)
+    store = RedisStore(
+        redis_url(url), access or RedisAccess(), SEED, held=generation.held, on_elsewhere=generation.look_again
+    )
     task = asyncio.create_task(store.run()) if running else None
     try:
         yield store

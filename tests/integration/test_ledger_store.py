@@ -24,8 +24,7 @@ from common.quota.resources import ResourceList
 from devcluster.controlplane import ApiServer, ControlPlane
 from devcluster.manifests import apply, load
 from seed.cache.source_keys import HOSTED
-from seed.ledger import apiserver
-from seed.ledger import writer as writers
+from seed.ledger import apiserver, contention
 from seed.ledger.apiserver import LEDGERS, ApiServerStore
 from seed.ledger.encoding import MAX_BYTES, MAX_SOURCES, Encoder, MalformedLedgerError, TooLargeError
 from seed.ledger.memory import MemoryStore
@@ -89,11 +88,11 @@ async def api_server_store(api: ApiServer) -> AsyncIterator[ApiServerStore]:
 
 @asynccontextmanager
 async def redis_stores(directory: Path) -> AsyncIterator[tuple[RedisStore, RedisStore]]:
-    tenure = ByHand()
+    generation = ByHand()
     async with rack(directory) as servers:
         redis = await servers.server("redis")
-        async with store_at(redis.url, tenure) as one, store_at(redis.url, tenure) as two:
-            await tenure.begin(one, "tenure")
+        async with store_at(redis.url, generation) as one, store_at(redis.url, generation) as two:
+            await generation.begin(one, "generation")
             yield one, two
 
 
@@ -286,7 +285,7 @@ class Far:
 async def test_a_replica_far_from_the_store_is_not_kept_out_by_one_that_writes_all_the_time(
     replicas: tuple[Store, Store], key: Key, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writers, "LONGEST_TAKEN", 2.0)  # who took the account writes, however slow the machine is
+    monkeypatch.setattr(contention, "LONGEST_TAKEN", 2.0)  # who took the account writes, however slow the machine is
     near, far = Far(replicas[0], 0.001), Far(replicas[1], 0.015)
     await near.save(key, ACCOUNT, None)
     async with writing(near, key) as first, writing(far, key) as second:

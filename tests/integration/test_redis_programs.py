@@ -41,7 +41,7 @@ class Place:
         return {name.removeprefix("seedquota.io/"): value for name, value in found.items()}
 
     async def kept_in(self, store: str, *, not_in: Json | None = None) -> Json:
-        """Waits until the store is in force, in another tenure than `not_in`. The marker."""
+        """Waits until the store is in force, in another generation than `not_in`. The marker."""
 
         async def holds() -> Json:
             said = await self.marker()

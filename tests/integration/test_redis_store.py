@@ -20,7 +20,7 @@ from devcluster.redis import RedisServer, Settings
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.redis import RedisStore
 from seed.ledger.store import ConflictError, Key, Stored, StoreUnavailableError, Terms
-from seed.ledger.tenure import Held
+from seed.ledger.store_generation import Held
 from seed.ledger.writer import AccountWriter
 from tests.integration.redis_servers import SEED, ByHand, Rack, be_patient, rack, store_at
 from tests.unit.fake_api_server import eventually, within
@@ -87,44 +87,44 @@ def is_a_new_life_of(account: Account, before: Account) -> None:
 
 
 async def test_a_restart_that_loses_everything_is_noticed_by_who_remembers_and_by_who_does_not(servers: Rack) -> None:
-    redis, tenure = await servers.server("redis"), ByHand()
-    async with store_at(redis.url, tenure) as store:
-        await tenure.begin(store, "tenure-1")
+    redis, generation = await servers.server("redis"), ByHand()
+    async with store_at(redis.url, generation) as store:
+        await generation.begin(store, "generation-1")
         version = await store.save(KEY, ACCOUNT, None)
         await redis.kill()
         await redis.start()
         await refuses(store, later(ACCOUNT), version)
-        assert tenure.elsewhere > 0
-        async with store_at(redis.url, tenure) as fresh:
+        assert generation.elsewhere > 0
+        async with store_at(redis.url, generation) as fresh:
             await refuses(fresh, later(ACCOUNT), version)
-            await tenure.begin(fresh, "tenure-2")
+            await generation.begin(fresh, "generation-2")
             assert await fresh.load(KEY) is None
         with pytest.raises(ConflictError):
             await store.save(KEY, later(ACCOUNT), version)
 
 
 async def test_a_restart_that_kept_every_write_is_fenced_too_as_nobody_can_tell(servers: Rack) -> None:
-    redis, tenure = await servers.server("redis", Settings(persistence="aof")), ByHand()
-    async with store_at(redis.url, tenure) as store:
-        await tenure.begin(store, "tenure-1")
+    redis, generation = await servers.server("redis", Settings(persistence="aof")), ByHand()
+    async with store_at(redis.url, generation) as store:
+        await generation.begin(store, "generation-1")
         version = await store.save(KEY, ACCOUNT, None)
         await redis.kill()
         await redis.start()
         await refuses(store, later(ACCOUNT), version)
-        await tenure.begin(store, "tenure-2")
+        await generation.begin(store, "generation-2")
         with pytest.raises(ConflictError):
             await store.save(KEY, later(ACCOUNT), version)
         found = await stored(store)
         is_a_new_life_of(found.account, ACCOUNT)
-        async with store_at(redis.url, tenure) as other:
+        async with store_at(redis.url, generation) as other:
             assert await stored(other) == found, "the new life is stored before it is shown"
         assert await store.keys() == [KEY]
 
 
 async def test_an_older_snapshot_is_never_taken_for_the_present(servers: Rack) -> None:
-    redis, tenure = await servers.server("redis", Settings(persistence="rdb")), ByHand()
-    async with store_at(redis.url, tenure) as store:
-        await tenure.begin(store, "tenure-1")
+    redis, generation = await servers.server("redis", Settings(persistence="rdb")), ByHand()
+    async with store_at(redis.url, generation) as store:
+        await generation.begin(store, "generation-1")
         version = await store.save(KEY, ACCOUNT, None)
         await redis.command("SAVE")
         snapshot = redis.dump.with_suffix(".old")
@@ -136,7 +136,7 @@ async def test_an_older_snapshot_is_never_taken_for_the_present(servers: Rack) -
         await redis.start()
         await refuses(store, later(ACCOUNT), version)
         await refuses(store, later(admitted), newer)
-        await tenure.begin(store, "tenure-2")
+        await generation.begin(store, "generation-2")
         for known in (version, newer):
             with pytest.raises(ConflictError):
                 await store.save(KEY, later(admitted), known)
@@ -145,9 +145,9 @@ async def test_an_older_snapshot_is_never_taken_for_the_present(servers: Rack) -
 
 @pytest.mark.parametrize("loss", ["FLUSHALL", "FLUSHDB", f"DEL {RECORD}", f"PEXPIRE {RECORD} 1"])
 async def test_what_is_deleted_behind_our_back_begins_a_new_life(servers: Rack, loss: str) -> None:
-    redis, tenure = await servers.server("redis"), ByHand()
-    async with store_at(redis.url, tenure) as store:
-        await tenure.begin(store, "tenure-1")
+    redis, generation = await servers.server("redis"), ByHand()
+    async with store_at(redis.url, generation) as store:
+        await generation.begin(store, "generation-1")
         version = await store.save(KEY, ACCOUNT, None)
         await redis.command(*loss.split())
         await asyncio.sleep(0.01)
@@ -160,9 +160,9 @@ async def test_what_is_deleted_behind_our_back_begins_a_new_life(servers: Rack, 
 
 async def test_eviction_takes_an_account_only_as_a_loss(servers: Rack) -> None:
     settings = Settings(more={"maxmemory": "3mb", "maxmemory-policy": "allkeys-random"})
-    redis, tenure = await servers.server("redis", settings), ByHand()
-    async with store_at(redis.url, tenure) as store:
-        await tenure.begin(store, "tenure-1")
+    redis, generation = await servers.server("redis", settings), ByHand()
+    async with store_at(redis.url, generation) as store:
+        await generation.begin(store, "generation-1")
         version = await store.save(KEY, ACCOUNT, None)
         for number in range(5000):
             await redis.command("SET", f"filling-{number}", "x" * 20_000)
@@ -176,9 +176,9 @@ async def test_eviction_takes_an_account_only_as_a_loss(servers: Rack) -> None:
 
 
 async def test_full_memory_refuses_and_loses_nothing(servers: Rack) -> None:
-    redis, tenure = await servers.server("redis", Settings(more={"maxmemory-policy": "noeviction"})), ByHand()
-    async with store_at(redis.url, tenure) as store:
-        await tenure.begin(store, "tenure-1")
+    redis, generation = await servers.server("redis", Settings(more={"maxmemory-policy": "noeviction"})), ByHand()
+    async with store_at(redis.url, generation) as store:
+        await generation.begin(store, "generation-1")
         version = await store.save(KEY, ACCOUNT, None)
         await redis.command("CONFIG", "SET", "maxmemory", "1")
         with pytest.raises(StoreUnavailableError, match=r"(?i)maxmemory"):
@@ -189,23 +189,23 @@ async def test_full_memory_refuses_and_loses_nothing(servers: Rack) -> None:
 
 
 async def test_another_redis_under_the_address_is_refused(servers: Rack) -> None:
-    redis, tenure = await servers.server("redis", Settings(persistence="rdb")), ByHand()
+    redis, generation = await servers.server("redis", Settings(persistence="rdb")), ByHand()
     other = await servers.server("other")
-    async with store_at(redis.url, tenure) as store:
-        await tenure.begin(store, "tenure-1")
+    async with store_at(redis.url, generation) as store:
+        await generation.begin(store, "generation-1")
         version = await store.save(KEY, ACCOUNT, None)
-        async with store_at(other.url, tenure) as elsewhere:
+        async with store_at(other.url, generation) as elsewhere:
             await refuses(elsewhere, later(ACCOUNT), version)
         await store.save(KEY, later(ACCOUNT), version)
 
 
 async def test_a_primary_that_was_overwritten_while_it_was_a_replica_is_noticed(servers: Rack) -> None:
     """The process is the same all the time; only the replication id tells."""
-    redis, tenure = await servers.server("redis"), ByHand()
+    redis, generation = await servers.server("redis"), ByHand()
     older = await servers.server("older", Settings(replica_of=redis))
-    async with store_at(redis.url, tenure) as store:
+    async with store_at(redis.url, generation) as store:
         await linked(older)
-        await tenure.begin(store, "tenure-1")
+        await generation.begin(store, "generation-1")
         version = await store.save(KEY, ACCOUNT, None)
         await copied(older)
         await older.command("REPLICAOF", "NO", "ONE")
@@ -215,10 +215,10 @@ async def test_a_primary_that_was_overwritten_while_it_was_a_replica_is_noticed(
         with pytest.raises(StoreUnavailableError):
             await store.load(KEY)
         with pytest.raises(StoreUnavailableError, match="not a primary"):
-            await store.reign()
+            await store.run_id()
         await redis.command("REPLICAOF", "NO", "ONE")
         await refuses(store, later(ACCOUNT), version)
-        await tenure.begin(store, "tenure-2")
+        await generation.begin(store, "generation-2")
         for known in (version, newer):
             with pytest.raises(ConflictError):
                 await store.save(KEY, later(ACCOUNT), known)
@@ -226,12 +226,12 @@ async def test_a_primary_that_was_overwritten_while_it_was_a_replica_is_noticed(
 
 
 async def test_sentinel_promotes_a_replica_that_missed_writes(servers: Rack) -> None:
-    primary, tenure = await servers.server("primary"), ByHand()
+    primary, generation = await servers.server("primary"), ByHand()
     replica = await servers.server("replica", Settings(replica_of=primary))
     await linked(replica)
     sentinel = await servers.sentinel(primary)
-    async with store_at(sentinel.url, tenure) as store, store_at(primary.url, tenure) as at_the_old_one:
-        await tenure.begin(store, "tenure-1")
+    async with store_at(sentinel.url, generation) as store, store_at(primary.url, generation) as at_the_old_one:
+        await generation.begin(store, "generation-1")
         version = await store.save(KEY, ACCOUNT, None)
         await copied(replica)
         await replicas_known(sentinel.port)
@@ -249,8 +249,8 @@ async def test_sentinel_promotes_a_replica_that_missed_writes(servers: Rack) -> 
                     break
                 except (StoreUnavailableError, AssertionError):
                     await asyncio.sleep(0.1)
-        old = tenure.now
-        await tenure.begin(store, "tenure-2")
+        old = generation.now
+        await generation.begin(store, "generation-2")
         with pytest.raises(ConflictError):
             await store.save(KEY, later(lost), newer)
         is_a_new_life_of((await stored(store)).account, ACCOUNT)
@@ -258,24 +258,24 @@ async def test_sentinel_promotes_a_replica_that_missed_writes(servers: Rack) -> 
         primary.resume()
         with pytest.raises(StoreUnavailableError):
             await at_the_old_one.save(KEY, later(lost), newer)
-        assert tenure.now != old
+        assert generation.now != old
 
 
 async def test_two_replicas_begin_the_same_new_life(servers: Rack) -> None:
-    redis, tenure = await servers.server("redis"), ByHand()
-    async with store_at(redis.url, tenure) as one, store_at(redis.url, tenure) as two:
-        await tenure.begin(one, "tenure-1")
+    redis, generation = await servers.server("redis"), ByHand()
+    async with store_at(redis.url, generation) as one, store_at(redis.url, generation) as two:
+        await generation.begin(one, "generation-1")
         await one.save(KEY, ACCOUNT, None)
-        tenure.now = Held("tenure-2", tenure.now.reign)
+        generation.now = Held("generation-2", generation.now.run_id)
         lives = await asyncio.gather(*(store.load(KEY) for store in (one, two) * 8))
         assert len({life.account.incarnation for life in lives if life is not None}) == 1
         assert None not in lives
 
 
-async def test_followers_hear_of_a_new_tenure_and_of_writes_that_a_broken_connection_hid(servers: Rack) -> None:
-    redis, tenure = await servers.server("redis"), ByHand()
-    async with store_at(redis.url, tenure) as one, store_at(redis.url, tenure) as two:
-        await tenure.begin(one, "tenure-1")
+async def test_followers_hear_of_a_new_generation_and_of_writes_that_a_broken_connection_hid(servers: Rack) -> None:
+    redis, generation = await servers.server("redis"), ByHand()
+    async with store_at(redis.url, generation) as one, store_at(redis.url, generation) as two:
+        await generation.begin(one, "generation-1")
         heard: list[Stored | None] = []
         one.subscribe(KEY.uid, heard.append)
         version = await two.save(KEY, ACCOUNT, None)
@@ -284,23 +284,23 @@ async def test_followers_hear_of_a_new_tenure_and_of_writes_that_a_broken_connec
         hidden = later(ACCOUNT)
         version = await two.save(KEY, hidden, version)
         await eventually(lambda: heard[-1] == Stored(hidden, version))
-        await tenure.begin(one, "tenure-2")
+        await generation.begin(one, "generation-2")
         await eventually(lambda: heard[-1] is not None and heard[-1].account.fenced)
 
 
 async def test_functions_that_were_flushed_are_loaded_again(servers: Rack) -> None:
-    redis, tenure = await servers.server("redis"), ByHand()
-    async with store_at(redis.url, tenure) as store:
-        await tenure.begin(store, "tenure-1")
+    redis, generation = await servers.server("redis"), ByHand()
+    async with store_at(redis.url, generation) as store:
+        await generation.begin(store, "generation-1")
         version = await store.save(KEY, ACCOUNT, None)
         await redis.command("FUNCTION", "FLUSH")
         await store.save(KEY, later(ACCOUNT), version)
 
 
 async def test_a_server_that_hangs_is_unavailable_within_the_webhooks_time(servers: Rack) -> None:
-    redis, tenure = await servers.server("redis"), ByHand()
-    async with store_at(redis.url, tenure) as store:
-        await tenure.begin(store, "tenure-1")
+    redis, generation = await servers.server("redis"), ByHand()
+    async with store_at(redis.url, generation) as store:
+        await generation.begin(store, "generation-1")
         await store.save(KEY, ACCOUNT, None)
         writer = AccountWriter(store, KEY, lambda: TERMS)
         running = asyncio.create_task(writer.run())
@@ -323,9 +323,9 @@ async def test_a_server_that_hangs_is_unavailable_within_the_webhooks_time(serve
 
 
 async def test_a_server_that_is_down_is_refused_at_once_without_retries(servers: Rack) -> None:
-    redis, tenure = await servers.server("redis"), ByHand()
-    async with store_at(redis.url, tenure) as store:
-        await tenure.begin(store, "tenure-1")
+    redis, generation = await servers.server("redis"), ByHand()
+    async with store_at(redis.url, generation) as store:
+        await generation.begin(store, "generation-1")
         await store.save(KEY, ACCOUNT, None)
         await redis.kill()
         async with within(0.5):
@@ -334,9 +334,9 @@ async def test_a_server_that_is_down_is_refused_at_once_without_retries(servers:
 
 
 async def test_a_storm_uses_a_bounded_number_of_connections(servers: Rack) -> None:
-    redis, tenure = await servers.server("redis"), ByHand()
-    async with store_at(redis.url, tenure) as store:
-        await tenure.begin(store, "tenure-1")
+    redis, generation = await servers.server("redis"), ByHand()
+    async with store_at(redis.url, generation) as store:
+        await generation.begin(store, "generation-1")
         keys = [Key(uid=f"u{number}", name=f"q{number}") for number in range(200)]
         await asyncio.gather(*(store.save(key, ACCOUNT, None) for key in keys))
         assert set(await store.keys()) == set(keys)
@@ -351,46 +351,46 @@ async def test_rights_and_passwords(servers: Rack, tmp_path: Path, caplog: pytes
         "user default on >admin-secret ~* &* +@all",
         f"user seedquota on >seed-secret ~{{seedquota:{SEED}}}* &{{seedquota:{SEED}}}* {rights}",
     )
-    redis, tenure = await servers.server("redis", Settings(password="admin-secret", users=users)), ByHand()
+    redis, generation = await servers.server("redis", Settings(password="admin-secret", users=users)), ByHand()
     file = tmp_path / "password"
     file.write_text("wrong-secret\n")
     access = RedisAccess(username="seedquota", password_file=file)
-    async with store_at(redis.url, tenure, access) as store:
+    async with store_at(redis.url, generation, access) as store:
         with pytest.raises(StoreUnavailableError, match="not let in") as refused:
-            await store.reign()
+            await store.run_id()
         file.write_text("seed-secret\n")
-        await tenure.begin(store, "tenure-1")
+        await generation.begin(store, "generation-1")
         heard: list[Stored | None] = []
         store.subscribe(KEY.uid, heard.append)
         version = await store.save(KEY, ACCOUNT, None)
         await store.save(KEY, later(ACCOUNT), version)
         assert await store.keys() == [KEY]
-        async with store_at(redis.url, tenure, RedisAccess(username="seedquota", password="seed-secret")) as other:
+        async with store_at(redis.url, generation, RedisAccess(username="seedquota", password="seed-secret")) as other:
             await other.delete(KEY)
         await eventually(lambda: heard and heard[-1] is None)
-    async with store_at(redis.url, tenure, RedisAccess(password="")) as nobody:
+    async with store_at(redis.url, generation, RedisAccess(password="")) as nobody:
         with pytest.raises(StoreUnavailableError, match="not let in"):
-            await nobody.reign()
+            await nobody.run_id()
     for secret in ("wrong-secret", "seed-secret"):
         assert secret not in caplog.text + str(refused.value) + repr(access)
 
 
 async def test_tls_and_whom_to_trust(servers: Rack) -> None:
-    redis, tenure = await servers.server("redis", Settings(tls=True, password="secret")), ByHand()
+    redis, generation = await servers.server("redis", Settings(tls=True, password="secret")), ByHand()
     stranger = await servers.server("stranger", Settings(tls=True))
-    async with store_at(redis.url, tenure, RedisAccess(password="secret", ca_file=redis.ca)) as store:
-        await tenure.begin(store, "tenure-1")
+    async with store_at(redis.url, generation, RedisAccess(password="secret", ca_file=redis.ca)) as store:
+        await generation.begin(store, "generation-1")
         heard: list[Stored | None] = []
         store.subscribe(KEY.uid, heard.append)
-        async with store_at(redis.url, tenure, RedisAccess(password="secret", ca_file=redis.ca)) as other:
+        async with store_at(redis.url, generation, RedisAccess(password="secret", ca_file=redis.ca)) as other:
             version = await other.save(KEY, ACCOUNT, None)
         await eventually(lambda: heard and heard[-1] == Stored(ACCOUNT, version))
-    async with store_at(redis.url, tenure, RedisAccess(password="secret", ca_file=stranger.ca)) as store:
+    async with store_at(redis.url, generation, RedisAccess(password="secret", ca_file=stranger.ca)) as store:
         with pytest.raises(StoreUnavailableError, match=r"(?i)certificate"):
             async with asyncio.timeout(30):
                 while True:
                     try:
-                        await store.reign()
+                        await store.run_id()
                     except StoreUnavailableError as error:
                         if "Timeout" not in str(error):  # a busy machine shakes hands slowly
                             raise
@@ -406,23 +406,23 @@ async def test_one_member_of_a_cluster_keeps_all_accounts_of_a_seed(servers: Rac
         for server in (one, two):
             while b"cluster_state:ok" not in await server.command("CLUSTER", "INFO"):
                 await asyncio.sleep(0.05)
-    tenure = ByHand()
+    generation = ByHand()
     for asked in (one, two):
-        async with store_at(f"redis+cluster://127.0.0.1:{asked.port}", tenure) as store:
-            await tenure.begin(store, f"tenure-{asked.port}")
+        async with store_at(f"redis+cluster://127.0.0.1:{asked.port}", generation) as store:
+            await generation.begin(store, f"generation-{asked.port}")
             found = await store.load(KEY)
             if found is None:
                 await store.save(KEY, ACCOUNT, None)
             else:
                 is_a_new_life_of(found.account, ACCOUNT)
             assert await store.keys() == [KEY]
-            await hears_of_writes_by_others(asked, store, tenure)
+            await hears_of_writes_by_others(asked, store, generation)
 
 
 async def test_what_somebody_put_into_the_record_is_named(servers: Rack) -> None:
-    redis, tenure = await servers.server("redis"), ByHand()
-    async with store_at(redis.url, tenure) as store, store_at(redis.url, tenure) as other:
-        await tenure.begin(store, "tenure-1")
+    redis, generation = await servers.server("redis"), ByHand()
+    async with store_at(redis.url, generation) as store, store_at(redis.url, generation) as other:
+        await generation.begin(store, "generation-1")
         await store.save(KEY, ACCOUNT, None)
         await redis.command("HSET", RECORD, "object", '{"quota":{"name":"q","uid":"u"},"account":{"granted":3}}')
         with pytest.raises(MalformedLedgerError):
@@ -433,10 +433,10 @@ async def test_what_somebody_put_into_the_record_is_named(servers: Rack) -> None
             await other.load(KEY)
 
 
-async def hears_of_writes_by_others(asked: RedisServer, store: RedisStore, tenure: ByHand) -> None:
+async def hears_of_writes_by_others(asked: RedisServer, store: RedisStore, generation: ByHand) -> None:
     heard: list[Stored | None] = []
     store.subscribe(KEY.uid, heard.append)
-    async with store_at(f"redis+cluster://127.0.0.1:{asked.port}", tenure) as other:
+    async with store_at(f"redis+cluster://127.0.0.1:{asked.port}", generation) as other:
         found = await stored(other)
         written = later(found.account)
         version = await other.save(KEY, written, found.version)

@@ -32,15 +32,16 @@ from master.grants.allocation_state import AllocationState
 from master.grants.demand import lacking
 from master.grants.fair_share import Allotment
 from seed.accounts import capacity, plan, reservation_gc
+from seed.accounts.account_write import write
 from seed.accounts.capacity import Answer, CapacityRequester
 from seed.accounts.controller import Accounts
 from seed.accounts.registry import AccountRegistry
-from seed.accounts.usage_writer import Counting, _forgetting
+from seed.accounts.source_removal import SourceRemoval, forgetting
 from seed.admission import denial
 from seed.admission.admitter import Admission
 from seed.cache.quota import Quota
 from seed.cache.quotas import Catalog
-from seed.ledger import writer
+from seed.ledger import decision
 from seed.ledger.store import StoreUnavailableError
 from seed.ledger.writer import AccountWriter
 from seed.usage.machine_totals import MachineTotals
@@ -276,10 +277,10 @@ def _on_surge(
 
 
 async def answer_before_the_write(self: Any, batch: list[Any], *, read: bool = False) -> None:
-    if not self._loaded:
+    if not self._known.read:
         await self._load()
-    before = self._known
-    outcomes, after = self._decide(batch, self._sound(before.account) if before else None)
+    before = self._known.stored
+    outcomes, after = self._decider.decide(batch, self._sound(before.account) if before else None)
     for entry, outcome in zip(batch, outcomes, strict=True):
         if not entry.future.done():
             if isinstance(outcome, Exception):
@@ -287,20 +288,18 @@ async def answer_before_the_write(self: Any, batch: list[Any], *, read: bool = F
             else:
                 entry.future.set_result(outcome)
     if after is not None and (before is None or after is not before.account):
-        after = replace(after, sequence=after.sequence + 1)
-        version = await self._store.save(self.key, after, before.version if before else None)
-        self._written(before, servers.Stored(after, version))
+        await self._save(before, replace(after, sequence=after.sequence + 1), len(batch))
 
 
 async def an_unknown_outcome_is_a_yes(self: Any, batch: list[Any], *, read: bool = False) -> None:
     try:
         await _commit(self, batch, read=read)
     except StoreUnavailableError:
-        self._loaded = False
-        before = self._known
+        self._known.read = False
+        before = self._known.stored
         if before is None:
             raise
-        outcomes, _ = self._decide(batch, before.account)
+        outcomes, _ = self._decider.decide(batch, before.account)
         for entry, outcome in zip(batch, outcomes, strict=True):
             if not entry.future.done() and not isinstance(outcome, Exception):
                 entry.future.set_result(outcome)
@@ -365,7 +364,7 @@ def stale_is_zero(self: Accounts, account: Account, source: Any, quota: Any) -> 
 async def drop_early(self: Any, handle: Any, quota: Any, account: Account) -> None:
     named = {*account.used, *(source for source, _ in account.reservations)}
     for key in named - set(self._catalog.source_keys(quota)):
-        await self._write(handle, quota, _forgetting(self._accounts.term, key))
+        await write(handle, quota, forgetting(self._accounts.term, key))
 
 
 def open_at_once(account: Account, grant: Grant, progress: Any, sources: Any, **_facts: object) -> Any:
@@ -465,7 +464,7 @@ async def of_no_organization(self: Any, key: str, quota: Quota) -> bool:
 
 def whatever_was_listed(self: Accounts, quota: Quota, source: Any) -> bool:
     progress = self._progress.get(quota.key.uid)
-    joined = progress is not None and progress.claimed == self.term and (quota.key.uid, source.key) not in self._demands
+    joined = progress is not None and progress.claimed == self.term and not self._demands.has(quota.key.uid, source.key)
     return bool(source.counted) if joined else _may_count(self, quota, source)
 
 
@@ -482,7 +481,7 @@ def obey_the_limit_when_told_to(account: Account, limits: Mapping[str, int]) -> 
 
 
 async def read_what_may_still_change(self: AccountWriter, *, take: bool = False) -> None:
-    self._pending = False
+    self._known.late_write = False
     await _load(self)
 
 
@@ -579,7 +578,7 @@ def master_writes_blindly(self: servers.Master, uid: str, ledger: MasterLedger, 
 
 _count = accounts.count
 _lend = Admission._lend
-_belongs = Counting._belongs
+_belongs = SourceRemoval._belongs
 _may_count = Accounts.may_count
 _quota_changed = Catalog._quota_changed
 _count_loans = surge_loans.count
@@ -856,7 +855,7 @@ ALL: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a deleted source is dropped early",
-        ((Counting, "_forget_sources", drop_early),),
+        ((SourceRemoval, "forget", drop_early),),
         budget=200,
         scene=scenes.a_cluster_that_the_leader_does_not_know,
     ),
@@ -887,7 +886,7 @@ ALL: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a missing Project is of no organization",
-        ((Counting, "_belongs", of_no_organization), (AccountRegistry, "_missed", lambda *_a: [])),
+        ((SourceRemoval, "_belongs", of_no_organization), (AccountRegistry, "_missed", lambda *_a: [])),
         ("two_quotas",),
         200,
         scenes.a_project_that_vanishes,
@@ -949,7 +948,7 @@ ALL: tuple[Mutant, ...] = (
     ),
     Mutant(
         "what is recalled is admitted again",
-        ((writer, "accounts", SimpleNamespace(**{**vars(accounts), "apply_grant": accounts.receive})),),
+        ((decision, "accounts", SimpleNamespace(**{**vars(accounts), "apply_grant": accounts.receive})),),
         ("nothing", "two_seeds"),
         200,
         scenes.a_limit_lowered,

@@ -13,11 +13,13 @@ import common.kube.controller.leader_election
 import common.quota.quantity
 import common.quota.resources
 import seed.accounts.controller
+import seed.accounts.publisher
+import seed.accounts.reservation_collector
 import seed.accounts.reservation_gc
 import seed.accounts.usage_writer
 import seed.admission.denial
 import seed.cache.quotas
-import seed.ledger.tenure
+import seed.ledger.store_generation
 import seed.ledger.writer
 from seed.accounts.capacity import CapacityRequester
 
@@ -44,9 +46,11 @@ _REPLACED = (
     (seed.accounts.controller, "time", _time),
     (seed.cache.quotas, "parse_quota", lambda copy: copy.quota),  # each copy was parsed when it was written
     (seed.accounts.controller, "secrets", _secrets),
+    (seed.accounts.publisher, "time", _time),
+    (seed.accounts.reservation_collector, "time", _time),
     (seed.accounts.usage_writer, "time", _time),
     (seed.accounts.reservation_gc, "MOST_UNSEEN", 3),  # quotas are small
-    (seed.ledger.tenure, "secrets", _secrets),
+    (seed.ledger.store_generation, "secrets", _secrets),
     (seed.ledger.writer, "time", _time),
     (seed.ledger.writer, "secrets", _secrets),
     (seed.admission.denial, "decision_id", _token),

@@ -422,7 +422,7 @@ class Chaos:
         kept.answers = False
 
         def back() -> None:
-            site.api.begin_tenure(snapshot)
+            site.api.begin_store_generation(snapshot)
             kept.answers = True
             self.world.storm(site)
 

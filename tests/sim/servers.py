@@ -18,7 +18,7 @@ from common.quota.escrow import MasterLedger, Report
 from common.quota.resources import ResourceList
 from seed.cache.quota import OutOfReach, Quota
 from seed.ledger.store import ConflictError, Key, Stored
-from seed.ledger.tenure import new_life
+from seed.ledger.store_generation import new_life
 
 
 def away(what: str) -> Unavailable:
@@ -212,8 +212,8 @@ class Seed:
         if self.ledger.pop(key.uid, None) is not None:
             self.tell("ledger", key.uid, None)
 
-    def begin_tenure(self, ledger: dict[str, Stored]) -> None:
-        """The Redis came back with this. What is from before becomes a new life only (seed/ledger/tenure.py)."""
+    def begin_store_generation(self, ledger: dict[str, Stored]) -> None:
+        """Redis came back with this. What is from before only becomes a new life (seed/ledger/store_generation.py)."""
         for uid in {**self.ledger, **ledger}:
             if uid not in ledger:
                 self.ledger.pop(uid, None)

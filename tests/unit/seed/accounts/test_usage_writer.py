@@ -23,6 +23,7 @@ from common.quota.account import Account, Admitted, Reservation
 from common.quota.escrow import report
 from common.quota.names import FURTHER, MAX_DEVICES
 from common.quota.quantity import UNIT
+from seed.accounts import reservation_collector
 from seed.accounts import usage_writer as countings
 from seed.accounts.controller import Accounts
 from seed.accounts.plan import Progress
@@ -362,7 +363,7 @@ async def test_what_exists_but_is_not_seen_yet_is_kept(monkeypatch: pytest.Monke
 
 async def test_another_request_for_the_same_object_starts_the_window_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr(countings, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(reservation_collector, "time", SimpleNamespace(monotonic=lambda: now))
     async with seed_world() as world:
         handle = await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=8")
         quota = world.catalog.quota("project-alpha")
@@ -373,12 +374,12 @@ async def test_another_request_for_the_same_object_starts_the_window_anew(monkey
         leader.there("a")
         for _ in range(5):  # each fails after it was admitted, and is tried again
             await reserve(world, "a", "2", generation=2)
-            await leader.counting._release(handle, quota, world.account())
+            await leader.counting._collector.release(handle, quota, world.account())
             now += WINDOW * 0.9
-            await leader.counting._release(handle, quota, world.account())
+            await leader.counting._collector.release(handle, quota, world.account())
             assert use(world) == 10
         now += WINDOW * 0.2
-        await leader.counting._release(handle, quota, world.account())
+        await leader.counting._collector.release(handle, quota, world.account())
         assert use(world) == 8
 
 
@@ -388,7 +389,7 @@ async def test_an_update_that_is_tried_again_when_its_evidence_falls_due_has_an_
 ) -> None:
     """Nobody looks between the end of the first try and the second, which asks for the very same."""
     now = 100.0
-    monkeypatch.setattr(countings, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(reservation_collector, "time", SimpleNamespace(monotonic=lambda: now))
     async with seed_world() as world:
         handle = await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=8")
         quota = world.catalog.quota("project-alpha")
@@ -398,18 +399,18 @@ async def test_an_update_that_is_tried_again_when_its_evidence_falls_due_has_an_
         leader.source.lists = 2
         leader.there("a")
         attempt = await update(world, "a", "2")
-        await leader.counting._release(handle, quota, world.account())
+        await leader.counting._collector.release(handle, quota, world.account())
         now += WINDOW * 1.1
         if undone == "released":
-            await leader.counting._release(handle, quota, world.account())
+            await leader.counting._collector.release(handle, quota, world.account())
         else:
             await handle.writer.change(lambda account: (reservations.cancel(account, "a-uid", attempt), None))
         assert use(world) == 8
         await update(world, "a", "2")
-        await leader.counting._release(handle, quota, world.account())
+        await leader.counting._collector.release(handle, quota, world.account())
         assert use(world) == 10, "the second may still be stored"
         now += WINDOW * 1.1
-        await leader.counting._release(handle, quota, world.account())
+        await leader.counting._collector.release(handle, quota, world.account())
         assert use(world) == 8
 
 
@@ -432,7 +433,7 @@ class Hand:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, world: SeedWorld, handle: AccountHandle, window: float) -> None:
         self.now = 100.0
-        monkeypatch.setattr(countings, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(reservation_collector, "time", SimpleNamespace(monotonic=lambda: self.now))
         self.leader = Leading(world, window=window)
         self.world, self.handle, self.source = world, handle, self.leader.source
 
@@ -449,7 +450,7 @@ class Hand:
 
     async def look(self, after: float = 0.0) -> None:
         self.now += after
-        await self.leader.counting._release(self.handle, self.quota, self.world.account())
+        await self.leader.counting._collector.release(self.handle, self.quota, self.world.account())
 
     async def count(self) -> None:
         await self.leader.counting._count(KEY)
@@ -471,7 +472,7 @@ async def by_hand(
 
 
 async def test_what_must_stay_keeps_nothing_else_from_being_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(countings, "MAX_CHECKS", 4)
+    monkeypatch.setattr(reservation_collector, "MAX_CHECKS", 4)
     async with by_hand(monkeypatch) as hand:
         for number in range(6):  # they are there, and the watch has not brought them
             await reserve(hand.world, f"there-{number}", "1")
@@ -487,7 +488,7 @@ async def test_what_must_stay_keeps_nothing_else_from_being_looked_at(monkeypatc
 
 
 async def test_a_source_with_much_that_must_stay_keeps_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(countings, "MAX_CHECKS", 4)
+    monkeypatch.setattr(reservation_collector, "MAX_CHECKS", 4)
     async with by_hand(monkeypatch) as hand:
         for number in range(8):
             await reserve(hand.world, f"m{number}", "1")
@@ -652,7 +653,7 @@ async def test_the_next_leader_holds_back_what_was_held_back(monkeypatch: pytest
 
 
 async def test_so_many_sources_are_asked_in_a_look_and_all_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(countings, "MAX_ASKED", 1)
+    monkeypatch.setattr(reservation_collector, "MAX_ASKED", 1)
     async with by_hand(monkeypatch, limits="cpu=64,clusters=64") as hand:
         await never_come(hand, MOST_UNSEEN)
         for number in range(MOST_UNSEEN):

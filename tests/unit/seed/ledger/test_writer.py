@@ -13,7 +13,7 @@ import pytest
 from common.quota import account as accounts
 from common.quota import reservations
 from common.quota.account import Account, Admitted, Fenced, Full, Grant, Reservation, Short
-from seed.ledger import writer as writers
+from seed.ledger import batcher, contention, writer
 from seed.ledger.encoding import MalformedLedgerError, TooLargeError
 from seed.ledger.memory import MemoryStore
 from seed.ledger.store import ConflictError, Key, NoAccountError, Stored, StoreUnavailableError, Terms
@@ -147,7 +147,7 @@ async def settle() -> None:
 def writes_take(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """By the writer's clock, which goes on whenever it is looked at."""
     clock = itertools.count(0.0, seconds)
-    monkeypatch.setattr(writers, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(writer, "time", SimpleNamespace(monotonic=lambda: next(clock)))
 
 
 async def test_nobody_is_answered_before_the_write_is_durable() -> None:
@@ -175,7 +175,7 @@ async def test_what_comes_during_a_write_goes_into_the_next_one_together() -> No
 
 
 async def test_those_who_come_again_share_a_write_with_those_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writers, "LONGEST_LINGER", 5.0)
+    monkeypatch.setattr(batcher, "LONGEST_LINGER", 5.0)
     async with opened(account()) as ledger:
         ledger.store.seconds = 0.1
         ledger.store.open.clear()
@@ -194,7 +194,7 @@ async def test_those_who_come_again_share_a_write_with_those_who_wait(monkeypatc
 
 
 async def test_a_request_that_is_alone_is_not_kept_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writers, "LONGEST_LINGER", 500.0)
+    monkeypatch.setattr(batcher, "LONGEST_LINGER", 500.0)
     writes_take(monkeypatch, 1000.0)
     async with opened(account()) as ledger:
         await ledger.claim("first")
@@ -299,7 +299,7 @@ async def test_a_repeat_after_an_unknown_outcome_reserves_once() -> None:
 
 
 async def test_more_than_can_be_served_in_time_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writers, "MAX_WAITING", 3)
+    monkeypatch.setattr(batcher, "MAX_WAITING", 3)
     async with opened(account()) as ledger:
         ledger.store.open.clear()
         claims = [ledger.writer.claim("first", reservation())]
@@ -313,7 +313,7 @@ async def test_more_than_can_be_served_in_time_is_refused_at_once(monkeypatch: p
 
 
 async def test_a_batch_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writers, "MAX_BATCH", 4)
+    monkeypatch.setattr(batcher, "MAX_BATCH", 4)
     async with opened(account()) as ledger:
         await asyncio.gather(*(ledger.writer.claim(f"u{number}", reservation()) for number in range(10)))
         assert ledger.writes == [4, 4, 2]
@@ -648,7 +648,7 @@ async def test_who_loses_twice_in_a_row_takes_the_account() -> None:
 
 
 async def test_an_account_that_another_took_is_written_after_that_one_wrote(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writers, "LONGEST_TAKEN", 60.0)
+    monkeypatch.setattr(contention, "LONGEST_TAKEN", 60.0)
     async with opened(account(10)) as ledger:
         await ledger.claim("a")
         taken = await ledger.store.take(KEY)
@@ -679,10 +679,10 @@ async def test_one_conflict_does_not_make_the_next_wait_for_a_turn_of_another() 
         ledger.store.before = [lambda present: accounts.claim_epoch(present, 9)]
         await ledger.claim("b")
         assert ledger.conflicts == 1
-        assert not ledger.writer._contended
+        assert not ledger.writer._contention.contended
         ledger.store.before = [lambda present: accounts.claim_epoch(present, 10)]
         await ledger.claim("c")
-        assert ledger.writer._contended, "two conflicts so close to each other are no accident"
+        assert ledger.writer._contention.contended, "two conflicts so close to each other are no accident"
 
 
 async def test_two_replicas_that_write_as_fast_as_they_can_take_turns() -> None:

@@ -22,7 +22,7 @@ from seed.machines.cluster_api import (
     project_of,
     where_of,
 )
-from seed.machines.infrastructure import Where
+from seed.machines.infrastructure_kinds import KINDS, Where
 from seed.machines.machine_controller import Machine
 from seed.machines.metal3 import BareMetalHost
 from seed.providers.flavour import Flavour, Lookup
@@ -368,7 +368,7 @@ MachineSpecType = type(capi_machine("X").spec)
 
 @pytest.mark.parametrize("spec", [[], "text", 7, None, {"template": 7}, {"template": {"spec": []}}])
 def test_a_spec_of_any_shape_is_refused_not_a_crash(spec: object) -> None:
-    for kind in (*infrastructure.KINDS, "VSphereMachineTemplate"):
+    for kind in (*KINDS, "VSphereMachineTemplate"):
         try:
             evaluator.evaluate(machine(kind, spec))
         except NotSized as error:

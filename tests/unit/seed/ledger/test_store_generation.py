@@ -11,11 +11,11 @@ import pytest
 
 from common.kube.client.api_client import Cluster
 from common.quota.account import Account
-from seed.ledger import tenure as module
+from seed.ledger import store_generation as module
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.memory import MemoryStore
 from seed.ledger.store import ConflictError, Key, Stored, StoreUnavailableError
-from seed.ledger.tenure import API_SERVER, REDIS, Held, InForce, Tenure, fence_all
+from seed.ledger.store_generation import API_SERVER, REDIS, Held, InForce, StoreGeneration, fence_all
 from tests.unit.fake_api_server import FakeApiServer, fake_api_server, status
 
 D = 12.0  # the lease's duration
@@ -32,18 +32,18 @@ class Clock:
 
 
 class Replica:
-    """One process: a tenure, whether it leads, and the reign that its store shows it."""
+    """One process: a generation, whether it leads, and the run_id that its store shows it."""
 
-    def __init__(self, cluster: Cluster, store: str, clock: Clock, *, leads: bool, reign: str = "") -> None:
+    def __init__(self, cluster: Cluster, store: str, clock: Clock, *, leads: bool, run_id: str = "") -> None:
         self.leads = leads
-        self.reign: str | None = reign
+        self.run_id: str | None = run_id
         self.fenced = 0
         self.on_fence: Callable[[], None] = lambda: None
-        self.tenure = Tenure(
+        self.generation = StoreGeneration(
             cluster,
             "seedquota",
             store,
-            reign=self._reign,
+            run_id=self._run_id,
             fence=self._fence,
             leads=lambda: self.leads,
             lease_duration=D,
@@ -51,19 +51,19 @@ class Replica:
         )
 
     async def look(self) -> None:
-        await self.tenure._look()
+        await self.generation._look()
 
     @property
     def holds(self) -> Held | None:
         try:
-            return self.tenure.held()
+            return self.generation.held()
         except StoreUnavailableError:
             return None
 
-    async def _reign(self) -> str:
-        if self.reign is None:
+    async def _run_id(self) -> str:
+        if self.run_id is None:
             raise StoreUnavailableError("redis is away")
-        return self.reign
+        return self.run_id
 
     async def _fence(self) -> None:
         self.fenced += 1
@@ -94,7 +94,7 @@ def marker(fake: FakeApiServer) -> dict[str, Any]:
 
 
 async def settle(clock: Clock, *replicas: Replica) -> None:
-    """Looks until the tenure that the first one begins is in force."""
+    """Looks until the generation that the first one begins is in force."""
     for _ in range(2):
         for replica in replicas:
             await replica.look()
@@ -111,7 +111,7 @@ async def test_without_a_marker_the_api_server_keeps_the_accounts_and_nothing_is
     assert one.holds is None
     await one.look()
     assert one.holds == Held("", "")
-    assert one.tenure.not_ready() is None
+    assert one.generation.not_ready() is None
     assert not fake.objects
 
 
@@ -152,8 +152,8 @@ async def test_the_leader_moves_the_ledger_and_waits_until_nobody_can_use_the_ol
     fake: FakeApiServer, cluster: Cluster, clock: Clock
 ) -> None:
     old = Replica(cluster, API_SERVER, clock, leads=False)
-    new = Replica(cluster, REDIS, clock, leads=True, reign="a")
-    follower = Replica(cluster, REDIS, clock, leads=False, reign="a")
+    new = Replica(cluster, REDIS, clock, leads=True, run_id="a")
+    follower = Replica(cluster, REDIS, clock, leads=False, run_id="a")
     await old.look()
     await follower.look()
     assert not fake.objects, "a follower never moves it"
@@ -177,42 +177,42 @@ async def test_a_store_that_does_not_answer_is_not_moved_to(
     fake: FakeApiServer, cluster: Cluster, clock: Clock
 ) -> None:
     new = Replica(cluster, REDIS, clock, leads=True)
-    new.reign = None
+    new.run_id = None
     with pytest.raises(StoreUnavailableError):
         await new.look()
     assert not fake.objects
     assert new.fenced == 0
 
 
-async def test_another_reign_begins_another_tenure(fake: FakeApiServer, cluster: Cluster, clock: Clock) -> None:
-    leader = Replica(cluster, REDIS, clock, leads=True, reign="a")
-    follower = Replica(cluster, REDIS, clock, leads=False, reign="a")
+async def test_another_run_id_begins_another_generation(fake: FakeApiServer, cluster: Cluster, clock: Clock) -> None:
+    leader = Replica(cluster, REDIS, clock, leads=True, run_id="a")
+    follower = Replica(cluster, REDIS, clock, leads=False, run_id="a")
     await settle(clock, leader, follower)
     before = leader.holds
     assert before is not None
-    follower.reign = "b"  # it sees another server than the leader
+    follower.run_id = "b"  # it sees another server than the leader
     await follower.look()
-    assert marker(fake)["tenure"] == before.tenure
+    assert marker(fake)["tenure"] == before.generation
     assert follower.holds == before, "the server itself refuses what is meant for another"
-    leader.reign = "b"
+    leader.run_id = "b"
     await leader.look()
     await leader.look()
     assert leader.holds is None
     await settle(clock, leader, follower)
     assert leader.holds == follower.holds
     assert leader.holds is not None
-    assert leader.holds.tenure != before.tenure
-    assert leader.holds.reign == "b"
+    assert leader.holds.generation != before.generation
+    assert leader.holds.run_id == "b"
     assert leader.fenced == 1, "the API server's accounts were fenced when they were left"
 
 
 async def test_a_leader_that_comes_settles_what_another_began_by_its_own_clock(
     fake: FakeApiServer, cluster: Cluster, clock: Clock
 ) -> None:
-    first = Replica(cluster, REDIS, clock, leads=True, reign="a")
+    first = Replica(cluster, REDIS, clock, leads=True, run_id="a")
     await first.look()
     clock.now += D
-    second = Replica(cluster, REDIS, clock, leads=True, reign="a")
+    second = Replica(cluster, REDIS, clock, leads=True, run_id="a")
     await second.look()
     clock.now += D - 0.01
     await second.look()
@@ -223,10 +223,10 @@ async def test_a_leader_that_comes_settles_what_another_began_by_its_own_clock(
     assert second.holds is not None
 
 
-async def test_it_moves_back_through_a_fence_and_another_tenure(
+async def test_it_moves_back_through_a_fence_and_another_generation(
     fake: FakeApiServer, cluster: Cluster, clock: Clock
 ) -> None:
-    redis = Replica(cluster, REDIS, clock, leads=True, reign="a")
+    redis = Replica(cluster, REDIS, clock, leads=True, run_id="a")
     await settle(clock, redis)
     redis.leads = False
     api = Replica(cluster, API_SERVER, clock, leads=True)
@@ -234,13 +234,13 @@ async def test_it_moves_back_through_a_fence_and_another_tenure(
     await settle(clock, api, redis)
     assert api.fenced == 1
     assert api.holds is not None
-    assert api.holds.tenure
+    assert api.holds.generation
     assert redis.holds is None
     back = api.holds
     api.leads, redis.leads = False, True
     await settle(clock, redis, api)
     assert redis.holds is not None
-    assert redis.holds.tenure != back.tenure
+    assert redis.holds.generation != back.generation
 
 
 async def test_two_stores_are_never_in_force_at_the_same_time(
@@ -250,8 +250,8 @@ async def test_two_stores_are_never_in_force_at_the_same_time(
         fake.objects.clear()
         pick = random.Random(seed)
         replicas = [
-            Replica(cluster, store, clock, leads=False, reign=reign)
-            for store, reign in ((API_SERVER, ""), (REDIS, "a"), (REDIS, "b"))
+            Replica(cluster, store, clock, leads=False, run_id=run_id)
+            for store, run_id in ((API_SERVER, ""), (REDIS, "a"), (REDIS, "b"))
         ]
         before: set[Held] = set()
         ended: set[Held] = set()
@@ -263,15 +263,15 @@ async def test_two_stores_are_never_in_force_at_the_same_time(
             held = {found for found in (other.holds for other in replicas) if found is not None}
             assert len(held) <= 1, f"seed {seed}"
             current = marker(fake)["tenure"] if fake.objects else ""
-            ended |= {found for found in before - held if found.tenure != current}
-            assert not held & ended, f"seed {seed}: a tenure that had ended came back"
+            ended |= {found for found in before - held if found.generation != current}
+            assert not held & ended, f"seed {seed}: a generation that had ended came back"
             before = held
 
 
 async def test_a_marker_that_somebody_deletes_stops_redis_until_the_leader_begins_anew(
     fake: FakeApiServer, cluster: Cluster, clock: Clock
 ) -> None:
-    leader = Replica(cluster, REDIS, clock, leads=True, reign="a")
+    leader = Replica(cluster, REDIS, clock, leads=True, run_id="a")
     await settle(clock, leader)
     before = leader.holds
     await fake.remove("leases", "seedquota", module.NAME)
@@ -286,15 +286,15 @@ async def test_a_marker_that_somebody_deletes_stops_redis_until_the_leader_begin
 async def test_a_replica_of_another_store_gets_time_to_be_replaced_before_it_is_not_ready(
     fake: FakeApiServer, cluster: Cluster, clock: Clock
 ) -> None:
-    redis = Replica(cluster, REDIS, clock, leads=True, reign="a")
+    redis = Replica(cluster, REDIS, clock, leads=True, run_id="a")
     odd = Replica(cluster, API_SERVER, clock, leads=False)
     await settle(clock, redis, odd)
-    assert odd.tenure.not_ready() is None
+    assert odd.generation.not_ready() is None
     clock.now += module.PASSING
     await odd.look()
-    assert odd.tenure.not_ready() == "the ledger is kept in redis, this replica is configured for apiserver"
+    assert odd.generation.not_ready() == "the ledger is kept in redis, this replica is configured for apiserver"
     await redis.look()
-    assert redis.tenure.not_ready() is None
+    assert redis.generation.not_ready() is None
 
 
 async def test_nothing_is_written_or_read_out_of_force_nor_answered_when_that_ended_meanwhile(
@@ -308,7 +308,7 @@ async def test_nothing_is_written_or_read_out_of_force_nor_answered_when_that_en
             return await super().save(key, account, version)
 
     kept = Slow()
-    store = InForce(kept, one.tenure)
+    store = InForce(kept, one.generation)
     with pytest.raises(StoreUnavailableError):
         await store.load(KEY)
     with pytest.raises(StoreUnavailableError):

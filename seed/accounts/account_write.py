@@ -1,0 +1,32 @@
+"""One change of an account by the leader, and whether it must be tried again."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from common.quota.account import Account, StaleEpochError
+from seed.accounts.registry import AccountHandle
+from seed.cache.quota import Quota
+from seed.ledger.encoding import MalformedLedgerError
+from seed.ledger.store import NoAccountError, StoreUnavailableError
+
+log = logging.getLogger(__name__)
+
+
+class NeverOpenError(Exception):
+    """The account waits for the master since it was made."""
+
+
+async def write(handle: AccountHandle, quota: Quota, change: Callable[[Account], tuple[Account, None]]) -> bool:
+    """False if it must be tried again."""
+    try:
+        await handle.writer.change(change)
+    except (StaleEpochError, NeverOpenError):
+        return False  # the accounts controller claims it first, or opens it
+    except NoAccountError:
+        return True
+    except (StoreUnavailableError, MalformedLedgerError) as error:
+        log.info("count not written", extra={"quota": quota.name, "error": str(error)})
+        return False
+    return True

@@ -1,0 +1,92 @@
+"""Writes what an account says into the status of the quota's copy, from where the master reads it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from common.api.convert import report_to_wire, wire_quantities
+from common.api.labels import SEED_MANAGER
+from common.api.types import RESOURCE_QUOTAS, StaleSource
+from common.kube.client.api_client import Cluster
+from common.kube.client.errors import ApiError, Conflict, NotFound
+from common.quota import account as accounts
+from common.quota import names, resources
+from common.quota.account import Account
+from common.quota.escrow import report
+from common.quota.resources import ResourceList
+from seed.accounts.publish import MAX_NAMED, STALE_STEP, Published, Sources, publish_in, stale_source
+from seed.cache.quota import Quota
+from seed.cache.quotas import Catalog
+from seed.usage.source import UsageSource
+
+log = logging.getLogger(__name__)
+
+
+class Publisher:
+    def __init__(self, cluster: Cluster, catalog: Catalog, known: Callable[[Quota], int | None]) -> None:
+        """`known`: which generation of the quota's copy all replicas have."""
+        self._cluster = cluster
+        self._catalog = catalog
+        self._known = known
+        self._published: dict[str, Published] = {}  # by quota uid
+
+    async def publish(self, quota: Quota, account: Account, sources: Iterable[UsageSource]) -> float | None:
+        """Returns in how many seconds to call again, None where only news are a reason to."""
+        said = report(account)
+        said = msgspec.structs.replace(said, used=kept_use(said.used, account, quota))
+        unenforced = tuple(self._catalog.unenforced(quota)[:MAX_NAMED])
+        now = time.monotonic()
+        facts = Sources(_stale(sources, account, now), unenforced, self._known(quota))
+        before = self._before(quota, now)
+        wait = publish_in(before, said, facts, quota.published, now)
+        if wait is None:
+            return float(STALE_STEP) if facts.stale else None
+        if wait > 0:
+            return wait
+        status = {
+            "account": msgspec.structs.replace(
+                report_to_wire(said),
+                stale=list(facts.stale),
+                unenforced=list(facts.unenforced),
+                enforced_generation=facts.generation,
+            ),
+            "localUsage": wire_quantities(resources.only(accounts.use(account), quota.ceilings)),
+        }
+        self._published[quota.key.uid] = Published(quota.copy_uid, None, facts, now)
+        body = {"metadata": {"name": quota.name, "uid": quota.copy_uid}, "status": status}
+        try:
+            await self._cluster.apply(RESOURCE_QUOTAS, body, manager=SEED_MANAGER, subresource="status")
+        except (NotFound, Conflict):
+            return 1.0  # the copy was deleted or made anew: the catalog will report it
+        except ApiError as error:
+            log.warning("account not published", extra={"quota": quota.name, "error": str(error)})
+            return 1.0
+        self._published[quota.key.uid] = Published(quota.copy_uid, said, facts, now)
+        return None
+
+    def forget(self, uid: str) -> None:
+        self._published.pop(uid, None)
+
+    def _before(self, quota: Quota, now: float) -> Published | None:
+        before = self._published.get(quota.key.uid)
+        if before is not None and before.copy_uid != quota.copy_uid:
+            before = None  # the copy was made anew, without our status
+        if before is None and quota.published is not None:
+            facts = Sources(tuple(quota.published_stale), tuple(quota.published_unenforced), quota.published_generation)
+            before = Published(quota.copy_uid, quota.published, facts, now)
+            self._published[quota.key.uid] = before  # the intervals run from here: a predecessor's clock says nothing
+        return before
+
+
+def kept_use(used: ResourceList, account: Account, quota: Quota) -> ResourceList:
+    """As much of the use as an account keeps."""
+    return names.kept(used, accounts.ever_limited(account, quota.ceilings), names.FURTHER)
+
+
+def _stale(sources: Iterable[UsageSource], account: Account, now: float) -> tuple[StaleSource, ...]:
+    found = (stale_source(source, account, now) for source in sources)
+    return tuple(source for source in found if source is not None)[:MAX_NAMED]

@@ -1,0 +1,85 @@
+"""When an account forgets a source: only on proof by consistent reads (rule 4.4)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from common.api.types import PROJECTS, USER_CLUSTERS, UserCluster
+from common.kube.client.api_client import Cluster
+from common.kube.client.errors import ApiError
+from common.quota import account as accounts
+from common.quota.account import Account
+from seed.accounts.account_write import write
+from seed.accounts.controller import Accounts
+from seed.accounts.registry import AccountHandle, AccountRegistry
+from seed.cache.quota import Quota
+from seed.cache.quotas import Catalog
+from seed.cache.source_keys import is_hosted, is_of_kubermatic, project_of_key
+
+log = logging.getLogger(__name__)
+
+
+class SourceRemoval:
+    def __init__(
+        self,
+        cluster: Cluster,
+        catalog: Catalog,
+        registry: AccountRegistry,
+        leader: Accounts,
+        find_hosted: Callable[[str], Awaitable[UserCluster | None]] | None,
+    ) -> None:
+        """`find_hosted`: for keys of the catalog's `hosted`, by a consistent read. Raises ApiError."""
+        self._cluster = cluster
+        self._catalog = catalog
+        self._registry = registry
+        self._accounts = leader
+        self._find_hosted = find_hosted
+
+    async def forget(self, handle: AccountHandle, quota: Quota, account: Account) -> None:
+        """Forgets sources whose cluster is gone, or of another subject."""
+        counted = set(self._registry.source_keys(quota))
+        for key in accounts.sources(account) - counted:
+            try:
+                gone = not await self._belongs(key, quota)
+            except ApiError:
+                continue
+            if gone and await write(handle, quota, forgetting(self._accounts.term, key)):
+                log.info("source forgotten", extra={"quota": quota.name, "cluster": key})
+        for key in counted - set(self._catalog.source_keys(quota)):
+            if project_of_key(key) is not None and account.used.get(key) == {}:
+                await write(handle, quota, _forgetting_nothing(self._accounts.term, key))
+
+    async def _belongs(self, key: str, quota: Quota) -> bool:
+        """By consistent reads. A missing Project is no proof: it may be put back. Raises ApiError."""
+        project = project_of_key(key)
+        if project is None:
+            cluster = await self._find(key)
+            if cluster is None:
+                return False
+            project = cluster.spec.project
+        if quota.kind == "organization":
+            found = await self._cluster.find(PROJECTS, project)
+            return found is None or found.spec.organization == quota.subject
+        return quota.subject == project
+
+    async def _find(self, key: str) -> UserCluster | None:
+        """None where it is proven that there is none. Raises ApiError."""
+        if self._find_hosted is not None and (is_hosted(key) or is_of_kubermatic(key)):
+            return await self._find_hosted(key)
+        namespace, _, name = key.partition("/")
+        return await self._cluster.find(USER_CLUSTERS, name, namespace)
+
+
+def forgetting(term: int, source: str) -> Callable[[Account], tuple[Account, None]]:
+    return lambda account: (accounts.forget_source(account, term, source), None)
+
+
+def _forgetting_nothing(term: int, source: str) -> Callable[[Account], tuple[Account, None]]:
+    """Of a source that uses nothing: only that it was counted."""
+
+    def change(account: Account) -> tuple[Account, None]:
+        reserved = accounts.of_source(account, source)
+        return account if account.used.get(source) or reserved else accounts.forget_source(account, term, source), None
+
+    return change

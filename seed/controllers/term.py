@@ -1,0 +1,176 @@
+"""What the leader runs in one term: sources, accounts and their counts, webhook configurations, the seed's status."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+
+from common.api.types import UserCluster
+from common.kube.client.api_client import Cluster, RequestHook
+from common.kube.controller.leader_election import Lease, Term
+from common.runtime import metrics
+from seed.accounts.controller import Accounts
+from seed.accounts.registry import AccountRegistry
+from seed.accounts.usage_writer import Counting
+from seed.cache.cluster_api import View
+from seed.cache.kubermatic import KubermaticView
+from seed.cache.quotas import Catalog
+from seed.cache.replicas import Replicas
+from seed.cache.source_keys import is_of_kubermatic
+from seed.controllers.seed_status import SeedStatus
+from seed.controllers.user_clusters import UserClusters
+from seed.evaluators.clusters import Kind
+from seed.ledger.store import Store
+from seed.registration.cluster_api import Enforcement
+from seed.registration.keeper import ConfigurationKeeper
+from seed.registration.wanted import WantedConfigurations
+from seed.sizing.sizer import Sizing
+from seed.usage.cluster_api import ClusterApiInformers
+from seed.usage.clusters import ClusterSources
+from seed.usage.source import UsageSource
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replica:
+    """The parts of this process that the leader works with. `in_flight_window` is in seconds."""
+
+    cluster: Cluster
+    catalog: Catalog
+    registry: AccountRegistry
+    store: Store
+    lease: Lease
+    wanted: WantedConfigurations
+    sizing: Sizing
+    cluster_api: View
+    kubermatic: KubermaticView
+    kinds: tuple[Kind, ...]
+    in_flight_window: float
+    on_request: RequestHook | None = None
+
+
+class AllSources(Mapping[str, UsageSource]):
+    """Of user clusters, of what the seed itself is for, and of projects' clusters."""
+
+    def __init__(self, *parts: Mapping[str, UsageSource]) -> None:
+        self._parts = parts
+
+    def __getitem__(self, key: str) -> UsageSource:
+        for part in self._parts:
+            found = part.get(key)
+            if found is not None:
+                return found
+        raise KeyError(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return chain.from_iterable(self._parts)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._parts))
+
+
+class Leadership:
+    """`run()` it for as long as the lease is held. Nothing is asked of the cluster before."""
+
+    def __init__(self, replica: Replica, term: Term) -> None:
+        self._replica = replica
+        cluster, catalog, sizing = replica.cluster, replica.catalog, replica.sizing
+        self._status = SeedStatus(cluster, catalog)
+        self._user_clusters = UserClusters(
+            cluster,
+            catalog,
+            replica.wanted.for_cluster,
+            sizing,
+            on_change=self._changed,
+            on_state=self._state_changed,
+            on_proof=self._status.proven,
+            on_request=replica.on_request,
+            on_reconcile=metrics.reconciled,
+        )
+        self._for_cluster_api = Enforcement(
+            cluster,
+            catalog,
+            replica.cluster_api,
+            replica.wanted.for_cluster_api,
+            replica.lease.namespace,
+            on_change=self._cluster_api_proven,
+            on_proof=self._status.proven,
+        )
+        self._for_clusters = ConfigurationKeeper(cluster, replica.wanted.for_clusters)
+        self._informers = ClusterApiInformers(
+            cluster,
+            catalog,
+            replica.cluster_api,
+            sizing,
+            self._for_cluster_api,
+            on_change=self._changed,
+            on_state=self._state_changed,
+        )
+        self._clusters = ClusterSources(
+            cluster,
+            replica.cluster_api.served,
+            replica.kinds,
+            on_change=self._changed,
+            on_state=self._state_changed,
+        )
+        sources = AllSources(self._user_clusters.sources, self._informers.sources, self._clusters)
+        self._replicas = Replicas(cluster, replica.lease.namespace, replica.lease.name, catalog, self._known)
+        self._accounts = Accounts(
+            cluster,
+            catalog,
+            replica.registry,
+            replica.store,
+            sources,
+            term=term.number,
+            since=term.since,
+            cold=not term.continuous,
+            raise_term=replica.lease.raise_term,
+            in_flight_window=replica.in_flight_window,
+            known=self._replicas.generation,
+            on_reconcile=metrics.reconciled,
+        )
+        self._counting = Counting(
+            cluster,
+            catalog,
+            replica.registry,
+            self._accounts,
+            sources,
+            in_flight_window=replica.in_flight_window,
+            find_hosted=self._find_hosted,
+        )
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._accounts.run(), name="accounts")
+            group.create_task(self._replicas.run(), name="replicas")
+            group.create_task(self._counting.run(), name="counting")
+            group.create_task(self._user_clusters.run(), name="user clusters")
+            group.create_task(self._informers.run(), name="Cluster API")
+            group.create_task(self._clusters.run(), name="clusters")
+            group.create_task(self._status.run(), name="seed status")
+            group.create_task(self._for_clusters.run(), name="webhook configuration for clusters")
+
+    def configuration_changed(self) -> None:
+        self._user_clusters.configuration_changed()
+        self._for_cluster_api.changed()
+        self._for_clusters.changed()
+
+    def _changed(self, source: UsageSource, freed: bool) -> None:
+        self._counting.changed(source, freed)
+
+    def _state_changed(self, source: UsageSource) -> None:
+        self._accounts.look_again(source.consumer)
+
+    def _cluster_api_proven(self) -> None:
+        for source in self._informers.sources.values():
+            self._state_changed(source)
+
+    def _known(self, name: str) -> None:
+        """Another generation of the quota's copy is known to all replicas."""
+        self._accounts.look_at(name)
+
+    async def _find_hosted(self, key: str) -> UserCluster | None:
+        """By a consistent read. Raises ApiError."""
+        view = self._replica.kubermatic if is_of_kubermatic(key) else self._replica.cluster_api
+        return await view.find_hosted(key)
