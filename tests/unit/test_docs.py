@@ -89,3 +89,15 @@ def test_the_picture_and_the_table_fit_a_page_each(page: str) -> None:
     assert pictures
     assert tables
     assert all(len(part.splitlines()) <= 60 for part in [*pictures, *tables])
+
+
+WORN = re.compile(
+    r"put right|puts right|\bmend(s|ed)?\b|stands? on\b|let(s)? past|\bis told\b|\bare told\b", re.IGNORECASE
+)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=shown)
+def test_the_words_are_plain(page: Path) -> None:
+    """A program reads, writes and sends; it is not told, and nothing stands on anything."""
+    text = "\n".join(line for line in without_fences(page).splitlines() if not line.startswith("| `--"))
+    assert [found[0] for found in WORN.finditer(text)] == []
