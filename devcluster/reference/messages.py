@@ -33,7 +33,11 @@ _WHY = """\
 What stands after `cannot decide:` or in its place in a 503. A part in braces is filled in. Errors of an API server or
 of Redis are passed on.
 """
-_WARNINGS = "## Warnings\n"
+_WARNINGS = """\
+## Warnings
+
+The reason of a warning about replicas is in the metric `seedquota_admission_requests_total`.
+"""
 _EVENTS = """\
 ## Events
 
@@ -68,7 +72,7 @@ def page() -> str:
             _WHY,
             "\n".join(f"- `{text}`" for text in sorted(set(_reasons()))) + "\n",
             _WARNINGS,
-            "\n".join(f"- `{text}`" for text in _warnings()) + "\n",
+            table(("reason", "text"), [(code(reason), code(text)) for reason, text in _warnings()]) + "\n",
             _EVENTS.format(
                 refusals=", ".join(map(code, sorted(TOLD))),
                 quota=", ".join(map(code, ("NearLimit", "Exceeded", UNREACHABLE))),
@@ -94,12 +98,13 @@ def _refusals() -> Iterator[Refusal]:
     yield denial.canary()
 
 
-def _warnings() -> Iterator[str]:
+def _warnings() -> Iterator[tuple[str, str]]:
     limits, used = resources.parse({"cpu": "64"}), resources.parse({"cpu": "62"})
     near = denial.near_limit(_QUOTA, used, limits, 90)
     assert near is not None
-    yield near
-    yield denial.over_allowed(_QUOTA, resources.parse({"cpu": "4"}), resources.parse({"cpu": "68"}), limits)
+    yield "", near
+    over = resources.parse({"cpu": "4"})
+    yield "", denial.over_allowed(_QUOTA, over, resources.parse({"cpu": "68"}), limits)
     size = resources.parse({"cpu": "8"})
     for room, asked in (
         ("24", Asked(10, 10, True)),
@@ -108,8 +113,10 @@ def _warnings() -> Iterator[str]:
         ("8", Asked(3, 0, False, surge=2)),
     ):
         quota = Room(quota=_QUOTA, limits=limits, used=resources.subtract(limits, resources.parse({"cpu": room})))
-        yield scale_advice.advise(asked, size, [quota], deny=False, decision=_DECISION).warning
-    yield scale_advice.undecided("what one Machine costs is not known yet").warning
+        advice = scale_advice.advise(asked, size, [quota], deny=False, decision=_DECISION)
+        yield advice.reason, advice.warning
+    undecided = scale_advice.undecided("what one Machine costs is not known yet")
+    yield undecided.reason, undecided.warning
 
 
 def _reasons() -> Iterator[str]:
