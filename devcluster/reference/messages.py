@@ -12,7 +12,7 @@ from devcluster.reference.markdown import code, table
 from master.quotas.condition_events import UNREACHABLE
 from seed.admission import denial
 from seed.admission.denial import Refusal
-from seed.notifications.refusals import TOLD
+from seed.notifications.refusals import EVENT_REASONS
 from seed.webhooks import scale_advice
 from seed.webhooks.scale_advice import Asked, Room
 
@@ -74,7 +74,7 @@ def page() -> str:
             _WARNINGS,
             table(("reason", "text"), [(code(reason), code(text)) for reason, text in _warnings()]) + "\n",
             _EVENTS.format(
-                refusals=", ".join(map(code, sorted(TOLD))),
+                refusals=", ".join(map(code, sorted(EVENT_REASONS))),
                 quota=", ".join(map(code, ("NearLimit", "Exceeded", UNREACHABLE))),
             ),
         ]
