@@ -24,13 +24,13 @@ _REASON = re.compile(r"[A-Z][A-Za-z]+")
 
 # The modules that decide them.
 _BY_MASTER = {
-    "ResourceQuota": ("master/quotas",),
-    "Seed": ("master/reporting/seed_conditions.py", "master/reporting/seed_status.py", "master/seeds"),
-    "Project": ("master/reporting/tenant_status.py",),
+    "ResourceQuota": ("master/quotas/*.py",),
+    "Seed": ("master/reporting/seed_*.py", "master/seeds/*.py"),
+    "Project": ("master/reporting/tenant_*.py",),
 }
 _BY_SEED = {
     "Seed": ("seed/registration/health.py",),
-    "UserCluster": ("seed/controllers", "seed/usage", "seed/registration", "seed/sizing", "seed/cache"),
+    "UserCluster": tuple(f"seed/{name}/*.py" for name in ("controllers", "usage", "registration", "sizing", "cache")),
 }
 
 
@@ -109,6 +109,5 @@ def _literals(node: ast.expr, tree: ast.AST) -> list[str]:
 
 
 def _trees(path: str) -> Iterator[ast.AST]:
-    at = ROOT / path
-    for file in sorted(at.rglob("*.py")) if at.is_dir() else [at]:
+    for file in sorted(ROOT.glob(path)):
         yield ast.parse(file.read_text())

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from inspect import signature
 from typing import Any, cast
 
 from prometheus_client.core import Metric
 from prometheus_client.metrics import MetricWrapperBase
+from prometheus_client.registry import Collector
 
 from common.runtime import metrics
 from common.server import serving_certificate
@@ -14,7 +16,6 @@ from devcluster.reference.markdown import code, table
 from master.reporting.metrics import MasterMetrics
 from seed import collectors
 from seed import metrics as observed
-from seed.instance_types.cache import FlavourCache
 
 _HEAD = """\
 # Metrics
@@ -30,6 +31,7 @@ _MASTER = """\
 
 Only the replica that leads has samples. An amount is in cores for `cpu`, in bytes for memory and storage, else in
 pieces; `unit` says which.
+What seeds hold of a quota, and what of that is idle, is on the seeds: `seedquota_seed_held`, `seedquota_seed_idle`.
 """
 _SEED = """\
 ## seedquota-seed
@@ -40,27 +42,33 @@ UserCluster's
 """
 
 
-class _Nothing:
-    def all_quotas(self) -> list[object]:
-        return []
+class _Nothing(dict[str, Any]):
+    """Stands for whatever a collector reads, and has nothing: the families show without a sample."""
 
-    def oldest(self) -> dict[str, float]:
-        return {}
+    def __getattr__(self, _name: str) -> _Nothing:
+        return self
+
+    def __call__(self) -> _Nothing:
+        return self
 
 
 def page() -> str:
-    nothing = cast(Any, _Nothing())
     both = [*_declared(metrics), *_collected(metrics.QueuesCollector().collect())]
     seed = [
         *_declared(observed),
         *_declared(serving_certificate),
-        *_collected(collectors.AccountsCollector(nothing, nothing).collect()),
-        *_collected(collectors.FlavoursCollector(cast(FlavourCache, nothing)).collect()),
+        *(row for collector in _collectors(collectors) for row in _collected(collector.collect())),
     ]
     master = _collected(MasterMetrics(lambda: None).collect())
     parts = ((_BOTH, both), (_MASTER, master), (_SEED, seed))
     tables = [f"{text}\n{table(('metric', 'kind', 'labels', 'what it is'), sorted(rows))}\n" for text, rows in parts]
     return "\n".join([_HEAD, *tables])
+
+
+def _collectors(module: object) -> Iterator[Collector]:
+    for found in vars(module).values():
+        if isinstance(found, type) and Collector in found.__bases__:
+            yield found(*(_Nothing() for _ in signature(found).parameters))
 
 
 def _declared(module: object) -> Iterator[tuple[str, ...]]:
