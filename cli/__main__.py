@@ -26,12 +26,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 
-def run(arguments: Sequence[str]) -> int:
-    parser = _Parser(prog="seedquota", description="Ask SeedQuota what it does and why.")
-    parser.add_argument("--version", action="version", version=f"seedquota {build_version()}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+def parser() -> argparse.ArgumentParser:
+    made = _Parser(prog="seedquota", description="Ask SeedQuota what it does and why.")
+    made.add_argument("--version", action="version", version=f"seedquota {build_version()}")
+    commands = made.add_subparsers(metavar="COMMAND", required=True)
     explain.declare(commands)
-    options = parser.parse_args(arguments)
+    return made
+
+
+def run(arguments: Sequence[str]) -> int:
+    options = parser().parse_args(arguments)
     try:
         answer: str = asyncio.run(options.run(options))
     except explain.NotExplained as error:

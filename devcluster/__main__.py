@@ -8,11 +8,13 @@ import shlex
 import signal
 import sys
 import tempfile
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 
+import yaml
+
 from devcluster import binaries
-from devcluster.controlplane import ControlPlane
+from devcluster.controlplane import ADMIN, USERS, ApiServer, ControlPlane
 from devcluster.manifests import MACHINE_CRDS, ManifestError, apply, load
 from devcluster.servers import StartError
 
@@ -48,8 +50,10 @@ def _parser() -> argparse.ArgumentParser:
     up = commands.add_parser(
         "up",
         help="start a master, seeds and user clusters; stop them with Ctrl-C",
-        description="Starts master, seed-1..N and user-1..N (one for each seed, with the Machine API), writes a\n"
-        "kubeconfig file for each and runs until Ctrl-C, which stops everything it started.",
+        description="Starts master, seed-1..N and user-1..N (one for each seed, with the Machine API), writes\n"
+        "kubeconfig files and runs until Ctrl-C, which stops everything it started.\n\n"
+        "DIR/kubeconfig has a context for each cluster, with all rights. DIR/CLUSTER.USER.kubeconfig is\n"
+        "for the users seedquota-master and seedquota-seed, who have no rights before roles are bound to them.",
         formatter_class=raw,
     )
     up.add_argument("--seeds", type=_seeds, default=2, metavar="N", help="how many seeds, 1 to 16 (default 2)")
@@ -99,13 +103,25 @@ async def _up(arguments: argparse.Namespace) -> None:
         binaries.print_progress(f"starting {len(names)} API servers")
         await plane.start(names, controllers=names)
         await asyncio.gather(*(apply(plane.cluster(name), load(MACHINE_CRDS)) for name in users))
-        print("Ready. In another terminal:\n")
-        for name in names:
-            path = plane.directory / f"{name}.kubeconfig"
-            _write_private(path, plane.cluster(name).kubeconfig())
-            print(f"  export KUBECONFIG={shlex.quote(str(path))}   # {name}")
+        servers = [plane.cluster(name) for name in names]
+        for server in servers:
+            for user in set(USERS) - {ADMIN}:
+                _write_private(plane.directory / f"{server.name}.{user}.kubeconfig", server.kubeconfig(user))
+        path = plane.directory / "kubeconfig"
+        _write_private(path, _with_all(servers))
+        print(f"Ready. In another terminal:\n\n  export KUBECONFIG={shlex.quote(str(path))}")
+        print(f"  kubectl --context master get namespaces   # contexts: {', '.join(names)}")
         print(f"\nLogs are in {plane.directory}. Ctrl-C stops everything.", flush=True)
         await asyncio.Event().wait()
+
+
+def _with_all(servers: Sequence[ApiServer]) -> str:
+    """One kubeconfig with a context for each server, named as it is."""
+    configs = [yaml.safe_load(server.kubeconfig(ADMIN)) for server in servers]
+    for server, config in zip(servers, configs, strict=True):
+        config["users"][0]["name"] = config["contexts"][0]["context"]["user"] = f"{server.name}-{ADMIN}"
+    merged = {key: [entry for config in configs for entry in config[key]] for key in ("clusters", "users", "contexts")}
+    return yaml.safe_dump({**configs[0], **merged}, sort_keys=False)
 
 
 def _write_private(path: Path, text: str) -> None:

@@ -27,8 +27,10 @@ from devcluster.servers import Etcd, Server
 
 log = logging.getLogger(__name__)
 
-# Groups by user name. Only `admin` may do anything by itself: rights of the others are given by RBAC objects.
-USERS: Mapping[str, tuple[str, ...]] = {"admin": ("system:masters",), "seedquota-master": (), "seedquota-seed": ()}
+ADMIN = "admin"
+
+# Groups by user name. Only the admin may do anything by itself: rights of the others are given by RBAC objects.
+USERS: Mapping[str, tuple[str, ...]] = {ADMIN: ("system:masters",), "seedquota-master": (), "seedquota-seed": ()}
 
 REQUEST_TIMEOUT_SECONDS = 10  # for all requests but watches; Kubernetes' own default is 60
 

@@ -37,26 +37,7 @@ class UnusableInput(Exception):
 
 def main(arguments: Sequence[str]) -> int:
     """0: all were sized, 1: some were not, 2: nothing could be done."""
-    parser = argparse.ArgumentParser(prog="seedquota-seed size", description=__doc__)
-    parser.add_argument("--version", action="version", version=f"seedquota-seed {build_version()}")
-    parser.add_argument(
-        "-f",
-        "--filename",
-        required=True,
-        help="YAML or JSON with Machines, MachineSets or MachineDeployments, or a List of them; - is stdin",
-    )
-    parser.add_argument("--kubeconfig", help="of the seed; together with --user-cluster")
-    parser.add_argument(
-        "--user-cluster",
-        metavar="NAMESPACE/NAME",
-        help="UserCluster on the seed whose credentials are used; not set: those in the file and the environment",
-    )
-    parser.add_argument(
-        "--providers-ca-file",
-        type=Path,
-        help="file with certificates of authorities to trust, beside the system's, when clouds are asked",
-    )
-    options = parser.parse_args(arguments)
+    options = parser().parse_args(arguments)
     logging.basicConfig(handlers=[logging.NullHandler()])  # what goes wrong is printed below, in a user's words
     try:
         machines = list(read(_text(options.filename)))
@@ -65,6 +46,29 @@ def main(arguments: Sequence[str]) -> int:
     except (UnusableInput, InvalidBundle, InvalidKubeconfig, ApiError) as error:
         print(f"seedquota-seed size: {error}", file=sys.stderr)
         return 2
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="seedquota-seed size", description=__doc__)
+    made.add_argument("--version", action="version", version=f"seedquota-seed {build_version()}")
+    made.add_argument(
+        "-f",
+        "--filename",
+        required=True,
+        help="YAML or JSON with Machines, MachineSets or MachineDeployments, or a List of them; - is stdin",
+    )
+    made.add_argument("--kubeconfig", help="of the seed; together with --user-cluster")
+    made.add_argument(
+        "--user-cluster",
+        metavar="NAMESPACE/NAME",
+        help="UserCluster on the seed whose credentials are used; not set: those in the file and the environment",
+    )
+    made.add_argument(
+        "--providers-ca-file",
+        type=Path,
+        help="file with certificates of authorities to trust, beside the system's, when clouds are asked",
+    )
+    return made
 
 
 def _text(filename: str) -> str:

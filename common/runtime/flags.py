@@ -156,7 +156,7 @@ OptionsT = TypeVar("OptionsT", bound=CommonOptions)
 
 
 @dataclass(frozen=True, slots=True)
-class _Declared:
+class Declared:
     """One flag of a program. `default` is None when it is required, and empty when it is simply not set."""
 
     name: str
@@ -181,12 +181,12 @@ def parse(
 ) -> OptionsT:
     """Reads the command line and the environment. Exits with status 2 and a line on stderr when they cannot be used."""
     environment = os.environ if environment is None else environment
-    declared = _declared(options)
-    parser = _parser(declared, program, description)
+    flags = declared(options)
+    parser = _parser(flags, program, description)
     given = vars(parser.parse_args(sys.argv[1:] if arguments is None else arguments))
     values: dict[str, object] = {}
     missing: list[str] = []
-    for entry in declared:
+    for entry in flags:
         value, source = given[entry.name], entry.option
         if value is None:
             value, source = environment.get(entry.variable) or None, entry.variable
@@ -207,19 +207,19 @@ def parse(
     return built
 
 
-def _declared(options: type[CommonOptions]) -> list[_Declared]:
+def declared(options: type[CommonOptions]) -> list[Declared]:
     """The required ones first: they are what somebody who asks for help is missing."""
     hints = get_type_hints(options, include_extras=True)
-    declared = []
+    found = []
     for entry in fields(options):
         (flag,) = (note for note in hints[entry.name].__metadata__ if isinstance(note, Flag))
         default = None if entry.default is MISSING else _shown(entry.default) + flag.unit
-        declared.append(_Declared(entry.name, flag, default))
-        assert not _SERVICE_VARIABLE.search(declared[-1].variable), f"{entry.name} has the name of a Service's variable"
-    return sorted(declared, key=lambda entry: entry.default is not None)
+        found.append(Declared(entry.name, flag, default))
+        assert not _SERVICE_VARIABLE.search(found[-1].variable), f"{entry.name} has the name of a Service's variable"
+    return sorted(found, key=lambda entry: entry.default is not None)
 
 
-def _parser(declared: Sequence[_Declared], program: str, description: str) -> argparse.ArgumentParser:
+def _parser(flags: Sequence[Declared], program: str, description: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=program,
         usage=f"{program} [flags]",
@@ -229,7 +229,7 @@ def _parser(declared: Sequence[_Declared], program: str, description: str) -> ar
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"{program} {build_version()}", help="show the version")
-    for entry in declared:
+    for entry in flags:
         default = "required" if entry.default is None else f"default {entry.default}" if entry.default else "not set"
         explanation = f"{entry.flag.what} [{default}; {entry.variable}]"
         metavar = entry.name.rpartition("_")[2].upper()

@@ -40,7 +40,7 @@ MAX_WAITERS = 2048
 LOOK_EVERY = 0.1  # seconds between two looks at what is free
 SEED = ""  # the seed's own API server, where others go by their UserCluster's uid
 
-_TOLD = frozenset({"QuotaExceeded", "QuotaUnavailable", "MachineNotSized"})
+EVENT_REASONS = frozenset({"QuotaExceeded", "QuotaUnavailable", "MachineNotSized"})
 _WAITS = frozenset({"QuotaExceeded", "QuotaUnavailable"})
 
 
@@ -80,7 +80,7 @@ class Refusals:
         if refusal is None:
             if len(self._waiting):
                 self._admitted(cluster, machine)
-        elif refusal.cause in _TOLD:
+        elif refusal.cause in EVENT_REASONS:
             self._refused(cluster, machine, found, refusal)
 
     def _admitted(self, cluster: UserCluster, machine: ObjectMeta) -> None:

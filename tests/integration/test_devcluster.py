@@ -240,12 +240,15 @@ async def test_up_leaves_nothing_behind_however_it_ends(number: signal.Signals, 
                 assert up.poll() is None, output.read_text()
                 assert time.monotonic() < deadline, output.read_text()
                 await asyncio.sleep(0.05)
-            files = [Path(path) for path in re.findall(r"KUBECONFIG=(\S+)", output.read_text())]
-            assert [file.name for file in files] == ["master.kubeconfig", "seed-1.kubeconfig", "user-1.kubeconfig"]
-            config = yaml.safe_load(files[0].read_text())
-            assert files[0].stat().st_mode & 0o077 == 0, "others could read the token"
-            assert config["clusters"][0]["cluster"]["server"].startswith("https://127.0.0.1:")
-            directory = files[0].parent
+            (written,) = [Path(path) for path in re.findall(r"KUBECONFIG=(\S+)", output.read_text())]
+            config, directory = yaml.safe_load(written.read_text()), written.parent
+            assert [context["name"] for context in config["contexts"]] == ["master", "seed-1", "user-1"]
+            servers = [cluster["cluster"]["server"] for cluster in config["clusters"]]
+            assert len(set(servers)) == 3, servers
+            assert all(server.startswith("https://127.0.0.1:") for server in servers)
+            files = [written, *directory.glob("*.kubeconfig")]
+            assert len(files) == 1 + 3 * 2, "one for each of the programs' users on each cluster"
+            assert all(file.stat().st_mode & 0o077 == 0 for file in files), "others could read the token"
             servers = "\n".join(processes_of(directory))
             assert len(re.findall(r"kube-apiserver ", servers)) == 3, servers
             assert len(re.findall(r"etcd --data-dir", servers)) == 1, servers

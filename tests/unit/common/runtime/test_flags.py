@@ -161,7 +161,7 @@ def test_whole_seconds_are_written_as_durations_or_without_a_unit() -> None:
     + [(MasterOptions, f.name) for f in fields(MasterOptions)],
 )
 def test_every_flag_takes_its_own_default_as_help_shows_it(parser: type[CommonOptions], name: str) -> None:
-    (declared,) = (found for found in flags._declared(parser) if found.name == name)
+    (declared,) = (found for found in flags.declared(parser) if found.name == name)
     if declared.default:
         default = next(field.default for field in fields(parser) if field.name == name)
         assert declared.flag.read(declared.default) == default

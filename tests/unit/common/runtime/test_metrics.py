@@ -1,4 +1,4 @@
-"""Each metric is documented in docs/metrics.md as the code declares it, and none that does not exist."""
+"""Each metric is documented in docs/reference/metrics.md as the code declares it, and none that does not exist."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from seed import metrics as observed
 from seed.instance_types.cache import FlavourCache
 
 ROOT = Path(__file__).parents[4]
-PAGE = (ROOT / "docs" / "metrics.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "metrics.md").read_text()
 HEAD = ["| metric | kind | labels | what it is |", "|---|---|---|---|"]
 
 
@@ -86,7 +86,7 @@ def test_no_module_declares_a_metric_that_the_sections_leave_out() -> None:
 
 def test_no_page_names_a_metric_that_does_not_exist() -> None:
     known = {line.split("`")[1] for rows in sections().values() for line in rows}
-    for page in [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").glob("*.md"))]:
+    for page in [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         named = set(re.findall(r"\bseedquota_[a-z_]+", page.read_text()))
         assert {re.sub("_(bucket|sum|count)$", "", name) for name in named} <= known, page.name
 

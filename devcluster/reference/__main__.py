@@ -1,0 +1,14 @@
+"""`python -m devcluster.reference`"""
+
+from __future__ import annotations
+
+from devcluster.reference.pages import DIRECTORY, pages
+
+
+def main() -> None:
+    for name, text in pages().items():
+        (DIRECTORY / name).write_text(text)
+
+
+if __name__ == "__main__":
+    main()

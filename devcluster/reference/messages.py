@@ -1,0 +1,161 @@
+"""The messages: refusals and warnings, as the code writes them for one example."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+from common.quota import resources
+from devcluster.reference.markdown import code, table
+from master.quotas.condition_events import UNREACHABLE
+from seed.admission import denial
+from seed.admission.denial import Refusal
+from seed.notifications.refusals import EVENT_REASONS
+from seed.webhooks import scale_advice
+from seed.webhooks.scale_advice import Asked, Room
+
+ROOT = Path(__file__).parents[2]
+
+_HEAD = """\
+# Messages
+
+## Refusals
+
+kubectl prints them after `admission webhook "machines.seedquota.io" denied the request:`. Programs read
+`status.details.causes`; its `reason` is
+the first column. The meaning of the parts is in [the protocol](../protocol.md#6-messages).
+"""
+_WHY = """\
+## Why a quota cannot decide
+
+What stands after `cannot decide:` or in its place in a 503. A part in braces is filled in. Errors of an API server or
+of Redis are passed on.
+"""
+_WARNINGS = """\
+## Warnings
+
+The reason of a warning about replicas is in the metric `seedquota_admission_requests_total`.
+"""
+_EVENTS = """\
+## Events
+
+| on | reason |
+|---|---|
+| MachineSet, MachineDeployment, UserCluster, Cluster of Cluster API | {refusals} |
+| MachineSet that is woken | `CapacityFreed` |
+| ResourceQuota on the master cluster | {quota} |
+
+[When a Machine is refused](../refusals.md) says when each is written.
+"""
+_DECISION = "01JD3Y6K"
+_QUOTA = "project-alpha"
+_WHY_FILES = (
+    "seed/admission/admitter.py",
+    "seed/admission/machines.py",
+    "seed/webhooks",
+    "seed/ledger/writer.py",
+    "seed/cache/replicas.py",
+)
+_PLACES = {"why"}
+_FUNCTION = "stale"  # returns such a text
+_CALLS = {"undecided": 0, "BusyError": 0, "unavailable": 1}  # which argument is the text
+
+
+def page() -> str:
+    refusals = [(code(found.cause), str(found.code), code(found.message)) for found in _refusals()]
+    return "\n".join(
+        [
+            _HEAD,
+            table(("reason", "HTTP", "text"), refusals) + "\n",
+            _WHY,
+            "\n".join(f"- `{text}`" for text in sorted(set(_reasons()))) + "\n",
+            _WARNINGS,
+            table(("reason", "text"), [(code(reason), code(text)) for reason, text in _warnings()]) + "\n",
+            _EVENTS.format(
+                refusals=", ".join(map(code, sorted(EVENT_REASONS))),
+                quota=", ".join(map(code, ("NearLimit", "Exceeded", UNREACHABLE))),
+            ),
+        ]
+    )
+
+
+def _refusals() -> Iterator[Refusal]:
+    limits, used, being_created = (resources.parse({"cpu": amount}) for amount in ("64", "60", "2"))
+    need = resources.parse({"cpu": "8"})
+    full = denial.exceeded(_QUOTA, need, used, limits, being_created, _DECISION)
+    yield full
+    yield denial.exceeded(_QUOTA, resources.parse({"cpu": "80"}), used, limits, {}, _DECISION)
+    lent, surge = resources.parse({"surge.cpu": "8"}), resources.parse({"surge.cpu": "16"})
+    yield denial.beyond_surge(full, denial.exceeded(_QUOTA, lent, surge, surge, {}, _DECISION))
+    yield denial.beyond_surge(full, denial.occupied(_QUOTA, lent, _DECISION))
+    yield denial.unavailable(_QUOTA, "cpu=12 is free but held by seed us-1, unreachable for 7m", _DECISION)
+    yield denial.taken(_QUOTA, _DECISION)
+    yield denial.not_sized("cannot size machine: vsphere memoryMB is missing", _DECISION)
+    yield denial.not_sized_now("cannot size machine now: aws eu-central-1 answers too many requests (429)", _DECISION)
+    yield denial.forged(_DECISION)
+    yield denial.canary()
+
+
+def _warnings() -> Iterator[tuple[str, str]]:
+    limits, used = resources.parse({"cpu": "64"}), resources.parse({"cpu": "62"})
+    near = denial.near_limit(_QUOTA, used, limits, 90)
+    assert near is not None
+    yield "", near
+    over = resources.parse({"cpu": "4"})
+    yield "", denial.over_allowed(_QUOTA, over, resources.parse({"cpu": "68"}), limits)
+    size = resources.parse({"cpu": "8"})
+    for room, asked in (
+        ("24", Asked(10, 10, True)),
+        ("24", Asked(10, 4, True)),
+        ("2", Asked(3, 0, False, surge=1)),
+        ("8", Asked(3, 0, False, surge=2)),
+    ):
+        quota = Room(quota=_QUOTA, limits=limits, used=resources.subtract(limits, resources.parse({"cpu": room})))
+        advice = scale_advice.advise(asked, size, [quota], deny=False, decision=_DECISION)
+        yield advice.reason, advice.warning
+    undecided = scale_advice.undecided("what one Machine costs is not known yet")
+    yield undecided.reason, undecided.warning
+
+
+def _reasons() -> Iterator[str]:
+    """Each text that the code gives as the reason of a 503."""
+    for path in _WHY_FILES:
+        at = ROOT / path
+        for file in sorted(at.rglob("*.py")) if at.is_dir() else [at]:
+            for node in ast.walk(ast.parse(file.read_text())):
+                if isinstance(node, ast.Assign) and _names(node.targets) & _PLACES:
+                    yield from _text(node.value)
+                elif isinstance(node, ast.FunctionDef) and node.name == _FUNCTION:
+                    yield from (
+                        text for part in ast.walk(node) if isinstance(part, ast.Return) for text in _text(part.value)
+                    )
+                elif isinstance(node, ast.Call) and (called := _called(node.func)) in _CALLS:
+                    at_place = node.args[_CALLS[called] : _CALLS[called] + 1]
+                    yield from (text for argument in at_place for text in _text(argument))
+
+
+def _called(function: ast.expr) -> str:
+    return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
+
+
+def _names(targets: list[ast.expr]) -> set[str]:
+    return {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+def _text(node: ast.expr | None) -> Iterator[str]:
+    if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.GeneratorExp):
+        yield from _text(node.args[0].elt)  # of ", ".join
+    elif isinstance(node, ast.IfExp):
+        yield from _text(node.body)
+        yield from _text(node.orelse)
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+    elif isinstance(node, ast.JoinedStr):
+        yield "".join(
+            str(part.value)
+            if isinstance(part, ast.Constant)
+            else f"{{{ast.unparse(cast(ast.FormattedValue, part).value)}}}"
+            for part in node.values
+        )

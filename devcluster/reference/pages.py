@@ -1,0 +1,32 @@
+"""Every page of the reference, by file name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from devcluster.reference import conditions, fields, flags, messages, metrics
+
+DIRECTORY = Path(__file__).parents[2] / "docs" / "reference"
+
+_INDEX = """\
+# Reference
+
+`python -m devcluster.reference` writes these pages from the code and the CRDs. A test fails if they differ.
+
+- [Fields](fields.md): every kind, its columns, fields and rules
+- [Conditions](conditions.md): every condition with its reasons
+- [Messages](messages.md): refusals, warnings and Events
+- [Flags and exit status](flags.md): every program and command
+- [Metrics](metrics.md): every metric of both programs
+"""
+
+
+def pages() -> dict[str, str]:
+    return {
+        "README.md": _INDEX,
+        "fields.md": fields.page(),
+        "conditions.md": conditions.page(),
+        "messages.md": messages.page(),
+        "flags.md": flags.page(),
+        "metrics.md": metrics.page(),
+    }

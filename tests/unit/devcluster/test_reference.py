@@ -1,0 +1,64 @@
+"""docs/reference is what `python -m devcluster.reference` writes, and leaves nothing out."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from devcluster.reference.pages import DIRECTORY, pages
+
+ROOT = Path(__file__).parents[3]
+PAGES = pages()
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_page_is_as_it_is_made(name: str) -> None:
+    assert (DIRECTORY / name).read_text() == PAGES[name], "run `python -m devcluster.reference`"
+
+
+def test_no_other_page_is_there() -> None:
+    assert {path.name for path in DIRECTORY.iterdir()} == PAGES.keys()
+
+
+def test_every_reason_of_a_condition_that_the_master_sets_is_named() -> None:
+    """By another way than the page finds them: every literal that stands third in a call of `condition`."""
+    reasons = set()
+    for path in (ROOT / "master").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "condition":
+                reasons |= {leaf.value for leaf in ast.walk(node.args[2]) if isinstance(leaf, ast.Constant)}
+    assert len(reasons) > 20
+    assert [reason for reason in sorted(map(str, reasons)) if f"`{reason}`" not in PAGES["conditions.md"]] == []
+
+
+def test_every_cause_of_a_refusal_is_named() -> None:
+    denial = ast.parse((ROOT / "seed" / "admission" / "denial.py").read_text())
+    causes = {
+        keyword.value.value
+        for node in ast.walk(denial)
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Cause"
+        for keyword in node.keywords
+        if keyword.arg == "reason" and isinstance(keyword.value, ast.Constant)
+    }
+    assert len(causes) > 4
+    assert [cause for cause in sorted(map(str, causes)) if f"| `{cause}` |" not in PAGES["messages.md"]] == []
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "charts" / "crds").glob("*.yaml")), ids=lambda path: path.stem)
+def test_no_description_of_a_crd_is_cut_at_a_comma(path: Path) -> None:
+    """`{description: Why, for people.}` is a description `Why` and a field `for people.` that nobody knows."""
+    assert [key for key in keys(yaml.safe_load(path.read_text())) if " " in key] == []
+
+
+def keys(node: object) -> Iterator[str]:
+    if isinstance(node, dict):
+        for key, value in node.items():
+            yield str(key)
+            yield from keys(value)
+    elif isinstance(node, list):
+        for item in node:
+            yield from keys(item)
