@@ -272,6 +272,7 @@ async def serve(running: Program, options: SeedOptions) -> None:
         prefetch = Prefetch(cache, catalog.user_clusters.store.values, sizing.catalogue_of)
         followers += [leading, asyncio.create_task(prefetch.run(), name="prefetch")]
         await until_stopped(running, followers)
+        await leader.confirm_accounts()
         leading.cancel()  # the lease is released while the webhook still answers
         await asyncio.gather(leading, return_exceptions=True)
         server.end_soon()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from itertools import chain
 
 from common.api.types import UserCluster
@@ -34,6 +35,7 @@ from seed.usage.source import UsageSource
 
 log = logging.getLogger(__name__)
 
+CONFIRMED_WITHIN = 3.0  # seconds
 PAUSE = 1.0  # seconds before trying again after a leadership that failed
 
 
@@ -92,6 +94,7 @@ class Leader:
         self._window = in_flight_window
         self._on_request = on_request
         self._user_clusters: UserClusters | None = None
+        self._accounts: Accounts | None = None
 
     @property
     def leads(self) -> bool:
@@ -102,6 +105,13 @@ class Leader:
             self._user_clusters.configuration_changed()
         for keeper in self._keepers:
             keeper.changed()
+
+    async def confirm_accounts(self) -> None:
+        """Before an orderly end, see `Accounts.confirm_all`. What takes too long is left out."""
+        if self._accounts is not None and self.leads:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CONFIRMED_WITHIN):
+                    await self._accounts.confirm_all()
 
     async def run(self) -> None:
         """Leads whenever the lease can be had. Cancelled: leaves it to the next replica at once."""
@@ -126,7 +136,7 @@ class Leader:
             work.cancel()
             losing.cancel()
             await asyncio.gather(work, losing, return_exceptions=True)
-            self._user_clusters, self._keepers = None, ()
+            self._user_clusters, self._accounts, self._keepers = None, None, ()
 
     async def _work(self, term: Term) -> None:
         counting: Counting | None = None
@@ -207,7 +217,7 @@ class Leader:
             in_flight_window=self._window,
             find_hosted=self._find_hosted,
         )
-        self._user_clusters = user_clusters
+        self._user_clusters, self._accounts = user_clusters, accounts
         async with asyncio.TaskGroup() as group:
             group.create_task(accounts.run(), name="accounts")
             group.create_task(replicas.run(), name="replicas")
