@@ -272,9 +272,7 @@ async def serve(running: Program, options: SeedOptions) -> None:
         prefetch = Prefetch(cache, catalog.user_clusters.store.values, sizing.catalogue_of)
         followers += [leading, asyncio.create_task(prefetch.run(), name="prefetch")]
         await until_stopped(running, followers)
-        await leader.confirm_accounts()
-        leading.cancel()  # the lease is released while the webhook still answers
-        await asyncio.gather(leading, return_exceptions=True)
+        await end_leading(leader, leading)
         server.end_soon()
         await asyncio.sleep(LINGER)
     finally:
@@ -321,6 +319,13 @@ def lease_of(options: SeedOptions, cluster: Cluster, identity: str) -> Lease:
         renew_deadline=options.lease_duration * 2 / 3,
         retry=min(2.0, options.lease_duration / 6),
     )
+
+
+async def end_leading(leader: Leader, leading: asyncio.Task[None]) -> None:
+    """The lease is released while the webhook still answers."""
+    await leader.confirm_accounts()
+    leading.cancel()
+    await asyncio.gather(leading, return_exceptions=True)
 
 
 async def listed_after(kept: asyncio.Event, catalog: Catalog) -> None:

@@ -221,5 +221,3 @@ def over_allowed(quota: str, over: ResourceList, used: ResourceList, limits: Res
     name = min(over)
     excess, of_used, of_limit = resources.alike(name, over[name], used.get(name, 0), limits[name])
     return f"seedquota/{quota}: over by {name}={excess} ({of_used}/{of_limit}); allowed because enforcement is warn"
-
-

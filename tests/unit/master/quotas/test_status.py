@@ -167,8 +167,8 @@ def test_use_that_was_admitted_with_a_warning_is_not_called_not_admitted():
     reason, message = condition(denied, "Exceeded")[1:]
     assert reason == "AdmittedWithWarning"
     assert message == (
-        "cpu 70/64: this use was there before the quota, or was admitted with a warning; nothing is removed, and nothing "
-        "more is admitted until use has fallen"
+        "cpu 70/64: this use was there before the quota, or was admitted with a warning; nothing is removed, "
+        "and nothing more is admitted until use has fallen"
     )
     before = status(seed(use={"cpu": "70"}))
     assert condition(before, "Exceeded")[1] == "UsageNotAdmitted"
