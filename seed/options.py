@@ -64,3 +64,11 @@ class SeedOptions(LedgerOptions):
         int,
         Flag(whole_seconds(3, 300), "after which another replica takes over from a leader that fell silent", unit="s"),
     ] = 15
+
+    def problem(self) -> str | None:
+        if self.in_flight_window < self.webhook_timeout:
+            return (
+                "--in-flight-window (or SEEDQUOTA_IN_FLIGHT_WINDOW) must be at least as long as --webhook-timeout, "
+                f"{self.webhook_timeout}s: set it to the API servers' --request-timeout (60s by default) or more"
+            )
+        return super().problem()
