@@ -160,8 +160,12 @@ def handler(
     return route(by_path, machines.handle)
 
 
-def measure(catalog: Catalog, registry: AccountRegistry, cache: FlavourCache, refusals: Refusals) -> None:
+def measure(
+    catalog: Catalog, registry: AccountRegistry, cache: FlavourCache, refusals: Refusals, leader: Leader
+) -> None:
     """What metrics are read from when somebody asks."""
+    REGISTRY.register(collectors.UserClustersCollector(catalog))
+    metrics.watch_leader(lambda: leader.leads)
     REGISTRY.register(collectors.AccountsCollector(catalog, registry))
     REGISTRY.register(collectors.FlavoursCollector(cache))
     observed.watch_waiting(lambda: refusals.waiting)
@@ -238,10 +242,10 @@ async def serve(running: Program, options: SeedOptions) -> None:
     refusals = Refusals(
         cluster, catalog, registry, identity, on_request=metrics.kubernetes_request, count=observed.told
     )
-    decisions = Decisions(on_decision=refusals.heard)
+    decisions = Decisions(on_decision=refusals.heard, on_refusal=collectors.refusals_of(catalog))
     handle = handler(cluster, connections, catalog, registry, sizing, view, cluster_kinds, key, decisions, record.stale)
     server = HttpServer(handle, max_body=MAX_BODY, stopping=lambda: running.health.stopping)
-    measure(catalog, registry, cache, refusals)
+    measure(catalog, registry, cache, refusals, leader)
     running.health.pages[PATH] = decisions.page
     add_checks(running, certificates, key, catalog, record, chosen, lease)
 

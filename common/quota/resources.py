@@ -39,6 +39,13 @@ def text(resources: ResourceList) -> str:
     return ",".join(f"{name}={_render(name, amount)}" for name, amount in sorted(resources.items()))
 
 
+def unit(name: str) -> str:
+    """Of a metric's value: `cores`, `bytes`, or empty for pieces."""
+    if name.rpartition(".")[2] == "cpu":
+        return "cores"
+    return "bytes" if _format(name) is Format.BINARY_SI else ""
+
+
 def alike(name: str, *amounts: int) -> list[str]:
     """Several amounts of one resource, all in one unit."""
     return quantity.render_alike(amounts, _format(name))

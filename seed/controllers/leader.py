@@ -13,6 +13,7 @@ from common.kube.client.api_client import Cluster, RequestHook
 from common.kube.client.errors import ApiError
 from common.kube.controller.leader_election import Lease, LeaseLost, Term
 from common.runtime import metrics
+from seed import metrics as observed
 from seed.accounts.controller import Accounts
 from seed.accounts.registry import AccountRegistry
 from seed.accounts.usage_writer import Counting
@@ -137,6 +138,7 @@ class Leader:
             losing.cancel()
             await asyncio.gather(work, losing, return_exceptions=True)
             self._user_clusters, self._accounts, self._keepers = None, None, ()
+            observed.not_leading()
 
     async def _work(self, term: Term) -> None:
         counting: Counting | None = None
