@@ -190,6 +190,17 @@ def forged(decision: str) -> Refusal:
     )
 
 
+def lost(decision: str) -> Refusal:
+    """For good: a lost seed never comes back."""
+    text = "this seed was declared lost: what it held is given to other seeds, and it admits nothing more"
+    return Refusal(
+        code=403,
+        reason="Forbidden",
+        message=f"{text}; decision {decision}",
+        causes=[Cause(reason="SeedLost", message=text)],
+    )
+
+
 def canary() -> Refusal:
     """A dry run that is refused to see that it is (seed/registration/probe.py)."""
     text = "this is a canary: it is refused so that whoever sent it sees that Machines are checked here"
