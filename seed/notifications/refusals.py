@@ -39,7 +39,7 @@ MAX_WAITERS = 2048
 LOOK_EVERY = 0.1  # seconds between two looks at what is free
 SEED = ""  # the seed's own API server, where others go by their UserCluster's uid
 
-_TOLD = frozenset({"QuotaExceeded", "QuotaUnavailable", "MachineNotSized"})
+_TOLD = frozenset({"QuotaExceeded", "QuotaUnavailable", "MachineNotSized", "SeedLost"})
 _WAITS = frozenset({"QuotaExceeded", "QuotaUnavailable"})
 
 
