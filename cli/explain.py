@@ -83,11 +83,11 @@ async def run(options: argparse.Namespace) -> str:
         raise NotExplained(_nothing(options.what, answers))
     try:
         explained = [_Explained(one.agent, one.record, replay.replay(one.record)) for one in found]
+        if options.output == "json":
+            return msgspec.json.format(msgspec.json.encode({"items": explained}), indent=2).decode()
+        return "\n".join(_text(explained, answers))
     except QuantityError as error:
         raise NotExplained(f"an agent's answer cannot be read: {error}") from None
-    if options.output == "json":
-        return msgspec.json.format(msgspec.json.encode({"items": explained}), indent=2).decode()
-    return "\n".join(_text(explained, answers))
 
 
 def _url(raw: str) -> str:

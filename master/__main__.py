@@ -53,6 +53,7 @@ async def serve(running: Program, given: MasterOptions) -> None:
     running.health.add("caches", master.caches.not_synced)
     collector = MasterMetrics(lambda: master.leading)
     REGISTRY.register(collector)
+    metrics.watch_leader(lambda: master.lease.held)
     try:
         (await first_of(master.run(), running.stop.wait())).result()
     finally:

@@ -212,7 +212,7 @@ def build(options: SeedOptions, cluster: Cluster, stopping: Callable[[], bool]) 
     refusals = Refusals(
         cluster, catalog, registry, identity, on_request=metrics.kubernetes_request, count=observed.told
     )
-    decisions = Decisions(on_decision=refusals.heard)
+    decisions = Decisions(on_decision=refusals.heard, on_refusal=collectors.refusals_of(catalog))
     handle = handler(cluster, connections, catalog, registry, sizing, view, cluster_kinds, key, decisions, record.stale)
     return Agent(
         cluster=cluster,
@@ -237,6 +237,8 @@ def build(options: SeedOptions, cluster: Cluster, stopping: Callable[[], bool]) 
 
 def measure(agent: Agent) -> None:
     """What metrics are read from when somebody asks."""
+    REGISTRY.register(collectors.UserClustersCollector(agent.catalog))
+    metrics.watch_leader(lambda: agent.leader.leads)
     REGISTRY.register(collectors.AccountsCollector(agent.catalog, agent.registry))
     REGISTRY.register(collectors.FlavoursCollector(agent.cache))
     observed.watch_waiting(lambda: agent.refusals.waiting)
@@ -296,8 +298,7 @@ async def serve(running: Program, options: SeedOptions) -> None:
         prefetch = Prefetch(agent.cache, agent.catalog.user_clusters.store.values, agent.sizing.catalogue_of)
         followers += [leading, asyncio.create_task(prefetch.run(), name="prefetch")]
         await until_stopped(running, followers)
-        leading.cancel()  # the lease is released while the webhook still answers
-        await asyncio.gather(leading, return_exceptions=True)
+        await end_leading(agent.leader, leading)
         agent.server.end_soon()
         await asyncio.sleep(LINGER)
     finally:
@@ -326,6 +327,13 @@ def lease_of(options: SeedOptions, cluster: Cluster, identity: str) -> Lease:
         renew_deadline=options.lease_duration * 2 / 3,
         retry=min(2.0, options.lease_duration / 6),
     )
+
+
+async def end_leading(leader: Leader, leading: asyncio.Task[None]) -> None:
+    """The lease is released while the webhook still answers."""
+    await leader.confirm_accounts()
+    leading.cancel()
+    await asyncio.gather(leading, return_exceptions=True)
 
 
 async def listed_after(kept: asyncio.Event, catalog: Catalog) -> None:

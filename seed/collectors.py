@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from common.api.condition_metrics import conditions_of
 from common.quota import account as accounts
+from common.quota import resources
 from common.quota.quantity import UNIT
+from seed import metrics as observed
 from seed.accounts.registry import AccountRegistry
+from seed.admission.denial import Refusal
 from seed.cache.quotas import Catalog
 from seed.instance_types.cache import FlavourCache
 
@@ -37,10 +41,8 @@ class AccountsCollector(Collector):
         self._registry = registry
 
     def collect(self) -> Iterator[Metric]:
-        labels = ["quota", "resource"]
-        used = GaugeMetricFamily(
-            "seedquota_seed_used", "Counted and reserved on this seed; cores, bytes or pieces.", labels=labels
-        )
+        labels = ["quota", "resource", "unit"]
+        used = GaugeMetricFamily("seedquota_seed_used", "Counted and reserved on this seed.", labels=labels)
         held = GaugeMetricFamily("seedquota_seed_held", "Granted to this seed and not returned.", labels=labels)
         idle = GaugeMetricFamily("seedquota_seed_idle", "Held here and neither used nor reserved.", labels=labels)
         fenced = 0
@@ -54,8 +56,35 @@ class AccountsCollector(Collector):
             for resource in quota.limits:
                 has, uses = holding.get(resource, 0), using.get(resource, 0)
                 for family, amount in ((used, uses), (held, has), (idle, has - uses)):
-                    family.add_metric([quota.name, resource], amount / UNIT)
+                    family.add_metric([quota.name, resource, resources.unit(resource)], amount / UNIT)
         yield from (used, held, idle)
         yield GaugeMetricFamily(
             "seedquota_accounts_fenced", "Accounts that admit nothing until they were rebuilt.", value=fenced
         )
+
+
+class UserClustersCollector(Collector):
+    """What each UserCluster's status says, as this replica knows it."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def collect(self) -> Iterator[Metric]:
+        clusters = list(self._catalog.user_clusters.store.values())
+        conditions = [(cluster.metadata.key, cluster.status.conditions) for cluster in clusters]
+        yield conditions_of("seedquota_user_cluster_condition", "cluster", conditions)
+
+
+def refusals_of(catalog: Catalog) -> Callable[[Refusal], None]:
+    """Counts each by its quota, for as long as the seed has that: quotas come and go with projects."""
+
+    def refused(refusal: Refusal) -> None:
+        known = catalog.quota(refusal.quota) is not None
+        observed.refused(refusal.quota if known else "", refusal.cause)
+
+    def changed(name: str) -> None:
+        if catalog.quota(name) is None:
+            observed.no_quota(name)
+
+    catalog.on_quota(changed)
+    return refused

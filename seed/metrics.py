@@ -14,6 +14,16 @@ _REQUESTS = Counter(
     "Admission requests answered: allowed or denied, with the reason of a refusal.",
     ["consumer", "decision", "reason"],
 )
+_REFUSALS = Counter(
+    "seedquota_refusals_total",
+    "Admission requests denied, by the quota that denied them; empty where none did.",
+    ["quota", "reason"],
+)
+_REFUSALS = Counter(
+    "seedquota_refusals_total",
+    "Admission requests denied, by the quota that denied them; empty where none did.",
+    ["quota", "reason"],
+)
 _SECONDS = Histogram(
     "seedquota_admission_duration_seconds",
     "Time to answer an admission request, by path: local (from what is held here), recall (after asking the master), "
@@ -72,6 +82,16 @@ def decision(kind: str, decided: str, reason: str, path: str, seconds: float) ->
     histogram.observe(seconds)
 
 
+def refused(quota: str, reason: str) -> None:
+    """`quota` is one that this seed has, or empty."""
+    _REFUSALS.labels(quota, reason).inc()
+
+
+def no_quota(quota: str) -> None:
+    """It is gone."""
+    _REFUSALS.remove_by_labels({"quota": quota})
+
+
 def told(result: str, number: int) -> None:
     """Fits Refusals."""
     if result == "woken":
@@ -121,3 +141,9 @@ def no_machines(cluster: str) -> None:
     """The user cluster is gone."""
     for gauge in (_UNSIZED, _DRIFTED, _CANARY):
         gauge.remove_by_labels({"cluster": cluster})
+
+
+def not_leading() -> None:
+    """What only the leader knows is not this replica's to tell any more."""
+    for gauge in (_UNSIZED, _DRIFTED, _CANARY):
+        gauge.clear()

@@ -42,7 +42,7 @@ class SeedOptions(LedgerOptions):
         int, Flag(whole_seconds(1, 30), "how long an API server waits for the webhook's answer", unit="s")
     ] = 3
     break_glass_group: Annotated[
-        str, Flag(text, "members of this group are let past the webhook by the API server itself")
+        str, Flag(text, "the API server does not ask the webhook about requests of members of this group")
     ] = "seedquota:break-glass"
     project_label: Annotated[
         str, Flag(text, "the label, or annotation, of a Cluster API Cluster that names its project")
@@ -64,3 +64,11 @@ class SeedOptions(LedgerOptions):
         int,
         Flag(whole_seconds(3, 300), "after which another replica takes over from a leader that fell silent", unit="s"),
     ] = 15
+
+    def problem(self) -> str | None:
+        if self.in_flight_window < self.webhook_timeout:
+            return (
+                "--in-flight-window (or SEEDQUOTA_IN_FLIGHT_WINDOW) must be at least as long as --webhook-timeout, "
+                f"{self.webhook_timeout}s: set it to the API servers' --request-timeout (60s by default) or more"
+            )
+        return super().problem()

@@ -180,9 +180,15 @@ class Seed(Object, frozen=True, kw_only=True):
     status: SeedStatus = msgspec.field(default_factory=SeedStatus)
 
 
+class SeedCopySpec(Wire):
+    copy_of: str = ""
+    state: Literal["Active", "Draining", "Lost"] = "Active"
+
+
 class SeedCopy(Object, frozen=True, kw_only=True):
     """The copy of its Seed that a seed has, as the seed reads it: there its leader says how the seed is."""
 
+    spec: SeedCopySpec = msgspec.field(default_factory=SeedCopySpec)
     status: SeedStatus = msgspec.field(default_factory=SeedStatus)
 
 

@@ -39,12 +39,24 @@ def text(resources: ResourceList) -> str:
     return ",".join(f"{name}={_render(name, amount)}" for name, amount in sorted(resources.items()))
 
 
+def unit(name: str) -> str:
+    """Of a metric's value: `cores`, `bytes`, or empty for pieces."""
+    if name.rpartition(".")[2] == "cpu":
+        return "cores"
+    return "bytes" if _format(name) is Format.BINARY_SI else ""
+
+
+def alike(name: str, *amounts: int) -> list[str]:
+    """Several amounts of one resource, all in one unit."""
+    return quantity.render_alike(amounts, _format(name))
+
+
 def texts(*lists: ResourceList) -> list[str]:
     """Several lists for one message, each as ``text`` writes it, but all amounts of a resource in one unit."""
     written: list[list[str]] = [[] for _ in lists]
     for name in sorted({name for found in lists for name in found}):
         having = [number for number, found in enumerate(lists) if name in found]
-        amounts = quantity.render_alike([lists[number][name] for number in having], _format(name))
+        amounts = alike(name, *(lists[number][name] for number in having))
         for number, amount in zip(having, amounts, strict=True):
             written[number].append(f"{name}={amount}")
     return [",".join(words) for words in written]

@@ -27,7 +27,8 @@ HELP_WIDTH = 100
 
 # Kubernetes puts such variables into every pod for each Service; one named seedquota would set our flags.
 _SERVICE_VARIABLE = re.compile(r"_PORT(_|$)|_SERVICE_(HOST|PORT)")
-_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?")
+_NUMBER = r"(\d{1,9}(?:\.\d{1,9})?)"
+_DURATION = re.compile(rf"(?:{_NUMBER}h)?(?:{_NUMBER}m(?!s))?(?:{_NUMBER}s)?(?:{_NUMBER}ms)?")
 
 
 class UsageError(Exception):

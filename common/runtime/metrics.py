@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Sized
+from collections.abc import Callable, Iterator, Sized
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from weakref import WeakSet
@@ -36,6 +36,7 @@ _RECONCILE_SECONDS = Histogram(
     ["controller"],
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
 )
+_LEADER = Gauge("seedquota_leader", "1 while this replica leads, else 0.")
 _BUILD_INFO = Gauge("seedquota_build_info", "Always 1; the labels say which build this is.", ["version", "python"])
 
 
@@ -61,6 +62,11 @@ def reconciled(controller: str, result: str, seconds: float) -> None:
     """Fits `Controller.on_reconcile`."""
     _RECONCILES.labels(controller, result).inc()
     _RECONCILE_SECONDS.labels(controller).observe(seconds)
+
+
+def watch_leader(leads: Callable[[], bool]) -> None:
+    """It is asked whenever metrics are read."""
+    _LEADER.set_function(leads)
 
 
 def watch_queue(controller: str, queue: Sized) -> None:

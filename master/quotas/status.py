@@ -26,6 +26,11 @@ NO_SEEDS = "NoSeeds"
 _FIRST = ("cpu", "memory", "storage", "machines", "clusters")
 _TROUBLE = {"Stale": 0, "Learning": 1, "Fenced": 2, "NeverConnected": 3}
 _LOST_LAST = 9
+_EXCEEDED = {
+    "LimitLowered": "the limit was lowered",
+    "AdmittedWithWarning": "this use was there before the quota, or was admitted with a warning",
+    "UsageNotAdmitted": "this use was not admitted here",
+}
 
 
 class SeedView(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,9 +155,10 @@ def summary(spec: ResourceQuotaSpec, use: ResourceList, limits: ResourceList, se
 
 
 def usage_text(use: ResourceList, limits: ResourceList, uncounted: Sequence[str] = ()) -> str:
-    used, limited = resources.render(resources.only(use, limits)), resources.render(limits)
-    used |= dict.fromkeys(uncounted, "?")
-    return ", ".join(f"{name} {used.get(name, '0')}/{limited[name]}" for name in _in_order(limits))
+    """All amounts of a resource are in one unit."""
+    amounts = {name: resources.alike(name, use.get(name, 0), limit) for name, limit in limits.items()}
+    amounts |= {name: ["?", amounts[name][1]] for name in uncounted}
+    return ", ".join(f"{name} {'/'.join(amounts[name])}" for name in _in_order(limits))
 
 
 def peak_text(use: ResourceList, limits: ResourceList) -> str:
@@ -359,13 +365,14 @@ def _exceeded(use: ResourceList, limits: ResourceList, before: QuotaStatus, *, w
         return condition("Exceeded", False, "WithinLimit", "")
     known = next((condition for condition in before.conditions if condition.type == "Exceeded"), None)
     lowered = any(name in before.hard and quantity.parse(before.hard[name]) > limits[name] for name in over)
-    if lowered:
+    said = known.reason if known is not None and known.status == "True" else ""
+    if lowered or said == "LimitLowered":
         reason = "LimitLowered"
-    elif known is not None and known.status == "True":
-        reason = known.reason
+    elif warn:
+        reason = "AdmittedWithWarning"
     else:
-        reason = "UsageNotAdmitted"
-    why = "the limit was lowered" if reason == "LimitLowered" else "this use was not admitted here"
+        reason = said if said in _EXCEEDED else "UsageNotAdmitted"
+    why = _EXCEEDED[reason]
     then = "what more comes is admitted with a warning" if warn else "nothing more is admitted until use has fallen"
     return condition("Exceeded", True, reason, f"{_texts(over, use, limits)}: {why}; nothing is removed, and {then}")
 

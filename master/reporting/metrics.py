@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from common.api.condition_metrics import conditions_of
+from common.api.types import Condition
 from common.quota import resources
 from common.quota.quantity import UNIT
 from master.quotas.controller import Quotas
@@ -29,24 +31,32 @@ class MasterMetrics(Collector):
             "seedquota_reserved", "Part of what is used: admitted and not yet counted.", labels=_LABELS
         )
         overshoot = GaugeMetricFamily(
-            "seedquota_overshoot", "How far use is over the limit.", labels=("quota", "resource")
+            "seedquota_overshoot", "How far use is over the limit.", labels=("quota", "resource", "unit")
         )
         contact = GaugeMetricFamily(
-            "seedquota_seed_last_contact_seconds", "Time since the master last heard from the seed.", labels=("seed",)
+            "seedquota_seed_last_contact_timestamp_seconds",
+            "When the seed last answered the master, in Unix time.",
+            labels=("seed",),
         )
         connected = GaugeMetricFamily(
             "seedquota_seed_connected", "Whether the master is connected to the seed.", labels=("seed",)
         )
+        of_quotas: list[tuple[str, list[Condition]]] = []
+        of_seeds: list[tuple[str, list[Condition]]] = []
         present = self._present()
         if present is not None:
             seeds, quotas = present
             _add_quotas(quotas, limit, used, reserved, overshoot)
-            now = time.monotonic()
+            of_quotas = [(name, state.shown.conditions) for name, state in list(quotas.states.items())]
+            of_seeds = [(link.name, link.seed.status.conditions) for link in list(seeds.links.values())]
+            began = time.time() - time.monotonic()
             for link in list(seeds.present()):
                 connected.add_metric((link.name,), float(link.connected))
                 if link.last_contact is not None:
-                    contact.add_metric((link.name,), now - link.last_contact)
+                    contact.add_metric((link.name,), began + link.last_contact)
         yield from (limit, used, reserved, overshoot, contact, connected)
+        yield conditions_of("seedquota_quota_condition", "quota", of_quotas)
+        yield conditions_of("seedquota_seed_condition", "seed", of_seeds)
 
 
 def _add_quotas(
@@ -65,15 +75,9 @@ def _add_quotas(
         use = resources.total(seed.use for seed in present)
         waiting = resources.total(seed.reserved for seed in present)
         for resource, most in view.limits.items():
-            labels = (name, subject.kind, subject.name, resource, _unit(resource))
+            unit = resources.unit(resource)
+            labels = (name, subject.kind, subject.name, resource, unit)
             limit.add_metric(labels, most / UNIT)
             used.add_metric(labels, use.get(resource, 0) / UNIT)
             reserved.add_metric(labels, waiting.get(resource, 0) / UNIT)
-            overshoot.add_metric((name, resource), max(use.get(resource, 0) - most, 0) / UNIT)
-
-
-def _unit(resource: str) -> str:
-    last = resource.rpartition(".")[2]
-    if last == "cpu":
-        return "cores"
-    return "bytes" if last in ("memory", "storage", "ephemeral-storage") else ""
+            overshoot.add_metric((name, resource, unit), max(use.get(resource, 0) - most, 0) / UNIT)

@@ -7,16 +7,19 @@ delays no other. It follows its Secret and its Seed object, and begins anew when
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 
 from common.api.types import Seed
 from common.kube.client.api_client import RequestHook
+from common.kube.client.errors import ApiError
 from common.kube.client.meta import Object
 from common.kube.controller.controller import ReconcileHook
 from common.kube.controller.store import Change
 from common.runtime.burst import BurstDetector
 from master.cache.informers import Caches, changed_name
 from master.seeds.link import OnCopy, SeedLink, log
+
+LAST_WRITE = 5.0  # seconds, for a seed that is lost
 
 
 class Seeds:
@@ -102,7 +105,8 @@ class Seeds:
             )
         link.seed = seed
         if link.lost:
-            self._end(link)
+            if news:
+                self._end(self._lose(link))
         else:
             link.start()
             link.check()
@@ -115,11 +119,21 @@ class Seeds:
     def _drop(self, name: str) -> None:
         link = self.links.pop(name, None)
         if link is not None:
-            self._end(link)
+            self._end(link.stop())
             self.on_seed(name)
 
-    def _end(self, link: SeedLink) -> None:
-        task = asyncio.create_task(link.stop())
+    async def _lose(self, link: SeedLink) -> None:
+        """Stops the link. A seed that can still be reached is shown first that it is lost: it admits nothing more."""
+        if link.sync is not None:
+            try:
+                async with asyncio.timeout(LAST_WRITE):
+                    await link.sync.put_seed()
+            except (ApiError, TimeoutError) as error:
+                log.info("lost seed not reached", extra={"seed": link.name, "error": str(error)})
+        await link.stop()
+
+    def _end(self, stopping: Coroutine[object, object, None]) -> None:
+        task = asyncio.create_task(stopping)
         self._stopping.add(task)
         task.add_done_callback(self._stopping.discard)
 

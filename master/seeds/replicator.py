@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec import to_builtins
 from msgspec.structs import replace
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_fixed
 
 from common.api.labels import MANAGED_BY_LABEL, MASTER_MANAGER, RELEASED_ANNOTATION, UID_LABEL
 from common.api.types import GENERATION_ANNOTATION, Seed
@@ -38,6 +39,8 @@ log = logging.getLogger(__name__)
 
 WORKERS = 8  # for quotas, and as many for the rest
 TIMEOUT = 30.0  # seconds for one object
+SEED_ATTEMPTS = 4
+SEED_AGAIN = 0.1  # seconds
 FINALIZING = 1.0  # seconds until another look at a copy that is being deleted
 SUCCEEDED = 1.0  # ... at one that must not go before another is here; that one's coming is reported sooner
 # Of a quota's copy. Master and seed apply each time all that they ever apply to its status: without an owner nothing is
@@ -95,6 +98,16 @@ class CopySync:
     def add(self, key: Key) -> None:
         self._unsynced.add(key)
         (self._quotas if key[0] == "resourcequotas" else self._others).queue.add(key)
+
+    @retry(
+        retry=retry_if_exception_type(Conflict),
+        wait=wait_fixed(SEED_AGAIN),
+        stop=stop_after_attempt(SEED_ATTEMPTS),
+        reraise=True,
+    )
+    async def put_seed(self) -> None:
+        """Writes the copy of the Seed itself, now. Its agent writes the status of it, too. Raises ApiError."""
+        await self._update(("seeds", self._seed))
 
     def in_sync(self, plural: str, name: str) -> bool:
         return self._there.synced and (plural, name) not in self._unsynced
@@ -245,7 +258,10 @@ class CopySync:
 
 def seed_copy(seed: Seed) -> Named:
     """What the seed itself gets of it: nothing of where its kubeconfig is."""
-    return Named(metadata=seed.metadata, spec={"copyOf": seed.metadata.uid, "state": seed.spec.state})
+    spec: dict[str, object] = {"copyOf": seed.metadata.uid, "state": seed.spec.state}
+    if seed.spec.state == "Lost":
+        spec["confirmLost"] = "its machines are gone"
+    return Named(metadata=seed.metadata, spec=spec)
 
 
 def _labels(desired: Object) -> dict[str, str]:

@@ -9,10 +9,13 @@ Counting runs beside it: what a source sums up is written together with dropping
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
+
+import msgspec
 
 from common.api.labels import UID_LABEL
 from common.api.types import RESOURCE_QUOTAS
@@ -40,6 +43,7 @@ from seed.usage.unsized import Rest
 
 log = logging.getLogger(__name__)
 
+WORKERS = 8
 LEDGER_KEPT = 10.0  # ... for which a ledger that is found without a copy waits for it: the master may put it back
 
 
@@ -78,7 +82,7 @@ class Accounts:
         self._sources = sources
         self._window = in_flight_window
         self._controller: Controller[str] = Controller(
-            "accounts", self._reconcile, workers=8, timeout=30, on_reconcile=on_reconcile
+            "accounts", self._reconcile, workers=WORKERS, timeout=30, on_reconcile=on_reconcile
         )
         self._opening = OpenLimiter(self.look_at)
         self._keys: dict[str, Key] = {}
@@ -103,6 +107,30 @@ class Accounts:
             stop_quota()
             stop_account()
             self._demands.close()
+
+    async def confirm_all(self) -> None:
+        """Writes and publishes each open account once more, before an orderly end. If no replica is left, the master
+        then knows of each ledger that it is intact (docs/protocol.md 3.4), also where nothing was written since the
+        master started or the link broke. What fails is left out: it costs the in-flight window at the next start."""
+        waiting = iter(list(self._catalog.all_quotas()))
+
+        async def confirm() -> None:
+            for quota in waiting:
+                try:
+                    await self._confirm(quota)
+                except (StoreUnavailableError, MalformedLedgerError, NoAccountError) as error:
+                    log.info("account not confirmed", extra={"quota": quota.name, "error": str(error)})
+
+        await asyncio.gather(*(confirm() for _ in range(WORKERS)))
+
+    async def _confirm(self, quota: Quota) -> None:
+        handle = self._registry.get(quota)
+        account = handle.writer.account if handle is not None else None
+        if handle is None or account is None or account.epoch != self.term or account.fenced:
+            return
+        await handle.writer.change(lambda present: (msgspec.structs.replace(present), None))
+        if handle.writer.account is not None:
+            await self._publisher.publish_at_once(quota, handle.writer.account, self._sources_of(quota))
 
     def look_at(self, name: str) -> None:
         self._controller.queue.add(name)

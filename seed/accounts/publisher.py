@@ -68,6 +68,11 @@ class Publisher:
         self._published[quota.key.uid] = Published(quota.copy_uid, said, facts, now)
         return None
 
+    async def publish_at_once(self, quota: Quota, account: Account, sources: Iterable[UsageSource]) -> None:
+        """Whatever was published before, and when."""
+        self._published[quota.key.uid] = Published(quota.copy_uid, None, Sources(), at=float("-inf"))
+        await self.publish(quota, account, sources)
+
     def forget(self, uid: str) -> None:
         self._published.pop(uid, None)
 

@@ -46,6 +46,9 @@ class Admission:
 
     def undecided(self, request: Request | None = None) -> Verdict | None:
         """What everybody is told while this replica must not admit anything."""
+        if self._catalog.lost:
+            decision = denial.decision_id()
+            return Verdict(decision=decision, refusal=denial.lost(decision), request=request)
         why = self._stale()
         if why is None:
             return None
@@ -187,13 +190,13 @@ class Admission:
                 return self._foreseen(handle, quota, request.need, decision)
             left = request.deadline - clock()
             if left <= 0 or not quota.enforced or (answer is not None and answer.final):
-                return self._too_late(handle, quota, decision)
+                return self._too_late(handle, quota, decision, answer)
             if answer is not None:
                 await asyncio.sleep(min(PAUSE, left))
             try:
                 answer = await handle.requester.wait(request.need, request.deadline - clock())
             except TimeoutError:
-                return self._too_late(handle, quota, decision)
+                return self._too_late(handle, quota, decision, None)
 
     def _hopeless(self, handle: AccountHandle, quota: Quota, need: ResourceList, decision: str) -> Refusal | None:
         """A refusal that is certain by now: by the master's fresh answer, or by our own use alone."""
@@ -215,7 +218,7 @@ class Admission:
             return Attempt(snapshot=handle.snapshot(quota), refusal=refusal)
         return Attempt(snapshot=handle.snapshot(quota))
 
-    def _too_late(self, handle: AccountHandle, quota: Quota, decision: str) -> Attempt:
+    def _too_late(self, handle: AccountHandle, quota: Quota, decision: str, answer: Answer | None) -> Attempt:
         quota = self._catalog.quota(quota.name) or quota
         if quota.out_of_reach:
             why = ", ".join(
@@ -223,7 +226,7 @@ class Admission:
                 f"unreachable for {denial.age(held.seconds)}"
                 for held in quota.out_of_reach
             )
-        elif quota.draining:
+        elif quota.draining and answer is not None:
             why = "this seed is draining and gets no more capacity"
         elif quota.learning:
             why = "the master is learning what each seed holds"

@@ -12,6 +12,7 @@ import msgspec
 from common.api.types import UserCluster
 from common.kube.client.meta import ObjectMeta, object_key
 from common.quota import resources
+from seed.admission.denial import Refusal
 from seed.admission.record import QuotaRecord, Record, quota_record
 from seed.admission.types import Verdict
 
@@ -42,16 +43,23 @@ class Decided(msgspec.Struct, frozen=True):
 
 
 OnDecision = Callable[[UserCluster, ObjectMeta, Verdict], None]
+OnRefusal = Callable[[Refusal], None]
 
 
 class Decisions:
-    """Older ones go when there are more than `most`. `on_decision` hears of Machines, and not of dry runs."""
+    """Older ones go when there are more than `most`. `on_decision` is called for Machines, and not for dry runs;
+    `on_refusal` for each refusal."""
 
     def __init__(
-        self, *, most: int = MAX_KEPT, on_decision: OnDecision = lambda _cluster, _object, _found: None
+        self,
+        *,
+        most: int = MAX_KEPT,
+        on_decision: OnDecision = lambda _cluster, _object, _found: None,
+        on_refusal: OnRefusal = lambda _refusal: None,
     ) -> None:
         self._kept: deque[Decided] = deque(maxlen=most)
         self._on_decision = on_decision
+        self._on_refusal = on_refusal
 
     def made(
         self,
@@ -65,6 +73,8 @@ class Decisions:
         seconds: float,
         consumer: str = MACHINE,
     ) -> None:
+        if verdict.refusal is not None:
+            self._on_refusal(verdict.refusal)
         if not verdict.decision or subject is None:
             return  # it costs nothing: there was nothing to decide
         of = cluster.metadata if cluster is not None else _NOWHERE

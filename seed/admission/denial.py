@@ -190,6 +190,17 @@ def forged(decision: str) -> Refusal:
     )
 
 
+def lost(decision: str) -> Refusal:
+    """For good: a lost seed never comes back."""
+    text = "this seed was declared lost: what it held is given to other seeds, and it admits nothing more"
+    return Refusal(
+        code=403,
+        reason="Forbidden",
+        message=f"{text}; decision {decision}",
+        causes=[Cause(reason="SeedLost", message=text)],
+    )
+
+
 def canary() -> Refusal:
     """A dry run that is refused to see that it is (seed/registration/probe.py)."""
     text = "this is a canary: it is refused so that whoever sent it sees that Machines are checked here"
@@ -212,18 +223,12 @@ def near_limit(quota: str, used: ResourceList, limits: ResourceList, warn_at_per
     percent, name = fullest
     if percent < warn_at_percent:
         return None
-    of_used, of_limit = resources.texts({name: used.get(name, 0)}, {name: limits[name]})
-    return f"seedquota/{quota}: {name} {_bare(of_used)}/{_bare(of_limit)} ({percent}%) after this"
+    of_used, of_limit = resources.alike(name, used.get(name, 0), limits[name])
+    return f"seedquota/{quota}: {name} {of_used}/{of_limit} ({percent}%) after this"
 
 
 def over_allowed(quota: str, over: ResourceList, used: ResourceList, limits: ResourceList) -> str:
     """A warning where the quota only warns: what a refusal would have said."""
     name = min(over)
-    excess, of_used, of_limit = resources.texts({name: over[name]}, {name: used.get(name, 0)}, {name: limits[name]})
-    amounts = f"{_bare(of_used)}/{_bare(of_limit)}"
-    return f"seedquota/{quota}: over by {excess} ({amounts}); allowed because enforcement is warn"
-
-
-def _bare(text: str) -> str:
-    """`64` of `cpu=64`."""
-    return text.rpartition("=")[2]
+    excess, of_used, of_limit = resources.alike(name, over[name], used.get(name, 0), limits[name])
+    return f"seedquota/{quota}: over by {name}={excess} ({of_used}/{of_limit}); allowed because enforcement is warn"

@@ -124,12 +124,13 @@ def _when(quota: QuotaRecord) -> str:
 def cure(need: ResourceList, used: ResourceList, limits: ResourceList) -> str:
     """What would make it fit: how much is to be freed, or how high the limit is to be; and what fits as it is."""
     over = resources.over_limit(need, used, limits)
-    wanted = resources.text({name: used.get(name, 0) + need[name] for name in over})
-    enough = all(need[name] <= limits[name] for name in over)
-    freed = f"{resources.text(over)} is freed or " if enough else ""
     room = {name: max(limits[name] - used.get(name, 0), 0) for name in sorted(need) if need[name] and name in limits}
+    total = {name: used.get(name, 0) + need[name] for name in over}
+    short, wanted, most = resources.texts(over, total, room)
+    enough = all(need[name] <= limits[name] for name in over)
+    freed = f"{short} is freed or " if enough else ""
     if all(room.values()):
-        smaller = f"a machine of at most {resources.text(room)} fits now"
+        smaller = f"a machine of at most {most} fits now"
     else:
         without = ", ".join(name for name, amount in room.items() if not amount)
         smaller = f"no machine that needs {without} fits now"
@@ -137,7 +138,7 @@ def cure(need: ResourceList, used: ResourceList, limits: ResourceList) -> str:
 
 
 def text(record: Record, found: Replay) -> list[str]:
-    """For people, a line each."""
+    """For people, a line each. Raises QuantityError for a record with an amount that is none."""
     said = f" ({record.code} {record.reason})" if record.code else ""
     dry = ", dry run" if record.dry_run else ""
     of = f" of {record.cluster}" if record.cluster else ""
@@ -159,21 +160,31 @@ def text(record: Record, found: Replay) -> list[str]:
 
 def _quota(quota: QuotaRecord, again: QuotaReplay) -> list[str]:
     result = "admitted" if quota.admits else f"{quota.code} {quota.reason}"
+    account = quota.account
+    here = account or AccountRecord()
+    limits, used, creating, used_here, creating_here, held, free, wanted = _alike(
+        quota.limits,
+        quota.used,
+        quota.being_created,
+        here.used,
+        here.being_created,
+        here.held,
+        here.free,
+        here.asked.wanted,
+    )
     lines = [
         f"seedquota/{quota.name} ({quota.enforcement}): {result}",
-        f"  limited: {_text(quota.limits)}",
-        f"  used everywhere: {_text(quota.used)}{_creating(quota.being_created)}",
+        f"  limited: {limits}",
+        f"  used everywhere: {used}{_creating(quota.being_created, creating)}",
     ]
-    account = quota.account
     if account is None:
         lines.append("  here: the account does not admit")
     else:
         included = ", this one included" if quota.reserved else ""
-        lines.append(f"  used here{included}: {_text(account.used)}{_creating(account.being_created)}")
-        lines.append(f"  held here: {_text(account.held)}; free: {_text(account.free)}; write {account.sequence}")
+        lines.append(f"  used here{included}: {used_here}{_creating(account.being_created, creating_here)}")
+        lines.append(f"  held here: {held}; free: {free}; write {account.sequence}")
         if quota.waited:
-            asked = account.asked
-            lines.append(f"  the master was asked for {_text(asked.wanted)} (ask {asked.number})")
+            lines.append(f"  the master was asked for {wanted} (ask {account.asked.number})")
     if quota.lent:
         lines.append(f"  on surge: {_text(quota.lent)}")
     lines.append(f"  replayed: {again.result}{'' if again.as_then else '; NOT as then'}")
@@ -182,8 +193,13 @@ def _quota(quota: QuotaRecord, again: QuotaReplay) -> list[str]:
     return lines
 
 
-def _creating(amounts: Mapping[str, str]) -> str:
-    return f", {_text(amounts)} of it being created" if amounts else ""
+def _creating(amounts: Mapping[str, str], text: str) -> str:
+    return f", {text} of it being created" if amounts else ""
+
+
+def _alike(*lists: Mapping[str, str]) -> list[str]:
+    """Each as `_text` writes it, but all amounts of a resource in one unit."""
+    return [text or "nothing" for text in resources.texts(*map(resources.parse, lists))]
 
 
 def _text(amounts: Mapping[str, str]) -> str:

@@ -12,6 +12,7 @@ from common.api.types import (
     PROJECTS,
     QUOTA_SETTINGS,
     RESOURCE_QUOTAS,
+    SEED_COPIES,
     USER_CLUSTERS,
     DefaultQuota,
     Project,
@@ -59,6 +60,8 @@ class Catalog:
             on_change=self._cluster_changed,
             watch_seconds=prompt,
         )
+        # Beside the others: nothing waits for it, and a seed without its CRD works.
+        self.seed = Reflector(cluster, SEED_COPIES, field_selector=f"metadata.name={cluster.name}")
         self._reflectors: tuple[Reflector[Any], ...] = (self.quotas, self.projects, self.settings, self.user_clusters)
 
     def not_ready(self) -> str | None:
@@ -75,11 +78,16 @@ class Catalog:
 
     async def run(self) -> None:
         """Until cancelled."""
-        await asyncio.gather(*(reflector.run() for reflector in self._reflectors))
+        await asyncio.gather(*(reflector.run() for reflector in self._reflectors), self.seed.run())
 
     async def wait_synced(self) -> None:
         for reflector in self._reflectors:
             await reflector.synced.wait()
+
+    @property
+    def lost(self) -> bool:
+        """The master has declared this seed lost: what it holds is given to others."""
+        return any(copy.spec.copy_of and copy.spec.state == "Lost" for copy in self.seed.store.values())
 
     def quota(self, name: str) -> Quota | None:
         return self._quotas.get(name)

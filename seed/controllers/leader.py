@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 
 from common.kube.client.errors import ApiError
 from common.kube.controller.leader_election import LeaseLost, Term
 from common.runtime.waiting import first_of
+from seed import metrics
 from seed.controllers.term import Leadership, Replica
 from seed.ledger.store import StoreUnavailableError
 
 log = logging.getLogger(__name__)
 
+CONFIRMED_WITHIN = 3.0  # seconds
 PAUSE = 1.0  # seconds before trying again after a leadership that failed
 
 
@@ -30,6 +33,13 @@ class Leader:
     def configuration_changed(self) -> None:
         if self._leadership is not None:
             self._leadership.configuration_changed()
+
+    async def confirm_accounts(self) -> None:
+        """Before an orderly end, see `Accounts.confirm_all`. What takes too long is left out."""
+        if self._leadership is not None and self.leads:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CONFIRMED_WITHIN):
+                    await self._leadership.confirm_accounts()
 
     async def run(self) -> None:
         """Leads whenever the lease can be had. Cancelled: leaves it to the next replica at once."""
@@ -49,6 +59,7 @@ class Leader:
             ended.result()
         finally:
             self._leadership = None
+            metrics.not_leading()
 
 
 def _each(errors: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:

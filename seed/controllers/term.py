@@ -151,6 +151,10 @@ class Leadership:
             group.create_task(self._status.run(), name="seed status")
             group.create_task(self._for_clusters.run(), name="webhook configuration for clusters")
 
+    async def confirm_accounts(self) -> None:
+        """Before an orderly end."""
+        await self._accounts.confirm_all()
+
     def configuration_changed(self) -> None:
         self._user_clusters.configuration_changed()
         self._for_cluster_api.changed()

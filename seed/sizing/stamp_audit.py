@@ -31,8 +31,8 @@ def difference(stamped: ResourceList, now: ResourceList) -> str:
     changed = {name for name in {*stamped, *now} if stamped.get(name, 0) != now.get(name, 0)}
     if not changed:
         return ""
-    before, after = ({name: amounts.get(name, 0) for name in changed} for amounts in (stamped, now))
-    return f"{resources.text(before)}, now {resources.text(after)}"
+    before, after = resources.texts(*({name: amounts.get(name, 0) for name in changed} for amounts in (stamped, now)))
+    return f"{before}, now {after}"
 
 
 async def audit(sizing: Sizing, cluster: UserCluster, machines: Iterable[Machine]) -> Drift:

@@ -55,9 +55,9 @@ class _Shortage(msgspec.Struct, frozen=True):
     resource: str
 
     def amounts(self, size: ResourceList) -> str:
-        need = {self.resource: size[self.resource] * self.count}
-        free = {self.resource: _free(self.room)[self.resource]}
-        return f"{resources.text(need)}, {resources.render(free)[self.resource]} free"
+        name = self.resource
+        need, free = resources.alike(name, size[name] * self.count, _free(self.room)[name])
+        return f"{name}={need}, {free} free"
 
 
 def asked(new: Deployment, old: Deployment | None, *, is_deployment: bool) -> Asked | None:

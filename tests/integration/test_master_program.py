@@ -831,6 +831,18 @@ async def test_lost_seed_frees_what_it_held(world: World) -> None:
         await world.server("eu-1").start()
 
 
+async def test_a_seed_that_is_declared_lost_is_shown_that_if_it_can_be_reached(world: World) -> None:
+    await world.start_master()
+    await world.add_seed("eu-1", server="eu-1")
+
+    async def shown(state: str) -> bool:
+        return (await world.admin["eu-1"].get(SEED_COPIES, "eu-1")).spec.state == state
+
+    await until(lambda: shown("Active"))
+    await world.add_seed("eu-1", state="Lost")
+    await until(lambda: shown("Lost"))
+
+
 async def _asks_until(seed: FakeSeed, cpu: str) -> bool:
     if held(seed).get("cpu") == cpu:
         return True

@@ -148,6 +148,34 @@ async def test_the_masters_api_server_can_restart_while_capacity_is_asked_for(si
         await proves_exact(site, overshoot, attempts)
 
 
+async def test_an_agent_that_restarts_in_order_does_not_wait_for_the_window_though_the_master_began_anew(
+    site: Site,
+) -> None:
+    """The master has seen no write of the account since it began, and cannot know by that whether it is intact."""
+    await site.quota(cpus(3))
+    await site.admitted("user-1")
+    await site.uses(cpus(1))
+    before = site.positions()
+    await site.stop(site.program("master"))
+    await site.start(site.program("master"))
+
+    async def connected() -> None:
+        lines = [line for line in site.said(before) if line["message"] == "seed connected"]
+        assert {line["seed"] for line in lines} == {"seed-1", "seed-2"}
+
+    await until(connected, 30)
+    await site.stop(site.program("seed-1"))
+    await site.start(site.program("seed-1"))
+
+    async def serves() -> None:
+        assert (await site.create("user-1")).status == 201
+
+    await until(serves, 30)
+    said = [line["message"] for line in site.said(before) if line["program"] == "seedquota-seed-1"]
+    assert "account taken over" in said, "nobody else led meanwhile, so it was fenced"
+    assert "ledger was lost: recounting" not in said
+
+
 async def test_a_clean_run_logs_nothing_above_info(site: Site) -> None:
     before = site.positions()
     await site.quota(LIMIT)

@@ -117,7 +117,7 @@ def test_durations(raw: str, seconds: float) -> None:
     assert flags.duration(raw) == seconds
 
 
-@pytest.mark.parametrize("raw", ["", "15", "s", "-1s", "1s1m", " 1s", "1d", "nan", "1e3s"])
+@pytest.mark.parametrize("raw", ["", "15", "s", "-1s", "1s1m", " 1s", "1d", "nan", "1e3s", "9" * 400 + "h"])
 def test_other_durations_are_refused(raw: str) -> None:
     with pytest.raises(ValueError, match="is not a duration"):
         flags.duration(raw)
@@ -179,6 +179,28 @@ def test_a_ledger_in_redis_without_a_url_is_refused_before_anything_is_asked(
     )
     environment = {"SEEDQUOTA_REDIS_URL": "redis://host"}
     assert flags.parse(SeedOptions, "seedquota-seed", "d", given, environment).ledger_store == "redis"
+
+
+def test_a_window_in_which_no_request_can_have_ended_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """An API server that has waited for the webhook may still store what was admitted."""
+    given = ["--seed-name=a", "--webhook-url=https://a"]
+    for more in (
+        ["--in-flight-window=0s"],
+        ["--in-flight-window=2999ms"],
+        ["--webhook-timeout=30", "--in-flight-window=29s"],
+    ):
+        with pytest.raises(SystemExit) as ended:
+            flags.parse(SeedOptions, "seedquota-seed", "d", [*given, *more], {})
+        assert ended.value.code == 2
+        said = capsys.readouterr().err.splitlines()[-1]
+        assert said.startswith(
+            "seedquota-seed: error: --in-flight-window (or SEEDQUOTA_IN_FLIGHT_WINDOW) must be at least"
+        )
+        assert said.endswith("set it to the API servers' --request-timeout (60s by default) or more")
+    for window in ("3s", "65s"):
+        flags.parse(SeedOptions, "seedquota-seed", "d", [*given, f"--in-flight-window={window}"], {})
+    with pytest.raises(SystemExit):
+        flags.parse(SeedOptions, "seedquota-seed", "d", [*given, "--ledger-store=redis"], {})
 
 
 def test_a_flag_that_a_service_of_kubernetes_would_set_is_a_mistake_of_ours() -> None:

@@ -7,6 +7,7 @@ import pkgutil
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -32,6 +33,8 @@ HEAD = ["| metric | kind | labels | what it is |", "|---|---|---|---|"]
 
 
 class Nothing:
+    user_clusters = SimpleNamespace(store={})
+
     def all_quotas(self) -> list[object]:
         return []
 
@@ -62,6 +65,7 @@ def sections() -> dict[str, list[str]]:
             declared(observed)
             + declared(serving_certificate)
             + collected(collectors.AccountsCollector(nothing, nothing).collect())
+            + collected(collectors.UserClustersCollector(nothing).collect())
             + collected(collectors.FlavoursCollector(cast(FlavourCache, nothing)).collect())
         ),
     }

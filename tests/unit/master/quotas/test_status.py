@@ -236,6 +236,22 @@ def test_exceeded_says_whether_the_limit_was_lowered_or_use_was_not_admitted():
     assert condition(status(seed(use={"cpu": "70"}), before=before), "Exceeded")[:2] == ("True", "UsageNotAdmitted")
 
 
+def test_use_that_was_admitted_with_a_warning_is_not_called_not_admitted():
+    warned = status(seed(use={"cpu": "70"}), enforcement="warn")
+    assert condition(warned, "Exceeded")[:2] == ("True", "AdmittedWithWarning")
+    denied = status(seed(use={"cpu": "70"}), before=warned)
+    reason, message = condition(denied, "Exceeded")[1:]
+    assert reason == "AdmittedWithWarning"
+    assert message == (
+        "cpu 70/64: this use was there before the quota, or was admitted with a warning; nothing is removed, "
+        "and nothing more is admitted until use has fallen"
+    )
+    before = status(seed(use={"cpu": "70"}))
+    assert condition(before, "Exceeded")[1] == "UsageNotAdmitted"
+    again = status(seed(use={"cpu": "71"}), enforcement="warn", before=before)
+    assert condition(again, "Exceeded")[1] == "AdmittedWithWarning", "the rest was admitted since"
+
+
 def test_exceeded_promises_no_refusals_where_the_quota_only_warns():
     use = seed(use={"cpu": "70"})
     assert "nothing more is admitted" in condition(status(use), "Exceeded")[2]
@@ -284,6 +300,10 @@ def test_texts_list_known_resources_first_and_round_percent_down():
     use = amounts(cpu="2", memory="64Gi")
     assert usage_text(use, limits) == "cpu 2/3, memory 64Gi/256Gi, storage 0/4Ti, nvidia.com/gpu 0/8"
     assert peak_text(use, limits) == "cpu 66%"
+    assert usage_text(amounts(cpu="2000", memory="2Gi"), amounts(cpu="2003", memory="2049Mi")) == (
+        "cpu 2000/2003, memory 2048Mi/2049Mi"
+    )
+    assert usage_text(amounts(cpu="1500m"), amounts(cpu="2", memory="0")) == "cpu 1500m/2000m, memory 0/0"
     assert peak_text(amounts(cpu="1"), amounts(cpu="0")) == "cpu over 0"
 
 

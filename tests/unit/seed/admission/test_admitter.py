@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from common.api.labels import SETTINGS
-from common.api.types import QuotaSettings, WireIdle
+from common.api.types import QuotaSettings, SeedCopy, WireIdle
 from common.kube.client.errors import ApiError, Forbidden, Unavailable
 from common.quota import account as accounts
 from common.quota import fencing
@@ -118,6 +118,16 @@ async def test_a_project_that_is_not_here_may_have_an_organization_that_gets_a_d
         world.forget_project()
         found = await world.admission.decide(request())
         assert found.refusal is not None and found.refusal.code == 503
+
+
+async def test_a_projects_own_quota_decides_on_while_its_project_is_missing_beside_a_default_for_projects() -> None:
+    async with seed_world() as world:
+        set_default(world, "project")
+        await world.quota(limits="cpu=8", granted="cpu=8")
+        world.forget_project()
+        assert (await world.admission.decide(request(need="cpu=8"))).refusal is None
+        found = await world.admission.decide(request("next", need="cpu=1"))
+        assert found.refusal is not None and found.refusal.code == 403
 
 
 async def test_a_default_that_only_warns_is_not_waited_for() -> None:
@@ -300,6 +310,41 @@ async def test_a_learning_master_is_named() -> None:
         world.tell(learning=True)
         found = await world.admission.decide(request(seconds=SILENT))
         assert message(found) == "quota project-alpha cannot decide: the master is learning what each seed holds"
+
+
+async def test_a_seed_is_called_draining_only_by_an_answer() -> None:
+    """It drained before the master fell silent, or before it was declared lost."""
+    async with seed_world() as world:
+        await world.quota(limits="cpu=64", granted="cpu=4")
+        world.tell(draining=True)
+        found = await world.admission.decide(request(seconds=SILENT))
+        assert message(found) == "quota project-alpha cannot decide: the master did not answer in time"
+        deciding = asyncio.create_task(world.admission.decide(request("next")))
+        await world.asked(number=2)
+        world.tell(answered=2, usage="cpu=4", draining=True)
+        assert message(await deciding) == (
+            "quota project-alpha cannot decide: this seed is draining and gets no more capacity"
+        )
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+async def test_a_seed_that_was_declared_lost_refuses_at_once_and_for_good(dry_run: bool) -> None:
+    """What it holds is given to others: nothing is admitted by it, and nobody waits for what never comes."""
+    async with seed_world() as world:
+        await world.quota(limits="cpu=64", granted="cpu=64")
+        copies = world.catalog.seed.store
+        body = {"metadata": {"name": "seed"}, "spec": {"copyOf": "u", "state": "Draining"}}
+        copies._set("seed", msgspec.convert(body, SeedCopy))
+        assert (await world.admission.decide(request("before"))).refusal is None
+        body["spec"] = {"copyOf": "u", "state": "Lost", "confirmLost": "its machines are gone"}
+        copies._set("seed", msgspec.convert(body, SeedCopy))
+        found = await world.admission.decide(request(dry_run=dry_run))
+        assert found.refusal is not None
+        assert (found.refusal.code, found.refusal.retry_seconds, found.refusal.cause) == (403, 0, "SeedLost")
+        assert len(world.account().reservations) == 1
+        body["spec"] = {"kubeconfigSecretRef": {"name": "seed"}, "state": "Lost"}
+        copies._set("seed", msgspec.convert(body, SeedCopy))
+        assert (await world.admission.decide(request("own"))).refusal is None, "that is a master's Seed, not a copy"
 
 
 class Slow(MemoryStore):

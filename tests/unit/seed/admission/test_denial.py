@@ -139,6 +139,7 @@ def test_every_refusal_names_its_decision_in_what_kubectl_prints() -> None:
         denial.not_sized("cannot size machine: aws diskSize is missing", "01JD3Y6K"),
         denial.not_sized_now("cannot size machine now: aws does not answer", "01JD3Y6K"),
         denial.forged("01JD3Y6K"),
+        denial.lost("01JD3Y6K"),
     ]
     for found in refusals:
         printed = [cause.message for cause in found.causes] if found.code == 422 else [found.message]

@@ -95,6 +95,11 @@ async def full(world: SeedWorld) -> Verdict:
     return await world.admission.decide(request())
 
 
+async def full_of_thousands(world: SeedWorld) -> Verdict:
+    await world.quota(limits="cpu=2003", granted="cpu=2003", used="cpu=2000")
+    return await world.admission.decide(request())
+
+
 async def full_by_the_masters_answer(world: SeedWorld) -> Verdict:
     await world.quota(limits="cpu=64", granted="cpu=4")
     return await answered(world, usage="cpu=60", reserved="cpu=2")
@@ -149,6 +154,16 @@ Deciding = Callable[[SeedWorld], Awaitable[Verdict]]
                 "held here: cpu=64; free: cpu=4",
                 "replayed: refused: short by cpu=4",
                 "fits if cpu=4 is freed or the limit is raised to cpu=68; a machine of at most cpu=4 fits now",
+            ],
+        ),
+        (
+            full_of_thousands,
+            [
+                "  limited: cpu=2003",
+                "  used everywhere: cpu=2000",
+                "  used here: cpu=2000",
+                "  held here: cpu=2003; free: cpu=3",
+                "fits if cpu=5 is freed or the limit is raised to cpu=2008; a machine of at most cpu=3 fits now",
             ],
         ),
         (full_by_the_masters_answer, ["used everywhere: cpu=60, cpu=2 of it being created", "short by cpu=4"]),

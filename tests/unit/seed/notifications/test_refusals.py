@@ -10,7 +10,7 @@ from typing import cast
 import msgspec
 import pytest
 
-from common.api.types import SecretRef, UserCluster
+from common.api.types import SecretRef, SeedCopy, UserCluster
 from common.kube.client.api_client import Cluster
 from common.kube.client.meta import ObjectMeta
 from common.kube.controller.store import Change
@@ -122,6 +122,16 @@ async def test_nobody_waits_for_what_no_room_helps(world: World) -> None:
     await world.until(written=1)
     assert world.server.about() == [("UserCluster", "c1", "QuotaExceeded")]
     assert (await world.decided(need="cpu=1")).refusal is None
+    assert world.refusals.waiting == 0
+
+
+async def test_owners_are_told_that_the_seed_is_lost_and_nobody_waits(world: World) -> None:
+    body = {"metadata": {"name": "seed"}, "spec": {"copyOf": "u", "state": "Lost"}}
+    world.seed.catalog.seed.store._set("seed", msgspec.convert(body, SeedCopy))
+    await world.seed.quota(limits="cpu=64", granted="cpu=64")
+    assert (await world.decided()).refusal is not None
+    await world.until(written=2)
+    assert world.server.about() == [("MachineSet", "pool", "SeedLost"), ("UserCluster", "c1", "SeedLost")]
     assert world.refusals.waiting == 0
 
 

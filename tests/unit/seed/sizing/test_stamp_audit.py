@@ -37,6 +37,7 @@ def test_only_what_differs_is_named() -> None:
     assert difference(same, nanos("cpu=4,memory=8Gi,nvidia.com/gpu=1")) == (
         "cpu=2,nvidia.com/gpu=0, now cpu=4,nvidia.com/gpu=1"
     )
+    assert difference(nanos("memory=2Gi"), nanos("memory=2049Mi")) == "memory=2048Mi, now memory=2049Mi"
 
 
 async def test_a_cloud_that_says_otherwise_than_the_stamp_is_told_and_changes_nothing() -> None:

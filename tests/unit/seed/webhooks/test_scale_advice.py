@@ -250,3 +250,10 @@ def test_what_cannot_be_told_is_allowed_on_one_line() -> None:
     assert advice.warning == (
         "seedquota: cannot tell how many replicas fit: cannot size machine: vsphere memoryMB is missing"
     )
+
+
+def test_a_warning_has_all_amounts_of_a_resource_in_one_unit() -> None:
+    warned = told(more(250), room("cpu=2003", "cpu=1000"))
+    assert warned.warning == "seedquota/project-alpha: 250 replicas need cpu=2000, 1003 free: 125 can start"
+    slow = told(more(0, surge=250), room("cpu=2003", "cpu=1000"))
+    assert "maxSurge 250 needs cpu=2000, 1003 free" in slow.warning
