@@ -10,7 +10,7 @@ from common.api.types import UserCluster
 from common.kube.client.errors import Unavailable
 from common.quota import resources
 from common.quota.account import Reservation
-from seed.admission import denial
+from seed.admission import denial, projects
 from seed.admission.admitter import Admission
 from seed.admission.rollouts import Rolling
 from seed.admission.types import Replaceable, Request, Verdict
@@ -43,6 +43,8 @@ class MachineAdmission:
             return Verdict(decision=decision, refusal=denial.forged(decision))
         if old is not None and old.spec.provider_spec == machine.spec.provider_spec:
             return Verdict(decision="")  # costs nothing; a Machine that cannot be sized must still lose its finalizer
+        if old is None and (refused := projects.refuse_machine(self._catalog, cluster)) is not None:
+            return self._admission.undecided() or refused
         quotas = self._catalog.quotas_of_project(cluster.spec.project)
         enforced = [quota for quota in quotas if quota.enforced]
         try:

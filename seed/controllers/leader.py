@@ -21,6 +21,7 @@ from seed.cache.quotas import Catalog
 from seed.cache.replicas import Replicas
 from seed.cache.source_keys import is_of_kubermatic
 from seed.controllers.seed_status import SeedStatus
+from seed.controllers.unknown_projects import UnknownProjects
 from seed.controllers.user_clusters import UserClusters
 from seed.evaluators.clusters import Kind
 from seed.ledger.store import Store, StoreUnavailableError
@@ -216,6 +217,7 @@ class Leader:
             group.create_task(feed.run(), name="Cluster API")
             group.create_task(clusters.run(), name="clusters")
             group.create_task(status.run(), name="seed status")
+            group.create_task(UnknownProjects(self._cluster, self._catalog).run(), name="unknown projects")
             group.create_task(for_clusters.run(), name="webhook configuration for clusters")
 
     async def _find_hosted(self, key: str) -> UserCluster | None:

@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from common.api.labels import GROUP
 from common.kube.client.errors import ApiError
 from common.quota.account import Reservation
 from common.quota.resources import ResourceList
 from common.server.http_parser import Request, Response
-from seed.admission import denial
+from seed.admission import denial, projects
 from seed.admission.admitter import Admission
 from seed.admission.decision_log import Decisions
 from seed.admission.types import Request as Claim
@@ -86,7 +87,7 @@ class ClusterWebhook:
             return undecided
         if not project or not self._catalog.may_limit(project, RESOURCE):
             # Nobody limits it: then no account that is fenced, and no ledger that is away, keeps it from being made.
-            return Verdict(decision="")
+            return projects.new_cluster(self._catalog, project, declared=kind.group == GROUP)
 
         async def claim(need: ResourceList) -> Verdict:
             return await self._admission.decide(
