@@ -19,11 +19,6 @@ _REFUSALS = Counter(
     "Admission requests denied, by the quota that denied them; empty where none did.",
     ["quota", "reason"],
 )
-_REFUSALS = Counter(
-    "seedquota_refusals_total",
-    "Admission requests denied, by the quota that denied them; empty where none did.",
-    ["quota", "reason"],
-)
 _SECONDS = Histogram(
     "seedquota_admission_duration_seconds",
     "Time to answer an admission request, by path: local (from what is held here), recall (after asking the master), "

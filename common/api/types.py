@@ -154,6 +154,7 @@ class Defaults(Wire):
 class QuotaSettingsSpec(Wire):
     defaults: Defaults = msgspec.field(default_factory=Defaults)
     scale_check: Literal["warn", "deny", "off"] = "warn"
+    unknown_projects: Literal["Deny", "Allow"] = "Deny"
 
 
 class QuotaSettings(Object, frozen=True, kw_only=True):

@@ -95,6 +95,8 @@ def _refusals() -> Iterator[Refusal]:
     yield denial.not_sized("cannot size machine: vsphere memoryMB is missing", _DECISION)
     yield denial.not_sized_now("cannot size machine now: aws eu-central-1 answers too many requests (429)", _DECISION)
     yield denial.forged(_DECISION)
+    yield denial.unknown_project("alhpa", "Machine", _DECISION)
+    yield denial.lost(_DECISION)
     yield denial.canary()
 
 

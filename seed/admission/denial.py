@@ -190,6 +190,19 @@ def forged(decision: str) -> Refusal:
     )
 
 
+def unknown_project(project: str, what: str, decision: str) -> Refusal:
+    text = (
+        f"project {project} is unknown: this seed has no Project of that name and no quota for it; an administrator"
+        f" must create the Project on the master before the {what} can be created"
+    )
+    return Refusal(
+        code=403,
+        reason="Forbidden",
+        message=f"{text}; decision {decision}",
+        causes=[Cause(reason="UnknownProject", message=text)],
+    )
+
+
 def lost(decision: str) -> Refusal:
     """For good: a lost seed never comes back."""
     text = "this seed was declared lost: what it held is given to other seeds, and it admits nothing more"

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Sequence
 from common.api.types import UserCluster
 from common.kube.client.errors import Unavailable
 from common.quota.resources import ResourceList
-from seed.admission import denial
+from seed.admission import denial, projects
 from seed.admission.admitter import Admission
 from seed.admission.objects import RESERVING, ObjectAdmission
 from seed.admission.rollouts import Rolling
@@ -32,6 +32,8 @@ class MachineAdmission(ObjectAdmission[Machine]):
         if self._sizing.tampered(cluster.metadata.uid, subject, old):
             decision = denial.decision_id()
             return Verdict(decision=decision, refusal=denial.forged(decision))
+        if old is None and (refused := projects.refuse_machine(self._catalog, cluster)) is not None:
+            return self._admission.undecided() or refused
         return await super().decide(cluster, subject, old, dry_run=dry_run, deadline=deadline)
 
     def _replaceable(

@@ -152,6 +152,20 @@ class Catalog:
         """Its copy is not here, which tells nothing of whose it is."""
         return project not in self.projects.store
 
+    def knows(self, project: str) -> bool:
+        """A Project of that name is here, or a quota that has it as its subject."""
+        return project in self.projects.store or bool(self._by_subject.get(("project", project)))
+
+    @property
+    def has_copies(self) -> bool:
+        """The master has brought something by which a project can be known."""
+        return bool(self._quotas) or len(self.projects.store) > 0
+
+    @property
+    def unknown_projects_allowed(self) -> bool:
+        settings = self.settings.store.get(SETTINGS)
+        return settings is not None and settings.spec.unknown_projects == "Allow"
+
     def strays(self) -> list[str]:
         """The sources of all projects that have clusters here and no copy."""
         clusters = [*self.user_clusters.store.values(), *self.hosted.values()]
@@ -272,12 +286,19 @@ class Catalog:
             self._by_subject.setdefault((quota.kind, quota.subject), {})[name] = quota
         for listener in tuple(self._quota_listeners):
             listener(name)
+        only = quota or before
+        if only is not None and only.kind == "project" and (before is None or quota is None):
+            self._tell_of_clusters(only.subject)
         if before is None or quota is None or before.spec != quota.spec:
             for listener in tuple(self._spec_listeners):
                 listener(name)
 
     def _project_changed(self, change: Change[Project]) -> None:
         """A project that joins an organization is counted by its quotas from now on."""
+        if change.old is None or change.new is None:
+            came = change.new or change.old
+            assert came is not None, "a change has an object before or after"
+            self._tell_of_clusters(came.metadata.name)
         for project in (change.old, change.new):
             if project is not None and project.spec.organization:
                 for name in self._by_subject.get(("organization", project.spec.organization), {}):
@@ -292,6 +313,11 @@ class Catalog:
             for quota in self.quotas_of(consumer_of(cluster)):
                 for listener in tuple(self._quota_listeners):
                     listener(quota.name)
+
+    def _tell_of_clusters(self, project: str) -> None:
+        """Whether their project is known may be another answer now."""
+        for cluster in self.user_clusters.store.by_index("project", project):
+            self._tell_of_cluster(cluster.metadata.key)
 
     def _tell_of_cluster(self, key: str) -> None:
         for listener in tuple(self._cluster_listeners):

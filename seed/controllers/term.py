@@ -20,6 +20,7 @@ from seed.cache.quotas import Catalog
 from seed.cache.replicas import Replicas
 from seed.cache.source_keys import is_of_kubermatic
 from seed.controllers.seed_status import SeedStatus
+from seed.controllers.unknown_projects import UnknownProjects
 from seed.controllers.user_clusters import UserClusters
 from seed.evaluators.clusters import Kind
 from seed.ledger.store import Store
@@ -77,6 +78,7 @@ class Leadership:
         self._replica = replica
         cluster, catalog, sizing = replica.cluster, replica.catalog, replica.sizing
         self._status = SeedStatus(cluster, catalog)
+        self._unknown_projects = UnknownProjects(cluster, catalog)
         self._user_clusters = UserClusters(
             cluster,
             catalog,
@@ -149,6 +151,7 @@ class Leadership:
             group.create_task(self._informers.run(), name="Cluster API")
             group.create_task(self._clusters.run(), name="clusters")
             group.create_task(self._status.run(), name="seed status")
+            group.create_task(self._unknown_projects.run(), name="unknown projects")
             group.create_task(self._for_clusters.run(), name="webhook configuration for clusters")
 
     async def confirm_accounts(self) -> None:

@@ -6,6 +6,7 @@ import msgspec
 
 from common.api import conditions
 from common.api.types import Condition, UserCluster
+from seed.admission import projects
 from seed.registration.health import Proof
 from seed.registration.keeper import ConfigurationKeeper
 from seed.usage.machine_totals import Unsized
@@ -44,10 +45,23 @@ def _shown(wanted: list[Condition], proof: Proof | None, source: Source) -> Proo
     return Proof(None, said.reason) if source.problem is not None else None
 
 
+def _failing(parts: dict[str, tuple[str, str, str]]) -> tuple[str, tuple[str, str, str]] | None:
+    """What keeps the cluster from being Ready. An unknown project that QuotaSettings allow does not."""
+    for name in ("UsageCurrent", "Enforced", projects.CONDITION):
+        if parts[name][0] != "True" and parts[name][1] != projects.ALLOWED_BY_SETTINGS:
+            return name, parts[name]
+    return None
+
+
 def judge(
-    cluster: UserCluster, source: Source, keeper: ConfigurationKeeper | None, proof: Proof | None, unsized: Unsized
+    cluster: UserCluster,
+    source: Source,
+    keeper: ConfigurationKeeper | None,
+    proof: Proof | None,
+    unsized: Unsized,
+    project: tuple[str, str, str] = ("True", projects.FOUND, ""),
 ) -> list[Condition]:
-    """The UserCluster's conditions, Ready first."""
+    """The UserCluster's conditions, Ready first. `project`: what ProjectKnown says."""
     if source.problem is not None:
         followed = ("False", source.problem.reason, source.problem.message)
     elif source.current:
@@ -70,10 +84,11 @@ def judge(
         "Enforced": enforced,
         "MachinesSized": _sized(unsized) if listed else unlisted,
         "StampsCurrent": _stamps(source) if listed else unlisted,
+        projects.CONDITION: project,
     }
-    failing = [(name, parts[name]) for name in ("UsageCurrent", "Enforced") if parts[name][0] != "True"]
-    if failing:
-        name, (status, reason, message) = failing[0]
+    failing = _failing(parts)
+    if failing is not None:
+        name, (status, reason, message) = failing
         ready = (status, reason, f"{name}: {message}" if message else name)
     else:
         ready = ("True", "Enforced", "")

@@ -16,6 +16,7 @@ from common.kube.client.errors import ApiError, NotFound
 from common.kube.controller.controller import Controller, ReconcileHook
 from common.quota import names, resources
 from seed import metrics
+from seed.admission import projects
 from seed.cache.quotas import Catalog
 from seed.cache.source_keys import is_of_kubermatic
 from seed.controllers.user_cluster_conditions import _shown, judge
@@ -203,7 +204,7 @@ class UserClusters:
         unsized = source.totals.unsized({name for quota in quotas if quota.enforced for name in quota.limits})
         canary = self._canaries.get(source.key)
         proof = canary.proof if canary is not None else None
-        wanted = judge(cluster, source, keeper, proof, unsized)
+        wanted = judge(cluster, source, keeper, proof, unsized, projects.shown(self._catalog, cluster))
         metrics.canary(source.key, proof.enforced if proof is not None else None)
         self._on_proof(source.key, _shown(wanted, proof, source))
         metrics.machines(source.key, unsized.counts, source.drift.count)

@@ -12,7 +12,6 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 
-from common.api.labels import API_VERSION
 from common.api.types import UserCluster
 from common.kube.client.api_client import Cluster, RequestHook
 from common.kube.client.meta import ObjectMeta
@@ -22,13 +21,11 @@ from seed.accounts.registry import AccountRegistry
 from seed.accounts.snapshot import snapshot
 from seed.admission.denial import Refusal
 from seed.admission.types import Verdict
-from seed.cache import kubermatic_objects as kubermatic
 from seed.cache.consumer import Consumer
 from seed.cache.quota import Quota
 from seed.cache.quotas import Catalog
-from seed.cache.source_keys import HOSTED, KUBERMATIC, is_hosted, is_of_kubermatic
+from seed.cache.regarding import regarding
 from seed.cache.user_cluster_clients import Connections
-from seed.machines import cluster_api
 from seed.notifications.event_series import Occurrence
 from seed.notifications.notifier import OwnerNotifier, Refused, machine_set_of
 from seed.notifications.wake_queue import Room, Waiter, Waiting, room
@@ -40,7 +37,7 @@ MAX_WAITERS = 2048
 LOOK_EVERY = 0.1  # seconds between two looks at what is free
 SEED = ""  # the seed's own API server, where others go by their UserCluster's uid
 
-EVENT_REASONS = frozenset({"QuotaExceeded", "QuotaUnavailable", "MachineNotSized"})
+EVENT_REASONS = frozenset({"QuotaExceeded", "QuotaUnavailable", "MachineNotSized", "SeedLost", "UnknownProject"})
 _WAITS = frozenset({"QuotaExceeded", "QuotaUnavailable"})
 
 
@@ -96,7 +93,7 @@ class Refusals:
                 regarding=regarding, quota=refusal.quota, reason=refusal.cause, note=refusal.message, time=at
             )
 
-        self._of(SEED, self._seed_itself).refused(Refused(occurrence(_regarding(cluster)), False))
+        self._of(SEED, self._seed_itself).refused(Refused(occurrence(regarding(cluster)), False))
         if owner is None:
             return
         server = _server(cluster)
@@ -221,21 +218,3 @@ class Refusals:
 def _server(cluster: UserCluster) -> str:
     """Where its Machines are."""
     return cluster.metadata.uid if cluster.spec.kubeconfig_secret_ref is not None else SEED
-
-
-def _regarding(cluster: UserCluster) -> Regarding:
-    """The UserCluster itself, or the Cluster of another API that takes the place of one."""
-    of = cluster.metadata
-    if is_hosted(of.key):
-        api_version, kind = f"{cluster_api.GROUP}/{cluster_api.VERSIONS[0]}", "Cluster"
-    elif is_of_kubermatic(of.key):
-        api_version, kind = f"{kubermatic.GROUP}/{kubermatic.VERSIONS[0]}", "Cluster"
-    else:
-        api_version, kind = API_VERSION, "UserCluster"
-    return Regarding(
-        api_version=api_version,
-        kind=kind,
-        namespace=of.namespace,
-        name=of.name.removeprefix(HOSTED).removeprefix(KUBERMATIC),
-        uid=of.uid,
-    )

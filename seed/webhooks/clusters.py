@@ -10,10 +10,11 @@ from collections.abc import Sequence
 
 import msgspec
 
+from common.api.labels import GROUP
 from common.kube.client.errors import ApiError
 from common.quota.account import Reservation
 from common.quota.resources import ResourceList
-from seed.admission import denial
+from seed.admission import denial, projects
 from seed.admission.admitter import Admission
 from seed.admission.types import Request, Verdict
 from seed.cache.consumer import Consumer
@@ -79,7 +80,7 @@ class ClusterWebhook(Webhook[_Created]):
             return undecided
         if not project or not self._catalog.may_limit(consumer, RESOURCE):
             # Nobody limits it: then no account that is fenced, and no ledger that is away, keeps it from being made.
-            return Verdict(decision="")
+            return projects.new_cluster(self._catalog, project, declared=kind.group == GROUP)
 
         async def claim(need: ResourceList) -> Verdict:
             return await self._admission.decide(

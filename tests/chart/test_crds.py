@@ -100,6 +100,7 @@ async def test_what_is_left_out_gets_its_default(api) -> None:
     assert (await api.create(settings({"quota": {"cpu": 1}}))).body["spec"] == {
         "defaults": {"project": {"quota": {"cpu": 1}, "enforcement": "deny", "warnAtPercent": 90}},
         "scaleCheck": "warn",
+        "unknownProjects": "Deny",
     }
 
 
@@ -210,6 +211,7 @@ NAME = "lower case letters, digits, '-' and '.', with a letter or digit at both 
             'supported values: "deny", "warn"',
         ),
         (settings(scaleCheck="no"), "spec.scaleCheck", 'supported values: "warn", "deny", "off"'),
+        (settings(unknownProjects="deny"), "spec.unknownProjects", 'supported values: "Deny", "Allow"'),
         (counted("licences", "Objects"), "spec.resources[0].name", "names with a slash such as example.com/licences"),
         (
             counted("clusters", "Both"),
@@ -233,7 +235,7 @@ async def test_a_mistake_is_refused_with_a_message_that_says_what_to_do(api, bod
 
 LOST = seed(state="Lost", confirmLost="its machines are gone")
 IMMUTABLE_SUBJECT = "the subject cannot be changed; create another quota for the other subject, then delete this one"
-IMMUTABLE_ORGANIZATION = "a project's organization cannot be changed, set or removed later"
+IMMUTABLE_ORGANIZATION = "a project's organization can be set once and not be changed or removed later"
 NO_WAY_BACK = "a lost seed never comes back; delete this Seed and add the cluster again under a new name"
 
 
@@ -262,7 +264,6 @@ NO_WAY_BACK = "a lost seed never comes back; delete this Seed and add the cluste
         ),
         (project("o2", {"organization": "acme"}), {"organization": None}, "spec.organization", IMMUTABLE_ORGANIZATION),
         (project("o3", {"organization": "acme"}), None, "spec.organization", IMMUTABLE_ORGANIZATION),
-        (project("o4", {}), {"organization": "acme"}, "spec.organization", IMMUTABLE_ORGANIZATION),
         (named(LOST, "l1"), {"state": "Active", "confirmLost": None}, "spec", NO_WAY_BACK),
         (named(LOST, "l2"), {"state": None}, "spec", NO_WAY_BACK),
         (named(LOST, "l3"), {"confirmLost": None}, "spec", CONFIRM),
@@ -289,6 +290,7 @@ async def test_what_may_not_change_stays_as_it_is(api, before, patch, field, mes
             {"subject": {"selector": {"matchLabels": {"a": "c"}}}},
         ),
         (project("c3", {"organization": "acme"}), {"displayName": "Other"}),
+        (project("o4", {}), {"organization": "acme"}),
         (cluster("c4", {"project": "alpha"}), {"kubeconfigSecretRef": {"name": "rotated"}}),
         (named(seed(), "c5"), {"state": "Lost", "confirmLost": "its machines are gone"}),
         (named(seed(state="Draining"), "c6"), {"state": "Active"}),

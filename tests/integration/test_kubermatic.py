@@ -80,6 +80,15 @@ async def test_projects_of_kubermatic_are_subjects_of_quotas_as_long_as_they_exi
         assert not (await site.get("master", f"projects/{PROJECT}"))["metadata"].get("deletionTimestamp")
 
     await until(again, 30)
+
+    await site.patch("master", f"projects/{OTHER}", {"spec": {"organization": "acme"}})
+
+    async def in_organization() -> None:
+        for where in ("master", "seed-1"):
+            spec = {"displayName": "Blog", "organization": "acme"}
+            assert (await site.get(where, f"projects/{OTHER}"))["spec"] == spec
+
+    await until(in_organization, 30)
     await site.delete("master", f"{PATH}/projects/{OTHER}")
 
     async def gone() -> None:

@@ -30,7 +30,7 @@ NAMES = (
     "lost",  # seeds declared lost
     "clusters",  # user clusters made and deleted
     "copies",  # of quotas, deleted by somebody
-    "projects",  # Projects, or their copies, deleted and made again
+    "projects",  # Projects, or their copies, deleted and made again; those that join their organization
     "master",  # crashes of the master
     "unsure",  # writes of leases whose outcome nobody is told
     "silent",  # watches of the master's that bring nothing

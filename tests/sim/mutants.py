@@ -897,6 +897,11 @@ ALL: tuple[Mutant, ...] = (
         ("two_quotas", "projects"),
     ),
     Mutant(
+        "what a project has when it joins an organization is not counted",
+        ((Catalog, "_project_changed", lambda *_a: None),),
+        ("two_quotas", "projects"),
+    ),
+    Mutant(
         "a project that is not known is limited by its own quota",
         ((Catalog, "may_belong", lambda *_a: False),),
         ("two_quotas",),

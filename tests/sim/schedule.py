@@ -539,9 +539,13 @@ class Chaos:
             site.api.delete_copy(self.rng.choice(list(site.api.copies)), released=False)
 
     def projects(self) -> None:
-        """One is deleted for a while, or its copy on a seed is by somebody who should not."""
+        """One is deleted for a while, or its copy on a seed is by somebody who should not, or it joins its
+        organization."""
         world, site = self.world, self.site()
         if not world.master.projects or not world.master.up:
+            return
+        if world.outside and self.rng.random() < 0.4:
+            world.join(self.rng.choice(sorted(world.outside)))
             return
         project = self.rng.choice(list(world.master.projects))
         if self.rng.random() < 0.4:

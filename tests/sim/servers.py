@@ -241,8 +241,8 @@ class Seed:
         self.tell("copy", name, None)
 
     def write_project(self, name: str, organization: str | None) -> None:
-        if self.projects.get(name) == organization:
-            return
+        if self.projects.get(name) == organization or (organization == "" and self.projects.get(name)):
+            return  # the schema refuses to take an organization away
         if organization is None:
             del self.projects[name]
         else:
@@ -268,6 +268,7 @@ class Seed:
     def restore(self, saved: tuple[Any, ...]) -> None:
         """Versions do not begin anew: etcdctl restores with --bump-revision."""
         lease, ledger, copies, clusters, projects = saved
+        projects = _joined(self.projects, projects)
         for what, before, after in (
             ("ledger", self.ledger, ledger),
             ("copy", self.copies, copies),
@@ -279,6 +280,12 @@ class Seed:
                     self.tell(what, name, after.get(name))
         self.lease, self.ledger, self.copies = lease, dict(ledger), dict(copies)
         self.clusters, self.projects = dict(clusters), dict(projects)
+
+
+def _joined(before: Mapping[str, str], saved: Mapping[str, str]) -> dict[str, str]:
+    """What a restore brings. That it brings no Project from before its organization was set is an assumption
+    (docs/guarantees.md)."""
+    return {name: organization or before.get(name, "") for name, organization in saved.items()}
 
 
 class Spec(msgspec.Struct, frozen=True):
@@ -350,6 +357,7 @@ class Master:
 
     def restore(self, saved: tuple[Any, ...]) -> None:
         lease, quotas, ledgers, seeds, projects = saved
+        projects = _joined(self.projects, projects)
         for what, before, after in (
             ("quota", self.quotas, quotas),
             ("seed", self.seeds, seeds),

@@ -89,6 +89,7 @@ class World:
         self.rolling: dict[str, list[str]] = {}  # what was made by a rollout, and what it is in place of
         self.written: set[str] = set()  # while the leader followed
         self.denied: set[str] = set()
+        self.outside: set[str] = set()  # Projects that have no organization yet
         self._tokens = 0
         self.master_snapshot: tuple[Any, ...] | None = None
         self._build()
@@ -114,7 +115,9 @@ class World:
                 "all", EVERYBODY, {"cpu": more} if rng.random() < 0.5 else {"cpu": more, "memory": 2 * more}
             )
             for project in PROJECTS:
-                self.master.write_project(project, EVERYBODY)
+                if swarm["projects"] and rng.random() < 0.4:
+                    self.outside.add(project)
+                self.master.write_project(project, self._organization(project))
         for number in range(1, swarm.seeds + 1):
             self.add_site(f"seed-{number}")
             self.master.write_seed(f"seed-{number}", "Active")
@@ -190,9 +193,14 @@ class World:
         source.write(None, Machine(ObjectMeta(uid_of(thing.uid), thing.uid, 1), size))
         self.truth.recount(thing)
 
-    @staticmethod
-    def _counts(spec: Spec, source: Source) -> bool:
-        return spec.subject in (source.project, EVERYBODY)
+    def _organization(self, project: str) -> str:
+        return "" if project in self.outside else EVERYBODY
+
+    def _limits(self, subject: str, project: str) -> bool:
+        return subject in (project, self._organization(project))
+
+    def _counts(self, spec: Spec, source: Source) -> bool:
+        return self._limits(spec.subject, source.project)
 
     @staticmethod
     def _sum(source: Source) -> dict[str, int]:
@@ -369,6 +377,9 @@ class World:
                 return
             arrived = replica.loop.time(), self.truth.writes
             applying = (spec for spec in self.master.quotas.values() if self._counts(spec, source))
+            known = replica.view.projects.store.get(source.project)
+            if known is not None and not known.spec.organization:
+                applying = (spec for spec in applying if spec.subject != EVERYBODY)
             there.update(spec.key.uid for spec in applying if replica.view.limits.get(spec.key.name) == spec.key.uid)
             request = Request(
                 uid=uid_of(wish.thing.uid),
@@ -403,7 +414,7 @@ class World:
         if no is None and not wish.ended:
             known = {quota.key.uid for quota in quotas}
             project = self._source(wish.thing).project
-            applying = (spec for spec in self.master.quotas.values() if spec.subject in (project, EVERYBODY))
+            applying = (spec for spec in self.master.quotas.values() if self._limits(spec.subject, project))
             self.truth.allow(wish, quotas, missing=any(spec.key.uid not in known for spec in applying))
 
         def heard() -> None:
@@ -611,6 +622,8 @@ class World:
                 self.master.write_seed(site.name, "Lost")
             elif state != "Active":
                 self.master.write_seed(site.name, "Active")
+        for project in sorted(self.outside):
+            self.join(project)
         self.projects_return()
         for process in (*self.masters, *(replica for site in self.sites.values() for replica in site.replicas)):
             process.deaf_until = 0.0
@@ -620,7 +633,15 @@ class World:
         if len(self.master.quotas) > 1 or self.master.projects:
             for project in PROJECTS:
                 if project not in self.master.projects:
-                    self.master.write_project(project, EVERYBODY)
+                    self.master.write_project(project, self._organization(project))
+
+    def join(self, project: str) -> None:
+        """The admin gives it the organization. What it has is use that nobody admitted there."""
+        if self.tracing:
+            self.note(f"  project {project} joins its organization")
+        self.outside.discard(project)
+        self.truth.excuse()
+        self.master.write_project(project, EVERYBODY)
 
     # What is there -------------------------------------------------------------------------------------------------
 
@@ -634,7 +655,7 @@ class World:
     def there(self, site: Site, subject: str, without: Collection[str] = ()) -> dict[str, int]:
         total: dict[str, int] = {}
         for source in site.sources.values():
-            if subject in (source.project, EVERYBODY):
+            if self._limits(subject, source.project):
                 for uid, machine in source.machines.items():
                     if uid in without:
                         continue
@@ -646,7 +667,7 @@ class World:
         """How many units fit into what the quotas of the project leave; None if nothing limits it."""
         room: int | None = None
         for spec in self.master.quotas.values():
-            if spec.subject in (project, EVERYBODY):
+            if self._limits(spec.subject, project):
                 there = [self.there(site, spec.subject) for site in self.sites.values()]
                 for name, limit in surge.regular(spec.limits).items():
                     left = max(limit - sum(each.get(name, 0) for each in there), 0)

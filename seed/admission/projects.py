@@ -1,0 +1,147 @@
+"""Whether a cluster's project is known, and what is refused where it is not (docs/protocol.md, rule 4.12). Pure.
+
+A project is known on a seed that has a copy of its Project, or of a quota for it. The name of one that is not is a
+mistake in most cases, and nothing would limit the cluster. But what went on before must go on: copies may be away for
+a while, and so may Projects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
+
+import msgspec
+
+from common.api.types import Condition, UserCluster
+from seed.admission import denial
+from seed.admission.types import Verdict
+from seed.cache.consumer import consumer_of
+from seed.cache.quotas import Catalog
+from seed.cache.source_keys import is_hosted, is_of_kubermatic
+
+CONDITION = "ProjectKnown"
+FOUND, UNKNOWN, NOTHING = "ProjectFound", "UnknownProject", "NothingCopied"
+ALLOWED_BEFORE, ALLOWED_BY_SETTINGS = "AllowedBefore", "AllowedBySettings"
+
+_CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789-."
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """What the condition ProjectKnown says."""
+
+    status: Literal["True", "False", "Unknown"]
+    reason: str
+
+
+def judge(before: Sequence[Condition], *, known: bool, has_copies: bool, allowed: bool) -> Standing:
+    """`before`: the conditions of the UserCluster, which record whether it was allowed before.
+
+    `has_copies`: something came from the master; `allowed`: by QuotaSettings.
+    """
+    if known:
+        return Standing("True", FOUND)
+    if allowed:
+        return Standing("False", ALLOWED_BY_SETTINGS)
+    said = next((condition.reason for condition in before if condition.type == CONDITION), None)
+    # A cluster with other conditions only is from before this one was checked.
+    if said in {FOUND, ALLOWED_BEFORE, ALLOWED_BY_SETTINGS} or (said is None and before):
+        return Standing("False", ALLOWED_BEFORE)
+    return Standing("False", UNKNOWN) if has_copies else Standing("Unknown", NOTHING)
+
+
+def standing(catalog: Catalog, cluster: UserCluster) -> Standing:
+    """By what this replica knows. A Cluster of another API has no status of ours: it is refused when it is created, see
+    `new_cluster`, and one that is there was allowed before."""
+    found = _judge(catalog, cluster.spec.project, cluster.status.conditions)
+    hosted = is_hosted(cluster.metadata.key) or is_of_kubermatic(cluster.metadata.key)
+    return Standing("False", ALLOWED_BEFORE) if hosted and found.reason == UNKNOWN else found
+
+
+def _judge(catalog: Catalog, project: str, before: Sequence[Condition]) -> Standing:
+    return judge(
+        before,
+        known=catalog.knows(project),
+        has_copies=catalog.has_copies,
+        allowed=catalog.unknown_projects_allowed,
+    )
+
+
+def shown(catalog: Catalog, cluster: UserCluster) -> tuple[str, str, str]:
+    """Status, reason and message of the condition."""
+    found, project = standing(catalog, cluster), cluster.spec.project
+    if found.reason in (ALLOWED_BEFORE, ALLOWED_BY_SETTINGS) and catalog.may_belong(consumer_of(cluster)):
+        message = (
+            f"{_absent(project)}; no Machine can be created while a default quota or an organization's may limit it"
+        )
+        return found.status, found.reason, message
+    return found.status, found.reason, _message(catalog, project, found.reason)
+
+
+def _absent(project: str) -> str:
+    return f"there is no Project {project} and no quota for it on this seed"
+
+
+def _message(catalog: Catalog, project: str, reason: str) -> str:
+    absent = _absent(project)
+    match reason:
+        case "UnknownProject":
+            return (
+                f"{absent}, so no Machine can be created; create the Project on the master"
+                f"{_or_nearest(catalog, project)}, or set unknownProjects: Allow in QuotaSettings"
+            )
+        case "AllowedBefore":
+            return (
+                f"{absent}; Machines are not limited by it, and not refused, since the cluster was there before;"
+                " create the Project on the master"
+            )
+        case "AllowedBySettings":
+            return f"{absent}; Machines are not limited by it: QuotaSettings say unknownProjects: Allow"
+        case "NothingCopied":
+            return "no Project and no quota has come from the master to this seed, so it cannot be told"
+    return ""
+
+
+def refuse_machine(catalog: Catalog, cluster: UserCluster) -> Verdict | None:
+    """For a Machine that is to be created."""
+    project = cluster.spec.project
+    if standing(catalog, cluster).reason != UNKNOWN:
+        return None
+    if catalog.may_belong(consumer_of(cluster)):
+        return None  # 503 for everything: what limits it may come in a moment
+    decision = denial.decision_id()
+    return Verdict(decision=decision, refusal=denial.unknown_project(project, "Machine", decision))
+
+
+def new_cluster(catalog: Catalog, project: str, *, declared: bool) -> Verdict:
+    """For a cluster that is to be created and that no quota limits. `declared`: it is a UserCluster. That may come
+    before its Project: its Machines are refused until then."""
+    if not project or _judge(catalog, project, ()).reason != UNKNOWN:
+        return Verdict(decision="")
+    decision = denial.decision_id()
+    if not declared:
+        return Verdict(decision=decision, refusal=denial.unknown_project(project, "Cluster", decision))
+    warning = (
+        f"project {project} is unknown: no Machine can be created; create the Project{_or_nearest(catalog, project)}"
+    )
+    return Verdict(decision=decision, warnings=[warning])
+
+
+def _or_nearest(catalog: Catalog, project: str) -> str:
+    """Only for those who register clusters: it is the name of another project."""
+    near = nearest(project, catalog.knows)
+    return f"; did you mean {near}?" if near else ""
+
+
+def nearest(name: str, known: Callable[[str], bool]) -> str:
+    """A known name that is one typing error away; empty if there is none. As much work for any number of names."""
+    return next((other for other in _one_error_away(name) if other != name and known(other)), "")
+
+
+def _one_error_away(name: str) -> Iterator[str]:
+    for at in range(len(name)):
+        yield name[:at] + name[at + 1 : at + 2] + name[at] + name[at + 2 :]
+        yield name[:at] + name[at + 1 :]
+    for at in range(len(name) + 1):
+        for character in _CHARACTERS:
+            yield name[:at] + character + name[at:]
+            yield name[:at] + character + name[at + 1 :]

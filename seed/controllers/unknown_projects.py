@@ -1,0 +1,73 @@
+"""A Warning Event on each cluster whose project is unknown. A Cluster of another API has no condition of ours."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from common.api.types import UserCluster
+from common.kube.client.api_client import Cluster
+from common.kube.client.errors import ApiError
+from common.kube.controller.events import EVENTS, event, event_name, microtime
+from seed.admission import projects
+from seed.cache.quotas import Catalog
+from seed.cache.regarding import regarding
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY = 10.0  # seconds; a project that is on its way is there at the second look
+TELL_AGAIN = 3000.0  # ... API servers keep an Event for an hour
+RETRY = 60.0
+AT_ONCE = 32  # Events that are written after one look
+CONTROLLER = "seedquota.io/seed"
+
+
+class UnknownProjects:
+    """`run()` it while this replica leads."""
+
+    def __init__(self, cluster: Cluster, catalog: Catalog) -> None:
+        self._cluster = cluster
+        self._catalog = catalog
+        self._due: dict[str, float] = {}  # by uid of such a cluster: when to tell of it next (monotonic)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self.look(time.monotonic())
+            await asyncio.sleep(LOOK_EVERY)
+
+    async def look(self, now: float) -> None:
+        unknown = {cluster.metadata.uid: cluster for cluster in self._unknown()}
+        self._due = {uid: self._due.get(uid, now + LOOK_EVERY / 2) for uid in unknown}
+        for uid in [uid for uid, due in self._due.items() if due <= now][:AT_ONCE]:
+            told = await self._tell(unknown[uid])
+            self._due[uid] = now + (TELL_AGAIN if told else RETRY)
+
+    def _unknown(self) -> list[UserCluster]:
+        catalog = self._catalog
+        if catalog.unknown_projects_allowed or not catalog.has_copies:
+            return []
+        clusters = (*catalog.user_clusters.store.values(), *catalog.hosted.values())
+        return [cluster for cluster in clusters if not catalog.knows(cluster.spec.project)]
+
+    async def _tell(self, cluster: UserCluster) -> bool:
+        of, (_status, reason, note) = regarding(cluster), projects.shown(self._catalog, cluster)
+        body = event(
+            event_name(of),
+            of,
+            reason=projects.UNKNOWN,
+            note=note,
+            warning=True,
+            action="Check",
+            controller=CONTROLLER,
+            instance=self._cluster.name,
+            time=microtime(),
+        )
+        try:
+            await self._cluster.create(EVENTS, body)
+        except (ApiError, TimeoutError) as error:
+            log.info("Event not written", extra={"cluster": cluster.metadata.key, "error": str(error)})
+            return False
+        log.warning(note, extra={"cluster": cluster.metadata.key, "reason": reason})
+        return True
