@@ -40,9 +40,9 @@ test: lint
 	@$(BIN)/python -m devcluster build
 	@$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
 
-# Half of them wait for something, so three share two cores.
+# Three, since some wait for something; the property tests first, since one of them may take as long as hundreds of others.
 unit: $(STAMP)
-	@$(BIN)/python -m pytest -q -n 3 --dist worksteal tests/unit tests/property
+	@$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder tests/property tests/unit
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .
