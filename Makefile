@@ -11,17 +11,19 @@ STORE ?= apiserver
 export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/pycache
 
-.PHONY: demo test lint fmt bench sim chaos clean lock help
+.PHONY: demo test unit lint fmt bench sim chaos clean lock help
 
 help:
 	@echo "make demo         the whole way on real control planes, narrated (KEEP=1 leaves it running)"
 	@echo "make test         every check and test"
+	@echo "make unit         the unit and property tests"
 	@echo "make lint         ruff, mypy --strict, import-linter"
 	@echo "make fmt          format the code"
 	@echo "make bench        measure; nothing here passes or fails on a time"
 	@echo "make sim          simulate SCHEDULES=100000 worlds on all cores, then see that every broken rule is noticed"
 	@echo "make chaos        real processes, killed, stopped, cut off and restored under load: MINUTES=15 STORE=apiserver|redis"
 	@echo "make lock         compute requirements.lock again from pyproject.toml"
+	@echo "make clean        remove .venv"
 
 $(STAMP): requirements.lock pyproject.toml
 	@echo "installing into $(VENV) ..."
@@ -37,6 +39,10 @@ demo: $(STAMP)
 test: lint
 	@$(BIN)/python -m devcluster build
 	@$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
+
+# Three, since some wait for something; the property tests first, since one of them may take as long as hundreds of others.
+unit: $(STAMP)
+	@$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder tests/property tests/unit
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

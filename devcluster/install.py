@@ -37,7 +37,7 @@ SEED_USER = "seedquota-seed"
 IN_FLIGHT_WINDOW = REQUEST_TIMEOUT_SECONDS + 2.0  # by then an admitted Machine is stored or never will be
 _LEASE_SECONDS = 5  # what a killed agent is missed for before its successor leads
 _READY_SECONDS = 60.0
-_POLL_SECONDS = 0.05
+_POLL_SECONDS = 0.1  # four ask at a time, of servers that have much to do
 _SUFFIXES = ("", "-b", "-c")
 _PORTS = range(20_000, 32_000)  # no system hands these out for outgoing connections
 

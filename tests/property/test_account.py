@@ -333,7 +333,14 @@ TestAccount.settings = settings(max_examples=200, stateful_step_count=50)
 
 
 class ListsBeforeItClaims(AccountMachine):
+    """With only those rules that a change of leaders consists of. Among all of them it takes thousands of examples."""
+
     lists_before_it_claims = True
+
+    an_update_is_asked = a_request_is_repeated = another_quota_denies = an_object_is_deleted = time_passes = None
+    the_leaders_watch_goes_on = what_evidence_found_is_released = None
+    the_master_grants = the_master_recalls = a_message_arrives = None
+    the_seed_reports = a_report_arrives = the_ledger_is_lost = None
 
 
 def test_the_machine_finds_a_leader_that_lists_before_it_claims() -> None:

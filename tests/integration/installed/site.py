@@ -36,20 +36,22 @@ LEDGERS = f"{GROUP_PATH}/namespaces/{NAMESPACE}/quotaledgers"
 CLUSTERS = f"namespaces/{PROJECT}/userclusters"
 BREAK_GLASS = {"Impersonate-User": "ann", "Impersonate-Group": "seedquota:break-glass"}
 
-_POLL = 0.05
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.1  # between looks: soon is seen soon, and a long wait costs the servers little
 _numbers = itertools.count(1)
 
 
 async def until(check: Callable[[], Awaitable[T]], seconds: float) -> T:
     """What the check returns as soon as it does not fail; its last failure when the time is up."""
     deadline = time.monotonic() + seconds
+    pause = _FIRST_PAUSE
     while True:
         try:
             return await check()
         except (AssertionError, LookupError, aiohttp.ClientError, TimeoutError):
             if time.monotonic() > deadline:
                 raise
-        await asyncio.sleep(_POLL)
+        await asyncio.sleep(pause)
+        pause = min(1.5 * pause, _LONGEST_PAUSE)
 
 
 def cpus(count: int) -> dict[str, str]:

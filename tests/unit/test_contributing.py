@@ -1,0 +1,48 @@
+"""What CONTRIBUTING.md names exists: the files that answer a newcomer's questions, the paths and the make targets."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "CONTRIBUTING.md").read_text()
+MAKEFILE = (ROOT / "Makefile").read_text()
+TARGETS = set(re.findall(r"^([a-z]+):", MAKEFILE, re.MULTILINE))
+
+
+def test_each_of_twenty_questions_is_answered_by_a_folder_and_a_file_in_it() -> None:
+    table = PAGE.partition("## Where is it decided ...?\n")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if "?" in line]
+    answers = {question: (folder.strip("`"), file.strip("`")) for question, folder, file in rows}
+    assert len(answers) == 20
+    assert [question for question in answers if not question.endswith("?")] == []
+    for folder, file in answers.values():
+        assert (ROOT / file).is_file(), file
+        assert (ROOT / file).parent == ROOT / folder, file
+
+
+def test_the_paths_that_it_names_exist() -> None:
+    named = [word for word in re.findall(r"`([\w./-]+)`", PAGE) if "/" in word] + re.findall(r"\]\(([\w./-]+)\)", PAGE)
+    assert len(named) > 40
+    beside = {path.name for path in (ROOT / "tests" / "integration").iterdir()}
+    assert [path for path in named if not (ROOT / path).exists() and path.strip("/") not in beside] == []
+
+
+def test_the_make_targets_that_it_names_exist_and_help_lists_all_that_there_are() -> None:
+    assert set(re.findall(r"`make ([a-z]+)", PAGE)) - TARGETS == set()
+    helped = set(re.findall(r'@echo "make ([a-z]+) ', MAKEFILE))
+    assert helped == TARGETS - {"help"}
+
+
+def test_the_hooks_of_a_commit_are_local_and_are_parts_of_make_lint() -> None:
+    lint = MAKEFILE.partition("\nlint:")[2].partition("\n\n")[0]
+    repositories = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    assert [found["repo"] for found in repositories] == ["local"]
+    hooks = repositories[0]["hooks"]
+    assert [hook["id"] for hook in hooks] == ["ruff-check", "ruff-format", "mypy"]
+    for hook in hooks:
+        assert hook["language"] == "system", "another language downloads at the first commit"
+        assert hook["entry"].replace(".venv/bin", "$(BIN)") in lint
