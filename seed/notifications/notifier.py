@@ -10,7 +10,7 @@ import asyncio
 import logging
 import re
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from functools import lru_cache
@@ -24,6 +24,7 @@ from common.kube.client.errors import AlreadyExists, ApiError, Conflict, Forbidd
 from common.kube.client.meta import Object, ObjectMeta
 from common.kube.client.resource import Resource
 from common.kube.controller.events import EVENTS, Regarding, microtime
+from common.runtime.lru import LruDict
 from seed.machines import cluster_api, machine_controller
 from seed.notifications.event_series import RETRY, Occurrence, Series, SeriesTable, created, repeated
 from seed.notifications.wake_queue import Waiter
@@ -127,7 +128,7 @@ class OwnerNotifier:
         self._wakes: deque[Waiter] = deque()
         self._series = SeriesTable(MAX_SERIES)
         self._dropped = 0  # of the table's, that were counted
-        self._parents: OrderedDict[str, tuple[float, Regarding | None]] = OrderedDict()
+        self._parents: LruDict[str, tuple[float, Regarding | None]] = LruDict()
         self._unreachable_until = 0.0
         self._failures = 0
         self._something = asyncio.Event()
@@ -245,10 +246,7 @@ class OwnerNotifier:
 
     def _keep_parent(self, uid: str, found: MachineSet | None) -> Regarding | None:
         parent = _owner(found.metadata) if found is not None else None
-        self._parents[uid] = (time.monotonic() + PARENT_SECONDS, parent)
-        self._parents.move_to_end(uid)
-        if len(self._parents) > MAX_PARENTS:
-            self._parents.popitem(last=False)
+        self._parents.keep(uid, (time.monotonic() + PARENT_SECONDS, parent), MAX_PARENTS)
         return parent
 
     async def _read(self, cluster: Cluster, machine_set: Regarding) -> MachineSet | None:

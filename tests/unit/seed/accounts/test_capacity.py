@@ -9,8 +9,8 @@ from common.api.types import WireIdle
 from common.quota import account as accounts
 from common.quota.account import Account
 from seed.accounts.capacity import FRESH, Answer, CapacityRequester
-from seed.ledger.memory import MemoryStore
 from seed.ledger.store import Key, StoreUnavailableError
+from tests.memory_store import MemoryStore
 from tests.unit.fake_api_server import eventually
 from tests.unit.seed_world import SeedWorld, nanos, seed_world
 

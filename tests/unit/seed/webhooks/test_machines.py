@@ -14,10 +14,10 @@ import pytest
 from common.quota import fencing
 from common.server.http_server import HttpServer
 from devcluster import certificates
-from seed.ledger.memory import MemoryStore
 from seed.sizing.sizer import Sizing
 from seed.webhooks.machines import MachineWebhook
 from seed.webhooks.review import MAX_BODY
+from tests.memory_store import MemoryStore
 from tests.unit.fake_api_server import within
 from tests.unit.seed_world import CLUSTER_UID, SeedWorld, nanos, seed_world, sizing
 
