@@ -81,7 +81,7 @@ def scale_check(kind: str, decided: str, reason: str) -> None:
     _REQUESTS.labels(kind, decided, reason).inc()
 
 
-def told(result: str, number: int) -> None:
+def owners_notified(result: str, number: int) -> None:
     """Fits Refusals."""
     if result == "woken":
         _WOKEN.inc(number)

@@ -104,7 +104,7 @@ class Shelves:
             shelf.keep(name, Known(flavour, as_of, now, now + fresh), wanted=name == asked)
 
     def recall(self, place: Place, name: str, flavour: Flavour, *, as_of: str, now: float, fresh: float) -> None:
-        """What another replica has learned, unless the cloud told us meanwhile."""
+        """What another replica has learned, unless the cloud reported it meanwhile."""
         if self.known(place, name) is None:
             self._shelf(place).keep(name, Known(flavour, as_of, now, now + fresh), wanted=True)
 

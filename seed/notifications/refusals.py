@@ -39,7 +39,7 @@ MAX_WAITERS = 2048
 LOOK_EVERY = 0.1  # seconds between two looks at what is free
 SEED = ""  # the seed's own API server, where others go by their UserCluster's uid
 
-_TOLD = frozenset({"QuotaExceeded", "QuotaUnavailable", "MachineNotSized"})
+_NOTIFIED = frozenset({"QuotaExceeded", "QuotaUnavailable", "MachineNotSized"})
 _WAITS = frozenset({"QuotaExceeded", "QuotaUnavailable"})
 
 
@@ -73,13 +73,13 @@ class Refusals:
         """MachineSets that are to be woken."""
         return len(self._waiting)
 
-    def heard(self, cluster: UserCluster, machine: ObjectMeta, found: Verdict) -> None:
+    def decided(self, cluster: UserCluster, machine: ObjectMeta, found: Verdict) -> None:
         """A decision about a Machine that is no dry run. Fits Decisions."""
         refusal = found.refusal
         if refusal is None:
             if len(self._waiting):
                 self._admitted(cluster, machine)
-        elif refusal.cause in _TOLD:
+        elif refusal.cause in _NOTIFIED:
             self._refused(cluster, machine, found, refusal)
 
     def _admitted(self, cluster: UserCluster, machine: ObjectMeta) -> None:

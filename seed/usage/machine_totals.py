@@ -21,8 +21,8 @@ MAX_UNSIZED_NAMED = 5
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """One Machine as it stands in the sum, at the generation whose size it is. `waiting`: its cloud has not told its
-    size yet.
+    """One Machine as it stands in the sum, at the generation whose size it is. `waiting`: its cloud has not
+    reported its size yet.
 
     `unsized`: why its size is not known, and as which `condition`. `guessed`: it never was known. `unknown`: set where
     it takes something that is not in the sum: its spec does not tell the amount, or the name is none that is counted.

@@ -32,7 +32,7 @@ def shortage_of(world: SeedWorld, clock: Clock | None = None) -> CapacityRequest
 
 def answer(world: SeedWorld, requester: CapacityRequester, number: int, **told: object) -> None:
     world.tell(NAME, answered=number, **told)
-    requester.heard()
+    requester.quota_changed()
 
 
 async def test_all_that_wait_ask_together_and_the_master_answers_all() -> None:
