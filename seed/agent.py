@@ -210,9 +210,9 @@ def build(options: SeedOptions, cluster: Cluster, stopping: Callable[[], bool]) 
     record = Record(cluster, options.namespace, LEASE_NAME, identity, catalog)
     connections = Connections(cluster, on_request=metrics.kubernetes_request)
     refusals = Refusals(
-        cluster, catalog, registry, identity, on_request=metrics.kubernetes_request, count=observed.told
+        cluster, catalog, registry, identity, on_request=metrics.kubernetes_request, count=observed.owners_notified
     )
-    decisions = Decisions(on_decision=refusals.heard, on_refusal=collectors.refusals_of(catalog))
+    decisions = Decisions(on_decision=refusals.decided, on_refusal=collectors.refusals_of(catalog))
     handle = handler(cluster, connections, catalog, registry, sizing, view, cluster_kinds, key, decisions, record.stale)
     return Agent(
         cluster=cluster,

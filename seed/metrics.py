@@ -87,7 +87,7 @@ def no_quota(quota: str) -> None:
     _REFUSALS.remove_by_labels({"quota": quota})
 
 
-def told(result: str, number: int) -> None:
+def owners_notified(result: str, number: int) -> None:
     """Fits Refusals."""
     if result == "woken":
         _WOKEN.inc(number)

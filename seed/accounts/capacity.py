@@ -85,8 +85,8 @@ class CapacityRequester:
         if self._asking is not None or self._asked:
             self._most = resources.maximum(self._most, accounts.use(account))
 
-    def heard(self) -> None:
-        """The quota's copy changed: the master may have answered."""
+    def quota_changed(self) -> None:
+        """The master may have answered in the quota's copy."""
         quota = self._quota()
         if quota is None or not self._asked or quota.grant.answered < self._number:
             return
@@ -108,7 +108,7 @@ class CapacityRequester:
         self._ask_if_due()
 
     def _ask_if_due(self) -> None:
-        """One ask at a time; one for which nobody waits any more delays none."""
+        """One ask at a time; one for which no request waits any more delays no other."""
         if self._waiters and self._asking is None and all(asked.done() for asked in self._asked):
             self._asking = asyncio.create_task(self._ask())
 
@@ -117,7 +117,7 @@ class CapacityRequester:
         return accounts.use(account) if account is not None else {}
 
     async def _ask(self) -> None:
-        """Ask for everybody who waits by now. Those who come later wait for the next ask."""
+        """Ask for all requests that wait by now. Later ones wait for the next ask."""
         await asyncio.sleep(0)  # let the requests that were denied by the same write join
         needs, self._needs = self._needs, []
         waiters, self._waiters = self._waiters, []
@@ -143,5 +143,5 @@ class CapacityRequester:
                     future.set_exception(error)
         finally:
             self._asking = None
-        self.heard()
+        self.quota_changed()
         self._ask_if_due()

@@ -1,4 +1,4 @@
-"""What the master is told of an account, and when. Pure."""
+"""What is reported to the master about an account, and when. Pure."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Sources(msgspec.Struct, frozen=True):
 
 
 class Published(msgspec.Struct, frozen=True):
-    """What the master was told last, through which copy, and when (monotonic). The report is None while it is open
-    whether it arrived."""
+    """What was reported to the master last, through which copy, and when (monotonic). The report is None while it
+    is not known whether it arrived."""
 
     copy_uid: str
     report: Report | None
@@ -54,7 +54,7 @@ def stale_source(source: UsageSource, account: Account, now: float) -> StaleSour
 def publish_in(
     before: Published | None, said: Report, sources: Sources, shown: Report | None, now: float
 ) -> float | None:
-    """In how many seconds the master must hear of this; None when it knows already. Pure.
+    """In how many seconds this must be published; None when the master has it already. Pure.
 
     What somebody waits for goes at once; changed use at most every USE_INTERVAL; the rest when it is quiet. `shown` by
     the copy, as far as its watch has come: an earlier report that arrives late takes the place of the last one.

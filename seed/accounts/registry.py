@@ -56,7 +56,7 @@ class AccountHandle:
 class AccountRegistry:
     """Opens the account of a quota when the quota arrives, and closes it when the quota goes.
 
-    `on_account(name, account)` tells of news; the account is None where there is none (any more).
+    `on_account(name, account)` is called with news; the account is None where there is none (any more).
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class AccountRegistry:
             return
         if handle is None:
             handle = self._handles[name] = self._open(quota.key)
-        handle.requester.heard()
+        handle.requester.quota_changed()
 
     def _open(self, key: Key) -> AccountHandle:
         def present() -> Quota | None:

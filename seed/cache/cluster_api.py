@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Callable
 
 from common.api.types import UserCluster, UserClusterSpec
@@ -17,6 +16,7 @@ from common.kube.client.meta import ObjectMeta, object_key
 from common.kube.controller.discovery import Served, Wanted
 from common.kube.controller.dynamic_informers import Following
 from common.kube.controller.store import Change
+from common.runtime.lru import LruDict
 from seed.cache.quotas import Catalog
 from seed.cache.source_keys import HOSTED, hosted_key
 from seed.machines import cluster_api, infrastructure
@@ -71,7 +71,7 @@ class View:
             },
         )
         # what a consistent read found where the watch cache had nothing: an object, or that there is none
-        self._looked_up: OrderedDict[tuple[str, str], Infrastructure | None] = OrderedDict()
+        self._looked_up: LruDict[tuple[str, str], Infrastructure | None] = LruDict()
 
     async def run(self) -> None:
         stop = self._catalog.on_user_cluster(self._declaration_changed)
@@ -174,10 +174,7 @@ class View:
                 found = await self._cluster.get(resource, reference.name, subject.metadata.namespace)
             except NotFound:
                 found = None
-        self._looked_up[place] = found
-        self._looked_up.move_to_end(place)
-        if len(self._looked_up) > MAX_LOOKED_UP:
-            self._looked_up.popitem(last=False)
+        self._looked_up.keep(place, found, MAX_LOOKED_UP)
 
     def _wanted(self, kind: str, versions: tuple[str, ...]) -> Wanted[Infrastructure]:
         def changed(change: Change[Infrastructure]) -> None:

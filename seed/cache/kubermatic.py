@@ -1,4 +1,4 @@
-"""What this seed knows of Kubermatic, on every replica: its Clusters, told to the catalog as user clusters."""
+"""What this seed knows of Kubermatic, on every replica: its Clusters, reported to the catalog as user clusters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which replicas may admit, and how far each of them has heard of quotas (docs/protocol.md, rule 4.11).
+"""Which replicas may admit, and up to which version each of them knows quotas (docs/protocol.md, rule 4.11).
 
 Each replica keeps a record: a Lease object of its own that names the resourceVersion up to which its watch of quotas
 has come. Its leader reads the records. A quota is known by all when each record has come as far as the quota's copy. A
@@ -51,14 +51,14 @@ class Seen(msgspec.Struct, frozen=True):
     at: float
 
 
-def reaches(heard: str, version: str) -> bool:
-    """Whether who has heard of changes up to `heard` has heard of `version`, both of quotas on one API server."""
-    numbers = [int(text) for text in (heard, version) if text.isascii() and text.isdigit() and len(text) < 20]
-    return numbers[0] >= numbers[1] if len(numbers) == 2 else heard == version
+def reaches(received: str, version: str) -> bool:
+    """Whether a replica that received changes up to `received` knows `version`, both of quotas on one API server."""
+    numbers = [int(text) for text in (received, version) if text.isascii() and text.isdigit() and len(text) < 20]
+    return numbers[0] >= numbers[1] if len(numbers) == 2 else received == version
 
 
 def known_by_all(version: str, records: Iterable[Seen], now: float) -> bool:
-    """Whether every replica that may admit has heard of `version`. The leader is one of them, so there is a record."""
+    """Whether every replica that may admit knows `version`. The leader is one of them, so there is a record."""
     alive = [record for record in records if now - record.at < LAPSED]
     return bool(alive) and all(reaches(record.version, version) for record in alive)
 
@@ -138,7 +138,7 @@ class Record:
         """Returns in how many seconds to write again."""
         sent, proven = self._clock(), self._catalog.proven_at
         if self._catalog.quotas.synced.is_set() and sent - proven > FRESH:
-            return RETRY  # it refuses everything: nobody needs to wait until it has heard of a quota
+            return RETRY  # it refuses everything: the leader need not wait until it knows a quota
         try:
             async with asyncio.timeout(WRITE_TIMEOUT):
                 await self._write(self._catalog.quotas.version)

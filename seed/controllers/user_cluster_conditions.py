@@ -35,7 +35,7 @@ def _enforced(proof: Proof | None) -> tuple[str, str, str]:
     return "True" if proof.enforced else "False", proof.reason, proof.message
 
 
-def _shown(wanted: list[Condition], proof: Proof | None, source: Source) -> Proof | None:
+def believed_proof(wanted: list[Condition], proof: Proof | None, source: Source) -> Proof | None:
     """What the condition Enforced says, as a proof; None while it is only a matter of a moment what it will say."""
     said = next(condition for condition in wanted if condition.type == "Enforced")
     if said.status == "False":

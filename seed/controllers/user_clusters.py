@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from itertools import islice
+from collections.abc import Callable
 
 from common.api import conditions
-from common.api.convert import wire_quantities
 from common.api.labels import SEED_MANAGER
 from common.api.types import USER_CLUSTERS, UserCluster
 from common.kube.client.api_client import Cluster, RequestHook
 from common.kube.client.errors import ApiError, NotFound
 from common.kube.controller.controller import Controller, ReconcileHook
-from common.quota import names, resources
 from seed import metrics
 from seed.admission import projects
 from seed.cache.quotas import Catalog
 from seed.cache.source_keys import is_of_kubermatic
-from seed.controllers.user_cluster_conditions import _shown, judge
+from seed.controllers.user_cluster_conditions import believed_proof, judge
+from seed.controllers.user_cluster_status import desired_status, shown
 from seed.registration.configuration import STAMPING_CONFIGURATIONS, WebhookConfiguration, stamping
 from seed.registration.health import Proof
 from seed.registration.keeper import ConfigurationKeeper
@@ -32,14 +30,12 @@ from seed.usage.user_cluster import Source
 log = logging.getLogger(__name__)
 
 STATUS_DELAY = 1.0  # seconds: a storm of Machines becomes one write a second
-MAX_SHOWN = 64  # resources in a status
-MAX_SUMMED = 16  # ... and in the columns of kubectl get
 LOOK_AGAIN = 5.0  # ... while something is wrong, so that its end is seen
 
 
 class UserClusters:
-    """Runs while this replica leads. `on_change` and `on_state` are told what `Source` tells, `on_proof` how far it is
-    proven that Machines are checked there."""
+    """Runs while this replica leads. `on_change` and `on_state` are those of each `Source`; `on_proof` gets how far it
+    is proven that Machines are checked there."""
 
     def __init__(
         self,
@@ -85,7 +81,7 @@ class UserClusters:
             await asyncio.gather(*(source.stop() for source in sources))
 
     def configuration_changed(self) -> None:
-        """The CA bundle is another: every user cluster must hear of it."""
+        """The CA bundle or a token changed: the configuration of every user cluster must change."""
         for keeper in (*self._keepers.values(), *self._stampers.values()):
             keeper.changed()
 
@@ -94,7 +90,7 @@ class UserClusters:
         source = self.sources.get(key)
         if source is not None and (cluster is None or not _same_source(source.user_cluster, cluster)):
             del self.sources[key]
-            # Another one of the same cluster takes the configuration over: it must not be away meanwhile.
+            # Another one of the same cluster takes the configuration over: it must stay in place meanwhile.
             await self._stop_keeping(key, remove=cluster is None and not self._identities.is_shared(source.uid))
             await source.stop()
             self._identities.forget(source.uid)
@@ -137,7 +133,7 @@ class UserClusters:
         return problem
 
     async def _stop_keeping(self, key: str, *, remove: bool) -> None:
-        """A user cluster that is none of ours any more must not go on asking us about its Machines."""
+        """A user cluster that is not counted here any more must not send its Machines to this webhook."""
         keeper, stamper = self._keepers.pop(key, None), self._stampers.pop(key, None)
         task = self._keeping.pop(key, None)
         self._canaries.pop(key, None)
@@ -179,7 +175,7 @@ class UserClusters:
                     group.create_task(stamper.run())
                     group.create_task(canary.run())
             finally:
-                # The connection has ended: what it tells of is not kept any more.
+                # The connection has ended, and nothing is kept through it any more.
                 if self._keepers.get(source.key) is keeper:
                     for kept in (self._keepers, self._stampers, self._canaries, self._keeping):
                         kept.pop(source.key, None)
@@ -192,50 +188,37 @@ class UserClusters:
         return task
 
     async def _report(self, cluster: UserCluster, source: Source) -> float | None:
-        keeper = self._keepers.get(source.key)
-        before = cluster.status
+        keeper, canary = self._keepers.get(source.key), self._canaries.get(source.key)
         quotas = self._catalog.quotas_of(source.consumer)
-        used = shown(source.totals.used, [name for quota in quotas for name in quota.limits])
-        usage = wire_quantities(used) if source.counted else before.resource_usage
-        machines = len(source.totals) if source.counted else before.machines
-        counted = source.counted and (
-            (machines, usage) != (before.machines, before.resource_usage) or not before.last_count_time
-        )
         unsized = source.totals.unsized({name for quota in quotas if quota.enforced for name in quota.limits})
-        canary = self._canaries.get(source.key)
         proof = canary.proof if canary is not None else None
         wanted = judge(cluster, source, keeper, proof, unsized, projects.shown(self._catalog, cluster))
         metrics.canary(source.key, proof.enforced if proof is not None else None)
-        self._on_proof(source.key, _shown(wanted, proof, source))
+        self._on_proof(source.key, believed_proof(wanted, proof, source))
         metrics.machines(source.key, unsized.counts, source.drift.count)
-        # a quota that comes to limit what its Machines take in no known amount is not told to this loop
+        # a quota that comes to limit what its Machines take in no known amount is not reported to this loop
         settled = all(condition.status == "True" for condition in wanted) and not source.totals.unknown
-        if is_of_kubermatic(source.key):  # there is no object of ours to say it on
+        if is_of_kubermatic(source.key):  # it has no object of ours with a status
             refused = any(found.type == "Enforced" and found.status == "False" for found in wanted)
             if self._catalog.tell_enforced(source.key, not refused):
                 self._on_state(source)
             return None if settled else LOOK_AGAIN
-        now = conditions.now()
-        found = conditions.transition(before.conditions, wanted, now)
-        status: dict[str, object] = {"observedGeneration": cluster.metadata.generation, "conditions": found}
-        if source.counted or before.last_count_time:
-            status["machines"], status["resourceUsage"] = machines, usage
-            status["lastCountTime"] = now if counted else before.last_count_time
-            status["summary"] = {"usage": _summary(resources.parse(usage))}
-        if counted or found != before.conditions:
-            body = {
-                "metadata": {
-                    "name": cluster.metadata.name,
-                    "namespace": cluster.metadata.namespace,
-                    "uid": cluster.metadata.uid,
-                },
-                "status": status,
-            }
-            try:
-                await self._cluster.apply(USER_CLUSTERS, body, manager=SEED_MANAGER, subresource="status")
-            except NotFound:
-                return None
+        used = shown(source.totals.used, [name for quota in quotas for name in quota.limits])
+        counted = (len(source.totals), used) if source.counted else None
+        status = desired_status(cluster, counted, wanted, conditions.now())
+        if status is not None and not await self._apply(cluster, status):
+            return None
         return None if settled else LOOK_AGAIN
+
+    async def _apply(self, cluster: UserCluster, status: dict[str, object]) -> bool:
+        """False if there is no such UserCluster any more."""
+        meta = cluster.metadata
+        body = {"metadata": {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid}, "status": status}
+        try:
+            await self._cluster.apply(USER_CLUSTERS, body, manager=SEED_MANAGER, subresource="status")
+        except NotFound:
+            return False
+        return True
 
 
 def _same_source(known: UserCluster, present: UserCluster) -> bool:
@@ -243,16 +226,3 @@ def _same_source(known: UserCluster, present: UserCluster) -> bool:
         present.metadata.uid,
         present.spec.project,
     ) and known.spec.kubeconfig_secret_ref == present.spec.kubeconfig_secret_ref
-
-
-def shown(used: resources.ResourceList, limited: Sequence[str]) -> resources.ResourceList:
-    """As much of it as a status takes, what matters first."""
-    kept = names.kept(used, limited, names.FURTHER)
-    first = sorted(kept, key=lambda name: (name not in names.BASE, name not in limited))[:MAX_SHOWN]
-    return resources.only(kept, first)
-
-
-def _summary(used: resources.ResourceList) -> str:
-    """What fits a column: `cpu 24, memory 96Gi`."""
-    few = dict(islice(used.items(), MAX_SUMMED))
-    return ", ".join(f"{name} {amount}" for name, amount in sorted(resources.render(few).items()) if name != "machines")

@@ -19,7 +19,7 @@ class Breaker:
         self._reason = ""
 
     def closed_because(self, now: float) -> str | None:
-        """Why not to ask now. None: ask, and then say how it went; meanwhile others are told not to."""
+        """Why not to ask now. None: ask, and then say how it went; meanwhile others must not."""
         if now < self._until:
             return self._reason
         if self._failures >= FAILURES:

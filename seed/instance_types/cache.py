@@ -18,7 +18,7 @@ from typing import NamedTuple
 from seed.instance_types.catalogue import Known, Shelves
 from seed.instance_types.gate import Gates
 from seed.instance_types.http_client import BoundedHttp, Transport
-from seed.instance_types.redis_cache import SharedSizes, Told
+from seed.instance_types.redis_cache import ReportedSize, SharedSizes
 from seed.instance_types.sessions import Sessions
 from seed.providers.flavour import ALL, Catalogue, Cloud, CloudError, Place, Query, Settings
 from seed.providers.size import CredentialsRejected, FlavourUnknown, NotSized, ProviderUnavailable
@@ -144,7 +144,9 @@ class FlavourCache:
         if self._shared is None or not self._shelves or not await self._shared.is_empty():
             return
         for place, flavours in self._shelves:
-            self._shared.put(place, {name: Told(known.flavour, known.as_of) for name, known in flavours.items()})
+            self._shared.put(
+                place, {name: ReportedSize(known.flavour, known.as_of) for name, known in flavours.items()}
+            )
 
     def oldest(self) -> dict[str, float]:
         """The age in seconds of the oldest flavour that is kept, by provider."""
@@ -175,11 +177,13 @@ class FlavourCache:
         return self.known(question.place, question.flavour)
 
     async def _recall(self, shared: SharedSizes, place: Place, flavour: str) -> None:
-        told = await shared.get(place, flavour)
-        if told is not None:
+        reported = await shared.get(place, flavour)
+        if reported is not None:
             # Our clock cannot tell how old it is, so it is asked for again at any time within the period.
             fresh = self._fresh_seconds * random.random()  # noqa: S311
-            self._shelves.recall(place, flavour, told.flavour, as_of=told.as_of, now=time.monotonic(), fresh=fresh)
+            self._shelves.recall(
+                place, flavour, reported.flavour, as_of=reported.as_of, now=time.monotonic(), fresh=fresh
+            )
 
     async def _ask(self, question: Question, deadline: float) -> Known:
         place = question.place
@@ -224,7 +228,7 @@ class FlavourCache:
     def _landed(self, key: tuple[Place, str]) -> None:
         flight = self._flights.pop(key)
         if not flight.task.cancelled():
-            flight.task.exception()  # it is told to whoever waits, and logged; nobody may wait
+            flight.task.exception()  # each caller that waits gets it, and it is logged; none may wait
 
     def _refresh(self, question: Question) -> None:
         if self._shelves.lacks(question.place, question.flavour, time.monotonic()):
@@ -288,8 +292,8 @@ class FlavourCache:
             fresh=self._fresh_seconds * jitter,
         )
         if self._shared is not None:
-            told = {name: Told(flavour, as_of) for name, flavour in catalogue.flavours.items()}
-            self._shared.put(question.place, told)
+            sizes = {name: ReportedSize(flavour, as_of) for name, flavour in catalogue.flavours.items()}
+            self._shared.put(question.place, sizes)
 
 
 async def _patience(reading: asyncio.Task[None]) -> None:

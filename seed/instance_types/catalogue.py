@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from seed.instance_types.lru import Lately
+from common.runtime.lru import LruDict
 from seed.providers.flavour import ALL, Catalogue, Flavour, Place
 from seed.providers.spec import quoted
 
@@ -37,7 +37,7 @@ class _Shelf:
 
     flavours: dict[str, Known] = field(default_factory=dict)
     names: tuple[str, ...] = ()
-    missing: Lately[str, float] = field(default_factory=Lately)  # name -> until when (monotonic)
+    missing: LruDict[str, float] = field(default_factory=LruDict)  # name -> until when (monotonic)
     listed_until: float = 0.0  # until then, what is not among the flavours does not exist (monotonic)
 
     def keep(self, name: str, known: Known, *, wanted: bool) -> None:
@@ -52,7 +52,7 @@ class _Shelf:
 
 class Shelves:
     def __init__(self) -> None:
-        self._by_place: Lately[Place, _Shelf] = Lately()
+        self._by_place: LruDict[Place, _Shelf] = LruDict()
 
     def __bool__(self) -> bool:
         return bool(self._by_place)
@@ -104,7 +104,7 @@ class Shelves:
             shelf.keep(name, Known(flavour, as_of, now, now + fresh), wanted=name == asked)
 
     def recall(self, place: Place, name: str, flavour: Flavour, *, as_of: str, now: float, fresh: float) -> None:
-        """What another replica has learned, unless the cloud told us meanwhile."""
+        """What another replica has learned, unless the cloud reported it meanwhile."""
         if self.known(place, name) is None:
             self._shelf(place).keep(name, Known(flavour, as_of, now, now + fresh), wanted=True)
 

@@ -8,8 +8,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from common.runtime.lru import LruDict
 from seed.instance_types.breaker import Breaker
-from seed.instance_types.lru import Lately
 from seed.providers.flavour import CloudError, Place
 from seed.providers.size import CredentialsRejected, ProviderUnavailable
 
@@ -24,8 +24,8 @@ class _Refusal(NamedTuple):
 
 @dataclass(slots=True)
 class Gates:
-    breakers: Lately[tuple[str, str], Breaker] = field(default_factory=Lately)  # by provider and endpoint
-    refusals: Lately[tuple[Place, Hashable], _Refusal] = field(default_factory=Lately)  # by asker
+    breakers: LruDict[tuple[str, str], Breaker] = field(default_factory=LruDict)  # by provider and endpoint
+    refusals: LruDict[tuple[Place, Hashable], _Refusal] = field(default_factory=LruDict)  # by asker
 
     def check(self, place: Place, asker: Hashable, now: float) -> None:
         """Raises ProviderUnavailable where asking would do no good. Otherwise ask, and say how it went."""

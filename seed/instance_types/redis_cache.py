@@ -1,7 +1,8 @@
-"""Sizes that clouds told, in a Redis where there is one: shared by the replicas of a seed, and there after a restart.
+"""Sizes that clouds reported, in Redis if there is one: shared by the replicas of a seed, and kept over a restart.
 
-A convenience: whoever cannot read it in time asks the cloud, and nobody waits for a write. It holds sizes under hashes
-of where they were told, no names and nothing secret. One key of one seed holds all, and when it is full it starts anew.
+Nothing depends on it: a replica that cannot read it in time asks the cloud, and nothing waits for a write. It holds
+sizes under hashes of where they were reported, no names and nothing secret. One key of one seed holds all, and when it
+is full it starts anew.
 
 Needed rights: +hget +hset +hlen +del +expire +set ~{seedquota:SEED}* (on a Cluster also +cluster|shards).
 """
@@ -33,8 +34,8 @@ BATCH = 200
 MAX_WRITES = 64  # under way; what comes beyond is not shared
 
 
-class Told(NamedTuple):
-    """A size and when the cloud said so, for people (RFC 3339)."""
+class ReportedSize(NamedTuple):
+    """A size, and when the cloud reported it, for people (RFC 3339)."""
 
     flavour: Flavour
     as_of: str
@@ -59,23 +60,23 @@ class SharedSizes:
         self._works = True
         self._writes: set[asyncio.Task[None]] = set()
 
-    async def get(self, place: Place, flavour: str) -> Told | None:
+    async def get(self, place: Place, flavour: str) -> ReportedSize | None:
         try:
             answer = await self._call("HGET", self._sizes, _hash(place, flavour))
         except RedisUnavailableError:
             return None
-        return _told(answer) if isinstance(answer, bytes) else None
+        return _read_entry(answer) if isinstance(answer, bytes) else None
 
-    def put(self, place: Place, told: Mapping[str, Told]) -> None:
+    def put(self, place: Place, sizes: Mapping[str, ReportedSize]) -> None:
         """In the background."""
-        if not told or len(told) > MAX_SIZES or len(self._writes) >= MAX_WRITES:
+        if not sizes or len(sizes) > MAX_SIZES or len(self._writes) >= MAX_WRITES:
             return
-        task = asyncio.create_task(self._put(place, dict(told)), name=f"share sizes of {place}")
+        task = asyncio.create_task(self._put(place, dict(sizes)), name=f"share sizes of {place}")
         self._writes.add(task)
         task.add_done_callback(self._writes.discard)
 
     async def is_empty(self) -> bool:
-        """True where it could be told, and there is nothing."""
+        """True where Redis answers that there is nothing."""
         try:
             return await self._call("HLEN", self._sizes) == 0
         except RedisUnavailableError:
@@ -101,18 +102,18 @@ class SharedSizes:
         await asyncio.gather(*self._writes, return_exceptions=True)
         await self._primary.close()
 
-    async def _put(self, place: Place, told: Mapping[str, Told]) -> None:
+    async def _put(self, place: Place, sizes: Mapping[str, ReportedSize]) -> None:
         try:
             held = await self._call("HLEN", self._sizes)
-            if isinstance(held, int) and held + len(told) > MAX_SIZES:
+            if isinstance(held, int) and held + len(sizes) > MAX_SIZES:
                 await self._call("DEL", self._sizes)
-            pairs = [(_hash(place, name), _text(one)) for name, one in told.items()]
+            pairs = [(_hash(place, name), _text(one)) for name, one in sizes.items()]
             for start in range(0, len(pairs), BATCH):
                 words = [part for pair in pairs[start : start + BATCH] for part in pair]
                 await self._call("HSET", self._sizes, *words)
             await self._call("EXPIRE", self._sizes, str(KEPT_SECONDS))
         except RedisUnavailableError:
-            return  # it was logged; whoever needs it asks the cloud
+            return  # it was logged; a replica that needs it asks the cloud
 
     async def _call(self, *words: str | bytes) -> object:
         """Raises RedisUnavailableError."""
@@ -141,16 +142,16 @@ def _hash(place: Place, flavour: str) -> str:
     return hashlib.sha256(msgspec.json.encode((place, flavour))).hexdigest()[:32]
 
 
-def _text(told: Told) -> bytes:
-    flavour = told.flavour
+def _text(size: ReportedSize) -> bytes:
+    flavour = size.flavour
     sizes = {**flavour.devices, "cpu": flavour.cpu, "memory": flavour.memory}
     if isinstance(flavour.storage, int):
         sizes["storage"] = flavour.storage
     unknown = flavour.storage if isinstance(flavour.storage, str) else ""
-    return msgspec.json.encode(_Entry(resources.render(sizes), told.as_of, unknown))
+    return msgspec.json.encode(_Entry(resources.render(sizes), size.as_of, unknown))
 
 
-def _told(text: bytes) -> Told | None:
+def _read_entry(text: bytes) -> ReportedSize | None:
     """None for what we cannot have written."""
     try:
         entry = _decode(text)
@@ -161,7 +162,7 @@ def _told(text: bytes) -> Told | None:
     storage = sizes.pop("storage", None)
     if cpu <= 0 or memory <= 0 or any(amount < 0 for amount in (*sizes.values(), storage or 0)):
         return None
-    return Told(Flavour(cpu, memory, entry.unknown or storage, sizes), entry.as_of)
+    return ReportedSize(Flavour(cpu, memory, entry.unknown or storage, sizes), entry.as_of)
 
 
 _decode = msgspec.json.Decoder(_Entry).decode

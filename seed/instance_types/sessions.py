@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from seed.instance_types.lru import Lately
+from common.runtime.lru import LruDict
 from seed.providers.flavour import Place, Session, Settings, SignIn
 
 MAX_SESSIONS = 1024
@@ -29,7 +29,7 @@ class Sessions:
 
     def __init__(self) -> None:
         self._salt = secrets.token_bytes(32)
-        self._kept: Lately[bytes, _Kept] = Lately()
+        self._kept: LruDict[bytes, _Kept] = LruDict()
         self._locks: dict[bytes, asyncio.Lock] = {}
 
     def of(self, place: Place, credentials: Settings) -> Signing:

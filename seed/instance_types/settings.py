@@ -24,7 +24,7 @@ from common.kube.client.errors import ApiError, NotFound
 from common.kube.client.kubeconfig import InvalidKubeconfig
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource
-from seed.instance_types.lru import Lately
+from common.runtime.lru import LruDict
 from seed.providers.flavour import Lookup, Reference, Setting, Settings
 from seed.providers.size import CredentialsMissing, NotSized, ProviderUnavailable
 
@@ -65,7 +65,7 @@ class SettingsReader:
         self._seed = seed
         self._on_request = on_request
         self._environment = environment
-        self._kept: Lately[tuple[str, str, str, str], _Read] = Lately()
+        self._kept: LruDict[tuple[str, str, str, str], _Read] = LruDict()
         self._connections: OrderedDict[tuple[str, str], Cluster] = OrderedDict()  # cluster uid, kubeconfig
 
     async def where(self, cluster: UserCluster, lookup: Lookup) -> Settings:

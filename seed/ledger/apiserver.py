@@ -101,9 +101,9 @@ class ApiServerStore:
             version = await self._write(key, body, version)
             self._last[key.uid] = Stored(account, version)
         finally:
-            heard = self._saving.pop(key.uid)
-            if heard is not None:
-                self._changed(heard)  # mostly the echo of this very write
+            received = self._saving.pop(key.uid)
+            if received is not None:
+                self._changed(received)  # mostly the echo of this very write
         return version
 
     async def _write(self, key: Key, body: bytes, version: str | None) -> str:

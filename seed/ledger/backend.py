@@ -34,7 +34,7 @@ class LedgerOptions(CommonOptions):
         Flag(
             redis_url,
             "redis://host:6379[/db], redis+sentinel://host:26379,host:26379/service or redis+cluster://host:6379,...; "
-            "rediss with TLS; no credentials; shares sizes that clouds told, whatever the ledger's store",
+            "rediss with TLS; no credentials; shares sizes that clouds reported, whatever the ledger's store",
         ),
     ] = None
     redis_username: Annotated[str | None, Flag(text, "the ACL user, if not the default one")] = None

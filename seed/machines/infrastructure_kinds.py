@@ -233,10 +233,10 @@ def _kubevirt_disks(machine: Spec, template: Spec) -> int | str:
     for volume in machine.items("dataVolumeTemplates"):
         claims = [volume.inner("spec").inner(name) for name in ("storage", "pvc")]
         requests = [claim.inner("resources").inner("requests") for claim in claims]
-        told = [request for request in requests if request.has("storage")]
-        if not told:
+        sized = [request for request in requests if request.has("storage")]
+        if not sized:
             return "a dataVolumeTemplate requests no storage, so its size is its source's, which is not known: set it"
-        total += told[0].quantity("storage")
+        total += sized[0].quantity("storage")
     for volume in template.items("volumes"):
         for made in (volume.inner("emptyDisk"), volume.inner("hostDisk")):
             total += made.quantity("capacity") if made.has("capacity") else 0

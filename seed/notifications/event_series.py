@@ -34,13 +34,13 @@ class Occurrence(msgspec.Struct, frozen=True, kw_only=True):
 class Series:
     """`count` have happened, `written` of them are in the Event; 0: there is no Event yet."""
 
-    __slots__ = ("began", "count", "due", "first", "heard", "last", "name", "written")
+    __slots__ = ("began", "count", "due", "first", "last", "name", "noted", "written")
 
     def __init__(self, first: Occurrence, now: float) -> None:
         self.first = first
         self.last = first.time
         self.count = self.written = 0
-        self.began = self.heard = self.due = now
+        self.began = self.noted = self.due = now
         self.name = event_name(first.regarding)
 
 
@@ -50,7 +50,7 @@ class SeriesTable:
     def __init__(self, most: int) -> None:
         self.dropped = 0
         self._most = most
-        self._series: OrderedDict[tuple[str, str, str], Series] = OrderedDict()  # last heard of last
+        self._series: OrderedDict[tuple[str, str, str], Series] = OrderedDict()  # the last noted last
 
     def __len__(self) -> int:
         return len(self._series)
@@ -58,7 +58,7 @@ class SeriesTable:
     def note(self, occurrence: Occurrence, now: float) -> None:
         key = (occurrence.regarding.uid, occurrence.quota, occurrence.reason)
         series = self._series.get(key)
-        if series is None or now - series.heard >= QUIET or now - series.began >= LONGEST:
+        if series is None or now - series.noted >= QUIET or now - series.began >= LONGEST:
             if series is not None:
                 self.dropped += series.count - series.written
             elif len(self._series) >= self._most:
@@ -66,13 +66,13 @@ class SeriesTable:
                 self.dropped += oldest.count - oldest.written
             series = self._series[key] = Series(occurrence, now)
         series.count += 1
-        series.last, series.heard = occurrence.time, now
+        series.last, series.noted = occurrence.time, now
         self._series.move_to_end(key)
 
     def due(self, now: float) -> list[Series]:
-        """Those to write now, the ones that were heard of first before others; what is long over is forgotten."""
+        """Those to write now, those noted first before others; what is long over is forgotten."""
         for key, series in list(self._series.items()):
-            if now - series.heard < QUIET:
+            if now - series.noted < QUIET:
                 break
             del self._series[key]
             self.dropped += series.count - series.written
@@ -85,7 +85,7 @@ class SeriesTable:
         oldest = next(iter(self._series.values()))
         return min(
             (series.due for series in self._series.values() if series.count > series.written),
-            default=oldest.heard + QUIET,
+            default=oldest.noted + QUIET,
         )
 
     def written(self, series: Series, count: int, now: float) -> None:

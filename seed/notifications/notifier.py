@@ -1,7 +1,7 @@
-"""What owners of Machines on one API server are told: Events on MachineSets and MachineDeployments; when to try again.
+"""Events for owners of Machines on one API server: on MachineSets and MachineDeployments; and when to try again.
 
-One task for each API server, so that a slow one keeps nobody waiting but itself. What is to be told is bounded, and so
-is each request's time.
+One task for each API server, so that a slow one delays no other. What waits to be written is bounded, and so is each
+request's time.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import logging
 import re
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from functools import lru_cache
@@ -24,6 +24,7 @@ from common.kube.client.errors import AlreadyExists, ApiError, Conflict, Forbidd
 from common.kube.client.meta import Object, ObjectMeta
 from common.kube.client.resource import Resource
 from common.kube.controller.events import EVENTS, Regarding, microtime
+from common.runtime.lru import LruDict
 from seed.machines import cluster_api, machine_controller
 from seed.notifications.event_series import RETRY, Occurrence, Series, SeriesTable, created, repeated
 from seed.notifications.wake_queue import Waiter
@@ -32,7 +33,7 @@ log = logging.getLogger(__name__)
 
 CONTROLLER = "seedquota.io/webhook"
 FREED_ANNOTATION = "seedquota.io/capacity-freed"
-MAX_TOLD = 256  # refusals that wait to be told
+MAX_REFUSED = 256  # refusals that wait for their Events
 MAX_WAKES = 256
 MAX_SERIES = 512
 MAX_PARENTS = 1024
@@ -94,7 +95,7 @@ def _resource(api_version: str) -> Resource[MachineSet] | None:
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """What is to be told, and the MachineSet it happened to; without one, what the occurrence says itself."""
+    """What an Event is for, and whether it is about a MachineSet; else about what the occurrence names."""
 
     occurrence: Occurrence
     machine_set: bool
@@ -123,21 +124,21 @@ class OwnerNotifier:
         self._on_gone = on_gone
         self._on_failed = on_failed
         self._count = count
-        self._told: deque[Refused] = deque()
+        self._refused: deque[Refused] = deque()
         self._wakes: deque[Waiter] = deque()
         self._series = SeriesTable(MAX_SERIES)
         self._dropped = 0  # of the table's, that were counted
-        self._parents: OrderedDict[str, tuple[float, Regarding | None]] = OrderedDict()
+        self._parents: LruDict[str, tuple[float, Regarding | None]] = LruDict()
         self._unreachable_until = 0.0
         self._failures = 0
         self._something = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def refused(self, refused: Refused) -> None:
-        if len(self._told) >= MAX_TOLD:
-            self._told.popleft()
+        if len(self._refused) >= MAX_REFUSED:
+            self._refused.popleft()
             self._count("dropped", 1)
-        self._told.append(refused)
+        self._refused.append(refused)
         self._work()
 
     def wake(self, waiter: Waiter) -> None:
@@ -168,8 +169,8 @@ class OwnerNotifier:
                 await self._round()
             except (ApiError, TimeoutError) as error:
                 self._failed()
-                log.info("owners of Machines cannot be told", extra={"cluster": self.name, "error": str(error)})
-            except Exception:  # whatever it was, the next must be told
+                log.info("Events cannot be written", extra={"cluster": self.name, "error": str(error)})
+            except Exception:  # whatever it was, the next must be written
                 self._failed()
                 log.exception("telling owners of Machines failed", extra={"cluster": self.name})
             else:
@@ -191,7 +192,7 @@ class OwnerNotifier:
         """Until something is to be done; False when nothing will be."""
         soonest = self._series.next()
         moment = time.monotonic()
-        waits = self._told or self._wakes
+        waits = self._refused or self._wakes
         if soonest is None and not waits:
             return self._something.is_set()
         wait = PAUSE if waits else max((soonest or 0.0) - moment, PAUSE)
@@ -210,13 +211,13 @@ class OwnerNotifier:
         return True
 
     async def _round(self) -> None:
-        if not self._told and not self._wakes and not self._series.due(time.monotonic()):
+        if not self._refused and not self._wakes and not self._series.due(time.monotonic()):
             return
         async with self._connect() as cluster:
             await self._wake_some(cluster)
             for _ in range(0, MAX_ROUND, AT_ONCE):
-                told = [self._told.popleft() for _ in range(min(AT_ONCE, len(self._told)))]
-                await _all(self._note(cluster, refused) for refused in told)
+                refused = [self._refused.popleft() for _ in range(min(AT_ONCE, len(self._refused)))]
+                await _all(self._note(cluster, each) for each in refused)
                 await self._wake_some(cluster)
             due = self._series.due(time.monotonic())
             for start in range(0, len(due), AT_ONCE):
@@ -245,16 +246,13 @@ class OwnerNotifier:
 
     def _keep_parent(self, uid: str, found: MachineSet | None) -> Regarding | None:
         parent = _owner(found.metadata) if found is not None else None
-        self._parents[uid] = (time.monotonic() + PARENT_SECONDS, parent)
-        self._parents.move_to_end(uid)
-        if len(self._parents) > MAX_PARENTS:
-            self._parents.popitem(last=False)
+        self._parents.keep(uid, (time.monotonic() + PARENT_SECONDS, parent), MAX_PARENTS)
         return parent
 
     async def _read(self, cluster: Cluster, machine_set: Regarding) -> MachineSet | None:
         """None where there is none any more, or another of its name."""
         resource = _resource(machine_set.api_version)
-        assert resource is not None, "others are not told of"
+        assert resource is not None, "no others are noted"
         try:
             found = await cluster.get(resource, machine_set.name, machine_set.namespace)
         except (NotFound, ValueError):

@@ -71,7 +71,7 @@ class Refusals:
         """MachineSets that are to be woken."""
         return len(self._waiting)
 
-    def heard(self, cluster: UserCluster, machine: ObjectMeta, found: Verdict) -> None:
+    def decided(self, cluster: UserCluster, machine: ObjectMeta, found: Verdict) -> None:
         """A decision about a Machine that is no dry run. Fits Decisions."""
         refusal = found.refusal
         if refusal is None:

@@ -123,15 +123,18 @@ def _following(link: str) -> str:
 
 
 def _flavour(sku: _Sku) -> Flavour:
-    told = {capability.name: capability.value for capability in sku.capabilities or ()}
+    capabilities = {capability.name: capability.value for capability in sku.capabilities or ()}
     # constrained sizes, such as Standard_M8-2ms, switch off some of their vCPUs
-    cpu = _amount(told.get("vCPUsAvailable") or told.get("vCPUs", ""))
-    gpus = -(-_amount(told.get("GPUs", "0")) // UNIT) * UNIT  # a part of a GPU is a device in the guest
+    cpu = _amount(capabilities.get("vCPUsAvailable") or capabilities.get("vCPUs", ""))
+    gpus = -(-_amount(capabilities.get("GPUs", "0")) // UNIT) * UNIT  # a part of a GPU is a device in the guest
     if _WITH_GPU.match(sku.name):
         gpus = max(gpus, UNIT)
     device = "amd.com/gpu" if _WITH_AMD_GPU.match(sku.name) else "nvidia.com/gpu"
     return Flavour(
-        cpu=cpu, memory=_amount(told.get("MemoryGB", "")) * GIB, storage=None, devices={device: gpus} if gpus else {}
+        cpu=cpu,
+        memory=_amount(capabilities.get("MemoryGB", "")) * GIB,
+        storage=None,
+        devices={device: gpus} if gpus else {},
     )
 
 

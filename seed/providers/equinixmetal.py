@@ -49,7 +49,7 @@ _CORES = {
     "eMAG": 32,
     "Q80-30": 80,
 }
-_TOLD_CORES = re.compile(r"\b([1-9][0-9]{0,2})[ -]cores?\b", re.IGNORECASE)
+_NAMED_CORES = re.compile(r"\b([1-9][0-9]{0,2})[ -]cores?\b", re.IGNORECASE)
 _AMOUNT = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([MGT])i?B", re.IGNORECASE)
 _NVIDIA = re.compile(r"nvidia|tesla|quadro", re.IGNORECASE)
 _AMD = re.compile(r"\bamd\b|radeon", re.IGNORECASE)
@@ -130,7 +130,7 @@ async def fetch(query: Query) -> Catalogue:
 
 
 def _flavour(raw: bytes) -> Flavour | None:
-    """None for what is no server (storage plans have no specs) or is told in words nobody foresaw."""
+    """None for what is no server (storage plans have no specs) or is described in unknown words."""
     try:
         specs = msgspec.json.decode(raw, type=_Specs)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -155,8 +155,8 @@ def _cores(text: str) -> int:
     for model, cores in _CORES.items():
         if model in text:
             return cores
-    told = _TOLD_CORES.search(text)
-    return int(told[1]) if told else 0
+    found = _NAMED_CORES.search(text)
+    return int(found[1]) if found else 0
 
 
 def _amount(text: str, *, binary: bool) -> int:

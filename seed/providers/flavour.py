@@ -175,7 +175,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """What one question told: every flavour that was learned, perhaps many more than asked for.
+    """What one question brought: every flavour that was learned, perhaps many more than asked for.
 
     A flavour that was asked for and is not among them does not exist. `names`: others that exist, for suggestions.
     """

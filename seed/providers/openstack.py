@@ -201,7 +201,7 @@ def _flavour(flavor: _Flavor) -> Flavour:
 
 
 def _gpus(extra_specs: Mapping[str, str]) -> Iterator[tuple[str, int]]:
-    """What PCI aliases and resource classes are called is the operator's choice: told by their usual names."""
+    """What PCI aliases and resource classes are called is the operator's choice: their usual names are known."""
     for alias in extra_specs.get("pci_passthrough:alias", "").split(","):
         name, _, count = alias.strip().partition(":")
         device = _device(name)

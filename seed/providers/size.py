@@ -1,4 +1,4 @@
-"""What a Machine costs, and the two ways in which that cannot be told."""
+"""What a Machine costs, and the two ways in which that is not known."""
 
 from __future__ import annotations
 

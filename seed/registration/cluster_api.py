@@ -23,7 +23,7 @@ _MACHINES = Wanted(cluster_api.GROUP, "Machine", cluster_api.VERSIONS, ClusterMa
 
 
 class Enforcement:
-    """`run()` it while there are Machines to ask about. `on_change` hears when it is proven, or proven wrong."""
+    """`run()` it while there are Machines to ask about. `on_change` is called when it is proven, or proven wrong."""
 
     def __init__(
         self,

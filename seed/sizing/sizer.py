@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections import OrderedDict
 from collections.abc import Collection
 
 import msgspec
 
 from common.api.types import UserCluster
+from common.runtime.lru import LruDict
 from seed.instance_types.cache import FlavourCache, Question
 from seed.instance_types.catalogue import Known
 from seed.instance_types.settings import SettingsReader
@@ -50,7 +50,7 @@ class Sizing:
         self._seal = seal
         self._check = check
         # by cluster uid and hash of the provider spec
-        self._places: OrderedDict[tuple[str, str], Place] = OrderedDict()
+        self._places: LruDict[tuple[str, str], Place] = LruDict()
 
     def stamped(self, cluster_uid: str, machine: Machine) -> tuple[State, Footprint | None]:
         state, found = stamp.read(machine, cluster_uid, self._check)
@@ -142,11 +142,7 @@ class Sizing:
         )
 
     def _remember(self, cluster_uid: str, machine: Machine, place: Place) -> None:
-        key = (cluster_uid, stamp.spec_hash(machine))
-        self._places[key] = place
-        self._places.move_to_end(key)
-        if len(self._places) > MAX_PLACES_KEPT:
-            self._places.popitem(last=False)
+        self._places.keep((cluster_uid, stamp.spec_hash(machine)), place, MAX_PLACES_KEPT)
 
 
 def _complete(lookup: Lookup, place: Place, known: Known) -> Sized:

@@ -36,7 +36,7 @@ def difference(stamped: ResourceList, now: ResourceList) -> str:
 
 
 async def audit(sizing: Sizing, cluster: UserCluster, machines: Iterable[Machine]) -> Drift:
-    """Each distinct spec is looked up once, mostly in the cache. What cannot be told now does not differ."""
+    """Each distinct spec is looked up once, mostly in the cache. A size that is not known now does not differ."""
     by_spec: dict[str, list[Machine]] = {}
     for machine in machines:
         by_spec.setdefault(spec_hash(machine), []).append(machine)

@@ -6,12 +6,12 @@ it keeps its cluster in the count: else the other could go meanwhile, and its pl
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 
 from common.quota.account import Reservation
 from common.quota.quantity import UNIT
 from common.quota.resources import ResourceList
+from common.runtime.lru import LruDict
 from seed.evaluators.clusters import RESOURCE, Owned
 from seed.usage.machine_totals import MAX_REMEMBERED
 
@@ -25,7 +25,7 @@ class ClusterTotals:
     def __init__(self) -> None:
         self._generations: dict[str, int] = {}  # by uid
         self._objects: dict[str, set[str]] = {}  # uids by namespace/name
-        self._gone: OrderedDict[str, None] = OrderedDict()
+        self._gone: LruDict[str, None] = LruDict()
 
     @property
     def used(self) -> ResourceList:
@@ -51,9 +51,7 @@ class ClusterTotals:
         uid, key = cluster.metadata.uid, cluster.metadata.key
         if self._generations.pop(uid, None) is None:
             return False
-        self._gone[uid] = None
-        if len(self._gone) > MAX_REMEMBERED:
-            self._gone.popitem(last=False)
+        self._gone.keep(uid, None, MAX_REMEMBERED)
         objects = self._objects[key]
         objects.discard(uid)
         if not objects:

@@ -66,7 +66,7 @@ class ClusterSources(SharedInformers, Mapping[str, UsageSource]):
         self._on_state = on_state
         self._sources: dict[str, ProjectClusters] = {}  # by project
         self._settled = False
-        self._told: list[Reflector[Any]] = []  # whose lists were all complete when the sources were told so
+        self._reported: list[Reflector[Any]] = []  # whose lists were all complete when the sources were called
         first, *others = kinds
         self._always = Resource(first.group, first.versions[0], first.plural, first.kind, True, Owned)
         self._reflector = Reflector(cluster, self._always, on_change=lambda change: self._changed(first, change))
@@ -172,9 +172,9 @@ class ClusterSources(SharedInformers, Mapping[str, UsageSource]):
     def _judge(self) -> None:
         changed = self._look()
         # What counting dropped because a kind that came later was not listed yet is made good, too.
-        news = self.counted and self._told != self.reflectors
+        news = self.counted and self._reported != self.reflectors
         if news:
-            self._told = self.reflectors
+            self._reported = self.reflectors
         if news or changed:
             for source in list(self._sources.values()):
                 if news:

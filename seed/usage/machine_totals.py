@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
@@ -11,6 +11,7 @@ from common.kube.controller.store import Change
 from common.quota import resources
 from common.quota.account import Reservation
 from common.quota.resources import ResourceList
+from common.runtime.lru import LruDict
 from seed.machines.footprint import footprint, least
 from seed.machines.machine_controller import Machine
 from seed.providers.size import CONDITIONS, Footprint, NotSized, ProviderUnavailable
@@ -20,8 +21,8 @@ MAX_UNSIZED_NAMED = 5
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """One Machine as it stands in the sum, at the generation whose size it is. `waiting`: its cloud has not told its
-    size yet.
+    """One Machine as it stands in the sum, at the generation whose size it is. `waiting`: its cloud has not
+    reported its size yet.
 
     `unsized`: why its size is not known, and as which `condition`. `guessed`: it never was known. `unknown`: set where
     it takes something that is not in the sum: its spec does not tell the amount, or the name is none that is counted.
@@ -68,7 +69,7 @@ class MachineTotals:
         self._last_known: Mapping[str, Counted] = before._machines if before is not None else {}
         self._machines: dict[str, Counted] = {}
         self._names: dict[str, str] = {}  # uid -> namespace/name of what is not sized, for people
-        self._deleted: OrderedDict[str, None] = OrderedDict()
+        self._deleted: LruDict[str, None] = LruDict()
 
     def __len__(self) -> int:
         return len(self._machines)
@@ -95,9 +96,7 @@ class MachineTotals:
                 self.guessed[uid] = counted.size
             after = counted.size
         elif change.old is not None:
-            self._deleted[change.old.metadata.uid] = None
-            if len(self._deleted) > MAX_REMEMBERED:
-                self._deleted.popitem(last=False)
+            self._deleted.keep(change.old.metadata.uid, None, MAX_REMEMBERED)
         gone = before.size if before is not None else {}
         for name, amount in resources.subtract(after, gone).items():
             total = self.used.get(name, 0) + amount

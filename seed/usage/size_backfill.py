@@ -14,7 +14,7 @@ from seed.usage.machine_totals import MachineTotals
 
 MAX_ASKED = 16  # sizes of one source that are asked for at a time
 ASK_SECONDS = 30.0
-FIRST_ASK_PAUSE = 2.0  # seconds before asking again for what could not be told; then doubled
+FIRST_ASK_PAUSE = 2.0  # seconds before asking again for a size that is not known; then doubled
 LONGEST_ASK_PAUSE = 60.0
 
 

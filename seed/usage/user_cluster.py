@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 AUDIT_SECONDS = 3600.0
 IDENTIFY_AGAIN = 5.0  # seconds, while it leads to a cluster that it does not stand for
-FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0  # ... while it cannot be told where it leads
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0  # ... while it is not known where it leads
 
 
 async def _any_cluster(_source: Source, _cluster: Cluster) -> Problem | None:
@@ -277,13 +277,13 @@ class Source:
             totals, self._ask, lambda freed: self._on_change(self, freed) if self.totals is totals else None
         )
 
-        def heard(change: Change[Machine]) -> None:
+        def changed(change: Change[Machine]) -> None:
             freed = totals.apply(change)
             asking.look()
             if self.totals is totals:
                 self._on_change(self, freed)
 
-        reflector = Reflector(cluster, MACHINES, namespace=namespace, on_change=heard)
+        reflector = Reflector(cluster, MACHINES, namespace=namespace, on_change=changed)
         self._connections += 1
         self._following = reflector
         running = asyncio.create_task(reflector.run(), name=f"machines of {self.key}")
@@ -341,7 +341,7 @@ class Source:
 
 
 async def _end(task: asyncio.Task[None] | None) -> None:
-    """Cancel it and wait for its end. Unlike awaiting the task, this hears when we are cancelled ourselves."""
+    """Cancel it and wait for its end. Unlike awaiting the task, this ends when the caller is cancelled."""
     if task is None:
         return
     task.cancel()

@@ -27,11 +27,11 @@ from seed.cache.source_keys import HOSTED
 from seed.ledger import apiserver, contention
 from seed.ledger.apiserver import LEDGERS, ApiServerStore
 from seed.ledger.encoding import MAX_BYTES, MAX_SOURCES, Encoder, MalformedLedgerError, TooLargeError
-from seed.ledger.memory import MemoryStore
 from seed.ledger.redis import RedisStore
 from seed.ledger.store import ConflictError, Key, Store, Stored, StoreUnavailableError, Terms
 from seed.ledger.writer import AccountWriter
 from tests.integration.redis_servers import ByHand, be_patient, rack, store_at
+from tests.memory_store import MemoryStore
 from tests.unit.claims import reserve
 from tests.unit.fake_api_server import eventually, within
 

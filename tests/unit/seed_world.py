@@ -23,9 +23,9 @@ from seed.cache.quotas import Catalog
 from seed.instance_types.cache import FlavourCache
 from seed.instance_types.http_client import Transport
 from seed.instance_types.settings import SettingsReader
-from seed.ledger.memory import MemoryStore
 from seed.registration.token import seal
 from seed.sizing.sizer import Sizing
+from tests.memory_store import MemoryStore
 
 PROJECT = "alpha"
 ORGANIZATION = "acme"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from common.quota.names import BASE, FURTHER
-from seed.controllers.user_clusters import MAX_SHOWN, shown
+from seed.controllers.user_cluster_status import MAX_SHOWN, shown
 
 USED = {f"example.com/device-{number:03}": 1 for number in range(200)} | {"cpu": 1, "machines": 1}
 

@@ -9,8 +9,8 @@ from common.api.types import WireIdle
 from common.quota import account as accounts
 from common.quota.account import Account
 from seed.accounts.capacity import FRESH, Answer, CapacityRequester
-from seed.ledger.memory import MemoryStore
 from seed.ledger.store import Key, StoreUnavailableError
+from tests.memory_store import MemoryStore
 from tests.unit.fake_api_server import eventually
 from tests.unit.seed_world import SeedWorld, nanos, seed_world
 
@@ -32,7 +32,7 @@ def shortage_of(world: SeedWorld, clock: Clock | None = None) -> CapacityRequest
 
 def answer(world: SeedWorld, requester: CapacityRequester, number: int, **told: object) -> None:
     world.tell(NAME, answered=number, **told)
-    requester.heard()
+    requester.quota_changed()
 
 
 async def test_all_that_wait_ask_together_and_the_master_answers_all() -> None:

@@ -16,8 +16,8 @@ from common.quota.account import Ask, Reservation
 from seed.accounts import capacity
 from seed.admission.types import Replaceable, Request, Verdict
 from seed.cache.consumer import Consumer
-from seed.ledger.memory import MemoryStore
 from seed.ledger.store import Key, StoreUnavailableError
+from tests.memory_store import MemoryStore
 from tests.unit.fake_api_server import eventually, within
 from tests.unit.seed_world import PROJECT, SeedWorld, amounts, nanos, seed_world
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from common.quota.quantity import UNIT
+from common.runtime.lru import LruDict
 from seed.instance_types import catalogue
 from seed.instance_types import gate as gates
 from seed.instance_types.breaker import FAILURES, FIRST_REST
 from seed.instance_types.catalogue import MISSING_SECONDS, Shelves
 from seed.instance_types.gate import Gates
-from seed.instance_types.lru import Lately
 from seed.providers.flavour import ALL, Catalogue, CloudError, Flavour, Place
 from seed.providers.size import CredentialsRejected, ProviderUnavailable
 
@@ -91,7 +91,7 @@ def test_a_cloud_that_fails_again_and_again_is_closed_to_all_and_one_that_refuse
 
 
 def test_what_was_kept_longest_ago_goes_first() -> None:
-    kept: Lately[str, int] = Lately()
+    kept: LruDict[str, int] = LruDict()
     for key, value in (("a", 1), ("b", 2), ("a", 3), ("c", 4)):
         kept.keep(key, value, 2)
     assert list(kept.items()) == [("a", 3), ("c", 4)]

@@ -13,9 +13,9 @@ from common.kube.client.api_client import Cluster
 from common.quota.account import Account
 from seed.ledger import store_generation as module
 from seed.ledger.encoding import MalformedLedgerError
-from seed.ledger.memory import MemoryStore
 from seed.ledger.store import ConflictError, Key, Stored, StoreUnavailableError
 from seed.ledger.store_generation import API_SERVER, REDIS, Held, InForce, StoreGeneration, fence_all
+from tests.memory_store import MemoryStore
 from tests.unit.fake_api_server import FakeApiServer, fake_api_server, status
 
 D = 12.0  # the lease's duration

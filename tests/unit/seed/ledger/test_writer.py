@@ -15,9 +15,9 @@ from common.quota import reservations
 from common.quota.account import Account, Admitted, Fenced, Full, Grant, Reservation, Short
 from seed.ledger import batcher, contention, writer
 from seed.ledger.encoding import MalformedLedgerError, TooLargeError
-from seed.ledger.memory import MemoryStore
 from seed.ledger.store import ConflictError, Key, NoAccountError, Stored, StoreUnavailableError, Terms
 from seed.ledger.writer import AccountWriter, BusyError
+from tests.memory_store import MemoryStore
 from tests.unit.claims import reserve
 from tests.unit.fake_api_server import eventually, within
 

@@ -19,7 +19,14 @@ from common.kube.client.resource import Resource
 from common.kube.controller.events import EVENTS, Regarding
 from seed.notifications import notifier as module
 from seed.notifications.event_series import Occurrence
-from seed.notifications.notifier import FREED_ANNOTATION, MAX_TOLD, MachineSet, OwnerNotifier, Refused, machine_set_of
+from seed.notifications.notifier import (
+    FREED_ANNOTATION,
+    MAX_REFUSED,
+    MachineSet,
+    OwnerNotifier,
+    Refused,
+    machine_set_of,
+)
 from seed.notifications.wake_queue import Waiter
 from tests.unit.fake_api_server import eventually
 
@@ -215,7 +222,7 @@ async def test_an_api_server_that_is_away_is_tried_again_later_and_wakings_fail_
 async def test_one_that_hangs_holds_a_bounded_number_and_counts_what_it_drops(world: World) -> None:
     world.server.hangs = True
     started = time.process_time()
-    for number in range(MAX_TOLD + 10):
+    for number in range(MAX_REFUSED + 10):
         world.owners.refused(refused(f"pool-{number}"))
     assert world.counts == {"dropped": 10}
     assert time.process_time() - started < 1

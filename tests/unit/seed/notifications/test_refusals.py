@@ -48,7 +48,7 @@ class World:
 
     async def decided(self, uid: str = "u", machine: ObjectMeta | None = None, need: str = "cpu=8") -> Verdict:
         found = await self.seed.admission.decide(request(uid, need))
-        self.refusals.heard(self.cluster, machine or metadata(), found)
+        self.refusals.decided(self.cluster, machine or metadata(), found)
         return found
 
     async def until(self, **counts: int) -> None:
@@ -138,7 +138,7 @@ async def test_owners_are_told_that_the_seed_is_lost_and_nobody_waits(world: Wor
 async def test_a_user_cluster_that_is_gone_is_forgotten_with_all_who_wait_there(world: World) -> None:
     await world.seed.quota(limits="cpu=4", granted="cpu=4")
     cluster = world.remote("c2")
-    world.refusals.heard(cluster, metadata(), await world.seed.admission.decide(request()))
+    world.refusals.decided(cluster, metadata(), await world.seed.admission.decide(request()))
     await eventually(lambda: "owners of alpha/c2" in running())
     assert world.refusals.waiting == 1
     catalog = world.seed.catalog
@@ -155,7 +155,7 @@ async def test_of_too_many_user_clusters_the_one_heard_of_first_is_forgotten(
     await world.seed.quota(limits="cpu=4", granted="cpu=4")
     found = await world.seed.admission.decide(request())
     for name in ("c2", "c3", "c2", "c4"):
-        world.refusals.heard(world.remote(name), metadata(), found)
+        world.refusals.decided(world.remote(name), metadata(), found)
     expected = {"owners of seed", "owners of alpha/c2", "owners of alpha/c4"}
     await eventually(lambda: {name for name in running() if name.startswith("owners of")} == expected)
     assert world.refusals.waiting == 2

@@ -19,12 +19,12 @@ from seed.admission.machines import MachineAdmission
 from seed.cache.cluster_api import View
 from seed.cache.quotas import Catalog
 from seed.cache.source_keys import hosted_key, is_hosted
-from seed.ledger.memory import MemoryStore
 from seed.registration.cluster_api import CALLER, Enforcement
 from seed.usage.cluster_api import ClusterApiInformers, ClusterSource
 from seed.webhooks.cluster_api import ClusterApiWebhook
 from seed.webhooks.endpoint import Endpoint
 from seed.webhooks.router import route
+from tests.memory_store import MemoryStore
 from tests.unit import fake_api_server as fakes
 from tests.unit.fake_api_server import FakeApiServer, eventually, fake_api_server
 from tests.unit.seed_world import nanos, sizing

@@ -15,13 +15,13 @@ from common.quota import fencing
 from common.server.http_server import HttpServer
 from devcluster import certificates
 from seed.admission.machines import MachineAdmission
-from seed.ledger.memory import MemoryStore
 from seed.sizing.sizer import Sizing
 from seed.sizing.stamper import Stamping
 from seed.webhooks.endpoint import Endpoint
 from seed.webhooks.machines import MachineWebhook, StampWebhook
 from seed.webhooks.review import MAX_BODY
 from seed.webhooks.router import route
+from tests.memory_store import MemoryStore
 from tests.unit.fake_api_server import within
 from tests.unit.seed_world import CLUSTER_UID, SeedWorld, nanos, seed_world, sizing
 

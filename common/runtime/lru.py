@@ -1,4 +1,4 @@
-"""A dictionary that is bounded."""
+"""A dictionary with a bound."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Lately(OrderedDict[K, V]):
-    """`keep` drops what was not kept or used for longest when there is too much."""
+class LruDict(OrderedDict[K, V]):
+    """With more than `most` entries, `keep` drops the one that was not kept, or moved to the end, for longest."""
 
     def keep(self, key: K, value: V, most: int) -> None:
         self[key] = value

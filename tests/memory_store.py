@@ -1,4 +1,4 @@
-"""Accounts in memory: for the simulation and for tests. The conformance suite runs against it as against the others."""
+"""Accounts in memory, for tests. The conformance suite runs against it as against the stores."""
 
 from __future__ import annotations
 
