@@ -54,7 +54,10 @@ def answers(account: Account, grant: Grant) -> bool:
 
 
 def reopen(account: Account, epoch: int, grant: Grant) -> Account:
-    """Lift the fence with the master's counters. The caller has recounted every source since the fence went up."""
+    """Lift the fence with the master's counters. The caller has recounted every source since the fence went up.
+
+    What a restore has undone includes asks that were answered: a later one must not be taken for one of those.
+    """
     accounts.check_epoch(account, epoch)
     assert answers(account, grant), "only the answer to its own nonce opens an account"
     return msgspec.structs.replace(
@@ -64,4 +67,5 @@ def reopen(account: Account, epoch: int, grant: Grant) -> Account:
         master=grant.incarnation,
         granted=resources.maximum(account.granted, grant.granted),
         returned=resources.maximum(account.returned, grant.returned),
+        ask=account.ask if account.ask.number >= grant.answered else Ask(number=grant.answered),
     )

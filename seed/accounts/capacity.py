@@ -56,7 +56,7 @@ class CapacityRequester:
         self._number = 0
         self._asking: asyncio.Task[None] | None = None
         self._answer: Answer | None = None
-        self._most: ResourceList = {}  # that was used here since the last ask was decided
+        self._most: ResourceList = {}  # that was used here since the last ask was decided that may still be answered
 
     def refuses(self, need: ResourceList) -> Answer | None:
         """The fresh answer by which `need` fits nowhere, if there is one."""
@@ -131,7 +131,8 @@ class CapacityRequester:
                 first = live[0][0]
 
                 def ask(account: Account) -> tuple[Account, int]:
-                    self._most = accounts.use(account)
+                    used = accounts.use(account)
+                    self._most = resources.maximum(self._most, used) if self._asked else used
                     asking = accounts.ask(account, limits, first, wanted, answered)
                     return asking, asking.ask.number
 

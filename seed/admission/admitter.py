@@ -118,7 +118,7 @@ class Admission:
             attempt = await self._claim(handle, quota, request, decision)
             refusal = attempt.refusal if quota.enforced and quota.surge else None
             if refusal is not None and refusal.code == 403 and replaceable is not None:
-                attempt = await self._lend(handle, quota, request, decision, attempt, await replaceable())
+                attempt = await self._lend(handle, quota, request, decision, attempt, replaceable)
         except (BusyError, NoAccountError) as error:
             refusal = denial.unavailable(quota.name, str(error), decision)
             attempt = Attempt(snapshot=handle.snapshot(quota), refusal=refusal)
@@ -141,23 +141,51 @@ class Admission:
         request: Request,
         decision: str,
         refused: Attempt,
-        replaceable: Sequence[str],
+        replaceable: Replaceable,
     ) -> Attempt:
         """What a rollout makes at a full quota is admitted on surge, in place of one that will go: see
         common/quota/surge_loans.py."""
         need = surge.lent(request.need, quota.surge)
-        for replaced in replaceable[:MAX_PLACES]:
+        older = await replaceable(False)
+        for replaced in older[:MAX_PLACES]:
             reservation = msgspec.structs.replace(request.reservation, amount=need, replaces=replaced)
             lent = msgspec.structs.replace(request, need=need, reservation=reservation)
             attempt = await self._claim(handle, quota, lent, decision)
             if attempt.refusal is None:
-                return attempt
+                return await self._confirm(handle, quota, request.uid, decision, attempt, replaceable)
             if attempt.refusal.code != 409:
                 break
         else:
             return refused
         assert refused.refusal is not None, "it is lent to who was refused"
         return msgspec.structs.replace(attempt, refusal=denial.beyond_surge(refused.refusal, attempt.refusal))
+
+    async def _confirm(
+        self,
+        handle: AccountHandle,
+        quota: Quota,
+        uid: str,
+        decision: str,
+        lent: Attempt,
+        replaceable: Replaceable,
+    ) -> Attempt:
+        """Rule 4.9: a loan has the place of its older Machine only if no count before it saw that one gone, and it may
+        have waited long for the surge. An older one that is there after the loan was written was there before."""
+        admitted = lent.admitted
+        if admitted is None:
+            return lent
+        there: Sequence[str] = ()
+        try:
+            there = await replaceable(True)
+        finally:
+            if admitted.after.replaces not in there:
+                undone = handle.writer.change(_cancelling(uid, admitted))
+                undone.add_done_callback(lambda ended: None if ended.cancelled() else ended.exception())
+        if admitted.after.replaces in there:
+            return lent
+        why = "the machine that this one replaces is gone already, or their rollout has changed"
+        refusal = denial.unavailable(quota.name, why, decision)
+        return Attempt(snapshot=handle.snapshot(quota), refusal=refusal, waited=lent.waited)
 
     async def _claim(self, handle: AccountHandle, quota: Quota, request: Request, decision: str) -> Attempt:
         clock = asyncio.get_running_loop().time

@@ -45,17 +45,19 @@ class MachineAdmission(ObjectAdmission[Machine]):
             return None
         asking: asyncio.Task[Sequence[str]] | None = None
 
-        async def ask() -> Sequence[str]:
+        async def ask(until: float, *, anew: bool) -> Sequence[str]:
             try:
-                async with asyncio.timeout_at(deadline - RESERVING):
-                    return await rolling(cluster, subject, need)
+                async with asyncio.timeout_at(until):
+                    return await rolling(cluster, subject, need, anew)
             except TimeoutError:
                 raise Unavailable(0, "Timeout", "no answer in time") from None
 
-        def replaceable() -> Awaitable[Sequence[str]]:
+        def replaceable(anew: bool) -> Awaitable[Sequence[str]]:
             nonlocal asking
+            if anew:
+                return ask(deadline, anew=True)
             if asking is None:
-                asking = asyncio.create_task(ask(), name="rollout")
+                asking = asyncio.create_task(ask(deadline - RESERVING, anew=False), name="rollout")
             return asyncio.shield(asking)
 
         return replaceable

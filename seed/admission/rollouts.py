@@ -1,7 +1,7 @@
 """What a Machine that a rollout makes may replace, by consistent reads of the API server that asks.
 
 Asked only where a quota is full and has surge. A rollout whose Machines are refused tries again and again: what was
-read is kept for a moment.
+read is kept for a moment. What was lent is confirmed by a read that begins after that was written.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -57,35 +57,65 @@ class Api(msgspec.Struct, Generic[T], frozen=True):
     size: Callable[[T], Awaitable[ResourceList | None]]
 
 
+class _Reading:
+    """A read that has not begun yet serves also those who ask for one that begins now."""
+
+    def __init__(self, api: Api[Any], namespace: str, newer: str) -> None:
+        self.asked_at = time.monotonic()
+        self.begun = False
+        self.task = asyncio.create_task(self._read(api, namespace, newer), name=f"rollout in {namespace}")
+        self.task.add_done_callback(lambda ended: None if ended.cancelled() else ended.exception())
+
+    @property
+    def serves(self) -> bool:
+        return time.monotonic() - self.asked_at <= KEPT
+
+    @property
+    def serves_now(self) -> bool:
+        return not self.begun
+
+    @property
+    def failed(self) -> bool:
+        return self.task.done() and (self.task.cancelled() or self.task.exception() is not None)
+
+    async def _read(self, api: Api[Any], namespace: str, newer: str) -> Family | None:
+        """Raises ApiError."""
+        self.begun = True
+        try:
+            async with asyncio.timeout(TIMEOUT):
+                return await _read_all(api, namespace, newer)
+        except TimeoutError:
+            raise Unavailable(0, "Timeout", "no answer in time") from None
+
+
 class Rollouts:
     def __init__(self) -> None:
-        self._families: OrderedDict[str, tuple[float, asyncio.Task[Family | None]]] = OrderedDict()
+        self._families: OrderedDict[str, _Reading] = OrderedDict()
 
-    async def replaceable(self, api: Api[T], metadata: ObjectMeta, need: ResourceList) -> list[str]:
-        """The uids of those that this new Machine may replace, none where it is of no rollout. Raises ApiError."""
+    async def replaceable(self, api: Api[T], metadata: ObjectMeta, need: ResourceList, *, anew: bool) -> list[str]:
+        """The uids of those that this new Machine may replace, none where it is of no rollout. `anew`: by a read that
+        begins after the call. Raises ApiError."""
         newer = owner(metadata, "MachineSet")
         if not newer:
             return []
-        family = await asyncio.shield(self._family(api, metadata.namespace, newer))
+        family = await asyncio.shield(self._family(api, metadata.namespace, newer, anew=anew))
         return [] if family is None else replaceable(family.deployment, family.sets, family.machines, newer, need)
 
-    def _family(self, api: Api[T], namespace: str, newer: str) -> asyncio.Task[Family | None]:
-        """One read for all that ask about the MachineSet within a moment."""
-        now = time.monotonic()
+    def _family(self, api: Api[T], namespace: str, newer: str, *, anew: bool) -> asyncio.Task[Family | None]:
+        """One read for all that ask about the MachineSet within a moment; `anew`: at the same time."""
         known = self._families.get(newer)
-        if known is not None and now - known[0] <= KEPT and not _failed(known[1]):
-            return known[1]
-        reading = asyncio.create_task(_read(api, namespace, newer), name=f"rollout in {namespace}")
-        reading.add_done_callback(lambda ended: None if ended.cancelled() else ended.exception())
-        self._families[newer] = (now, reading)
+        if known is not None and not known.failed and (known.serves_now if anew else known.serves):
+            return known.task
+        reading = self._families[newer] = _Reading(api, namespace, newer)
         self._families.move_to_end(newer)
         if len(self._families) > MAX_KEPT:
             self._families.popitem(last=False)
-        return reading
+        return reading.task
 
 
-Rolling = Callable[[UserCluster, Machine, ResourceList], Awaitable[Sequence[str]]]
-"""What a new Machine that needs so much may replace. Raises ApiError."""
+Rolling = Callable[[UserCluster, Machine, ResourceList, bool], Awaitable[Sequence[str]]]
+"""What a new Machine that needs so much may replace; with True, by a read that begins after the call. It may raise
+ApiError."""
 
 
 def in_user_clusters(rollouts: Rollouts, connections: Connections, sizing: Sizing) -> Rolling:
@@ -94,12 +124,12 @@ def in_user_clusters(rollouts: Rollouts, connections: Connections, sizing: Sizin
     sets = Resource(group, version, "machinesets", "MachineSet", True, Object)
     deployments = Resource(group, version, "machinedeployments", "MachineDeployment", True, Deployment)
 
-    def rolling(cluster: UserCluster, machine: Machine, need: ResourceList) -> Awaitable[Sequence[str]]:
+    def rolling(cluster: UserCluster, machine: Machine, need: ResourceList, anew: bool) -> Awaitable[Sequence[str]]:
         async def size(found: Machine) -> ResourceList | None:
             return _size(sizing, cluster, found)
 
         api = Api(lambda: connections.to(cluster), MACHINES, sets, deployments, size)
-        return rollouts.replaceable(api, machine.metadata, need)
+        return rollouts.replaceable(api, machine.metadata, need, anew=anew)
 
     return rolling
 
@@ -111,7 +141,7 @@ def in_cluster_api(rollouts: Rollouts, seed: Cluster, view: View, sizing: Sizing
             raise NotFound(404, "NotFound", f"no {kind}s are served")
         return found
 
-    async def rolling(cluster: UserCluster, machine: Machine, need: ResourceList) -> Sequence[str]:
+    async def rolling(cluster: UserCluster, machine: Machine, need: ResourceList, anew: bool) -> Sequence[str]:
         async def size(found: ClusterMachine) -> ResourceList | None:
             return _size(sizing, cluster, await view.find_machine(found))
 
@@ -122,7 +152,7 @@ def in_cluster_api(rollouts: Rollouts, seed: Cluster, view: View, sizing: Sizing
             wanted("MachineDeployment", Deployment),
             size,
         )
-        return await rollouts.replaceable(api, machine.metadata, need)
+        return await rollouts.replaceable(api, machine.metadata, need, anew=anew)
 
     return rolling
 
@@ -132,19 +162,6 @@ def _size(sizing: Sizing, cluster: UserCluster, machine: Machine) -> ResourceLis
         return sizing.counted(cluster.metadata.uid, machine).resources
     except (NotSized, ProviderUnavailable):
         return None
-
-
-def _failed(task: asyncio.Task[Family | None]) -> bool:
-    return task.done() and (task.cancelled() or task.exception() is not None)
-
-
-async def _read(api: Api[T], namespace: str, newer: str) -> Family | None:
-    """Raises ApiError."""
-    try:
-        async with asyncio.timeout(TIMEOUT):
-            return await _read_all(api, namespace, newer)
-    except TimeoutError:
-        raise Unavailable(0, "Timeout", "no answer in time") from None
 
 
 async def _read_all(api: Api[T], namespace: str, newer: str) -> Family | None:

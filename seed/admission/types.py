@@ -51,5 +51,6 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     attempts: Sequence[Attempt] = ()
 
 
-Replaceable = Callable[[], Awaitable[Sequence[str]]]
-"""Asked once a quota is full: the uids of those that a rollout puts the object in place of. It may raise ApiError."""
+Replaceable = Callable[[bool], Awaitable[Sequence[str]]]
+"""Asked once a quota is full: the uids of those that a rollout puts the object in place of. With True, by a read that
+begins after the call. It may raise ApiError."""

@@ -14,6 +14,9 @@ FOUND: dict[int, str] = {
     2_012_092: "the master, restored twice to one backup, did not see that his ledger had another life in between",
     5_188_127: "a late report of before a restore had the number of the last one, and nobody wrote over it",
     5_530_100: "who led first after a restore had not fenced all accounts when he ended, and his successor fenced none",
+    6_007_150: "a seed that was restored twice asked with numbers that were answered: old answers refused it",
+    6_034_766: "a late answer refused by what was deleted meanwhile, while the next ask was written",
+    6_036_053: "a loan was written after the count that saw its older Machine gone, and kept surge without one",
     1_000_000_369: "a creation repeated through another replica lost its reservation when the repeat was given up",
     1_000_000_029: "... and within one replica, when the first call's write was late",
 }

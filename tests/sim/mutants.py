@@ -222,6 +222,10 @@ def _reopen(account: Account, _epoch: int, grant: Grant) -> Account:
     )
 
 
+def reopen_with_the_asks_of_the_backup(account: Account, epoch: int, grant: Grant) -> Account:
+    return replace(_really_reopen(account, epoch, grant), ask=account.ask)
+
+
 def admit_beyond_what_is_held(account: Account, limits: Mapping[str, int]) -> dict[str, int]:
     used = accounts.use(account)
     return {name: limit - used.get(name, 0) for name, limit in limits.items()}
@@ -442,8 +446,16 @@ def a_refusal_of_more(
 async def in_place_of_nothing(
     self: Admission, handle: Any, quota: Any, request: Any, decision_: str, refused: Any, replaceable: Any
 ) -> Any:
-    nothing = [f"{uid}-{request.uid}" for uid in replaceable]
+    async def nothing(anew: bool) -> list[str]:
+        return [f"{uid}-{request.uid}" for uid in await replaceable(anew)]
+
     return await _lend(self, handle, quota, request, decision_, refused, nothing)
+
+
+async def lent_unconfirmed(
+    self: Admission, handle_: Any, quota_: Any, uid_: str, decision_: str, lent: Any, _replaceable: Any
+) -> Any:
+    return lent
 
 
 async def what_is_free_here_alone(self: CapacityRequester, need: Any, _timeout: float) -> Answer:
@@ -578,6 +590,7 @@ def master_writes_blindly(self: servers.Master, uid: str, ledger: MasterLedger, 
 
 _count = accounts.count
 _lend = Admission._lend
+_really_reopen = fencing.reopen
 _belongs = SourceRemoval._belongs
 _may_count = Accounts.may_count
 _quota_changed = Catalog._quota_changed
@@ -780,6 +793,13 @@ ALL: tuple[Mutant, ...] = (
         scene=scenes.a_cold_start_from_a_backup,
     ),
     Mutant(
+        "what a restore has undone stays answered",
+        ((fencing, "reopen", reopen_with_the_asks_of_the_backup),),
+        ("nothing", "two_seeds"),
+        200,
+        scenes.a_backup_from_before_many_asks,
+    ),
+    Mutant(
         "a cold leader does not fence",
         ((plan, "claimed", lambda account, term, **_k: accounts.claim_epoch(account, term)),),
         budget=200,
@@ -802,6 +822,13 @@ ALL: tuple[Mutant, ...] = (
         ("rollouts",),
         200,
         scenes.a_rollout_whose_older_goes_first,
+    ),
+    Mutant(
+        "what was lent is not confirmed",
+        ((Admission, "_confirm", lent_unconfirmed),),
+        ("nothing", "rollouts"),
+        200,
+        scenes.a_rollout_whose_older_goes_while_it_waits,
     ),
     Mutant(
         "a surge that was withdrawn is lent",

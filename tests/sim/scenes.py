@@ -551,6 +551,29 @@ def a_cold_start_from_a_backup(play: Play) -> None:
         play.storms(site, 20, 0.35)
 
 
+def a_backup_from_before_many_asks(play: Play) -> None:
+    """What asks is on one seed, and the quota is full of what is on the others. That seed is restored twice: the life
+    that the master hears of in between is gone again, and the one that is back does not know what was answered."""
+    world = play.world
+    for site in play.sites(1):
+        for thing in play.there(site):
+            world.delete(thing)
+        for other in play.sites(4):
+            if other is not site:
+                play.fill(other)
+        snapshot = site.api.snapshot()
+        play.storms(site, 6, 0.7)
+        for _ in range(2):
+            play.crash_replicas(site)
+            play.restore_seed(site, snapshot)
+            play.go(RESTORE_TAKES)
+            for _ in range(2):
+                world.start_replica(site)
+            play.go(TAKEOVER)
+        play.go(play.about(15.0, 17.0))
+        play.storms(site, 4, 0.7)
+
+
 def a_first_leader_who_claims_nothing(play: Play) -> None:
     """A backup is restored while nobody lives. Who leads first is cut off from the ledger and ends; his successor has
     seen him lead."""
@@ -665,6 +688,30 @@ def a_rollout_whose_older_goes_first(play: Play) -> None:
                     world.delete(world.things[uid])
         play.go(0.5)
         play.storms(site, 3, 0.3)
+        play.write(site)
+        play.go(1.0)
+
+
+def a_rollout_whose_older_goes_while_it_waits(play: Play) -> None:
+    """At a full quota. What it makes waits for surge, which the master does not hear of; what it replaces goes, others
+    take its place, and then the surge comes."""
+    world = play.world
+    for site in play.sites(1):
+        play.fill(site)
+        world.network.cut.add(("master", site.name))
+        sources = list(site.sources.values())
+        for _ in range(6):
+            world.roll(site, play.rng.choice(sources), play.rng.choice(SIZES))
+        play.go(play.about(0.1, 0.2))
+        for thing in play.there(site):
+            world.delete(thing)
+        play.go(play.about(0.1, 0.2))
+        for source in sources:
+            for _ in range(world.room(source.project) or 0):
+                world.create(site, source, UNIT)
+        play.go(0.2)
+        world.network.cut.discard(("master", site.name))
+        play.go(REQUEST)
         play.write(site)
         play.go(1.0)
 

@@ -579,7 +579,7 @@ class Replica(Process):
         """An API server calls the webhook. `heard` is told the verdict, and the quotas that were asked."""
         source = self.sources[request.reservation.source]
 
-        async def replaceable() -> list[str]:
+        async def replaceable(_anew: bool) -> list[str]:
             def read() -> list[str]:
                 return [servers.uid_of(name) for name in replaces if name in source.machines]
 

@@ -312,6 +312,15 @@ def test_another_life_of_the_master_fences_and_only_the_answer_to_the_nonce_open
     assert (after.master, after.granted, after.returned) == ("m2", {"cpu": 10}, {"cpu": 3})
 
 
+@pytest.mark.parametrize(("number", "answered", "next_one"), [(1, 6, 7), (6, 6, 7), (8, 6, 9)])
+def test_after_a_restore_no_ask_has_the_number_of_one_that_was_answered(
+    number: int, answered: int, next_one: int
+) -> None:
+    restored = account(ask=Ask(number=number, first={"cpu": 1}, wanted={"cpu": 1}))
+    after = fencing.reopen(fencing.fence(restored, "n"), 1, grant(nonce="n", answered=answered))
+    assert accounts.ask(after, {"cpu": 9}, {"cpu": 2}, {"cpu": 2}, answered).ask.number == next_one
+
+
 def test_a_ledger_that_went_backwards_is_noticed_and_begins_a_new_life() -> None:
     restored = reserved(account(returned={"cpu": 1}, used={"ns/c1": {"cpu": 2}}), "a", reservation())
     assert not fencing.went_back(restored, grant(returned={"cpu": 1}))

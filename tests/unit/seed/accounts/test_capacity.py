@@ -169,6 +169,27 @@ async def test_an_answer_that_counts_what_was_deleted_here_before_it_came_refuse
         assert handle.requester.refuses(nanos("cpu=5")) is None, "the master will know more"
 
 
+async def test_a_late_answer_that_counts_what_was_deleted_here_refuses_nobody_while_the_next_ask_is_written() -> None:
+    store = Held()
+    async with seed_world(store) as world:
+        handle = await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=60")
+        requester = shortage_of(world)
+        gone = asyncio.create_task(requester.wait(nanos("cpu=5"), 60))
+        await world.asked(number=1)
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+        await handle.writer.change(lambda account: (accounts.count(account, 1, "alpha/c1", nanos("cpu=10"), {}), None))
+        store.free.clear()
+        waiting = asyncio.create_task(requester.wait(nanos("cpu=55"), 60))
+        await eventually(lambda: store.waiting)
+        answer(world, requester, 1, usage="cpu=60")
+        assert requester.refuses(nanos("cpu=5")) is None, "the master will know more"
+        store.free.set()
+        await world.asked(number=2)
+        answer(world, requester, 2, usage="cpu=10")
+        await waiting
+
+
 async def test_an_answer_refuses_nobody_once_the_limit_was_raised() -> None:
     async with seed_world() as world:
         await world.quota(limits="cpu=64")

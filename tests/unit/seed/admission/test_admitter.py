@@ -452,14 +452,14 @@ async def test_many_at_once_fill_the_quota_exactly() -> None:
 
 
 def replacing(*uids: str) -> Replaceable:
-    async def found() -> Sequence[str]:
+    async def found(_anew: bool) -> Sequence[str]:
         return uids
 
     return found
 
 
 def unreadable(error: ApiError) -> Replaceable:
-    async def found() -> Sequence[str]:
+    async def found(_anew: bool) -> Sequence[str]:
         raise error
 
     return found
@@ -539,6 +539,40 @@ async def test_surge_that_another_seed_holds_is_asked_for() -> None:
         assert world.account().ask.first == nanos("surge.cpu=8")
         world.tell(granted=amounts("cpu=16,surge.cpu=8"), answered=1)
         assert (await deciding).refusal is None
+
+
+async def test_what_waited_for_surge_is_not_lent_it_once_its_older_machine_was_counted_as_gone() -> None:
+    there = ["old"]
+
+    async def found(_anew: bool = False) -> Sequence[str]:
+        return list(there)
+
+    async with seed_world() as world:
+        await full_with_surge(world, granted="cpu=16")
+        deciding = asyncio.create_task(world.admission.decide(request("new"), found))
+        await world.asked()
+        there.clear()
+        await world.handle().writer.change(
+            lambda account: (accounts.count(account, 1, "alpha/c1", nanos("cpu=8"), {}), None)
+        )
+        assert (await world.admission.decide(request("other"))).refusal is None, "it takes the place"
+        world.tell(granted=amounts("cpu=16,surge.cpu=8"), answered=1)
+        refusal = (await deciding).refusal
+        assert refusal is not None and refusal.code == 503
+        await eventually(lambda: accounts.use(world.account()) == nanos("cpu=16"))
+
+
+async def test_a_loan_that_cannot_be_confirmed_is_undone() -> None:
+    async def found(anew: bool = False) -> Sequence[str]:
+        if anew:
+            raise Unavailable(0, "", "no")
+        return ["old"]
+
+    async with seed_world() as world:
+        await full_with_surge(world)
+        refusal = (await world.admission.decide(request("new"), found)).refusal
+        assert refusal is not None and refusal.code == 503
+        await eventually(lambda: accounts.use(world.account()) == nanos("cpu=16"))
 
 
 @pytest.mark.parametrize(("error", "code"), [(Forbidden(403, "Forbidden", "no"), 403), (Unavailable(0, "", "no"), 503)])
