@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import to_builtins
 from msgspec.structs import replace
-from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_fixed
+from tenacity import retry, retry_if_exception_type, wait_fixed
 
 from common.api.labels import MANAGED_BY_LABEL, MASTER_MANAGER, RELEASED_ANNOTATION, UID_LABEL
 from common.api.types import GENERATION_ANNOTATION, Seed
@@ -39,7 +39,6 @@ log = logging.getLogger(__name__)
 
 WORKERS = 8  # for quotas, and as many for the rest
 TIMEOUT = 30.0  # seconds for one object
-SEED_ATTEMPTS = 4
 SEED_AGAIN = 0.1  # seconds
 FINALIZING = 1.0  # seconds until another look at a copy that is being deleted
 SUCCEEDED = 1.0  # ... at one that must not go before another is here; that one's coming is reported sooner
@@ -99,14 +98,10 @@ class CopySync:
         self._unsynced.add(key)
         (self._quotas if key[0] == "resourcequotas" else self._others).queue.add(key)
 
-    @retry(
-        retry=retry_if_exception_type(Conflict),
-        wait=wait_fixed(SEED_AGAIN),
-        stop=stop_after_attempt(SEED_ATTEMPTS),
-        reraise=True,
-    )
+    @retry(retry=retry_if_exception_type(Conflict), wait=wait_fixed(SEED_AGAIN))
     async def put_seed(self) -> None:
-        """Writes the copy of the Seed itself, now. Its agent writes the status of it, too. Raises ApiError."""
+        """Writes the copy of the Seed itself, now. Its agent writes the status of it, too: on a conflict it is tried again
+        as long as the caller waits, since the cache may be behind. Raises ApiError."""
         await self._update(("seeds", self._seed))
 
     def in_sync(self, plural: str, name: str) -> bool:

@@ -39,7 +39,7 @@ async def test_a_seed_that_comes_later_delays_nobody_and_is_taken_up(site: Site)
 
     await site.apply("master", quota_manifest(cpus(6)))
     await site.comes("master", f"resourcequotas/{QUOTA}", "Enforced", "Unknown", "SeedNotSynced", "seed-2")
-    await site.comes("master", f"resourcequotas/{QUOTA}", "Ready", "True", "Enforced")
+    await site.comes("master", f"resourcequotas/{QUOTA}", "Ready", "Unknown", "Degraded", "seed-2")
     await until(lambda: site.get("seed-1", f"resourcequotas/{QUOTA}"), 30)
     async with site.no_overshoot(cpus(6)):
         attempts = await fill([site.one], SMALL, 3)

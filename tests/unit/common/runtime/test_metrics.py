@@ -96,7 +96,7 @@ def test_no_page_names_a_metric_that_does_not_exist() -> None:
 
 
 def test_counters_and_histograms_have_no_series_that_says_when_they_were_made() -> None:
-    observed.decision("allowed", "", "local", 0.001)
+    observed.decision("Machine", "allowed", "", "local", 0.001)
     exposed = generate_latest().decode()
     assert 'seedquota_admission_duration_seconds_bucket{le="0.001",path="local"}' in exposed
     assert "_created" not in exposed
@@ -109,7 +109,7 @@ def test_what_ends_just_before_and_after_the_webhooks_time_is_told_apart(histogr
     before = buckets(histogram)
     for seconds in (2.4, 2.6, 2.9, 3.1, 9.0, 29.0, 31.0):
         observed.ledger_write(seconds, 1)
-        observed.decision("denied", "QuotaUnavailable", "unavailable", seconds)
+        observed.decision("Machine", "denied", "QuotaUnavailable", "unavailable", seconds)
     after = buckets(histogram)
     grown = [after[bound] - before.get(bound, 0) for bound in sorted(after)]
     assert [more - less for less, more in zip([0.0, *grown], grown, strict=False)][-7:] == [1.0] * 7

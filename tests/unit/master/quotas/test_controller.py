@@ -242,7 +242,7 @@ async def test_a_device_is_called_never_counted_only_when_all_seeds_were_listed_
     await term.decide()
     assert seen(term) == ["a.example/b"]
 
-    term.links["eu-1"].heard = False
+    term.links["eu-1"].listed = False
     await term.decide()
     assert seen(term) is None
     term.links["eu-1"].never_connected = True

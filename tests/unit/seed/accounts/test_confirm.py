@@ -44,11 +44,11 @@ async def test_a_quiet_account_is_known_to_be_intact_by_a_master_that_started_si
         assert confirmed.sequence == account.sequence == before.sequence + 1, "it is durable before it is published"
 
         known = SeedAccount()
-        assert known.hear(copy(quiet), None)  # in the list with which the master starts
-        assert known.hear(copy(confirmed), RUN)
+        assert known.receive(copy(quiet), None)  # in the list with which the master starts
+        assert known.receive(copy(confirmed), RUN)
         fenced = fencing.fence(account, "n", in_doubt=True)
         asks = msgspec.structs.replace(confirmed, sequence=account.sequence + 1, nonce="n")
-        assert known.hear(copy(asks), RUN)
+        assert known.receive(copy(asks), RUN)
         assert known.remembered == (fenced.fenced_at, True)
 
 

@@ -60,7 +60,7 @@ class World:
                 SeedFacts(
                     name=seed,
                     connected=True,
-                    heard=True,
+                    listed=True,
                     tried=True,
                     report=escrow.report(account),
                     answered=self.answered[seed],

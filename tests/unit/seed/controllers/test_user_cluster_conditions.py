@@ -35,6 +35,7 @@ def test_of_a_cluster_that_was_never_reached_nothing_is_said_to_be_right() -> No
         "Enforced": ("Unknown", "Unreachable"),
         "MachinesSized": ("Unknown", "Unreachable"),
         "StampsCurrent": ("Unknown", "Unreachable"),
+        "ProjectKnown": ("True", "ProjectFound"),
     }
 
 
