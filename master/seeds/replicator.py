@@ -100,8 +100,8 @@ class CopySync:
 
     @retry(retry=retry_if_exception_type(Conflict), wait=wait_fixed(SEED_AGAIN))
     async def put_seed(self) -> None:
-        """Writes the copy of the Seed itself, now. Its agent writes the status of it, too: on a conflict it is tried again
-        as long as the caller waits, since the cache may be behind. Raises ApiError."""
+        """Writes the copy of the Seed itself, now. Its agent writes the status of it, too, and the cache may be behind:
+        a conflict is tried again for as long as the caller waits. Raises ApiError."""
         await self._update(("seeds", self._seed))
 
     def in_sync(self, plural: str, name: str) -> bool:
