@@ -99,7 +99,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     `granted` and `returned` are the master's counters for the account life `account`; `nonce` repeats the account's
     question. `recall` is the value that r should reach as far as there is idle capacity. `answered` is the number of
     the last ask which this message, with the global use beside it, answers. `seen` is the last sequence that the
-    account had shown before it asked with `nonce`, as far as the master remembers. `unbroken`: he watched the seed
+    account had shown before it asked with `nonce`, as far as the master remembers. `unbroken`: it watched the seed
     without a break from before that was written until it asked, so no backup was restored meanwhile.
     """
 

@@ -139,7 +139,7 @@ def _opening(
 class Trust(Enum):
     """What a fenced account's ledger can be relied on for.
 
-    COUNTS: what the master saw of it is there. What was admitted after that, in the moments before he lost sight of the
+    COUNTS: what the master saw of it is there. What was admitted after that, in the moments before it lost sight of the
     seed, may have gone with a backup that was restored since. NOTHING: no count that is kept, also of a source that
     cannot be asked, can be relied on.
     """
@@ -162,9 +162,9 @@ def trusted(account: Account, grant: Grant) -> Trust:
 
 
 def claimed(account: Account, term: int, *, since: int, cold: bool, nonce: str) -> Account:
-    """`cold`: the lease was not held continuously until our term, but `since` that one. Who led first in this run of
-    terms may have ended before he had claimed all accounts: of those he left, it is not known either whether they were
-    restored. Raises StaleEpochError.
+    """`cold`: the lease was not held continuously until our term, but `since` that one. The first leader of this run
+    of terms may have ended before it had claimed all accounts: of those that it left, it is not known either whether
+    they were restored. Raises StaleEpochError.
     """
     after = accounts.claim_epoch(account, term)
     return fencing.fence(after, nonce, in_doubt=True) if cold or account.epoch < since else after

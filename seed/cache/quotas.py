@@ -261,7 +261,7 @@ class Catalog:
         assert copy is not None, "a change has an object before or after"
         name = copy.metadata.name
         if change.new is None and name in self._quotas and RELEASED_ANNOTATION not in copy.metadata.annotations:
-            # It was not the master who removed it, as far as we saw: he will put it back, and until then it limits.
+            # The master has not released it, as far as was seen. It will create it again, and until then it limits.
             log.warning("copy of a quota was deleted, it stays in force", extra={"quota": name, "seconds": MISSED_FOR})
             asyncio.get_running_loop().call_later(MISSED_FOR, self._let_go, self._quotas[name])
             return

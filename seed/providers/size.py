@@ -56,7 +56,7 @@ class ProviderUnavailable(Exception):
 
 
 class CredentialsRejected(ProviderUnavailable):
-    """The cloud does not take what it was asked with: asking again helps when that is put right."""
+    """The cloud does not take what it was asked with: asking again helps once that is corrected."""
 
     condition = "CredentialsRejected"
 
@@ -67,7 +67,7 @@ CONDITIONS = tuple(
         for error in (CredentialsRejected, CredentialsMissing, FlavourUnknown, NotSized, ProviderUnavailable)
     )
 )
-"""All of them, what people must put right first."""
+"""All of them, what people must correct first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 The validating one admits, and answers what MachineDeployments ask for. The mutating one stamps; a Machine that it
 misses is sized all the same.
 
-A tenant who is admin of his cluster can delete or change it. It is put back at once, and what slipped in meanwhile is
-counted.
+A tenant who is admin of the user cluster can delete or change it. It is restored at once, and what was
+created meanwhile is counted.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def in_user_cluster(namespace: str) -> Sample:
 
 
 def is_canary(metadata: ObjectMeta, *, dry_run: bool) -> bool:
-    """Whoever else sends one refuses his own dry run."""
+    """If somebody else sends one, only that dry run is refused."""
     return dry_run and ANNOTATION in metadata.annotations
 
 

@@ -1,9 +1,9 @@
 """Who is calling: each cluster's webhook URL ends in a token that only this seed can make.
 
-A tenant can read his own configuration, hence his own URL. The token is an HMAC over his UserCluster's uid, so he
-cannot make another's and speak for another cluster. No log, event or message of ours may hold it; but an API server
-that cannot reach us shows the URL to whoever creates a Machine there. So it proves which cluster calls, no more: all
-that it gives away is that cluster's own reservations, and those fall to a recount.
+A tenant can read the configuration in its own cluster, hence its URL. The token is an HMAC over the UserCluster's
+uid, so a tenant cannot make another's and speak for another cluster. No log, Event or message of SeedQuota may hold it;
+but an API server that cannot reach the webhook shows the URL to whoever creates a Machine there. So the token proves
+which cluster calls, no more: all that it gives away is that cluster's own reservations, which a recount corrects.
 """
 
 from __future__ import annotations

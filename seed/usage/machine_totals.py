@@ -49,7 +49,7 @@ class Unsized(msgspec.Struct, frozen=True):
 
     @property
     def condition(self) -> str:
-        """What people must put right first; empty if there is none."""
+        """What people must correct first; empty if there is none."""
         return next((condition for condition in CONDITIONS if condition in self.counts), "")
 
 

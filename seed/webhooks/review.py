@@ -131,7 +131,7 @@ def patience(query: str) -> float:
 
 
 def is_named(subject: Object, *, namespaced: bool = True) -> bool:
-    """As every API server names what it sends. A tenant knows his own URL, and others' accounts hold what he sends."""
+    """As every API server names what it sends. A tenant knows its cluster's URL, and accounts keep what it sends."""
     return bool(
         _UID.fullmatch(subject.metadata.uid) and (_KEY if namespaced else _NAME).fullmatch(subject.metadata.key)
     )
