@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from msgspec import to_builtins
 from msgspec.structs import replace
-from tenacity import retry, retry_if_exception_type, wait_fixed
 
 from common.api.labels import MANAGED_BY_LABEL, MASTER_MANAGER, RELEASED_ANNOTATION, UID_LABEL
 from common.api.types import GENERATION_ANNOTATION, Seed
@@ -98,11 +98,14 @@ class CopySync:
         self._unsynced.add(key)
         (self._quotas if key[0] == "resourcequotas" else self._others).queue.add(key)
 
-    @retry(retry=retry_if_exception_type(Conflict), wait=wait_fixed(SEED_AGAIN))
     async def put_seed(self) -> None:
-        """Writes the copy of the Seed itself, now. Its agent writes the status of it, too, and the cache may be behind:
-        a conflict is tried again for as long as the caller waits. Raises ApiError."""
-        await self._update(("seeds", self._seed))
+        """Writes the copy of the Seed itself, now. Where the cache is behind, or the seed's agent writes at the same time,
+        it is tried again for as long as the caller waits. Raises ApiError."""
+        while True:
+            with suppress(Conflict):
+                if await self._update(("seeds", self._seed)) is None:
+                    return
+            await asyncio.sleep(SEED_AGAIN)
 
     def in_sync(self, plural: str, name: str) -> bool:
         return self._there.synced and (plural, name) not in self._unsynced

@@ -12,15 +12,17 @@ from common.api.labels import MANAGED_BY_LABEL, MASTER_MANAGER, RELEASED_ANNOTAT
 from common.api.types import GENERATION_ANNOTATION, ResourceQuotaStatus
 from common.api.types import Seed as MasterSeed
 from common.kube.client.api_client import Cluster
-from common.kube.client.errors import Conflict, NotFound
+from common.kube.client.errors import AlreadyExists, Conflict, NotFound
 from common.kube.client.meta import Object, ObjectMeta
 from common.kube.client.resource import Resource
 from common.kube.controller.store import Store
 from common.runtime.burst import PAUSE, BurstDetector
 from master.cache.informers import BY_SUBJECT, Caches, subject_of
 from master.cache.objects import MASTER_QUOTAS, MasterQuota, Named, QuotaCopy
+from master.seeds import replicator
 from master.seeds.remote_cache import SeedCaches
 from master.seeds.replicator import SUCCEEDED, CopySync
+from tests.unit.fake_api_server import within
 
 QUOTA = "resourcequotas"
 LABELS = {UID_LABEL: "same-uid", MANAGED_BY_LABEL: MASTER_MANAGER}
@@ -326,6 +328,31 @@ async def test_a_seed_gets_a_copy_of_its_seed_that_names_no_secret() -> None:
     seed.master.seeds.store._set("eu-1", of_master("Draining"))
     assert await seed.sync._reconcile(SEED) is None
     assert [what for what, _, _ in seed.done] == ["create", "replace"]
+
+
+async def test_a_seed_is_shown_that_it_is_lost_also_while_the_cache_lacks_the_copy_or_has_an_old_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replicator, "SEED_AGAIN", 0.0)
+    seed = Seed()
+    seed.master.seeds.store._set("eu-1", of_master("Lost"))
+    metadata = ObjectMeta(name="eu-1", uid="copy", labels={UID_LABEL: "seed-uid"})
+    active = Named(metadata=metadata, spec={"copyOf": "seed-uid", "state": "Active"})
+    written: list[str] = []
+
+    async def create(_resource: object, _body: dict[str, Any]) -> None:
+        seed.there.seed.store._set("eu-1", active)  # the watch brings it only now
+        raise AlreadyExists(409, "AlreadyExists", "eu-1")
+
+    async def replace(_resource: object, body: Named) -> None:
+        written.append(body.spec["state"])
+        if len(written) == 1:
+            raise Conflict(409, "Conflict", "the object has been modified")
+
+    seed.sync._cluster = cast(Any, SimpleNamespace(create=create, replace=replace))
+    async with within(1):
+        await seed.sync.put_seed()
+    assert written == ["Lost", "Lost"]
 
 
 async def test_the_seeds_of_a_seed_that_is_a_master_too_stay_as_they_are() -> None:
