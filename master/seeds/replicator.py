@@ -99,8 +99,8 @@ class CopySync:
         (self._quotas if key[0] == "resourcequotas" else self._others).queue.add(key)
 
     async def put_seed(self) -> None:
-        """Writes the copy of the Seed itself, now. If the cache is behind, or the agent writes at the same time, it tries
-        again for as long as the caller waits. Raises ApiError."""
+        """Writes the copy of the Seed itself, now. If the cache is behind, or the agent writes at the same time, it is
+        tried again for as long as the caller waits. Raises ApiError."""
         while True:
             with suppress(Conflict):
                 if await self._update(("seeds", self._seed)) is None:
