@@ -34,12 +34,12 @@ def count(
     seen: Mapping[str, int],
     gone: Collection[str],
     sizes: Mapping[str, ResourceList],
-    present: Collection[str],
+    present: Mapping[str, ResourceList],
 ) -> Account:
     """`accounts.count` for a source with loans.
 
-    `sizes` are, by uid, what lent Machines take in `used`; `present` are the replaced ones that are there. Both come
-    from the very state that `used` was summed from. Raises StaleEpochError.
+    `sizes` are, by uid, what lent Machines take in `used`; `present` is what the replaced ones take that are there.
+    Both come from the very state that `used` was summed from. Raises StaleEpochError.
     """
     loans = of_source(account, source)
     if not loans:
@@ -63,6 +63,9 @@ def count(
             after = accounts.count(after, epoch, source, used, seen, gone)
         else:
             after = _kept_in_quota(after, (source, uid))
+    for uid, loan in of_source(after, source).items():
+        if loan.replaces in present:
+            after = _kept_beside(after, (source, uid), present[loan.replaces])
     return after
 
 
@@ -86,6 +89,25 @@ def _kept_in_quota(account: Account, key: ReservationKey) -> Account:
     )
 
 
+def _kept_beside(account: Account, key: ReservationKey, older: ResourceList) -> Account:
+    """The older one may have been made smaller: what the newer one takes beyond it is kept for the newer one, in the
+    same write that sees it free. Else others take it, and the place of the older one is too small when that goes."""
+    kept = account.reservations[key]
+    free = resources.at_least_zero(resources.subtract(accounts.held(account), accounts.use(account)))
+    beyond = resources.at_least_zero(resources.subtract(surge.beyond(kept.amount), older))
+    moved = {name: more for name, more in resources.minimum(beyond, free).items() if more}
+    if not moved:
+        return account
+    amount = resources.add(resources.subtract(kept.amount, surge.lent(moved, moved)), moved)
+    made = msgspec.structs.replace(kept, amount={name: lent for name, lent in amount.items() if lent})
+    reserved = resources.add(resources.subtract(account.reserved, kept.amount), made.amount)
+    return msgspec.structs.replace(
+        account,
+        reservations={**account.reservations, key: made},
+        reserved={name: held for name, held in reserved.items() if held},
+    )
+
+
 def _regular(lent: ResourceList) -> ResourceList:
     """What it would be without surge."""
-    return {**surge.regular(lent), **surge.beyond(lent)}
+    return resources.add(surge.regular(lent), surge.beyond(lent))

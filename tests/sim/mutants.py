@@ -831,6 +831,13 @@ ALL: tuple[Mutant, ...] = (
         scenes.a_rollout_whose_older_goes_while_it_waits,
     ),
     Mutant(
+        "what an older Machine gives up is not kept for the newer one",
+        ((surge_loans, "_kept_beside", lambda account, *_a: account),),
+        ("nothing", "rollouts"),
+        400,
+        scenes.an_older_one_that_shrinks,
+    ),
+    Mutant(
         "a surge that was withdrawn is lent",
         ((surge, "withdrawn", lambda *_a: {}),),
         ("rollouts",),

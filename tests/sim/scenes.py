@@ -716,6 +716,41 @@ def a_rollout_whose_older_goes_while_it_waits(play: Play) -> None:
         play.go(1.0)
 
 
+def an_older_one_that_shrinks(play: Play) -> None:
+    """At a full quota. A Machine is lent surge beside an older one, which is made smaller; others want what became
+    free, and then the older one goes."""
+    world = play.world
+    for site in play.sites(1):
+        play.grow(site, 4)
+        play.fill(site)
+        source = play.rng.choice(list(site.sources.values()))
+        large = (uid for uid, machine in source.machines.items() if machine.resources.get("cpu", 0) >= 2)
+        older = world.things[uid] if (uid := next(large, "")) else None
+        if older is None or older.wishes:
+            continue
+        world.create(site, source, dict(source.machines[older.uid].resources), [older.uid])
+        play.go(0.5)
+        play.write(site)
+        play.go(0.7)
+        world.resize(site, source, older, UNIT)
+        play.go(0.2)
+        play.write(site)
+        play.go(0.7)
+        for _ in range(world.room(source.project) or 0):
+            world.create(site, source, UNIT)
+        play.go(0.5)
+        play.write(site)
+        play.go(0.5)
+        if older.uid in world.things:
+            world.delete(older)
+        play.go(1.0)
+        for _ in range(3):
+            world.create(site, source, UNIT)
+        play.go(0.5)
+        play.write(site)
+        play.go(1.0)
+
+
 def a_surge_withdrawn(play: Play) -> None:
     """While rollouts stand on it, and while others ask for more of it."""
     world = play.world

@@ -124,8 +124,8 @@ def test_a_newer_one_that_goes_gives_the_surge_back() -> None:
 def test_a_newer_one_that_is_larger_than_the_place_stays_on_surge_until_it_fits() -> None:
     account = lend(full(used={SOURCE: {"cpu": 14, "machines": 4}}), "new", loan("m0"))
     small: dict[str, ResourceList] = {**OLD, "m0": {"cpu": 2, "machines": 1}}
-    account = counted(account, {**small, "new": SIZE})
     taken = lend(account, "other", Reservation(source=SOURCE, object="k/o", amount={"cpu": 2}))
+    taken = counted(taken, {**small, "new": SIZE})
     machines: dict[str, ResourceList] = {"m1": SIZE, "m2": SIZE, "m3": SIZE, "new": SIZE}
     account = counted(taken, machines)
     assert (SOURCE, "new") in account.reservations, "2 became free, 4 are needed: else 18 of 16 were used"
@@ -252,6 +252,33 @@ def test_a_loan_whose_older_one_stands_takes_no_place_beyond_what_is_held() -> N
     account = counted(account, {**OLD, "slipped": SIZE, "new": SIZE})
     account = counted(account, {**OLD, "new": SIZE})
     assert [kept.replaces for kept in account.reservations.values()] == ["m0"]
+
+
+@pytest.mark.parametrize("stored", [False, True], ids=["not stored yet", "stored"])
+def test_what_an_older_one_gives_up_while_it_is_replaced_is_kept_for_the_newer_one(stored: bool) -> None:
+    account = lend(full(), "new", loan("m0"))
+    machines: dict[str, ResourceList] = {**OLD, "m0": {"cpu": 1, "machines": 1}}
+    if stored:
+        machines["new"] = SIZE
+    account = counted(account, machines)
+    accounts.check(account)
+    assert account.reservations[SOURCE, "new"].amount == {"cpu": 3, "surge.cpu": 1, "surge.machines": 1}
+    assert accounts.use(account) == {"cpu": 16, "machines": 4, "surge.cpu": 1, "surge.machines": 1}
+    other = Reservation(source=SOURCE, object="k/o", amount={"cpu": 1, "machines": 0})
+    assert reserve(account, LIMITS, "other", other)[1] == Short({"cpu": 1})
+    del machines["m0"]
+    account = counted(account, machines)
+    accounts.check(account)
+    assert accounts.use(account) == {"cpu": 16, "machines": 4}, "it has the place of the older one"
+    assert [kept.replaces for kept in account.reservations.values()] == ([] if stored else [""])
+
+
+def test_what_an_older_one_gives_up_ends_the_loan_where_it_is_enough() -> None:
+    account = lend(full(), "new", loan("m0", {"cpu": 2}))
+    machines: dict[str, ResourceList] = {**OLD, "m0": {"cpu": 2, "machines": 1}, "new": {"cpu": 2}}
+    account = counted(account, machines)
+    assert account.reservations == {}
+    assert accounts.use(account) == {"cpu": 16, "machines": 4}
 
 
 class Rollouts(RuleBasedStateMachine):
