@@ -835,8 +835,11 @@ async def test_a_seed_that_is_declared_lost_is_shown_that_if_it_can_be_reached(w
     await world.start_master()
     await world.add_seed("eu-1", server="eu-1")
 
+    seed = await world.master.get(SEEDS, "eu-1")
+
     async def shown(state: str) -> bool:
-        return (await world.admin["eu-1"].get(SEED_COPIES, "eu-1")).spec.state == state
+        copy = await world.admin["eu-1"].get(SEED_COPIES, "eu-1")
+        return copy.metadata.labels.get(UID_LABEL) == seed.metadata.uid and copy.spec.state == state
 
     await until(lambda: shown("Active"))
     await world.add_seed("eu-1", state="Lost")
