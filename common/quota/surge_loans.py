@@ -80,13 +80,7 @@ def has_room(account: Account, loan: Reservation, size: ResourceList, places: Re
 def _kept_in_quota(account: Account, key: ReservationKey) -> Account:
     """It is one like any other from now on."""
     kept = account.reservations[key]
-    made = msgspec.structs.replace(kept, amount=_regular(kept.amount), replaces="")
-    reserved = resources.add(resources.subtract(account.reserved, kept.amount), made.amount)
-    return msgspec.structs.replace(
-        account,
-        reservations={**account.reservations, key: made},
-        reserved={name: held for name, held in reserved.items() if held},
-    )
+    return _with(account, key, msgspec.structs.replace(kept, amount=_regular(kept.amount), replaces=""))
 
 
 def _kept_beside(account: Account, key: ReservationKey, older: ResourceList) -> Account:
@@ -99,12 +93,16 @@ def _kept_beside(account: Account, key: ReservationKey, older: ResourceList) -> 
     if not moved:
         return account
     amount = resources.add(resources.subtract(kept.amount, surge.lent(moved, moved)), moved)
-    made = msgspec.structs.replace(kept, amount={name: lent for name, lent in amount.items() if lent})
-    reserved = resources.add(resources.subtract(account.reserved, kept.amount), made.amount)
+    return _with(account, key, msgspec.structs.replace(kept, amount=accounts.less(amount, {})))
+
+
+def _with(account: Account, key: ReservationKey, made: Reservation) -> Account:
+    """The account with this reservation in place of the one that it has."""
+    reserved = resources.add(account.reserved, made.amount)
     return msgspec.structs.replace(
         account,
         reservations={**account.reservations, key: made},
-        reserved={name: held for name, held in reserved.items() if held},
+        reserved=accounts.less(reserved, account.reservations[key].amount),
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from common.quota import account as accounts
 from common.quota.account import Account
 from common.quota.resources import ResourceList
+from common.runtime.listeners import Listeners
 from seed.accounts import snapshot
 from seed.accounts.capacity import CapacityRequester
 from seed.accounts.snapshot import QuotaSnapshot
@@ -75,7 +76,7 @@ class AccountRegistry:
         self._on_conflict = on_conflict
         self._trusted = trusted
         self._handles: dict[str, AccountHandle] = {}
-        self._listeners: list[Callable[[str, Account | None], None]] = []
+        self._listeners: Listeners[[str, Account | None]] = Listeners()
         catalog.on_quota(self._quota_changed)
 
     def get(self, quota: Quota) -> AccountHandle | None:
@@ -107,8 +108,7 @@ class AccountRegistry:
 
     def on_account(self, listener: Callable[[str, Account | None], None]) -> Callable[[], None]:
         """Returns how to stop listening."""
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
+        return self._listeners.add(listener)
 
     async def close(self) -> None:
         handles, self._handles = list(self._handles.values()), {}
@@ -137,8 +137,7 @@ class AccountRegistry:
         def on_account(account: Account | None) -> None:
             if account is not None:
                 requester.written(account)
-            for listener in self._listeners:
-                listener(key.name, account)
+            self._listeners.call(key.name, account)
 
         writer = AccountWriter(
             self._store,

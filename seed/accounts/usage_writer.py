@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 
 from common.api.types import UserCluster
 from common.kube.client.api_client import Cluster
 from common.quota import account as accounts
 from common.quota import surge_loans
 from common.quota.account import Account
+from common.runtime.waiting import within
 from seed.accounts.account_write import NeverOpenError, write
 from seed.accounts.controller import Accounts
 from seed.accounts.registry import AccountHandle, AccountRegistry
@@ -104,9 +104,7 @@ class Counting:
                 self._changes.pop(key, None)
             await asyncio.gather(*(self._count(key) for key in ready))
             wait = min(self._due.values(), default=now + 60) - time.monotonic()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(max(wait, 0)):
-                    await self._wake.wait()
+            await within(self._wake, max(wait, 0))
 
     async def _count(self, key: str) -> None:
         source = self._sources.get(key)

@@ -23,6 +23,7 @@ from common.kube.client.api_client import Cluster
 from common.kube.controller.reflector import PROMPT_SECONDS, Reflector
 from common.kube.controller.store import Change
 from common.quota.quantity import QuantityError
+from common.runtime.listeners import Listeners
 from seed.cache.consumer import Consumer, consumer_of
 from seed.cache.quota import Quota, parse_quota
 from seed.cache.source_keys import CLUSTER_API, HOSTED, clusters_key, is_hosted, is_of_kubermatic, project_of_key
@@ -41,10 +42,10 @@ class Catalog:
     def __init__(self, cluster: Cluster) -> None:
         self._quotas: dict[str, Quota] = {}
         self._by_subject: dict[tuple[str, str], dict[str, Quota]] = {}
-        self._quota_listeners: list[Callable[[str], None]] = []
-        self._spec_listeners: list[Callable[[str], None]] = []
-        self._cluster_listeners: list[Callable[[str], None]] = []
-        self._hosted_listeners: list[Callable[[str], None]] = []
+        self._quota_listeners: Listeners[[str]] = Listeners()
+        self._spec_listeners: Listeners[[str]] = Listeners()
+        self._cluster_listeners: Listeners[[str]] = Listeners()
+        self._hosted_listeners: Listeners[[str]] = Listeners()
         self.hosted: dict[str, UserCluster] = {}  # by key, see `host`
         self._unenforced: set[str] = set()  # see `tell_enforced`
         self._hosted_by_project: dict[str, dict[str, UserCluster]] = {}
@@ -218,8 +219,7 @@ class Catalog:
                 self._reached[cluster.metadata.uid] = cluster
         if is_of_kubermatic(key):
             self._tell_of_cluster(key)
-        for listener in tuple(self._hosted_listeners):
-            listener(key)
+        self._hosted_listeners.call(key)
 
     def count_clusters(self) -> int:
         """A UserCluster and the Cluster of Cluster API of its namespace, name and project are one."""
@@ -241,20 +241,16 @@ class Catalog:
 
     def on_quota(self, listener: Callable[[str], None]) -> Callable[[], None]:
         """Returns how to stop listening."""
-        self._quota_listeners.append(listener)
-        return lambda: self._quota_listeners.remove(listener)
+        return self._quota_listeners.add(listener)
 
     def on_spec(self, listener: Callable[[str], None]) -> Callable[[], None]:
-        self._spec_listeners.append(listener)
-        return lambda: self._spec_listeners.remove(listener)
+        return self._spec_listeners.add(listener)
 
     def on_user_cluster(self, listener: Callable[[str], None]) -> Callable[[], None]:
-        self._cluster_listeners.append(listener)
-        return lambda: self._cluster_listeners.remove(listener)
+        return self._cluster_listeners.add(listener)
 
     def on_hosted(self, listener: Callable[[str], None]) -> Callable[[], None]:
-        self._hosted_listeners.append(listener)
-        return lambda: self._hosted_listeners.remove(listener)
+        return self._hosted_listeners.add(listener)
 
     def _quota_changed(self, change: Change[ResourceQuota]) -> None:
         copy = change.new if change.new is not None else change.old
@@ -284,14 +280,12 @@ class Catalog:
         if quota is not None:
             self._quotas[name] = quota
             self._by_subject.setdefault((quota.kind, quota.subject), {})[name] = quota
-        for listener in tuple(self._quota_listeners):
-            listener(name)
+        self._quota_listeners.call(name)
         only = quota or before
         if only is not None and only.kind == "project" and (before is None or quota is None):
             self._tell_of_clusters(only.subject)
         if before is None or quota is None or before.spec != quota.spec:
-            for listener in tuple(self._spec_listeners):
-                listener(name)
+            self._spec_listeners.call(name)
 
     def _project_changed(self, change: Change[Project]) -> None:
         """A project that joins an organization is counted by its quotas from now on."""
@@ -302,8 +296,7 @@ class Catalog:
         for project in (change.old, change.new):
             if project is not None and project.spec.organization:
                 for name in self._by_subject.get(("organization", project.spec.organization), {}):
-                    for listener in tuple(self._quota_listeners):
-                        listener(name)
+                    self._quota_listeners.call(name)
 
     def _cluster_changed(self, change: Change[UserCluster]) -> None:
         cluster = change.new if change.new is not None else change.old
@@ -311,8 +304,7 @@ class Catalog:
         self._tell_of_cluster(cluster.metadata.key)
         if _unenforced(change.old) != _unenforced(change.new):
             for quota in self.quotas_of(consumer_of(cluster)):
-                for listener in tuple(self._quota_listeners):
-                    listener(quota.name)
+                self._quota_listeners.call(quota.name)
 
     def _tell_of_clusters(self, project: str) -> None:
         """Whether their project is known may be another answer now."""
@@ -320,8 +312,7 @@ class Catalog:
             self._tell_of_cluster(cluster.metadata.key)
 
     def _tell_of_cluster(self, key: str) -> None:
-        for listener in tuple(self._cluster_listeners):
-            listener(key)
+        self._cluster_listeners.call(key)
 
 
 def _unenforced(cluster: UserCluster | None) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from contextlib import suppress
 
 import msgspec
 
@@ -20,6 +19,7 @@ from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError
 from common.kube.controller.reflector import Reflector
 from common.runtime.metrics import build_version
+from common.runtime.waiting import within
 from seed.cache.quotas import Catalog
 from seed.cache.source_keys import CLUSTER_API, is_hosted
 from seed.registration.health import Proof, unseen, webhook_serving
@@ -76,9 +76,7 @@ class SeedStatus:
             self._wake.clear()
             pause = await self._say()
             await asyncio.sleep(PACE)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, pause - PACE)):
-                    await self._wake.wait()
+            await within(self._wake, max(0.0, pause - PACE))
 
     async def _say(self) -> float:
         """Returns in how many seconds something must be said again."""

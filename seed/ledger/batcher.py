@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Generic, TypeVar
 
 from common.quota.account import Account, Outcome, Reservation
+from common.runtime.waiting import within
 
 T = TypeVar("T")
 
@@ -113,9 +113,7 @@ class Batcher:
             return
         self._enough = enough
         self._wake.clear()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(min(took / 2, LONGEST_LINGER)):
-                await self._wake.wait()
+        await within(self._wake, min(took / 2, LONGEST_LINGER))
         self._enough = 1
 
     def close(self, error: Exception) -> None:

@@ -44,6 +44,8 @@ from common.kube.client.meta import ObjectMeta
 from common.kube.controller.leader_election import LEASES, MICRO_TIME, LeaseObject, LeaseSpec
 from common.quota import fencing
 from common.quota.account import Account
+from common.runtime.listeners import Listeners
+from common.runtime.waiting import within
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.store import ConflictError, Key, Store, Stored, StoreUnavailableError
 
@@ -114,7 +116,7 @@ class StoreGeneration:
         self._valid_until = 0.0
         self._wake = asyncio.Event()
         self._confirmed = asyncio.Event()
-        self._listeners: list[Callable[[], None]] = []
+        self._changed: Listeners[[]] = Listeners()
         self._passing_since: float | None = None
         self._problem: str | None = "the store generation is not known yet"
 
@@ -147,7 +149,7 @@ class StoreGeneration:
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Calls the listener when another generation is in force."""
-        self._listeners.append(listener)
+        self._changed.add(listener)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -163,9 +165,7 @@ class StoreGeneration:
             except StoreUnavailableError as error:
                 self._note(str(error), passes=False)
             # Where the answer took long, the next look begins at once: what was confirmed is old already.
-            with suppress(TimeoutError):
-                async with asyncio.timeout(max(self._duration / 8 - (self._clock() - began), 0.0)):
-                    await self._wake.wait()
+            await within(self._wake, max(self._duration / 8 - (self._clock() - began), 0.0))
             self._wake.clear()
 
     async def _look(self) -> None:
@@ -197,8 +197,7 @@ class StoreGeneration:
         self._valid_until = sent + self._duration * 2 / 3
         self._confirmed.set()
         if news:
-            for listener in self._listeners:
-                listener()
+            self._changed.call()
 
     async def _advance(self, found: LeaseObject | None, marker: Marker, run_id: str) -> None:
         """As the leader: begin a generation, or settle the one that was begun."""

@@ -10,13 +10,14 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from common.api.types import UserCluster
 from common.kube.client.api_client import Cluster, RequestHook
 from common.kube.client.meta import ObjectMeta
 from common.kube.controller.events import Regarding, microtime
 from common.quota.account import Account
+from common.runtime.waiting import within
 from seed.accounts.registry import AccountRegistry
 from seed.accounts.snapshot import snapshot
 from seed.admission.denial import Refusal
@@ -163,9 +164,7 @@ class Refusals:
         try:
             again: float | None = None
             while True:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(again):
-                        await self._look.wait()
+                await within(self._look, again)
                 self._look.clear()
                 again = self._wake()
                 await asyncio.sleep(LOOK_EVERY)

@@ -18,6 +18,7 @@ from common.kube.client.meta import ObjectMeta
 from common.kube.client.resource import Resource
 from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change
+from common.runtime.waiting import within
 from seed.registration.configuration import (
     MATCH_CONDITIONS,
     MAX_WRITES,
@@ -120,10 +121,7 @@ class ConfigurationKeeper:
                 self._failed(error.message)
             if before != (self.in_place, self._refused):
                 self._on_state()
-            # not wait_for, which before Python 3.12 can lose a cancellation that comes with the wake-up
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._wake.wait()
+            await within(self._wake, pause)
 
     async def _step(self) -> None:
         want = self._desired()

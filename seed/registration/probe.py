@@ -11,7 +11,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -20,6 +19,7 @@ from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Forbidden
 from common.kube.client.meta import ObjectMeta
 from common.kube.client.resource import Resource
+from common.runtime.waiting import within
 from seed.machines.machine_controller import MACHINES
 from seed.registration.configuration import WEBHOOK
 from seed.registration.health import DENIED, Proof
@@ -103,9 +103,7 @@ class Canary:
                 self.proof = proof
                 self._on_proof()
             again = EVERY if proof is not None and proof.enforced else SOON
-            with suppress(TimeoutError):
-                async with asyncio.timeout(again * random.uniform(0.8, 1.2)):  # noqa: S311
-                    await self._wake.wait()
+            await within(self._wake, again * random.uniform(0.8, 1.2))  # noqa: S311
             self._wake.set()
 
     async def _ask(self) -> Proof | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from typing import Any
 
 from common.kube.client.api_client import Cluster
@@ -142,9 +141,7 @@ class ClusterSources(SharedInformers, Mapping[str, UsageSource]):
     async def _settle(self) -> None:
         await self._following.wait_settled()
         self._settled = True
-        while not self._reflector.synced.is_set():
-            with suppress(TimeoutError):
-                await self._reflector.wait_synced(1)
+        await self._reflector.synced.wait()
         self._judge()
 
     def _of(self, project: str) -> ProjectClusters:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
 from common.kube.controller.store import Change
+from common.runtime.waiting import within
 from seed.machines.machine_controller import Machine
 from seed.providers.size import NotSized, ProviderUnavailable
 from seed.sizing.stamp import spec_hash
@@ -50,9 +50,7 @@ class SizeBackfill:
             if not self._totals.waiting:
                 pause = FIRST_ASK_PAUSE
                 continue
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._wake.wait()
+            await within(self._wake, pause)
             self._wake.set()
             pause = min(pause * 2, LONGEST_ASK_PAUSE)
 

@@ -98,6 +98,6 @@ WORN = re.compile(
 
 @pytest.mark.parametrize("page", PAGES, ids=shown)
 def test_the_words_are_plain(page: Path) -> None:
-    """A program reads, writes and sends; it is not told, and nothing stands on anything."""
+    """The docs use none of these phrases."""
     text = "\n".join(line for line in without_fences(page).splitlines() if not line.startswith("| `--"))
     assert [found[0] for found in WORN.finditer(text)] == []
