@@ -72,7 +72,7 @@ class Installation:
     `in_flight_window` is in seconds. `organization` is the project's, if it has one. `seed_flags` gives more flags
     to the agents of a seed. With `breakable`, the master's cluster and each seed have an etcd of their own, which can
     be restored from a snapshot, and `links`, the master's way to each seed, and `balancers`, that to its webhook, can
-    be cut.
+    be cut. With `in_cluster`, the first seed is the master's own cluster.
     """
 
     def __init__(
@@ -87,6 +87,7 @@ class Installation:
         in_flight_window: float = IN_FLIGHT_WINDOW,
         seed_flags: Mapping[str, Sequence[str]] = {},
         breakable: bool = False,
+        in_cluster: bool = False,
         progress: Callable[[str], None] = lambda _line: None,
     ) -> None:
         self.directory = directory
@@ -100,6 +101,7 @@ class Installation:
         self._master_replicas = master_replicas
         self._seed_flags = seed_flags
         self._breakable = breakable
+        self._in_cluster = self.seeds[0] if in_cluster else None
         self.in_flight_window = in_flight_window
         self._progress = progress
         self._plane = ControlPlane(directory)
@@ -125,13 +127,19 @@ class Installation:
         return self._plane.cluster(MASTER)
 
     def cluster(self, name: str) -> ApiServer:
-        return self._plane.cluster(name)
+        return self._plane.cluster(self._place(name))
 
     def clusters(self) -> list[ApiServer]:
-        return [self._plane.cluster(name) for name in (MASTER, *self.seeds, *self.user_clusters.values())]
+        return [self._plane.cluster(name) for name in (MASTER, *self._remote_seeds(), *self.user_clusters.values())]
 
     def etcd_of(self, name: str) -> Etcd:
-        return self._plane.etcd_of(name)
+        return self._plane.etcd_of(self._place(name))
+
+    def _place(self, name: str) -> str:
+        return MASTER if name == self._in_cluster else name
+
+    def _remote_seeds(self) -> list[str]:
+        return [seed for seed in self.seeds if seed != self._in_cluster]
 
     async def kill_replicas(self, seed: str) -> list[Program]:
         """SIGKILL to every replica of the seed's agent. Returns them, to be started again."""
@@ -148,8 +156,8 @@ class Installation:
         """One more user cluster on a seed, of a project that the master has. Returns when it is counted."""
         await self.start_user_cluster(name)
         source = [namespace(project), *self._source(name, project)]
-        await apply(self._plane.cluster(seed), source)
-        await self._holds(self._plane.cluster(seed), f"namespaces/{project}/userclusters/{name}", "Ready")
+        await apply(self.cluster(seed), source)
+        await self._holds(self.cluster(seed), f"namespaces/{project}/userclusters/{name}", "Ready")
 
     async def start_user_cluster(self, name: str) -> None:
         """One more, which no seed has been told of."""
@@ -162,11 +170,12 @@ class Installation:
         await asyncio.gather(*(self._webhook_answers(name, seconds) for name in self.user_clusters.values()))
 
     async def _install(self) -> None:
-        names = [MASTER, *self.seeds, *self.user_clusters.values()]
+        seeds = self._remote_seeds()
+        names = [MASTER, *seeds, *self.user_clusters.values()]
         self._progress(f"starting {len(names)} API servers")
-        await self._plane.start(names, own_etcd=[MASTER, *self.seeds] if self._breakable else ())
+        await self._plane.start(names, own_etcd=[MASTER, *seeds] if self._breakable else ())
         if self._breakable:
-            for seed in self.seeds:
+            for seed in seeds:
                 link = self.links[seed] = Link(free_port(), self._plane.cluster(seed).port)
                 await link.set(Traffic.FORWARDED)
         self._progress("installing SeedQuota")
@@ -183,17 +192,14 @@ class Installation:
     async def _install_master(self, crds: Iterable[Manifest]) -> None:
         seeds = [
             manifest
-            for seed in self.seeds
+            for seed in self._remote_seeds()
             for manifest in (
                 secret(seed, NAMESPACE, self._way_to(seed)),
-                {
-                    "apiVersion": API,
-                    "kind": "Seed",
-                    "metadata": {"name": seed},
-                    "spec": {"kubeconfigSecretRef": {"name": seed}},
-                },
+                named("Seed", seed, kubeconfigSecretRef={"name": seed}),
             )
         ]
+        if self._in_cluster is not None:
+            seeds.append(named("Seed", self._in_cluster, inCluster=True))
         projects = [project(self.project, self._organization)]
         if self._organization:
             projects.insert(0, named("Organization", self._organization))
@@ -206,13 +212,13 @@ class Installation:
 
     async def _install_seed(self, seed: str, crds: Iterable[Manifest]) -> None:
         await apply(
-            self._plane.cluster(seed),
+            self.cluster(seed),
             [
                 *crds,
                 namespace(NAMESPACE),
                 namespace(self.project),
                 *rights("seed", SEED_USER),
-                *rights("master-on-seed", MASTER_USER),
+                *(rights("master-on-seed", MASTER_USER) if seed != self._in_cluster else ()),
                 *self._source(self.user_clusters[seed], self.project),
             ],
         )
@@ -268,8 +274,8 @@ class Installation:
         self.programs[name] = Program(name, arguments, self.directory, self._group)
 
     def _kubeconfig(self, cluster: str, user: str) -> str:
-        path = self.directory / cluster / f"{user}.kubeconfig"
-        path.write_text(self._plane.cluster(cluster).kubeconfig(user))
+        path = self.directory / self._place(cluster) / f"{user}.kubeconfig"
+        path.write_text(self.cluster(cluster).kubeconfig(user))
         return f"--kubeconfig={path}"
 
     async def _connected(self) -> None:
@@ -278,7 +284,7 @@ class Installation:
         await asyncio.gather(
             *(self._holds(self.master, f"seeds/{seed}", "Connected") for seed in self.seeds),
             *(
-                self._holds(self._plane.cluster(seed), f"{clusters}/{name}", "Ready")
+                self._holds(self.cluster(seed), f"{clusters}/{name}", "Ready")
                 for seed, name in self.user_clusters.items()
             ),
         )

@@ -13,7 +13,9 @@ LEDGER_ANNOTATION = "seedquota.io/ledger"  # on the master's quota: the incarnat
 
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 MASTER_MANAGER = "seedquota-master"  # field managers: each side owns its own fields
+GRANT_MANAGER = "seedquota-master-grant"  # of what the master tells a seed through the master's own object
 SEED_MANAGER = "seedquota-seed"
+ACCOUNTS = "seedquota"  # what manages the ledgers that are accounts; those of the master are its own
 DEFAULT_LABEL = "seedquota.io/default"  # "true" on a quota that follows QuotaSettings.spec.defaults
 SETTINGS = "default"  # the name of the one QuotaSettings
 BACKUP_LABEL = "velero.io/exclude-from-backup"

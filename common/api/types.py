@@ -105,6 +105,9 @@ class WireGrant(Wire):
     learning: bool = False
     draining: bool = False
     unavailable: list[WireIdle] = []
+    # What it was decided with, on the master's own object. On a copy it is in the status itself.
+    global_usage: Quantities = {}
+    reserved: Quantities = {}
 
 
 class ResourceQuotaStatus(Wire):
@@ -164,16 +167,28 @@ class QuotaSettings(Object, frozen=True, kw_only=True):
 
 
 class SeedSpec(Wire):
-    kubeconfig_secret_ref: SecretRef
+    """Exactly one is set: `kubeconfig_secret_ref`, or `in_cluster`, which says that the master's own API server is the
+    seed."""
+
+    kubeconfig_secret_ref: SecretRef | None = None
+    in_cluster: bool = False
     state: Literal["Active", "Draining", "Lost"] = "Active"
 
 
-class SeedStatus(Wire):
+class AgentStatus(Wire):
+    """What a seed's agent says of the seed."""
+
     last_seen_time: str = ""
     version: str = ""
     clusters: int | None = None
-    cluster_uid: str = msgspec.field(default="", name="clusterUID")
     conditions: list[Condition] = []
+
+
+class SeedStatus(AgentStatus):
+    """`agent` is set only on the original: on a copy, all of the status is the agent's."""
+
+    cluster_uid: str = msgspec.field(default="", name="clusterUID")
+    agent: AgentStatus = msgspec.field(default_factory=AgentStatus)
 
 
 class Seed(Object, frozen=True, kw_only=True):
@@ -183,11 +198,13 @@ class Seed(Object, frozen=True, kw_only=True):
 
 class SeedCopySpec(Wire):
     copy_of: str = ""
+    in_cluster: bool = False
     state: Literal["Active", "Draining", "Lost"] = "Active"
 
 
 class SeedCopy(Object, frozen=True, kw_only=True):
-    """The copy of its Seed that a seed has, as the seed reads it: there its leader says how the seed is."""
+    """The Seed as the seed itself reads it, a copy or, in the master's cluster, the original: there its leader says how
+    the seed is."""
 
     spec: SeedCopySpec = msgspec.field(default_factory=SeedCopySpec)
     status: SeedStatus = msgspec.field(default_factory=SeedStatus)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from common.api.convert import wire_quantities
-from common.api.labels import LEDGER_ANNOTATION, UID_LABEL
+from common.api.labels import LEDGER_ANNOTATION
 from common.api.types import WireIdle
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Conflict, NotFound
@@ -130,8 +130,8 @@ class Quotas:
         if copy is None:
             return
         name = copy.metadata.name
-        state = self.states.get(name)
-        if state is None or copy.metadata.labels.get(UID_LABEL) != state.uid:
+        state, link = self.states.get(name), self._seeds.links.get(seed)
+        if state is None or link is None or not link.is_copy(copy, state.uid):
             return
         if self._receive(state, seed, copy, run):
             self._controller.queue.add(name)
@@ -255,9 +255,8 @@ class Quotas:
     def _open(self, quota: MasterQuota) -> QuotaState:
         state = QuotaState(quota)
         for link in self._seeds.present():
-            copies = link.copies
-            copy = copies.get(state.name) if copies is not None else None
-            if copy is not None and copy.metadata.labels.get(UID_LABEL) == state.uid:
+            copy = link.copy(state.name, state.uid)
+            if copy is not None:
                 self._receive(state, link.name, copy)
         return state
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from common.api.convert import grant_to_wire, wire_quantities
-from common.api.labels import UID_LABEL
 from common.quota import escrow, resources
 from common.quota.resources import ResourceList
 from master.grants.planner import Decision
@@ -37,9 +36,8 @@ class GrantPublisher:
         words = summary(state.spec, use, state.limits, present)
         for seed in ledger.seeds:
             link = self._seeds.links.get(seed)
-            copies = link.copies if link is not None and link.connected else None
-            copy = copies.get(state.name) if copies is not None else None
-            if link is None or copy is None or copy.metadata.labels.get(UID_LABEL) != state.uid:
+            copy = link.copy(state.name, state.uid) if link is not None and link.connected else None
+            if link is None or copy is None:
                 continue
             account = state.account(seed)
             seen, unbroken = account.remembered

@@ -76,7 +76,7 @@ class Ledgers:
 
     async def delete(self, uid: str) -> None:
         try:
-            await self._cluster.delete(MASTER_LEDGERS, uid, self._namespace)
+            await self._cluster.delete(MASTER_LEDGERS, ledger_name(uid), self._namespace)
         except NotFound:
             return
         log.info("ledger deleted with its quota", extra={"uid": uid})
@@ -86,12 +86,12 @@ class Ledgers:
         listing = await self._cluster.list(
             MASTER_LEDGERS, self._namespace, label_selector=f"{MANAGED_BY_LABEL}={MASTER_MANAGER}"
         )
-        return {found.metadata.name: found.quota.name for found in listing.items}
+        return {found.quota.uid: found.quota.name for found in listing.items}
 
     async def _read(self, uid: str) -> Stored | None:
         """None also for one that cannot be understood: what it said is lost either way."""
         try:
-            found = await self._cluster.get(MASTER_LEDGERS, uid, self._namespace)
+            found = await self._cluster.get(MASTER_LEDGERS, ledger_name(uid), self._namespace)
         except NotFound:
             return None
         try:
@@ -112,7 +112,7 @@ class Ledgers:
     def _body(self, quota: MasterQuota, ledger: MasterLedger) -> dict[str, object]:
         return {
             "metadata": {
-                "name": quota.metadata.uid,
+                "name": ledger_name(quota.metadata.uid),
                 "namespace": self._namespace,
                 "labels": {BACKUP_LABEL: "true", MANAGED_BY_LABEL: MASTER_MANAGER},
             },
@@ -123,6 +123,11 @@ class Ledgers:
                 "state": "Learning" if ledger.learning else "Granting",
             },
         }
+
+
+def ledger_name(uid: str) -> str:
+    """Of the master's ledger. A seed's account is named by the uid alone: in one cluster both are in one namespace."""
+    return f"master-{uid}"
 
 
 def incarnation() -> str:

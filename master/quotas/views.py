@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from common.api import conditions
-from common.api.labels import UID_LABEL
 from common.api.types import StaleSource
 from common.quota import escrow
 from common.quota.escrow import Holding, MasterLedger
@@ -106,9 +105,8 @@ class Views:
 
 
 def is_synced(state: QuotaState, link: SeedLink | None) -> bool | None:
-    copies = link.copies if link is not None else None
-    copy = copies.get(state.name) if copies is not None else None
-    if copy is not None and copy.metadata.labels.get(UID_LABEL) == state.uid and copy.spec == state.quota.spec:
+    copy = link.copy(state.name, state.uid) if link is not None else None
+    if copy is not None and copy.spec == state.quota.spec:
         return True  # also while it is out of reach: it enforces what it has
     return False if link is not None and link.connected else None
 

@@ -13,11 +13,12 @@ from enum import Enum
 import msgspec
 
 from common.api import cluster_identity
+from common.api.copies import original_uid
 from common.api.core import kubeconfig_text
-from common.api.labels import UID_LABEL
 from common.api.types import (
     ACCEPT_CLUSTER_ANNOTATION,
     ORGANIZATIONS,
+    AgentStatus,
     Seed,
     SeedStatus,
 )
@@ -93,7 +94,7 @@ class SeedLink:
         self.settled = False
         self.listed = False
         self.last_contact: float | None = None
-        self.reported: SeedStatus | None = None
+        self.reported: AgentStatus | None = None
         self.reported_at = 0.0
         self.sync: CopySync | None = None
         self._record = ClusterRecord(caches, lambda: self.seed, others)
@@ -116,6 +117,7 @@ class SeedLink:
             self.name,
             lambda: self.copies,
             lambda: self._cluster if self.connected else None,
+            lambda: self.in_cluster,
             rush,
             on_reconcile=on_reconcile,
         )
@@ -127,6 +129,11 @@ class SeedLink:
     @property
     def lost(self) -> bool:
         return self.seed.spec.state == "Lost"
+
+    @property
+    def in_cluster(self) -> bool:
+        """The seed is the master's own API server: the master's objects stand for themselves there."""
+        return self.seed.spec.in_cluster
 
     @property
     def cluster_uid(self) -> str:
@@ -155,6 +162,16 @@ class SeedLink:
         there = self._there
         return there.quotas.store if there is not None and there.quotas.synced.is_set() else None
 
+    def copy(self, quota: str, uid: str) -> QuotaCopy | None:
+        """The seed's copy of the quota with this name and uid, as far as it was seen."""
+        copies = self.copies
+        found = copies.get(quota) if copies is not None else None
+        return found if found is not None and self.is_copy(found, uid) else None
+
+    def is_copy(self, found: Object, uid: str) -> bool:
+        """Whether it is the seed's copy of the master's object with this uid."""
+        return original_uid(found, in_cluster=self.in_cluster) == uid
+
     def start(self) -> None:
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name=f"seed {self.name}")
@@ -180,9 +197,7 @@ class SeedLink:
                 await self._changed.wait()
                 continue
             try:
-                cluster = await SeedCluster.from_kubeconfig(
-                    text, name=self.name, timeout=REQUEST_TIMEOUT, on_request=self._on_request
-                )
+                cluster = await self._connection(text)
             except InvalidKubeconfig as error:
                 self._set(Phase.INVALID_KUBECONFIG, f"{self._where()}: {error}")
                 await self._changed.wait()
@@ -190,6 +205,15 @@ class SeedLink:
             cluster.verify = lambda cluster=cluster: self._verify(cluster)
             self._set(Phase.CONNECTING, f"connecting to {cluster.server}")
             await self._while_unchanged(cluster)
+
+    async def _connection(self, kubeconfig: str) -> SeedCluster:
+        """Raises InvalidKubeconfig."""
+        if self.in_cluster:
+            access = self._caches.cluster.access
+            return SeedCluster(access, name=self.name, timeout=REQUEST_TIMEOUT, on_request=self._on_request)
+        return await SeedCluster.from_kubeconfig(
+            kubeconfig, name=self.name, timeout=REQUEST_TIMEOUT, on_request=self._on_request
+        )
 
     async def _while_unchanged(self, cluster: SeedCluster) -> None:
         try:
@@ -211,6 +235,7 @@ class SeedLink:
             cluster,
             there,
             self._rush,
+            in_cluster=self.in_cluster,
             on_settled=lambda plural, name: self._on_settled(self.name, plural, name),
             on_reconcile=self._on_reconcile,
         )
@@ -322,13 +347,14 @@ class SeedLink:
             self._receive(new)
 
     def _receive(self, copy: Named) -> None:
-        if copy.metadata.labels.get(UID_LABEL) != self.seed.metadata.uid:
+        if not self.is_copy(copy, self.seed.metadata.uid):
             return
         try:
-            reported = msgspec.convert(copy.status, SeedStatus)
+            status = msgspec.convert(copy.status, SeedStatus)
         except msgspec.ValidationError as error:
             log.warning("what the seed says of itself cannot be read", extra={"seed": self.name, "error": str(error)})
             return
+        reported = status.agent if self.in_cluster else status
         if reported.version and reported != self.reported:
             self.reported, self.reported_at = reported, time.monotonic()
 
@@ -339,19 +365,19 @@ class SeedLink:
 
     def _where(self) -> str:
         ref = self.seed.spec.kubeconfig_secret_ref
-        return f"secret {self._namespace}/{ref.name}, key {ref.key}"
+        return f"secret {self._namespace}/{ref.name}, key {ref.key}" if ref is not None else "the master's own cluster"
 
     def _kubeconfig(self) -> tuple[str, str, str]:
         """Text, fingerprint (of the text, or of what is wrong), and what is wrong, never the content."""
         ref = self.seed.spec.kubeconfig_secret_ref
         text = problem = ""
-        try:
-            text = kubeconfig_text(
-                self._caches.secrets.store.get(f"{self._namespace}/{ref.name}"), self._namespace, ref
-            )
-        except InvalidKubeconfig as error:
-            problem = str(error)
+        if ref is not None:
+            secret = self._caches.secrets.store.get(f"{self._namespace}/{ref.name}")
+            try:
+                text = kubeconfig_text(secret, self._namespace, ref)
+            except InvalidKubeconfig as error:
+                problem = str(error)
         accepted = self.seed.metadata.annotations.get(ACCEPT_CLUSTER_ANNOTATION, "")
-        said = f"{ref.name}\0{ref.key}\0{problem}\0{accepted}\0{text}"
+        said = f"{ref}\0{problem}\0{accepted}\0{text}"
         fingerprint = hashlib.sha256(said.encode()).hexdigest()
         return text, fingerprint, problem

@@ -74,7 +74,8 @@ class Seeds:
         elif plural == "secrets":
             name = changed_name(change)
             for link in self.links.values():
-                if link.seed.spec.kubeconfig_secret_ref.name == name:
+                ref = link.seed.spec.kubeconfig_secret_ref
+                if ref is not None and ref.name == name:
                     link.check()
         elif _matters(change):
             if plural == "resourcequotas":

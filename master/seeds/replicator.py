@@ -50,7 +50,11 @@ Key = tuple[str, str]  # plural and name
 
 
 class CopySync:
-    """Keeps the copies on one seed. `on_settled(plural, name)` is called when one is as it should be."""
+    """Keeps the copies on one seed. `on_settled(plural, name)` is called when one is as it should be.
+
+    `in_cluster`: the seed is the master's own API server. Nothing is copied there; an object is in sync when the watch
+    of that link has shown it.
+    """
 
     def __init__(
         self,
@@ -60,11 +64,12 @@ class CopySync:
         there: SeedCaches,
         rush: BurstDetector,
         *,
+        in_cluster: bool,
         on_settled: Callable[[str, str], None],
         on_reconcile: ReconcileHook | None = None,
     ) -> None:
         self.failing: dict[Key, str] = {}  # why, by object
-        self.same_cluster = False  # the kubeconfig leads to the master: its objects are no copies of themselves
+        self._in_cluster = in_cluster
         self._unsynced: set[Key] = set()
         self._seed = seed
         self._caches = caches
@@ -158,13 +163,19 @@ class CopySync:
 
     async def _update(self, key: Key) -> float | None:
         desired, actual = self._desired(key), self._actual(key)
+        if self._in_cluster:
+            return None if desired is None or _is_shown(actual, desired) else SUCCEEDED
         if desired is None:
             return await self._remove(key, actual)
         if actual is None:
             return await self._create(key, desired)
         if actual.metadata.uid == desired.metadata.uid:
-            self.same_cluster = True
-            raise Conflict(409, "Conflict", f"seed {self._seed} is the master itself")
+            raise Conflict(
+                409,
+                "Conflict",
+                f"the kubeconfig leads to the master itself; if that cluster is to be the seed {self._seed}, replace "
+                "kubeconfigSecretRef with inCluster: true",
+            )
         if key[0] == "seeds" and "copyOf" not in actual.spec:
             raise Conflict(409, "Conflict", f"seed {self._seed} is a master, too, with a Seed of that name")
         if actual.metadata.deletion_timestamp is not None:
@@ -252,6 +263,14 @@ class CopySync:
 
     def _facts(self, key: Key) -> dict[str, object]:
         return {"seed": self._seed, "kind": key[0], "object": key[1]}
+
+
+def _is_shown(actual: Object | None, desired: Object) -> bool:
+    return (
+        actual is not None
+        and actual.metadata.uid == desired.metadata.uid
+        and actual.metadata.generation >= desired.metadata.generation
+    )
 
 
 def seed_copy(seed: Seed) -> Named:

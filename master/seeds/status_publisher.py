@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from common.api.labels import MASTER_MANAGER
+from common.api.labels import GRANT_MANAGER, MASTER_MANAGER
 from common.api.types import Quantities, Wire, WireGrant
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Conflict, NotFound
@@ -59,6 +59,7 @@ class Publisher:
         seed: str,
         copies: Callable[[], Store[QuotaCopy] | None],
         cluster: Callable[[], Cluster | None],
+        in_cluster: Callable[[], bool],
         rush: BurstDetector,
         *,
         on_reconcile: ReconcileHook | None = None,
@@ -66,6 +67,7 @@ class Publisher:
         self._seed = seed
         self._copies = copies
         self._cluster = cluster
+        self._in_cluster = in_cluster
         self._rush = rush
         self._waited_for: set[str] = set()  # quotas of which something was to be shown at once, and was not yet
         self._wanted: dict[str, _Wanted] = {}
@@ -102,7 +104,7 @@ class Publisher:
     def seen(self, quota: str, copy: QuotaCopy) -> None:
         """The watch brought a copy. If somebody dropped our part of its status, it is put back."""
         wanted = self._wanted.get(quota)
-        if wanted is not None and not _shows(copy, wanted):
+        if wanted is not None and not self._shows(copy, wanted):
             self._queue.add_after(quota, ECHO)
 
     def resume(self) -> None:
@@ -116,19 +118,21 @@ class Publisher:
         if wanted is None or cluster is None or copies is None:
             return None
         copy = copies.get(quota)
-        if copy is None or copy.metadata.uid != wanted.copy_uid or _shows(copy, wanted):
+        if copy is None or copy.metadata.uid != wanted.copy_uid or self._shows(copy, wanted):
             return None
         written = self._written.get(quota)
         if written is not None and written.wanted == wanted and time.monotonic() - written.at < ECHO:
             return ECHO
         if quota not in self._waited_for and self._rush.defers((self._seed, quota)):
             return PAUSE
-        body = {
-            "metadata": {"name": quota, "uid": wanted.copy_uid},
-            "status": {**_fields(wanted.shown), "summary": wanted.summary},
-        }
+        metadata = {"name": quota, "uid": wanted.copy_uid}
         try:
-            await cluster.apply(QUOTA_COPIES, body, MASTER_MANAGER, "status")
+            if self._in_cluster():
+                body = {"metadata": metadata, "status": {"grant": _whole_grant(wanted.shown)}}
+                await cluster.apply(QUOTA_COPIES, body, GRANT_MANAGER, "status")
+            else:
+                body = {"metadata": metadata, "status": {**_fields(wanted.shown), "summary": wanted.summary}}
+                await cluster.apply(QUOTA_COPIES, body, MASTER_MANAGER, "status")
         except (NotFound, Conflict) as error:
             # Deleted, or made again under its name: the watch brings the new one, and a new offer with it.
             log.info("copy is gone", extra={"seed": self._seed, "quota": quota, "error": error.message})
@@ -137,6 +141,25 @@ class Publisher:
         if self._wanted.get(quota) == wanted:
             self._waited_for.discard(quota)
         return ECHO
+
+    def _shows(self, copy: QuotaCopy, wanted: _Wanted) -> bool:
+        status = copy.status
+        if self._in_cluster():
+            return status.grant == _whole_grant(wanted.shown)
+        there = Shown(
+            observed_generation=status.observed_generation,
+            hard=status.hard,
+            global_usage=status.global_usage,
+            reserved=status.reserved,
+            grant=status.grant,
+        )
+        return there == wanted.shown
+
+
+def _whole_grant(shown: Shown) -> WireGrant:
+    """With what it was decided with. The other fields of the master's own object are written for people, at another
+    time, and an answer must not be read beside older numbers."""
+    return msgspec.structs.replace(shown.grant, global_usage=shown.global_usage, reserved=shown.reserved)
 
 
 def _fields(shown: Shown) -> dict[str, object]:
@@ -147,15 +170,3 @@ def _fields(shown: Shown) -> dict[str, object]:
         "reserved": shown.reserved,
         "grant": shown.grant,
     }
-
-
-def _shows(copy: QuotaCopy, wanted: _Wanted) -> bool:
-    status = copy.status
-    there = Shown(
-        observed_generation=status.observed_generation,
-        hard=status.hard,
-        global_usage=status.global_usage,
-        reserved=status.reserved,
-        grant=status.grant,
-    )
-    return there == wanted.shown

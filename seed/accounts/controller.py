@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
-from common.api.labels import UID_LABEL
+from common.api.copies import original_uid
 from common.api.types import RESOURCE_QUOTAS
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import NotFound
@@ -251,7 +251,7 @@ class Accounts:
             copy = await self._cluster.get(RESOURCE_QUOTAS, key.name)
         except NotFound:
             return False
-        return copy.metadata.labels.get(UID_LABEL) == key.uid
+        return original_uid(copy, in_cluster=self._catalog.in_cluster) == key.uid
 
     async def _tend(self, quota: Quota, handle: AccountHandle) -> float | None:
         writer, uid = handle.writer, quota.key.uid

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from common.api.convert import grant_from_wire, report_from_wire
-from common.api.labels import UID_LABEL
+from common.api.copies import original_uid
 from common.api.types import (
     ResourceQuota,
     StaleSource,
@@ -67,12 +67,13 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
         return Terms(limits=self.ceilings, grant=self.grant)
 
 
-def parse_quota(copy: ResourceQuota) -> Quota | None:
+def parse_quota(copy: ResourceQuota, *, in_cluster: bool) -> Quota | None:
     """None for an object that the master did not send. Raises QuantityError."""
-    uid = copy.metadata.labels.get(UID_LABEL)
+    uid = original_uid(copy, in_cluster=in_cluster)
     if not uid:
         return None
     grant = copy.status.grant
+    decided_with = grant if in_cluster else copy.status
     limits, extra = resources.parse(copy.spec.quota), resources.parse(copy.spec.surge)
     return Quota(
         key=Key(uid=uid, name=copy.metadata.name),
@@ -87,8 +88,8 @@ def parse_quota(copy: ResourceQuota) -> Quota | None:
         enforced=copy.spec.enforcement == "deny",
         warn_at_percent=copy.spec.warn_at_percent,
         grant=grant_from_wire(grant),
-        global_usage=resources.parse(copy.status.global_usage),
-        global_reserved=resources.parse(copy.status.reserved),
+        global_usage=resources.parse(decided_with.global_usage),
+        global_reserved=resources.parse(decided_with.reserved),
         out_of_reach=[OutOfReach(idle.seed, resources.parse(idle.idle), idle.seconds) for idle in grant.unavailable],
         learning=grant.learning,
         draining=grant.draining,

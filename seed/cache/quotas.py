@@ -17,6 +17,7 @@ from common.api.types import (
     DefaultQuota,
     Project,
     ResourceQuota,
+    SeedCopy,
     UserCluster,
 )
 from common.kube.client.api_client import Cluster
@@ -61,9 +62,21 @@ class Catalog:
             on_change=self._cluster_changed,
             watch_seconds=prompt,
         )
-        # Beside the others: nothing waits for it, and a seed without its CRD works.
-        self.seed = Reflector(cluster, SEED_COPIES, field_selector=f"metadata.name={cluster.name}")
-        self._reflectors: tuple[Reflector[Any], ...] = (self.quotas, self.projects, self.settings, self.user_clusters)
+        self.in_cluster = False  # the master is in this API server: its objects stand for themselves
+        self.seed = Reflector(
+            cluster,
+            SEED_COPIES,
+            field_selector=f"metadata.name={cluster.name}",
+            on_change=self._seed_changed,
+            watch_seconds=prompt,
+        )
+        self._reflectors: tuple[Reflector[Any], ...] = (
+            self.quotas,
+            self.projects,
+            self.settings,
+            self.user_clusters,
+            self.seed,
+        )
 
     def not_ready(self) -> str | None:
         """Fits a check of /readyz. A cache that was complete and lags still serves."""
@@ -79,7 +92,7 @@ class Catalog:
 
     async def run(self) -> None:
         """Until cancelled."""
-        await asyncio.gather(*(reflector.run() for reflector in self._reflectors), self.seed.run())
+        await asyncio.gather(*(reflector.run() for reflector in self._reflectors))
 
     async def wait_synced(self) -> None:
         for reflector in self._reflectors:
@@ -88,7 +101,10 @@ class Catalog:
     @property
     def lost(self) -> bool:
         """The master has declared this seed lost: what it holds is given to others."""
-        return any(copy.spec.copy_of and copy.spec.state == "Lost" for copy in self.seed.store.values())
+        return any(
+            (copy.spec.copy_of or copy.spec.in_cluster) and copy.spec.state == "Lost"
+            for copy in self.seed.store.values()
+        )
 
     def quota(self, name: str) -> Quota | None:
         return self._quotas.get(name)
@@ -252,22 +268,34 @@ class Catalog:
     def on_hosted(self, listener: Callable[[str], None]) -> Callable[[], None]:
         return self._hosted_listeners.add(listener)
 
+    def _seed_changed(self, change: Change[SeedCopy]) -> None:
+        """A Seed that is deleted says nothing: what was enforced stays enforced."""
+        if change.new is None or change.new.spec.in_cluster == self.in_cluster:
+            return
+        self.in_cluster = change.new.spec.in_cluster
+        for quota in self.quotas.store.values():
+            self._quota_changed(Change(quota, quota))
+
     def _quota_changed(self, change: Change[ResourceQuota]) -> None:
         copy = change.new if change.new is not None else change.old
         assert copy is not None, "a change has an object before or after"
         name = copy.metadata.name
-        if change.new is None and name in self._quotas and RELEASED_ANNOTATION not in copy.metadata.annotations:
+        if change.new is None and name in self._quotas and not self._is_released(copy):
             # The master has not released it, as far as was seen. It will create it again, and until then it limits.
             log.warning("copy of a quota was deleted, it stays in force", extra={"quota": name, "seconds": MISSED_FOR})
             asyncio.get_running_loop().call_later(MISSED_FOR, self._let_go, self._quotas[name])
             return
         try:
-            quota = parse_quota(change.new) if change.new is not None else None
+            quota = parse_quota(change.new, in_cluster=self.in_cluster) if change.new is not None else None
         except QuantityError as error:
             # The schema refuses these; should one come through, the last good copy stays in force.
             log.error("quota cannot be read", extra={"quota": name, "error": str(error)})
             return
         self._put(name, quota)
+
+    def _is_released(self, copy: ResourceQuota) -> bool:
+        """Who deletes an original wants it gone. A copy that is deleted by another than the master is an accident."""
+        return self.in_cluster or RELEASED_ANNOTATION in copy.metadata.annotations
 
     def _let_go(self, quota: Quota) -> None:
         if self._quotas.get(quota.name) is quota:

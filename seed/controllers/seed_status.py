@@ -13,8 +13,9 @@ import time
 import msgspec
 
 from common.api import conditions
-from common.api.labels import SEED_MANAGER, UID_LABEL
-from common.api.types import SEED_COPIES, Condition, SeedCopy
+from common.api.copies import original_uid
+from common.api.labels import SEED_MANAGER
+from common.api.types import SEED_COPIES, AgentStatus, Condition, SeedCopy
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError
 from common.kube.controller.reflector import Reflector
@@ -81,10 +82,11 @@ class SeedStatus:
     async def _say(self) -> float:
         """Returns in how many seconds something must be said again."""
         copy = self._copies.store.get(self._cluster.name)
-        if copy is None or not copy.metadata.labels.get(UID_LABEL):
+        if copy is None or not original_uid(copy, in_cluster=copy.spec.in_cluster):
             return EVERY
-        found = self._conditions(copy)
-        now, before = time.monotonic(), copy.status
+        before = copy.status.agent if copy.spec.in_cluster else copy.status
+        found = self._conditions(copy, before)
+        now = time.monotonic()
         version, clusters = build_version(), self._catalog.count_clusters()
         left = 0.0
         if self._said is not None and self._said[0] == copy.metadata.uid:
@@ -97,7 +99,9 @@ class SeedStatus:
             "clusters": clusters,
             "conditions": found,
         }
-        body = {"metadata": {"name": copy.metadata.name, "uid": copy.metadata.uid}, "status": status}
+        body: dict[str, object] = {"metadata": {"name": copy.metadata.name, "uid": copy.metadata.uid}}
+        # On the original, the rest of the status is the master's.
+        body["status"] = {"agent": status} if copy.spec.in_cluster else status
         try:
             await self._cluster.apply(SEED_COPIES, body, manager=SEED_MANAGER, subresource="status")
         except ApiError as error:
@@ -106,8 +110,8 @@ class SeedStatus:
         self._said = copy.metadata.uid, now
         return EVERY
 
-    def _conditions(self, copy: SeedCopy) -> list[Condition]:
-        before = copy.status.conditions
+    def _conditions(self, copy: SeedCopy, published: AgentStatus) -> list[Condition]:
+        before = published.conditions
         proofs = self._of_each()
         serving = webhook_serving(proofs)
         if serving.enforced is not False and unseen(proofs) and time.monotonic() - self._began < PATIENCE:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from common.api.labels import GROUP, VERSION
+from common.api.labels import ACCOUNTS, GROUP, MANAGED_BY_LABEL, VERSION
 from common.api.types import QuotaRef
 from common.kube.client.api_client import MERGE_PATCH, METADATA, Cluster
 from common.kube.client.errors import AlreadyExists, ApiError, Conflict, NotFound
@@ -131,7 +131,9 @@ class ApiServerStore:
 
     async def keys(self) -> list[Key]:
         try:
-            listing = await self._cluster.list(LEDGERS, self._namespace)
+            listing = await self._cluster.list(
+                LEDGERS, self._namespace, label_selector=f"{MANAGED_BY_LABEL}={ACCOUNTS}"
+            )
         except ApiError as error:
             raise StoreUnavailableError(f"listing ledgers: {error}") from error
         return [Key(uid=ledger.metadata.name, name=ledger.quota.name) for ledger in listing.items]

@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from common.api.convert import ask_from_wire, ask_to_wire, wire_quantities
-from common.api.labels import API_VERSION, BACKUP_LABEL, MANAGED_BY_LABEL
+from common.api.labels import ACCOUNTS, API_VERSION, BACKUP_LABEL, MANAGED_BY_LABEL
 from common.api.types import Quantities, QuotaRef, Wire, WireAsk
 from common.quota import account as accounts
 from common.quota import resources
@@ -173,7 +173,7 @@ class Encoder:
             metadata=LedgerMeta(
                 name=self._quota.uid,
                 namespace=self._namespace,
-                labels={MANAGED_BY_LABEL: "seedquota", BACKUP_LABEL: "true"},
+                labels={MANAGED_BY_LABEL: ACCOUNTS, BACKUP_LABEL: "true"},
                 managed_fields=_RESET,
                 resource_version=version or "",
             ),

@@ -67,6 +67,11 @@ class Connection:
         self._refresh_at = time.monotonic() + REFRESH_CREDENTIALS
 
     @property
+    def access(self) -> Access:
+        """For another connection to the same API server."""
+        return self._access
+
+    @property
     def server(self) -> str:
         return self._access.server
 

@@ -101,6 +101,9 @@ class Link:
         )
         self.set("Active")
 
+    def copy(self, quota: str, _uid: str) -> QuotaCopy | None:
+        return self.copies.get(quota)
+
     def set(self, state: str) -> None:
         self.lost = state == "Lost"
         spec = {"kubeconfigSecretRef": {"name": self.name}, "state": state}

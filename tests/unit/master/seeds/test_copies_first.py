@@ -33,7 +33,9 @@ class Told:
         copies = Store[QuotaCopy]({})
         copies._set("q", QuotaCopy(metadata=ObjectMeta(name="q", uid="1")))
         cluster = cast(Cluster, SimpleNamespace(apply=self._apply))
-        self.publisher = Publisher("eu-1", lambda: copies, lambda: cluster, BurstDetector(lambda: self.rush))
+        self.publisher = Publisher(
+            "eu-1", lambda: copies, lambda: cluster, lambda: self.in_cluster, BurstDetector(lambda: self.rush)
+        )
 
     async def _apply(self, _resource: object, body: dict[str, Any], _manager: str, _subresource: str) -> None:
         self.written.append(body["status"])
