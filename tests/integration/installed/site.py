@@ -83,10 +83,11 @@ class Site:
         self.installed = installed
         self.down: set[Server] = set()
         self._sessions = {server.name: server.session() for server in installed.clusters()}
+        self._sessions |= {seed: self._sessions[installed.cluster(seed).name] for seed in installed.seeds}
         self.one, self.two = self.tenants = [Tenant(installed.cluster(name)) for name in ("user-1", "user-2")]
 
     async def close(self) -> None:
-        for session in (*self._sessions.values(), *self.tenants):
+        for session in (*set(self._sessions.values()), *self.tenants):
             await session.__aexit__(None, None, None)
 
     def add(self, server: ApiServer) -> None:
@@ -231,7 +232,9 @@ class Site:
         return await until(holds, seconds)
 
     async def ledger(self, cluster: str, name: str = QUOTA) -> Json:
-        found = [ledger for ledger in await self.items(cluster, LEDGERS) if ledger["quota"]["name"] == name]
+        kind = "grants" if cluster == "master" else "account"
+        ledgers = await self.items(cluster, LEDGERS)
+        found = [ledger for ledger in ledgers if ledger["quota"]["name"] == name and kind in ledger]
         assert len(found) == 1, f"{len(found)} ledgers of {name} on {cluster}"
         return found[0]
 

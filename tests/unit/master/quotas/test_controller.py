@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from common.api.convert import ledger_from_wire, ledger_to_wire, report_to_wire
+from common.api.copies import original_uid
 from common.api.labels import LEDGER_ANNOTATION, UID_LABEL
 from common.api.types import MASTER_LEDGERS, MasterQuotaLedger, ResourceQuotaStatus, Seed
 from common.kube.client.api_client import Cluster
@@ -24,7 +25,7 @@ from master.cache.informers import Caches
 from master.cache.objects import MasterQuota, QuotaCopy
 from master.quotas.controller import Quotas
 from master.quotas.events import QuotaEvents
-from master.quotas.ledger_store import Ledgers
+from master.quotas.ledger_store import Ledgers, ledger_name
 from master.quotas.state import QuotaState
 from master.seeds.registry import Seeds
 
@@ -48,7 +49,7 @@ class Api:
         self.version = 0
 
     async def get(self, _resource: object, name: str, namespace: str | None = None) -> Object:
-        found = self.quotas.get(name) if namespace is None else self.ledgers.get(name)
+        found = self.quotas.get(name) if namespace is None else self.ledgers.get(name.removeprefix("master-"))
         if found is None:
             raise NotFound(404, "NotFound", name)
         return found
@@ -67,7 +68,7 @@ class Api:
         return stored
 
     async def delete(self, _resource: object, name: str, _namespace: str) -> None:
-        del self.ledgers[name]
+        del self.ledgers[name.removeprefix("master-")]
 
     async def merge_patch(self, *_arguments: object) -> None: ...
 
@@ -75,12 +76,13 @@ class Api:
         self.version += 1
         metadata = {**body["metadata"], "resourceVersion": str(self.version)}
         stored = MASTER_LEDGERS.decode(msgspec.json.encode({**body, "metadata": metadata}))
-        self.ledgers[stored.metadata.name] = stored
+        assert stored.metadata.name == ledger_name(stored.quota.uid)
+        self.ledgers[stored.quota.uid] = stored
         return stored
 
     def set(self, ledger: MasterLedger, uid: str = UID, name: str = "alpha") -> None:
         quota = {"name": name, "uid": uid}
-        self.put({"metadata": {"name": uid}, "quota": quota, "grants": ledger_to_wire(ledger)})
+        self.put({"metadata": {"name": ledger_name(uid)}, "quota": quota, "grants": ledger_to_wire(ledger)})
 
     @property
     def ledger(self) -> MasterLedger:
@@ -103,6 +105,9 @@ class Link:
 
     def copy(self, quota: str, _uid: str) -> QuotaCopy | None:
         return self.copies.get(quota)
+
+    def is_copy(self, found: QuotaCopy, uid: str) -> bool:
+        return original_uid(found, in_cluster=False) == uid
 
     def set(self, state: str) -> None:
         self.lost = state == "Lost"

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import msgspec
 
-from common.api.labels import UID_LABEL
-from common.api.types import ResourceQuota, Seed, WireGrant
+from common.api.labels import GRANT_MANAGER, UID_LABEL
+from common.api.types import ResourceQuota, ResourceQuotaStatus, Seed, WireGrant
 from common.kube.client.api_client import Cluster
 from common.kube.client.meta import ObjectMeta
 from common.kube.controller.store import Change, Store
@@ -27,18 +27,21 @@ from tests.unit.seed_world import PROJECT, SeedWorld, amounts, seed_world
 class Told:
     """What is shown of one quota on one seed."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, in_cluster: bool = False) -> None:
         self.rush = True
+        self.in_cluster = in_cluster
         self.written: list[dict[str, Any]] = []
-        copies = Store[QuotaCopy]({})
+        self.managers: list[str] = []
+        copies = self.copies = Store[QuotaCopy]({})
         copies._set("q", QuotaCopy(metadata=ObjectMeta(name="q", uid="1")))
         cluster = cast(Cluster, SimpleNamespace(apply=self._apply))
         self.publisher = Publisher(
             "eu-1", lambda: copies, lambda: cluster, lambda: self.in_cluster, BurstDetector(lambda: self.rush)
         )
 
-    async def _apply(self, _resource: object, body: dict[str, Any], _manager: str, _subresource: str) -> None:
+    async def _apply(self, _resource: object, body: dict[str, Any], manager: str, _subresource: str) -> None:
         self.written.append(body["status"])
+        self.managers.append(manager)
 
     def offer(self, *, within: float, answered: int = 0, use: str = "1") -> None:
         shown = Shown(global_usage={"cpu": use}, grant=WireGrant(answered=answered))
@@ -59,6 +62,18 @@ async def test_in_a_rush_a_seed_is_told_only_what_it_waits_for() -> None:
     told.rush = False
     assert await told.publisher._publish("q") == ECHO
     assert [status["globalUsage"] for status in told.written] == [{"cpu": "2"}, {"cpu": "3"}]
+
+
+async def test_the_masters_own_object_is_told_only_the_grant_with_what_it_was_decided_with() -> None:
+    """The rest of its status is written for people, at another time and as another field manager."""
+    told = Told(in_cluster=True)
+    told.rush = False
+    told.offer(within=0.0, answered=1, use="2")
+    assert await told.publisher._publish("q") == ECHO
+    grant = WireGrant(answered=1, global_usage={"cpu": "2"})
+    assert (told.written, told.managers) == ([{"grant": grant}], [GRANT_MANAGER])
+    told.copies._set("q", QuotaCopy(metadata=ObjectMeta(name="q", uid="1"), status=ResourceQuotaStatus(grant=grant)))
+    assert await told.publisher._publish("q") is None, "it is shown"
 
 
 async def test_a_seed_whose_status_was_written_is_no_reason_to_look_at_every_quota() -> None:

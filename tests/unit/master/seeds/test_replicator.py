@@ -43,7 +43,7 @@ class Seed:
     `truth` is what the master's API server has where its cache is behind: an object, or None for one that is gone.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, in_cluster: bool = False) -> None:
         self.truth: dict[tuple[str, str], Object | None] = {}
         self.master: Any = Caches(cast(Cluster, SimpleNamespace(name="master", get=self._get)), "seedquota")
         self.there = stores()
@@ -58,6 +58,7 @@ class Seed:
             cast(Cluster, cluster),
             cast(SeedCaches, self.there),
             BurstDetector(lambda: self.rush),
+            in_cluster=in_cluster,
             on_settled=lambda _plural, _name: None,
         )
 
@@ -364,3 +365,27 @@ async def test_the_seeds_of_a_seed_that_is_a_master_too_stay_as_they_are() -> No
         await seed.sync._reconcile(SEED)
     assert seed.done == []
     assert "is a master, too" in seed.sync.failing[SEED]
+
+
+async def test_in_the_masters_own_cluster_nothing_is_written_and_an_object_is_in_sync_once_it_is_shown() -> None:
+    seed = Seed(in_cluster=True)
+    original = quota("one")
+    seen(seed.master, original)
+    assert await seed.look("one") == SUCCEEDED, "its watch has not shown it"
+    seen(seed.there, QuotaCopy(metadata=ObjectMeta(name="one", uid="an-earlier-one"), spec=original.spec))
+    assert await seed.look("one") == SUCCEEDED
+    seen(seed.there, QuotaCopy(metadata=original.metadata, spec=original.spec))
+    assert await seed.look("one") is None
+    seed.master.quotas.store._remove("one")
+    assert await seed.look("one") is None, "a watch that is behind still shows an original: it is nobody's to delete"
+    assert seed.done == []
+
+
+async def test_a_kubeconfig_that_leads_to_the_master_itself_is_refused_with_what_to_do() -> None:
+    seed = Seed()
+    original = quota("one")
+    seen(seed.master, original)
+    seen(seed.there, QuotaCopy(metadata=original.metadata, spec=original.spec))
+    with pytest.raises(Conflict, match="replace kubeconfigSecretRef with inCluster: true"):
+        await seed.look("one")
+    assert seed.done == []

@@ -1,0 +1,105 @@
+"""On a seed that is the master's own API server the master's objects stand for themselves."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from common.api.labels import UID_LABEL
+from common.api.types import ResourceQuota, SeedCopy
+from common.kube.client.api_client import Cluster
+from common.kube.controller.store import Change
+from seed.cache.quotas import Catalog
+
+
+def quota(uid: str = "original", **labels: str) -> ResourceQuota:
+    body: dict[str, Any] = {
+        "metadata": {"name": "project-alpha", "uid": uid, "generation": 2, "labels": labels},
+        "spec": {"subject": {"kind": "project", "name": "alpha"}, "quota": {"cpu": "4"}},
+        "status": {
+            "globalUsage": {"cpu": "1"},
+            "grant": {"incarnation": "m", "globalUsage": {"cpu": "3"}, "reserved": {"cpu": "2"}},
+        },
+    }
+    return msgspec.convert(body, ResourceQuota)
+
+
+def seed(**spec: object) -> SeedCopy:
+    return msgspec.convert({"metadata": {"name": "eu-1", "uid": "s"}, "spec": spec}, SeedCopy)
+
+
+class World:
+    def __init__(self) -> None:
+        self.catalog = Catalog(cast(Cluster, SimpleNamespace(name="eu-1")))
+
+    def seed_is(self, now: SeedCopy | None, before: SeedCopy | None = None) -> None:
+        self.catalog._seed_changed(Change(before, now))
+
+    def quota_is(self, now: ResourceQuota | None, before: ResourceQuota | None = None) -> None:
+        known = now or before
+        assert known is not None
+        self.catalog.quotas.store._replace({known.metadata.name: now} if now is not None else {})
+        self.catalog._quota_changed(Change(before, now))
+
+    @property
+    def limited_by(self) -> list[str]:
+        return [found.key.uid for found in self.catalog.all_quotas()]
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_an_object_without_the_masters_label_limits_nothing_on_another_seed(world: World) -> None:
+    world.seed_is(seed(copyOf="uid"))
+    world.quota_is(quota())
+    assert world.limited_by == []
+
+
+@pytest.mark.parametrize("seed_first", [True, False])
+def test_in_the_masters_cluster_a_quota_is_its_own_copy_whichever_watch_is_first(
+    world: World, seed_first: bool
+) -> None:
+    if seed_first:
+        world.seed_is(seed(inCluster=True))
+    world.quota_is(quota())
+    if not seed_first:
+        world.seed_is(seed(inCluster=True))
+    assert world.limited_by == ["original"]
+    found = world.catalog.quota("project-alpha")
+    assert found is not None
+    assert (found.global_usage, found.global_reserved) == ({"cpu": 3_000_000_000}, {"cpu": 2_000_000_000})
+
+
+def test_a_label_of_a_copy_does_not_make_an_original_another_ones_copy(world: World) -> None:
+    """A backup of a seed that was restored here, for example."""
+    world.seed_is(seed(inCluster=True))
+    world.quota_is(quota(**{UID_LABEL: "another"}))
+    assert world.limited_by == ["original"]
+
+
+def test_an_original_that_is_deleted_limits_nothing_from_then_on(world: World) -> None:
+    world.seed_is(seed(inCluster=True))
+    world.quota_is(quota())
+    world.quota_is(None, quota())
+    assert world.limited_by == []
+
+
+def test_a_seed_that_is_deleted_takes_no_quota_with_it(world: World) -> None:
+    world.seed_is(seed(inCluster=True))
+    world.quota_is(quota())
+    world.seed_is(None, seed(inCluster=True))
+    assert world.limited_by == ["original"]
+
+
+def test_a_lost_seed_admits_nothing_also_in_the_masters_cluster(world: World) -> None:
+    for spec in ({"inCluster": True}, {"copyOf": "uid"}):
+        lost = seed(state="Lost", confirmLost="its machines are gone", **spec)
+        world.catalog.seed.store._set("eu-1", lost)
+        assert world.catalog.lost
+    world.catalog.seed.store._set("eu-1", seed(inCluster=True))
+    assert not world.catalog.lost
