@@ -160,7 +160,7 @@ class Storm:
 
     def _touched(self, fault: Fault) -> set[str]:
         if fault.kind in ("cut off", "refuse"):
-            return {f"link to {fault.target}"}
+            return {f"link to {seed}" for seed in self._linked([fault.target])}
         if fault.kind == "snapshot":
             return {self._place.etcd_of(fault.target).name}
         if fault.kind.startswith("restore"):
@@ -168,7 +168,7 @@ class Storm:
             cut = {f"link to {seed}" for seed in self._cut(fault)}
             return {
                 self._place.etcd_of(fault.target).name,
-                fault.target,
+                self._servers[fault.target].name,
                 *(program.name for program in restarted),
                 *cut,
             }
@@ -182,7 +182,11 @@ class Storm:
         """The seeds that the master does not reach from before a restore until a while after it."""
         if "cut off" not in fault.kind:
             return []
-        return [fault.target] if fault.target in SEEDS else [SEEDS[int(len(SEEDS) * fault.chance)]]
+        return self._linked([fault.target] if fault.target in SEEDS else [SEEDS[int(len(SEEDS) * fault.chance)]])
+
+    def _linked(self, seeds: Iterable[str]) -> list[str]:
+        """The master's own cluster is never cut off from it."""
+        return [seed for seed in seeds if seed in self._place.installed.links]
 
     def _targets(self, fault: Fault) -> list[Server]:
         if fault.kind.startswith("kill all"):
@@ -273,5 +277,5 @@ class Storm:
         await self._traffic(cut, Traffic.FORWARDED)
 
     async def _traffic(self, seeds: Iterable[str], traffic: Traffic) -> None:
-        for seed in seeds:
+        for seed in self._linked(seeds):
             await self._place.installed.links[seed].set(traffic)

@@ -75,21 +75,18 @@ class Place:
         return self.installed.etcd_of(cluster)
 
     def servers(self) -> dict[str, Server]:
-        """Every process by its name."""
-        every: list[Server] = [
-            *self.installed.programs.values(),
-            *(self.installed.cluster(name) for name in self.clusters()),
-            *(self.etcd_of(name) for name in (*HOSTS, MASTER, *self.seeds)),
-            *self.stores.values(),
-        ]
-        return {server.name: server for server in every}
+        """Every process by its name. The master's own cluster has two where it is a seed."""
+        every = [*self.installed.programs.values(), *self.stores.values(), *(self.etcd_of(name) for name in HOSTS)]
+        named: dict[str, Server] = {name: self.installed.cluster(name) for name in self.clusters()}
+        named |= {f"etcd-{name}": self.etcd_of(name) for name in (MASTER, *self.seeds)}
+        return {server.name: server for server in every} | named
 
     def _look(self) -> None:
         self.overshoot.look()
 
 
 @asynccontextmanager
-async def place(directory: Path, store: str) -> AsyncIterator[Place]:
+async def place(directory: Path, store: str, *, in_cluster: bool = False) -> AsyncIterator[Place]:
     """All of it runs, every quota is in force, and the observers look."""
     async with AsyncExitStack() as stack:
         stores = await _stores(stack, directory) if store == "redis" else {}
@@ -103,6 +100,7 @@ async def place(directory: Path, store: str) -> AsyncIterator[Place]:
                 organization=ORGANIZATION,
                 seed_flags=flags,
                 breakable=True,
+                in_cluster=in_cluster,
             )
         )
         await apply(installed.master, [install.project("beta", ORGANIZATION)])

@@ -62,11 +62,17 @@ class Report:
 
 
 async def run(
-    *, seconds: float, store: str, seed: int, directory: Path, progress: Callable[[str], None] = lambda _line: None
+    *,
+    seconds: float,
+    store: str,
+    seed: int,
+    directory: Path,
+    in_cluster: bool = False,
+    progress: Callable[[str], None] = lambda _line: None,
 ) -> Report:
     report = Report(seed=seed, store=store)
     progress("starting")
-    async with place(directory, store) as here:
+    async with place(directory, store, in_cluster=in_cluster) as here:
         recording = asyncio.create_task(record(here))
         try:
             await _run(here, report, seconds, progress)

@@ -51,7 +51,8 @@ async def differences(place: Place) -> list[str]:
     """What is not as a fresh recount says. Empty where all is exact, open, and nothing is reserved."""
     machines = await recount(place)
     wrong: list[str] = []
-    masters = {ledger["quota"]["name"]: ledger for ledger in await _items(place.installed.master, _LEDGERS)}
+    ledgers = await _items(place.installed.master, _LEDGERS)
+    masters = {ledger["quota"]["name"]: ledger for ledger in ledgers if "grants" in ledger}
     accounts = {seed: await _accounts(place, seed) for seed in place.seeds}
     for quota in QUOTAS:
         used = {seed: _used(quota, machines, quota.clusters_on(seed)) for seed in place.seeds}
@@ -191,7 +192,7 @@ async def _accounts(place: Place, seed: str) -> dict[str, Json]:
     """The seed's accounts by the quota's name, as they are in its store."""
     if not place.stores:
         found = await _items(place.installed.cluster(seed), _LEDGERS)
-        return {ledger["quota"]["name"]: ledger["account"] for ledger in found}
+        return {ledger["quota"]["name"]: ledger["account"] for ledger in found if "account" in ledger}
     accounts: dict[str, Json] = {}
     redis = place.stores[seed]
     for uid in (await redis.command("HKEYS", f"{{seedquota:{seed}}}:accounts")).decode().split():
