@@ -44,7 +44,7 @@ _REPLACED = (
     (asyncio.tasks._all_tasks, "add", bool),  # nobody asks which there are
     (common.quota.resources, "_render", cache(common.quota.resources._render)),
     (seed.accounts.controller, "time", _time),
-    (seed.cache.quotas, "parse_quota", lambda copy: copy.quota),  # each copy was parsed when it was written
+    (seed.cache.quotas, "parse_quota", lambda copy, in_cluster: copy.quota),  # each copy was parsed when it was written
     (seed.accounts.controller, "secrets", _secrets),
     (seed.accounts.publisher, "time", _time),
     (seed.accounts.reservation_collector, "time", _time),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import msgspec
 
@@ -59,6 +60,7 @@ class Chaos:
         self.world = world
         self.rng = world.rng
         self.growing = "seed-1"  # where most is created, for a while: capacity has to move
+        self.of_one_cluster: tuple[tuple[Any, ...], tuple[Any, ...]] | None = None  # both at the same moment
         swarm = world.swarm
         network = world.network
         network.loss, network.late = 0.1 * swarm["loss"] / 3, 0.1 * swarm["late"] / 3
@@ -372,6 +374,9 @@ class Chaos:
         site = self.site()
         if site is None or not site.api.up:
             return
+        if site is self.in_cluster:
+            self.restore_one_cluster(site)
+            return
         if site.snapshot is None or self.rng.random() < 0.3:
             site.snapshot = site.api.snapshot()
             return
@@ -399,6 +404,10 @@ class Chaos:
         world = self.world
         if not world.master.up:
             return
+        if (site := self.in_cluster) is not None:
+            if site.api.up:
+                self.restore_one_cluster(site)
+            return
         if world.master_snapshot is None or self.rng.random() < 0.3:
             world.master_snapshot = world.master.snapshot()
             return
@@ -406,6 +415,37 @@ class Chaos:
         if self.rng.random() < 0.5:
             self.cut()
         self.away(world.master, RESTORE_TAKES, lambda: world.restore_master(snapshot))
+
+    @property
+    def in_cluster(self) -> Site | None:
+        """The seed that is the master's own cluster, in each fourth schedule: one etcd has what both have written."""
+        site = self.world.sites.get("seed-1") if self.world.number % 4 == 0 else None
+        return None if site is None or site.dead else site
+
+    def restore_one_cluster(self, site: Site) -> None:
+        world = self.world
+        if self.of_one_cluster is None or self.rng.random() < 0.3:
+            self.of_one_cluster = world.master.snapshot(), site.api.snapshot()
+            return
+        master, seed = self.of_one_cluster
+        cold = self.rng.random() < 0.6
+        if cold:
+            for replica in list(site.replicas):
+                world.crash_replica(site, replica)
+            for leader in list(world.masters):
+                world.crash_master(leader)
+        self.growing = site.name
+
+        def restored() -> None:
+            world.restore_seed(site, seed)
+            world.master.up = site.api.up = True
+            for _ in range(2 if cold else 0):
+                world.start_replica(site)
+                world.start_master()
+            world.storm(site)
+
+        self.away(world.master, RESTORE_TAKES, lambda: world.restore_master(master))
+        self.away(site.api, RESTORE_TAKES, restored)
 
     def restore_ledger(self) -> None:
         site = self.site()
