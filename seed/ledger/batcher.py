@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from common.quota import shares
 from common.quota.account import Account, Outcome, Reservation
 from common.runtime.waiting import within
 
@@ -70,6 +71,7 @@ class Batcher:
 
     def __init__(self) -> None:
         self._waiting: deque[Entry] = deque()
+        self._waiting_of: Counter[str] = Counter()  # claims by source
         self._serving: list[Entry] = []
         self._expiry: asyncio.TimerHandle | None = None
         self._wake = asyncio.Event()
@@ -82,8 +84,13 @@ class Batcher:
     def full(self) -> bool:
         return len(self._waiting) >= MAX_WAITING
 
+    def has_place_for(self, source: str) -> bool:
+        return shares.may_take(self._waiting_of[source], 1, len(self._waiting), MAX_WAITING)
+
     def add(self, entry: Entry) -> None:
         self._waiting.append(entry)
+        if isinstance(entry, Claim):
+            self._waiting_of[entry.reservation.source] += 1
         if len(self._waiting) >= self._enough:
             self._wake.set()
 
@@ -99,6 +106,9 @@ class Batcher:
     def take(self) -> list[Entry]:
         """The next batch. Its deadlines stay in force until `served()`."""
         self._serving = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_BATCH))]
+        self._waiting_of.subtract(entry.reservation.source for entry in self._serving if isinstance(entry, Claim))
+        if not self._waiting:
+            self._waiting_of.clear()
         return self._serving
 
     def served(self) -> None:
