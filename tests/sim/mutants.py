@@ -23,7 +23,7 @@ import msgspec
 from common.api.types import PROJECTS
 from common.kube.controller.leader_election import Lease, LeaseObject
 from common.quota import account as accounts
-from common.quota import escrow, fencing, reservations, resources, surge, surge_loans
+from common.quota import escrow, fencing, reservations, resources, shares, surge, surge_loans
 from common.quota.account import Account, Ask, Grant, Reservation
 from common.quota.escrow import Holding, MasterLedger, Report
 from common.quota.reservations import Reserving
@@ -193,6 +193,10 @@ def an_update_rides_on_the_creation(known: Reservation, wanted: Reservation) -> 
         request=wanted.request,
     )
     return after, extra
+
+
+def as_long_as_there_is_room(_has: int, more: int, filled: int, room: int) -> bool:
+    return filled + more <= room
 
 
 def a_repeat_takes_the_place(known: Reservation, wanted: Reservation) -> tuple[Reservation, Mapping[str, int]]:
@@ -711,6 +715,13 @@ ALL: tuple[Mutant, ...] = (
         ((UsageSource, "live", property(lambda _self: True)),),
         budget=200,
         scene=scenes.a_user_cluster_restored,
+    ),
+    Mutant(
+        "one source fills what all share",
+        ((shares, "may_take", as_long_as_there_is_room),),
+        ("nothing",),
+        budget=200,
+        scene=scenes.a_cluster_that_fills_its_share,
     ),
     Mutant(
         "what is held back is so for ever",

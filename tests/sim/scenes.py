@@ -272,6 +272,28 @@ def what_another_webhook_refuses(play: Play) -> None:
         play.write(site)
 
 
+def a_cluster_that_fills_its_share(play: Play) -> None:
+    """It creates more than an account holds, which costs nothing and does not appear. Another has asked for nothing
+    before, and creates what there is room for."""
+    world = play.world
+    for site in play.sites(1):
+        greedy = play.rng.choice(list(site.sources.values()))
+        for thing in play.there(site):
+            world.delete(thing)
+        key = f"{site.name}/{world.token()}"
+        world.add_cluster(site, key, greedy.project)
+        play.go(1.0)
+        for _ in range(2):
+            for _ in range(80):
+                world.create(site, greedy, dict.fromkeys(UNIT, 0))
+            play.go(play.about(0.1, 0.6))
+            world.create(site, site.sources[key], UNIT)
+        play.go(REQUEST)
+        for wish in [wish for wish in world.wishes if wish.told and wish.thing.source == greedy.key]:
+            world.finish(wish, persists=False)
+        play.write(site)
+
+
 def a_cluster_that_the_leader_does_not_know(play: Play) -> None:
     """It is new. Machines of it are admitted by the other replica, and the leader hears of that from the ledger."""
     world = play.world
