@@ -42,6 +42,7 @@ from seed.admission.admitter import Admission
 from seed.cache.quota import Quota
 from seed.cache.quotas import Catalog
 from seed.ledger import decision
+from seed.ledger.batcher import Batcher
 from seed.ledger.store import StoreUnavailableError
 from seed.ledger.writer import AccountWriter
 from seed.usage.machine_totals import MachineTotals
@@ -719,6 +720,13 @@ ALL: tuple[Mutant, ...] = (
     Mutant(
         "one source fills what all share",
         ((shares, "may_take", as_long_as_there_is_room),),
+        ("nothing",),
+        budget=200,
+        scene=scenes.a_cluster_that_fills_its_share,
+    ),
+    Mutant(
+        "one source fills the line",
+        ((Batcher, "has_place_for", lambda *_a: True),),
         ("nothing",),
         budget=200,
         scene=scenes.a_cluster_that_fills_its_share,
