@@ -61,7 +61,7 @@ def measure(account: Account) -> Load:
 def line_length(uid: str, kept: Reservation) -> int:
     """At least as many characters as the line has in a ledger."""
     parts = len(uid) + len(kept.source) + len(kept.object) + len(kept.replaces) + len(kept.request)
-    numbers = len(str(kept.generation)) + len(str(kept.claims))
+    numbers = len(f"{kept.generation}{kept.claims}")
     return _MARKS + parts + numbers + _written(kept.amount) + (_written(kept.earlier) if kept.earlier else 0)
 
 
