@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from common.quota import shares
@@ -66,6 +66,18 @@ def fail(entry: Entry, error: Exception) -> None:
         entry.future.set_exception(error)
 
 
+def _in_turn(waiting: Sequence[Entry]) -> list[int]:
+    """Which of them are served first, in the order in which they came. The sources take turns, so that others do not
+    wait for one that asks much. Changes take turns with them."""
+    before: Counter[str] = Counter()
+    turns = []
+    for entry in waiting:
+        source = entry.reservation.source if isinstance(entry, Claim) else ""
+        turns.append(before[source])
+        before[source] += 1
+    return sorted(sorted(range(len(waiting)), key=turns.__getitem__)[:MAX_BATCH])
+
+
 class Batcher:
     """Entries in the order in which they came. Claims that are not decided by their deadline fail with TimeoutError."""
 
@@ -105,10 +117,17 @@ class Batcher:
 
     def take(self) -> list[Entry]:
         """The next batch. Its deadlines stay in force until `served()`."""
-        self._serving = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_BATCH))]
-        self._waiting_of.subtract(entry.reservation.source for entry in self._serving if isinstance(entry, Claim))
-        if not self._waiting:
+        if len(self._waiting) <= MAX_BATCH:
+            self._serving = list(self._waiting)
+            self._waiting.clear()
             self._waiting_of.clear()
+            return self._serving
+        waiting = list(self._waiting)
+        first = _in_turn(waiting)
+        self._serving = [waiting[place] for place in first]
+        later = set(range(len(waiting))).difference(first)
+        self._waiting = deque(waiting[place] for place in sorted(later))
+        self._waiting_of.subtract(entry.reservation.source for entry in self._serving if isinstance(entry, Claim))
         return self._serving
 
     def served(self) -> None:

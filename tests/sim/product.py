@@ -50,6 +50,7 @@ _REPLACED = (
     (common.quota.reservations, "MAX_RESERVATIONS", ROOM),
     (common.quota.shares, "FEW", FEW),
     (seed.ledger.batcher, "MAX_WAITING", ROOM),
+    (seed.ledger.batcher, "MAX_BATCH", ROOM // 4),
     (common.quota.resources, "_render", cache(common.quota.resources._render)),
     (seed.accounts.controller, "time", _time),
     (seed.cache.quotas, "parse_quota", lambda copy: copy.quota),  # each copy was parsed when it was written

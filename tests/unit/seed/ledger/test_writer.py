@@ -363,6 +363,29 @@ async def test_a_batch_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         assert ledger.writes == [4, 4, 2]
 
 
+async def test_where_more_waits_than_one_write_takes_the_sources_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batcher, "MAX_BATCH", 4)
+    ended: list[str] = []
+
+    def note(name: str, future: asyncio.Future[object]) -> None:
+        future.add_done_callback(lambda _future: ended.append(name))
+
+    async with opened(account()) as ledger:
+        ledger.store.open.clear()
+        note("first", ledger.writer.claim("first", reservation()))
+        await settle()
+        for number in range(8):
+            note(f"u{number}", ledger.writer.claim(f"u{number}", reservation()))
+        for number in range(2):
+            modest = msgspec.structs.replace(reservation(), source="ns/modest")
+            note(f"m{number}", ledger.writer.claim(f"m{number}", modest))
+        last = ledger.writer.change(lambda account: (account, None))
+        note("change", last)
+        ledger.store.open.set()
+        await eventually(lambda: len(ended) == 12)
+        assert ended == ["first", "u0", "u1", "m0", "change", "u2", "u3", "u4", "m1", "u5", "u6", "u7"]
+
+
 async def test_nobody_is_denied_from_memory() -> None:
     async with opened(account(10)) as ledger:
         assert isinstance(await ledger.claim("a", 10), Admitted)
