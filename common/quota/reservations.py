@@ -26,7 +26,7 @@ from common.quota.account import (
     Short,
 )
 from common.quota.resources import ResourceList
-from common.quota.shares import Load, Share
+from common.quota.shares import Load
 
 
 class Reserving:
@@ -39,15 +39,15 @@ class Reserving:
         self._free = accounts.free(account, limits)
         self._reservations: dict[ReservationKey, Reservation] | None = None
         self._reserved = dict(account.reserved)
-        self._load = shares.measure(account) if load is None else load
-        self._text = self._load.text
-        self._shares: dict[str, Share] = {}  # of sources that were admitted something
+        load = shares.measure(account) if load is None else load
+        self._text = load.text
+        self._numbers, self._texts = dict(load.reservations), dict(load.texts)  # by source
         self.free = self._free
 
     @property
     def load(self) -> Load:
         """The account's after all claims."""
-        return Load(self._text, {**self._load.shares, **self._shares}) if self._shares else self._load
+        return Load(self._text, self._numbers, self._texts)
 
     def claim(self, uid: str, reservation: Reservation) -> Outcome:
         """Of what it needs, the account keeps what matters by now (`names.kept`)."""
@@ -59,23 +59,24 @@ class Reserving:
         current = self._reservations if self._reservations is not None else self._before.reservations
         key = (reservation.source, uid)
         known = current.get(key)
-        share = self._share(reservation.source)
         after, extra = reservation, amount
         if known is not None:
             if known.replaces and reservation.generation:
                 return ReplacementConflict()
             after, extra = _on_top(known, reservation)
-        elif (no_place := self._no_place(reservation, current, share)) is not None:
+        elif (no_place := self._no_place(reservation, current)) is not None:
             return no_place
         lacking = self._lacking(reservation, extra)
         if lacking is not None:
             return lacking
         longer = shares.line_length(uid, after) - (shares.line_length(uid, known) if known is not None else 0)
-        no_room = self._no_room(longer, extra, share)
+        no_room = self._no_room(reservation.source, longer, extra)
         if no_room is not None:
             return no_room
         self._text += longer
-        self._shares[reservation.source] = Share(share.reservations + (known is None), share.text + longer)
+        self._texts[reservation.source] = self._texts.get(reservation.source, 0) + longer
+        if known is None:
+            self._numbers[reservation.source] = self._numbers.get(reservation.source, 0) + 1
         if self._reservations is None:
             self._reservations = dict(self._before.reservations)
         self._reservations[key] = after
@@ -85,16 +86,11 @@ class Reserving:
                 self._free[name] -= need
         return Admitted(known, after)
 
-    def _share(self, source: str) -> Share:
-        return self._shares.get(source) or self._load.shares.get(source, shares.NOTHING)
-
-    def _no_place(
-        self, reservation: Reservation, current: Mapping[ReservationKey, Reservation], share: Share
-    ) -> Denied | None:
+    def _no_place(self, reservation: Reservation, current: Mapping[ReservationKey, Reservation]) -> Denied | None:
         """Why nothing is reserved for one more object, whatever it needs."""
         if len(current) >= MAX_RESERVATIONS:
             return Full()
-        if not shares.may_take(share.reservations, 1, len(current), MAX_RESERVATIONS):
+        if not shares.may_take(self._numbers.get(reservation.source, 0), 1, len(current), MAX_RESERVATIONS):
             return OverShare()
         if reservation.source in self._before.held_back and not reservation.generation:
             return HeldBack()
@@ -102,11 +98,11 @@ class Reserving:
             return ReplacementConflict()
         return None
 
-    def _no_room(self, longer: int, extra: ResourceList, share: Share) -> Denied | None:
+    def _no_room(self, source: str, longer: int, extra: ResourceList) -> Denied | None:
         """Why the ledger takes no line, or none that is so much longer."""
         if (longer > 0 and self._text + longer > MAX_TEXT) or not self._has_names_for(extra):
             return Full()
-        if longer > 0 and not shares.may_take(share.text, longer, self._text, MAX_TEXT):
+        if longer > 0 and not shares.may_take(self._texts.get(source, 0), longer, self._text, MAX_TEXT):
             return OverShare()
         return None
 

@@ -6,9 +6,9 @@ is bounded: the reservations of an account, their text, and the requests that wa
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import NamedTuple
 
 import msgspec
 
@@ -29,43 +29,33 @@ def may_take(has: int, more: int, filled: int, room: int) -> bool:
     return has + more <= max(kept // FEW, TIMES * (room - kept - filled - more))
 
 
-class Share(NamedTuple):
-    """What is reserved for one source."""
-
-    reservations: int = 0
-    text: int = 0  # characters
-
-
 class Load(msgspec.Struct, frozen=True):
-    """How full an account is. `text`: characters of what is reserved and used, as a ledger has it."""
+    """How full an account is. `text`: characters of what is reserved and used, as a ledger has it. Of each source,
+    `reservations` and `texts` have how much is reserved for it."""
 
     text: int
-    shares: Mapping[str, Share]
-
-
-NOTHING = Share()
+    reservations: Mapping[str, int]
+    texts: Mapping[str, int]
 
 
 def measure(account: Account) -> Load:
     """Looks at every reservation."""
-    numbers: dict[str, int] = {}
     texts: dict[str, int] = {}
     for (source, uid), kept in account.reservations.items():
-        numbers[source] = numbers.get(source, 0) + 1
         texts[source] = texts.get(source, 0) + line_length(uid, kept)
     counted = sum([_MARKS + len(source) + _written(used) for source, used in account.used.items()])
-    shares = {source: Share(number, texts[source]) for source, number in numbers.items()}
-    return Load(counted + sum(texts.values()), shares)
+    return Load(counted + sum(texts.values()), Counter([source for source, _ in account.reservations]), texts)
 
 
 def line_length(uid: str, kept: Reservation) -> int:
     """At least as many characters as the line has in a ledger."""
     parts = len(uid) + len(kept.source) + len(kept.object) + len(kept.replaces) + len(kept.request)
-    numbers = len(f"{kept.generation}{kept.claims}")
+    numbers = 0 if kept.generation < 100 > kept.claims else _DIGITS
     return _MARKS + parts + numbers + _written(kept.amount) + (_written(kept.earlier) if kept.earlier else 0)
 
 
-_MARKS = 14  # what stands between the parts of a line
+_MARKS = 16  # what stands between the parts of a line, with a generation and a number of claims that are short
+_DIGITS = 32  # ... and more where they are long: a generation has up to 64 bits
 
 
 def _written(amounts: ResourceList) -> int:
