@@ -77,6 +77,15 @@ def is_extended(name: str) -> bool:
     return not _is_native(name) and not name.startswith(REQUESTS) and names.is_valid(REQUESTS + name)
 
 
+def is_device(name: str) -> bool:
+    """Whether the qualified name alone counts what pods request of an extended resource.
+
+    Not where it is another count, nor where another name was meant, so that nothing would ever be counted.
+    """
+    other = name.startswith((COUNT, LIMITS)) or BY_STORAGE_CLASS in name or BY_DEVICE_CLASS.rpartition("/")[0] in name
+    return is_extended(name) and not other
+
+
 @lru_cache(maxsize=4096)
 def counted(name: str) -> tuple[GroupResource, ...]:
     """The objects that the name counts. Nothing for a name that no object uses.
@@ -98,7 +107,7 @@ def counted(name: str) -> tuple[GroupResource, ...]:
     of_pods = name.startswith((HUGE_PAGES, REQUESTS + HUGE_PAGES)) or (
         name.startswith(REQUESTS) and not _is_native(name)
     )
-    if of_pods or (not special and is_extended(name)):
+    if of_pods or (not special and is_device(name)):
         return (PODS, *special)
     return special
 

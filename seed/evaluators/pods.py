@@ -230,7 +230,7 @@ def _names_of_request(name: str) -> tuple[str, ...]:
     if name in COMPUTE or name.startswith(HUGE_PAGES):
         return name, REQUESTS + name
     if object_names.is_extended(name):
-        return (REQUESTS + name, name) if PODS in object_names.counted(name) else (REQUESTS + name,)
+        return (REQUESTS + name, name) if object_names.is_device(name) else (REQUESTS + name,)
     return ()
 
 

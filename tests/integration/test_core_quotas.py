@@ -364,6 +364,7 @@ async def test_the_real_controller_counts_the_same(oracle: Oracle, control_plane
                 break
             await asyncio.sleep(0.5)
     assert found == wanted
+    print("SEEN", sorted(oracle.seen.items()))
 
 
 def read(resource: GroupResource, raw: bytes) -> Any:
