@@ -342,7 +342,7 @@ def pod_changes(draw: Draw) -> Change:
     which = draw(number(0, 20))
     cpu, memory = draw(one_of("2m", "500m", "1500m", "3")), draw(one_of("1Mi", "100M", "1.5Gi", "3Gi"))
     resized = {"requests": {"cpu": cpu, "memory": memory}, "limits": {"cpu": "4", "memory": "4Gi"}}
-    match draw(one_of("resize", "resize", "running", "running", "deadline", "ended", "label")):
+    match draw(one_of("resize", "resize", "running", "running", "deadline", "deadline", "ended", "label")):
         case "resize":
             container = {"name": "c0", "resources": resized}
             return Change("pods", which, {"spec": {"containers": [container]}}, "resize")
@@ -400,12 +400,7 @@ def claim_changes(draw: Draw) -> Change:
     which = draw(number(0, 20))
     size = {"storage": draw(one_of(*SIZES))}
     classes = one_of("fast", "slow")
-    match draw(one_of("bound", "bound", "size", "size", "class", "status")):
-        case "bound":
-            capacity = {"storage": "1"}
-            return Change(
-                "persistentvolumeclaims", which, {"status": {"phase": "Bound", "capacity": capacity}}, "status"
-            )
+    match draw(one_of("size", "size", "class", "class", "status")):
         case "size":
             return Change("persistentvolumeclaims", which, {"spec": {"resources": {"requests": size}}})
         case "class":
@@ -477,11 +472,20 @@ def changes(draw: Draw) -> Step:
 
 
 @composite
+def entered(draw: Draw) -> Quota:
+    """What updates lead into."""
+    if draw(one_of(False, True)):
+        return Quota({"pods": draw(one_of("1", "3")), "count/pods": "3"}, scopes=(scopes.TERMINATING,))
+    fast = ScopeRequirement(scopes.VOLUME_ATTRIBUTES_CLASS, scopes.IN, ("fast",))
+    return Quota({"persistentvolumeclaims": draw(one_of("1", "3")), "requests.storage": "11Gi"}, selector=(fast,))
+
+
+@composite
 def scenarios(draw: Draw) -> Scenario:
     families = draw(some_of(FAMILIES, 5, 8))
     steps: list[Step] = [draw(creations()) for _ in range(4)]
     steps += [draw(draw(one_of(creations, changes))()) for _ in range(draw(number(12, 24)))]
-    return Scenario([draw(quotas(family)) for family in families], steps)
+    return Scenario([draw(entered()), *(draw(quotas(family)) for family in families)], steps)
 
 
 @composite

@@ -93,6 +93,8 @@ VERDICTS = ("admitted", "refused")
 MUST = ("pods", "pods/resize", "services", "persistentvolumeclaims", "resourceclaims", "configmaps", "things")
 """Enough of them must have been written and refused, or nothing was compared."""
 
+BOUND: Body = {"status": {"phase": "Bound", "capacity": {"storage": "1"}}}
+
 _EXCEEDED = re.compile(r"exceeded quota: (\S+), requested: (\S+), used: (\S+), limited: ([^\s;]+)")
 _FAILED = re.compile(r"failed quota: (\S+): (.*)")
 
@@ -304,6 +306,10 @@ async def play(oracle: Oracle, scenario: Scenario) -> None:
         elif not changed_status_of_claim(review):
             assert after == {name: resources.add(used[name], wanted.added.get(name, {})) for name in quotas}, step
         used = after
+        if code == 201 and step.plural == "persistentvolumeclaims":
+            # Others cannot be changed.
+            path = path_of(step.plural, namespace, f"{step.plural}-{number}", "status")
+            await oracle.send("PATCH", path, BOUND, MERGE)
 
 
 def check_answer(wanted: Expected, code: int, answer: Any, step: Step) -> None:
