@@ -339,10 +339,10 @@ def creations(draw: Draw) -> Create:
 
 @composite
 def pod_changes(draw: Draw) -> Change:
-    which = draw(number(0, 20))
-    cpu, memory = draw(one_of("2m", "500m", "1500m", "3")), draw(one_of("1Mi", "100M", "1.5Gi", "3Gi"))
+    which = draw(number(0, 2))  # the same ones several times
+    cpu, memory = draw(one_of("2m", "1500m", "3", "3500m")), draw(one_of("1Mi", "1.5Gi", "3Gi"))
     resized = {"requests": {"cpu": cpu, "memory": memory}, "limits": {"cpu": "4", "memory": "4Gi"}}
-    match draw(one_of("resize", "resize", "running", "running", "deadline", "deadline", "ended", "label")):
+    match draw(one_of("resize", "resize", "resize", "running", "running", "deadline", "deadline", "ended", "label")):
         case "resize":
             container = {"name": "c0", "resources": resized}
             return Change("pods", which, {"spec": {"containers": [container]}}, "resize")
@@ -397,16 +397,17 @@ def service_changes(draw: Draw) -> Change:
 
 @composite
 def claim_changes(draw: Draw) -> Change:
-    which = draw(number(0, 20))
+    which = draw(number(0, 2))
     size = {"storage": draw(one_of(*SIZES))}
     classes = one_of("fast", "slow")
-    match draw(one_of("size", "size", "class", "class", "status")):
+    match draw(one_of("size", "size", "class", "status", "status")):
         case "size":
             return Change("persistentvolumeclaims", which, {"spec": {"resources": {"requests": size}}})
         case "class":
             return Change("persistentvolumeclaims", which, {"spec": {"volumeAttributesClassName": draw(classes)}})
     changed: Body = draw(
         one_of(
+            {"allocatedResources": {"storage": "20Gi"}},
             {"allocatedResources": size},
             {"currentVolumeAttributesClassName": draw(classes)},
             {"modifyVolumeStatus": {"targetVolumeAttributesClassName": draw(classes), "status": "Pending"}},
@@ -465,7 +466,7 @@ def _in_scope(family: tuple[str, ...], wanted: Sequence[ScopeRequirement]) -> li
 
 @composite
 def changes(draw: Draw) -> Step:
-    what = draw(one_of("pod", "pod", "service", "claim", "claim", "deletion"))
+    what = draw(one_of("pod", "pod", "pod", "service", "claim", "claim", "deletion"))
     return draw(
         {"pod": pod_changes(), "service": service_changes(), "claim": claim_changes(), "deletion": deletions()}[what]
     )
