@@ -271,7 +271,7 @@ def test_a_pod_as_large_as_api_servers_take_is_summed_in_no_time() -> None:
     found = pod(many, initContainers=[sidecar, *(container(f"c{number}", cpu="1") for number in range(10_000))])
     began = time.process_time()
     assert used(EVALUATOR, terms("cpu"), found, NOW) == {"cpu": UNIT}
-    assert time.process_time() - began < 3
+    assert time.process_time() - began < 10, "minutes, if lists were copied for each container"
     with pytest.raises(Refused) as refused:
         added(EVALUATOR, terms("limits.cpu"), write(found))
     assert str(refused.value).endswith(" and 9970 more")
