@@ -47,7 +47,7 @@ def size(spec: Spec) -> Lookup:
         flavour=_vm_size(spec.text("vmSize")),
         where={"location": spec.setting("location")},
         credentials={
-            "subscriptionID": spec.setting("subscriptionID", "AZURE_SUBSCRIPTION_ID"),
+            "subscriptionID": spec.setting("subscriptionID", "AZURE_SUBSCRIPTION_ID", scope=True),
             "tenantID": spec.setting("tenantID", "AZURE_TENANT_ID"),
             "clientID": spec.setting("clientID", "AZURE_CLIENT_ID"),
             "clientSecret": spec.setting("clientSecret", "AZURE_CLIENT_SECRET"),

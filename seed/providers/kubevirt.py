@@ -12,7 +12,7 @@ import re
 
 from common.quota.quantity import UNIT
 from seed.providers.flavour import Cloud, Lookup, Setting
-from seed.providers.kubevirt_instancetypes import ENVIRONMENT_NAMESPACE, NAME, fetch, flavour_of, place
+from seed.providers.kubevirt_instancetypes import ENVIRONMENT_NAMESPACE, NAME, fetch, flavour_of, place, server_of
 from seed.providers.size import Footprint, NotSized, footprint
 from seed.providers.spec import Spec, quoted
 
@@ -39,6 +39,7 @@ def size(spec: Spec) -> Footprint | Lookup:
             },
             credentials={},
             endpoint="kubeconfig",
+            identity=server_of,
             root=_disks(template),
         )
     cores = template.inner("vcpus").optional_integer("cores", minimum=0)

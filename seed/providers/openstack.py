@@ -52,10 +52,10 @@ def size(spec: Spec) -> Lookup:
     whose = {  # both what is asked for and what it is asked with: two projects see different flavors
         "applicationCredentialID": spec.setting("applicationCredentialID", "OS_APPLICATION_CREDENTIAL_ID"),
         "domainName": spec.setting("domainName", "OS_DOMAIN_NAME"),
-        "projectID": spec.setting("projectID", "OS_PROJECT_ID"),
-        "projectName": spec.setting("projectName", "OS_PROJECT_NAME"),
-        "tenantID": spec.setting("tenantID", "OS_TENANT_ID"),
-        "tenantName": spec.setting("tenantName", "OS_TENANT_NAME"),
+        "projectID": spec.setting("projectID", "OS_PROJECT_ID", scope=True),
+        "projectName": spec.setting("projectName", "OS_PROJECT_NAME", scope=True),
+        "tenantID": spec.setting("tenantID", "OS_TENANT_ID", scope=True),
+        "tenantName": spec.setting("tenantName", "OS_TENANT_NAME", scope=True),
     }
     return Lookup(
         provider=NAME,
@@ -77,6 +77,7 @@ def size(spec: Spec) -> Lookup:
             **whose,
         },
         endpoint="identityEndpoint",
+        identity=_identity,
         root=root * GIB * UNIT if root is not None else None,
     )
 
