@@ -10,13 +10,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple
 
 from seed.providers.flavour import Lookup, Origin, Reference, Setting, Settings
 from seed.providers.size import CredentialsMissing, EndpointNotAllowed, NotSized
-
-_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +27,7 @@ class Environment:
     values: Mapping[str, str] = field(repr=False)
     named: str
     own: bool = False
-    places: Mapping[str, str] = _NOTHING
+    places: Mapping[str, str] = field(default_factory=dict)
 
     def place_of(self, variable: str) -> str:
         return self.places.get(variable) or f"{variable} in {self.named}"

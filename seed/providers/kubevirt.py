@@ -39,7 +39,7 @@ def size(spec: Spec) -> Footprint | Lookup:
             },
             credentials={},
             endpoint="kubeconfig",
-            identity=server_of,
+            identity=lambda kubeconfig: server_of(kubeconfig).lower().removesuffix(":443"),
             root=_disks(template),
         )
     cores = template.inner("vcpus").optional_integer("cores", minimum=0)

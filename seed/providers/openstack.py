@@ -99,7 +99,7 @@ def _identity(endpoint: str) -> str:
     plain = _HOST.fullmatch(parts.netloc) and _PATH.fullmatch(path) and not parts.query and not parts.fragment
     if parts.scheme != "https" or not plain or ".." in path.split("/"):
         raise NotSized(NAME, "identityEndpoint is no https URL")
-    return f"https://{parts.netloc.lower()}{re.sub(r'/v[0-9.]+$', '', path)}/v3"
+    return f"https://{parts.netloc.lower().removesuffix(':443')}{re.sub(r'/v[0-9.]+$', '', path)}/v3"
 
 
 def _account(where: Settings) -> str:
