@@ -6,10 +6,8 @@ to another one. Credentials are used as one set: those of the platform, or those
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple
 
 from seed.providers.flavour import Lookup, Origin, Reference, Setting, Settings
@@ -44,6 +42,9 @@ class Read(NamedTuple):
 ReadReference = Callable[[Reference], Awaitable[Read]]
 """Raises ProviderUnavailable."""
 
+ReadFile = Callable[[str], Awaitable[str | None]]
+"""The text of the file with this path; None if it cannot be read."""
+
 
 @dataclass(frozen=True, slots=True)
 class Access:
@@ -53,13 +54,13 @@ class Access:
     credentials: Callable[[], Awaitable[Settings]]
 
 
-async def decide(lookup: Lookup, environment: Environment, read: ReadReference) -> Access:
+async def decide(lookup: Lookup, environment: Environment, read: ReadReference, read_file: ReadFile) -> Access:
     """Raises NotSized and ProviderUnavailable.
 
     Where `credentials` also decide which cloud it is (two accounts of a private cloud may see different sizes), they
     are all read now. Otherwise they are read when somebody must ask.
     """
-    deciding = _Deciding(lookup, environment, read)
+    deciding = _Deciding(lookup, environment, read, read_file)
     origin = Origin.PLATFORM
     if not lookup.credentials.keys().isdisjoint(lookup.where):
         origin = await deciding.origin()
@@ -70,17 +71,22 @@ async def decide(lookup: Lookup, environment: Environment, read: ReadReference) 
 class _Deciding:
     """One decision. A reference is read once for all of it."""
 
-    def __init__(self, lookup: Lookup, environment: Environment, read: ReadReference) -> None:
+    def __init__(self, lookup: Lookup, environment: Environment, read: ReadReference, read_file: ReadFile) -> None:
         self._lookup = lookup
         self._environment = environment
         self._read = read
+        self._read_file = read_file
         self._given: dict[Reference, Read] = {}
 
     async def origin(self) -> Origin:
-        """Of the credentials: the tenant's as soon as the Machine has one of them that the platform does not have."""
+        """Of the credentials: the tenant's as soon as the Machine has one of them of its own.
+
+        A secret is not compared with the platform's: the answer would tell whether it was guessed.
+        """
         for setting in self._lookup.credentials.values():
             given = (await self._of_machine(setting)).value
-            if given and not setting.scope and given != self._environment.values.get(setting.variable, ""):
+            same = setting.identifier and given == self._environment.values.get(setting.variable, "")
+            if given and not setting.scope and not same:
                 return Origin.TENANT
         return Origin.PLATFORM
 
@@ -153,7 +159,10 @@ class _Deciding:
             return Read("", given.problem, given.refused)
         value = environment.values.get(setting.variable, "")
         if value and setting.file:
-            return await _content(value, setting.variable)
+            content = await self._read_file(value)
+            if content is None:
+                return Read("", f": the file that {setting.variable} names cannot be read")
+            return Read(content)
         return Read(value, given.problem, given.refused)
 
     def _referred(self, wanted: Mapping[str, Setting]) -> list[str]:
@@ -169,10 +178,3 @@ class _Deciding:
             return f"{how}; what the platform has is not used beside credentials that the Machine names"
         place = self._environment.place_of(setting.variable)
         return f"{how}, or {'set ' if found.problem else ''}{place}"
-
-
-async def _content(path: str, variable: str) -> Read:
-    try:
-        return Read((await asyncio.to_thread(Path(path).read_text)).strip())
-    except (OSError, UnicodeDecodeError):
-        return Read("", f": the file that {variable} names cannot be read")

@@ -14,6 +14,7 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
+from pathlib import Path
 
 import msgspec
 
@@ -73,7 +74,9 @@ class SettingsReader:
     async def access(self, cluster: UserCluster, lookup: Lookup) -> Access:
         """Raises NotSized and ProviderUnavailable."""
         environment = await self._environment_of(cluster, lookup.provider)
-        return await decide(lookup, environment, lambda reference: self._referred(cluster, lookup.provider, reference))
+        return await decide(
+            lookup, environment, lambda reference: self._referred(cluster, lookup.provider, reference), _content
+        )
 
     async def close(self) -> None:
         for connection in self._connections.values():
@@ -158,3 +161,10 @@ class SettingsReader:
                 await self._connections.popitem(last=False)[1].close()
         self._connections.move_to_end(key)
         return connection
+
+
+async def _content(path: str) -> str | None:
+    try:
+        return (await asyncio.to_thread(Path(path).read_text)).strip()
+    except (OSError, UnicodeDecodeError):
+        return None

@@ -65,7 +65,7 @@ def size(spec: Spec) -> Lookup:
             "metadata": Setting(variable="AWS_EC2_METADATA_SERVICE_ENDPOINT"),
         },
         credentials={
-            "accessKeyId": spec.setting("accessKeyId", "AWS_ACCESS_KEY_ID"),
+            "accessKeyId": spec.setting("accessKeyId", "AWS_ACCESS_KEY_ID", identifier=True),
             "secretAccessKey": spec.setting("secretAccessKey", "AWS_SECRET_ACCESS_KEY"),
             "sessionToken": Setting(variable="AWS_SESSION_TOKEN"),
             "webIdentity": Setting(variable="AWS_WEB_IDENTITY_TOKEN_FILE", file=True),
@@ -74,7 +74,7 @@ def size(spec: Spec) -> Lookup:
             "containerURL": Setting(variable="AWS_CONTAINER_CREDENTIALS_FULL_URI", own=True),
             "containerToken": Setting(variable="AWS_CONTAINER_AUTHORIZATION_TOKEN", own=True),
             "containerTokenFile": Setting(variable="AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", file=True),
-            "assumeRoleARN": spec.setting("assumeRoleARN", "AWS_ASSUME_ROLE_ARN"),
+            "assumeRoleARN": spec.setting("assumeRoleARN", "AWS_ASSUME_ROLE_ARN", identifier=True),
             "assumeRoleExternalID": spec.setting("assumeRoleExternalID", "AWS_ASSUME_ROLE_EXTERNAL_ID"),
         },
         root=spec.integer("diskSize") * GIB * UNIT,

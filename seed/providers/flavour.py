@@ -67,7 +67,8 @@ class Setting:
     First the reference, then the value in the Machine, then the environment, see seed/instance_types/access.py. `own`:
     only in the environment of this program. `file`: the same, and the variable names a file that has the text.
     `platform`: no field of a Machine says it. `scope`: it says whose resources are asked for and is no credential, so a
-    Machine may set it beside credentials of the platform. `repr` shows no value.
+    Machine may set it beside credentials of the platform. `identifier`: it is no secret either, and where a Machine has
+    the same as the platform, it is the platform's. `repr` shows no value.
     """
 
     value: str = field(default="", repr=False)
@@ -77,6 +78,7 @@ class Setting:
     own: bool = False
     platform: bool = False
     scope: bool = False
+    identifier: bool = False
 
 
 class Settings:

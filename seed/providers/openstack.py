@@ -50,8 +50,10 @@ def size(spec: Spec) -> Lookup:
     if not _NAMED.fullmatch(flavor):
         raise NotSized(NAME, "flavor is no name of a flavor")
     whose = {  # both what is asked for and what it is asked with: two projects see different flavors
-        "applicationCredentialID": spec.setting("applicationCredentialID", "OS_APPLICATION_CREDENTIAL_ID"),
-        "domainName": spec.setting("domainName", "OS_DOMAIN_NAME"),
+        "applicationCredentialID": spec.setting(
+            "applicationCredentialID", "OS_APPLICATION_CREDENTIAL_ID", identifier=True
+        ),
+        "domainName": spec.setting("domainName", "OS_DOMAIN_NAME", identifier=True),
         "projectID": spec.setting("projectID", "OS_PROJECT_ID", scope=True),
         "projectName": spec.setting("projectName", "OS_PROJECT_NAME", scope=True),
         "tenantID": spec.setting("tenantID", "OS_TENANT_ID", scope=True),
@@ -71,7 +73,7 @@ def size(spec: Spec) -> Lookup:
             "applicationCredentialSecret": spec.setting(
                 "applicationCredentialSecret", "OS_APPLICATION_CREDENTIAL_SECRET"
             ),
-            "username": spec.setting("username", "OS_USER_NAME"),
+            "username": spec.setting("username", "OS_USER_NAME", identifier=True),
             "password": spec.setting("password", "OS_PASSWORD"),
             "tokenId": spec.setting("tokenId"),
             **whose,

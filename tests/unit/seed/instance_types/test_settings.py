@@ -119,8 +119,21 @@ async def test_credentials_are_never_a_part_of_the_platform_s_and_a_part_of_the_
     )
     with pytest.raises(NotSized, match="key is missing: set it in the Machine; what the platform has is not used besi"):
         of_tenant["key"]
-    same = await credentials_of(made, lookup(role=Setting("of-the-platform", variable="ROLE"), **keys))
+    role = Setting("of-the-platform", variable="ROLE", identifier=True)
+    same = await credentials_of(made, lookup(role=role, **keys))
     assert (same.origin, same["key"], same["id"], same["project"]) == (Origin.PLATFORM, "platform", "secret", "mine")
+
+
+async def test_a_secret_that_was_guessed_is_answered_like_any_other(api: Api) -> None:
+    made = reader(api, KEY="platform", USER="u")
+    answers = []
+    for guess in ("platform", "wrong"):
+        asked = lookup(key=Setting(guess, variable="KEY"), user=Setting(variable="USER"))
+        found = await credentials_of(made, asked)
+        with pytest.raises(NotSized) as caught:
+            found["user"]
+        answers.append((found.origin, str(caught.value)))
+    assert answers[0] == answers[1]
 
 
 async def test_a_reference_that_leads_nowhere_falls_back_to_the_environment(api: Api) -> None:
