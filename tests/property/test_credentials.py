@@ -43,10 +43,15 @@ from seed.sizing.sizer import Sizing
 from tests.unit.fake_cloud import machine
 
 NOTHING: Mapping[str, str] = {}
-PLATFORM, TENANT = "platform", "tenant"
+PLATFORM, TENANT, IN_OTHER_WORDS = "platform", "tenant", "the tenant, of the platform's host"
 ABSENT = "absent"
 WAYS = (ABSENT, "tenant's value", "platform's value", "tenant's Secret", "tenant's ConfigMap", "platform's Secret")
-WAYS += ("nowhere", "platform's, then tenant's", "tenant's, then platform's")
+WAYS += (
+    "nowhere",
+    "the platform's host in the tenant's words",
+    "platform's, then tenant's",
+    "tenant's, then platform's",
+)
 HOSTS = {
     "alibaba": r"ecs\.[a-z0-9-]+\.aliyuncs\.com",
     "aws": r"(ec2|sts)\.[a-z0-9-]+\.amazonaws\.com|169\.254\.169\.254",
@@ -75,10 +80,13 @@ def value_of(owner: str, name: str) -> str:
     """One that the provider takes. `name` is a field's of the Machine."""
     if name in PLACES:
         return PLACES[name]
+    if name == "identityEndpoint" and owner == IN_OTHER_WORDS:
+        return "https://KEYSTONE.platform.example:443/v2.0"
     if name == "identityEndpoint":
         return f"https://keystone.{owner}.example/v3"
     if name == "kubeconfig":
-        cluster = {"name": "c", "cluster": {"server": f"https://infra.{owner}.example"}}
+        host = PLATFORM if owner == IN_OTHER_WORDS else owner
+        cluster = {"name": "c", "cluster": {"server": f"https://infra.{host}.example"}}
         user = {"name": "u", "user": {"token": marker(owner, name)}}
         context = {"name": "x", "context": {"cluster": "c", "user": "u"}}
         config = {"current-context": "x", "contexts": [context], "clusters": [cluster], "users": [user]}
@@ -171,8 +179,10 @@ class Api:
 
 
 def given_by(way: str, name: str, variable: str) -> object:
-    if way in ("tenant's value", "platform's value"):
-        return value_of(TENANT if way.startswith("tenant") else PLATFORM, name)
+    owners = {"tenant's value": TENANT, "platform's value": PLATFORM}
+    owner = owners.get(way, IN_OTHER_WORDS if way.endswith("words") else "")
+    if owner:
+        return value_of(owner, name)
     kind = "configMapKeyRef" if "ConfigMap" in way else "secretKeyRef"
     target = {
         "tenant's Secret": "tenants",

@@ -234,14 +234,15 @@ async def test_a_session_token_goes_with_the_keys_of_the_environment(moto: FakeC
     assert asked("m5.large").credentials["sessionToken"] == Setting(variable="AWS_SESSION_TOKEN")
 
 
-async def test_a_role_of_a_tenant_is_not_assumed_with_the_keys_of_this_instance(moto: FakeCloud) -> None:
+async def test_a_role_of_a_tenant_is_not_assumed_with_the_identity_of_this_program(moto: FakeCloud) -> None:
     role = {**asked("m5.large").credentials, "accessKeyId": Setting(), "secretAccessKey": Setting()}
     wanted = dataclasses.replace(
         asked("m5.large"), credentials={**role, "assumeRoleARN": Setting("arn:aws:iam::1:role/theirs")}
     )
     before = len(moto.requests)
     with pytest.raises(CredentialsMissing, match="accessKeyId is missing"):
-        await moto.ask(aws.CLOUD, wanted, origin=Origin.TENANT)
+        own = {"webIdentity": "jwt", "webIdentityRole": "arn:aws:iam::1:role/ours"}
+        await moto.ask(aws.CLOUD, wanted, own, origin=Origin.TENANT)
     assert len(moto.requests) == before
 
 
