@@ -157,7 +157,7 @@ class CopySync:
         if again is None:
             self._unsynced.discard(key)
             self._on_settled(*key)
-            if key[0] == "resourcequotas":
+            if key[0] == "resourcequotas" and not self._in_cluster:
                 self._review_predecessors(key[1])
         return again
 

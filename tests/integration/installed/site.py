@@ -318,7 +318,10 @@ class Site:
         await self.settled()
 
         async def holds() -> None:
-            assert await self.items("master", LEDGERS) == []
+            left = [
+                (found["metadata"]["name"], found["quota"]["name"]) for found in await self.items("master", LEDGERS)
+            ]
+            assert left == []
             for cluster in self.installed.seeds:
                 assert await self.items(cluster, "resourcequotas") == [], cluster
             for seed, name in self.installed.user_clusters.items():

@@ -378,6 +378,7 @@ async def test_in_the_masters_own_cluster_nothing_is_written_and_an_object_is_in
     assert await seed.look("one") is None
     seed.master.quotas.store._remove("one")
     assert await seed.look("one") is None, "a watch that is behind still shows an original: it is nobody's to delete"
+    assert len(seed.sync._quotas.queue) == 0, "and looking again would find the same, for as long as nothing else runs"
     assert seed.done == []
 
 
