@@ -30,6 +30,7 @@ from seed.usage.source import ListBarrier, Problem, reason_of
 log = logging.getLogger(__name__)
 
 AUDIT_SECONDS = 3600.0
+LIST_SECONDS = 10.0  # after which it is said that the Secret cannot be read
 IDENTIFY_AGAIN = 5.0  # seconds, while it leads to a cluster that it does not stand for
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0  # ... while it is not known where it leads
 
@@ -173,8 +174,7 @@ class Source:
         watching = asyncio.create_task(secret.run(), name=f"secret of {self.key}")
         following: asyncio.Task[None] | None = None
         try:
-            with suppress(TimeoutError):
-                await secret.wait_synced(10)
+            await self._listed(secret)
             while True:
                 self._changed_secret.clear()
                 kubeconfig = self._read(secret, reference.name, reference.key)
@@ -190,6 +190,16 @@ class Source:
         finally:
             await _end(following)
             await _end(watching)
+
+    async def _listed(self, secret: Reflector[Secret]) -> None:
+        while not secret.synced.is_set():
+            try:
+                await secret.wait_synced(LIST_SECONDS)
+            except TimeoutError:
+                message = f"{self._where()}: cannot be read: {secret.error or 'no answer yet'}"
+                if secret.error_status == 403:
+                    message += "; bind the role of charts/rbac/seed-namespace.yaml in that namespace"
+                self._unusable(message, reason_of(secret.error_status))
 
     def _read(self, secrets: Reflector[Secret], name: str, key: str) -> str | None:
         """The kubeconfig's text, or None with the problem noted. A source that works keeps on working meanwhile."""
@@ -212,12 +222,12 @@ class Source:
             self._secret_problem = None
             self._on_state(self)
 
-    def _unusable(self, message: str) -> None:
+    def _unusable(self, message: str, reason: str = "InvalidKubeconfig") -> None:
         if self.current:
             message = f"{message}; the connection made before is still used"
         elif self.lost_at is None:
             self.lost_at = time.monotonic()
-        problem = Problem("InvalidKubeconfig", message)
+        problem = Problem(reason, message)
         if problem != self._secret_problem:
             self._secret_problem = problem
             log.info("kubeconfig secret cannot be used", extra={"cluster": self.key, "error": message})
