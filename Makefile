@@ -7,6 +7,9 @@ KEEP ?=
 SCHEDULES ?= 100000
 MINUTES ?= 15
 STORE ?= apiserver
+UV := uv==0.13.9
+COMPILE := $(VENV)/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+  --no-emit-index-url --no-annotate --no-header
 # Programs that are started again and again are compiled once, wherever that is switched off.
 export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/pycache
@@ -22,14 +25,14 @@ help:
 	@echo "make bench        measure; nothing here passes or fails on a time"
 	@echo "make sim          simulate SCHEDULES=100000 worlds on all cores, then see that every broken rule is noticed"
 	@echo "make chaos        real processes, killed, stopped, cut off and restored under load: MINUTES=15 STORE=apiserver|redis"
-	@echo "make lock         compute requirements.lock again from pyproject.toml"
+	@echo "make lock         compute requirements.lock and requirements-dev.lock again from pyproject.toml"
 	@echo "make clean        remove .venv"
 
-$(STAMP): requirements.lock pyproject.toml
+$(STAMP): requirements-dev.lock pyproject.toml
 	@echo "installing into $(VENV) ..."
 	@$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "SeedQuota needs Python 3.11 or newer; set PYTHON=..."'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
@@ -66,10 +69,11 @@ chaos: $(STAMP)
 	@$(BIN)/python -m devcluster build
 	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) --store $(STORE) $(if $(SEED),--seed $(SEED))
 
+# The programs' lock first: the one for development has the same versions of what is in both.
 lock:
-	@$(PYTHON) -m venv $(VENV)/lock && $(VENV)/lock/bin/pip install --quiet uv
-	@$(VENV)/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-	  --no-annotate --no-header --extra dev pyproject.toml --output-file requirements.lock
+	@$(PYTHON) -m venv $(VENV)/lock && $(VENV)/lock/bin/pip install --quiet --disable-pip-version-check $(UV)
+	@$(COMPILE) pyproject.toml --output-file requirements.lock
+	@$(COMPILE) --group dev --constraint requirements.lock pyproject.toml --output-file requirements-dev.lock
 
 clean:
 	rm -rf $(VENV)

@@ -170,6 +170,6 @@ async def _token(cluster: Cluster, namespace: str) -> str:
         return msgspec.json.decode(content, type=_TokenRequest).status.token
     except (ApiError, msgspec.MsgspecError) as error:
         raise Unreachable(
-            f"no token of ServiceAccount {namespace}/{ACCOUNT} can be had: {error}; see charts/rbac/explain.yaml, or use "
-            "kubectl port-forward and --url"
+            f"no token of ServiceAccount {namespace}/{ACCOUNT} can be had: {error}; "
+            "see charts/rbac/explain.yaml, or use kubectl port-forward and --url"
         ) from None

@@ -365,7 +365,7 @@ def named(kind: str, name: str, **spec: object) -> Manifest:
 
 
 def rights(file: str, user: str, in_namespace: str = "") -> list[Manifest]:
-    """The roles in a file of `charts/rbac`, and a binding of each to the user, in that namespace alone if one is named."""
+    """The roles in a file of `charts/rbac`, each bound to the user: in that namespace alone, if one is named."""
     group = "rbac.authorization.k8s.io"
     manifests: list[Manifest] = []
     for role in load(CHARTS / "rbac" / f"{file}.yaml"):

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -15,10 +15,10 @@ import pytest_asyncio
 
 from devcluster.cluster_api import INFRASTRUCTURE_GROUP, infrastructure_crd
 from devcluster.controlplane import AUDIT_LOG
-from devcluster.install import API, CHARTS, SEED_USER, Installation, named, namespace, quota, rights, secret
+from devcluster.install import API, CHARTS, NAMESPACE, SEED_USER, Installation, named, namespace, rights, secret
 from devcluster.load import machine
 from devcluster.manifests import MACHINE_CRDS, Manifest, apply, load
-from tests.integration.installed.site import MACHINES, SMALL, Json, Site, cpus, until
+from tests.integration.installed.site import CLUSTERS, QUOTA, SMALL, Json, Site, cpus, until
 from tests.integration.test_kubermatic import crd as kubermatic_crd
 
 pytestmark = pytest.mark.integration
@@ -26,6 +26,9 @@ pytestmark = pytest.mark.integration
 SEED, USER, OWN = "seed-1", "user-1", "own"
 GROUP = "cluster.k8s.io/v1alpha1"
 CAPI = "cluster.x-k8s.io/v1beta2"
+KINDS = ("validatingwebhookconfigurations", "mutatingwebhookconfigurations")
+WEBHOOK_KINDS = dict(zip(KINDS, ("ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"), strict=True))
+PATH = "/apis/cluster.k8s.io/v1alpha1/namespaces/kube-system"
 HOOKS = "/apis/admissionregistration.k8s.io/v1"
 KUBERMATIC = "kubermatic.k8c.io/v1"
 SECRETS = "/api/v1/namespaces/seedquota/secrets"
@@ -114,7 +117,10 @@ def calls(installed: Installation) -> Iterator[Call]:
 def cluster_api_crd(kind: str) -> Manifest:
     found: Any = infrastructure_crd(kind, "v1beta2")
     names = found["spec"]["names"]
-    spec = {**found["spec"], "group": "cluster.x-k8s.io"}
+    (version,) = found["spec"]["versions"]
+    scale = {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"}
+    versions = [{**version, "subresources": {"status": {}, "scale": scale}}]
+    spec = {**found["spec"], "group": "cluster.x-k8s.io", "versions": versions}
     return {**found, "metadata": {"name": f"{names['plural']}.cluster.x-k8s.io"}, "spec": spec}
 
 
@@ -133,9 +139,7 @@ def made(api: str, kind: str, name: str, in_namespace: str, spec: object, **meta
 
 
 def owner(of: Json) -> Json:
-    reference = {key: of[key] for key in ("apiVersion", "kind")} | {
-        key: of["metadata"][key] for key in ("name", "uid")
-    }
+    reference = {key: of[key] for key in ("apiVersion", "kind")} | {key: of["metadata"][key] for key in ("name", "uid")}
     return {"ownerReferences": [{**reference, "controller": True}]}
 
 
@@ -152,9 +156,9 @@ async def use_what_there_is(site: Site) -> None:
     await defaults_and_quotas(site)
     await owners_of_machines(site, USER, "kube-system")
     await secrets_of_the_release(site)
-    await kubermatic(site)
     await own_machines(site)
     await cluster_api(site)
+    await kubermatic(site)
     await decisions(site)
     await ends(site)
 
@@ -181,53 +185,67 @@ async def defaults_and_quotas(site: Site) -> None:
     await site.delete("master", "quotasettings/default")
     await site.delete("master", "projects/beta")
     await site.delete("master", "organizations/acme")
-    await site.quota(cpus(2))
 
 
-async def owners_of_machines(site: Site, cluster: str, in_namespace: str) -> None:
+async def owners_of_machines(
+    site: Site, cluster: str, in_namespace: str, api: str = GROUP, spec: object = None, template: object = None
+) -> None:
     """A Machine is refused, its owners are told, and they are woken when there is room."""
-    path = f"/apis/{GROUP}/namespaces/{in_namespace}"
+    path = f"/apis/{api}/namespaces/{in_namespace}"
+    any_machine: Any = machine("any", SMALL)
+    spec, template = spec or any_machine["spec"], template or any_machine["spec"]
 
-    async def create(body: Json) -> Json:
-        answer = await site.call(cluster, "POST", f"{path}/{body['kind'].lower()}s", body)
-        assert answer.status == 201, answer
+    async def create(kind: str, name: str, spec: object, status: int = 201, **metadata: object) -> Json:
+        answer = await site.call(
+            cluster, "POST", f"{path}/{kind.lower()}s", made(api, kind, name, in_namespace, spec, **metadata)
+        )
+        assert answer.status == status, answer
         return answer.body
 
-    template: Any = machine("any", SMALL)
-    spec = {"replicas": 3, "template": {"spec": template["spec"]}, "selector": {"matchLabels": {"pool": "p"}}}
-    deployment = await create(made(GROUP, "MachineDeployment", "pool", in_namespace, spec))
-    machine_set = await create(made(GROUP, "MachineSet", "pool", in_namespace, spec, **owner(deployment)))
+    await limit(site, machines="1", surge={"machines": "1"})
+    pool = {
+        "clusterName": "c1",
+        "replicas": 3,
+        "template": {"metadata": {"labels": {"pool": "p"}}, "spec": template},
+        "selector": {"matchLabels": {"pool": "p"}},
+    }
+    deployment = await create("MachineDeployment", "pool", pool)
+    machine_set = await create("MachineSet", "pool", pool, **owner(deployment))
     for kind in ("machinedeployments", "machinesets"):
         scaled = await site.call(cluster, "PATCH", f"{path}/{kind}/pool/scale", {"spec": {"replicas": 4}})
         assert scaled.status == 200, scaled
-    body = made(GROUP, "Machine", "one", in_namespace, template["spec"], **owner(machine_set))
+    await create("Machine", "first", spec, labels={"pool": "p"}, **owner(machine_set))
+    await site.uses({"machines": "1"})
 
     async def refused() -> None:
-        answer = await site.call(cluster, "POST", f"{path}/machines", body, dryRun="All")
-        assert answer.status == 403, answer
+        await create("Machine", "second", spec, 403, labels={"pool": "p"}, **owner(machine_set))
 
-    await site.patch("master", "resourcequotas/project-alpha", {"spec": {"quota": cpus(0), "surge": cpus(1)}})
-    await until(refused, 60)
-    for number in range(2):
-        refusal = await site.call(
-            cluster, "POST", f"{path}/machines", {**body, "metadata": {**body["metadata"], "name": f"no-{number}"}}
-        )
-        assert refusal.status == 403, refusal
-
-    async def told() -> None:
+    async def told(series: bool) -> None:
         events = await site.items(cluster, f"/apis/events.k8s.io/v1/namespaces/{in_namespace}/events")
-        assert any(event["regarding"]["kind"] == "MachineDeployment" and "series" in event for event in events)
+        about = [event for event in events if event["regarding"]["kind"] == "MachineDeployment"]
+        assert [True for event in about if not series or "series" in event]
 
-    await until(told, 90)
-    await site.patch("master", "resourcequotas/project-alpha", {"spec": {"quota": cpus(2), "surge": None}})
+    await until(refused, 30)
+    await until(lambda: told(False), 60)
+    await refused()
+    await until(lambda: told(True), 60)
+    await limit(site, machines="2")
 
     async def woken() -> None:
         found = await site.get(cluster, f"{path}/machinesets/pool")
         assert "seedquota.io/capacity-freed" in found["metadata"].get("annotations", {})
 
     await until(woken, 60)
-    for kind in ("machinesets", "machinedeployments"):
-        await site.delete(cluster, f"{path}/{kind}/pool")
+    for kind, name in (("machines", "first"), ("machinesets", "pool"), ("machinedeployments", "pool")):
+        await site.delete(cluster, f"{path}/{kind}/{name}")
+    await site.uses({"machines": "0"})
+
+
+async def limit(site: Site, surge: Json | None = None, **limits: str) -> None:
+    subject = {"kind": "project", "name": "alpha"}
+    more = {"surge": surge} if surge else {}
+    await site.apply("master", named("ResourceQuota", QUOTA, subject=subject, quota=limits, **more))
+    await site.installed.enforced(QUOTA, 60)
 
 
 async def secrets_of_the_release(site: Site) -> None:
@@ -242,54 +260,50 @@ async def secrets_of_the_release(site: Site) -> None:
         await until(corrected, 60)
         if name.endswith("key"):
             assert (await site.get(SEED, path))["data"][key] == before
-    for path in (f"{HOOKS}/validatingwebhookconfigurations/seedquota-clusters",):
-        await site.patch(SEED, path, {"webhooks": []})
-
-        async def kept(path: str = path) -> None:
-            assert (await site.get(SEED, path))["webhooks"]
-
-        await until(kept, 60)
-    for kind in ("validatingwebhookconfigurations", "mutatingwebhookconfigurations"):
-        path = f"{HOOKS}/{kind}/seedquota-machines"
-        await site.patch(USER, path, {"webhooks": []})
-        await until(lambda path=path: _kept(site, USER, path), 60)
+    places = [(SEED, f"{HOOKS}/{KINDS[0]}/seedquota-clusters")]
+    places += [(USER, f"{HOOKS}/{kind}/seedquota-machines") for kind in KINDS]
+    for place in places:
+        await site.patch(*place, {"webhooks": []})
+        await until(partial(kept, site, *place), 60)
 
 
-async def _kept(site: Site, cluster: str, path: str) -> None:
+async def kept(site: Site, cluster: str, path: str) -> None:
     assert (await site.get(cluster, path))["webhooks"]
 
 
 async def kubermatic(site: Site) -> None:
+    """Its Project, and its Cluster, which is the one that had a UserCluster before."""
     project = {"apiVersion": KUBERMATIC, "kind": "Project", "metadata": {"name": "shop"}, "spec": {"name": "Shop"}}
     await apply(site.server("master"), [kubermatic_crd("Project"), project])
     await until(lambda: site.get(SEED, "projects/shop"), 60)
-    cluster = {
-        "apiVersion": KUBERMATIC,
-        "kind": "Cluster",
-        "metadata": {"name": "k1", "labels": {"project-id": "shop"}},
-        "spec": {},
-    }
+    await site.delete(SEED, f"{CLUSTERS}/{USER}")
+    await until(lambda: gone(site, USER, *(f"{HOOKS}/{kind}/seedquota-machines" for kind in KINDS)), 60)
+    metadata = {"name": "k1", "labels": {"project-id": "alpha"}}
+    cluster = {"apiVersion": KUBERMATIC, "kind": "Cluster", "metadata": metadata, "spec": {}}
     kubeconfig = secret("admin-kubeconfig", "cluster-k1", site.server(USER).kubeconfig(SEED_USER))
-    await apply(
-        site.server(SEED),
-        [
-            kubermatic_crd("Cluster"),
-            namespace("cluster-k1"),
-            *rights("seed-kubermatic", SEED_USER),
-            kubeconfig,
-            cluster,
-        ],
+    role = rights("seed-kubermatic", SEED_USER)
+    await apply(site.server(SEED), [kubermatic_crd("Cluster"), namespace("cluster-k1"), *role, kubeconfig, cluster])
+    await until(lambda: site.get(USER, f"{HOOKS}/{KINDS[0]}/seedquota-machines"), 60)
+    await site.call(
+        USER, "POST", f"{PATH}/machinedeployments", made(GROUP, "MachineDeployment", "pool", "kube-system", {})
     )
-    await apply(site.server("master"), [quota("shop", "shop", {"clusters": "1"})])
-    await site.uses({"clusters": "1"}, "shop")
+
+    async def asked() -> None:
+        """A replica connects with the kubeconfig when it has something to read there."""
+        scaled = await site.call(USER, "PATCH", f"{PATH}/machinedeployments/pool/scale", {"spec": {"replicas": 9}})
+        assert scaled.status == 200, scaled
+        reads = [call for call in calls(site.installed) if call.name == "admin-kubeconfig" and call.verb == "get"]
+        assert reads
+
+    await until(asked, 60)
     await site.delete(SEED, f"/apis/{KUBERMATIC}/clusters/k1")
     await site.delete("master", f"/apis/{KUBERMATIC}/projects/shop")
+    await until(lambda: gone(site, SEED, "projects/shop"), 60)
 
-    async def gone() -> None:
-        assert (await site.call(SEED, "GET", "projects/shop")).status == 404
 
-    await until(gone, 60)
-    await site.delete("master", "resourcequotas/shop")
+async def gone(site: Site, cluster: str, *paths: str) -> None:
+    for path in paths:
+        assert (await site.call(cluster, "GET", path)).status == 404
 
 
 async def own_machines(site: Site) -> None:
@@ -307,44 +321,111 @@ async def own_machines(site: Site) -> None:
     )
     await site.comes(SEED, f"namespaces/{OWN}/userclusters/c", "Enforced", "True", "CanaryDenied", seconds=60)
     await owners_of_machines(site, SEED, OWN)
-    for kind in ("validatingwebhookconfigurations", "mutatingwebhookconfigurations"):
+    for kind in KINDS:
         path = f"{HOOKS}/{kind}/seedquota-machines.{OWN}.c"
         await site.patch(SEED, path, {"webhooks": []})
-        await until(lambda path=path: _kept(site, SEED, path), 60)
+        await until(partial(kept, site, SEED, path), 60)
+    token = {"configMapKeyRef": {"namespace": OWN, "name": "none", "key": "token"}}
+    value = {"cloudProvider": "hetzner", "cloudProviderSpec": {"serverType": "cx22", "token": token}}
+    unsized = made(GROUP, "Machine", "unsized", OWN, {"providerSpec": {"value": value}})
+    answer = await site.call(SEED, "POST", f"/apis/{GROUP}/namespaces/{OWN}/machines", unsized)
+    assert answer.status == 422, answer
     await site.delete(SEED, f"namespaces/{OWN}/userclusters/c")
-
-    async def gone() -> None:
-        for kind in ("validatingwebhookconfigurations", "mutatingwebhookconfigurations"):
-            assert (await site.call(SEED, "GET", f"{HOOKS}/{kind}/seedquota-machines.{OWN}.c")).status == 404
-
-    await until(gone, 60)
+    await until(lambda: gone(site, SEED, *(f"{HOOKS}/{kind}/seedquota-machines.{OWN}.c" for kind in KINDS)), 60)
 
 
 async def cluster_api(site: Site) -> None:
     kinds = ("Cluster", "Machine", "MachinePool", "MachineSet", "MachineDeployment")
     infrastructure = ("VSphereMachine", "VSphereMachineTemplate")
+    size = {"numCPUs": 1, "memoryMiB": 1024, "diskGiB": 1}
+    kind = f"{INFRASTRUCTURE_GROUP}/v1beta1"
     await apply(
         site.server(SEED),
         [
             *(cluster_api_crd(kind) for kind in kinds),
             *(infrastructure_crd(kind, "v1beta1") for kind in infrastructure),
             metal3_crd(),
+            made(kind, "VSphereMachine", "small", "alpha", size),
+            made(kind, "VSphereMachineTemplate", "small", "alpha", {"template": {"spec": size}}),
             made(CAPI, "Cluster", "c1", "alpha", {}, labels={"seedquota.io/project": "alpha"}),
         ],
     )
-    configuration = f"{HOOKS}/validatingwebhookconfigurations/seedquota-cluster-api"
+    configuration = f"{HOOKS}/{KINDS[0]}/seedquota-cluster-api"
     await until(lambda: site.get(SEED, configuration), 60)
     await site.patch(SEED, configuration, {"webhooks": []})
-    await until(lambda: _kept(site, SEED, configuration), 60)
+    await until(lambda: kept(site, SEED, configuration), 60)
+
+    def spec(kind: str, name: str, of: str = "c1") -> Json:
+        reference = {"apiGroup": INFRASTRUCTURE_GROUP, "kind": kind, "name": name}
+        return {"clusterName": of, "bootstrap": {"dataSecretName": "none"}, "infrastructureRef": reference}
+
+    small, template = spec("VSphereMachine", "small"), spec("VSphereMachineTemplate", "small")
+    await owners_of_machines(site, SEED, "alpha", CAPI, small, template)
+    path = f"/apis/{CAPI}/namespaces/alpha"
+    for unknown in (spec("VSphereMachine", "none"), spec("VSphereMachine", "none", "ghost")):
+        answer = await site.call(SEED, "POST", f"{path}/machines", made(CAPI, "Machine", "m", "alpha", unknown))
+        assert answer.status in (403, 404, 422, 503), answer
+    pool = {"clusterName": "c1", "replicas": 0, "template": {"spec": template}}
+    await site.call(SEED, "POST", f"{path}/machinepools", made(CAPI, "MachinePool", "pool", "alpha", pool))
+    await site.call(SEED, "PATCH", f"{path}/machinepools/pool/scale", {"spec": {"replicas": 1}})
+    await limit(site, clusters="0")
+    twin = made(CAPI, "Cluster", "twin", "alpha", {}, labels={"seedquota.io/project": "alpha"})
+
+    async def refused() -> None:
+        answer = await site.call(SEED, "POST", f"{path}/clusters", twin, dryRun="All")
+        assert answer.status == 403, answer
+
+    await until(refused, 60)
+    await site.delete(SEED, f"{path}/machinepools/pool")
+    await site.delete(SEED, f"{path}/clusters/c1")
+    await until(lambda: gone(site, SEED, configuration), 60)
 
 
 async def decisions(site: Site) -> None:
-    pass
+    """As a request of somebody else looks."""
+    url = f"{site.program(SEED).health}/decisions/ABCDEFGH"
+    headers = {"X-Forwarded-For": "192.0.2.1"}
+    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/seedquota-explain/token"
+    await apply(site.server(SEED), load(CHARTS / "rbac" / "explain.yaml"))
+    for audience, status in (("", 401), ("https://kubernetes.default.svc", 401), ("seedquota", 404)):
+        if audience:
+            request = {
+                "apiVersion": "authentication.k8s.io/v1",
+                "kind": "TokenRequest",
+                "spec": {"audiences": [audience]},
+            }
+            token = (await site.call(SEED, "POST", path, request)).body["status"]["token"]
+            headers["Authorization"] = f"Bearer {token}"
+        async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as answer:
+            assert answer.status == status, (audience, await answer.text())
 
 
 async def ends(site: Site) -> None:
-    await site.delete("master", "resourcequotas/project-alpha")
+    """Copies change; a program that starts again takes over what it finds; what is gone goes everywhere."""
+    await site.apply("master", named("Organization", "acme", displayName="Acme"))
+    await site.apply("master", named("Project", "alpha", displayName="Alpha"))
+
+    async def changed() -> None:
+        assert (await site.get(SEED, "organizations/acme"))["spec"] == {"displayName": "Acme"}
+        assert (await site.get(SEED, "projects/alpha"))["spec"] == {"displayName": "Alpha"}
+
+    for program in site.installed.programs.values():
+        await program.stop()
+        await program.start()
+    await site.ready()
+    await until(changed, 60)
+    await site.patch("master", f"resourcequotas/{QUOTA}", {"spec": {"quota": cpus(3)}})
+    await site.installed.enforced(QUOTA, 60)
+    await site.delete("master", f"resourcequotas/{QUOTA}")
     await until(lambda: _no_ledgers(site), 60)
+    await site.patch("master", f"seeds/{SEED}", {"spec": {"state": "Draining"}})
+
+    async def drains() -> None:
+        assert (await site.get(SEED, f"seeds/{SEED}"))["spec"]["state"] == "Draining"
+
+    await until(drains, 60)
+    await site.delete("master", f"seeds/{SEED}")
+    await until(lambda: gone(site, SEED, f"seeds/{SEED}"), 60)
     for program in site.installed.programs.values():
         await program.stop()
 
@@ -363,3 +444,50 @@ async def test_the_programs_call_what_they_may_and_may_what_they_call(site: Site
     print("\n".join(map(str, unused)))
     assert refused == []
     assert unused == []
+
+
+def asks_about(name: str, group: str, resource: str, kind: str = "ValidatingWebhookConfiguration") -> Json:
+    rule = {"apiGroups": [group], "apiVersions": ["*"], "operations": ["*"], "resources": [resource]}
+    hook = {
+        "name": "a.example.com",
+        "clientConfig": {"url": "https://192.0.2.1/"},
+        "rules": [rule],
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+    }
+    api = "admissionregistration.k8s.io/v1"
+    return {"apiVersion": api, "kind": kind, "metadata": {"name": name}, "webhooks": [hook]}
+
+
+async def test_a_stolen_token_of_the_agent_gives_neither_secrets_nor_webhooks_of_others(site: Site) -> None:
+    """After the other test: the agent has every role there is, and none of its programs runs."""
+    seed = site.server(SEED)
+    await site.call(SEED, "POST", f"{HOOKS}/{KINDS[0]}", asks_about("others", "apps", "deployments"))
+    async with seed.session(SEED_USER) as session:
+
+        async def send(method: str, path: str, body: object = None) -> tuple[int, str]:
+            async with session.request(method, path, json=body) as answer:
+                return answer.status, str((await answer.json()).get("message", ""))
+
+        for name, group, resource, said in (
+            ("mine", "cluster.k8s.io", "machines", "it is not its own"),
+            ("seedquota-machines.a.b", "", "secrets", "may ask about clusters and Machines only"),
+            ("seedquota-clusters", "*", "*", "may ask about clusters and Machines only"),
+        ):
+            for kind in KINDS:
+                body = asks_about(name, group, resource, WEBHOOK_KINDS[kind])
+                status, message = await send("POST", f"{HOOKS}/{kind}", body)
+                assert (status, said in message) == (403, True), message
+        assert (await send("DELETE", f"{HOOKS}/{KINDS[0]}/others"))[0] == 403
+        status, message = await send(
+            "POST", f"{HOOKS}/{KINDS[0]}", asks_about("seedquota-machines.a.b", "cluster.k8s.io", "machines")
+        )
+        assert status == 201, message
+        for name, of in (("mine", "Opaque"), ("seedquota-webhook-key", "kubernetes.io/service-account-token")):
+            metadata = {"name": name, "annotations": {"kubernetes.io/service-account.name": "seedquota-explain"}}
+            body = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": of}
+            status, message = await send("POST", SECRETS, body)
+            assert (status, "may write the Secrets" in message) == (403, True), message
+        for path in ("/api/v1/secrets", "/api/v1/namespaces/kube-system/secrets", SECRETS):
+            assert (await send("GET", path))[0] == 403, path
+        assert (await send("GET", "/api/v1/namespaces/alpha/secrets"))[0] == 200, "it has user clusters"
