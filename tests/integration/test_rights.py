@@ -376,8 +376,11 @@ async def cluster_api(site: Site) -> None:
         assert answer.status == 403, answer
 
     await until(refused, 60)
+    await limit(site, machines="2")
     await site.delete(SEED, f"{path}/machinepools/pool")
     await site.delete(SEED, f"{path}/clusters/c1")
+    for kind in ("machines", "machinepools"):
+        await site.delete(SEED, f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{kind}.cluster.x-k8s.io")
     await until(lambda: gone(site, SEED, configuration), 60)
 
 
