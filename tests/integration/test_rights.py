@@ -418,7 +418,7 @@ async def ends(site: Site) -> None:
     await site.ready()
     await until(changed, 60)
     await site.patch("master", f"resourcequotas/{QUOTA}", {"spec": {"quota": cpus(3)}})
-    await site.installed.enforced(QUOTA, 60)
+    await site.comes("master", f"resourcequotas/{QUOTA}", "Enforced", "True")
     await site.delete("master", f"resourcequotas/{QUOTA}")
     await until(lambda: _no_ledgers(site), 60)
     await site.patch("master", f"seeds/{SEED}", {"spec": {"state": "Draining"}})
