@@ -9,6 +9,7 @@ import hashlib
 import logging
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -106,7 +107,7 @@ class PageReaders:
         allowed = msgspec.json.decode(content, type=_AccessReview).status.allowed
         return PageAccess.ALLOWED if allowed else PageAccess.FORBIDDEN
 
-    async def _create(self, path: str, plural: str, body: dict[str, object]) -> bytes:
+    async def _create(self, path: str, plural: str, body: Mapping[str, object]) -> bytes:
         return await self._cluster.request(
             "POST", path, msgspec.json.encode(body), timeout=TIMEOUT, verb="create", plural=plural
         )
