@@ -428,7 +428,13 @@ async def ends(site: Site) -> None:
 
     await until(drains, 60)
     await site.delete("master", f"seeds/{SEED}")
-    await until(lambda: gone(site, SEED, f"seeds/{SEED}"), 60)
+    await site.apply("master", named("Seed", SEED, kubeconfigSecretRef={"name": SEED}))
+
+    async def made_again() -> None:
+        uid = (await site.get("master", f"seeds/{SEED}"))["metadata"]["uid"]
+        assert (await site.get(SEED, f"seeds/{SEED}"))["spec"]["copyOf"] == uid
+
+    await until(made_again, 60)
     for program in site.installed.programs.values():
         await program.stop()
 
