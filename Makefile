@@ -30,6 +30,7 @@ help:
 	@echo "make sim          simulate SCHEDULES=100000 worlds on all cores, then see that every broken rule is noticed"
 	@echo "make chaos        real processes, killed, stopped, cut off and restored under load: MINUTES=15 STORE=apiserver|redis"
 	@echo "make lock         compute requirements.lock and requirements-dev.lock again from pyproject.toml"
+	@echo "make wheel        build the wheel of the programs in dist"
 	@echo "make image        build the image IMAGE=$(IMAGE) with docker, podman or buildah; BASE=... PLATFORM=linux/arm64"
 	@echo "make clean        remove .venv"
 

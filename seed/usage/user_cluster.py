@@ -199,7 +199,7 @@ class Source:
                 message = f"{self._where()}: cannot be read: {secret.error or 'no answer yet'}"
                 if secret.error_status == 403:
                     message += "; bind the role of charts/rbac/seed-namespace.yaml in that namespace"
-                self._unusable(message, reason_of(secret.error_status))
+                self._unusable(Problem(reason_of(secret.error_status), message))
 
     def _read(self, secrets: Reflector[Secret], name: str, key: str) -> str | None:
         """The kubeconfig's text, or None with the problem noted. A source that works keeps on working meanwhile."""
@@ -214,7 +214,7 @@ class Source:
                 return secret.data[key].decode()
             except UnicodeDecodeError:
                 problem = f"secret {namespace}/{name}: the key {key} is not text"
-        self._unusable(problem)
+        self._unusable(Problem("InvalidKubeconfig", problem))
         return None
 
     def _usable(self) -> None:
@@ -222,15 +222,14 @@ class Source:
             self._secret_problem = None
             self._on_state(self)
 
-    def _unusable(self, message: str, reason: str = "InvalidKubeconfig") -> None:
+    def _unusable(self, problem: Problem) -> None:
         if self.current:
-            message = f"{message}; the connection made before is still used"
+            problem = Problem(problem.reason, f"{problem.message}; the connection made before is still used")
         elif self.lost_at is None:
             self.lost_at = time.monotonic()
-        problem = Problem(reason, message)
         if problem != self._secret_problem:
             self._secret_problem = problem
-            log.info("kubeconfig secret cannot be used", extra={"cluster": self.key, "error": message})
+            log.info("kubeconfig secret cannot be used", extra={"cluster": self.key, "error": problem.message})
             self._on_state(self)
 
     def _fail(self, problem: Problem) -> None:
@@ -250,7 +249,7 @@ class Source:
         try:
             cluster = await Cluster.from_kubeconfig(kubeconfig, name=self.key, on_request=self._on_request)
         except InvalidKubeconfig as error:
-            self._unusable(f"{self._where()}: {error}")
+            self._unusable(Problem("InvalidKubeconfig", f"{self._where()}: {error}"))
             return None
         self._usable()
         return cluster

@@ -3,6 +3,7 @@ nothing is granted that nobody asks for."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from devcluster.controlplane import AUDIT_LOG
 from devcluster.install import API, CHARTS, NAMESPACE, SEED_USER, Installation, named, namespace, rights, secret
 from devcluster.load import machine
 from devcluster.manifests import MACHINE_CRDS, Manifest, apply, load
-from tests.integration.installed.site import CLUSTERS, QUOTA, SMALL, Json, Site, cpus, until
+from tests.integration.installed.site import CLUSTERS, LEDGERS, MACHINES, QUOTA, SMALL, Json, Site, cpus, until
 from tests.integration.test_kubermatic import crd as kubermatic_crd
 
 pytestmark = pytest.mark.integration
@@ -156,8 +157,9 @@ async def use_what_there_is(site: Site) -> None:
     await defaults_and_quotas(site)
     await owners_of_machines(site, USER, "kube-system")
     await secrets_of_the_release(site)
-    await own_machines(site)
+    await contention(site)
     await cluster_api(site)
+    await own_machines(site)
     await kubermatic(site)
     await decisions(site)
     await ends(site)
@@ -246,6 +248,28 @@ async def limit(site: Site, surge: Json | None = None, **limits: str) -> None:
     more = {"surge": surge} if surge else {}
     await site.apply("master", named("ResourceQuota", QUOTA, subject=subject, quota=limits, **more))
     await site.installed.enforced(QUOTA, 60)
+
+
+async def contention(site: Site) -> None:
+    """Somebody else writes the ledger while a Machine is claimed, until the writer takes it (rule 4.1)."""
+
+    async def taken() -> None:
+        ledger = (await site.ledger(SEED))["metadata"]["name"]
+
+        async def disturb() -> None:
+            for number in range(20):
+                patch = {"metadata": {"annotations": {"example.com/number": str(number)}}}
+                await site.patch(SEED, f"{LEDGERS}/{ledger}", patch)
+
+        disturbing = asyncio.create_task(disturb())
+        answer = await site.create(USER)
+        await disturbing
+        if answer.status == 201:
+            await site.delete(USER, f"{MACHINES}/{answer.body['metadata']['name']}")
+        assert any((call.resource, call.verb) == ("quotaledgers", "patch") for call in calls(site.installed))
+
+    await until(taken, 90)
+    await site.uses({"machines": "0"})
 
 
 async def secrets_of_the_release(site: Site) -> None:
@@ -368,14 +392,11 @@ async def cluster_api(site: Site) -> None:
     pool = {"clusterName": "c1", "replicas": 0, "template": {"spec": template}}
     await site.call(SEED, "POST", f"{path}/machinepools", made(CAPI, "MachinePool", "pool", "alpha", pool))
     await site.call(SEED, "PATCH", f"{path}/machinepools/pool/scale", {"spec": {"replicas": 1}})
-    await limit(site, clusters="0")
-    twin = made(CAPI, "Cluster", "twin", "alpha", {}, labels={"seedquota.io/project": "alpha"})
-
-    async def refused() -> None:
-        answer = await site.call(SEED, "POST", f"{path}/clusters", twin, dryRun="All")
-        assert answer.status == 403, answer
-
-    await until(refused, 60)
+    twin = made(CAPI, "Cluster", USER, "alpha", {}, labels={"seedquota.io/project": "alpha"})
+    await limit(site, clusters="2")
+    answer = await site.call(SEED, "POST", f"{path}/clusters", twin)
+    assert answer.status == 201, "the UserCluster of that name stands for the same cluster"
+    await site.delete(SEED, f"{path}/clusters/{USER}")
     await limit(site, machines="2")
     await site.delete(SEED, f"{path}/machinepools/pool")
     await site.delete(SEED, f"{path}/clusters/c1")
@@ -405,6 +426,8 @@ async def decisions(site: Site) -> None:
 
 async def ends(site: Site) -> None:
     """Copies change; a program that starts again takes over what it finds; what is gone goes everywhere."""
+    await site.apply("master", named("Organization", "acme"))
+    await until(lambda: site.get(SEED, "organizations/acme"), 60)
     await site.apply("master", named("Organization", "acme", displayName="Acme"))
     await site.apply("master", named("Project", "alpha", displayName="Alpha"))
 
@@ -440,9 +463,8 @@ async def ends(site: Site) -> None:
 
 
 async def _no_ledgers(site: Site) -> None:
-    path = "/apis/seedquota.io/v1alpha1/namespaces/seedquota/quotaledgers"
     for cluster in ("master", SEED):
-        assert await site.items(cluster, path) == []
+        assert await site.items(cluster, LEDGERS) == []
 
 
 async def test_the_programs_call_what_they_may_and_may_what_they_call(site: Site) -> None:
