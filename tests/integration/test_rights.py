@@ -399,6 +399,7 @@ async def cluster_api(site: Site) -> None:
     await site.delete(SEED, f"{path}/clusters/{USER}")
     await limit(site, machines="2")
     await site.delete(SEED, f"{path}/machinepools/pool")
+    await site.uses({"machines": "0"})
     await site.delete(SEED, f"{path}/clusters/c1")
     for kind in ("machines", "machinepools"):
         await site.delete(SEED, f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{kind}.cluster.x-k8s.io")
