@@ -73,7 +73,7 @@ class Installation:
     `in_flight_window` is in seconds. `organization` is the project's, if it has one. `seed_flags` gives more flags
     to the agents of a seed. With `breakable`, the master's cluster and each seed have an etcd of their own, which can
     be restored from a snapshot, and `links`, the master's way to each seed, and `balancers`, that to its webhook, can
-    be cut.
+    be cut. `audited` is for `ControlPlane`.
     """
 
     def __init__(
@@ -88,6 +88,7 @@ class Installation:
         in_flight_window: float = IN_FLIGHT_WINDOW,
         seed_flags: Mapping[str, Sequence[str]] = {},
         breakable: bool = False,
+        audited: bool = False,
         progress: Callable[[str], None] = lambda _line: None,
     ) -> None:
         self.directory = directory
@@ -103,7 +104,7 @@ class Installation:
         self._breakable = breakable
         self.in_flight_window = in_flight_window
         self._progress = progress
-        self._plane = ControlPlane(directory)
+        self._plane = ControlPlane(directory, audited=audited)
         self.balancers: dict[str, Balancer] = {}  # of webhooks: of several replicas, or to be cut off
 
     async def __aenter__(self) -> Self:
@@ -213,6 +214,7 @@ class Installation:
                 namespace(NAMESPACE),
                 namespace(self.project),
                 *rights("seed", SEED_USER),
+                *load(CHARTS / "rbac" / "seed-policy.yaml"),
                 *rights("master-on-seed", MASTER_USER),
                 *self._source(self.user_clusters[seed], self.project),
             ],
@@ -220,6 +222,7 @@ class Installation:
 
     def _source(self, user_cluster: str, project: str) -> list[Manifest]:
         return [
+            *rights("seed-namespace", SEED_USER, project),
             secret(user_cluster, project, self._plane.cluster(user_cluster).kubeconfig(SEED_USER)),
             {
                 "apiVersion": API,
@@ -363,8 +366,8 @@ def named(kind: str, name: str, **spec: object) -> Manifest:
     return {"apiVersion": API, "kind": kind, "metadata": {"name": name}, "spec": spec}
 
 
-def rights(file: str, user: str) -> list[Manifest]:
-    """The roles in a file of `charts/rbac`, and a binding of each to the user."""
+def rights(file: str, user: str, in_namespace: str = "") -> list[Manifest]:
+    """The roles in a file of `charts/rbac`, each bound to the user: in that namespace alone, if one is named."""
     group = "rbac.authorization.k8s.io"
     manifests: list[Manifest] = []
     for role in load(CHARTS / "rbac" / f"{file}.yaml"):
@@ -372,10 +375,11 @@ def rights(file: str, user: str) -> list[Manifest]:
             continue
         metadata = role["metadata"]
         assert isinstance(metadata, dict), "a role has metadata"
+        of_namespace = {"namespace": in_namespace} if in_namespace else {}
         binding = {
             "apiVersion": f"{group}/v1",
-            "kind": f"{role['kind']}Binding",
-            "metadata": {**metadata, "name": f"{metadata['name']}-{user}"},
+            "kind": "RoleBinding" if in_namespace else f"{role['kind']}Binding",
+            "metadata": {**metadata, **of_namespace, "name": f"{metadata['name']}-{user}"},
             "roleRef": {"apiGroup": group, "kind": role["kind"], "name": metadata["name"]},
             "subjects": [{"apiGroup": group, "kind": "User", "name": user}],
         }

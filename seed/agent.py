@@ -21,6 +21,7 @@ from common.runtime.health import Health
 from common.runtime.listeners import Listeners
 from common.runtime.program import Program
 from common.server.http_server import HttpServer
+from common.server.page_access import PageReaders
 from common.server.serving_certificate import Certificates
 from seed import collectors
 from seed import metrics as observed
@@ -278,6 +279,7 @@ async def serve(running: Program, options: SeedOptions) -> None:
     agent = build(options, cluster, lambda: running.health.stopping)
     measure(agent)
     running.health.pages[PATH] = agent.decisions.page
+    running.health.may_read = PageReaders(cluster).may_read
     add_checks(running.health, agent)
     followers = follow(agent)
     try:

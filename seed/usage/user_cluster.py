@@ -32,6 +32,7 @@ from seed.usage.source import ListBarrier, Problem, reason_of
 log = logging.getLogger(__name__)
 
 AUDIT_SECONDS = 3600.0
+LIST_SECONDS = 10.0  # after which it is said that the Secret cannot be read
 IDENTIFY_AGAIN = 5.0  # seconds, while it leads to a cluster that it does not stand for
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0  # ... while it is not known where it leads
 
@@ -175,8 +176,7 @@ class Source:
         watching = asyncio.create_task(secret.run(), name=f"secret of {self.key}")
         following: asyncio.Task[None] | None = None
         try:
-            with suppress(TimeoutError):
-                await secret.wait_synced(10)
+            await self._listed(secret)
             while True:
                 self._changed_secret.clear()
                 kubeconfig = self._read(secret, reference.name, reference.key)
@@ -193,6 +193,16 @@ class Source:
             await _end(following)
             await _end(watching)
 
+    async def _listed(self, secret: Reflector[Secret]) -> None:
+        while not secret.synced.is_set():
+            try:
+                await secret.wait_synced(LIST_SECONDS)
+            except TimeoutError:
+                message = f"{self._where()}: cannot be read: {secret.error or 'no answer yet'}"
+                if secret.error_status == 403:
+                    message += "; bind the role of charts/rbac/seed-namespace.yaml in that namespace"
+                self._unusable(Problem(reason_of(secret.error_status), message))
+
     def _read(self, secrets: Reflector[Secret], name: str, key: str) -> str | None:
         """The kubeconfig's text, or None with the problem noted. A source that works keeps on working meanwhile."""
         namespace = self.user_cluster.metadata.namespace
@@ -206,7 +216,7 @@ class Source:
                 return secret.data[key].decode()
             except UnicodeDecodeError:
                 problem = f"secret {namespace}/{name}: the key {key} is not text"
-        self._unusable(problem)
+        self._unusable(Problem("InvalidKubeconfig", problem))
         return None
 
     def _usable(self) -> None:
@@ -214,15 +224,14 @@ class Source:
             self._secret_problem = None
             self._on_state(self)
 
-    def _unusable(self, message: str) -> None:
+    def _unusable(self, problem: Problem) -> None:
         if self.current:
-            message = f"{message}; the connection made before is still used"
+            problem = Problem(problem.reason, f"{problem.message}; the connection made before is still used")
         elif self.lost_at is None:
             self.lost_at = time.monotonic()
-        problem = Problem("InvalidKubeconfig", message)
         if problem != self._secret_problem:
             self._secret_problem = problem
-            log.info("kubeconfig secret cannot be used", extra={"cluster": self.key, "error": message})
+            log.info("kubeconfig secret cannot be used", extra={"cluster": self.key, "error": problem.message})
             self._on_state(self)
 
     def _fail(self, problem: Problem) -> None:
@@ -242,7 +251,7 @@ class Source:
         try:
             cluster = await Cluster.from_kubeconfig(kubeconfig, name=self.key, on_request=self._on_request)
         except InvalidKubeconfig as error:
-            self._unusable(f"{self._where()}: {error}")
+            self._unusable(Problem("InvalidKubeconfig", f"{self._where()}: {error}"))
             return None
         self._usable()
         return cluster

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from devcluster.install import SEED_USER, Installation, namespace, quota, secret
+from devcluster.install import SEED_USER, Installation, namespace, quota, rights, secret
 from devcluster.load import Size, machine
 from devcluster.manifests import Manifest, apply
 from tests.integration.installed.site import MACHINES, Answer, Json, Site, until
@@ -118,7 +118,8 @@ async def test_clusters_of_kubermatic_are_limited_and_their_machines_too(site: S
     )
     kubeconfig = secret("admin-kubeconfig", control_plane, site.server(SERVER).kubeconfig(SEED_USER))
     assert (await create_machine(site, "before")).status == 201, "nobody was told of that server yet"
-    await apply(site.server("seed-1"), [namespace(control_plane), kubeconfig])
+    role = rights("seed-kubermatic", SEED_USER, control_plane)
+    await apply(site.server("seed-1"), [namespace(control_plane), *role, kubeconfig])
     await site.uses({"clusters": "1", "cpu": "3"}, "shop")
 
     async def refused() -> None:

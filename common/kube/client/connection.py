@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from asyncio import Lock, Semaphore
 from asyncio import timeout as timeout_after
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from io import BytesIO
 
@@ -112,6 +112,7 @@ class Connection:
         plural: str = "",
         max_body: int = MAX_BODY,
         accept: str = JSON,
+        more_headers: Mapping[str, str] = {},
         pool: aiohttp.ClientSession | None = None,
     ) -> bytes:
         """The bare request; `path` includes the query, already quoted. Returns the body of a 2xx answer.
@@ -121,9 +122,10 @@ class Connection:
         """
         verb = verb or method.lower()
         headers = await self._headers_for(content_type if body is not None else "", verb)
-        if accept != JSON:
+        if accept != JSON or more_headers:
             headers = headers.copy()
             headers["Accept"] = accept
+            headers.update(more_headers)
         limits = self._default_timeout if timeout is None else aiohttp.ClientTimeout(total=timeout)
         started = time.monotonic()
         status = 0

@@ -83,7 +83,8 @@ class Site:
         self.installed = installed
         self.down: set[Server] = set()
         self._sessions = {server.name: server.session() for server in installed.clusters()}
-        self.one, self.two = self.tenants = [Tenant(installed.cluster(name)) for name in ("user-1", "user-2")]
+        self.tenants = [Tenant(installed.cluster(name)) for name in installed.user_clusters.values()]
+        self.one, self.two = self.tenants[0], self.tenants[-1]
 
     async def close(self) -> None:
         for session in (*self._sessions.values(), *self.tenants):

@@ -371,7 +371,13 @@ async def test_the_command_asks_the_running_pods_through_the_api_server(
         ]
         return web.json_response({"kind": "PodList", "metadata": {"resourceVersion": "1"}, "items": items})
 
+    async def token(asking: web.Request) -> web.Response:
+        spec = (await asking.json())["spec"]
+        assert spec == {"audiences": ["seedquota"], "expirationSeconds": 600}
+        return web.json_response({"kind": "TokenRequest", "status": {"token": "for-agents"}}, status=201)
+
     async def proxy(asking: web.Request) -> web.Response:
+        assert asking.headers["Seedquota-Token"] == "for-agents", "the API server keeps Authorization for itself"
         asked.append(asking.path)
         if "/one:8099/" in asking.path:
             content = decisions.page(asking.match_info["id"], {})
@@ -380,6 +386,7 @@ async def test_the_command_asks_the_running_pods_through_the_api_server(
 
     app = web.Application()
     app.router.add_get("/api/v1/namespaces/quotas/pods", pods)
+    app.router.add_post("/api/v1/namespaces/quotas/serviceaccounts/seedquota-explain/token", token)
     app.router.add_get("/api/v1/namespaces/quotas/pods/{pod}/proxy/decisions/{id}", proxy)
     runner = web.AppRunner(app)
     await runner.setup()
@@ -403,6 +410,9 @@ async def test_the_command_asks_the_running_pods_through_the_api_server(
         ]
         asked.clear()
         monkeypatch.setenv("KUBECONFIG", "/nowhere")
+    monkeypatch.setattr("cli.agents.ACCOUNT", "another")
+    assert await explain(decision, "-n", "quotas", "--kubeconfig", str(tmp_path / "kubeconfig")) == 1
+    assert "no token of ServiceAccount quotas/another can be had: " in capsys.readouterr().err
     assert await explain(decision, "--kubeconfig", str(tmp_path / "kubeconfig")) == 1
     assert "pods cannot be listed on http://127.0.0.1:" in capsys.readouterr().err
     await runner.cleanup()
