@@ -83,6 +83,7 @@ class Leadership:
             cluster,
             catalog,
             replica.wanted.for_cluster,
+            replica.wanted.stamping_for_cluster,
             sizing,
             on_change=self._changed,
             on_state=self._state_changed,

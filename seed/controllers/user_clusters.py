@@ -18,7 +18,7 @@ from seed.cache.quotas import Catalog
 from seed.cache.source_keys import is_of_kubermatic
 from seed.controllers.user_cluster_conditions import believed_proof, judge
 from seed.controllers.user_cluster_status import desired_status, shown
-from seed.registration.configuration import STAMPING_CONFIGURATIONS, WebhookConfiguration, stamping
+from seed.registration.configuration import STAMPING_CONFIGURATIONS, WebhookConfiguration
 from seed.registration.health import Proof
 from seed.registration.keeper import ConfigurationKeeper
 from seed.registration.probe import Canary, in_user_cluster
@@ -42,6 +42,7 @@ class UserClusters:
         cluster: Cluster,
         catalog: Catalog,
         desired: Callable[[UserCluster], WebhookConfiguration],
+        stamping: Callable[[UserCluster], WebhookConfiguration],
         sizing: Sizing,
         *,
         on_change: Callable[[Source, bool], None],
@@ -58,6 +59,7 @@ class UserClusters:
         self._cluster = cluster
         self._catalog = catalog
         self._desired = desired
+        self._stamping = stamping
         self._sizing = sizing
         self._on_change = on_change
         self._on_state = on_state
@@ -165,7 +167,7 @@ class UserClusters:
             cluster, lambda: self._desired(source.user_cluster), on_state=kept, on_write=canary.look
         )
         stamper = ConfigurationKeeper(
-            cluster, lambda: stamping(self._desired(source.user_cluster)), resource=STAMPING_CONFIGURATIONS
+            cluster, lambda: self._stamping(source.user_cluster), resource=STAMPING_CONFIGURATIONS
         )
 
         async def keep() -> None:
