@@ -45,9 +45,9 @@ class SeedOptions(LedgerOptions):
     break_glass_group: Annotated[
         str, Flag(text, "where break-glass is on, an API server does not ask the webhook about members of this group")
     ] = "seedquota:break-glass"
-    seed_break_glass: Annotated[str, Flag(choice("on", "off"), "break-glass in the seed's own API server: on or off")] = (
-        "on"
-    )
+    seed_break_glass: Annotated[
+        str, Flag(choice("on", "off"), "break-glass in the seed's own API server: on or off")
+    ] = "on"
     user_cluster_break_glass: Annotated[
         str,
         Flag(

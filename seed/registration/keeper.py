@@ -212,8 +212,8 @@ class ConfigurationKeeper:
         return await self._cluster.replace(self._resource, structs.replace(want, metadata=metadata))
 
     async def _pace(self) -> None:
-        """The first BURST writes at once, those after them WRITE_SECONDS apart: each deletion costs one write, and whoever
-        deletes it in a loop gets it back in the loop."""
+        """The first BURST writes at once, those after them WRITE_SECONDS apart. A pause would leave the cluster without
+        it for as long as somebody deletes it."""
         now = time.monotonic()
         self._next_write = max(self._next_write, now - BURST * WRITE_SECONDS) + WRITE_SECONDS
         if self._next_write > now:

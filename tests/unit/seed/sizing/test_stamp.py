@@ -91,7 +91,11 @@ def test_the_token_of_a_webhook_seals_nothing() -> None:
     fields = msgspec.json.decode(stamped())
     unsealed = {name: value for name, value in fields.items() if name != "seal"}
     text = msgspec.json.encode(unsealed, order="sorted")
-    for forged in (token(KEY, "machines", text.decode()), token(KEY, "footprint", text.decode()), token(KEY, "machines", "c1")):
+    for forged in (
+        token(KEY, "machines", text.decode()),
+        token(KEY, "footprint", text.decode()),
+        token(KEY, "machines", "c1"),
+    ):
         assert read(msgspec.json.encode({**unsealed, "seal": forged}).decode()) is State.FORGED
 
 
