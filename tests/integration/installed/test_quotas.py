@@ -258,6 +258,7 @@ async def test_what_comes_in_by_break_glass_is_counted_and_shown(site: Site) -> 
     await site.quota(cpus(2))
     await site.admitted("user-1")
     await site.admitted("user-2")
+    await site.uses(cpus(2))
     (admitted,) = await site.items("user-1", MACHINES)
     metadata = {
         "name": "urgent",
