@@ -52,7 +52,7 @@ class Counting:
         self._due: dict[str, float] = {}
         self._changes: dict[str, int] = {}  # of each source since its last count
         self._known: dict[str, tuple[Key, frozenset[str]]] = {}  # quotas by name, and what they limit
-        # Of each source: which list of it was counted last, and in which open accounts (quota's uid, incarnation).
+        # Of each source: whose lists were counted last, and in which open accounts (quota's uid, incarnation).
         self._counted_in: dict[str, tuple[object, frozenset[tuple[str, str]]]] = {}
         self._wake = asyncio.Event()
         self._removal = SourceRemoval(cluster, catalog, registry, leader, find_hosted)
@@ -135,10 +135,12 @@ class Counting:
 
     def _judge(self, key: str, totals: Usage, waiting: frozenset[str], opened: frozenset[tuple[str, str]]) -> None:
         """Only an account that was open at the count before has a reservation for all that it admitted since."""
+        unadmitted = totals.unadmitted
+        if unadmitted is None:
+            return
         line, before = self._counted_in.get(key, (None, frozenset()))
-        self._counted_in[key] = totals.line, opened
-        if totals.unadmitted is not None:
-            totals.unadmitted.judge(waiting, sure=line is totals.line and bool(before & opened))
+        self._counted_in[key] = unadmitted.line, opened
+        unadmitted.judge(waiting, sure=line is unadmitted.line and bool(before & opened))
 
     def _withheld(self, handle: AccountHandle, source: UsageSource) -> bool:
         """Whether updates were not dropped because it is not certain what has happened there: a list that brings no

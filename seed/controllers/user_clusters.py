@@ -129,6 +129,7 @@ class UserClusters:
     async def _identify(self, source: Source, cluster: Cluster) -> Problem | None:
         problem = await self._identities.check(source.user_cluster, cluster)
         if problem is None:
+            source.identity = self._identities.stands_for(source.user_cluster)
             for key in self._identities.later(source.user_cluster):
                 other = self.sources.get(key)
                 if other is not None and other.cluster is not None:

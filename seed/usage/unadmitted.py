@@ -23,6 +23,7 @@ class Unadmitted:
     def __init__(self, recorded: Collection[str] = (), *, on_found: Callable[[], None] = lambda: None) -> None:
         """`recorded`: the uids of those that a leader before this one found."""
         self.on_found = on_found
+        self.line: object = object()  # the same of all lists of one cluster
         self.found: dict[str, str] = {}  # namespace/name by uid
         self.found_at = float("-inf")  # monotonic: when there was one more
         self._recorded = recorded
@@ -50,9 +51,13 @@ class Unadmitted:
 
     def after(self) -> Unadmitted:
         """For another list of the same source, which calls `appeared` and `carried`."""
-        new = Unadmitted(self._recorded, on_found=self.on_found)
-        new.found_at = self.found_at
+        new = self.elsewhere()
+        new.line, new.found_at = self.line, self.found_at
         return new
+
+    def elsewhere(self) -> Unadmitted:
+        """For a list of another cluster: what that has is no news of this one."""
+        return Unadmitted(self._recorded, on_found=self.on_found)
 
     def appeared(self, uid: str, name: str) -> None:
         if uid in self._recorded:

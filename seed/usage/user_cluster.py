@@ -66,6 +66,8 @@ class Source:
         self.consumer = consumer_of(user_cluster)
         self.user_cluster = user_cluster
         self.drift = Drift()
+        self.identity = ""  # of the cluster that it was found to lead to
+        self._followed = ""  # ... of the one whose list stands behind the totals
         self._sizing = sizing
         recorded = frozenset(user_cluster.status.unadmitted.uids)
         self.totals = MachineTotals(unadmitted=Unadmitted(recorded, on_found=lambda: self._on_state(self)))
@@ -276,7 +278,12 @@ class Source:
 
     async def _follow(self, cluster: Cluster, namespace: str | None) -> None:
         self.cluster = cluster
-        totals = MachineTotals(self.totals, lambda machine: self._sizing.counted(self.uid, machine))
+        identity, unadmitted = self.identity, self.totals.unadmitted
+        totals = MachineTotals(
+            self.totals,
+            lambda machine: self._sizing.counted(self.uid, machine),
+            unadmitted.after() if identity == self._followed else unadmitted.elsewhere(),
+        )
 
         asking = SizeBackfill(
             totals, self._ask, lambda freed: self._on_change(self, freed) if self.totals is totals else None
@@ -301,7 +308,7 @@ class Source:
         try:
             await self._first_list(reflector)
             # Only now does the new connection's state replace the old one's: never a moment without a count.
-            self.totals, self._reflector = totals, reflector
+            self.totals, self._reflector, self._followed = totals, reflector, identity
             self._on_change(self, True)
             self._on_state(self)
             auditing = asyncio.create_task(self._audit(reflector), name=f"stamps of {self.key}")

@@ -48,12 +48,16 @@ async def test_a_reservation_that_another_count_dropped_is_not_forgotten(monkeyp
         assert await counted(leader, 16) == {"smuggled-uid"}
 
 
-async def test_a_source_that_is_not_the_one_before_is_only_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_another_cluster_is_only_counted_and_another_connection_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     async with leading(monkeypatch) as leader:
         assert await counted(leader, 0) == set()
-        leader.source.totals = MachineTotals()
+        totals = leader.source.totals
+        leader.source.totals = MachineTotals(totals, unadmitted=totals.unadmitted.elsewhere())
         leader.there("a")
         assert await counted(leader, 8) == set()
+        leader.source.totals = MachineTotals(leader.source.totals)  # of the same one, over another connection
+        leader.there("a", "b")
+        assert await counted(leader, 16) == {"b-uid"}
 
 
 async def test_without_a_limit_that_denies_nobody_has_to_be_admitted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,6 +76,6 @@ async def test_an_account_that_was_rebuilt_says_nothing_of_what_was_admitted_bef
     async with leading(monkeypatch) as leader:
         assert await counted(leader, 0) == set()
         another_life = frozenset({("project-alpha-uid", "another life")})
-        leader.counting._counted_in[KEY] = (leader.source.totals.line, another_life)
+        leader.counting._counted_in[KEY] = (leader.source.totals.unadmitted.line, another_life)
         leader.there("a")
         assert await counted(leader, 8) == set()
