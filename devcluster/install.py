@@ -263,6 +263,7 @@ class Installation:
                     f"--webhook-address=127.0.0.1:{port}",
                     f"--webhook-url={url}",
                     f"--in-flight-window={self.in_flight_window:g}s",
+                    "--user-cluster-break-glass=on",
                     f"--providers={','.join(PROVIDERS)}",
                     *self._seed_flags.get(seed, ()),
                 ]

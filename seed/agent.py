@@ -86,13 +86,15 @@ def sizing_of(options: SeedOptions, cluster: Cluster, key: WebhookKey) -> tuple[
 def wanted_of(
     options: SeedOptions, key: WebhookKey, certificates: Certificates, cluster_kinds: Sequence[Kind]
 ) -> WantedConfigurations:
+    group = options.break_glass_group
     return WantedConfigurations(
         key,
         certificates,
         cluster_kinds,
         base_url=options.webhook_url,
         timeout_seconds=options.webhook_timeout,
-        break_glass_group=options.break_glass_group,
+        seed_break_glass_group=group if options.seed_break_glass == "on" else "",
+        user_cluster_break_glass_group=group if options.user_cluster_break_glass == "on" else "",
     )
 
 

@@ -10,6 +10,7 @@ from common.runtime.flags import (
     Address,
     Flag,
     address,
+    choice,
     duration,
     https_url,
     path,
@@ -42,8 +43,18 @@ class SeedOptions(LedgerOptions):
         int, Flag(whole_seconds(1, 30), "how long an API server waits for the webhook's answer", unit="s")
     ] = 3
     break_glass_group: Annotated[
-        str, Flag(text, "the API server does not ask the webhook about requests of members of this group")
+        str, Flag(text, "where break-glass is on, an API server does not ask the webhook about members of this group")
     ] = "seedquota:break-glass"
+    seed_break_glass: Annotated[
+        str, Flag(choice("on", "off"), "break-glass in the seed's own API server: on or off")
+    ] = "on"
+    user_cluster_break_glass: Annotated[
+        str,
+        Flag(
+            choice("on", "off"),
+            "break-glass in user clusters: on or off; whoever may impersonate groups there can use it",
+        ),
+    ] = "off"
     project_label: Annotated[
         str, Flag(text, "the label, or annotation, of a Cluster API Cluster that names its project")
     ] = PROJECT_LABEL

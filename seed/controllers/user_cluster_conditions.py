@@ -9,8 +9,15 @@ from common.api.types import Condition, UserCluster
 from seed.admission import projects
 from seed.registration.health import Proof
 from seed.registration.keeper import ConfigurationKeeper
+from seed.usage.machine_api import TAKEN_OVER
 from seed.usage.machine_totals import Unsized
+from seed.usage.unadmitted import Unadmitted
 from seed.usage.user_cluster import Source
+
+_CONTESTED = (
+    "somebody in the user cluster deletes or changes the webhook configuration again and again; it is restored each "
+    "time, and machines that were created in between are counted"
+)
 
 
 def _sized(unsized: Unsized) -> tuple[str, str, str]:
@@ -26,13 +33,17 @@ def _stamps(source: Source) -> tuple[str, str, str]:
     return "False", "FlavorsChanged", f"{conditions.count(drift.count, 'machine')}: {'; '.join(drift.named)}"
 
 
-def _enforced(proof: Proof | None) -> tuple[str, str, str]:
+def _enforced(proof: Proof | None, unadmitted: Unadmitted) -> tuple[str, str, str]:
     """With the webhook in place."""
+    if unadmitted.alarming and (proof is None or proof.enforced is not False):
+        return "False", "UsageNotAdmitted", unadmitted.text
     if proof is None:
-        return "True", "WebhookConfigured", ""
+        return "True", "WebhookConfigured", unadmitted.text
     if proof.enforced is None:
         return "True", "WebhookConfigured", f"not proven: {proof.message}"
-    return "True" if proof.enforced else "False", proof.reason, proof.message
+    if proof.enforced:
+        return "True", proof.reason, unadmitted.text or proof.message
+    return "False", proof.reason, proof.message
 
 
 def believed_proof(wanted: list[Condition], proof: Proof | None, source: Source) -> Proof | None:
@@ -62,6 +73,7 @@ def judge(
     project: tuple[str, str, str] = ("True", projects.FOUND, ""),
 ) -> list[Condition]:
     """The UserCluster's conditions, Ready first. `project`: what ProjectKnown says."""
+    unadmitted = source.totals.unadmitted
     if source.problem is not None:
         followed = ("False", source.problem.reason, source.problem.message)
     elif source.current:
@@ -69,10 +81,14 @@ def judge(
     else:
         followed = ("Unknown", "Connecting", "its Machines are being listed")
     unseen = source.problem if not source.current else None
-    if unseen is not None:
+    if unseen is not None and unseen.reason == TAKEN_OVER:
+        enforced = ("False", TAKEN_OVER, unseen.message)
+    elif unseen is not None:
         enforced = ("Unknown", unseen.reason, "whether the webhook is in place cannot be seen")
+    elif keeper is not None and keeper.contested:
+        enforced = ("False", "WebhookContested", "; ".join(filter(None, (_CONTESTED, unadmitted.text))))
     elif keeper is not None and keeper.in_place:
-        enforced = _enforced(proof)
+        enforced = _enforced(proof, unadmitted)
     elif keeper is not None and keeper.error is not None:
         enforced = ("False", "WebhookMissing", keeper.error)
     else:

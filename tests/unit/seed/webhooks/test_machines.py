@@ -110,7 +110,7 @@ async def serving(
                 ),
                 "stamp": Endpoint(StampWebhook(Stamping(world.catalog, sizes))),
             },
-            lambda uid, token: (uid, token) == (CLUSTER_UID, TOKEN) or token == "token-of-a-deleted-cluster",
+            lambda _name, uid, token: (uid, token) == (CLUSTER_UID, TOKEN) or token == "token-of-a-deleted-cluster",
         )
         server = HttpServer(handle, max_body=MAX_BODY)
         await server.start("127.0.0.1", 0, context)

@@ -80,7 +80,7 @@ class Scaling:
         endpoint = Endpoint(webhook, answered, self.decisions)
         self.handle = route(
             {"scale": endpoint},
-            lambda caller, token: token == "secret" and caller in {CLUSTER_UID, "cluster-api", "gone"},
+            lambda _name, caller, token: token == "secret" and caller in {CLUSTER_UID, "cluster-api", "gone"},
         )
 
     async def raw(self, body: bytes, path: str = f"/scale/{CLUSTER_UID}/secret", timeout: str = "30s") -> Response:
