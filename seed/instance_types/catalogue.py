@@ -6,8 +6,8 @@ A size does not change, so one that is known stays known. What does not exist is
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from common.runtime.lru import LruDict
@@ -18,7 +18,10 @@ MISSING_SECONDS = 60.0  # for which a flavour that does not exist is not asked f
 MAX_PLACES = 1024
 MAX_FLAVOURS = 8192  # in one place; Azure lists about 1,000
 MAX_MISSING = 1024
+LONGEST_NAME = 255
 NEAREST = 3
+_NEIGHBOURS = 64  # names before and after in the alphabet that are compared
+_ALIKE = 0.6  # of 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,7 @@ class _Shelf:
     names: tuple[str, ...] = ()
     missing: LruDict[str, float] = field(default_factory=LruDict)  # name -> until when (monotonic)
     listed_until: float = 0.0  # until then, what is not among the flavours does not exist (monotonic)
+    sorted_names: Sequence[str] = ()  # of all that exist; empty until it is asked for
 
     def keep(self, name: str, known: Known, *, wanted: bool) -> None:
         """Where it is full only what is `wanted` gets in, in the place of another."""
@@ -46,8 +50,34 @@ class _Shelf:
             if not wanted:
                 return
             del self.flavours[next(iter(self.flavours))]
+        if name not in self.flavours:
+            self.sorted_names = ()
         self.flavours[name] = known
         self.missing.pop(name, None)
+
+    def nearest(self, name: str) -> list[str]:
+        if not self.sorted_names:
+            self.sorted_names = sorted({*self.flavours, *self.names})
+        return nearest(name, self.sorted_names)
+
+
+def nearest(name: str, known: Sequence[str]) -> list[str]:
+    """Those of the sorted names that are most like it: of its neighbours in the alphabet, by the pairs of letters that
+    they share. Machine types of one family begin alike, so a name is compared with few: a cloud has thousands."""
+    wanted = _pairs(name)
+    at = bisect_left(known, name)
+    shares: list[tuple[float, str]] = []
+    for other in known[max(at - _NEIGHBOURS, 0) : at + _NEIGHBOURS]:
+        pairs = _pairs(other)
+        share = 2 * len(wanted & pairs) / (len(wanted) + len(pairs))
+        if share >= _ALIKE:
+            shares.append((-share, other))
+    return [other for _, other in sorted(shares)[:NEAREST]]
+
+
+def _pairs(name: str) -> set[str]:
+    name = f" {name[:LONGEST_NAME]} "
+    return {name[index : index + 2] for index in range(len(name) - 1)}
 
 
 class Shelves:
@@ -85,8 +115,8 @@ class Shelves:
     def lacking(self, place: Place, name: str) -> str:
         """The words for what `lacks` says."""
         shelf = self._by_place[place]
-        nearest = difflib.get_close_matches(name, {*shelf.flavours, *shelf.names}, n=NEAREST)
-        suggestion = f"; nearest: {', '.join(nearest)}" if nearest else ""
+        found = shelf.nearest(name)
+        suggestion = f"; nearest: {', '.join(map(_plain, found))}" if found else ""
         return f"has no type {_plain(name)}{suggestion}"
 
     def learn(
@@ -99,9 +129,11 @@ class Shelves:
         if asked not in catalogue.flavours and asked != ALL:
             shelf.missing.keep(asked, now + MISSING_SECONDS, MAX_MISSING)
         if catalogue.names:
-            shelf.names = catalogue.names[:MAX_FLAVOURS]
+            shelf.names = tuple(name for name in catalogue.names[:MAX_FLAVOURS] if len(name) <= LONGEST_NAME)
+            shelf.sorted_names = ()
         for name, flavour in catalogue.flavours.items():
-            shelf.keep(name, Known(flavour, as_of, now, now + fresh), wanted=name == asked)
+            if len(name) <= LONGEST_NAME:
+                shelf.keep(name, Known(flavour, as_of, now, now + fresh), wanted=name == asked)
 
     def recall(self, place: Place, name: str, flavour: Flavour, *, as_of: str, now: float, fresh: float) -> None:
         """What another replica has learned, unless the cloud reported it meanwhile."""

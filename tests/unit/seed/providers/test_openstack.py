@@ -7,6 +7,7 @@ Huawei write them: those of real GPU flavors are written so here, and not confir
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -463,3 +464,18 @@ async def test_bad_days_are_told_without_secrets(cloud: FakeCloud, bad_day: Hand
     assert str(caught.value).startswith(message)
     shown = f"{caught.value!r} {caught.value.__context__!r}"
     assert not any(word in shown for word in (PASSWORD, TOKEN))
+
+
+@pytest.mark.parametrize("text", ["amd", "gpu", "amdgp", "mi", "pci_", "radeo", "a", "nvidi", "resources:", ":"])
+def test_names_of_devices_are_read_in_linear_time(text: str) -> None:
+    long = text * (200_000 // len(text))
+    started = time.process_time()
+    for name in (long, f"{long}!"):
+        openstack._device(name)
+        list(openstack._gpus({long: "0", f"resources:{long}": "0", "pci_passthrough:gpu_specs": name}))
+    assert time.process_time() - started < 2.0
+
+
+@pytest.mark.parametrize(("name", "vendor"), [("AMD-Big-GPU", "amd"), ("gpu_of_amd", "amd"), ("biggpu", "nvidia")])
+def test_whose_gpu_it_is_does_not_depend_on_the_order_of_words(name: str, vendor: str) -> None:
+    assert openstack._device(name) == f"{vendor}.com/gpu"
