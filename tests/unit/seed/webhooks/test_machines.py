@@ -262,8 +262,8 @@ async def test_names_that_no_api_server_sends_do_not_reach_the_ledger(caller: Ca
 async def test_what_is_too_large_is_refused(caller: Caller) -> None:
     assert (await caller.post(b" " * (MAX_BODY + 1)))[0] == 413
     large = machine()
-    large["metadata"]["annotations"] = {"a": "x" * (3 * 2**20)}
-    assert (await caller.ask(review(large, large)))["allowed"], "two objects of the largest size fit"
+    large["metadata"]["annotations"] = {"a": "x" * (3 * 2**19)}
+    assert (await caller.ask(review(large, large)))["allowed"], "two objects of the largest size that etcd takes fit"
 
 
 async def test_an_update_costs_what_it_adds(caller: Caller) -> None:
