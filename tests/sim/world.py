@@ -289,8 +289,7 @@ class World:
             for (key, object_uid), kept in before.reservations.items():
                 name = name_of(key, object_uid)
                 if (key, object_uid) not in after.reservations and (thing := self.things.get(name)) is not None:
-                    leader = replica.led.get(after.epoch, replica.leader)
-                    followed = leader.sources.get(key) if leader is not None else None
+                    followed = decided.sources.get(key)
                     self.truth.dropped(uid, thing, kept, followed.seen(name) if followed is not None else None)
         if after.used is before.used or after.used == before.used or after.epoch != before.epoch:
             return
