@@ -23,7 +23,7 @@ from common.kube.client.errors import ApiError, Malformed, NotFound
 from common.kube.client.kubeconfig import InvalidKubeconfig
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource
-from seed.providers.flavour import MAX_BODY, Answer, CloudError, Headers, is_nearby, only_429
+from seed.providers.flavour import MAX_BODY, MAX_BODY_OF_ANY_HOST, Answer, CloudError, Headers, is_nearby, only_429
 
 ATTEMPTS = 4
 FIRST_PAUSE = 0.1  # seconds, then doubled, with jitter
@@ -195,7 +195,9 @@ class BoundedHttp:
         self, kubeconfig: str, resource: Resource[ObjectT], name: str, namespace: str | None = None
     ) -> ObjectT | None:
         try:
-            cluster = await Cluster.from_kubeconfig(kubeconfig, name="infra", timeout=ONE_SECONDS)
+            cluster = await Cluster.from_kubeconfig(
+                kubeconfig, name="infra", timeout=ONE_SECONDS, max_body=MAX_BODY_OF_ANY_HOST
+            )
         except InvalidKubeconfig as error:
             raise CloudError(f"cannot be asked: kubeconfig: {error}", refused=True) from error
         try:

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from common.quota import resources
 from seed.providers import kubevirt
-from seed.providers.flavour import CloudError, Lookup, Settings
+from seed.providers.flavour import MAX_BODY_OF_ANY_HOST, CloudError, Lookup, Settings
 from seed.providers.size import NotSized
 from tests.unit.fake_cloud import FakeCloud, answering, cost, fake_cloud, lookup
 
@@ -307,6 +307,12 @@ async def test_a_kubeconfig_that_would_do_more_than_ask_is_refused(infra: FakeCl
         await infra.ask(kubevirt.CLOUD, asked("u1.micro", config=kubeconfig(infra, **config)))
     assert caught.value.refused
     assert infra.requests == []
+
+
+async def test_an_answer_that_is_too_large_is_not_read(infra: FakeCloud) -> None:
+    infra.disturb = answering(200, json.dumps({"junk": "x" * MAX_BODY_OF_ANY_HOST}))
+    with pytest.raises(CloudError, match="answers what cannot be read"):
+        await infra.ask(kubevirt.CLOUD, asked("u1.micro", config=kubeconfig(infra)))
 
 
 LAUGHS = "\n".join(f"m{level}: &m{level} {{<<: [{', '.join([f'*m{level - 1}'] * 9)}]}}" for level in range(1, 12))

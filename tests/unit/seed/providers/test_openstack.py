@@ -15,7 +15,7 @@ from aiohttp import web
 
 from common.quota import resources
 from seed.providers import openstack
-from seed.providers.flavour import CloudError, Lookup, Settings
+from seed.providers.flavour import MAX_BODY_OF_ANY_HOST, CloudError, Lookup, Settings
 from seed.providers.size import NotSized
 from tests.unit.fake_cloud import FakeCloud, Handler, answering, cost, fake_cloud, lookup
 
@@ -479,3 +479,9 @@ def test_names_of_devices_are_read_in_linear_time(text: str) -> None:
 @pytest.mark.parametrize(("name", "vendor"), [("AMD-Big-GPU", "amd"), ("gpu_of_amd", "amd"), ("biggpu", "nvidia")])
 def test_whose_gpu_it_is_does_not_depend_on_the_order_of_words(name: str, vendor: str) -> None:
     assert openstack._device(name) == f"{vendor}.com/gpu"
+
+
+async def test_an_answer_that_is_too_large_is_not_read(cloud: FakeCloud) -> None:
+    cloud.disturb = answering(200, "x" * (MAX_BODY_OF_ANY_HOST + 1))
+    with pytest.raises(CloudError, match="answers more than 2 MiB"):
+        await cloud.ask(openstack.CLOUD, asked())

@@ -148,6 +148,7 @@ async def test_a_list_of_large_objects_comes_in_smaller_pages(fake, cluster, mon
     listing = await cluster.list(CONFIGMAPS)
     assert [found.metadata.name for found in listing.items] == [f"c{number:02}" for number in range(20)]
     monkeypatch.setattr(api_client, "MAX_PAGE", 500)
+    monkeypatch.setattr(api_client, "MAX_BODY", 500)
     with pytest.raises(Malformed, match="larger than 500 bytes"):
         await cluster.list(CONFIGMAPS)
 
