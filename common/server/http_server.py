@@ -152,6 +152,8 @@ class HttpServer:
                 log.warning("connection not accepted", extra={"error": str(error)})
                 await asyncio.sleep(ACCEPT_PAUSE)
                 continue
+            with suppress(OSError):  # its caller has gone again
+                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection = _Connection(self, loop, party_of(peer), accepted)
             victim = self._places.arrived(connection, connection.address)
             if victim is not None:
