@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+LONGEST_RETRY_AFTER = 300.0  # seconds; whoever answers may ask for more
+
 
 class Cause(msgspec.Struct, frozen=True):
     """One field that the API server found wrong."""
@@ -119,7 +121,6 @@ class _Status(msgspec.Struct):
     details: _Details | None = None
 
 
-LONGEST_RETRY = 300.0  # seconds
 _LONGEST_NUMBER = 6
 _LONGEST_MESSAGE = 4096  # it goes into logs and conditions
 _MOST_CAUSES = 64
@@ -140,7 +141,7 @@ def api_error(status: int, content: bytes, what: str, retry_after: str | None = 
     if seconds is None and retry_after is not None and retry_after.isdecimal() and len(retry_after) <= _LONGEST_NUMBER:
         seconds = float(retry_after)
     if seconds is not None:
-        seconds = min(seconds, LONGEST_RETRY)
+        seconds = min(max(seconds, 0.0), LONGEST_RETRY_AFTER)
     return kind(
         answer.code or status,
         answer.reason or reason,

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from common.kube.client import deep_json
-from common.kube.client.errors import LONGEST_RETRY, Malformed, Unavailable, api_error
+from common.kube.client.errors import LONGEST_RETRY_AFTER, Malformed, Unavailable, api_error
 from common.kube.client.meta import Object
 from common.kube.client.resource import Broken, Resource, read_page
 
@@ -68,5 +68,5 @@ def test_an_error_is_bounded() -> None:
     error = api_error(503, text.encode(), "get things")
     assert len(error.message) < 5000
     assert len(error.causes) < 100
-    assert error.retry_after == LONGEST_RETRY
+    assert error.retry_after == LONGEST_RETRY_AFTER
     assert api_error(503, b"", "get things", "9" * 400).retry_after is None
