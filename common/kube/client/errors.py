@@ -121,7 +121,6 @@ class _Status(msgspec.Struct):
     details: _Details | None = None
 
 
-_LONGEST_NUMBER = 6
 _LONGEST_MESSAGE = 4096  # it goes into logs and conditions
 _MOST_CAUSES = 64
 
@@ -138,7 +137,7 @@ def api_error(status: int, content: bytes, what: str, retry_after: str | None = 
     kind = _BY_REASON.get(answer.reason, kind)
     details = answer.details or _Details()
     seconds = details.retry_after_seconds
-    if seconds is None and retry_after is not None and retry_after.isdecimal() and len(retry_after) <= _LONGEST_NUMBER:
+    if seconds is None and retry_after is not None and retry_after.isdecimal():
         seconds = float(retry_after)
     if seconds is not None:
         seconds = min(max(seconds, 0.0), LONGEST_RETRY_AFTER)
