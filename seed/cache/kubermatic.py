@@ -1,4 +1,5 @@
-"""What this seed knows of Kubermatic, on every replica: its Clusters, reported to the catalog as user clusters."""
+"""What this seed knows of Kubermatic, on every replica: its Clusters, reported to the catalog as user clusters, and the
+datacenters of its Seeds, which tell where the clouds of these are."""
 
 from __future__ import annotations
 
@@ -7,11 +8,13 @@ from common.kube.client.api_client import Cluster as Connection
 from common.kube.controller.discovery import Served, Wanted
 from common.kube.controller.dynamic_informers import Following
 from common.kube.controller.store import Change
-from seed.cache.kubermatic_objects import GROUP, VERSIONS, Cluster, key_of, user_cluster_of
+from seed.cache.kubermatic_objects import GROUP, VERSIONS, Cluster, datacenters_of, key_of, user_cluster_of
 from seed.cache.quotas import Catalog
 from seed.cache.source_keys import KUBERMATIC
+from seed.providers.cloud_account import Datacenter, KubermaticSeed
 
 CLUSTERS = "clusters"
+SEEDS = "seeds"
 
 
 class KubermaticView:
@@ -22,7 +25,10 @@ class KubermaticView:
         self._catalog = catalog
         self._served = served
         self._clusters = Wanted(GROUP, "Cluster", VERSIONS, Cluster, on_change=self._changed, namespaced=False)
-        self._following = Following(cluster, served, {CLUSTERS: self._clusters})
+        self._datacenters: dict[str, Datacenter] = {}
+        self._seeds: dict[str, KubermaticSeed] = {}
+        seeds = Wanted(GROUP, "Seed", VERSIONS, KubermaticSeed, on_change=self._seed_changed)
+        self._following = Following(cluster, served, {SEEDS: seeds, CLUSTERS: self._clusters})
 
     async def run(self) -> None:
         await self._following.run()
@@ -38,7 +44,7 @@ class KubermaticView:
         if resource is None:
             return None
         found = await self._cluster.find(resource, key.partition("/")[2].removeprefix(KUBERMATIC))
-        return user_cluster_of(found) if found is not None and key_of(found) == key else None
+        return user_cluster_of(found, self._datacenters) if found is not None and key_of(found) == key else None
 
     def _changed(self, change: Change[Cluster]) -> None:
         before = key_of(change.old) if change.old is not None else ""
@@ -46,6 +52,20 @@ class KubermaticView:
         if before and before != after:
             self._catalog.host(before, None)
         if change.new is not None:
-            wanted = user_cluster_of(change.new)
-            if wanted != self._catalog.hosted.get(after):
-                self._catalog.host(after, wanted)
+            self._report(change.new)
+
+    def _report(self, cluster: Cluster) -> None:
+        key, wanted = key_of(cluster), user_cluster_of(cluster, self._datacenters)
+        if wanted != self._catalog.hosted.get(key):
+            self._catalog.host(key, wanted)
+
+    def _seed_changed(self, change: Change[KubermaticSeed]) -> None:
+        if change.old is not None:
+            self._seeds.pop(change.old.metadata.key, None)
+        if change.new is not None:
+            self._seeds[change.new.metadata.key] = change.new
+        before, self._datacenters = self._datacenters, datacenters_of(self._seeds.values())
+        clusters = self._following.get(CLUSTERS)
+        if clusters is not None and self._datacenters != before:
+            for cluster in list(clusters.store.values()):
+                self._report(cluster)

@@ -1,8 +1,9 @@
-"""A provider's settings, found where machine-controller would find them: in the Machine, in a Secret or ConfigMap of
-the user cluster, in the environment.
+"""Reads what a cloud is asked with, where machine-controller would look for it: in the Machine, in a Secret or
+ConfigMap of the user cluster, in the environment. What becomes of it is decided in access.py.
 
-The environment is the Secret that the UserCluster names on the seed, with the variables' names as keys; without one it
-is this program's own. What is read from another API server is kept for a while, and longer while that does not answer.
+The environment of a user cluster is one of these, the first that there is: the account of Kubermatic's Cluster, the
+Secret that the UserCluster names on the seed, with the variables' names as keys, and this program's own environment.
+What is read from another API server is kept for a while, and longer while that does not answer.
 """
 
 from __future__ import annotations
@@ -18,15 +19,17 @@ from pathlib import Path
 import msgspec
 
 from common.api.core import SECRETS
-from common.api.types import UserCluster
+from common.api.types import SecretRef, UserCluster
 from common.kube.client.api_client import Cluster, RequestHook
 from common.kube.client.errors import ApiError, NotFound
 from common.kube.client.kubeconfig import InvalidKubeconfig
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource
 from common.runtime.lru import LruDict
-from seed.providers.flavour import Lookup, Reference, Setting, Settings
-from seed.providers.size import CredentialsMissing, NotSized, ProviderUnavailable
+from seed.instance_types.access import Access, Environment, Read, decide
+from seed.providers.cloud_account import SECRET, AccountedCluster
+from seed.providers.flavour import Lookup, Reference
+from seed.providers.size import ProviderUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +46,7 @@ class ConfigMap(Object, frozen=True, kw_only=True):
 CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap", True, ConfigMap)
 
 
-class _Read(msgspec.Struct, frozen=True):
+class _Held(msgspec.Struct, frozen=True):
     """The texts of one object by key, or why there are none."""
 
     data: dict[str, str]
@@ -65,103 +68,55 @@ class SettingsReader:
         self._seed = seed
         self._on_request = on_request
         self._environment = environment
-        self._kept: LruDict[tuple[str, str, str, str], _Read] = LruDict()
+        self._kept: LruDict[tuple[str, str, str, str], _Held] = LruDict()
         self._connections: OrderedDict[tuple[str, str], Cluster] = OrderedDict()  # cluster uid, kubeconfig
 
-    async def where(self, cluster: UserCluster, lookup: Lookup) -> Settings:
-        """What decides which cloud is asked. Raises ProviderUnavailable."""
-        environment, named = await self._environment_of(cluster, lookup)
-        return await self._settle(cluster, lookup.provider, lookup.where, environment, named, NotSized)
-
-    async def credentials(self, cluster: UserCluster, lookup: Lookup) -> Settings:
-        """Everything else that asking takes. Raises ProviderUnavailable.
-
-        Credentials of the environment are the platform's. Whoever writes a Machine may also say in it which host is
-        asked, so they are not sent there unless the environment names the same host.
-        """
-        environment, named = await self._environment_of(cluster, lookup)
-        if lookup.endpoint:
-            setting = lookup.where[lookup.endpoint]
-            asked = (await self.where(cluster, lookup)).get(lookup.endpoint)
-            if asked != environment.get(setting.variable, ""):
-                named = (
-                    f"; those of {named} are not sent to an {lookup.endpoint} that the Machine names, unless "
-                    f"{setting.variable} there is the same"
-                )
-                environment = {}
-        return await self._settle(cluster, lookup.provider, lookup.credentials, environment, named, CredentialsMissing)
+    async def access(self, cluster: UserCluster, lookup: Lookup) -> Access:
+        """Raises NotSized and ProviderUnavailable."""
+        environment = await self._environment_of(cluster, lookup.provider)
+        return await decide(
+            lookup, environment, lambda reference: self._referred(cluster, lookup.provider, reference), _content
+        )
 
     async def close(self) -> None:
         for connection in self._connections.values():
             await connection.close()
 
-    async def _settle(
-        self,
-        cluster: UserCluster,
-        provider: str,
-        wanted: Mapping[str, Setting],
-        environment: Mapping[str, str],
-        named: str,
-        error: type[NotSized],
-    ) -> Settings:
-        values: dict[str, str] = {}
-        missing: dict[str, str] = {}
-        for name, setting in wanted.items():
-            value, problem = setting.value, ""
-            if setting.reference is not None:
-                value, problem = await self._referred(cluster, provider, setting.reference)
-            # Whoever fills a Secret must not choose among the files of this program, or whom it asks for its own keys.
-            here = environment is self._environment or not (setting.file or setting.own)
-            if not value and setting.variable and here:
-                value = environment.get(setting.variable, "")
-                if value and setting.file:
-                    value, problem = await _file(value, setting.variable)
-            if value:
-                values[name] = value
-            else:
-                missing[name] = self._how_to_set(setting, problem, named)
-        referred = [name for name, setting in wanted.items() if setting.reference is not None]
-        return Settings(provider, values, missing, error, referred)
-
-    def _how_to_set(self, setting: Setting, problem: str, named: str) -> str:
-        """`named`: how to call the environment, or from its semicolon on why it is not used."""
-        if setting.platform:
-            return f": set {setting.variable} in {named}"
-        how = problem or ": set it in the Machine"
-        if not setting.variable or (problem and self._seed is not None):
-            return how
-        if named.startswith(";"):
-            return how + named
-        return f"{how}, or {'set ' if problem else ''}{setting.variable} in {named}"
-
-    async def _environment_of(self, cluster: UserCluster, lookup: Lookup) -> tuple[Mapping[str, str], str]:
-        """And how to call it."""
-        declared = cluster.spec.provider
+    async def _environment_of(self, cluster: UserCluster, provider: str) -> Environment:
+        namespace, declared = cluster.metadata.namespace, cluster.spec.provider
+        if self._seed is not None and isinstance(cluster, AccountedCluster):
+            account = cluster.account
+            data: Mapping[str, str] = {}
+            if account.keys:
+                data = (await self._object("seed", self._seed, "Secret", namespace, SECRET, provider)).data
+            values = dict(account.values)
+            for variable, keys in account.keys.items():
+                values[variable] = next((data[key] for key in keys if data.get(key)), "")
+            return Environment(values, f"Kubermatic's Cluster {account.cluster}", places=account.places)
         if self._seed is None or declared is None or declared.credentials_secret_ref is None:
-            return self._environment, "seedquota-seed's environment"
-        namespace, name = cluster.metadata.namespace, declared.credentials_secret_ref.name
-        read = await self._object("seed", self._seed, "Secret", namespace, name, lookup.provider)
-        return read.data, f"Secret {namespace}/{name} of the UserCluster"
+            return Environment(self._environment, "seedquota-seed's environment", own=True)
+        name = declared.credentials_secret_ref.name
+        read = await self._object("seed", self._seed, "Secret", namespace, name, provider)
+        return Environment(read.data, f"Secret {namespace}/{name} of the UserCluster")
 
-    async def _referred(self, cluster: UserCluster, provider: str, reference: Reference) -> tuple[str, str]:
-        """The text, or why there is none."""
+    async def _referred(self, cluster: UserCluster, provider: str, reference: Reference) -> Read:
         if self._seed is None:
-            return "", f": {reference} can be read with --user-cluster"
-        if cluster.spec.kubeconfig_secret_ref is None and reference.namespace != cluster.metadata.namespace:
-            # The seed's Secrets of others: whoever may create a Machine here must not have us use them.
-            return "", f": {reference} is not in the UserCluster's namespace"
+            return Read("", f": {reference} can be read with --user-cluster", refused=True)
+        if cluster.spec.kubeconfig_secret_ref is None:
+            # Who may create a Machine on the seed may not have this program use, or show, what is in a Secret there.
+            return Read("", f": {reference} is not read for a Machine that the seed itself holds", refused=True)
         key = (cluster.metadata.uid, reference.kind, reference.namespace, reference.name)
         kept = self._kept.get(key)
         if kept is None or time.monotonic() >= kept.until:
-            connection = await self._connection(cluster, self._seed, provider)
+            connection = await self._connection(cluster, self._seed, cluster.spec.kubeconfig_secret_ref, provider)
             kept = await self._object(key[0], connection, *key[1:], provider)
         if kept.problem:
-            return "", f": {kept.problem}"
-        return kept.data.get(reference.key, ""), f": {reference} is not set"
+            return Read("", f": {kept.problem}")
+        return Read(kept.data.get(reference.key, ""), f": {reference} is not set")
 
     async def _object(
         self, uid: str, connection: Cluster, kind: str, namespace: str, name: str, provider: str
-    ) -> _Read:
+    ) -> _Held:
         key = (uid, kind, namespace, name)
         kept = self._kept.get(key)
         if kept is not None and time.monotonic() < kept.until:
@@ -184,14 +139,11 @@ class SettingsReader:
                 return kept  # however old: better than none
             else:
                 raise ProviderUnavailable(provider, f"{kind} {namespace}/{name} cannot be read now") from error
-        found = _Read(data, problem, time.monotonic() + (KEPT_SECONDS if not problem else KEPT_SECONDS / 12))
+        found = _Held(data, problem, time.monotonic() + (KEPT_SECONDS if not problem else KEPT_SECONDS / 12))
         self._kept.keep(key, found, MAX_KEPT)
         return found
 
-    async def _connection(self, cluster: UserCluster, seed: Cluster, provider: str) -> Cluster:
-        reference = cluster.spec.kubeconfig_secret_ref
-        if reference is None:
-            return seed
+    async def _connection(self, cluster: UserCluster, seed: Cluster, reference: SecretRef, provider: str) -> Cluster:
         namespace = cluster.metadata.namespace
         read = await self._object("seed", seed, "Secret", namespace, reference.name, provider)
         kubeconfig = read.data.get(reference.key, "")
@@ -211,8 +163,8 @@ class SettingsReader:
         return connection
 
 
-async def _file(path: str, variable: str) -> tuple[str, str]:
+async def _content(path: str) -> str | None:
     try:
-        return (await asyncio.to_thread(Path(path).read_text)).strip(), ""
+        return (await asyncio.to_thread(Path(path).read_text)).strip()
     except (OSError, UnicodeDecodeError):
-        return "", f": the file that {variable} names cannot be read"
+        return None

@@ -46,7 +46,7 @@ def size(spec: Spec) -> Lookup:
         flavour=flavour,
         where={"regionID": spec.setting("regionID")},
         credentials={
-            "accessKeyID": spec.setting("accessKeyID", "ALIBABA_ACCESS_KEY_ID"),
+            "accessKeyID": spec.setting("accessKeyID", "ALIBABA_ACCESS_KEY_ID", identifier=True),
             "accessKeySecret": spec.setting("accessKeySecret", "ALIBABA_ACCESS_KEY_SECRET"),
         },
         root=int(disk) * GIB * UNIT,

@@ -33,6 +33,7 @@ from seed.providers.flavour import (
     CloudError,
     Flavour,
     Lookup,
+    Origin,
     Place,
     Query,
     Session,
@@ -68,17 +69,16 @@ def size(spec: Spec) -> Lookup:
             "metadata": Setting(variable="AWS_EC2_METADATA_SERVICE_ENDPOINT"),
         },
         credentials={
-            "accessKeyId": spec.setting("accessKeyId", "AWS_ACCESS_KEY_ID"),
+            "accessKeyId": spec.setting("accessKeyId", "AWS_ACCESS_KEY_ID", identifier=True),
             "secretAccessKey": spec.setting("secretAccessKey", "AWS_SECRET_ACCESS_KEY"),
-            "environmentKeyId": Setting(variable="AWS_ACCESS_KEY_ID"),
-            "environmentToken": Setting(variable="AWS_SESSION_TOKEN"),
+            "sessionToken": Setting(variable="AWS_SESSION_TOKEN"),
             "webIdentity": Setting(variable="AWS_WEB_IDENTITY_TOKEN_FILE", file=True),
             "webIdentityRole": Setting(variable="AWS_ROLE_ARN", platform=True),
             "containerPath": Setting(variable="AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", own=True),
             "containerURL": Setting(variable="AWS_CONTAINER_CREDENTIALS_FULL_URI", own=True),
             "containerToken": Setting(variable="AWS_CONTAINER_AUTHORIZATION_TOKEN", own=True),
             "containerTokenFile": Setting(variable="AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", file=True),
-            "assumeRoleARN": spec.setting("assumeRoleARN", "AWS_ASSUME_ROLE_ARN"),
+            "assumeRoleARN": spec.setting("assumeRoleARN", "AWS_ASSUME_ROLE_ARN", identifier=True),
             "assumeRoleExternalID": spec.setting("assumeRoleExternalID", "AWS_ASSUME_ROLE_EXTERNAL_ID"),
         },
         root=spec.integer("diskSize") * GIB * UNIT,
@@ -190,9 +190,9 @@ async def _sign_in(query: Query) -> Session:
     sts = Service("sts", "2011-06-15", region, query.where.get("sts") or _host("sts", region))
     lifetime = SESSION_SECONDS
     if "accessKeyId" in credentials or "secretAccessKey" in credentials:
-        access = credentials["accessKeyId"]
-        token = credentials.get("environmentToken") if access == credentials.get("environmentKeyId") else ""
-        keys = Keys(access, credentials["secretAccessKey"], token)
+        keys = Keys(credentials["accessKeyId"], credentials["secretAccessKey"], credentials.get("sessionToken"))
+    elif credentials.origin is Origin.TENANT:
+        raise credentials.missing("accessKeyId")  # a tenant's role is not assumed with the platform's own keys
     elif "webIdentity" in credentials:
         keys = await assume_role_with_web_identity(
             http, sts, credentials["webIdentityRole"], credentials["webIdentity"]

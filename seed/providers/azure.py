@@ -60,9 +60,9 @@ def size(spec: Spec) -> Lookup:
         flavour=_vm_size(spec.text("vmSize")),
         where={"location": spec.setting("location")},
         credentials={
-            "subscriptionID": spec.setting("subscriptionID", "AZURE_SUBSCRIPTION_ID"),
-            "tenantID": spec.setting("tenantID", "AZURE_TENANT_ID"),
-            "clientID": spec.setting("clientID", "AZURE_CLIENT_ID"),
+            "subscriptionID": spec.setting("subscriptionID", "AZURE_SUBSCRIPTION_ID", scope=True),
+            "tenantID": spec.setting("tenantID", "AZURE_TENANT_ID", identifier=True),
+            "clientID": spec.setting("clientID", "AZURE_CLIENT_ID", identifier=True),
             "clientSecret": spec.setting("clientSecret", "AZURE_CLIENT_SECRET"),
         },
         root=os_disk * GIB * UNIT if os_disk else template_disk("osDiskSize"),

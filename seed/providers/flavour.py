@@ -5,8 +5,10 @@ Pure: the caller passes what does I/O, see `Query`.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from ipaddress import ip_address
 from types import MappingProxyType
 from typing import Protocol, TypeVar
@@ -42,6 +44,14 @@ class Flavour:
     devices: ResourceList = field(default_factory=dict)
 
 
+class Origin(Enum):
+    """Who named something: the platform, in this program's environment, the UserCluster's Secret, or Kubermatic's
+    Cluster and Seed; or the tenant, in a Machine or in what it refers to."""
+
+    PLATFORM = "platform"
+    TENANT = "tenant"
+
+
 @dataclass(frozen=True, slots=True)
 class Reference:
     """A key of a Secret or ConfigMap in the user cluster."""
@@ -59,10 +69,11 @@ class Reference:
 class Setting:
     """Where one text of a provider's configuration stands, as machine-controller looks for it.
 
-    First the reference, then the value in the Machine, then the environment: the Secret that the UserCluster names on
-    the seed, whose keys are the variables' names, and after it the seed program's own environment. `own`: in the latter
-    only. `file`: so is this one, and the variable names a file, whose content it is. `platform`: no field of a Machine
-    says it. `repr` shows no value.
+    First the reference, then the value in the Machine, then the environment, see seed/instance_types/access.py. `own`:
+    only in the environment of this program. `file`: the same, and the variable names a file that has the text.
+    `platform`: no field of a Machine says it. `scope`: it says whose resources are asked for and is no credential, so a
+    Machine may set it beside credentials of the platform. `identifier`: it is no secret either, and where a Machine has
+    the same as the platform, it is the platform's. `repr` shows no value.
     """
 
     value: str = field(default="", repr=False)
@@ -71,10 +82,13 @@ class Setting:
     file: bool = False
     own: bool = False
     platform: bool = False
+    scope: bool = False
+    identifier: bool = False
 
 
 class Settings:
-    """The texts themselves. They may be secrets: `repr` and errors show names only."""
+    """The texts themselves. They may be secrets: `repr` and errors show names only. `origin`: who named them, where
+    they are credentials."""
 
     def __init__(
         self,
@@ -83,12 +97,14 @@ class Settings:
         missing: Mapping[str, str] = _NOTHING,
         error: type[NotSized] = NotSized,
         referred: Collection[str] = (),
+        origin: Origin = Origin.PLATFORM,
     ) -> None:
         """`missing` says for a name that has no value where one could be set; `error` is what is raised then.
 
         `referred`: names that the Machine gives by a reference, whether that led to a value or not.
         """
         self.provider = provider
+        self.origin = origin
         self._values = {name: value for name, value in values.items() if value}
         self._missing = missing
         self._error = error
@@ -131,8 +147,8 @@ class Settings:
 class Lookup:
     """A Machine whose size must be asked of its cloud: what its spec tells without asking.
 
-    `where`: the settings that decide which cloud is asked, no secrets; `endpoint` is the one of them that is a host, if
-    the Machine can name any. `credentials`: all else that asking takes.
+    `where`: the settings that decide which cloud is asked; `endpoint` is the one of them that is a host, if the Machine
+    can name any, and `identity` makes one text of all texts for the same host. `credentials`: what else asking takes.
     `root`: the size of the root disk in nanos, None for the flavour's own, a text when it is unknown (why).
     `disks`: further disks, in nanos. `devices`: what the Machine adds to the flavour. `count`: how many such machines
     it is, if it is a pool of them.
@@ -147,6 +163,7 @@ class Lookup:
     disks: int = 0
     devices: ResourceList = field(default_factory=dict)
     count: int = 1
+    identity: Callable[[str], str] = str
 
     def complete(self, flavour: Flavour) -> Footprint:
         """The Machine's cost, now that its flavour is known."""
@@ -171,6 +188,11 @@ class Place:
     endpoint: str
     region: str = ""
     account: str = ""
+
+    @property
+    def digest(self) -> str:
+        """A short text that no other place has. A hash, because a stamp shows it to whoever can read the Machine."""
+        return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:32]
 
     def __str__(self) -> str:
         if not self.region:

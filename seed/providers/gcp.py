@@ -64,7 +64,7 @@ def size(spec: Spec) -> Footprint | Lookup:
         where={"zone": spec.setting("zone")},
         credentials={
             "serviceAccount": spec.setting("serviceAccount", "GOOGLE_SERVICE_ACCOUNT"),
-            "projectID": spec.setting("projectID"),
+            "projectID": spec.setting("projectID", scope=True),
         },
         root=disk,
         devices=devices,

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from common.quota.quantity import UNIT
 from common.quota.resources import ResourceList
 from seed.providers.flavour import Cloud, Lookup, Setting
-from seed.providers.kubevirt_instancetypes import ENVIRONMENT_NAMESPACE, NAME, fetch, flavour_of, place
+from seed.providers.kubevirt_instancetypes import ENVIRONMENT_NAMESPACE, NAME, fetch, flavour_of, place, server_of
 from seed.providers.size import Footprint, NotSized, footprint
 from seed.providers.spec import Spec, quoted
 
@@ -59,6 +59,7 @@ def lookup(spec: Spec, flavour: str, disks: int | str, devices: ResourceList = _
         },
         credentials={},
         endpoint="kubeconfig",
+        identity=lambda kubeconfig: server_of(kubeconfig).lower().removesuffix(":443"),
         root=disks,
         devices=devices,
     )

@@ -89,13 +89,18 @@ def flavour_of(kind: str, name: str) -> str | None:
 def place(where: Settings) -> Place:
     if "kubeconfig" not in where:
         raise CredentialsMissing(NAME, where.missing("kubeconfig").reason)
-    server = _server(_text(where["kubeconfig"]))
+    server = server_of(where["kubeconfig"])
     if not server:
         raise CredentialsMissing(NAME, "auth.kubeconfig is no kubeconfig with the https URL of a server")
     namespace = where.get("namespace")
     if namespace and not _NAMESPACE.fullmatch(namespace):
         raise NotSized(NAME, f"{ENVIRONMENT_NAMESPACE} is no name of a namespace")
     return Place(NAME, server, account=namespace)
+
+
+def server_of(kubeconfig: str) -> str:
+    """The URL of its server, empty if it has none."""
+    return _server(_text(kubeconfig))
 
 
 def _text(kubeconfig: str) -> str:

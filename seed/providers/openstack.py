@@ -65,12 +65,14 @@ def size(spec: Spec) -> Lookup:
     if not _NAMED.fullmatch(flavor):
         raise NotSized(NAME, "flavor is no name of a flavor")
     whose = {  # both what is asked for and what it is asked with: two projects see different flavors
-        "applicationCredentialID": spec.setting("applicationCredentialID", "OS_APPLICATION_CREDENTIAL_ID"),
-        "domainName": spec.setting("domainName", "OS_DOMAIN_NAME"),
-        "projectID": spec.setting("projectID", "OS_PROJECT_ID"),
-        "projectName": spec.setting("projectName", "OS_PROJECT_NAME"),
-        "tenantID": spec.setting("tenantID", "OS_TENANT_ID"),
-        "tenantName": spec.setting("tenantName", "OS_TENANT_NAME"),
+        "applicationCredentialID": spec.setting(
+            "applicationCredentialID", "OS_APPLICATION_CREDENTIAL_ID", identifier=True
+        ),
+        "domainName": spec.setting("domainName", "OS_DOMAIN_NAME", identifier=True),
+        "projectID": spec.setting("projectID", "OS_PROJECT_ID", scope=True),
+        "projectName": spec.setting("projectName", "OS_PROJECT_NAME", scope=True),
+        "tenantID": spec.setting("tenantID", "OS_TENANT_ID", scope=True),
+        "tenantName": spec.setting("tenantName", "OS_TENANT_NAME", scope=True),
     }
     return Lookup(
         provider=NAME,
@@ -86,12 +88,13 @@ def size(spec: Spec) -> Lookup:
             "applicationCredentialSecret": spec.setting(
                 "applicationCredentialSecret", "OS_APPLICATION_CREDENTIAL_SECRET"
             ),
-            "username": spec.setting("username", "OS_USER_NAME"),
+            "username": spec.setting("username", "OS_USER_NAME", identifier=True),
             "password": spec.setting("password", "OS_PASSWORD"),
             "tokenId": spec.setting("tokenId"),
             **whose,
         },
         endpoint="identityEndpoint",
+        identity=_identity,
         root=root * GIB * UNIT if root is not None else None,
     )
 
@@ -113,7 +116,7 @@ def _identity(endpoint: str) -> str:
     plain = _HOST.fullmatch(parts.netloc) and _PATH.fullmatch(path) and not parts.query and not parts.fragment
     if parts.scheme != "https" or not plain or ".." in path.split("/"):
         raise NotSized(NAME, "identityEndpoint is no https URL")
-    return f"https://{parts.netloc.lower()}{re.sub(r'/v[0-9.]+$', '', path)}/v3"
+    return f"https://{parts.netloc.lower().removesuffix(':443')}{re.sub(r'/v[0-9.]+$', '', path)}/v3"
 
 
 def _account(where: Settings) -> str:

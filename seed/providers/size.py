@@ -44,6 +44,12 @@ class CredentialsMissing(NotSized):
     condition = "CredentialsRejected"
 
 
+class EndpointNotAllowed(NotSized):
+    """The Machine names an endpoint that the platform has not named: what it answers is not believed."""
+
+    condition = "EndpointNotAllowed"
+
+
 class ProviderUnavailable(Exception):
     """The size must be asked of a cloud that does not answer now: asking again may help (503)."""
 
@@ -64,7 +70,14 @@ class CredentialsRejected(ProviderUnavailable):
 CONDITIONS = tuple(
     dict.fromkeys(
         error.condition
-        for error in (CredentialsRejected, CredentialsMissing, FlavourUnknown, NotSized, ProviderUnavailable)
+        for error in (
+            CredentialsRejected,
+            CredentialsMissing,
+            EndpointNotAllowed,
+            FlavourUnknown,
+            NotSized,
+            ProviderUnavailable,
+        )
     )
 )
 """All of them, what people must correct first."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TypeVar
 
 import msgspec
@@ -141,18 +142,25 @@ class Spec:
             raise NotSized(self.provider, f"{self._named(name)} is no name of {what}")
         return text
 
-    def setting(self, name: str, variable: str = "") -> Setting:
-        """A ConfigVarString that may stand elsewhere; `variable` is its name in the environment, if it has one."""
+    def setting(self, name: str, variable: str = "", *, scope: bool = False, identifier: bool = False) -> Setting:
+        """A ConfigVarString that may stand elsewhere; `variable` is its name in the environment, if it has one.
+
+        `scope`, `identifier`: see Setting.
+        """
+        found = self._setting(name)
+        return replace(found, variable=variable, scope=scope, identifier=identifier)
+
+    def _setting(self, name: str) -> Setting:
         raw = self._raw(name)
         if raw is None or raw[:1] != b"{":
-            return Setting(self.variable(name), variable=variable)
+            return Setting(self.variable(name))
         inner = Spec(self.provider, raw, self._named(name))
         for kind, field in (("Secret", "secretKeyRef"), ("ConfigMap", "configMapKeyRef")):
             reference = inner.inner(field)
             parts = [reference.string(part) for part in ("namespace", "name", "key")]
             if all(parts):
-                return Setting(reference=Reference(kind, *parts), variable=variable)
-        return Setting(inner.string("value"), variable=variable)
+                return Setting(reference=Reference(kind, *parts))
+        return Setting(inner.string("value"))
 
     def inner(self, name: str) -> Spec:
         """The object inside; an empty one when absent or null, so that errors name the field that is missing in it."""

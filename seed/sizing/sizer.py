@@ -26,12 +26,16 @@ MAX_PLACES_KEPT = 4096  # of one user cluster
 
 
 class Sized(msgspec.Struct, frozen=True):
-    """`flavour`, where it is sold and when the cloud said how big it is; empty where the Machine's spec tells all."""
+    """`flavour`, where it is sold and when the cloud said how big it is; empty where the Machine's spec tells all.
+
+    `digest`: of the place.
+    """
 
     footprint: Footprint
     flavour: str = ""
     place: str = ""
     as_of: str = ""
+    digest: str = ""
 
 
 class Sizing:
@@ -57,7 +61,9 @@ class Sizing:
         return state, found.cost() if found is not None else None
 
     def make_stamp(self, cluster_uid: str, machine: Machine, sized: Sized) -> str:
-        return stamp.make(machine, cluster_uid, sized.footprint, sized.flavour, sized.as_of, self._seal)
+        return stamp.make(
+            machine, cluster_uid, sized.footprint, sized.flavour, sized.as_of, self._seal, place=sized.digest
+        )
 
     def tampered(self, cluster_uid: str, machine: Machine, old: Machine | None) -> bool:
         return stamp.tampered(machine, old, cluster_uid, self._check)
@@ -79,12 +85,28 @@ class Sizing:
         return _complete(found, place, known)
 
     async def admitted(self, cluster: UserCluster, machine: Machine, deadline: float) -> Footprint:
-        """As admission sees it: by its stamp, or like `size`."""
-        _, found = self.stamped(cluster.metadata.uid, machine)
+        """As admission sees it: by a stamp of the place that it names now, or like `size`."""
+        found = await self.stamped_here(cluster, machine, deadline)
         if found is None:
             found = (await self.size(cluster, machine, deadline)).footprint
         found.require()
         return found
+
+    async def stamped_here(self, cluster: UserCluster, machine: Machine, deadline: float) -> Footprint | None:
+        """By its stamp, if that is of the place that the Machine leads to now. No cloud is asked.
+
+        A spec with references may lead elsewhere than when it was stamped, and somebody may have copied the stamp.
+        Raises NotSized, and ProviderUnavailable for a reference that cannot be read.
+        """
+        state, found = stamp.read(machine, cluster.metadata.uid, self._check)
+        if found is None or state is not State.VALID:
+            return None
+        lookup = evaluate(machine) if found.flavour else None
+        if isinstance(lookup, Lookup) and lookup.provider in self._enabled:
+            question = await self._question(cluster, lookup, deadline)
+            if question.place.digest != found.place:
+                return None
+        return found.cost()
 
     async def size(self, cluster: UserCluster, machine: Machine, deadline: float) -> Sized:
         """By asking, where that is needed, until `deadline` (event loop's clock).
@@ -94,11 +116,7 @@ class Sizing:
         found = self._evaluated(machine)
         if not isinstance(found, Lookup):
             return Sized(found)
-        try:
-            async with asyncio.timeout_at(deadline):
-                question = await self._question(cluster, found)
-        except TimeoutError:
-            raise ProviderUnavailable(found.provider, "has settings that cannot be read in time") from None
+        question = await self._question(cluster, found, deadline)
         self._remember(cluster.metadata.uid, machine, question.place)
         return _complete(found, question.place, await self._cache.find(question, deadline))
 
@@ -138,15 +156,19 @@ class Sizing:
                 f"cloudProvider {provider} is not named by --providers of seedquota-seed, so it cannot be sized; {on}",
             )
 
-    async def _question(self, cluster: UserCluster, lookup: Lookup) -> Question:
-        where = await self._settings.where(cluster, lookup)
+    async def _question(self, cluster: UserCluster, lookup: Lookup, deadline: float | None = None) -> Question:
+        try:
+            async with asyncio.timeout_at(deadline):
+                access = await self._settings.access(cluster, lookup)
+        except TimeoutError:
+            raise ProviderUnavailable(lookup.provider, "has settings that cannot be read in time") from None
         cloud = CLOUDS[lookup.provider]
         return Question(
             cloud=cloud,
-            place=cloud.place(where),
+            place=cloud.place(access.where),
             flavour=lookup.flavour,
-            where=where,
-            credentials=lambda: self._settings.credentials(cluster, lookup),
+            where=access.where,
+            credentials=access.credentials,
             asker=cluster.metadata.uid,
         )
 
@@ -155,4 +177,4 @@ class Sizing:
 
 
 def _complete(lookup: Lookup, place: Place, known: Known) -> Sized:
-    return Sized(lookup.complete(known.flavour), lookup.flavour, str(place), known.as_of)
+    return Sized(lookup.complete(known.flavour), lookup.flavour, str(place), known.as_of, place.digest)

@@ -1,7 +1,8 @@
 """The stamp on a Machine: what it costs and how that was found, sealed so that nobody but us can write one. Pure.
 
 The seal is a keyed hash over the stamp, which names the user cluster and a hash of the provider spec it was made for: a
-stamp that is carried to another Machine or outlives its spec is true to its seal and still not valid.
+stamp that is carried to another Machine or outlives its spec is true to its seal and still not valid. It also names the
+place that the cloud was asked at, which is not in the spec where that has references.
 """
 
 from __future__ import annotations
@@ -35,13 +36,15 @@ CheckSeal = Callable[[bytes, str], bool]
 
 
 class Stamp(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """`as_of`: when the cloud said so (RFC 3339); empty, like `flavour`, where the spec itself tells the size."""
+    """`as_of`: when the cloud said so (RFC 3339), and `place`: where, see Place.digest; both are empty, like `flavour`,
+    where the spec itself tells the size."""
 
     footprint: Quantities
     unknown: dict[str, str] = {}
     provider: str
     flavour: str = ""
     as_of: str = ""
+    place: str = ""
     cluster: str
     spec: str
     seal: str = ""
@@ -62,7 +65,9 @@ def text_of(machine: Machine) -> str | None:
     return machine.metadata.annotations.get(FOOTPRINT_ANNOTATION)
 
 
-def make(machine: Machine, cluster_uid: str, cost: Footprint, flavour: str, as_of: str, seal: Seal) -> str:
+def make(
+    machine: Machine, cluster_uid: str, cost: Footprint, flavour: str, as_of: str, seal: Seal, place: str = ""
+) -> str:
     """The annotation's text."""
     stamp = Stamp(
         footprint=wire_quantities(cost.resources),
@@ -70,6 +75,7 @@ def make(machine: Machine, cluster_uid: str, cost: Footprint, flavour: str, as_o
         provider=cost.provider,
         flavour=flavour,
         as_of=as_of,
+        place=place,
         cluster=cluster_uid,
         spec=spec_hash(machine),
     )

@@ -1,9 +1,15 @@
-"""Whether clouds still say of stamped Machines what they said when those were stamped. It changes nothing."""
+"""Whether clouds still say of stamped Machines what they said when those were stamped.
+
+A Machine that drifted counts at the larger of both sizes: its stamp may be of another place, or of another machine type
+by the same name, and its VM may be of either.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 
 import msgspec
 
@@ -11,7 +17,7 @@ from common.api.types import UserCluster
 from common.quota import resources
 from common.quota.resources import ResourceList
 from seed.machines.machine_controller import Machine
-from seed.providers.size import NotSized, ProviderUnavailable
+from seed.providers.size import EndpointNotAllowed, Footprint, NotSized, ProviderUnavailable
 from seed.sizing.sizer import Sizing
 from seed.sizing.stamp import spec_hash
 
@@ -20,10 +26,25 @@ ASK_SECONDS = 30.0
 
 
 class Drift(msgspec.Struct, frozen=True):
-    """How many Machines have another size by now, and a few of them in words."""
+    """How many Machines have another size by now, and a few of them in words.
+
+    `now`: what clouds tell now, by the hash of the spec, where that is not what a stamp says.
+    """
 
     count: int = 0
     named: Sequence[str] = ()
+    now: Mapping[str, ResourceList] = {}
+
+    def counted(self, machine: Machine, size: Footprint) -> Footprint:
+        """What counts of a Machine of this `size`: the larger amount of each resource."""
+        now = self.now.get(spec_hash(machine)) if self.now else None
+        if now is None:
+            return size
+        both = {name: max(size.resources.get(name, 0), now.get(name, 0)) for name in {*size.resources, *now}}
+        return replace(size, resources=MappingProxyType(both))
+
+
+_NO_DRIFT = Drift()
 
 
 def difference(stamped: ResourceList, now: ResourceList) -> str:
@@ -35,25 +56,38 @@ def difference(stamped: ResourceList, now: ResourceList) -> str:
     return f"{before}, now {after}"
 
 
-async def audit(sizing: Sizing, cluster: UserCluster, machines: Iterable[Machine]) -> Drift:
-    """Each distinct spec is looked up once, mostly in the cache. A size that is not known now does not differ."""
+async def audit(sizing: Sizing, cluster: UserCluster, machines: Iterable[Machine], before: Drift = _NO_DRIFT) -> Drift:
+    """Each distinct spec is looked up once, mostly in the cache.
+
+    A size that is not known now does not differ: what was found `before` stays. A spec that by now leads to an endpoint
+    that is not the platform's is named: its stamp is all that is known.
+    """
     by_spec: dict[str, list[Machine]] = {}
     for machine in machines:
         by_spec.setdefault(spec_hash(machine), []).append(machine)
     count = 0
     named: list[str] = []
-    for alike in by_spec.values():
+    drifted: dict[str, ResourceList] = {}
+    for digest, alike in by_spec.items():
+        why, now = "", before.now.get(digest)
         try:
             deadline = asyncio.get_running_loop().time() + ASK_SECONDS
             now = (await sizing.size(cluster, alike[0], deadline)).footprint.resources
+        except EndpointNotAllowed as error:
+            why = str(error)
         except (NotSized, ProviderUnavailable):
-            continue
+            if now is None:
+                continue
         for machine in alike:
             _, stamped = sizing.stamped(cluster.metadata.uid, machine)
-            differs = difference(stamped.resources, now) if stamped is not None else ""
-            if differs:
+            if stamped is None:
+                continue
+            differs = difference(stamped.resources, now) if now is not None else ""
+            if now is not None and differs:
+                drifted[digest] = now
+            if differs or why:
                 count += 1
                 if len(named) < MAX_NAMED:
-                    named.append(f"{machine.metadata.key}: stamped {differs}")
+                    named.append(f"{machine.metadata.key}: {why or f'stamped {differs}'}")
         await asyncio.sleep(0)
-    return Drift(count, named)
+    return Drift(count, named, drifted)

@@ -27,9 +27,11 @@ class Stamping:
         if unchanged and old is not None and self._sizing.stamped(cluster_uid, old)[0] is State.VALID:
             before = text_of(old)
             return None if state is State.FORGED or text_of(machine) == before else before
-        if state in (State.VALID, State.FORGED):
+        if state is State.FORGED:
             return None
         try:
+            if state is State.VALID and await self._sizing.stamped_here(cluster, machine, deadline) is not None:
+                return None
             if unchanged:  # what is only touched does not wait for a cloud
                 sized = self._sizing.known(cluster_uid, machine)
             else:

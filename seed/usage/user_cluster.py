@@ -21,7 +21,9 @@ from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change
 from seed.cache.consumer import consumer_of
 from seed.machines.machine_controller import MACHINES, Machine
+from seed.providers.size import Footprint
 from seed.sizing.sizer import Sizing
+from seed.sizing.stamp import spec_hash
 from seed.sizing.stamp_audit import Drift, audit
 from seed.usage.machine_totals import MachineTotals
 from seed.usage.size_backfill import SizeBackfill
@@ -271,7 +273,7 @@ class Source:
 
     async def _follow(self, cluster: Cluster, namespace: str | None) -> None:
         self.cluster = cluster
-        totals = MachineTotals(self.totals, lambda machine: self._sizing.counted(self.uid, machine))
+        totals = MachineTotals(self.totals, self._counted)
 
         asking = SizeBackfill(
             totals, self._ask, lambda freed: self._on_change(self, freed) if self.totals is totals else None
@@ -312,11 +314,24 @@ class Source:
 
     async def _audit(self, machines: Reflector[Machine]) -> None:
         while True:
-            found = await audit(self._sizing, self.user_cluster, list(machines.store.values()))
+            found = await audit(self._sizing, self.user_cluster, list(machines.store.values()), self.drift)
             if found != self.drift:
-                self.drift = found
+                before, self.drift = self.drift, found
+                self._count_again({*before.now, *found.now}, machines)
                 self._on_state(self)
             await asyncio.sleep(AUDIT_SECONDS)
+
+    def _count_again(self, specs: set[str], machines: Reflector[Machine]) -> None:
+        freed = [
+            self.totals.apply(Change(machine, machine))
+            for machine in list(machines.store.values())
+            if specs and spec_hash(machine) in specs
+        ]
+        if freed:
+            self._on_change(self, any(freed))
+
+    def _counted(self, machine: Machine) -> Footprint:
+        return self.drift.counted(machine, self._sizing.counted(self.uid, machine))
 
     async def _first_list(self, reflector: Reflector[Machine]) -> None:
         while not reflector.synced.is_set():

@@ -22,7 +22,7 @@ CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigur
 LIMITS = {"clusters": "1", "cpu": "4"}
 
 
-def crd(kind: str) -> Manifest:
+def crd(kind: str, scope: str = "Cluster") -> Manifest:
     anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     schema = {"type": "object", "properties": {"spec": anything, "status": anything}}
     served = {"name": "v1", "served": True, "storage": True, "subresources": {"status": {}}}
@@ -33,7 +33,7 @@ def crd(kind: str) -> Manifest:
         "metadata": {"name": f"{plural}.kubermatic.k8c.io"},
         "spec": {
             "group": "kubermatic.k8c.io",
-            "scope": "Cluster",
+            "scope": scope,
             "names": {"kind": kind, "plural": plural, "singular": kind.lower(), "listKind": f"{kind}List"},
             "versions": [{**served, "schema": {"openAPIV3Schema": schema}}],
         },
@@ -138,6 +138,45 @@ async def test_clusters_of_kubermatic_are_limited_and_their_machines_too(site: S
     await site.delete(SERVER, f"{MACHINES}/before")
     await site.uses({"cpu": "0"}, "shop")
     assert (await create_machine(site, "small")).status == 201
+
+
+async def test_a_machine_s_size_is_asked_of_the_datacenter_of_its_cluster_alone(site: Site) -> None:
+    datacenter = {"openstack": {"authURL": "https://127.0.0.1:1/v3", "region": "RegionOne"}}
+    seed = {"apiVersion": API, "kind": "Seed", "metadata": {"name": "seed", "namespace": "kubermatic"}}
+    credentials = {"applicationCredentialID": "id", "applicationCredentialSecret": "s3cret"}
+    await apply(
+        site.server("seed-1"),
+        [
+            crd("Seed", "Namespaced"),
+            namespace("kubermatic"),
+            {**seed, "spec": {"datacenters": {"dc1": {"spec": datacenter}}}},
+            {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "metadata": {"name": "cloud-credentials", "namespace": f"cluster-{CLUSTER}"},
+                "stringData": credentials,
+            },
+        ],
+    )
+    cloud = {"dc": "dc1", "providerName": "openstack", "openstack": {}}
+    await site.patch("seed-1", f"{PATH}/clusters/{CLUSTER}", {"spec": {"cloud": cloud}})
+
+    async def create_in_openstack(**spec: str) -> Answer:
+        made = machine("flavored", Size("1", "1Gi", "1Gi"))
+        made["spec"]["providerSpec"]["value"] = {
+            "cloudProvider": "openstack",
+            "cloudProviderSpec": {"flavor": "m1.small", **spec},
+        }
+        return await site.call(SERVER, "POST", MACHINES, made)
+
+    async def asked() -> None:
+        answer = await create_in_openstack()
+        assert "openstack RegionOne at https://127.0.0.1:1/v3 cannot be reached" in answer.message, answer
+
+    await until(asked, 30)
+    tenants = await create_in_openstack(identityEndpoint="https://127.0.0.1:2/v3")
+    assert tenants.status == 422, tenants
+    assert "identityEndpoint is not one that the platform has named" in tenants.message
 
 
 async def test_a_cluster_that_moves_or_goes_takes_its_use_along(site: Site) -> None:

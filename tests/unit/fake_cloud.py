@@ -17,8 +17,8 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from devcluster.certificates import serving
 from seed.instance_types.http_client import Transport
 from seed.machines.machine_controller import Machine
-from seed.providers.flavour import Catalogue, Cloud, Flavour, Lookup, Query, Session, Settings, SignIn
-from seed.providers.size import Footprint
+from seed.providers.flavour import Catalogue, Cloud, Flavour, Lookup, Origin, Query, Session, Settings, SignIn
+from seed.providers.size import CredentialsMissing, Footprint
 from seed.providers.spec import Provider, Spec
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -43,12 +43,22 @@ class FakeCloud:
         return await (self.disturb or self.handler)(request)
 
     async def ask(
-        self, cloud: Cloud, lookup: Lookup, settings: Mapping[str, str] | None = None, *, seconds: float = 30.0
+        self,
+        cloud: Cloud,
+        lookup: Lookup,
+        settings: Mapping[str, str] | None = None,
+        *,
+        seconds: float = 30.0,
+        origin: Origin = Origin.PLATFORM,
     ) -> Catalogue:
-        """One fetch with real requests. `settings` are values by name, beside those that stand in the Machine."""
+        """One fetch with real requests. `settings` are values by name, beside those that stand in the Machine.
+
+        `origin`: whose the credentials are.
+        """
         values = dict(settings or {})
         where = Settings(lookup.provider, _values(lookup.where, values))
-        credentials = Settings(lookup.provider, _values(lookup.credentials, values))
+        given = _values(lookup.credentials, values)
+        credentials = Settings(lookup.provider, given, error=CredentialsMissing, origin=origin)
 
         async def sign_in(make: SignIn) -> Mapping[str, str]:
             session: Session = await make()

@@ -48,15 +48,15 @@ def test_it_prints_what_admission_would_say(tmp_path: Path, capsys: pytest.Captu
     text = f"kind: Machine\nmetadata: {{name: m}}\nspec: {{providerSpec: {{value: {value}}}}}"
     assert run(tmp_path, text) == 1
     assert capsys.readouterr().out == (
-        "m: 422 cannot size machine: aws secretAccessKey is missing: Secret a/b key c can be read with --user-cluster, "
-        "or set AWS_SECRET_ACCESS_KEY in seedquota-seed's environment\n"
+        "m: 422 cannot size machine: aws secretAccessKey is missing: Secret a/b key c can be read with --user-cluster; "
+        "what the platform has is not used beside credentials that the Machine names\n"
     )
 
 
 def test_credentials_that_the_machine_refers_to_are_the_ones_that_are_missing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two ways to sign in, the one that it chose; and a private cloud is not sent what it was not meant for."""
+    """Of two ways to sign in, the one that it chose; and only a private cloud that the environment names is asked."""
     reference = "{secretKeyRef: {namespace: a, name: b, key: c}}"
     spec = (
         f"{{identityEndpoint: 'https://k.example/v3', flavor: f, applicationCredentialID: {reference}, "
@@ -66,9 +66,14 @@ def test_credentials_that_the_machine_refers_to_are_the_ones_that_are_missing(
     text = f"kind: Machine\nmetadata: {{name: m}}\nspec: {{providerSpec: {{value: {value}}}}}"
     assert run(tmp_path, text) == 1
     assert capsys.readouterr().out == (
+        "m: 422 cannot size machine: openstack identityEndpoint is not one that the platform has named, so its sizes "
+        "do not count: use the platform's, or have an administrator set OS_AUTH_URL in seedquota-seed's environment\n"
+    )
+    monkeypatch.setenv("OS_AUTH_URL", "https://K.example:443/")
+    assert run(tmp_path, text) == 1
+    assert capsys.readouterr().out == (
         "m: 422 cannot size machine: openstack applicationCredentialID is missing: Secret a/b key c can be read with "
-        "--user-cluster; those of seedquota-seed's environment are not sent to an identityEndpoint that the Machine "
-        "names, unless OS_AUTH_URL there is the same\n"
+        "--user-cluster, or set OS_APPLICATION_CREDENTIAL_ID in seedquota-seed's environment\n"
     )
 
 

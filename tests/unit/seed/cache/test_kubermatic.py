@@ -15,6 +15,7 @@ from common.kube.controller.discovery import Served
 from seed.cache.kubermatic import KubermaticView
 from seed.cache.quotas import Catalog
 from seed.cache.source_keys import is_hosted, is_of_kubermatic
+from seed.providers.cloud_account import AccountedCluster
 from tests.unit import fake_api_server as fakes
 from tests.unit.fake_api_server import FakeApiServer, eventually, fake_api_server
 
@@ -32,14 +33,23 @@ class Seed:
         self.served = Served(cluster)
         self.view = KubermaticView(cluster, self.catalog, self.served)
 
-    async def serve(self) -> None:
+    async def serve(self, kind: str = "Cluster") -> None:
+        plural = f"{kind.lower()}s"
         spec = {
             "group": "kubermatic.k8c.io",
-            "names": {"kind": "Cluster", "plural": "clusters"},
+            "names": {"kind": kind, "plural": plural},
             "versions": [{"name": "v1", "served": True, "storage": True}],
         }
         conditions = {"conditions": [{"type": "Established", "status": "True"}]}
-        await self.api.put("customresourcedefinitions", "", CRD, spec=spec, status=conditions)
+        await self.api.put("customresourcedefinitions", "", f"{plural}.kubermatic.k8c.io", spec=spec, status=conditions)
+
+    async def datacenter(self, url: str) -> None:
+        said = {"dc1": {"spec": {"openstack": {"authURL": url, "region": "RegionOne"}}}}
+        await self.api.put("seeds", "kubermatic", "seed", spec={"datacenters": said})
+
+    def auth_url(self) -> str | None:
+        found = self.catalog.hosted.get(KEY)
+        return found.account.values.get("OS_AUTH_URL") if isinstance(found, AccountedCluster) else None
 
     async def cluster(self, project: str = "alpha", namespace: str = "", **spec: Any) -> str:
         labels = {"labels": {"project-id": project} if project else {}}
@@ -51,6 +61,7 @@ class Seed:
 @asynccontextmanager
 async def seed(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Seed]:
     monkeypatch.setitem(fakes.PLURALS, "clusters", ("kubermatic.k8c.io/v1", "Cluster"))
+    monkeypatch.setitem(fakes.PLURALS, "seeds", ("kubermatic.k8c.io/v1", "Seed"))
     monkeypatch.setitem(
         fakes.PLURALS, "customresourcedefinitions", ("apiextensions.k8s.io/v1", "CustomResourceDefinition")
     )
@@ -96,6 +107,22 @@ async def test_what_says_nothing_new_is_not_told(monkeypatch: pytest.MonkeyPatch
         await found.cluster("beta")
         await eventually(lambda: found.told == [KEY, KEY])
         assert found.catalog.hosted[KEY].spec.project == "beta"
+
+
+async def test_its_cloud_follows_the_datacenter_of_kubermatic_s_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with seed(monkeypatch) as found:
+        await found.serve()
+        await found.cluster(cloud={"dc": "dc1", "providerName": "openstack", "openstack": {}})
+        await eventually(lambda: KEY in found.catalog.hosted)
+        assert found.auth_url() is None, "no Seed is known yet"
+        await found.datacenter("https://one.example")
+        await found.serve("Seed")
+        await eventually(lambda: found.auth_url() == "https://one.example")
+        await found.datacenter("https://two.example")
+        await eventually(lambda: found.auth_url() == "https://two.example")
+        assert await found.view.find_hosted(KEY) == found.catalog.hosted[KEY]
+        await found.api.remove("seeds", "kubermatic", "seed")
+        await eventually(lambda: found.auth_url() is None)
 
 
 async def test_it_goes_with_its_label_its_namespace_or_the_whole_api(monkeypatch: pytest.MonkeyPatch) -> None:

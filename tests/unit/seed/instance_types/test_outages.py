@@ -76,6 +76,10 @@ class Subject:
     def machine(self, cloud: FakeCloud, flavour: str = "", **more: object) -> Machine:
         return machine(self.provider, {**self.spec(cloud), self.field: flavour or self.flavour, **more})
 
+    def environment(self, cloud: FakeCloud, **more: object) -> dict[str, str]:
+        """The endpoints that the platform names; a size counts from no other."""
+        return {"OS_AUTH_URL": openstack.IDENTITY}
+
 
 async def ec2(request: web.Request) -> web.StreamResponse:
     if "Credential=AKIDEXAMPLE/" not in request.headers["Authorization"]:
@@ -92,13 +96,15 @@ class _Instancetype(Subject):
     """Its flavour stands deep in the spec, and its credentials are a kubeconfig that names the server."""
 
     def machine(self, cloud: FakeCloud, flavour: str = "", **more: object) -> Machine:
-        spec: Spec = kubevirt_spec(cloud)
-        if "token" in more:
-            spec = kubevirt_spec(cloud, str(more["token"]))
-        elif "auth" in more:
-            spec = {"auth": more["auth"]}
+        spec: Spec = {"auth": more["auth"]} if "auth" in more else kubevirt_spec(cloud)
         spec["virtualMachine"] = {"instancetype": {"name": flavour or self.flavour}, "template": kubevirt.DISKS}
         return machine(self.provider, spec)
+
+    def environment(self, cloud: FakeCloud, **more: object) -> dict[str, str]:
+        """Its kubeconfig is the one that is used."""
+        token = str(more.get("token", kubevirt.TOKEN))
+        config = "" if "auth" in more else kubevirt.kubeconfig(cloud, token)
+        return {"KUBEVIRT_KUBECONFIG": config, "KUBEVIRT_NAMESPACE": kubevirt.NAMESPACE}
 
 
 SUBJECTS = (
@@ -306,7 +312,8 @@ class World:
         self.subject = subject
         self.cloud = cloud
         self.cache = FlavourCache(cloud.transport())
-        self.settings = SettingsReader(cast(Cluster, None), environment={"KUBEVIRT_NAMESPACE": kubevirt.NAMESPACE})
+        self.environment = subject.environment(cloud)
+        self.settings = SettingsReader(cast(Cluster, None), environment=self.environment)
         self.sizing = Sizing(self.cache, self.settings, lambda _text: "", lambda _text, _seal: False)
         self.said: list[str] = []
 
@@ -415,10 +422,13 @@ async def test_a_cloud_that_throttles_is_asked_again_when_it_says(world: World, 
 
 @pytest.mark.parametrize("subject", [each for each in EACH if each.id not in ("linode", "vultr")])
 async def test_wrong_credentials_are_told_and_missing_ones_are_named(world: World, subject: Subject) -> None:
+    world.environment.update(subject.environment(world.cloud, **subject.wrong))
     text = await world.refused(subject.machine(world.cloud, **subject.wrong), CredentialsRejected)
     assert text.startswith(f"cannot size machine now: {subject.place}")
+    world.environment.update(subject.environment(world.cloud, **{subject.missing: None}))
     text = await world.refused(subject.machine(world.cloud, **{subject.missing: None}), CredentialsMissing)
     assert f"{'kubeconfig' if subject.missing == 'auth' else subject.missing} is missing" in text
+    world.environment.update(subject.environment(world.cloud))
     assert await world.size(subject.machine(world.cloud))
 
 
@@ -443,8 +453,9 @@ async def test_a_list_that_is_not_there_is_no_empty_list(world: World, subject: 
 async def test_what_is_asked_and_where_shows_no_secret(world: World, subject: Subject) -> None:
     asked = evaluate(subject.machine(world.cloud))
     assert isinstance(asked, Lookup)
-    where = await world.settings.where(CLUSTER, asked)
+    access = await world.settings.access(CLUSTER, asked)
+    where = access.where
     place = CLOUDS[subject.provider].place(where)
     assert str(place).startswith(subject.place)
-    credentials = await world.settings.credentials(CLUSTER, asked)
+    credentials = await access.credentials()
     world.said.append(f"{asked!r} {where!r} {place!r} {place} {credentials!r}")

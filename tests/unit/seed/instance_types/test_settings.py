@@ -1,7 +1,11 @@
-"""Credentials are found where machine-controller would find them, and what is missing is named, never its value."""
+"""Credentials are found where machine-controller would find them, and go only where the platform sends them.
+
+What is missing is named, never its value.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
@@ -16,8 +20,8 @@ from common.kube.client.meta import ObjectMeta
 from common.kube.client.resource import Resource
 from seed.instance_types import settings as reading
 from seed.instance_types.settings import CONFIG_MAPS, ConfigMap, SettingsReader
-from seed.providers.flavour import Lookup, Reference, Setting
-from seed.providers.size import NotSized, ProviderUnavailable
+from seed.providers.flavour import Lookup, Origin, Reference, Setting, Settings
+from seed.providers.size import EndpointNotAllowed, NotSized, ProviderUnavailable
 
 SECRET = Reference("Secret", "alpha", "cloud", "token")
 CONFIG = Reference("ConfigMap", "alpha", "cloud", "region")
@@ -31,8 +35,11 @@ class Api:
         self.config_maps: dict[str, dict[str, str]] = {}
         self.error: ApiError | None = None
         self.reads: list[str] = []
+        self.after_read: Callable[[], None] = lambda: None
 
     async def get(self, resource: Resource, name: str, namespace: str) -> Secret | ConfigMap:
+        if f"{namespace}/{name}" == "alpha/kubeconfig":
+            return Secret(metadata=ObjectMeta(), data={"kubeconfig": b"leads to this API server"})
         self.reads.append(f"{resource.kind} {namespace}/{name}")
         if self.error is not None:
             raise self.error
@@ -42,19 +49,28 @@ class Api:
             raise NotFound(404, "NotFound", "not found")
         if resource is CONFIG_MAPS:
             return ConfigMap(metadata=ObjectMeta(), data=data)
-        return Secret(metadata=ObjectMeta(), data={key: value.encode() for key, value in data.items()})
+        found = Secret(metadata=ObjectMeta(), data={key: value.encode() for key, value in data.items()})
+        self.after_read()
+        return found
 
 
 @pytest.fixture
-def api() -> Api:
-    return Api()
+def api(monkeypatch: pytest.MonkeyPatch) -> Api:
+    """Both the seed's and the user cluster's."""
+    made = Api()
+
+    async def from_kubeconfig(_text: str, **_more: object) -> Cluster:
+        return cast(Cluster, made)
+
+    monkeypatch.setattr(Cluster, "from_kubeconfig", from_kubeconfig)
+    return made
 
 
 def reader(api: Api, **environment: str) -> SettingsReader:
     return SettingsReader(cast(Cluster, api), environment=environment)
 
 
-def cluster(*, credentials: str | None = None, own_source: bool = True) -> UserCluster:
+def cluster(*, credentials: str | None = None, own_source: bool = False) -> UserCluster:
     spec: dict[str, object] = {"project": "alpha", "provider": {"name": "aws"}}
     if credentials is not None:
         spec["provider"] = {"name": "aws", "credentialsSecretRef": {"name": credentials}}
@@ -67,41 +83,77 @@ def lookup(endpoint: str = "", where: dict[str, Setting] | None = None, **creden
     return Lookup("openstack", "m1.small", where or {}, credentials, endpoint)
 
 
-async def test_a_reference_wins_over_the_environment_as_in_machine_controller(api: Api) -> None:
+async def where_of(made: SettingsReader, asked: Lookup, there: UserCluster | None = None) -> Settings:
+    return (await made.access(there or cluster(), asked)).where
+
+
+async def credentials_of(made: SettingsReader, asked: Lookup, there: UserCluster | None = None) -> Settings:
+    return await (await made.access(there or cluster(), asked)).credentials()
+
+
+async def test_what_the_machine_names_wins_over_the_environment_as_in_machine_controller(api: Api) -> None:
     api.secrets["alpha/cloud"] = {"token": "from-secret\n"}
-    found = await reader(api, TOKEN="from-environment").credentials(
-        cluster(),
+    found = await credentials_of(
+        reader(api, TOKEN="from-environment"),
         lookup(
             referred=Setting(reference=SECRET, variable="TOKEN"),
             inline=Setting("inline", variable="TOKEN"),
-            neither=Setting(variable="TOKEN"),
         ),
     )
-    assert {name: found[name] for name in ("referred", "inline", "neither")} == {
-        "referred": "from-secret",
-        "inline": "inline",
-        "neither": "from-environment",
+    assert {name: found[name] for name in ("referred", "inline")} == {"referred": "from-secret", "inline": "inline"}
+    assert found.origin is Origin.TENANT
+
+
+async def test_credentials_are_never_a_part_of_the_platform_s_and_a_part_of_the_tenant_s(api: Api) -> None:
+    """A role that the Machine names is not assumed with the platform's keys, nor with its ExternalId."""
+    made = reader(api, KEY="platform", ROLE="of-the-platform", EXTERNAL_ID="secret", PROJECT="p")
+    keys = {
+        "key": Setting(variable="KEY"),
+        "id": Setting(variable="EXTERNAL_ID"),
+        "project": Setting("mine", variable="PROJECT", scope=True),
     }
+    of_tenant = await credentials_of(made, lookup(role=Setting("of-the-tenant", variable="ROLE"), **keys))
+    assert (of_tenant.origin, of_tenant.items()) == (
+        Origin.TENANT,
+        (("project", "mine"), ("role", "of-the-tenant")),
+    )
+    with pytest.raises(NotSized, match="key is missing: set it in the Machine; what the platform has is not used besi"):
+        of_tenant["key"]
+    role = Setting("of-the-platform", variable="ROLE", identifier=True)
+    same = await credentials_of(made, lookup(role=role, **keys))
+    assert (same.origin, same["key"], same["id"], same["project"]) == (Origin.PLATFORM, "platform", "secret", "mine")
+
+
+async def test_a_secret_that_was_guessed_is_answered_like_any_other(api: Api) -> None:
+    made = reader(api, KEY="platform", USER="u")
+    answers = []
+    for guess in ("platform", "wrong"):
+        asked = lookup(key=Setting(guess, variable="KEY"), user=Setting(variable="USER"))
+        found = await credentials_of(made, asked)
+        with pytest.raises(NotSized) as caught:
+            found["user"]
+        answers.append((found.origin, str(caught.value)))
+    assert answers[0] == answers[1]
 
 
 async def test_a_reference_that_leads_nowhere_falls_back_to_the_environment(api: Api) -> None:
-    found = await reader(api, TOKEN="t").credentials(
-        cluster(), lookup(token=Setting(reference=SECRET, variable="TOKEN"))
-    )
+    found = await credentials_of(reader(api, TOKEN="t"), lookup(token=Setting(reference=SECRET, variable="TOKEN")))
     assert found["token"] == "t"
+    assert found.origin is Origin.PLATFORM
 
 
 async def test_settings_may_stand_in_a_config_map(api: Api) -> None:
     api.config_maps["alpha/cloud"] = {"region": "eu"}
-    found = await reader(api).where(cluster(), lookup(where={"region": Setting(reference=CONFIG)}))
+    found = await where_of(reader(api), lookup(where={"region": Setting(reference=CONFIG)}))
     assert found["region"] == "eu"
 
 
 async def test_the_secret_that_the_user_cluster_names_is_the_environment(api: Api) -> None:
     api.secrets["alpha/aws"] = {"TOKEN": "of-the-cluster"}
-    made = reader(api, TOKEN="of-the-program", OTHER="of-the-program")
-    found = await made.credentials(
-        cluster(credentials="aws"), lookup(token=Setting(variable="TOKEN"), other=Setting(variable="OTHER"))
+    found = await credentials_of(
+        reader(api, TOKEN="of-the-program", OTHER="of-the-program"),
+        lookup(token=Setting(variable="TOKEN"), other=Setting(variable="OTHER")),
+        cluster(credentials="aws"),
     )
     assert found["token"] == "of-the-cluster"
     with pytest.raises(NotSized, match="other is missing: set it in the Machine, or OTHER in Secret alpha/aws of the"):
@@ -110,10 +162,10 @@ async def test_the_secret_that_the_user_cluster_names_is_the_environment(api: Ap
 
 async def test_a_file_that_the_environment_names_is_read(api: Api, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("jwt\n")
-    setting = Setting(variable="TOKEN_FILE", file=True)
-    found = await reader(api, TOKEN_FILE=str(tmp_path / "token")).credentials(cluster(), lookup(token=setting))
+    asked = lookup(token=Setting(variable="TOKEN_FILE", file=True))
+    found = await credentials_of(reader(api, TOKEN_FILE=str(tmp_path / "token")), asked)
     assert found["token"] == "jwt"
-    found = await reader(api, TOKEN_FILE=str(tmp_path / "none")).credentials(cluster(), lookup(token=setting))
+    found = await credentials_of(reader(api, TOKEN_FILE=str(tmp_path / "none")), asked)
     with pytest.raises(NotSized, match="token is missing: the file that TOKEN_FILE names cannot be read"):
         found["token"]
 
@@ -124,9 +176,9 @@ async def test_a_secret_chooses_neither_files_of_the_program_nor_whom_it_asks_fo
     (tmp_path / "token").write_text("token of seedquota-seed")
     api.secrets["alpha/aws"] = {"TOKEN_FILE": str(tmp_path / "token"), "KEYS_AT": "https://evil.example"}
     asked = lookup(token=Setting(variable="TOKEN_FILE", file=True), keys=Setting(variable="KEYS_AT", own=True))
-    found = await reader(api).credentials(cluster(credentials="aws"), asked)
+    found = await credentials_of(reader(api), asked, cluster(credentials="aws"))
     assert ("token" in found, "keys" in found) == (False, False)
-    found = await reader(api, KEYS_AT="http://127.0.0.1").credentials(cluster(), asked)
+    found = await credentials_of(reader(api, KEYS_AT="http://127.0.0.1"), asked)
     assert found["keys"] == "http://127.0.0.1"
 
 
@@ -142,14 +194,14 @@ async def test_what_is_missing_is_named(
     api: Api, present: dict[str, dict[str, str]], error: ApiError | None, message: str
 ) -> None:
     api.secrets, api.error = present, error
-    found = await reader(api).credentials(cluster(), lookup(token=Setting(reference=SECRET)))
+    found = await credentials_of(reader(api), lookup(token=Setting(reference=SECRET)))
     with pytest.raises(NotSized) as caught:
         found["token"]
     assert str(caught.value) == f"cannot size machine: openstack token is missing: {message}"
 
 
 async def test_what_no_field_of_a_machine_says_is_not_looked_for_there(api: Api) -> None:
-    found = await reader(api).where(cluster(), lookup(where={"role": Setting(variable="ROLE", platform=True)}))
+    found = await where_of(reader(api), lookup(where={"role": Setting(variable="ROLE", platform=True)}))
     with pytest.raises(NotSized, match=r"role is missing: set ROLE in seedquota-seed's environment$"):
         found["role"]
 
@@ -157,7 +209,7 @@ async def test_what_no_field_of_a_machine_says_is_not_looked_for_there(api: Api)
 async def test_what_cannot_be_read_now_may_be_read_later(api: Api) -> None:
     api.error = Unavailable(0, "Unavailable", "no answer")
     with pytest.raises(ProviderUnavailable, match="Secret alpha/cloud cannot be read now"):
-        await reader(api).credentials(cluster(), lookup(token=Setting(reference=SECRET)))
+        await credentials_of(reader(api), lookup(token=Setting(reference=SECRET)))
 
 
 async def test_what_was_read_is_kept_a_while_and_longer_while_it_cannot_be_read(
@@ -166,47 +218,105 @@ async def test_what_was_read_is_kept_a_while_and_longer_while_it_cannot_be_read(
     api.secrets["alpha/cloud"] = {"token": "t"}
     made, asked = reader(api), lookup(token=Setting(reference=SECRET))
     for _ in range(3):
-        assert (await made.credentials(cluster(), asked))["token"] == "t"
+        assert (await credentials_of(made, asked))["token"] == "t"
     assert api.reads == ["Secret alpha/cloud"]
     monkeypatch.setattr(reading.time, "monotonic", lambda: 1e9)
     api.error = Unavailable(0, "Unavailable", "no answer")
-    assert (await made.credentials(cluster(), asked))["token"] == "t"
+    assert (await credentials_of(made, asked))["token"] == "t"
     assert len(api.reads) == 2
 
 
-async def test_on_the_seed_only_secrets_of_the_user_clusters_namespace_are_read(api: Api) -> None:
-    api.secrets["seedquota/seedquota-webhook-key"] = {"key": "k"}
-    stolen = Reference("Secret", "seedquota", "seedquota-webhook-key", "key")
-    found = await reader(api).credentials(cluster(), lookup(token=Setting(reference=stolen)))
-    with pytest.raises(NotSized, match="is not in the UserCluster's namespace"):
-        found["token"]
-    assert api.reads == []
-
-
-@pytest.mark.parametrize(("endpoint", "sent"), [("https://tenant.example", False), ("https://cloud.example", True)])
-async def test_credentials_of_the_environment_go_only_to_the_host_of_the_environment(
-    api: Api, endpoint: str, sent: bool
-) -> None:
-    """Whoever writes a Machine may name the host; the platform's password must not go there."""
-    asked = lookup(
-        endpoint="identityEndpoint",
-        where={"identityEndpoint": Setting(endpoint, variable="OS_AUTH_URL")},
-        password=Setting(variable="OS_PASSWORD"),
-        inline=Setting("mine"),
-    )
-    made = reader(api, OS_AUTH_URL="https://cloud.example", OS_PASSWORD="platform")
-    found = await made.credentials(cluster(), asked)
-    assert found["inline"] == "mine"
-    assert ("password" in found) is sent
-    if not sent:
+async def test_what_is_in_secrets_of_the_seed_is_neither_sent_nor_shown_because_a_machine_names_it(api: Api) -> None:
+    """Not even those of its own namespace: the platform's Secret is there, and who may create a Machine need not be
+    allowed to read it."""
+    api.secrets["seedquota/seedquota-webhook-key"] = api.secrets["alpha/os"] = {"key": "s3cret"}
+    api.config_maps["alpha/os"] = {"key": "s3cret"}
+    there, made = cluster(credentials="os", own_source=True), reader(api)
+    for kind, namespace, name in (
+        ("Secret", "seedquota", "seedquota-webhook-key"),
+        ("Secret", "alpha", "os"),
+        ("ConfigMap", "alpha", "os"),
+    ):
+        reference = Setting(reference=Reference(kind, namespace, name, "key"), variable="TOKEN")
+        found = await credentials_of(made, lookup(token=reference), there)
         with pytest.raises(
-            NotSized, match="are not sent to an identityEndpoint that the Machine names, unless OS_AUTH_URL there is"
+            NotSized, match=f"{kind} {namespace}/{name} key key is not read for a Machine that the seed"
         ):
-            found["password"]
+            found["token"]
+        with pytest.raises(
+            NotSized, match="is not read for a Machine that the seed itself holds: write it in the Mach"
+        ):
+            await where_of(made, lookup(where={"region": reference}), there)
+    assert set(api.reads) == {"Secret alpha/os"}, "the UserCluster names it, as its environment"
+
+
+ENDPOINT = Setting(reference=Reference("Secret", "alpha", "endpoint", "url"), variable="OS_AUTH_URL")
+PASSWORD = Setting(variable="OS_PASSWORD")
+OURS = {"OS_AUTH_URL": "https://cloud.example", "OS_PASSWORD": "platform"}
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "environment"),
+    [
+        (Setting("https://tenant.example", variable="OS_AUTH_URL"), OURS),
+        (ENDPOINT, OURS),
+        (Setting("https://tenant.example", variable="OS_AUTH_URL"), {"OS_PASSWORD": "platform"}),
+    ],
+)
+async def test_an_endpoint_of_a_tenant_is_not_asked(api: Api, endpoint: Setting, environment: dict[str, str]) -> None:
+    """Neither is the platform's password sent there, nor is a size believed that it tells."""
+    api.secrets["alpha/endpoint"] = {"url": "https://tenant.example"}
+    for password in (PASSWORD, Setting("mine")):
+        asked = lookup("identityEndpoint", {"identityEndpoint": endpoint}, password=password)
+        with pytest.raises(EndpointNotAllowed) as caught:
+            await reader(api, **environment).access(cluster(), asked)
+        assert str(caught.value) == (
+            "cannot size machine: openstack identityEndpoint is not one that the platform has named, so its sizes do "
+            "not count: use the platform's, or have an administrator set OS_AUTH_URL in seedquota-seed's environment"
+        )
+
+
+@pytest.mark.parametrize("endpoint", ["https://cloud.example", "https://CLOUD.example", ""])
+async def test_the_platform_s_own_endpoint_may_be_named(api: Api, endpoint: str) -> None:
+    setting = Setting(endpoint, variable="OS_AUTH_URL")
+    asked = Lookup(
+        "openstack", "f", {"identityEndpoint": setting}, {"password": PASSWORD}, "identityEndpoint", identity=str.lower
+    )
+    access = await reader(api, **OURS).access(cluster(), asked)
+    assert access.where["identityEndpoint"] == "https://cloud.example", "in the platform's words"
+    assert (await access.credentials())["password"] == "platform"
+
+
+async def test_a_reference_is_read_once_and_what_it_holds_later_does_not_matter(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It held the platform's endpoint when the host was chosen, and another one when the password was looked for."""
+    monkeypatch.setattr(reading, "KEPT_SECONDS", 0.0)
+    api.secrets["alpha/endpoint"] = {"url": "https://cloud.example"}
+    api.secrets["alpha/account"] = {"id": "a"}
+
+    def change_what_was_read() -> None:
+        url, account = ("https://tenant.example", "b")
+        api.secrets[api.reads[-1].removeprefix("Secret ")].update(url=url, id=account)
+
+    api.after_read = change_what_was_read
+    account = Setting(reference=Reference("Secret", "alpha", "account", "id"), scope=True)
+    asked = lookup(
+        "identityEndpoint",
+        {"identityEndpoint": ENDPOINT, "account": account},
+        password=PASSWORD,
+        account=account,
+    )
+    access = await reader(api, **OURS).access(cluster(), asked)
+    credentials = await access.credentials()
+    assert access.where["identityEndpoint"] == "https://cloud.example"
+    assert (credentials["password"], credentials["account"], access.where["account"]) == ("platform", "a", "a")
 
 
 async def test_no_value_shows(api: Api) -> None:
     api.secrets["alpha/cloud"] = {"token": "s3cret"}
     setting = Setting("s3cret", variable="TOKEN")
-    found = await reader(api).credentials(cluster(), lookup(token=Setting(reference=SECRET), inline=setting))
-    assert "s3cret" not in repr(found) + repr(setting) + repr(lookup(token=setting)) + str(found)
+    asked = lookup(token=Setting(reference=SECRET), inline=setting)
+    access = await reader(api, TOKEN="s3cret").access(cluster(), asked)
+    found = await access.credentials()
+    assert "s3cret" not in repr(found) + repr(setting) + repr(lookup(token=setting)) + str(found) + repr(access)

@@ -29,7 +29,7 @@ from moto.server import ThreadedMotoServer
 from common.quota import resources
 from seed.providers import aws
 from seed.providers.aws_api import Keys, Service, signature
-from seed.providers.flavour import ALL, CloudError, Lookup, Settings
+from seed.providers.flavour import ALL, CloudError, Lookup, Origin, Setting, Settings
 from seed.providers.size import CredentialsMissing, NotSized
 from tests.unit.fake_cloud import FakeCloud, Handler, answering, cost, fake_cloud, lookup
 
@@ -226,11 +226,24 @@ async def test_wrong_keys_are_refused(moto: FakeCloud, iam: Iam, wrong: dict[str
     assert caught.value.refused
 
 
-async def test_a_session_token_of_the_environment_goes_only_with_its_own_key(moto: FakeCloud) -> None:
+async def test_a_session_token_goes_with_the_keys_of_the_environment(moto: FakeCloud) -> None:
+    """It has no field in a Machine, and credentials are one set, so it never goes with keys of a Machine."""
     seen = Recorder(moto)
-    await moto.ask(aws.CLOUD, asked("m5.large"), {"environmentToken": "t", "environmentKeyId": "other"})
-    await moto.ask(aws.CLOUD, asked("m5.large"), {"environmentToken": "t", "environmentKeyId": KEYS["accessKeyId"]})
-    assert [call["token"] for call in seen.calls] == ["", "t"]
+    await moto.ask(aws.CLOUD, asked("m5.large"), {"sessionToken": "t"})
+    assert [call["token"] for call in seen.calls] == ["t"]
+    assert asked("m5.large").credentials["sessionToken"] == Setting(variable="AWS_SESSION_TOKEN")
+
+
+async def test_a_role_of_a_tenant_is_not_assumed_with_the_identity_of_this_program(moto: FakeCloud) -> None:
+    role = {**asked("m5.large").credentials, "accessKeyId": Setting(), "secretAccessKey": Setting()}
+    wanted = dataclasses.replace(
+        asked("m5.large"), credentials={**role, "assumeRoleARN": Setting("arn:aws:iam::1:role/theirs")}
+    )
+    before = len(moto.requests)
+    with pytest.raises(CredentialsMissing, match="accessKeyId is missing"):
+        own = {"webIdentity": "jwt", "webIdentityRole": "arn:aws:iam::1:role/ours"}
+        await moto.ask(aws.CLOUD, wanted, own, origin=Origin.TENANT)
+    assert len(moto.requests) == before
 
 
 class Recorder:

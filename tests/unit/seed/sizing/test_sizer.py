@@ -74,7 +74,7 @@ def metric(reason: str) -> float | None:
     [
         (aws("m5.larg"), None, "FlavorUnknown", "aws eu-central-1 has no type m5.larg; nearest: m5.large"),
         (aws(), answering(401, SECRET), "CredentialsRejected", "aws eu-central-1 refuses these credentials (401)"),
-        (aws(secret=None), None, "CredentialsRejected", "aws secretAccessKey is missing: set it in the Machine, or"),
+        (aws(secret=None), None, "CredentialsRejected", "aws secretAccessKey is missing: set it in the Machine; what"),
         (aws(), answering(500, SECRET), "ProviderUnavailable", "aws eu-central-1 answered 500"),
         (aws(), answering(429, Retry_After="60"), "ProviderUnavailable", "answers too many requests (429)"),
         (aws(), hang, "ProviderUnavailable", "aws eu-central-1 has not answered yet"),

@@ -40,7 +40,7 @@ def test_only_what_differs_is_named() -> None:
     assert difference(nanos("memory=2Gi"), nanos("memory=2049Mi")) == "memory=2048Mi, now memory=2049Mi"
 
 
-async def test_a_cloud_that_says_otherwise_than_the_stamp_is_told_and_changes_nothing() -> None:
+async def test_a_cloud_that_says_otherwise_than_the_stamp_is_told_and_the_larger_size_counts() -> None:
     async def bigger(request: web.Request) -> web.StreamResponse:
         small = await ec2(request)
         assert isinstance(small, web.Response)
@@ -63,7 +63,9 @@ async def test_a_cloud_that_says_otherwise_than_the_stamp_is_told_and_changes_no
             assert found.count == 10
             assert len(found.named) == MAX_NAMED
             assert found.named[0] == "kube-system/m0: stamped memory=8Gi, now memory=16Gi"
-            assert sizes.counted("u", machines[0]).resources == old
+            stamped_size = sizes.counted("u", machines[0])
+            assert stamped_size.resources == old
+            assert found.counted(machines[0], stamped_size).resources == old | nanos("memory=16Gi")
             current = sizes.make_stamp("u", made, first)
             assert (await audit(sizes, there, [stamped(current, "m")])).count == 0
         finally:
