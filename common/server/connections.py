@@ -1,4 +1,4 @@
-"""Who may keep a connection, and who must give one up for a newer one. No I/O.
+"""Which connections are kept, and which end for a newer one. No I/O.
 
 A connection is unproven until its first request names a caller by a token. Unproven ones are counted by the address
 that they come from, and the oldest of the address that has most gives way: an API server needs some milliseconds to
@@ -119,7 +119,7 @@ def _idle(connections: Iterable[C]) -> C | None:
 
 
 def party_of(peer: object) -> str:
-    """The address of a socket's peer. Who has one address of IPv6 has all of its /64."""
+    """The address of a socket's peer. For IPv6 it is the network /64: a host can use all addresses in it."""
     host = str(peer[0]) if isinstance(peer, tuple) and peer else ""
     try:
         address = ip_address(host.partition("%")[0])

@@ -89,7 +89,7 @@ AWS = b"""<?xml version="1.0"?><DescribeInstanceTypesResponse xmlns="http://ec2.
 </manufacturer></item></gpus></gpuInfo></item></instanceTypeSet><nextToken>t</nextToken></DescribeInstanceTypesResponse>"""
 
 
-class Told:
+class Answering:
     """Answers the same to everything, for some pages."""
 
     def __init__(self, body: bytes) -> None:
@@ -126,7 +126,7 @@ async def sign_in(_make: SignIn) -> Mapping[str, str]:
 def ask(name: str, body: bytes) -> Catalogue:
     nothing: Mapping[str, str] = MappingProxyType({"assumeRoleARN": "", "assumeRoleExternalID": ""})
     some = Anything(name, {}, nothing)
-    query = Query(Place(name, "https://host.example", "eu-central-1"), "m5.large", some, some, Told(body), sign_in)
+    query = Query(Place(name, "https://host.example", "eu-central-1"), "m5.large", some, some, Answering(body), sign_in)
     return asyncio.run(CLOUDS[name].fetch(query))
 
 
@@ -160,6 +160,6 @@ def test_answers_of_keystone(body: bytes) -> None:
     from seed.providers import keystone  # noqa: PLC0415
 
     some = Anything("openstack", {}, {"tokenId": "", "applicationCredentialID": ""})
-    query = Query(Place("openstack", "https://host.example/v3", "r"), "m1", some, some, Told(body), sign_in)
+    query = Query(Place("openstack", "https://host.example/v3", "r"), "m1", some, some, Answering(body), sign_in)
     with no_stall(), suppress(CloudError, NotSized):
         asyncio.run(keystone.sign_in(query))

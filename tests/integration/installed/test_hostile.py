@@ -71,7 +71,7 @@ async def test_a_machine_that_explodes_when_it_is_read_is_refused_and_stops_nobo
     await site.quota(cpus(10))
     answer = await site.call("user-1", "POST", MACHINES, laughing())
     assert answer.status == 422, answer
-    assert "is no kubeconfig" in answer.message
+    assert "cannot size machine" in answer.message
     wide = with_spec("wide", "fake", {f"k{number}": 1 for number in range(1000)})
     answer = await site.call("user-1", "POST", MACHINES, wide)
     assert answer.status == 422, answer
