@@ -14,11 +14,12 @@ REVISION = $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 UV := uv==0.13.9
 COMPILE := $(VENV)/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
   --no-emit-index-url --no-annotate --no-header
+EXAMPLES ?= 5000
 # Programs that are started again and again are compiled once, wherever that is switched off.
 export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/pycache
 
-.PHONY: demo test unit lint fmt bench sim chaos clean lock wheel image help
+.PHONY: demo test unit lint fmt bench fuzz sim chaos clean lock wheel image help
 
 help:
 	@echo "make demo         the whole way on real control planes, narrated (KEEP=1 leaves it running)"
@@ -27,6 +28,7 @@ help:
 	@echo "make lint         ruff, mypy --strict, import-linter"
 	@echo "make fmt          format the code"
 	@echo "make bench        measure; nothing here passes or fails on a time"
+	@echo "make fuzz         EXAMPLES=5000 inputs that are almost right for each reader of what comes from outside"
 	@echo "make sim          simulate SCHEDULES=100000 worlds on all cores, then see that every broken rule is noticed"
 	@echo "make chaos        real processes, killed, stopped, cut off and restored under load: MINUTES=15 STORE=apiserver|redis"
 	@echo "make lock         compute requirements.lock and requirements-dev.lock again from pyproject.toml"
@@ -66,6 +68,10 @@ fmt: $(STAMP)
 bench: $(STAMP)
 	@$(BIN)/python -m devcluster build
 	@$(BIN)/python -m tests.bench
+
+# A few minutes; `make test` tries some of each.
+fuzz: $(STAMP)
+	@EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q -n 2 tests/fuzz
 
 sim: $(STAMP)
 	@$(BIN)/python -m tests.sim --schedules $(SCHEDULES)

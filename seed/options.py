@@ -15,12 +15,14 @@ from common.runtime.flags import (
     https_url,
     path,
     text,
+    whole_number,
     whole_seconds,
     words,
 )
 from seed.ledger.backend import LedgerOptions
 from seed.machines.cluster_api import PROJECT_LABEL
 from seed.providers import PROVIDERS
+from seed.webhooks.turns import PER_SECOND
 
 WEBHOOK_ADDRESS = Address("", 9443)
 
@@ -42,6 +44,13 @@ class SeedOptions(LedgerOptions):
     webhook_timeout: Annotated[
         int, Flag(whole_seconds(1, 30), "how long an API server waits for the webhook's answer", unit="s")
     ] = 3
+    webhook_requests_per_second: Annotated[
+        int,
+        Flag(
+            whole_number(1, 1_000_000),
+            "requests that a replica answers to one user cluster in a second, on average; more get 503 with a retry",
+        ),
+    ] = PER_SECOND
     break_glass_group: Annotated[
         str, Flag(text, "where break-glass is on, an API server does not ask the webhook about members of this group")
     ] = "seedquota:break-glass"

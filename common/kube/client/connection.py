@@ -48,8 +48,11 @@ class Connection:
         timeout: float = 10.0,
         connections: int = 64,
         on_request: RequestHook | None = None,
+        max_body: int = MAX_BODY,
     ) -> None:
+        """`max_body`: bytes of an answer, where a request does not say otherwise."""
         self.name = name
+        self._max_body = max_body
         self.on_request = on_request
         self.timeout = timeout
         self._access = access
@@ -110,7 +113,7 @@ class Connection:
         *,
         verb: str = "",
         plural: str = "",
-        max_body: int = MAX_BODY,
+        max_body: int | None = None,
         accept: str = JSON,
         more_headers: Mapping[str, str] = {},
         pool: aiohttp.ClientSession | None = None,
@@ -142,7 +145,7 @@ class Connection:
                     server_hostname=self._access.tls_server_name,
                 ) as response,
             ):
-                content = await read_body(response, max_body, f"cluster {self.name}: {verb} {path}")
+                content = await read_body(response, max_body or self._max_body, f"cluster {self.name}: {verb} {path}")
                 status = response.status
         except (aiohttp.ClientError, OSError) as error:
             raise self._unavailable(f"{verb} {path}", error, timeout or self.timeout) from None
