@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
 
 # A machine that is busy with other things is no fault of what is tested.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -19,8 +20,7 @@ settings.load_profile("busy")
 os.environ.setdefault("GOMAXPROCS", "1")
 os.environ.setdefault("GOGC", "400")
 
-# By folders and files below tests/, those that take longest first. Files of integration/installed come together, so
-# that each process starts one installation for all that it runs of them. What is not named comes as it is collected.
+# By folders and files below tests/, those that take longest first. What is not named comes as it is collected.
 LONGEST = (
     "integration/cluster_api",
     "integration/installed/test_programs.py",
@@ -40,6 +40,8 @@ LONGEST = (
     "property",
 )
 TOGETHER = "/integration/cluster_api/"  # these share one installation, which no other process is to start as well
+INSTALLED = "/integration/installed/"  # each process that runs one of these starts an installation for all of them
+INSTALLATIONS = 2
 
 
 def _rank(path: Path) -> int:
@@ -56,6 +58,15 @@ class BySharedInstallation(LoadFileScheduling):
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.split("::", 1)[0]
         return TOGETHER if TOGETHER in file else file
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        """A process without an installation gets what needs none, as long as there is some and others have one."""
+        having = [one for one, files in self.assigned_work.items() if any(INSTALLED in file for file in files)]
+        wanted = node in having or len(having) < INSTALLATIONS
+        chosen = next((file for file in self.workqueue if (INSTALLED in file) == wanted), None)
+        if chosen is not None:
+            self.workqueue.move_to_end(chosen, last=False)
+        super()._assign_work_unit(node)
 
 
 @pytest.hookimpl(optionalhook=True)
