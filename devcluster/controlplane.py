@@ -89,6 +89,7 @@ class ApiServer(Server):
         *,
         etcd: str,
         users: Mapping[str, Collection[str]],
+        also_served: Collection[str] = (),
     ) -> None:
         # A port stays ours while this socket is bound to it: nobody else can take it while the server is down.
         self._reserved = socket.socket()
@@ -127,7 +128,7 @@ class ApiServer(Server):
             f"--service-account-signing-key-file={self.service_account_key}",
             "--service-cluster-ip-range=10.0.0.0/24",
             f"--request-timeout={REQUEST_TIMEOUT_SECONDS}s",
-            f"--runtime-config={','.join(f'{version}=false' for version in _NOT_SERVED)}",
+            f"--runtime-config={','.join(f'{version}=false' for version in _NOT_SERVED if version not in also_served)}",
             f"--disable-admission-plugins={','.join(_NOT_ADMITTING)}",
             "--enable-priority-and-fairness=false",  # it needs a dozen objects and their status
             "--endpoint-reconciler-type=none",  # nobody reaches it through a Service, and stopping is quicker
@@ -218,17 +219,24 @@ class ControlPlane:
         await self._close()
 
     async def start(
-        self, names: Iterable[str], *, controllers: Collection[str] = (), own_etcd: Collection[str] = ()
+        self,
+        names: Iterable[str],
+        *,
+        controllers: Collection[str] = (),
+        own_etcd: Collection[str] = (),
+        also_served: Collection[str] = (),
     ) -> None:
         """Start an API server for each name, all at once, and wait until all are ready. May be called again for more.
 
         Those named in `own_etcd` get an etcd each, named etcd-NAME, which can be restored alone; the others share one.
         The clusters named in `controllers` also get a kube-controller-manager with the few controllers that
         matter without nodes: deletion of namespaces, garbage, aggregated roles (such as view) and core quotas.
+        These may also be clusters that were started before. `also_served`: versions, such as resource.k8s.io/v1, that
+        the new API servers serve beside the usual ones.
         Raises StartError.
         """
         await asyncio.gather(*(self._add_etcd(name) for name in own_etcd))
-        added = [self._add(name) for name in names]
+        added = [self._add(name, also_served) for name in names]
         managers = await binaries.ensure(["kube-controller-manager"]) if controllers else {}
         starting = [asyncio.create_task(server.start()) for server in added]
         try:
@@ -253,7 +261,7 @@ class ControlPlane:
         etcd = self._etcds[name] = Etcd(self._binaries["etcd"], self.directory, self._group, f"etcd-{name}")
         await etcd.start()
 
-    def _add(self, name: str) -> ApiServer:
+    def _add(self, name: str, also_served: Collection[str]) -> ApiServer:
         assert name not in self._servers, f"{name} was started already"
         server = self._servers[name] = ApiServer(
             name,
@@ -262,6 +270,7 @@ class ControlPlane:
             self._group,
             etcd=self.etcd_of(name).url,
             users=self._users,
+            also_served=also_served,
         )
         return server
 

@@ -25,6 +25,7 @@ from devcluster.manifests import MACHINE_CRDS, Manifest, apply, load
 from devcluster.network import Link, Traffic
 from devcluster.processes import ProcessGroup
 from devcluster.servers import Etcd, Server
+from seed.providers import PROVIDERS
 
 CHARTS = Path(__file__).parent.parent / "charts"
 NAMESPACE = "seedquota"
@@ -259,6 +260,7 @@ class Installation:
                     f"--webhook-address=127.0.0.1:{port}",
                     f"--webhook-url={url}",
                     f"--in-flight-window={self.in_flight_window:g}s",
+                    f"--providers={','.join(PROVIDERS)}",
                     *self._seed_flags.get(seed, ()),
                 ]
                 self._add(name, arguments)

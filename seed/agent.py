@@ -46,7 +46,6 @@ from seed.instance_types.settings import SettingsReader
 from seed.ledger.backend import ChosenStore, redis_access
 from seed.notifications.refusals import Refusals
 from seed.options import SeedOptions
-from seed.providers import PROVIDERS
 from seed.registration.token import WebhookKey
 from seed.registration.wanted import WantedConfigurations
 from seed.sizing.sizer import Sizing
@@ -80,7 +79,7 @@ def sizing_of(options: SeedOptions, cluster: Cluster, key: WebhookKey) -> tuple[
         shared = SharedSizes(options.redis_url, redis_access(options), options.seed_name)
     cache = FlavourCache(transport, shared, on_lookup=observed.flavour_lookup, on_fetch=observed.provider_request)
     settings = SettingsReader(cluster, on_request=metrics.kubernetes_request)
-    return cache, Sizing(cache, settings, key.seal, key.check_seal, options.providers or tuple(PROVIDERS))
+    return cache, Sizing(cache, settings, key.seal, key.check_seal, options.providers)
 
 
 def wanted_of(

@@ -48,9 +48,9 @@ class SeedOptions(LedgerOptions):
         str, Flag(text, "the label, or annotation, of a Cluster API Cluster that names its project")
     ] = PROJECT_LABEL
     providers: Annotated[
-        tuple[str, ...] | None,
-        Flag(provider_names, "cloudProviders whose Machines are sized, such as aws,azure; not set: all"),
-    ] = None
+        tuple[str, ...],
+        Flag(provider_names, "cloudProviders whose Machines are sized, such as aws,azure; not set: none"),
+    ] = ()
     providers_ca_file: Annotated[
         Path | None, Flag(path, "whom to trust at clouds (PEM), beside the system's bundle; HTTPS_PROXY is heeded")
     ] = None

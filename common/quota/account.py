@@ -16,7 +16,6 @@ Amounts are resource lists: integers of billionths by resource name (`common.quo
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from functools import lru_cache
 
 import msgspec
 
@@ -135,6 +134,10 @@ class Full(msgspec.Struct, frozen=True):
     """The account holds as much as one object may: wait until the leader has counted some."""
 
 
+class OverShare(msgspec.Struct, frozen=True):
+    """The source has its share of what the account holds (`common.quota.shares`). Others go on."""
+
+
 class HeldBack(msgspec.Struct, frozen=True):
     """Too much was admitted from this source that did not appear: wait until the leader has released some."""
 
@@ -149,7 +152,7 @@ class Occupied(msgspec.Struct, frozen=True):
     amounts: ResourceList
 
 
-Denied = Short | Fenced | Full | HeldBack | ReplacementConflict | Occupied
+Denied = Short | Fenced | Full | OverShare | HeldBack | ReplacementConflict | Occupied
 Outcome = Admitted | Denied
 
 
@@ -196,31 +199,6 @@ def unused(holding: ResourceList, used: ResourceList, limits: ResourceList) -> d
 def ever_limited(account: Account, limits: ResourceList) -> Collection[str]:
     """Also what is not limited any more: it is held still, and may be limited again at any moment."""
     return limits.keys() | account.granted.keys()
-
-
-def length(account: Account) -> int:
-    """Characters of what is reserved and used, as a ledger has it."""
-    return sum([line_length(uid, kept) for (_, uid), kept in account.reservations.items()]) + sum(
-        [_MARKS + len(source) + _written(used) for source, used in account.used.items()]
-    )
-
-
-def line_length(uid: str, kept: Reservation) -> int:
-    parts = len(uid) + len(kept.source) + len(kept.object) + len(kept.replaces) + len(kept.request)
-    return _MARKS + parts + _written(kept.amount) + (_written(kept.earlier) if kept.earlier else 0)
-
-
-def _written(amounts: ResourceList) -> int:
-    return _written_once(tuple(amounts.items()))
-
-
-@lru_cache(maxsize=4096)
-def _written_once(amounts: tuple[tuple[str, int], ...]) -> int:
-    """Machines come in few sizes."""
-    return len(resources.text(dict(amounts)))
-
-
-_MARKS = 16  # what stands between the parts of a line, a generation, and how many claims there were
 
 
 def without(account: Account, keys: Iterable[ReservationKey]) -> Account:

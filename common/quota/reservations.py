@@ -7,44 +7,47 @@ from collections.abc import Mapping
 import msgspec
 
 from common.quota import account as accounts
-from common.quota import names, resources, surge
+from common.quota import names, resources, shares, surge
 from common.quota.account import (
     MAX_RESERVATIONS,
     MAX_TEXT,
     Account,
     Admitted,
+    Denied,
     Fenced,
     Full,
     HeldBack,
     Occupied,
     Outcome,
+    OverShare,
     ReplacementConflict,
     Reservation,
     ReservationKey,
     Short,
 )
 from common.quota.resources import ResourceList
+from common.quota.shares import Load
 
 
 class Reserving:
     """Several claims on one account, decided in order against one snapshot, for one write (group commit)."""
 
-    def __init__(self, account: Account, limits: ResourceList, text: int | None = None) -> None:
-        """`text`: the account's `length`, where it is known."""
+    def __init__(self, account: Account, limits: ResourceList, load: Load | None = None) -> None:
+        """`load`: the account's, where it is known."""
         self._before = account
         self._limited = accounts.ever_limited(account, limits)
         self._free = accounts.free(account, limits)
         self._reservations: dict[ReservationKey, Reservation] | None = None
         self._reserved = dict(account.reserved)
-        self._text = text
+        load = shares.measure(account) if load is None else load
+        self._text = load.text
+        self._numbers, self._texts = dict(load.reservations), dict(load.texts)  # by source
         self.free = self._free
 
     @property
-    def text(self) -> int:
-        """The account's `length` after all claims."""
-        if self._text is None:
-            self._text = accounts.length(self._before)
-        return self._text
+    def load(self) -> Load:
+        """The account's after all claims."""
+        return Load(self._text, self._numbers, self._texts)
 
     def claim(self, uid: str, reservation: Reservation) -> Outcome:
         """Of what it needs, the account keeps what matters by now (`names.kept`)."""
@@ -61,23 +64,19 @@ class Reserving:
             if known.replaces and reservation.generation:
                 return ReplacementConflict()
             after, extra = _on_top(known, reservation)
-        elif len(current) >= MAX_RESERVATIONS:
-            return Full()
-        elif reservation.source in self._before.held_back and not reservation.generation:
-            return HeldBack()
-        elif reservation.replaces and _is_taken(reservation, current):
-            return ReplacementConflict()
+        elif (no_place := self._no_place(reservation, current)) is not None:
+            return no_place
         lacking = self._lacking(reservation, extra)
         if lacking is not None:
             return lacking
-        text = (
-            self.text
-            + accounts.line_length(uid, after)
-            - (accounts.line_length(uid, known) if known is not None else 0)
-        )
-        if (text > MAX_TEXT and text > self.text) or not self._has_names_for(extra):
-            return Full()
-        self._text = text
+        longer = shares.line_length(uid, after) - (shares.line_length(uid, known) if known is not None else 0)
+        no_room = self._no_room(reservation.source, longer, extra)
+        if no_room is not None:
+            return no_room
+        self._text += longer
+        self._texts[reservation.source] = self._texts.get(reservation.source, 0) + longer
+        if known is None:
+            self._numbers[reservation.source] = self._numbers.get(reservation.source, 0) + 1
         if self._reservations is None:
             self._reservations = dict(self._before.reservations)
         self._reservations[key] = after
@@ -86,6 +85,26 @@ class Reserving:
             if name in self._free:
                 self._free[name] -= need
         return Admitted(known, after)
+
+    def _no_place(self, reservation: Reservation, current: Mapping[ReservationKey, Reservation]) -> Denied | None:
+        """Why nothing is reserved for one more object, whatever it needs."""
+        if len(current) >= MAX_RESERVATIONS:
+            return Full()
+        if not shares.may_take(self._numbers.get(reservation.source, 0), 1, len(current), MAX_RESERVATIONS):
+            return OverShare()
+        if reservation.source in self._before.held_back and not reservation.generation:
+            return HeldBack()
+        if reservation.replaces and _is_taken(reservation, current):
+            return ReplacementConflict()
+        return None
+
+    def _no_room(self, source: str, longer: int, extra: ResourceList) -> Denied | None:
+        """Why the ledger takes no line, or none that is so much longer."""
+        if (longer > 0 and self._text + longer > MAX_TEXT) or not self._has_names_for(extra):
+            return Full()
+        if longer > 0 and not shares.may_take(self._texts.get(source, 0), longer, self._text, MAX_TEXT):
+            return OverShare()
+        return None
 
     def _lacking(self, reservation: Reservation, extra: ResourceList) -> Occupied | Short | None:
         under = (

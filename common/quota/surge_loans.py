@@ -63,9 +63,9 @@ def count(
             after = accounts.count(after, epoch, source, used, seen, gone)
         else:
             after = _kept_in_quota(after, (source, uid))
-    for uid, loan in of_source(after, source).items():
-        if loan.replaces in present:
-            after = _kept_beside(after, (source, uid), present[loan.replaces])
+    left = of_source(after, source)
+    for uid in sorted(left, key=lambda uid: left[uid].replaces in present):
+        after = _kept_beside(after, (source, uid), present.get(left[uid].replaces, {}))
     return after
 
 
@@ -84,8 +84,9 @@ def _kept_in_quota(account: Account, key: ReservationKey) -> Account:
 
 
 def _kept_beside(account: Account, key: ReservationKey, older: ResourceList) -> Account:
-    """The older one may have been made smaller: what the newer one takes beyond it is kept for the newer one, in the
-    same write that sees it free. Else others take it, and the place of the older one is too small when that goes."""
+    """The older one may have been made smaller, or has gone while there is no room for all of the newer one: what the
+    newer one takes beyond it is kept for the newer one, in the same write that sees it free. Else others take it, and
+    the place of the older one is too small when that goes."""
     kept = account.reservations[key]
     free = resources.at_least_zero(resources.subtract(accounts.held(account), accounts.use(account)))
     beyond = resources.at_least_zero(resources.subtract(surge.beyond(kept.amount), older))

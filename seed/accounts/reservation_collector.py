@@ -24,6 +24,9 @@ from seed.usage.source import UsageSource
 log = logging.getLogger(__name__)
 
 MAX_CHECKS = 64  # consistent reads a look, so that a storm of failed creations does not become one of reads
+READ_SECONDS = (
+    15.0  # ... for one source, so that others do not wait long for one that is slow: more than one read takes
+)
 MAX_ASKED = MAX_CHECKS // reservation_gc.MOST_UNSEEN  # ... and sources that are asked whether what was admitted came
 
 Found = Mapping[ReservationKey, int | None]
@@ -155,9 +158,10 @@ class ReservationCollector:
         found: dict[ReservationKey, int | None] = {}
 
         async def read(source: UsageSource, entries: list[Entry]) -> None:
-            with suppress(ApiError):
-                for key, reservation in entries:
-                    found[key] = await source.generation(reservation.object, key[1])
+            with suppress(ApiError, TimeoutError):
+                async with asyncio.timeout(READ_SECONDS):
+                    for key, reservation in entries:
+                        found[key] = await source.generation(reservation.object, key[1])
 
         by_source: dict[UsageSource, list[Entry]] = {}
         for key, reservation in wanted:

@@ -14,7 +14,17 @@ import msgspec
 
 from common.kube.client.errors import ApiError, Forbidden
 from common.quota import reservations, resources, surge
-from common.quota.account import Account, Admitted, Fenced, Full, HeldBack, Occupied, ReplacementConflict, Short
+from common.quota.account import (
+    Account,
+    Admitted,
+    Fenced,
+    Full,
+    HeldBack,
+    Occupied,
+    OverShare,
+    ReplacementConflict,
+    Short,
+)
 from common.quota.resources import ResourceList
 from seed.accounts.capacity import Answer
 from seed.accounts.registry import AccountHandle, AccountRegistry
@@ -32,6 +42,7 @@ from seed.ledger.writer import BusyError
 log = logging.getLogger(__name__)
 
 PAUSE = 0.05  # seconds before asking again when an answer brought nothing
+NotNow = Fenced | Full | OverShare | HeldBack | ReplacementConflict
 MAX_PLACES = 16  # that a rollout's Machine is tried in before it is refused
 
 
@@ -202,7 +213,7 @@ class Admission:
                     admitted = None if request.dry_run else outcome
                     near = self._near(handle, quota, request)
                     return Attempt(snapshot=handle.snapshot(quota), warnings=near, admitted=admitted, waited=waited)
-                case Fenced() | Full() | HeldBack() | ReplacementConflict():
+                case Fenced() | Full() | OverShare() | HeldBack() | ReplacementConflict():
                     refusal = _not_now(outcome, quota.name, decision)
                     return Attempt(snapshot=handle.snapshot(quota), refusal=refusal, waited=waited)
                 case Occupied(amounts=amounts):
@@ -298,12 +309,15 @@ class Admission:
         return Attempt(snapshot=handle.snapshot(quota), warnings=(warning,))
 
 
-def _not_now(outcome: Fenced | Full | HeldBack | ReplacementConflict, quota: str, decision: str) -> Refusal:
+def _not_now(outcome: NotNow, quota: str, decision: str) -> Refusal:
     match outcome:
         case Fenced():
             return denial.unavailable(quota, "its account is being rebuilt or waits for the master", decision)
         case Full():
             return denial.unavailable(quota, "too many machines are being created at once", decision)
+        case OverShare():
+            why = "too much is being created in this cluster at once: it has its share, and others go on"
+            return denial.unavailable(quota, why, decision)
         case HeldBack():
             why = (
                 f"{MOST_UNSEEN} that were admitted in this cluster did not appear; another webhook may refuse them;"

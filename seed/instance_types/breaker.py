@@ -1,4 +1,4 @@
-"""Stops asking a cloud that fails, and lets one question through from time to time. Pure: the caller has the clock."""
+"""Stops requests to a cloud that fails, and allows one from time to time. Pure: the caller has the clock."""
 
 from __future__ import annotations
 

@@ -1,8 +1,11 @@
 """What clouds have said about their machine types: asked once, kept without limit of age, refreshed in the background.
 
-A size does not change, so an old one is served while its cloud is down. What is not known yet is waited for only as
-long as the caller can wait; the question itself goes on, and its answer serves the next caller. What other replicas
-have learned is looked for first, in a Redis where there is one, and for some tens of milliseconds at most.
+A size does not change, so an old one is used while its cloud is down. A caller waits for an unknown size only until its
+deadline. The request to the cloud goes on, and its answer serves the next caller. What other replicas have learned is
+looked up first, in Redis if there is one, and for some tens of milliseconds at most.
+
+User clusters share what was learned, and one request to a cloud where it serves several. Everything that has a bound
+has it for each user cluster: the lookups under way, the places that are kept, the pause after a failure.
 """
 
 from __future__ import annotations
@@ -11,8 +14,10 @@ import asyncio
 import logging
 import random
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 from seed.instance_types.catalogue import Known, Shelves
@@ -27,7 +32,10 @@ log = logging.getLogger(__name__)
 
 FRESH_SECONDS = 24 * 3600.0  # with a fifth of jitter either way
 FETCH_SECONDS = 30.0  # for one question, however long its asker waits
-MAX_FLIGHTS = 256
+MAX_FETCHES = 64  # of one asker; each has one request under way at a time, so connections have this bound, too
+JOIN_SECONDS = 0.05  # after which a lookup of another asker is looked at again: does it still go well?
+MAX_READINGS = 256
+MAX_NAMED = 10  # entries that cannot be read, in one line of the log
 SHARED_SECONDS = 0.05  # for which a lookup waits for what other replicas have learned
 SHARED_LOOKS = 10  # within that time; a busy event loop takes longer, and gives Redis as many chances to answer
 
@@ -36,7 +44,7 @@ SHARED_LOOKS = 10  # within that time; a busy event loop takes longer, and gives
 class Question:
     """One flavour that is asked for. `credentials` is called only when the cloud must be asked.
 
-    `asker` tells askers with other credentials apart, such as user clusters.
+    `asker` is the user cluster: credentials and bounds are its own.
     """
 
     cloud: Cloud
@@ -48,12 +56,15 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class _Flight:
-    """A question under way, whose credentials it uses, and the requests it makes."""
+class _Fetch:
+    """A question that is being asked, and the requests for it."""
 
     task: asyncio.Task[None]
-    asker: Hashable
     http: BoundedHttp
+
+    @property
+    def goes_well(self) -> bool:
+        return not self.task.done() and not self.http.trouble
 
 
 class _Reading(NamedTuple):
@@ -89,7 +100,8 @@ class FlavourCache:
         self._sessions = Sessions()
         self._shelves = Shelves()
         self._gates = Gates()
-        self._flights: dict[tuple[Place, str], _Flight] = {}
+        self._fetches: dict[tuple[Place, str], dict[Hashable, _Fetch]] = {}  # by asker
+        self._running: Counter[Hashable] = Counter()
         self._readings: dict[tuple[Place, str], _Reading] = {}
 
     def known(self, place: Place, flavour: str) -> Known | None:
@@ -117,7 +129,7 @@ class FlavourCache:
         except ProviderUnavailable:
             self._on_lookup(question.place.provider, "unavailable")
             raise
-        self._shelves.used(question.place)
+        self._shelves.used(question.place, question.asker)
         fresh = time.monotonic() < known.fresh_until
         if not fresh:
             self._refresh(question)
@@ -131,9 +143,9 @@ class FlavourCache:
         """
         if self._shared is not None and not await self._shared.may_list(question.place):
             return
-        flight = self._flight(question)
-        await asyncio.wait({flight.task})
-        error = flight.task.exception() if not flight.task.cancelled() else asyncio.CancelledError()
+        fetch = self._own_fetch(question)
+        await asyncio.wait({fetch.task})
+        error = fetch.task.exception() if not fetch.task.cancelled() else asyncio.CancelledError()
         if error is not None:
             raise _for_caller(question.place, error)
         if self._shared is not None:
@@ -144,16 +156,15 @@ class FlavourCache:
         if self._shared is None or not self._shelves or not await self._shared.is_empty():
             return
         for place, flavours in self._shelves:
-            self._shared.put(
-                place, {name: ReportedSize(known.flavour, known.as_of) for name, known in flavours.items()}
-            )
+            sizes = {name: ReportedSize(known.flavour, known.as_of) for name, known in flavours.items()}
+            self._shared.put(place, sizes, self._shelves.askers(place))
 
     def oldest(self) -> dict[str, float]:
         """The age in seconds of the oldest flavour that is kept, by provider."""
         return self._shelves.oldest(time.monotonic())
 
     async def close(self) -> None:
-        tasks = [flight.task for flight in self._flights.values()]
+        tasks = [fetch.task for fetches in self._fetches.values() for fetch in fetches.values()]
         tasks += [task for reading in self._readings.values() for task in reading]
         for task in tasks:
             task.cancel()
@@ -167,74 +178,108 @@ class FlavourCache:
         key = (question.place, question.flavour)
         reading = self._readings.get(key)
         if reading is None:
-            if self._shared is None or len(self._readings) >= MAX_FLIGHTS:
+            if self._shared is None or len(self._readings) >= MAX_READINGS:
                 return None
-            recall = self._recall(self._shared, question.place, question.flavour)
+            recall = self._recall(self._shared, question)
             task = asyncio.create_task(recall, name=f"recall {question.place}")
             reading = self._readings[key] = _Reading(task, asyncio.create_task(_patience(task)))
             task.add_done_callback(lambda _task: self._readings.pop(key))
         await asyncio.wait({reading.patience}, timeout=max(deadline - asyncio.get_running_loop().time(), 0))
         return self.known(question.place, question.flavour)
 
-    async def _recall(self, shared: SharedSizes, place: Place, flavour: str) -> None:
+    async def _recall(self, shared: SharedSizes, question: Question) -> None:
+        place, flavour = question.place, question.flavour
         reported = await shared.get(place, flavour)
         if reported is not None:
             # Our clock cannot tell how old it is, so it is asked for again at any time within the period.
             fresh = self._fresh_seconds * random.random()  # noqa: S311
             self._shelves.recall(
-                place, flavour, reported.flavour, as_of=reported.as_of, now=time.monotonic(), fresh=fresh
+                place,
+                flavour,
+                reported.flavour,
+                asker=question.asker,
+                as_of=reported.as_of,
+                now=time.monotonic(),
+                fresh=fresh,
             )
 
     async def _ask(self, question: Question, deadline: float) -> Known:
         place = question.place
         loop = asyncio.get_running_loop()
-        while True:
-            flight = self._flight(question)
-            await asyncio.wait({flight.task}, timeout=max(deadline - loop.time(), 0))
-            if not flight.task.done():
-                raise ProviderUnavailable(str(place), flight.http.trouble or "has not answered yet")
-            known = self.known(place, question.flavour)
-            if known is not None:
-                return known
-            error = flight.task.exception() if not flight.task.cancelled() else asyncio.CancelledError()
-            if error is None:
-                self._known_missing(question)
-            elif flight.asker == question.asker or not _by_asker(error):
-                raise _for_caller(place, error)
-            # Otherwise somebody else's credentials were refused: ask with ours.
+        joined = self._of_others(question)
+        while joined is not None and joined.goes_well and loop.time() < deadline:
+            await asyncio.wait({joined.task}, timeout=min(JOIN_SECONDS, deadline - loop.time()))
+        known = self.known(place, question.flavour)
+        if known is not None:
+            return known
+        if joined is not None and joined.goes_well:
+            raise ProviderUnavailable(str(place), "has not answered yet")
+        fetch = self._own_fetch(question)
+        await asyncio.wait({fetch.task}, timeout=max(deadline - loop.time(), 0))
+        known = self.known(place, question.flavour)
+        if known is not None:
+            return known
+        if not fetch.task.done():
+            raise ProviderUnavailable(str(place), fetch.http.trouble or "has not answered yet")
+        error = fetch.task.exception() if not fetch.task.cancelled() else asyncio.CancelledError()
+        if error is None:
+            self._known_missing(question)
+            error = CloudError("answers what cannot be read")
+        raise _for_caller(place, error)
 
     def _known_missing(self, question: Question) -> None:
-        """Raises NotSized for a flavour that was asked for lately and does not exist."""
-        if self._shelves.lacks(question.place, question.flavour, time.monotonic()):
-            reason = self._shelves.lacking(question.place, question.flavour)
-            raise FlavourUnknown(str(question.place), reason)
+        """Raises NotSized for a flavour that was asked for lately and does not exist or cannot be read."""
+        place, name, now = question.place, question.flavour, time.monotonic()
+        unreadable = self._shelves.unreadable(place, name, question.asker, now)
+        if unreadable:
+            raise NotSized(str(place), unreadable)
+        if self._shelves.lacks(place, name, question.asker, now):
+            raise FlavourUnknown(str(place), self._shelves.lacking(place, name))
 
-    def _flight(self, question: Question) -> _Flight:
-        """The one under way, or a new one. Raises ProviderUnavailable where asking would do no good."""
-        key = (question.place, ALL if question.cloud.lists else question.flavour)
-        flight = self._flights.get(key)
-        if flight is not None:
-            return flight
-        if len(self._flights) >= MAX_FLIGHTS:
-            raise ProviderUnavailable(str(question.place), "must wait: too much is being asked")
-        self._gates.check(question.place, question.asker, time.monotonic())
+    def _of_others(self, question: Question) -> _Fetch | None:
+        """A lookup of the same by another user cluster. It is waited for only as long as it goes well, and its failure
+        is no answer: the other's credentials may be wrong or throttled."""
+        fetches = self._fetches.get(_key(question), {})
+        if question.asker in fetches:
+            return None
+        return next((fetch for fetch in fetches.values() if fetch.goes_well), None)
+
+    def _own_fetch(self, question: Question) -> _Fetch:
+        """The asker's own, under way or new. Raises ProviderUnavailable where asking would do no good."""
+        key, asker = _key(question), question.asker
+        fetch = self._fetches.get(key, {}).get(asker)
+        if fetch is not None:
+            return fetch
+        if self._running[asker] >= MAX_FETCHES:
+            raise ProviderUnavailable(str(question.place), "must wait: too much is being asked for this user cluster")
+        self._gates.check(question.place, asker, time.monotonic())
         deadline = asyncio.get_running_loop().time() + self._fetch_seconds
         http = self._transport.within(deadline)
         task = asyncio.create_task(self._fetch(question, http, deadline), name=f"fetch {question.place}")
-        self._flights[key] = flight = _Flight(task, question.asker, http)
-        task.add_done_callback(lambda _task: self._landed(key))
-        return flight
+        fetch = _Fetch(task, http)
+        self._fetches.setdefault(key, {})[asker] = fetch
+        self._running[asker] += 1
+        task.add_done_callback(lambda _task: self._ended(key, asker))
+        return fetch
 
-    def _landed(self, key: tuple[Place, str]) -> None:
-        flight = self._flights.pop(key)
-        if not flight.task.cancelled():
-            flight.task.exception()  # each caller that waits gets it, and it is logged; none may wait
+    def _ended(self, key: tuple[Place, str], asker: Hashable) -> None:
+        fetch = self._fetches[key].pop(asker)
+        if not self._fetches[key]:
+            del self._fetches[key]
+        self._running[asker] -= 1
+        if not self._running[asker]:
+            del self._running[asker]
+        if not fetch.task.cancelled():
+            fetch.task.exception()  # each caller that waits gets it, and it is logged; none may wait
 
     def _refresh(self, question: Question) -> None:
-        if self._shelves.lacks(question.place, question.flavour, time.monotonic()):
-            return  # the cloud has dropped it, and was asked just now
+        place, name, now = question.place, question.flavour, time.monotonic()
+        if self._shelves.lacks(place, name, question.asker, now) or self._of_others(question) is not None:
+            return  # the cloud has dropped it, and was asked just now; or it is being asked
+        if self._shelves.unreadable(place, name, question.asker, now):
+            return
         try:
-            self._flight(question)
+            self._own_fetch(question)
         except ProviderUnavailable:
             return  # what is known serves on
 
@@ -261,14 +306,14 @@ class FlavourCache:
             raise unreadable from error
         finally:
             self._on_fetch(place.provider, result, time.monotonic() - started)
-        self._gates.answered(place)
+        self._gates.answered(place, question.asker)
         self._learn(question, catalogue)
 
     async def _answer(self, question: Question, http: BoundedHttp, deadline: float) -> Catalogue:
         try:
             async with asyncio.timeout_at(deadline):
                 credentials = await question.credentials()
-                signing = self._sessions.of(question.place, credentials)
+                signing = self._sessions.of(question.asker, question.place, credentials)
                 query = Query(question.place, question.flavour, question.where, credentials, http, signing.sign_in)
                 while True:
                     try:
@@ -282,18 +327,23 @@ class FlavourCache:
     def _learn(self, question: Question, catalogue: Catalogue) -> None:
         as_of = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         jitter = random.uniform(0.8, 1.2)  # noqa: S311 (so that not all is asked again at once)
-        self._shelves.learn(
+        unreadable = self._shelves.learn(
             question.place,
             question.flavour,
             catalogue,
+            asker=question.asker,
             all_of_it=question.cloud.lists or question.flavour == ALL,
             as_of=as_of,
             now=time.monotonic(),
             fresh=self._fresh_seconds * jitter,
         )
+        if unreadable:
+            named = "; ".join(f"{name}: {why}" for name, why in islice(unreadable.items(), MAX_NAMED))
+            facts = {**_facts(question), "count": len(unreadable), "entries": named}
+            log.warning("machine types without a size that can be read", extra=facts)
         if self._shared is not None:
             sizes = {name: ReportedSize(flavour, as_of) for name, flavour in catalogue.flavours.items()}
-            self._shared.put(question.place, sizes)
+            self._shared.put(question.place, sizes, [question.asker])
 
 
 async def _patience(reading: asyncio.Task[None]) -> None:
@@ -302,8 +352,9 @@ async def _patience(reading: asyncio.Task[None]) -> None:
             return
 
 
-def _by_asker(error: BaseException) -> bool:
-    return isinstance(error, (NotSized, ProviderUnavailable)) or (isinstance(error, CloudError) and error.refused)
+def _key(question: Question) -> tuple[Place, str]:
+    """What one lookup answers."""
+    return question.place, ALL if question.cloud.lists else question.flavour
 
 
 def _for_caller(place: Place, error: BaseException) -> Exception:

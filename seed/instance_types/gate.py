@@ -1,5 +1,7 @@
 """Whether a cloud is to be asked now: not while it fails, and not with what it has just refused. Pure: the caller has
 the clock.
+
+Each user cluster has a gate of its own. What makes a cloud fail, or throttle, may be what one tenant sends it.
 """
 
 from __future__ import annotations
@@ -8,13 +10,13 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from common.runtime.lru import LruDict
+from common.runtime.lru import LruByOwner
 from seed.instance_types.breaker import Breaker
 from seed.providers.flavour import CloudError, Place
 from seed.providers.size import CredentialsRejected, ProviderUnavailable
 
 REFUSED_SECONDS = 5.0  # for which the same asker's credentials are not tried again
-MAX_PLACES = 1024
+MAX_PLACES = 64  # of one asker
 
 
 class _Refusal(NamedTuple):
@@ -24,33 +26,35 @@ class _Refusal(NamedTuple):
 
 @dataclass(slots=True)
 class Gates:
-    breakers: LruDict[tuple[str, str], Breaker] = field(default_factory=LruDict)  # by provider and endpoint
-    refusals: LruDict[tuple[Place, Hashable], _Refusal] = field(default_factory=LruDict)  # by asker
+    """By asker. Breakers by provider and endpoint."""
+
+    breakers: LruByOwner[tuple[str, str], Breaker] = field(default_factory=lambda: LruByOwner(MAX_PLACES))
+    refusals: LruByOwner[Place, _Refusal] = field(default_factory=lambda: LruByOwner(MAX_PLACES))
 
     def check(self, place: Place, asker: Hashable, now: float) -> None:
         """Raises ProviderUnavailable where asking would do no good. Otherwise ask, and say how it went."""
-        refusal = self.refusals.get((place, asker))
+        refusal = self.refusals.get(asker, place)
         if refusal is not None and now < refusal.until:
             raise CredentialsRejected(str(place), refusal.reason)
-        reason = self._breaker(place).closed_because(now)
+        reason = self._breaker(place, asker).closed_because(now)
         if reason is not None:
             raise ProviderUnavailable(str(place), reason)
 
-    def answered(self, place: Place) -> None:
-        self._breaker(place).succeeded()
+    def answered(self, place: Place, asker: Hashable) -> None:
+        self._breaker(place, asker).succeeded()
 
     def failed(self, place: Place, asker: Hashable, error: CloudError, now: float) -> None:
-        """A cloud that refuses is well: only this asker waits."""
+        """A cloud that refuses does not fail: only these credentials have to wait."""
         if error.refused:
-            self._breaker(place).succeeded()
-            self.refusals.keep((place, asker), _Refusal(now + REFUSED_SECONDS, str(error)), MAX_PLACES)
+            self._breaker(place, asker).succeeded()
+            self.refusals.keep(asker, place, _Refusal(now + REFUSED_SECONDS, str(error)))
         else:
-            self._breaker(place).failed(now, str(error), error.retry_after)
+            self._breaker(place, asker).failed(now, str(error), error.retry_after)
 
-    def _breaker(self, place: Place) -> Breaker:
+    def _breaker(self, place: Place, asker: Hashable) -> Breaker:
         key = (place.provider, place.endpoint)
-        breaker = self.breakers.get(key)
+        breaker = self.breakers.get(asker, key)
         if breaker is None:
             breaker = Breaker()
-            self.breakers.keep(key, breaker, MAX_PLACES)
+            self.breakers.keep(asker, key, breaker)
         return breaker

@@ -83,8 +83,7 @@ class Transport:
             connector=aiohttp.TCPConnector(
                 ssl=self._ssl_context if self._ssl_context is not None else True,
                 resolver=self._resolver,
-                limit=64,
-                limit_per_host=8,
+                limit=0,  # one user cluster's lookups have a bound (cache.MAX_FETCHES), and never wait for another's
             ),
             trust_env=proxied,  # HTTPS_PROXY, NO_PROXY
             cookie_jar=aiohttp.DummyCookieJar(),

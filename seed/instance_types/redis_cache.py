@@ -1,8 +1,9 @@
 """Sizes that clouds reported, in Redis if there is one: shared by the replicas of a seed, and kept over a restart.
 
 Nothing depends on it: a replica that cannot read it in time asks the cloud, and nothing waits for a write. It holds
-sizes under hashes of where they were reported, no names and nothing secret. One key of one seed holds all, and when it
-is full it starts anew.
+sizes under hashes of where they were reported, no names and nothing secret. Each place has a key of its own, which
+expires. A user cluster adds a bounded number of places in a day; beyond that, what it learns is not shared. So nothing
+that is there has to make room.
 
 Needed rights: +hget +hset +hlen +del +expire +set ~{seedquota:SEED}* (on a Cluster also +cluster|shards).
 """
@@ -13,7 +14,7 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -27,8 +28,10 @@ from seed.providers.flavour import Flavour, Place
 log = logging.getLogger(__name__)
 
 VERSION = 1  # of what is written; others are never read
-MAX_SIZES = 65_536  # some 15 MB
-KEPT_SECONDS = 30 * 24 * 3600  # after the last write: what no replica refreshes any more goes
+MAX_SIZES = 8192  # in one place, some 2 MB
+MAX_PLACES = 32  # that one user cluster adds in a day
+DAY = 24 * 3600.0
+KEPT_SECONDS = 7 * 24 * 3600  # after the last write: what no replica refreshes any more goes
 LISTING_SECONDS = 60  # for which one replica's listing keeps the others from listing, too
 BATCH = 200
 MAX_WRITES = 64  # under way; what comes beyond is not shared
@@ -54,7 +57,9 @@ class SharedSizes:
 
     def __init__(self, url: RedisUrl, access: RedisAccess, seed: str) -> None:
         tag = f"seedquota:{seed}"
-        self._sizes = f"{{{tag}}}:sizes:{VERSION}"
+        self._sizes = f"{{{tag}}}:sizes:{VERSION}"  # a hash that is there as long as there are sizes, and a prefix
+        self._added: dict[Hashable, set[Place]] = {}  # today, by user cluster
+        self._day = time.monotonic()
         self._primary = Primary(url, access, tag)
         self._breaker = Breaker()
         self._works = True
@@ -62,14 +67,16 @@ class SharedSizes:
 
     async def get(self, place: Place, flavour: str) -> ReportedSize | None:
         try:
-            answer = await self._call("HGET", self._sizes, _hash(place, flavour))
+            answer = await self._call("HGET", self._of(place), _hash(place, flavour))
         except RedisUnavailableError:
             return None
         return _read_entry(answer) if isinstance(answer, bytes) else None
 
-    def put(self, place: Place, sizes: Mapping[str, ReportedSize]) -> None:
-        """In the background."""
+    def put(self, place: Place, sizes: Mapping[str, ReportedSize], askers: Iterable[Hashable]) -> None:
+        """In the background; for the first of the user clusters that may add the place."""
         if not sizes or len(sizes) > MAX_SIZES or len(self._writes) >= MAX_WRITES:
+            return
+        if not any(self._may_add(place, asker) for asker in askers):
             return
         task = asyncio.create_task(self._put(place, dict(sizes)), name=f"share sizes of {place}")
         self._writes.add(task)
@@ -104,16 +111,29 @@ class SharedSizes:
 
     async def _put(self, place: Place, sizes: Mapping[str, ReportedSize]) -> None:
         try:
-            held = await self._call("HLEN", self._sizes)
+            key = self._of(place)
+            held = await self._call("HLEN", key)
             if isinstance(held, int) and held + len(sizes) > MAX_SIZES:
-                await self._call("DEL", self._sizes)
+                await self._call("DEL", key)
             pairs = [(_hash(place, name), _text(one)) for name, one in sizes.items()]
             for start in range(0, len(pairs), BATCH):
                 words = [part for pair in pairs[start : start + BATCH] for part in pair]
-                await self._call("HSET", self._sizes, *words)
-            await self._call("EXPIRE", self._sizes, str(KEPT_SECONDS))
+                await self._call("HSET", key, *words)
+            await self._call("HSET", self._sizes, "filled", "1")
+            for written in (key, self._sizes):
+                await self._call("EXPIRE", written, str(KEPT_SECONDS))
         except RedisUnavailableError:
             return  # it was logged; a replica that needs it asks the cloud
+
+    def _may_add(self, place: Place, asker: Hashable) -> bool:
+        now = time.monotonic()
+        if now - self._day >= DAY:
+            self._added.clear()
+            self._day = now
+        added = self._added.setdefault(asker, set())
+        if place not in added and len(added) < MAX_PLACES:
+            added.add(place)
+        return place in added
 
     async def _call(self, *words: str | bytes) -> object:
         """Raises RedisUnavailableError."""
@@ -133,6 +153,9 @@ class SharedSizes:
             log.info("sizes are shared again")
         self._works = True
         return answer
+
+    def _of(self, place: Place) -> str:
+        return f"{self._sizes}:{_hash(place, '')}"
 
     def _listed(self, place: Place) -> str:
         return f"{self._sizes}:listed:{_hash(place, '')}"

@@ -7,15 +7,15 @@ import hashlib
 import hmac
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 import msgspec
 
-from common.runtime.lru import LruDict
+from common.runtime.lru import LruByOwner
 from seed.providers.flavour import Place, Session, Settings, SignIn
 
-MAX_SESSIONS = 1024
+MAX_SESSIONS = 32  # of one asker
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,56 +25,57 @@ class _Kept:
 
 
 class Sessions:
-    """Keyed by a keyed hash of the credentials, under a key of this process alone."""
+    """Of each asker, by a keyed hash of the credentials, under a key of this process alone."""
 
     def __init__(self) -> None:
         self._salt = secrets.token_bytes(32)
-        self._kept: LruDict[bytes, _Kept] = LruDict()
-        self._locks: dict[bytes, asyncio.Lock] = {}
+        self._kept: LruByOwner[bytes, _Kept] = LruByOwner(MAX_SESSIONS)
+        self._locks: dict[tuple[Hashable, bytes], asyncio.Lock] = {}
 
-    def of(self, place: Place, credentials: Settings) -> Signing:
+    def of(self, asker: Hashable, place: Place, credentials: Settings) -> Signing:
         text = msgspec.json.encode((place, credentials.items()))
-        return Signing(self, hmac.new(self._salt, text, hashlib.sha256).digest())
+        return Signing(self, asker, hmac.new(self._salt, text, hashlib.sha256).digest())
 
-    async def get(self, key: bytes, make: SignIn) -> tuple[Session, bool]:
+    async def get(self, asker: Hashable, key: bytes, make: SignIn) -> tuple[Session, bool]:
         """The session, and whether it was made just now."""
-        lock = self._locks.setdefault(key, asyncio.Lock())
+        lock = self._locks.setdefault((asker, key), asyncio.Lock())
         try:
             async with lock:
-                kept = self._kept.get(key)
+                kept = self._kept.get(asker, key)
                 if kept is not None and time.monotonic() < kept.until:
                     return kept.session, False
                 session = await make()
-                self._kept.keep(key, _Kept(session, time.monotonic() + session.lifetime), MAX_SESSIONS)
+                self._kept.keep(asker, key, _Kept(session, time.monotonic() + session.lifetime))
                 return session, True
         finally:
             if not lock.locked():
-                self._locks.pop(key, None)
+                self._locks.pop((asker, key), None)
 
-    def forget(self, key: bytes, session: Session) -> None:
-        kept = self._kept.get(key)
+    def forget(self, asker: Hashable, key: bytes, session: Session) -> None:
+        kept = self._kept.get(asker, key)
         if kept is not None and kept.session is session:
-            del self._kept[key]
+            self._kept.pop(asker, key)
 
 
 class Signing:
     """Signing in during one fetch."""
 
-    def __init__(self, sessions: Sessions, key: bytes) -> None:
+    def __init__(self, sessions: Sessions, asker: Hashable, key: bytes) -> None:
         self._sessions = sessions
+        self._asker = asker
         self._key = key
         self._used: Session | None = None
         self._new = False
 
     async def sign_in(self, make: SignIn) -> Mapping[str, str]:
         """Fits `Query.sign_in`."""
-        self._used, self._new = await self._sessions.get(self._key, make)
+        self._used, self._new = await self._sessions.get(self._asker, self._key, make)
         return self._used.values
 
     def forget_old(self) -> bool:
         """After a refusal: true if an older session was used, which is forgotten; a new one may do."""
         if self._used is None:
             return False
-        self._sessions.forget(self._key, self._used)
+        self._sessions.forget(self._asker, self._key, self._used)
         old, self._used = not self._new, None
         return old

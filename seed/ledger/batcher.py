@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
+from common.quota import shares
 from common.quota.account import Account, Outcome, Reservation
 from common.runtime.waiting import within
 
@@ -65,11 +66,24 @@ def fail(entry: Entry, error: Exception) -> None:
         entry.future.set_exception(error)
 
 
+def _in_turn(waiting: Sequence[Entry]) -> list[int]:
+    """Which of them are served first, in the order in which they came. The sources take turns, so that others do not
+    wait for one that asks much. Changes take turns with them."""
+    before: Counter[str] = Counter()
+    turns = []
+    for entry in waiting:
+        source = entry.reservation.source if isinstance(entry, Claim) else ""
+        turns.append(before[source])
+        before[source] += 1
+    return sorted(sorted(range(len(waiting)), key=turns.__getitem__)[:MAX_BATCH])
+
+
 class Batcher:
     """Entries in the order in which they came. Claims that are not decided by their deadline fail with TimeoutError."""
 
     def __init__(self) -> None:
         self._waiting: deque[Entry] = deque()
+        self._waiting_of: Counter[str] = Counter()  # claims by source
         self._serving: list[Entry] = []
         self._expiry: asyncio.TimerHandle | None = None
         self._wake = asyncio.Event()
@@ -82,8 +96,13 @@ class Batcher:
     def full(self) -> bool:
         return len(self._waiting) >= MAX_WAITING
 
+    def has_place_for(self, source: str) -> bool:
+        return shares.may_take(self._waiting_of[source], 1, len(self._waiting), MAX_WAITING)
+
     def add(self, entry: Entry) -> None:
         self._waiting.append(entry)
+        if isinstance(entry, Claim):
+            self._waiting_of[entry.reservation.source] += 1
         if len(self._waiting) >= self._enough:
             self._wake.set()
 
@@ -98,7 +117,17 @@ class Batcher:
 
     def take(self) -> list[Entry]:
         """The next batch. Its deadlines stay in force until `served()`."""
-        self._serving = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_BATCH))]
+        if len(self._waiting) <= MAX_BATCH:
+            self._serving = list(self._waiting)
+            self._waiting.clear()
+            self._waiting_of.clear()
+            return self._serving
+        waiting = list(self._waiting)
+        first = _in_turn(waiting)
+        self._serving = [waiting[place] for place in first]
+        later = set(range(len(waiting))).difference(first)
+        self._waiting = deque(waiting[place] for place in sorted(later))
+        self._waiting_of.subtract(entry.reservation.source for entry in self._serving if isinstance(entry, Claim))
         return self._serving
 
     def served(self) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from common.quota import account as accounts
+from common.quota import shares
 from common.quota.account import Account, Fenced, Outcome, Reservation
 from common.quota.reservations import Reserving
+from common.quota.shares import Load
 from seed.ledger.batcher import Change, Claim, Creation, Entry
 from seed.ledger.store import NoAccountError, Terms
 
@@ -17,7 +19,11 @@ class Decider:
         self._name = name
         self._terms = terms
         self._trusts = trusts
-        self._measured: tuple[object, object, int] = (None, None, 0)  # reservations and use, and their length
+        self._measured: tuple[object, object, Load] = (
+            None,
+            None,
+            Load(0, {}, {}),
+        )  # reservations and use, and their load
 
     def decide(self, batch: Sequence[Entry], account: Account | None) -> tuple[list[object], Account | None]:
         """The outcome of each entry, in order, and the account after all of them. An outcome may be an exception."""
@@ -31,7 +37,7 @@ class Decider:
                     continue
                 if reserving is None:
                     account = accounts.apply_grant(account, terms.grant)  # also what became free in this very batch
-                    reserving = Reserving(account, terms.limits, self._length(account))
+                    reserving = Reserving(account, terms.limits, self._load(account))
                 outcomes.append(reserving.claim(entry.uid, entry.reservation))
                 continue
             if reserving is not None:
@@ -45,19 +51,19 @@ class Decider:
         if account is None or terms is None or not self._trusts(account):
             return Fenced()
         account = accounts.apply_grant(account, terms.grant)
-        return Reserving(account, terms.limits, self._length(account)).claim(uid, reservation)
+        return Reserving(account, terms.limits, self._load(account)).claim(uid, reservation)
 
-    def _length(self, account: Account) -> int:
+    def _load(self, account: Account) -> Load:
         """Measured anew only after another has changed it: not for each of thousands of claims."""
-        reservations, used, length = self._measured
+        reservations, used, load = self._measured
         if reservations is not account.reservations or used is not account.used:
-            length = accounts.length(account)
-            self._measured = (account.reservations, account.used, length)
-        return length
+            load = shares.measure(account)
+            self._measured = (account.reservations, account.used, load)
+        return load
 
     def _reserved(self, reserving: Reserving) -> Account:
         account = reserving.account()
-        self._measured = (account.reservations, account.used, reserving.text)
+        self._measured = (account.reservations, account.used, reserving.load)
         return account
 
     def _change(self, entry: Change[object], account: Account | None) -> tuple[Account | None, object]:

@@ -33,7 +33,7 @@ MAX_CONFLICTS = 100
 
 
 class BusyError(Exception):
-    """More requests wait for this account than can be served in time."""
+    """More requests wait for this account, or for one source of it, than can be served in time."""
 
 
 class AccountWriter:
@@ -80,6 +80,8 @@ class AccountWriter:
         """
         if self._queue.full:
             raise BusyError(f"{len(self._queue)} requests wait already")
+        if not self._queue.has_place_for(reservation.source):
+            raise BusyError("too many requests of this cluster wait already: it has its share, and others go on")
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._enqueue(Claim(uid, reservation, future, deadline))
         if deadline is not None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from common.kube.client.meta import Object, ObjectMeta
+from common.kube.client.meta import Int64, Object, ObjectMeta
 from seed.machines import infrastructure, metal3
 from seed.machines.infrastructure import Described
 from seed.machines.infrastructure_kinds import KINDS, Where
@@ -77,12 +77,12 @@ class MachineTemplate(msgspec.Struct, frozen=True):
 
 class PoolSpec(msgspec.Struct, frozen=True, rename="camel"):
     cluster_name: str = ""
-    replicas: int | None = None
+    replicas: Int64 | None = None
     template: MachineTemplate = MachineTemplate()
 
 
 class PoolStatus(msgspec.Struct, frozen=True):
-    replicas: int | None = None
+    replicas: Int64 | None = None
 
 
 class MachinePool(Object, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from common.kube.client.meta import Object, ObjectMeta
+from common.kube.client.meta import Int64, Object, ObjectMeta
 from seed.machines import cluster_api, machine_controller
 
 DEPLOYMENTS = {"machinedeployments": "MachineDeployment", "machinesets": "MachineSet"}
@@ -18,8 +18,8 @@ _ROLLED = ("bootstrap", "infrastructureRef", "version", "failureDomain")
 
 
 class RollingUpdate(msgspec.Struct, frozen=True, rename="camel"):
-    max_surge: int | str | None = None
-    max_unavailable: int | str | None = None
+    max_surge: Int64 | str | None = None
+    max_unavailable: Int64 | str | None = None
 
 
 class Strategy(msgspec.Struct, frozen=True, rename="camel"):
@@ -39,7 +39,7 @@ class Selector(msgspec.Struct, frozen=True, rename="camel"):
 
 class DeploymentSpec(msgspec.Struct, frozen=True, rename="camel"):
     cluster_name: str = ""
-    replicas: int | None = None
+    replicas: Int64 | None = None
     selector: Selector | None = None
     template: msgspec.Raw = msgspec.Raw(b"{}")
     strategy: Strategy | None = None
@@ -47,7 +47,7 @@ class DeploymentSpec(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class DeploymentStatus(msgspec.Struct, frozen=True):
-    replicas: int | None = None
+    replicas: Int64 | None = None
 
 
 class Deployment(Object, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from common.quota.resources import ResourceList
 from seed.machines import infrastructure
 from seed.machines.infrastructure import Described
 from seed.machines.machine_controller import SHARED_BYTES, SHARED_SPECS, Machine
-from seed.providers import PROVIDERS
+from seed.providers import PROVIDERS, UNSIZED
 from seed.providers.flavour import Lookup
 from seed.providers.size import Footprint, NotSized
 from seed.providers.spec import Spec, quoted
@@ -59,6 +59,8 @@ def _size(raw: bytes) -> Footprint | Lookup:
     name = config.string("cloudProvider")
     if not name:
         raise config.missing("cloudProvider")
+    if name in UNSIZED:
+        raise NotSized(name, UNSIZED[name])
     provider = PROVIDERS.get(name)
     if provider is None:
         raise NotSized("", f"cloudProvider {quoted(name)} is not supported; supported: {', '.join(sorted(PROVIDERS))}")

@@ -13,12 +13,12 @@ from common.quota.resources import ResourceList
 from seed.providers import aws, azure, digitalocean, gcp, hetzner, kubevirt, nutanix, openstack, vsphere
 from seed.providers.flavour import Lookup
 from seed.providers.kubevirt_instancetypes import NAME as KUBEVIRT
+from seed.providers.kubevirt_instancetypes import counted_as
 from seed.providers.size import GIB, MIB, Footprint, NotSized, footprint, template_disk
 from seed.providers.spec import Provider, Spec
 
 _NVIDIA, _AMD = "nvidia.com/gpu", "amd.com/gpu"
 _PCI_VENDORS = {0x10DE: _NVIDIA, 0x1002: _AMD}
-_GPU_DOMAINS = {"nvidia.com": _NVIDIA, "amd.com": _AMD}
 _LOCAL_SSD = 375  # GB, whatever its spec says
 _GCP_DISK = 30
 
@@ -36,7 +36,7 @@ def _ask(provider: Provider, name: str, spec: Mapping[str, object]) -> Footprint
 
 
 def _gib(spec: Spec, field: str, default: int | None = None) -> int:
-    """In nanos; required where there is no default, which 0 stands for as well."""
+    """In nanos; required without a default. 0 is the default, too."""
     if default is None:
         return spec.integer(field) * GIB * UNIT
     return (spec.optional_integer(field, minimum=0) or default) * GIB * UNIT
@@ -184,16 +184,15 @@ def _kubevirt(spec: Spec, where: Where) -> Footprint | Lookup:
     template = machine.inner("template").inner("spec")
     domain = template.inner("domain")
     disks = _kubevirt_disks(machine, template)
+    attached = domain.inner("devices")
     devices = _summed(
-        _GPU_DOMAINS.get(device.text("deviceName").partition("/")[0], "")
-        for device in domain.inner("devices").items("gpus")
+        name
+        for device in (*attached.items("gpus"), *attached.items("hostDevices"))
+        for name in counted_as(device.text("deviceName"))
     )
     if machine.has("instancetype"):
-        chosen = machine.inner("instancetype")
-        matcher = {name: chosen.string(name) for name in ("kind", "name", "revisionName", "inferFromVolume")}
-        given = {"instancetype": matcher, "template": {"primaryDisk": {"size": "1"}}}
-        found = _ask(kubevirt.size, KUBEVIRT, {"virtualMachine": given})
-        return _with(found, root=disks, disks=0, devices=devices)
+        nowhere = Spec(KUBEVIRT, b"{}", "")  # the infra cluster is the environment's
+        return kubevirt.lookup(nowhere, kubevirt.of_kind(machine.inner("instancetype")), disks, devices)
     return footprint(
         KUBEVIRT,
         cpu=_kubevirt_cpus(domain),

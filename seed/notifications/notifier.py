@@ -21,7 +21,7 @@ import msgspec
 from common.api.conditions import now
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
-from common.kube.client.meta import Object, ObjectMeta
+from common.kube.client.meta import Int64, Object, ObjectMeta
 from common.kube.client.resource import Resource
 from common.kube.controller.events import EVENTS, Regarding, microtime
 from common.runtime.lru import LruDict
@@ -50,8 +50,8 @@ T = TypeVar("T")
 
 
 class _Replicas(msgspec.Struct, frozen=True, rename="camel"):
-    replicas: int | None = None
-    observed_generation: int = 0
+    replicas: Int64 | None = None
+    observed_generation: Int64 = 0
 
 
 class MachineSet(Object, frozen=True, kw_only=True):

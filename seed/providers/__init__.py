@@ -12,14 +12,19 @@ from seed.providers import (
     azure,
     digitalocean,
     equinixmetal,
+    external,
     fake,
     gcp,
     hetzner,
     kubevirt,
+    linode,
     nutanix,
+    opennebula,
     openstack,
+    scaleway,
     vmware_cloud_director,
     vsphere,
+    vultr,
 )
 from seed.providers.flavour import Cloud
 from seed.providers.spec import Provider
@@ -34,14 +39,19 @@ PROVIDERS: Mapping[str, Provider] = MappingProxyType(
             azure,
             digitalocean,
             equinixmetal,
+            external,
             fake,
             gcp,
             hetzner,
             kubevirt,
+            linode,
             nutanix,
+            opennebula,
             openstack,
+            scaleway,
             vmware_cloud_director,
             vsphere,
+            vultr,
         )
     }
 )
@@ -50,7 +60,29 @@ PROVIDERS: Mapping[str, Provider] = MappingProxyType(
 CLOUDS: Mapping[str, Cloud] = MappingProxyType(
     {
         cloud.NAME: cloud.CLOUD
-        for cloud in (alibaba, aws, azure, digitalocean, equinixmetal, gcp, hetzner, kubevirt, openstack)
+        for cloud in (
+            alibaba,
+            aws,
+            azure,
+            digitalocean,
+            equinixmetal,
+            gcp,
+            hetzner,
+            kubevirt,
+            linode,
+            openstack,
+            scaleway,
+            vultr,
+        )
     }
 )
 """What asks, for those of them that return a Lookup."""
+
+UNSIZED: Mapping[str, str] = MappingProxyType(
+    {
+        "baremetal": "names hardware in another cluster, which has no size that can be read",
+        "edge": "has no size in its Machine; use cloudProvider external, with cpu, memory and storage",
+        "packet": "is called equinixmetal now",
+    }
+)
+"""The other clouds of machine-controller, and why their Machines cannot be sized."""

@@ -17,6 +17,7 @@ import msgspec
 from common.quota.quantity import UNIT
 from seed.providers.alibaba_api import Keys, RefusedCall, call
 from seed.providers.decimals import gibibytes
+from seed.providers.entries import Entries
 from seed.providers.flavour import ALL, Catalogue, Cloud, CloudError, Flavour, Lookup, Place, Query, Settings
 from seed.providers.size import GIB, NotSized
 from seed.providers.spec import LARGEST, Spec
@@ -61,7 +62,6 @@ def place(where: Settings) -> Place:
 
 
 class _Type(msgspec.Struct):
-    name: str = msgspec.field(name="InstanceTypeId")
     cores: _Whole = msgspec.field(name="CpuCoreCount")
     memory: Decimal = msgspec.field(name="MemorySize")
     gpus: Annotated[int, msgspec.Meta(ge=0, le=LARGEST)] = msgspec.field(name="GPUAmount", default=0)
@@ -69,7 +69,7 @@ class _Type(msgspec.Struct):
 
 
 class _Types(msgspec.Struct):
-    items: list[_Type] = msgspec.field(name="InstanceType")
+    items: list[msgspec.Raw] = msgspec.field(name="InstanceType")
 
 
 class _Answer(msgspec.Struct):
@@ -80,30 +80,31 @@ class _Answer(msgspec.Struct):
 async def fetch(query: Query) -> Catalogue:
     keys = Keys(query.credentials["accessKeyID"], query.credentials["accessKeySecret"])
     if query.flavour == ALL:
-        return Catalogue(await _described(query, keys, {}))
+        return await _described(query, keys, {})
     found = await _described(query, keys, {"InstanceTypes.1": query.flavour})
-    if query.flavour in found:
-        return Catalogue(found)
+    if query.flavour in found.flavours or query.flavour in found.unreadable:
+        return found
     family = _TYPE.fullmatch(query.flavour)
     try:
-        return Catalogue(await _described(query, keys, {"InstanceTypeFamily": family[1]} if family else {}))
+        return await _described(query, keys, {"InstanceTypeFamily": family[1]} if family else {})
     except CloudError:
         return Catalogue({})  # what else there is makes a suggestion: not worth an error
 
 
-async def _described(query: Query, keys: Keys, wanted: dict[str, str]) -> dict[str, Flavour]:
-    flavours: dict[str, Flavour] = {}
+async def _described(query: Query, keys: Keys, wanted: dict[str, str]) -> Catalogue:
+    entries = Entries()
     parameters = {**wanted, "MaxResults": str(PER_PAGE)}
     for _ in range(MAX_PAGES):
         try:
             answer = await call(query.http, query.place.endpoint, keys, "DescribeInstanceTypes", parameters, _Answer)
         except RefusedCall as error:
             if _UNKNOWN_TYPE.fullmatch(error.code):
-                return {}
+                return Catalogue({})
             raise
-        flavours |= {kind.name: _flavour(kind) for kind in answer.types.items}
+        for kind in answer.types.items:
+            entries.add_json(kind, ("InstanceTypeId",), _Type, _flavour)
         if not answer.following:
-            return flavours
+            return entries.catalogue()
         parameters = {**parameters, "NextToken": answer.following}
     raise CloudError(f"answers more than {MAX_PAGES} pages")
 

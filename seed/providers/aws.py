@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from urllib.parse import urlsplit
 from xml.etree.ElementTree import Element
 
@@ -24,6 +25,7 @@ from seed.providers.aws_api import (
     container_role,
     instance_role,
 )
+from seed.providers.entries import Entries
 from seed.providers.flavour import (
     ALL,
     Catalogue,
@@ -36,6 +38,7 @@ from seed.providers.flavour import (
     Session,
     Setting,
     Settings,
+    Unreadable,
     is_nearby,
 )
 from seed.providers.size import GIB, MIB, CredentialsMissing, NotSized
@@ -46,6 +49,7 @@ NAME = "aws"
 _REGION = re.compile(r"[a-z]{2}(-[a-z]+){1,3}-[0-9]{1,2}")
 _TYPE = re.compile(r"[a-z0-9-]{1,32}\.[a-z0-9-]{1,32}")
 _METADATA = "http://169.254.169.254"
+_ITEMS = "./instanceTypeSet/item"
 _CONTAINERS = "http://169.254.170.2"
 _GPUS = {"NVIDIA": "nvidia.com/gpu", "AMD": "amd.com/gpu", "Habana": "habana.ai/gaudi"}
 _NEURON = "aws.amazon.com/neuron"
@@ -111,18 +115,18 @@ async def fetch(query: Query) -> Catalogue:
         if error.code in _UNKNOWN_TYPE:
             return Catalogue({}, await _offered(query, ec2, keys))
         raise
-    return Catalogue(_flavours(root))
+    return _read(root.findall(_ITEMS))
 
 
 async def _described(query: Query, ec2: Service, keys: Keys) -> Catalogue:
-    flavours: dict[str, Flavour] = {}
+    items: list[Element] = []
     parameters = {"Action": "DescribeInstanceTypes", "MaxResults": "100"}
     for _ in range(MAX_PAGES):
         root = await ec2.call(query.http, keys, parameters)
-        flavours |= _flavours(root)
+        items += root.findall(_ITEMS)
         following = root.findtext("./nextToken")
         if not following:
-            return Catalogue(flavours)
+            return _read(items)
         parameters["NextToken"] = following
     raise CloudError(f"answers more than {MAX_PAGES} pages")
 
@@ -144,11 +148,14 @@ async def _offered(query: Query, ec2: Service, keys: Keys) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _flavours(root: Element) -> dict[str, Flavour]:
-    return dict(_flavour(item) for item in root.findall("./instanceTypeSet/item"))
+def _read(items: list[Element]) -> Catalogue:
+    entries = Entries()
+    for item in items:
+        entries.add([item.findtext("instanceType") or ""], partial(_flavour, item))
+    return entries.catalogue()
 
 
-def _flavour(item: Element) -> tuple[str, Flavour]:
+def _flavour(item: Element) -> Flavour:
     devices: dict[str, int] = {}
     for gpu in item.findall("./gpuInfo/gpus/item"):
         maker = gpu.findtext("manufacturer") or ""
@@ -159,7 +166,7 @@ def _flavour(item: Element) -> tuple[str, Flavour]:
             devices[device] = devices.get(device, 0) + _number(gpu, counted) * UNIT
     for accelerator in item.findall("./neuronInfo/neuronDevices/item"):
         devices[_NEURON] = devices.get(_NEURON, 0) + _number(accelerator, "count") * UNIT
-    return item.findtext("instanceType") or "", Flavour(
+    return Flavour(
         cpu=_number(item, "vCpuInfo/defaultVCpus") * UNIT,
         memory=_number(item, "memoryInfo/sizeInMiB") * MIB * UNIT,
         devices=devices,
@@ -169,7 +176,7 @@ def _flavour(item: Element) -> tuple[str, Flavour]:
 def _number(item: Element, path: str) -> int:
     text = item.findtext(path) or ""
     if not (text.isascii() and text.isdecimal() and 0 < len(text) <= 15 and int(text)):
-        raise CloudError("answers what cannot be read")
+        raise Unreadable(f"its {path} is not a number above 0")
     return int(text)
 
 

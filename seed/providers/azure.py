@@ -18,7 +18,19 @@ import msgspec
 
 from common.quota import quantity
 from common.quota.quantity import UNIT
-from seed.providers.flavour import Catalogue, Cloud, CloudError, Flavour, Lookup, Place, Query, Session, Settings
+from seed.providers.entries import Entries
+from seed.providers.flavour import (
+    Catalogue,
+    Cloud,
+    CloudError,
+    Flavour,
+    Lookup,
+    Place,
+    Query,
+    Session,
+    Settings,
+    Unreadable,
+)
 from seed.providers.size import GIB, CredentialsMissing, NotSized, template_disk
 from seed.providers.spec import Spec
 
@@ -75,14 +87,20 @@ class _Capability(msgspec.Struct):
     value: str
 
 
-class _Sku(msgspec.Struct, rename="camel"):
-    name: str = ""
+class _Kind(msgspec.Struct, rename="camel"):
     resource_type: str = ""
+
+
+_kind_of = msgspec.json.Decoder(_Kind).decode
+
+
+class _Sku(msgspec.Struct, rename="camel"):
+    name: str
     capabilities: list[_Capability] | None = None
 
 
 class _Page(msgspec.Struct, rename="camel"):
-    value: list[_Sku]
+    value: list[msgspec.Raw]
     next_link: str | None = None
 
 
@@ -98,15 +116,17 @@ async def fetch(query: Query) -> Catalogue:
     path = f"/subscriptions/{subscription}/providers/Microsoft.Compute/skus"
     only = urlencode({"api-version": _SKUS_VERSION, "$filter": f"location eq '{query.place.region}'"})
     url = f"https://{_MANAGEMENT}{path}?{only}"
-    flavours: dict[str, Flavour] = {}
+    entries = Entries()
     for _ in range(MAX_PAGES):
         answer = await query.http.request("GET", url, headers=headers, timeout=LIST_SECONDS)
         if answer.status != 200:
             raise CloudError(f"answered {answer.status} to the list of sizes", refused=True)
         page = answer.json(_Page)
-        flavours |= {sku.name: _flavour(sku) for sku in page.value if sku.resource_type == "virtualMachines"}
+        for sku in page.value:
+            if _is_machine(sku):
+                entries.add_json(sku, ("name",), _Sku, _flavour)
         if not page.next_link:
-            return Catalogue(flavours)
+            return entries.catalogue()
         url = _following(page.next_link)
     raise CloudError("lists sizes without end")
 
@@ -122,17 +142,25 @@ def _following(link: str) -> str:
     return link
 
 
+def _is_machine(sku: msgspec.Raw) -> bool:
+    """The list has disks and others, too. An entry without a type is not a machine: no Machine can name it."""
+    try:
+        return _kind_of(sku).resource_type == "virtualMachines"
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+
+
 def _flavour(sku: _Sku) -> Flavour:
     capabilities = {capability.name: capability.value for capability in sku.capabilities or ()}
     # constrained sizes, such as Standard_M8-2ms, switch off some of their vCPUs
-    cpu = _amount(capabilities.get("vCPUsAvailable") or capabilities.get("vCPUs", ""))
+    cpu = _positive(capabilities.get("vCPUsAvailable") or capabilities.get("vCPUs", ""))
     gpus = -(-_amount(capabilities.get("GPUs", "0")) // UNIT) * UNIT  # a part of a GPU is a device in the guest
     if _WITH_GPU.match(sku.name):
         gpus = max(gpus, UNIT)
     device = "amd.com/gpu" if _WITH_AMD_GPU.match(sku.name) else "nvidia.com/gpu"
     return Flavour(
         cpu=cpu,
-        memory=_amount(capabilities.get("MemoryGB", "")) * GIB,
+        memory=_positive(capabilities.get("MemoryGB", "")) * GIB,
         storage=None,
         devices={device: gpus} if gpus else {},
     )
@@ -140,8 +168,15 @@ def _flavour(sku: _Sku) -> Flavour:
 
 def _amount(text: str) -> int:
     if not _DECIMAL.fullmatch(text):
-        raise CloudError("answers what cannot be read")
+        raise Unreadable("its vCPUs, memory or GPUs are not a number")
     return quantity.parse(text)
+
+
+def _positive(text: str) -> int:
+    amount = _amount(text)
+    if amount == 0:
+        raise Unreadable("its vCPUs or memory are 0")
+    return amount
 
 
 def _checked(credentials: Settings, name: str, shape: re.Pattern[str]) -> str:

@@ -13,6 +13,7 @@ from typing import Annotated
 import msgspec
 
 from common.quota.quantity import UNIT
+from seed.providers.entries import Entries
 from seed.providers.flavour import Catalogue, Cloud, CloudError, Flavour, Lookup, Place, Query, Settings
 from seed.providers.size import GIB, MIB
 from seed.providers.spec import LARGEST, Spec
@@ -63,22 +64,23 @@ class _Links(msgspec.Struct):
 
 
 class _Answer(msgspec.Struct):
-    sizes: list[_Size]
+    sizes: list[msgspec.Raw]
     links: _Links | None = None
 
 
 async def fetch(query: Query) -> Catalogue:
     headers = {"Authorization": f"Bearer {query.credentials['token']}"}
-    flavours: dict[str, Flavour] = {}
+    entries = Entries()
     for page in range(1, MAX_PAGES + 1):
         parameters = {"page": str(page), "per_page": str(PER_PAGE)}
         answer = await query.http.request("GET", f"https://{_HOST}/v2/sizes", headers=headers, query=parameters)
         if answer.status != 200:
             raise CloudError(f"answered {answer.status}")
         listed = answer.json(_Answer)
-        flavours |= {size.slug: _flavour(size) for size in listed.sizes}
+        for size in listed.sizes:
+            entries.add_json(size, ("slug",), _Size, _flavour)
         if not (listed.links and listed.links.pages and listed.links.pages.next):
-            return Catalogue(flavours)
+            return entries.catalogue()
     raise CloudError(f"answers more than {MAX_PAGES} pages")
 
 

@@ -4,8 +4,8 @@ Equinix ended the service on 30 June 2026; this follows its last API description
 spec/services/metalv1). Fields: k8c.io/machine-controller/sdk/cloudprovider/equinixmetal/types.go, RawConfig;
 pkg/cloudprovider/provider/equinixmetal/provider.go, getConfig, has their names in the environment.
 
-A plan tells its CPUs as `{"count": 2, "type": "Intel Xeon Gold 5120 14-Core Processor @ 2.20GHz"}`: how many, and a
-text for people. Cores are those of the model, where the text does not tell them or tells those of all CPUs together.
+A plan has its CPUs as `{"count": 2, "type": "Intel Xeon Gold 5120 14-Core Processor @ 2.20GHz"}`: a number, and a text
+for people. Cores are those of the model if the text has no number of cores, or has that of all CPUs together.
 Memory is in GiB though called "GB"; drives are sold, and counted, in powers of 1000.
 """
 
@@ -18,8 +18,19 @@ import msgspec
 
 from common.quota.quantity import UNIT
 from seed.providers.decimals import nanos
-from seed.providers.flavour import Catalogue, Cloud, CloudError, Flavour, Lookup, Place, Query, Setting, Settings
-from seed.providers.size import NotSized
+from seed.providers.entries import Entries
+from seed.providers.flavour import (
+    Catalogue,
+    Cloud,
+    CloudError,
+    Flavour,
+    Lookup,
+    Place,
+    Query,
+    Setting,
+    Settings,
+    Unreadable,
+)
 from seed.providers.spec import Spec
 
 NAME = "equinixmetal"
@@ -101,13 +112,11 @@ class _Specs(msgspec.Struct):
 
 
 class _Plan(msgspec.Struct):
-    slug: str | None = None
-    name: str | None = None
-    specs: msgspec.Raw = msgspec.Raw(b"{}")
+    specs: _Specs
 
 
 class _Answer(msgspec.Struct):
-    plans: list[_Plan]
+    plans: list[msgspec.Raw]
 
 
 async def fetch(query: Query) -> Catalogue:
@@ -115,34 +124,20 @@ async def fetch(query: Query) -> Catalogue:
     answer = await query.http.request("GET", f"https://{_HOST}/metal/v1/plans", headers={"X-Auth-Token": token})
     if answer.status != 200:
         raise CloudError(f"answered {answer.status}")
-    flavours: dict[str, Flavour] = {}
-    unreadable: set[str] = set()
+    entries = Entries()
     for plan in answer.json(_Answer).plans:
-        names = {name for name in (plan.slug, plan.name) if name}  # `baremetal_0` is `t1.small.x86`: both are taken
-        flavour = _flavour(bytes(plan.specs))
-        if flavour is None:
-            unreadable |= names
-        else:
-            flavours |= dict.fromkeys(names, flavour)
-    if query.flavour in unreadable:
-        raise NotSized(NAME, f"plan {query.flavour} does not say how large it is")
-    return Catalogue(flavours)
+        # `baremetal_0` is `t1.small.x86`: both names are taken. Storage plans have no specs.
+        entries.add_json(plan, ("slug", "name"), _Plan, _flavour)
+    return entries.catalogue()
 
 
-def _flavour(raw: bytes) -> Flavour | None:
-    """None for what is no server (storage plans have no specs) or is described in unknown words."""
-    try:
-        specs = msgspec.json.decode(raw, type=_Specs)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
+def _flavour(plan: _Plan) -> Flavour:
+    specs = plan.specs
     cores = [cpu.count * _cores(cpu.type) for cpu in specs.cpus]
     if not cores or not all(cores):
-        return None
-    try:
-        memory = _amount(specs.memory.total, binary=True)
-        storage = sum(drive.count * _amount(drive.size, binary=False) for drive in specs.drives)
-    except CloudError:
-        return None
+        raise Unreadable("its CPUs are of a model whose cores are not known")
+    memory = _amount(specs.memory.total, binary=True)
+    storage = sum(drive.count * _amount(drive.size, binary=False) for drive in specs.drives)
     devices: dict[str, int] = {}
     for gpu in specs.gpu:
         device = "nvidia.com/gpu" if _NVIDIA.search(gpu.type) else "amd.com/gpu" if _AMD.search(gpu.type) else ""
@@ -162,7 +157,7 @@ def _cores(text: str) -> int:
 def _amount(text: str, *, binary: bool) -> int:
     found = _AMOUNT.fullmatch(text)
     if found is None:
-        raise CloudError("answers what cannot be read")
+        raise Unreadable("its memory or drives are not an amount")
     return nanos(f"{found[1]}{found[2].upper()}{'i' if binary else ''}")
 
 

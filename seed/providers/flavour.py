@@ -1,6 +1,6 @@
 """Sizes that only a cloud knows: what a provider asks, where, with which credentials, and what it is answered.
 
-Pure: a provider is handed whatever does I/O for it, see `Query`.
+Pure: the caller passes what does I/O, see `Query`.
 """
 
 from __future__ import annotations
@@ -177,11 +177,13 @@ class Place:
 class Catalogue:
     """What one question brought: every flavour that was learned, perhaps many more than asked for.
 
-    A flavour that was asked for and is not among them does not exist. `names`: others that exist, for suggestions.
+    A flavour that was asked for and is in neither `flavours` nor `unreadable` does not exist. `names`: others that
+    exist, for suggestions. `unreadable`: those whose size cannot be read in the answer, and why.
     """
 
     flavours: Mapping[str, Flavour]
     names: tuple[str, ...] = ()
+    unreadable: Mapping[str, str] = field(default_factory=dict)
 
 
 class CloudError(Exception):
@@ -194,6 +196,10 @@ class CloudError(Exception):
         super().__init__(reason)
         self.refused = refused
         self.retry_after = retry_after
+
+
+class Unreadable(Exception):
+    """One entry of an answer cannot be read. `str()` says what in it; it goes to users and holds no secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +227,7 @@ _NEARBY = frozenset({"169.254.169.254", "169.254.170.2", "169.254.170.23", "fd00
 
 
 def is_nearby(host: str) -> bool:
-    """On this machine, or on the link where AWS hands it keys: may be asked without TLS, and not through a proxy."""
+    """On this machine, or on the link where AWS gives keys to it: requests need no TLS and use no proxy."""
     try:
         return host in _NEARBY or ip_address(host).is_loopback
     except ValueError:

@@ -18,7 +18,19 @@ from collections.abc import Mapping
 import msgspec
 
 from common.quota.quantity import UNIT
-from seed.providers.flavour import ALL, Catalogue, Cloud, CloudError, Flavour, Lookup, Place, Query, Settings
+from seed.providers.entries import Entries
+from seed.providers.flavour import (
+    ALL,
+    Catalogue,
+    Cloud,
+    CloudError,
+    Flavour,
+    Lookup,
+    Place,
+    Query,
+    Settings,
+    Unreadable,
+)
 from seed.providers.gcp_auth import project_of, sign_in
 from seed.providers.size import GIB, MIB, Footprint, NotSized, footprint
 from seed.providers.spec import LARGEST, Spec
@@ -103,15 +115,18 @@ class _Accelerator(msgspec.Struct, rename="camel"):
     guest_accelerator_count: int
 
 
-class _MachineType(msgspec.Struct, rename="camel"):
+class _Named(msgspec.Struct):
     name: str
+
+
+class _MachineType(msgspec.Struct, rename="camel"):
     guest_cpus: int
     memory_mb: int
     accelerators: list[_Accelerator] = []
 
 
 class _Page(msgspec.Struct, rename="camel"):
-    items: list[_MachineType] = []
+    items: list[msgspec.Raw] = []
     next_page_token: str = ""
 
 
@@ -124,8 +139,8 @@ async def fetch(query: Query) -> Catalogue:
         return await _listed(query, url, headers)
     answer = await query.http.request("GET", f"{url}/{query.flavour}", headers=headers)
     if answer.status == 200:
-        found = answer.json(_MachineType)
-        return Catalogue({found.name: _flavour(found)})
+        answer.json(_Named)
+        return _read([msgspec.Raw(answer.body)])
     if answer.status in (400, 404):
         return await _listed(query, url, headers)
     raise CloudError(f"answered {answer.status}", refused=True)
@@ -133,18 +148,25 @@ async def fetch(query: Query) -> Catalogue:
 
 async def _listed(query: Query, url: str, headers: Mapping[str, str]) -> Catalogue:
     """All types of the zone: a 404 may also mean that there is no such zone or project."""
-    flavours: dict[str, Flavour] = {}
+    items: list[msgspec.Raw] = []
     wanted = {"maxResults": str(PAGE), "fields": "items(name,guestCpus,memoryMb,accelerators),nextPageToken"}
     for _ in range(MAX_PAGES):
         answer = await query.http.request("GET", url, headers=headers, query=wanted)
         if answer.status != 200:
             raise CloudError(f"does not know the zone or the project ({answer.status})", refused=True)
         page = answer.json(_Page)
-        flavours |= {machine_type.name: _flavour(machine_type) for machine_type in page.items}
+        items += page.items
         if not page.next_page_token:
-            return Catalogue(flavours)
+            return _read(items)
         wanted["pageToken"] = page.next_page_token
     raise CloudError("lists machine types without end")
+
+
+def _read(items: list[msgspec.Raw]) -> Catalogue:
+    entries = Entries()
+    for item in items:
+        entries.add_json(item, ("name",), _MachineType, _flavour)
+    return entries.catalogue()
 
 
 def _flavour(machine_type: _MachineType) -> Flavour:
@@ -162,7 +184,7 @@ def _flavour(machine_type: _MachineType) -> Flavour:
 
 def _counted(number: int) -> int:
     if not 0 < number <= LARGEST:
-        raise CloudError("answers what cannot be read")
+        raise Unreadable("its CPUs, memory or accelerators are not a number above 0")
     return number
 
 

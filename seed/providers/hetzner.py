@@ -15,6 +15,7 @@ import msgspec
 
 from common.quota.quantity import UNIT
 from seed.providers.decimals import gibibytes
+from seed.providers.entries import Entries
 from seed.providers.flavour import Catalogue, Cloud, CloudError, Flavour, Lookup, Place, Query, Settings
 from seed.providers.size import GIB
 from seed.providers.spec import LARGEST, Spec
@@ -59,13 +60,13 @@ class _Meta(msgspec.Struct):
 
 
 class _Answer(msgspec.Struct):
-    server_types: list[_Type]
+    server_types: list[msgspec.Raw]
     meta: _Meta
 
 
 async def fetch(query: Query) -> Catalogue:
     headers = {"Authorization": f"Bearer {query.credentials['token']}"}
-    flavours: dict[str, Flavour] = {}
+    entries = Entries()
     page: int | None = 1
     for _ in range(MAX_PAGES):
         parameters = {"page": str(page), "per_page": str(PER_PAGE)}
@@ -74,10 +75,10 @@ async def fetch(query: Query) -> Catalogue:
             raise CloudError(f"answered {answer.status}")
         listed = answer.json(_Answer)
         for kind in listed.server_types:
-            flavours[kind.name] = flavours[str(kind.id)] = _flavour(kind)
+            entries.add_json(kind, ("name", "id"), _Type, _flavour)
         page = listed.meta.pagination.next_page
         if page is None:
-            return Catalogue(flavours)
+            return entries.catalogue()
     raise CloudError(f"answers more than {MAX_PAGES} pages")
 
 

@@ -1,5 +1,8 @@
 """KubeVirt's instancetypes, namespaced and cluster-wide, read from the infra cluster by its kubeconfig.
 
+A flavour is called by its name alone where machine-controller chooses among the types of that name (`_CHOICE`), and by
+kind and name, `VirtualMachineInstancetype/u1.medium`, where the Machine itself does.
+
 https://kubevirt.io/user-guide/user_workloads/instancetypes/
 """
 
@@ -8,9 +11,10 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from urllib.parse import urlsplit
 
+import msgspec
 import yaml
 from msgspec import Struct
 
@@ -18,12 +22,13 @@ from common.kube.client.meta import Object
 from common.kube.client.resource import Resource
 from common.quota import quantity
 from common.quota.quantity import UNIT
-from seed.providers.flavour import Catalogue, CloudError, Flavour, Place, Query, Settings
+from seed.providers.entries import Entries
+from seed.providers.flavour import Catalogue, Flavour, Place, Query, Settings, Unreadable
 from seed.providers.size import CredentialsMissing, NotSized
 from seed.providers.spec import LARGEST
 
 NAME = "kubevirt"
-# Never of the Machine or its kubeconfig: whoever writes those must not choose among types of one name. Not
+# Never from the Machine or its kubeconfig: a tenant must not choose among types of one name. Not
 # POD_NAMESPACE, as machine-controller has it, because that of this program is another.
 ENVIRONMENT_NAMESPACE = "KUBEVIRT_NAMESPACE"
 
@@ -53,20 +58,27 @@ class _Spec(Struct, rename="camel"):
 
 
 class Instancetype(Object, frozen=True, kw_only=True):
-    spec: _Spec
+    spec: msgspec.Raw
 
 
-_GROUP, _VERSION = "instancetype.kubevirt.io", "v1beta1"
-_NAMESPACED = Resource(
-    _GROUP, _VERSION, "virtualmachineinstancetypes", "VirtualMachineInstancetype", True, Instancetype
-)
-_CLUSTER_WIDE = Resource(
-    _GROUP, _VERSION, "virtualmachineclusterinstancetypes", "VirtualMachineClusterInstancetype", False, Instancetype
-)
+def _namespaced(version: str) -> Resource[Instancetype]:
+    return Resource(_GROUP, version, "virtualmachineinstancetypes", "VirtualMachineInstancetype", True, Instancetype)
+
+
+def _cluster_wide(version: str) -> Resource[Instancetype]:
+    plural, kind = "virtualmachineclusterinstancetypes", "VirtualMachineClusterInstancetype"
+    return Resource(_GROUP, version, plural, kind, False, Instancetype)
+
+
+_GROUP = "instancetype.kubevirt.io"
+_NAMESPACED, _CLUSTER_WIDE = _namespaced("v1beta1"), _cluster_wide("v1beta1")
+_CHOICE = (_NAMESPACED, _CLUSTER_WIDE, _namespaced("v1alpha1"), _cluster_wide("v1alpha1"))
+"""What machine-controller looks for, in this order: pkg/cloudprovider/provider/kubevirt/provider.go,
+defaultVMInstanceType. The first that exists is the type of the VM, whatever kind or revision the Machine names."""
 
 
 def flavour_of(kind: str, name: str) -> str | None:
-    """The flavour's name of an instancetype; None if there is no such kind. KubeVirt takes the plural as well."""
+    """The flavour's name of the type of this kind; None if there is no such kind. KubeVirt takes the plural as well."""
     for resource in (_NAMESPACED, _CLUSTER_WIDE):
         if kind.lower() in (resource.kind.lower(), resource.plural):
             return f"{resource.kind}/{name}"
@@ -126,32 +138,37 @@ def _entry(config: object, section: str, name: object, what: str) -> Mapping[obj
 
 
 async def fetch(query: Query) -> Catalogue:
-    kind, _, name = query.flavour.partition("/")
-    resource = _NAMESPACED if kind == _NAMESPACED.kind else _CLUSTER_WIDE
-    namespace = None
-    if resource.namespaced:
-        namespace = query.where["namespace"]
-    found = await query.http.kubernetes(_text(query.where["kubeconfig"]), resource, name, namespace)
-    return Catalogue({} if found is None else {query.flavour: _flavour(found.spec)})
+    kind, _, name = query.flavour.rpartition("/")
+    kubeconfig = _text(query.where["kubeconfig"])
+    for resource in _CHOICE if not kind else (_NAMESPACED if kind == _NAMESPACED.kind else _CLUSTER_WIDE,):
+        namespace = query.where["namespace"] if resource.namespaced else None
+        found = await query.http.kubernetes(kubeconfig, resource, name, namespace)
+        if found is not None:
+            entries = Entries()
+            entries.add([query.flavour], partial(_flavour, found.spec))
+            return entries.catalogue()
+    return Catalogue({})
 
 
-def _flavour(spec: _Spec) -> Flavour:
+def _flavour(raw: msgspec.Raw) -> Flavour:
+    spec = msgspec.json.decode(raw, type=_Spec)
     try:
         memory = quantity.parse(spec.memory.guest)
-    except quantity.QuantityError as error:
-        raise CloudError("answers what cannot be read") from error
+    except quantity.QuantityError:
+        raise Unreadable("its memory is not a quantity") from None
     if not (0 < spec.cpu.guest <= LARGEST and 0 < memory <= LARGEST * UNIT):
-        raise CloudError("answers what cannot be read")
+        raise Unreadable("its CPUs or memory are not a number above 0")
     devices: dict[str, int] = {}
-    for device in spec.gpus:
-        vendor = device.device_name.partition("/")[0]
-        _add(devices, _GPUS.get(vendor, device.device_name))  # the guest sees a GPU, whatever its model
-    for device in spec.host_devices:
-        _add(devices, device.device_name)
+    for device in (*spec.gpus, *spec.host_devices):
+        if not _DEVICE.fullmatch(device.device_name):
+            raise Unreadable("a device of it has no valid name")
+        for name in counted_as(device.device_name):
+            devices[name] = devices.get(name, 0) + UNIT
     return Flavour(cpu=spec.cpu.guest * UNIT, memory=memory, devices=devices)
 
 
-def _add(devices: dict[str, int], name: str) -> None:
-    if not _DEVICE.fullmatch(name):
-        raise CloudError("answers what cannot be read")
-    devices[name] = devices.get(name, 0) + UNIT
+def counted_as(device: str) -> tuple[str, ...]:
+    """A device of a vendor of GPUs counts as one of its model and as one of the vendor's `gpu`, in `gpus` and in
+    `hostDevices`: the guest gets it either way."""
+    gpu = _GPUS.get(device.partition("/")[0], device)
+    return (device,) if gpu == device else (device, gpu)

@@ -14,12 +14,25 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 from urllib.parse import quote, urlsplit
 
 import msgspec
 
 from common.quota.quantity import UNIT
-from seed.providers.flavour import Catalogue, Cloud, CloudError, Flavour, Lookup, Place, Query, Setting, Settings
+from seed.providers.entries import Entries
+from seed.providers.flavour import (
+    Catalogue,
+    Cloud,
+    CloudError,
+    Flavour,
+    Lookup,
+    Place,
+    Query,
+    Setting,
+    Settings,
+    Unreadable,
+)
 from seed.providers.keystone import sign_in
 from seed.providers.size import GIB, MIB, NotSized, template_disk
 from seed.providers.spec import LARGEST, Spec
@@ -102,7 +115,7 @@ def _identity(endpoint: str) -> str:
 
 
 def _account(where: Settings) -> str:
-    """A short name for whoever asks. A hash: not everybody who sees it should see what projects are called."""
+    """A short name of the account. A hash, because names of projects are not for everybody who can see it."""
     names = ["applicationCredentialID"]
     if names[0] not in where:
         names = ["domainName", "projectID", "tenantID", "projectName", "tenantName"]
@@ -123,8 +136,12 @@ class _Link(msgspec.Struct):
     rel: str
 
 
+class _Listed(msgspec.Struct):
+    id: str
+
+
 class _Page(msgspec.Struct):
-    flavors: list[_Flavor]
+    flavors: list[msgspec.Raw]
     flavors_links: list[_Link] = []
 
 
@@ -135,9 +152,12 @@ class _ExtraSpecs(msgspec.Struct):
 async def fetch(query: Query) -> Catalogue:
     values = await query.sign_in(lambda: sign_in(query))
     nova = _Nova(query, values["compute"], values["token"])
-    found = await nova.flavors()
-    by_id = {flavor.id: _flavour(flavor) for flavor in found}
-    return Catalogue(by_id | {flavor.name: by_id[flavor.id] for flavor in found})
+    entries = Entries()
+    flavors = await nova.flavors()
+    for field in ("id", "name"):  # the later counts: one flavor's name may be another's id
+        for flavor, extra_specs in flavors:
+            entries.add_json(flavor, (field,), _Flavor, partial(_flavour, extra_specs))
+    return entries.catalogue()
 
 
 class _Nova:
@@ -147,18 +167,19 @@ class _Nova:
         self._url = url.rstrip("/")
         self._headers = {"X-Auth-Token": token, "Accept": "application/json"}
 
-    async def flavors(self) -> list[_Flavor]:
+    async def flavors(self) -> list[tuple[msgspec.Raw, bytes]]:
+        """Each with the answer that has its extra specs, which is empty where the flavor itself has them."""
         flavors = await self._pages(self._headers | _MICROVERSION)
         if flavors is not None:
-            return flavors
+            return [(flavor, b"") for flavor in flavors]
         flavors = await self._pages(self._headers)
         if flavors is None:
             raise CloudError("does not list its flavors")
-        return [msgspec.structs.replace(flavor, extra_specs=await self._extra_specs(flavor)) for flavor in flavors]
+        return [(flavor, await self._extra_specs(flavor)) for flavor in flavors]
 
-    async def _pages(self, headers: Mapping[str, str]) -> list[_Flavor] | None:
+    async def _pages(self, headers: Mapping[str, str]) -> list[msgspec.Raw] | None:
         """None where the API is older than what the headers ask for."""
-        flavors: list[_Flavor] = []
+        flavors: list[msgspec.Raw] = []
         wanted = {"limit": str(PAGE)}
         for _ in range(MAX_PAGES):
             answer = await self._http.request(
@@ -172,24 +193,38 @@ class _Nova:
             flavors += page.flavors
             if not page.flavors or not any(link.rel == "next" for link in page.flavors_links):
                 return flavors
-            wanted["marker"] = page.flavors[-1].id  # not the link itself: behind proxies it often is http
+            last = _id(page.flavors[-1])
+            if last is None:
+                raise CloudError("answers what cannot be read")
+            wanted["marker"] = last  # not the link itself: behind proxies it often is http
         raise CloudError("lists flavors without end")
 
-    async def _extra_specs(self, flavor: _Flavor) -> dict[str, str]:
-        url = f"{self._url}/flavors/{quote(flavor.id, safe='')}/os-extra_specs"
+    async def _extra_specs(self, flavor: msgspec.Raw) -> bytes:
+        named = _id(flavor)
+        if named is None:
+            return b""
+        url = f"{self._url}/flavors/{quote(named, safe='')}/os-extra_specs"
         answer = await self._http.request("GET", url, headers=self._headers, ca=self._ca)
         if answer.status == 404:  # deleted since it was listed
-            return {}
+            return b""
         if answer.status != 200:
             raise CloudError(f"answered {answer.status} to a flavor's extra specs")
-        return answer.json(_ExtraSpecs).extra_specs
+        return answer.body
 
 
-def _flavour(flavor: _Flavor) -> Flavour:
+def _id(flavor: msgspec.Raw) -> str | None:
+    try:
+        return msgspec.json.decode(flavor, type=_Listed).id
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _flavour(more: bytes, flavor: _Flavor) -> Flavour:
     if not (0 < flavor.vcpus <= LARGEST and 0 < flavor.ram <= LARGEST and 0 <= flavor.disk <= LARGEST):
-        raise CloudError("answers what cannot be read")
+        raise Unreadable("its vcpus, ram or disk are not a number above 0")
+    extra_specs = msgspec.json.decode(more, type=_ExtraSpecs).extra_specs if more else flavor.extra_specs
     devices: dict[str, int] = {}
-    for device, count in _gpus(flavor.extra_specs or {}):
+    for device, count in _gpus(extra_specs or {}):
         devices[device] = devices.get(device, 0) + count * UNIT
     disk = flavor.disk * GIB * UNIT
     return Flavour(
@@ -203,8 +238,8 @@ def _flavour(flavor: _Flavor) -> Flavour:
 def _gpus(extra_specs: Mapping[str, str]) -> Iterator[tuple[str, int]]:
     """What PCI aliases and resource classes are called is the operator's choice: their usual names are known."""
     for alias in extra_specs.get("pci_passthrough:alias", "").split(","):
-        name, _, count = alias.strip().partition(":")
-        device = _device(name)
+        name, _, count = alias.partition(":")
+        device = _device(name.strip())
         if device:
             yield device, _count(count or "1")
     special = _GPU_SPECS.fullmatch(extra_specs.get("pci_passthrough:gpu_specs", ""))
@@ -224,8 +259,9 @@ def _device(name: str) -> str:
 
 
 def _count(text: str) -> int:
+    text = text.strip()  # `a100: 1` is one for Nova, too
     if not (text.isascii() and text.isdecimal() and len(text) <= 6):
-        raise CloudError("answers what cannot be read")
+        raise Unreadable("its extra specs have a number of GPUs that is not a number")
     return int(text)
 
 

@@ -60,17 +60,26 @@ class Spec:
             raise NotSized(self.provider, f"{self._named(name)} must be from {minimum} to 2^53, got {_shown(raw)}")
         return value
 
+    def number(self, name: str) -> int:
+        """A JSON number above 0, with a fraction or without, in nanos."""
+        raw = self._raw(name)
+        if raw is None:
+            raise self.missing(name)
+        self._decode(raw, float, self._named(name), "a number")
+        return self._positive(name, raw.decode("ascii", "backslashreplace"), "a number")
+
     def quantity(self, name: str) -> int:
         """A positive Kubernetes quantity in a ConfigVarString, in nanos."""
         text = self.variable(name)
         if not text:
             raise self.missing(name)
+        return self._positive(name, text, "a quantity")
+
+    def _positive(self, name: str, text: str, what: str) -> int:
         try:
             nanos = quantity.parse(text)
         except quantity.QuantityError as error:
-            raise NotSized(
-                self.provider, f"{self._named(name)} must be a quantity, got {_shown(text.encode())}"
-            ) from error
+            raise NotSized(self.provider, f"{self._named(name)} must be {what}, got {_shown(text.encode())}") from error
         if not 0 < nanos <= LARGEST * UNIT:
             raise NotSized(
                 self.provider, f"{self._named(name)} must be above 0 and at most 2^53, got {_shown(text.encode())}"
@@ -86,18 +95,20 @@ class Spec:
         """The text of a ConfigVarString; empty when absent or null.
 
         It is a bare JSON string or number, or `{value}`; a `{secretKeyRef}` or `{configMapKeyRef}` raises NotSized:
-        what it holds can change after the Machine was admitted.
-        k8c.io/machine-controller/sdk/providerconfig/types.go, ConfigVarString.UnmarshalJSON.
+        what it holds can change after the Machine was admitted. One that lacks a part of its name refers to nothing.
+        k8c.io/machine-controller/sdk/providerconfig: types.go, ConfigVarString.UnmarshalJSON, and
+        configvar/resolver.go, GetStringValue.
         """
         raw = self._raw(name)
         if raw is None:
             return ""
         if raw[:1] == b"{":
             variable = Spec(self.provider, raw, self._named(name))
-            for reference in ("secretKeyRef", "configMapKeyRef"):
-                if any(True for _ in variable.inner(reference).names()):
+            for field in ("secretKeyRef", "configMapKeyRef"):
+                reference = variable.inner(field)
+                if all(reference.string(part) for part in ("namespace", "name", "key")):
                     raise NotSized(
-                        self.provider, f"{self._named(name)} is a {reference}: sizes must be written in the Machine"
+                        self.provider, f"{self._named(name)} is a {field}: sizes must be written in the Machine"
                     )
             return variable.string("value")
         if raw[:1] == b'"':

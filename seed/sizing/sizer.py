@@ -1,4 +1,4 @@
-"""What a Machine costs, by whatever tells it: its stamp, its own spec, or its cloud."""
+"""What a Machine costs, by its stamp, its own spec, or its cloud."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Collection
 import msgspec
 
 from common.api.types import UserCluster
-from common.runtime.lru import LruDict
+from common.runtime.lru import LruByOwner
 from seed.instance_types.cache import FlavourCache, Question
 from seed.instance_types.catalogue import Known
 from seed.instance_types.settings import SettingsReader
@@ -22,7 +22,7 @@ from seed.providers.spec import Spec
 from seed.sizing import stamp
 from seed.sizing.stamp import CheckSeal, Seal, State
 
-MAX_PLACES_KEPT = 16_384
+MAX_PLACES_KEPT = 4096  # of one user cluster
 
 
 class Sized(msgspec.Struct, frozen=True):
@@ -49,8 +49,8 @@ class Sizing:
         self._settings = settings
         self._seal = seal
         self._check = check
-        # by cluster uid and hash of the provider spec
-        self._places: LruDict[tuple[str, str], Place] = LruDict()
+        # by cluster uid, and hash of the provider spec
+        self._places: LruByOwner[str, Place] = LruByOwner(MAX_PLACES_KEPT)
 
     def stamped(self, cluster_uid: str, machine: Machine) -> tuple[State, Footprint | None]:
         state, found = stamp.read(machine, cluster_uid, self._check)
@@ -72,7 +72,7 @@ class Sizing:
         found = self._evaluated(machine)
         if not isinstance(found, Lookup):
             return Sized(found)
-        place = self._places.get((cluster_uid, stamp.spec_hash(machine)))
+        place = self._places.get(cluster_uid, stamp.spec_hash(machine))
         known = self._cache.known(place, found.flavour) if place is not None else None
         if place is None or known is None:
             raise ProviderUnavailable(found.provider, "is being asked")
@@ -122,12 +122,21 @@ class Sizing:
         await self._settings.close()
 
     def _evaluated(self, machine: Machine) -> Footprint | Lookup:
-        found = evaluate(machine)
-        if found.provider in PROVIDERS and found.provider not in self._enabled:
-            raise NotSized(
-                "", f"cloudProvider {found.provider} is not enabled; enabled: {', '.join(sorted(self._enabled))}"
-            )
+        try:
+            found = evaluate(machine)
+        except NotSized as error:
+            self._require_on(error.provider)
+            raise
+        self._require_on(found.provider)
         return found
+
+    def _require_on(self, provider: str) -> None:
+        if provider in PROVIDERS and provider not in self._enabled:
+            on = f"those of {', '.join(sorted(self._enabled))} can" if self._enabled else "none is named yet"
+            raise NotSized(
+                "",
+                f"cloudProvider {provider} is not named by --providers of seedquota-seed, so it cannot be sized; {on}",
+            )
 
     async def _question(self, cluster: UserCluster, lookup: Lookup) -> Question:
         where = await self._settings.where(cluster, lookup)
@@ -142,7 +151,7 @@ class Sizing:
         )
 
     def _remember(self, cluster_uid: str, machine: Machine, place: Place) -> None:
-        self._places.keep((cluster_uid, stamp.spec_hash(machine)), place, MAX_PLACES_KEPT)
+        self._places.keep(cluster_uid, stamp.spec_hash(machine), place)
 
 
 def _complete(lookup: Lookup, place: Place, known: Known) -> Sized:

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from common.kube.client.meta import Object
+from common.kube.client.meta import Int64, Object
 from common.server.http_parser import Response
 from seed.admission.denial import Refusal
 from seed.admission.types import MARGIN, Verdict
@@ -66,7 +66,7 @@ class RawReview(msgspec.Struct):
 
 
 class _ScaleSpec(msgspec.Struct, frozen=True):
-    replicas: int = 0
+    replicas: Int64 = 0
 
 
 class Scale(Object, frozen=True, kw_only=True):

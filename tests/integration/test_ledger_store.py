@@ -16,7 +16,19 @@ import pytest_asyncio
 
 from common.kube.client.api_client import Cluster
 from common.quota import account as accounts
-from common.quota.account import MAX_RESERVATIONS, Account, Admitted, Ask, Full, Grant, Outcome, Reservation, Short
+from common.quota.account import (
+    MAX_RESERVATIONS,
+    MAX_TEXT,
+    Account,
+    Admitted,
+    Ask,
+    Full,
+    Grant,
+    Outcome,
+    OverShare,
+    Reservation,
+    Short,
+)
 from common.quota.names import MAX_COUNTERS, MAX_DEVICES
 from common.quota.quantity import UNIT
 from common.quota.reservations import Reserving
@@ -26,6 +38,7 @@ from devcluster.manifests import apply, load
 from seed.cache.source_keys import HOSTED
 from seed.ledger import apiserver, contention
 from seed.ledger.apiserver import LEDGERS, ApiServerStore
+from seed.ledger.batcher import MAX_BATCH
 from seed.ledger.encoding import MAX_BYTES, MAX_SOURCES, Encoder, MalformedLedgerError, TooLargeError
 from seed.ledger.redis import RedisStore
 from seed.ledger.store import ConflictError, Key, Store, Stored, StoreUnavailableError, Terms
@@ -399,14 +412,23 @@ async def test_an_account_with_as_much_as_the_code_allows_is_stored(api: ApiServ
     held = msgspec.structs.replace(ACCOUNT, granted=limits, returned=dict.fromkeys(named, UNIT))
     ask = Ask(number=1, first=dict.fromkeys(named[:80], UNIT), wanted=dict.fromkeys(named[:80], UNIT))
     reserving = Reserving(msgspec.structs.replace(held, ask=ask), limits)
-    source = f"{'n' * 63}/{HOSTED}{'c' * 253}"
-    for number in range(MAX_RESERVATIONS):
-        first = number * MAX_DEVICES % MAX_COUNTERS
-        amount = dict.fromkeys(named[first : first + MAX_DEVICES], 123456789123456789)
-        name = f"{'n' * 63}/{number:0253}"
-        wanted = Reservation(source=source, object=name, amount=amount, replaces=f"{number:036}", request="q" * 26)
-        if isinstance(reserving.claim(f"{number:036}", wanted), Full):
-            break
+    turns = count()
+    for devices, last in ((MAX_DEVICES, OverShare()), (1, Full())):  # many, and then few: until there is no room at all
+        outcome: Outcome | None = None
+        while outcome != last:
+            number = next(turns)
+            first = number * devices % MAX_COUNTERS
+            wanted = Reservation(
+                source=f"{'n' * 63}/{HOSTED}{number:0253}",
+                object=f"{'n' * 63}/{number:0253}",
+                amount=dict.fromkeys(named[first : first + devices], 123456789123456789),
+                generation=2**63 - 1,
+                replaces=f"{number:036}",
+                request="q" * 26,
+            )
+            outcome = reserving.claim(f"{number:036}", wanted)
+            assert isinstance(outcome, Admitted) or outcome == last
+    assert reserving.load.text > MAX_TEXT * 0.99
     used = dict.fromkeys(named, 10**24)
     full = filled(reserving.account(), ((f"{'n' * 63}/{number:0253}", used) for number in count()))
     assert len(full.reserved) == MAX_COUNTERS
@@ -415,6 +437,23 @@ async def test_an_account_with_as_much_as_the_code_allows_is_stored(api: ApiServ
     async with api_server_store(api) as store:
         await store.save(key, full, None)
         assert (await stored(store, key)).account == full
+
+
+async def test_a_cluster_that_fills_its_share_of_a_ledger_keeps_no_other_out(api: ApiServer, key: Key) -> None:
+    """It asks as fast as it is answered for Machines that cost nothing, with names as long as there are."""
+    async with api_server_store(api) as store, writing(store, key) as writer:
+        await store.save(key, ACCOUNT, None)
+        claims: list[asyncio.Future[Outcome]] = []
+        for number in range(MAX_RESERVATIONS):
+            name = f"{'n' * 63}/{number:0253}"
+            wanted = Reservation(source="ns/greedy", object=name, amount={"cpu": 1}, request=f"{number:08}")
+            claims.append(writer.claim(f"{number:036}", wanted))
+            if number % MAX_BATCH == 0:
+                await asyncio.gather(*claims)
+        outcomes = await asyncio.gather(*claims)
+        assert outcomes[-1] == OverShare()
+        assert isinstance(await claim(writer, "a"), Admitted)
+        accounts.check((await stored(store, key)).account)
 
 
 async def test_an_account_with_as_many_sources_as_the_code_allows_is_stored(api: ApiServer, key: Key) -> None:

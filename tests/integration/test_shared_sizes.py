@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -24,7 +24,8 @@ from tests.unit.seed.instance_types.test_cache import LARGE, PLACE, Kept, Told
 
 pytestmark = pytest.mark.integration
 
-KEY = f"{{seedquota:{SEED}}}:sizes:1"
+KEY = f"{{seedquota:{SEED}}}:sizes:1:{sharing._hash(PLACE, '')}"
+FILLED = f"{{seedquota:{SEED}}}:sizes:1"
 PATIENCE = caches.SHARED_SECONDS
 RIGHTS = "+hget +hset +hlen +del +expire +set ~{seedquota:" + SEED + "}*"
 ODD = {
@@ -76,6 +77,13 @@ async def all_written(by: Kept) -> None:
 
 async def odd(_query: Query) -> Catalogue:
     return Catalogue(ODD)
+
+
+def named(name: str) -> Callable[[Query], Awaitable[Catalogue]]:
+    async def answer(_query: Query) -> Catalogue:
+        return Catalogue({name: LARGE})
+
+    return answer
 
 
 async def nobody(_query: Query) -> Catalogue:
@@ -211,15 +219,24 @@ async def test_one_of_the_replicas_lists_for_all(servers: Rack) -> None:
 
 
 async def test_what_is_shared_is_bounded(servers: Rack, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharing, "MAX_SIZES", 10)
+    monkeypatch.setattr(sharing, "MAX_SIZES", 5)
+    monkeypatch.setattr(sharing, "MAX_PLACES", 4)
     redis = await servers.server("redis")
     async with replica(redis.url) as first:
+        await first.ask(Told(odd).question("gpu", asker="ann"))
         for number in range(40):
-            await first.ask(Told(odd).question("gpu", place=Place("do", f"https://{number}")))
-            await all_written(first)  # two at a time may both find room for what is room for one
+            elsewhere = Place("do", f"https://{number}")
+            await first.ask(Told(odd).question("gpu", place=elsewhere, asker="mallory"))
+            await all_written(first)
+        for name in ("a", "b", "c"):  # another name than those that are there: it starts anew
+            await first.ask(Told(named(name)).question(name, asker="ann"))
+            await all_written(first)
         await written(redis, 1, first)
-        assert int(await redis.command("HLEN", KEY)) <= 10
-        assert int(await redis.command("TTL", KEY)) > 0
+        assert int(await redis.command("HLEN", KEY)) <= 5
+        keys = (await redis.command("KEYS", f"{FILLED}*")).split()
+        assert len(keys) == 2 + sharing.MAX_PLACES
+        for key in keys:
+            assert int(await redis.command("TTL", key.decode())) > 0
 
 
 @pytest.mark.parametrize("value", ["", "{}", "garbage", '{"sizes": {"cpu": "-1", "memory": "1"}, "asOf": ""}'])
@@ -241,11 +258,12 @@ async def test_no_name_and_no_secret_stands_in_redis(servers: Rack) -> None:
         question = Told(odd, lists=True).question("gpu", place=secret_place, asker="secret-cluster")
         await first.prefetch(question)
         await first.ask(question)
-        await written(redis, len(ODD), first)
+        await all_written(first)
         dump = b""
         for key in (await redis.command("KEYS", "*")).split():
             dump += key + (await redis.command("DUMP", key.decode()))
-        dump += await redis.command("HGETALL", KEY)
+        secret_key = f"{FILLED}:{sharing._hash(secret_place, '')}"
+        dump += await redis.command("HGETALL", secret_key)
     assert b"amd.com/gpu" in dump
     assert b"secret" not in dump
     assert b"openstack" not in dump

@@ -23,7 +23,7 @@ import msgspec
 from common.api.types import PROJECTS
 from common.kube.controller.leader_election import Lease, LeaseObject
 from common.quota import account as accounts
-from common.quota import escrow, fencing, reservations, resources, surge, surge_loans
+from common.quota import escrow, fencing, reservations, resources, shares, surge, surge_loans
 from common.quota.account import Account, Ask, Grant, Reservation
 from common.quota.escrow import Holding, MasterLedger, Report
 from common.quota.reservations import Reserving
@@ -42,6 +42,7 @@ from seed.admission.admitter import Admission
 from seed.cache.quota import Quota
 from seed.cache.quotas import Catalog
 from seed.ledger import decision
+from seed.ledger.batcher import Batcher
 from seed.ledger.store import StoreUnavailableError
 from seed.ledger.writer import AccountWriter
 from seed.usage.machine_totals import MachineTotals
@@ -193,6 +194,10 @@ def an_update_rides_on_the_creation(known: Reservation, wanted: Reservation) -> 
         request=wanted.request,
     )
     return after, extra
+
+
+def as_long_as_there_is_room(_has: int, more: int, filled: int, room: int) -> bool:
+    return filled + more <= room
 
 
 def a_repeat_takes_the_place(known: Reservation, wanted: Reservation) -> tuple[Reservation, Mapping[str, int]]:
@@ -711,6 +716,20 @@ ALL: tuple[Mutant, ...] = (
         ((UsageSource, "live", property(lambda _self: True)),),
         budget=200,
         scene=scenes.a_user_cluster_restored,
+    ),
+    Mutant(
+        "one source fills what all share",
+        ((shares, "may_take", as_long_as_there_is_room),),
+        ("nothing",),
+        budget=200,
+        scene=scenes.a_cluster_that_fills_its_share,
+    ),
+    Mutant(
+        "one source fills the line",
+        ((Batcher, "has_place_for", lambda *_a: True),),
+        ("nothing",),
+        budget=200,
+        scene=scenes.a_cluster_that_fills_its_share,
     ),
     Mutant(
         "what is held back is so for ever",

@@ -11,7 +11,9 @@ from types import SimpleNamespace
 
 import common.kube.controller.leader_election
 import common.quota.quantity
+import common.quota.reservations
 import common.quota.resources
+import common.quota.shares
 import seed.accounts.controller
 import seed.accounts.publisher
 import seed.accounts.reservation_collector
@@ -19,6 +21,7 @@ import seed.accounts.reservation_gc
 import seed.accounts.usage_writer
 import seed.admission.denial
 import seed.cache.quotas
+import seed.ledger.batcher
 import seed.ledger.store_generation
 import seed.ledger.writer
 from seed.accounts.capacity import CapacityRequester
@@ -38,10 +41,16 @@ def _token() -> str:
 _time = SimpleNamespace(monotonic=_now)
 _secrets = SimpleNamespace(token_hex=lambda _bytes: _source[0]())
 _writes = count()
+ROOM = 64  # for reservations, and for requests that wait: quotas are small
+FEW = 4
 _REPLACED = (
     (common.kube.controller.leader_election, "_timestamp", lambda _after: str(next(_writes))),
     (common.quota.quantity, "parse", cache(common.quota.quantity.parse)),  # the same few amounts again and again
     (asyncio.tasks._all_tasks, "add", bool),  # nobody asks which there are
+    (common.quota.reservations, "MAX_RESERVATIONS", ROOM),
+    (common.quota.shares, "FEW", FEW),
+    (seed.ledger.batcher, "MAX_WAITING", ROOM),
+    (seed.ledger.batcher, "MAX_BATCH", ROOM // 4),
     (common.quota.resources, "_render", cache(common.quota.resources._render)),
     (seed.accounts.controller, "time", _time),
     (seed.cache.quotas, "parse_quota", lambda copy: copy.quota),  # each copy was parsed when it was written

@@ -134,6 +134,14 @@ class Play:
             self.world.resize(site, source, thing, size)
         self.go(11.5)
 
+    def arrive(self, messages: int, writes_take: float) -> None:
+        """So many, while writes of accounts take so long."""
+        for _ in range(messages):
+            for flight in self.world.network.flying:
+                if writes_take and flight.what.startswith("save ") and not flight.done:
+                    flight.until = self.world.now + writes_take
+            self.chaos.deliver()
+
     def blind(self, site: Site, seconds: float, *, leads: bool | None = None) -> None:
         """Watches bring nothing to any replica; or to who leads, or to the others."""
         for replica in site.replicas:
@@ -269,6 +277,31 @@ def what_another_webhook_refuses(play: Play) -> None:
                 world.finish(wish, persists=False)
         play.go(play.about(9.0, 12.0))
         play.storms(site, 2, 0.3)
+        play.write(site)
+
+
+def a_cluster_that_fills_its_share(play: Play) -> None:
+    """It creates more than an account holds, which costs nothing and does not appear. Another has asked for nothing
+    before, and creates what there is room for."""
+    world = play.world
+    for site in play.sites(1):
+        greedy = play.rng.choice(list(site.sources.values()))
+        for thing in play.there(site):
+            world.delete(thing)
+        key = f"{site.name}/{world.token()}"
+        world.add_cluster(site, key, greedy.project)
+        play.go(1.0)
+        writes_take = play.rng.choice((0.0, 0.5))  # where that is long, it fills the line before the ledger
+        for _ in range(2):
+            for _ in range(80 * len(site.replicas)):
+                world.create(site, greedy, dict.fromkeys(UNIT, 0))
+            play.arrive(200 * len(site.replicas), writes_take)
+            world.create(site, site.sources[key], UNIT)
+            play.arrive(200, writes_take)
+            play.go(play.about(0.6, 0.8))
+        play.go(REQUEST)
+        for wish in [wish for wish in world.wishes if wish.told and wish.thing.source == greedy.key]:
+            world.finish(wish, persists=False)
         play.write(site)
 
 

@@ -114,9 +114,10 @@ def _project(name: str, organization: str) -> Project:
 
 
 class Decided(NamedTuple):
-    """What was known when a write was decided: the term, when each source was listed, and the limits."""
+    """What was known when a write was decided: the term, the sources, when each was listed, and the limits."""
 
     term: int
+    sources: Mapping[str, UsageSource]
     listed: Mapping[str, int]
     limits: ResourceList | None
 
@@ -143,6 +144,7 @@ class LedgerClient:
         quota = replica.view.quota(key.name)
         decided = Decided(
             leader.accounts.term if leader is not None else replica.last_term,
+            dict(leader.sources) if leader is not None else {},
             {key: followed.listed_at for key, followed in leader.sources.items()} if leader is not None else {},
             quota.ceilings if quota is not None and quota.key == key else None,
         )
@@ -579,9 +581,14 @@ class Replica(Process):
         """An API server calls the webhook. `heard` is told the verdict, and the quotas that were asked."""
         source = self.sources[request.reservation.source]
 
+        def covers(machine: Machine) -> bool:
+            """As seed/machines/rollout.py: its place must be enough."""
+            return all(machine.resources.get(name, 0) >= amount for name, amount in request.need.items())
+
         async def replaceable(_anew: bool) -> list[str]:
             def read() -> list[str]:
-                return [servers.uid_of(name) for name in replaces if name in source.machines]
+                there = (source.machines.get(name) for name in replaces)
+                return [machine.metadata.uid for machine in there if machine is not None and covers(machine)]
 
             return cast("list[str]", await self.network.call("rollout", self, source, read, away(source.key)))
 

@@ -6,6 +6,7 @@ Everything here is one step. Which comes next, the schedule decides (`schedule.p
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -20,7 +21,7 @@ from common.kube.controller.leader_election import (
     LeaseObject,
     LeaseSpec,
 )
-from common.quota import escrow, resources, surge
+from common.quota import escrow, resources, shares, surge
 from common.quota.account import Account, Grant, Reservation
 from common.quota.escrow import Holding, MasterLedger, Report
 from common.quota.resources import ResourceList
@@ -29,7 +30,7 @@ from seed.admission.types import Request
 from seed.cache.consumer import Consumer
 from seed.cache.quota import Quota
 from seed.ledger.store import Key, Stored
-from tests.sim import faults, servers
+from tests.sim import faults, product, servers
 from tests.sim.checks import Thing, Told, Truth, Violation, Wish
 from tests.sim.loop import Loop
 from tests.sim.master_side import MasterReplica, Usage
@@ -46,6 +47,8 @@ SIZES: tuple[ResourceList, ...] = (
 UNIT: ResourceList = {"cpu": 1, "memory": 1}
 FRESH = 0.5  # seconds for which an answer of the master may refuse
 PROJECTS = "ab"
+CROWDED = ("created at once", "created in this cluster at once", "wait already")  # in refusals
+LEAST = product.ROOM // shares.KEPT // product.FEW  # of which each source finds room
 WARM = 1  # the term of who has led for as long as anybody knows
 RESTORE_TAKES = 6.5  # seconds in which an API server is away while it is restored: longer than a lease lasts
 
@@ -90,6 +93,7 @@ class World:
         self.written: set[str] = set()  # while the leader followed
         self.denied: set[str] = set()
         self.outside: set[str] = set()  # Projects that have no organization yet
+        self.asked: Counter[str] = Counter()  # how often each source has asked
         self._tokens = 0
         self.master_snapshot: tuple[Any, ...] | None = None
         self._build()
@@ -289,8 +293,7 @@ class World:
             for (key, object_uid), kept in before.reservations.items():
                 name = name_of(key, object_uid)
                 if (key, object_uid) not in after.reservations and (thing := self.things.get(name)) is not None:
-                    leader = replica.led.get(after.epoch, replica.leader)
-                    followed = leader.sources.get(key) if leader is not None else None
+                    followed = decided.sources.get(key)
                     self.truth.dropped(uid, thing, kept, followed.seen(name) if followed is not None else None)
         if after.used is before.used or after.used == before.used or after.epoch != before.epoch:
             return
@@ -359,6 +362,7 @@ class World:
             self._ended(wish)
             return
         replica = self.rng.choice(serving)
+        self.asked[source.key] += 1
         gives_up = self.now + WEBHOOK_TIMEOUT
 
         def answered(no: Refusal | None, quotas: list[Quota]) -> None:
@@ -411,6 +415,8 @@ class World:
     def _verdict(self, wish: Wish, site: Site, no: Refusal | None, quotas: list[Quota], gives_up: float) -> None:
         if self.tracing:
             self.note(f"  {wish.thing.uid} is {'admitted' if no is None else 'refused: ' + no.message}")
+        if no is not None and no.code == 503 and any(words in no.message for words in CROWDED):
+            self._check_share(wish, no)
         if no is None and not wish.ended:
             known = {quota.key.uid for quota in quotas}
             project = self._source(wish.thing).project
@@ -429,6 +435,12 @@ class World:
                     self._ended(wish)
 
         self.network.post(f"verdict for {wish.thing.uid}", None, site.api, heard)
+
+    def _check_share(self, wish: Wish, no: Refusal) -> None:
+        """What others fill keeps nobody out who never asked for much."""
+        asked = self.asked[wish.thing.source]
+        if asked <= LEAST:
+            self.fail(f"{wish.thing.uid} is refused, of a source that asked {asked} times: {no.message}")
 
     def finish(self, wish: Wish, *, persists: bool) -> None:
         """The API server writes it, or does not."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+LONGEST_RETRY_AFTER = 300.0  # seconds; whoever answers may ask for more
+
 
 class Cause(msgspec.Struct, frozen=True):
     """One field that the API server found wrong."""
@@ -130,6 +132,8 @@ def api_error(status: int, content: bytes, what: str, retry_after: str | None = 
     seconds = details.retry_after_seconds
     if seconds is None and retry_after is not None and retry_after.isdecimal():
         seconds = float(retry_after)
+    if seconds is not None:
+        seconds = min(max(seconds, 0.0), LONGEST_RETRY_AFTER)
     return kind(
         answer.code or status,
         answer.reason or reason,

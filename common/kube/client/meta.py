@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+"""As API servers have integers. What claims to be one may send others: they would be kept, added up and written."""
+
+Generation = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 def object_key(namespace: str, name: str) -> str:
@@ -27,7 +34,7 @@ class ObjectMeta(Struct, kw_only=True, frozen=True, rename="camel", omit_default
     generate_name: str = ""
     uid: str = ""
     resource_version: str = ""
-    generation: int = 0
+    generation: Generation = 0
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     creation_timestamp: str | None = None

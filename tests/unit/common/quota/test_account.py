@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from common.quota import account as accounts
-from common.quota import fencing, reservations
+from common.quota import fencing, reservations, shares
 from common.quota.account import (
     MAX_RESERVATIONS,
     MAX_TEXT,
@@ -15,12 +15,15 @@ from common.quota.account import (
     Full,
     Grant,
     HeldBack,
+    Outcome,
+    OverShare,
     Reservation,
     Short,
     StaleEpochError,
 )
 from common.quota.names import MAX_COUNTERS
 from common.quota.reservations import Reserving
+from seed.ledger.encoding import reservation_text
 from tests.unit.claims import reserve
 
 LIMITS = {"cpu": 100, "memory": 100}
@@ -399,17 +402,70 @@ def test_an_account_takes_as_many_characters_as_fit_into_one_object() -> None:
     """Of objects with names of 253 characters, which take devices with long names."""
     limits = dict.fromkeys([f"{'p' * 61}.{number:02}/{'n' * 63}" for number in range(16)], 10**9)
     reserving = Reserving(account(granted=limits), limits)
-    many = (replace(devices(*limits), object=f"{'n' * 63}/{number:0253}") for number in range(MAX_RESERVATIONS))
+    many = (
+        replace(devices(*limits), source=f"ns/c{number}", object=f"{'n' * 63}/{number:0253}")
+        for number in range(MAX_RESERVATIONS)
+    )
     outcomes = [reserving.claim(f"{number}", wanted) for number, wanted in enumerate(many)]
     full = reserving.account()
     assert outcomes.count(Full()) == MAX_RESERVATIONS - len(full.reservations) > 3000
-    assert MAX_TEXT - 5000 < accounts.length(full) == reserving.text <= MAX_TEXT
-    first = full.reservations["ns/c1", "0"]
+    assert MAX_TEXT - 5000 < shares.measure(full).text == reserving.load.text <= MAX_TEXT
+    first = full.reservations["ns/c0", "0"]
     assert isinstance(reserve(full, limits, "0", first)[1], Admitted), "a repeat needs no room"
     grown = replace(first, generation=7)
     assert reserve(full, limits, "0", grown)[1] == Full()
     emptier = accounts.release(full, 1, dict(list(full.reservations.items())[-5:]))
     assert isinstance(reserve(emptier, limits, "0", grown)[1], Admitted)
+
+
+def filled(before: Account, source: str, wanted: Reservation | None = None) -> tuple[Account, list[Outcome]]:
+    """With all that one source asks for: more than there is room for."""
+    reserving = Reserving(before, LIMITS)
+    asked = replace(wanted or reservation(0), source=source)
+    outcomes = [reserving.claim(f"{number}", asked) for number in range(MAX_RESERVATIONS)]
+    assert reserving.load == shares.measure(reserving.account())
+    return reserving.account(), outcomes
+
+
+def test_one_source_fills_most_of_an_account_but_not_all_of_it() -> None:
+    after, outcomes = filled(account(), "ns/c1")
+    assert MAX_RESERVATIONS / 2 < len(after.reservations) < MAX_RESERVATIONS * 3 / 4
+    assert outcomes == [Admitted(None, each) for each in after.reservations.values()] + [OverShare()] * (
+        MAX_RESERVATIONS - len(after.reservations)
+    )
+
+
+@pytest.mark.parametrize("greedy", [1, 5, 20])
+def test_where_others_fill_their_shares_a_source_that_has_little_is_admitted(greedy: int) -> None:
+    """Its quota has room, and so has the ledger, in number and in characters."""
+    after = account()
+    for number in range(greedy):
+        after, outcomes = filled(after, f"greedy/{number}", replace(reservation(0), object=f"{'n' * 63}/{'m' * 200}"))
+        assert outcomes[-1] == OverShare()
+    for number in range(10):
+        after = reserved(after, f"u{number}", reservation(1, source="ns/modest"))
+    assert len(after.reservations) <= MAX_RESERVATIONS
+    assert shares.measure(after).text <= MAX_TEXT
+
+
+def test_what_a_source_has_reserved_already_can_be_asked_for_again_when_its_share_is_full() -> None:
+    after, _ = filled(account(), "ns/c1")
+    reserved(after, "7", reservation(0))
+    reserved(after, "7", reservation(2, generation=2))
+    assert reserve(after, LIMITS, "new", reservation(2, generation=2))[1] == OverShare()
+
+
+def test_a_share_is_free_again_when_the_source_was_counted() -> None:
+    after, _ = filled(account(), "ns/c1")
+    seen = {uid: 1 for _, uid in list(after.reservations)[:100]}
+    counted = accounts.count(after, 1, "ns/c1", {}, seen)
+    reserved(counted, "new", reservation(1))
+
+
+def test_generations_of_64_bits_do_not_make_a_ledger_longer_than_it_is_known_to_be() -> None:
+    after, _ = filled(account(), "ns/c1", reservation(0, generation=2**63 - 1))
+    for (_, uid), kept in after.reservations.items():
+        assert len(f"{uid} {reservation_text(kept)}\n") <= shares.line_length(uid, kept)
 
 
 def test_what_sources_use_takes_from_the_room_for_reservations() -> None:

@@ -129,11 +129,31 @@ def test_a_newer_one_that_is_larger_than_the_place_stays_on_surge_until_it_fits(
     machines: dict[str, ResourceList] = {"m1": SIZE, "m2": SIZE, "m3": SIZE, "new": SIZE}
     account = counted(taken, machines)
     assert (SOURCE, "new") in account.reservations, "2 became free, 4 are needed: else 18 of 16 were used"
-    assert accounts.use(account)["cpu"] == 14
+    amount = account.reservations[SOURCE, "new"].amount
+    assert amount == {"cpu": 2, "machines": 1, "surge.cpu": 2}, "what became free is kept for it"
+    assert accounts.use(account)["cpu"] == 16
     account = counted(
         accounts.release(account, 1, {(SOURCE, "other"): account.reservations[SOURCE, "other"]}), machines
     )
     assert accounts.use(account) == {"cpu": 16, "machines": 4}
+
+
+def test_what_is_free_after_the_older_one_went_is_kept_for_the_newer_one_that_lacks_something_else() -> None:
+    """Else another takes it, and what the newer one has on surge is quota from then on."""
+    need: ResourceList = {"cpu": 4, "memory": 2}
+    old: dict[str, ResourceList] = {"m0": {"cpu": 4, "memory": 1}, "m1": {"cpu": 4, "memory": 1}}
+    held = {"cpu": 8, "memory": 2, "surge.cpu": 4, "surge.memory": 2}
+    account = full(granted=held, used={SOURCE: resources.total(old.values())})
+    lent = Reservation(
+        source=SOURCE, object="k/n", amount={f"surge.{name}": a for name, a in need.items()}, replaces="m0"
+    )
+    account, outcome = reserve(account, held, "new", lent)
+    assert isinstance(outcome, Admitted)
+    account = counted(account, {"m1": old["m1"], "new": need})
+    accounts.check(account)
+    assert account.reservations[SOURCE, "new"].amount == {"cpu": 4, "memory": 1, "surge.memory": 1}
+    other = Reservation(source=SOURCE, object="k/o", amount={"cpu": 1})
+    assert reserve(account, held, "other", other)[1] == Short({"cpu": 1})
 
 
 def test_nobody_is_replaced_twice_or_before_it_is_counted() -> None:

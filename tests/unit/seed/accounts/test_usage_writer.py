@@ -70,6 +70,7 @@ class FakeSource:
         self.generations: dict[str, int | None] = {}
         self.reads = 0
         self.unreachable = False
+        self.hangs = False
 
     @property
     def lists(self) -> int:
@@ -98,6 +99,8 @@ class FakeSource:
         self.reads += 1
         if self.unreachable:
             raise Unavailable(0, "Unavailable", "no answer")
+        if self.hangs:
+            await asyncio.get_running_loop().create_future()
         return self.generations.get(uid)
 
 
@@ -350,6 +353,18 @@ async def test_what_cannot_be_read_is_not_released(monkeypatch: pytest.MonkeyPat
         await eventually(lambda: leader.source.reads > 2)
         assert len(leader.world.account().reservations) == 5
         leader.source.unreachable = False
+        await eventually(lambda: not leader.world.account().reservations)
+
+
+async def test_a_source_that_answers_slowly_keeps_no_reservation_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reservation_collector, "READ_SECONDS", 0.01)
+    async with leading(monkeypatch) as leader:
+        leader.source.hangs = True
+        await reserve(leader.world, "a", "1")
+        never = Reservation(source=CLUSTERS_KEY, object=f"{PROJECT}/a", amount=ONE)
+        await leader.world.handle().writer.claim("never", never)
+        await eventually(lambda: {uid for _, uid in leader.world.account().reservations} == {"a-uid"})
+        leader.source.hangs = False
         await eventually(lambda: not leader.world.account().reservations)
 
 

@@ -7,16 +7,20 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
 import pytest
+from aiohttp import web
 
 from common.quota.quantity import UNIT
 from seed.instance_types import breaker as breakers
+from seed.instance_types import cache as caches
 from seed.instance_types import catalogue, gate
 from seed.instance_types.breaker import FAILURES, FIRST_REST, LONGEST_REST, Breaker
 from seed.instance_types.cache import FlavourCache, Question
 from seed.instance_types.http_client import Transport
+from seed.instance_types.sessions import Sessions
 from seed.providers.flavour import Catalogue, Cloud, CloudError, Flavour, Place, Query, Session, Settings
 from seed.providers.size import NotSized, ProviderUnavailable
 from tests.unit.fake_api_server import eventually, within
+from tests.unit.fake_cloud import answering, fake_cloud, hang
 
 PLACE = Place("aws", "https://ec2.eu-central-1.amazonaws.com/", "eu-central-1")
 LARGE = Flavour(cpu=2 * UNIT, memory=8 * 2**30 * UNIT)
@@ -328,6 +332,99 @@ async def test_a_session_is_made_once_and_anew_when_it_is_refused(cache: Kept) -
     refused.add("token-2")
     assert "401" in await cache.refusal(cloud.question("e"))
     assert made == ["token-0", "token-1", "token-2"]
+
+
+async def test_hanging_lookups_of_one_user_cluster_refuse_no_other_s() -> None:
+    """Over real connections: also those have a bound."""
+    hosts = [f"hanging-{number}.example" for number in range(70)]
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return await (answering(200) if request.host == "api.hetzner.cloud" else hang)(request)
+
+    async def fetch(query: Query) -> Catalogue:
+        await query.http.request("GET", f"https://{query.place.endpoint}/")
+        return Catalogue({"cax11": LARGE})
+
+    async with fake_cloud(answer, "api.hetzner.cloud", *hosts) as cloud:
+        cache = Kept()
+        cache._transport = cloud.transport()
+        asked = [Told(fetch).question("x", place=Place("openstack", host), asker="mallory") for host in hosts]
+        hanging = [asyncio.create_task(cache.refusal(question)) for question in asked]
+        await eventually(lambda: len(cloud.requests) == caches.MAX_FETCHES)
+        hetzner = Place("hetzner", "api.hetzner.cloud")
+        async with within(1.0):
+            assert await cache.ask(Told(fetch).question("cax11", place=hetzner, asker="ann")) == LARGE
+        refused = [task.result() for task in hanging if task.done()]
+        assert len(refused) == len(hosts) - caches.MAX_FETCHES
+        assert all(text.endswith("must wait: too much is being asked for this user cluster") for text in refused)
+        await cache.close()
+        await asyncio.gather(*hanging, return_exceptions=True)
+
+
+async def test_a_lookup_is_shared_by_user_clusters_while_it_goes_well(cache: Kept) -> None:
+    release = asyncio.Event()
+
+    async def slow(query: Query) -> Catalogue:
+        await release.wait()
+        return await large(query)
+
+    cloud = Told(slow, lists=True)
+    asking = [asyncio.create_task(cache.ask(cloud.question(asker=f"c{number}"))) for number in range(20)]
+    await asyncio.sleep(0)
+    assert "has not answered yet" in await cache.refusal(cloud.question(asker="hasty"), seconds=0.01)
+    release.set()
+    assert await asyncio.gather(*asking) == [LARGE] * 20
+    assert len(cloud.asked) == 1
+
+
+async def test_a_lookup_that_goes_wrong_for_one_user_cluster_is_no_answer_for_another(
+    cache: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Throttled, and tried again: the token's rate is used up, not the cloud's."""
+    monkeypatch.setattr(breakers, "FIRST_REST", 60.0)
+
+    async def by_asker(query: Query) -> Catalogue:
+        if query.credentials["secret"] == "secret-of-mallory":
+            query.http.trouble = "answers too many requests (429)"  # type: ignore[attr-defined]
+            await asyncio.Event().wait()
+        return await large(query)
+
+    cloud = Told(by_asker, lists=True)
+    throttled = asyncio.create_task(cache.refusal(cloud.question(asker="mallory"), seconds=1.0))
+    await eventually(lambda: cloud.asked)
+    async with within(0.5):
+        assert await cache.ask(cloud.question(asker="ann")) == LARGE
+    throttled.cancel()
+
+
+async def test_what_one_user_cluster_sends_closes_a_cloud_to_no_other(cache: Kept) -> None:
+    async def by_asker(query: Query) -> Catalogue:
+        if query.credentials["secret"] == "secret-of-mallory":
+            raise ValueError("a token that is no header")
+        return await large(query)
+
+    cloud = Told(by_asker)
+    for number in range(FAILURES + 3):
+        assert "answers what cannot be read" in await cache.refusal(cloud.question(f"f{number}", asker="mallory"))
+    assert await cache.ask(cloud.question(asker="ann")) == LARGE
+
+
+async def test_sessions_of_one_user_cluster_push_out_no_other_s() -> None:
+    sessions = Sessions()
+    made: list[str] = []
+
+    async def sign_in(asker: str, credentials: str) -> None:
+        async def make() -> Session:
+            made.append(asker)
+            return Session({"token": "t"}, 3600)
+
+        await sessions.of(asker, PLACE, Settings("aws", {"secret": credentials})).sign_in(make)
+
+    await sign_in("ann", "hers")
+    for number in range(2000):
+        await sign_in("mallory", str(number))
+    await sign_in("ann", "hers")
+    assert made.count("ann") == 1
 
 
 async def test_what_is_kept_is_bounded(cache: Kept, monkeypatch: pytest.MonkeyPatch) -> None:

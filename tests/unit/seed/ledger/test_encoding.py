@@ -5,7 +5,7 @@ import json
 import msgspec
 import pytest
 
-from common.quota import account as accounts
+from common.quota import shares
 from common.quota.account import MAX_RESERVATIONS, Account, Ask, Reservation
 from common.quota.names import MAX_COUNTERS
 from common.quota.quantity import UNIT
@@ -197,4 +197,4 @@ def test_the_length_of_an_account_is_what_its_text_takes() -> None:
     }
     account = Account(incarnation="l", reservations=reservations)
     written = len(encoded(account)["account"]["reservations"])
-    assert written <= accounts.length(account) <= written * 1.1
+    assert written <= shares.measure(account).text <= written * 1.1

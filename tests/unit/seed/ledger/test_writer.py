@@ -11,8 +11,9 @@ import msgspec
 import pytest
 
 from common.quota import account as accounts
-from common.quota import reservations
-from common.quota.account import Account, Admitted, Fenced, Full, Grant, Reservation, Short
+from common.quota import reservations, shares
+from common.quota.account import Account, Admitted, Fenced, Full, Grant, OverShare, Reservation, Short
+from common.quota.shares import Load
 from seed.ledger import batcher, contention, writer
 from seed.ledger.encoding import MalformedLedgerError, TooLargeError
 from seed.ledger.store import ConflictError, Key, NoAccountError, Stored, StoreUnavailableError, Terms
@@ -298,8 +299,51 @@ async def test_a_repeat_after_an_unknown_outcome_reserves_once() -> None:
         assert accounts.use(ledger.store.account) == {"cpu": 6}
 
 
+def without_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One source may fill everything."""
+    monkeypatch.setattr(shares, "KEPT", 1)
+    monkeypatch.setattr(shares, "FEW", 1)
+
+
+async def test_one_source_does_not_fill_the_line_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batcher, "MAX_WAITING", 400)
+    async with opened(account(1000)) as ledger:
+        ledger.store.open.clear()
+        claims = [ledger.writer.claim("first", reservation())]
+        await settle()
+        with pytest.raises(BusyError, match="too many requests of this cluster wait already"):
+            claims.extend(ledger.writer.claim(f"u{number}", reservation()) for number in range(400))
+        assert len(claims) > 200
+        modest = msgspec.structs.replace(reservation(), source="ns/modest")
+        claims += [ledger.writer.claim(f"m{number}", modest) for number in range(20)]
+        ledger.store.open.set()
+        assert all(isinstance(outcome, Admitted) for outcome in await asyncio.gather(*claims))
+        claims = [ledger.writer.claim(f"later{number}", reservation()) for number in range(200)]
+        assert all(isinstance(outcome, Admitted) for outcome in await asyncio.gather(*claims))
+
+
+async def test_a_source_that_fills_its_share_of_a_ledger_keeps_no_other_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where its requests share a write with the others', and where another replica wrote in between."""
+    monkeypatch.setattr(reservations, "MAX_RESERVATIONS", 400)
+    modest = msgspec.structs.replace(reservation(), source="ns/modest")
+    async with opened(account(1000)) as ledger:
+        outcomes = await asyncio.gather(*(ledger.writer.claim(f"u{number}", reservation(0)) for number in range(400)))
+        admitted = sum(isinstance(outcome, Admitted) for outcome in outcomes)
+        assert 200 < admitted < 300
+        assert outcomes[admitted:] == [OverShare()] * (400 - admitted)
+        assert isinstance(await ledger.writer.claim("m1", modest), Admitted)
+        assert isinstance(ledger.writer.preview("m2", modest), Admitted)
+        assert ledger.writer.preview("more", reservation(0)) == OverShare()
+        await ledger.store.by_another(
+            lambda present: accounts.release(present, 1, dict(list(present.reservations.items())[:9]))
+        )
+        assert isinstance(await ledger.writer.claim("m2", modest), Admitted)
+        assert isinstance(await ledger.writer.claim("more", reservation(0)), Admitted)
+
+
 async def test_more_than_can_be_served_in_time_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batcher, "MAX_WAITING", 3)
+    without_shares(monkeypatch)
     async with opened(account()) as ledger:
         ledger.store.open.clear()
         claims = [ledger.writer.claim("first", reservation())]
@@ -317,6 +361,29 @@ async def test_a_batch_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened(account()) as ledger:
         await asyncio.gather(*(ledger.writer.claim(f"u{number}", reservation()) for number in range(10)))
         assert ledger.writes == [4, 4, 2]
+
+
+async def test_where_more_waits_than_one_write_takes_the_sources_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batcher, "MAX_BATCH", 4)
+    ended: list[str] = []
+
+    def note(name: str, future: asyncio.Future[object]) -> None:
+        future.add_done_callback(lambda _future: ended.append(name))
+
+    async with opened(account()) as ledger:
+        ledger.store.open.clear()
+        note("first", ledger.writer.claim("first", reservation()))
+        await settle()
+        for number in range(8):
+            note(f"u{number}", ledger.writer.claim(f"u{number}", reservation()))
+        for number in range(2):
+            modest = msgspec.structs.replace(reservation(), source="ns/modest")
+            note(f"m{number}", ledger.writer.claim(f"m{number}", modest))
+        last = ledger.writer.change(lambda account: (account, None))
+        note("change", last)
+        ledger.store.open.set()
+        await eventually(lambda: len(ended) == 12)
+        assert ended == ["first", "u0", "u1", "m0", "change", "u2", "u3", "u4", "m1", "u5", "u6", "u7"]
 
 
 async def test_nobody_is_denied_from_memory() -> None:
@@ -730,13 +797,14 @@ async def test_what_makes_the_account_too_large_is_refused_and_what_comes_with_i
 
 async def test_a_full_account_is_measured_once_and_not_for_each_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     measured: list[int] = []
-    length = accounts.length
+    measure = shares.measure
 
-    def counted(account: Account) -> int:
+    def counted(account: Account) -> Load:
         measured.append(account.sequence)
-        return length(account)
+        return measure(account)
 
-    monkeypatch.setattr(accounts, "length", counted)
+    monkeypatch.setattr(shares, "measure", counted)
+    without_shares(monkeypatch)
     monkeypatch.setattr(reservations, "MAX_TEXT", 300)
     async with opened(account()) as ledger:
         outcomes = [await ledger.claim(f"u{number}") for number in range(20)]

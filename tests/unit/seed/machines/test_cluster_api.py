@@ -195,7 +195,10 @@ def virtual_machine(domain: object, **spec: object) -> object:
             virtual_machine(
                 {
                     "memory": {"guest": "1Gi"},
-                    "devices": {"gpus": [{"name": "a", "deviceName": "nvidia.com/TU104GL"}, {"deviceName": "x.y/z"}]},
+                    "devices": {
+                        "gpus": [{"name": "a", "deviceName": "nvidia.com/TU104GL"}, {"deviceName": "x.y/z"}],
+                        "hostDevices": [{"name": "b", "deviceName": "nvidia.com/TU104GL"}, {"deviceName": "x.y/q"}],
+                    },
                 },
                 dataVolumeTemplates=[
                     {"spec": {"pvc": {"resources": {"requests": {"storage": "10Gi"}}}}},
@@ -207,7 +210,7 @@ def virtual_machine(domain: object, **spec: object) -> object:
                     {"name": "mine", "persistentVolumeClaim": {"claimName": "y"}},
                 ],
             ),
-            "cpu=1,machines=1,memory=1Gi,nvidia.com/gpu=1,storage=33Gi",
+            "cpu=1,machines=1,memory=1Gi,nvidia.com/TU104GL=2,nvidia.com/gpu=2,storage=33Gi,x.y/q=1,x.y/z=1",
         ),
         (
             virtual_machine(

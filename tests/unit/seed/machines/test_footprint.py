@@ -58,6 +58,15 @@ def test_a_machine_costs_what_its_provider_reads_and_one_machine() -> None:
             {"cloudProvider": "m5.large\n"},
             f'cloudProvider "m5.large\\n" is not supported; supported: {", ".join(sorted(PROVIDERS))}',
         ),
+        ({"cloudProvider": "packet"}, "packet is called equinixmetal now"),
+        (
+            {"cloudProvider": "baremetal", "cloudProviderSpec": {"driver": "tinkerbell"}},
+            "baremetal names hardware in another cluster, which has no size that can be read",
+        ),
+        (
+            {"cloudProvider": "edge"},
+            "edge has no size in its Machine; use cloudProvider external, with cpu, memory and storage",
+        ),
         (
             FAKE | {"CloudProvider": "vsphere"},
             'spec.providerSpec.value.cloudProvider must be spelled exactly so, got "CloudProvider"',

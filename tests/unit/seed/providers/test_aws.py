@@ -276,13 +276,6 @@ def failure(status: int, code: str) -> Handler:
         (failure(503, "Unavailable"), "answered 503", False),
         (failure(500, "InternalError"), "answered 500", False),
         (answering(400, "<html>"), "answered 400", False),
-        (
-            answering(
-                200, "<r><instanceTypeSet><item><instanceType>m5.large</instanceType></item></instanceTypeSet></r>"
-            ),
-            "answers what cannot be read",
-            False,
-        ),
     ],
 )
 async def test_bad_days_are_told_without_secrets(

@@ -19,7 +19,10 @@ from tests.unit.seed.providers import test_digitalocean as digitalocean
 from tests.unit.seed.providers import test_equinixmetal as equinixmetal
 from tests.unit.seed.providers import test_gcp as gcp
 from tests.unit.seed.providers import test_hetzner as hetzner
+from tests.unit.seed.providers import test_linode as linode
 from tests.unit.seed.providers import test_openstack as openstack
+from tests.unit.seed.providers import test_scaleway as scaleway
+from tests.unit.seed.providers import test_vultr as vultr
 from tests.unit.seed.webhooks import test_machine_sizes as ec2
 
 PAGE = (Path(__file__).parents[4] / "docs" / "providers.md").read_text()
@@ -74,6 +77,7 @@ SERVED: dict[str, tuple[Callable[[], Handler], tuple[str, ...], dict[str, str], 
         {"HZ_TOKEN": hetzner.TOKEN},
         "cax11 of hetzner api.hetzner.cloud",
     ),
+    "linode": (lambda: linode.types, ("api.linode.com",), {}, "g6-standard-2 of linode api.linode.com"),
     "openstack": (
         lambda: openstack.Nova().serve,
         ("keystone.example.com", "nova.example.com"),
@@ -84,6 +88,13 @@ SERVED: dict[str, tuple[Callable[[], Handler], tuple[str, ...], dict[str, str], 
         },
         f"m1.medium of openstack RegionOne at {openstack.IDENTITY}",
     ),
+    "scaleway": (
+        lambda: scaleway.servers,
+        ("api.scaleway.com",),
+        {"SCW_SECRET_KEY": scaleway.SECRET},
+        "DEV1-M of scaleway fr-par-1",
+    ),
+    "vultr": (lambda: vultr.plans, ("api.vultr.com",), {}, "vhf-8c-32gb of vultr api.vultr.com"),
 }
 
 
@@ -110,7 +121,8 @@ async def test_the_example_of_each_provider_costs_what_the_page_says(
             assert await asyncio.to_thread(size_command.main, arguments) == 0
         assert cloud.requests
     shown = capsys.readouterr()
-    assert shown.out.startswith(f"pool-a-x7k2p: {costs}\n  found: {told}")
+    assert shown.out.startswith(f"pool-a-x7k2p: {costs}\n")
+    assert f"\n  found: {told}" in shown.out
     assert shown.err == ""
 
 

@@ -368,10 +368,7 @@ UNREADABLE = "answers what cannot be read"
     ("bad_day", "message"),
     [
         (after_sign_in(answering(200, "[]")), UNREADABLE),
-        (told(name="e2-micro", guestCpus="2", memoryMb=1024), UNREADABLE),
-        (told(name="e2-micro", guestCpus=2.5, memoryMb=1024), UNREADABLE),
-        (told(name="e2-micro", guestCpus=0, memoryMb=1024), UNREADABLE),
-        (told(name="e2-micro", guestCpus=2), UNREADABLE),
+        (told(guestCpus=2, memoryMb=1024), UNREADABLE),
         (after_sign_in(endless), "lists machine types without end"),
     ],
 )
@@ -382,3 +379,10 @@ async def test_bad_days_are_told_without_secrets(cloud: FakeCloud, bad_day: Hand
     assert str(caught.value).startswith(message)
     shown = f"{caught.value!r} {caught.value.__context__!r}"
     assert not any(word in shown for word in (TOKEN, "PRIVATE KEY", ACCOUNT["private_key_id"]))
+
+
+@pytest.mark.parametrize("size", [{"guestCpus": "2"}, {"guestCpus": 2.5}, {"guestCpus": 0}, {"memoryMb": None}])
+async def test_a_size_that_is_no_number_is_not_believed(cloud: FakeCloud, size: dict[str, object]) -> None:
+    cloud.disturb = told(**{"name": "e2-micro", "guestCpus": 2, "memoryMb": 1024, **size})
+    found = await cloud.ask(gcp.CLOUD, asked("e2-micro"))
+    assert (dict(found.flavours), list(found.unreadable)) == ({}, ["e2-micro"])

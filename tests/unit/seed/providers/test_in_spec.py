@@ -51,6 +51,19 @@ VSPHERE: dict[str, object] = {
     "diskSizeGB": 10,
     "allowInsecure": True,
 }
+OPENNEBULA: dict[str, object] = {
+    "endpoint": "https://one.example.com/RPC2",
+    "username": "<< ONE_USERNAME >>",
+    "password": SECRET,
+    "cpu": 1,
+    "vcpu": 2,
+    "memory": 1024,
+    "image": "flatcar-stable",
+    "datastore": "<< YOUR_DATASTORE_NAME >>",
+    "diskSize": 51200,
+    "network": "<< YOUR_NETWORK_NAME >>",
+    "enableVNC": True,
+}
 NUTANIX: dict[str, object] = {
     "endpoint": "10.0.1.5",
     "port": "9440",
@@ -138,6 +151,19 @@ FAKE: dict[str, object] = {"cpu": "4", "memory": "8Gi", "storage": "50Gi"}
             kubevirt(TEMPLATE, flavor={"name": "", "profile": ""}, instancetype=None, preference={"name": "small"}),
             "cpu=2,machines=1,memory=2Gi,storage=10Gi",
         ),
+        ("opennebula", OPENNEBULA, "cpu=2,machines=1,memory=1Gi,storage=50Gi"),
+        ("opennebula", OPENNEBULA | {"cpu": 4.5}, "cpu=4500m,machines=1,memory=1Gi,storage=50Gi"),  # reserved for it
+        (
+            "opennebula",
+            OPENNEBULA | {"vmTemplateExtra": {"SCHED_REQUIREMENTS": 'RACK="G4"'}},
+            "cpu=2,machines=1,memory=1Gi,storage=50Gi",
+        ),
+        ("external", FAKE, "cpu=4,machines=1,memory=8Gi,storage=50Gi"),
+        (
+            "external",
+            FAKE | {"nvidia.com/gpu": "2"},
+            "cpu=4,machines=1,memory=8Gi,nvidia.com/gpu=2,storage=50Gi",
+        ),
         ("fake", FAKE, "cpu=4,machines=1,memory=8Gi,storage=50Gi"),
         (
             "fake",
@@ -218,6 +244,27 @@ def test_a_templates_disk_is_unknown_and_refused_only_where_storage_is_limited(
             'virtualMachine.flavor "small" is an API that KubeVirt has given up; '
             "set virtualMachine.instancetype, or virtualMachine.template.cpus and memory, instead",
         ),
+        ("external", {}, "cpu is missing"),
+        ("opennebula", {name: value for name, value in OPENNEBULA.items() if name != "vcpu"}, "vcpu is missing"),
+        ("opennebula", {name: value for name, value in OPENNEBULA.items() if name != "cpu"}, "cpu is missing"),
+        ("opennebula", OPENNEBULA | {"cpu": "1"}, 'cpu must be a number, got "1"'),
+        ("opennebula", OPENNEBULA | {"cpu": 0.0}, "cpu must be above 0 and at most 2^53, got 0.0"),
+        ("opennebula", OPENNEBULA | {"cpu": 1e300}, "cpu must be a number, got 1e300"),
+        *(
+            (
+                "opennebula",
+                OPENNEBULA | {"vmTemplateExtra": {name: value}},
+                f"vmTemplateExtra {shown} may change the size: set cpu, vcpu, memory, diskSize",
+            )
+            for name, value, shown in (
+                ("VCPU", "64", '"VCPU"'),
+                ("memory", "64", '"memory"'),
+                ("DISK", "", '"DISK"'),
+                ("PCI", "", '"PCI"'),
+                ('A="1"\nMEMORY', "64", '"A=\\"1\\"\\nMEMORY"'),
+                ("A", '\\"\nMEMORY="64', '"A"'),
+            )
+        ),
         (
             "vmware-cloud-director",
             CLOUD_DIRECTOR | {"sizingPolicy": "large"},
@@ -230,6 +277,14 @@ def test_a_spec_that_does_not_tell_its_size_is_refused_by_the_name_of_the_field(
     provider: str, spec: object, message: str
 ) -> None:
     assert refusal(provider, spec) == message
+
+
+@pytest.mark.parametrize("missing", ["name", "namespace", "key"])
+@pytest.mark.parametrize("field", ["secretKeyRef", "configMapKeyRef"])
+def test_a_reference_that_lacks_a_part_of_its_name_refers_to_nothing(field: str, missing: str) -> None:
+    reference = {"namespace": "kube-system", "name": "sizes", "key": "cpus", missing: ""}
+    told = kubevirt(TEMPLATE | {"cpus": {"value": "2", field: reference}})
+    assert size("kubevirt", told) == size("kubevirt", kubevirt(TEMPLATE | {"cpus": "2"}))
 
 
 NUMBERS: list[tuple[str, dict[str, object], str]] = [
@@ -245,6 +300,9 @@ NUMBERS: list[tuple[str, dict[str, object], str]] = [
     ("vmware-cloud-director", CLOUD_DIRECTOR, "diskSizeGB"),
     ("anexia", ANEXIA, "cpus"),
     ("anexia", ANEXIA, "memory"),
+    ("opennebula", OPENNEBULA, "vcpu"),
+    ("opennebula", OPENNEBULA, "memory"),
+    ("opennebula", OPENNEBULA, "diskSize"),
 ]
 
 

@@ -15,6 +15,7 @@ from common.quota import resources
 from seed.providers import kubevirt
 from seed.providers.flavour import CloudError, Lookup, Settings
 from seed.providers.size import NotSized
+from seed.providers.spec import Spec
 from tests.unit.fake_cloud import FakeCloud, answering, cost, fake_cloud, lookup
 
 TOKEN = "infra-token"
@@ -53,6 +54,13 @@ CLUSTER_TYPES: dict[str, Type] = {
     "vgpu.small": (2, "8Gi", gpus("nvidia.com/GRID_T4-2Q")),
     "amd.large": (16, "64Gi", gpus("amd.com/MI210")),
     "intel.large": (4, "16Gi", gpus("intel.com/sriov-gpudevice")),
+    "gpu.host": (
+        8,
+        "32Gi",
+        {"hostDevices": [{"name": name, "deviceName": "nvidia.com/GV100GL"} for name in ("one", "two")]},
+    ),
+    "gpu.plain": (8, "32Gi", {"hostDevices": [{"name": "one", "deviceName": "nvidia.com/gpu"}]}),
+    "gpu.dra": (8, "32Gi", {"gpus": [{"name": "one", "claimName": "gpu", "requestName": "gpu"}]}),
     "qat.large": (4, "8Gi", {"hostDevices": [{"name": "qat", "deviceName": "intel.com/qat"}]}),
 }
 NAMESPACE_TYPES: dict[str, Type] = {  # of nobody, too
@@ -85,8 +93,9 @@ def status(code: int, reason: str, message: str = "") -> web.Response:
 async def serve(request: web.Request) -> web.StreamResponse:
     if request.headers.get("Authorization") != f"Bearer {TOKEN}":
         return status(401, "Unauthorized", f"not {TOKEN}")
-    root = "/apis/instancetype.kubevirt.io/v1beta1"
-    parts = request.path.removeprefix(root).strip("/").split("/")
+    version, *parts = request.path.removeprefix("/apis/instancetype.kubevirt.io/").strip("/").split("/")
+    if version != "v1beta1":
+        return web.Response(status=404, text="404 page not found")
     if parts[0] == "virtualmachineclusterinstancetypes":
         kind, known = CLUSTER, CLUSTER_TYPES
     elif parts[:3] == ["namespaces", NAMESPACE, "virtualmachineinstancetypes"]:
@@ -162,13 +171,17 @@ COSTS = {
     (CLUSTER, "n1.xlarge"): "cpu=8,machines=1,memory=16Gi,storage=10Gi",
     (CLUSTER, "rt1.large"): "cpu=2,machines=1,memory=8Gi,storage=10Gi",
     (CLUSTER, "d1.large"): "cpu=2,machines=1,memory=8Gi,storage=10Gi",
-    (CLUSTER, "gn1.xlarge"): "cpu=4,machines=1,memory=16Gi,nvidia.com/gpu=1,storage=10Gi",
-    (CLUSTER, "gn1.8xlarge"): "cpu=32,machines=1,memory=128Gi,nvidia.com/gpu=1,storage=10Gi",
+    (CLUSTER, "gn1.xlarge"): "cpu=4,machines=1,memory=16Gi,nvidia.com/A400=1,nvidia.com/gpu=1,storage=10Gi",
+    (CLUSTER, "gn1.8xlarge"): "cpu=32,machines=1,memory=128Gi,nvidia.com/A400=1,nvidia.com/gpu=1,storage=10Gi",
     (CLUSTER, "arm.large"): "cpu=2,machines=1,memory=4Gi,storage=10Gi",
     (CLUSTER, "hotplug.large"): "cpu=2,machines=1,memory=16Gi,storage=10Gi",
-    (CLUSTER, "gpu.8xlarge"): "cpu=32,machines=1,memory=128Gi,nvidia.com/gpu=2,storage=10Gi",
-    (CLUSTER, "vgpu.small"): "cpu=2,machines=1,memory=8Gi,nvidia.com/gpu=1,storage=10Gi",
-    (CLUSTER, "amd.large"): "amd.com/gpu=1,cpu=16,machines=1,memory=64Gi,storage=10Gi",
+    (CLUSTER, "gpu.8xlarge"): (
+        "cpu=32,machines=1,memory=128Gi,nvidia.com/GA100_A100_PCIE_40GB=2,nvidia.com/gpu=2,storage=10Gi"
+    ),
+    (CLUSTER, "gpu.host"): "cpu=8,machines=1,memory=32Gi,nvidia.com/GV100GL=2,nvidia.com/gpu=2,storage=10Gi",
+    (CLUSTER, "gpu.plain"): "cpu=8,machines=1,memory=32Gi,nvidia.com/gpu=1,storage=10Gi",
+    (CLUSTER, "vgpu.small"): "cpu=2,machines=1,memory=8Gi,nvidia.com/GRID_T4-2Q=1,nvidia.com/gpu=1,storage=10Gi",
+    (CLUSTER, "amd.large"): "amd.com/MI210=1,amd.com/gpu=1,cpu=16,machines=1,memory=64Gi,storage=10Gi",
     (CLUSTER, "intel.large"): "cpu=4,intel.com/sriov-gpudevice=1,machines=1,memory=16Gi,storage=10Gi",
     (CLUSTER, "qat.large"): "cpu=4,intel.com/qat=1,machines=1,memory=8Gi,storage=10Gi",
     (NAMESPACED, "standard-2"): "cpu=2,machines=1,memory=8Gi,storage=10Gi",
@@ -178,17 +191,18 @@ COSTS = {
 
 
 @pytest.mark.parametrize(("kind", "name"), COSTS)
-async def test_what_real_types_cost(infra: FakeCloud, kind: str, name: str) -> None:
-    wanted = asked(name, kind, config=encoded(kubeconfig(infra)))
+async def test_what_real_types_cost(infra: FakeCloud, kind: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if (kind, name) == (CLUSTER, "u1.medium"):
+        monkeypatch.delitem(NAMESPACE_TYPES, name)
+    wanted = asked(name, config=encoded(kubeconfig(infra)))
     found = await infra.ask(kubevirt.CLOUD, wanted, {"namespace": NAMESPACE})
     assert resources.text(cost(wanted, found).resources) == COSTS[kind, name]
-    assert len(infra.requests) == 1
 
 
 async def test_disks_are_those_of_the_machine(infra: FakeCloud) -> None:
     template = {**DISKS, "secondaryDisks": [{"size": "20Gi"}, {"size": "1Ti"}], "cpus": "64", "memory": "1Ti"}
     wanted = asked("u1.micro", config=kubeconfig(infra), template=template)
-    found = cost(wanted, await infra.ask(kubevirt.CLOUD, wanted))
+    found = cost(wanted, await infra.ask(kubevirt.CLOUD, wanted, {"namespace": NAMESPACE}))
     assert resources.text(found.resources) == "cpu=1,machines=1,memory=1Gi,storage=1054Gi"
 
 
@@ -202,8 +216,12 @@ async def test_disks_are_those_of_the_machine(infra: FakeCloud) -> None:
         ("VirtualMachineInstancetypes", f"namespaces/{NAMESPACE}/virtualmachineinstancetypes/u1.medium"),
     ],
 )
-async def test_a_kind_is_meant_as_kubevirt_reads_it(infra: FakeCloud, kind: str, path: str) -> None:
-    wanted = asked("u1.medium", kind, config=kubeconfig(infra))
+async def test_of_a_virtual_machine_a_kind_is_meant_as_kubevirt_reads_it(
+    infra: FakeCloud, kind: str, path: str
+) -> None:
+    spec = Spec("kubevirt", json.dumps({"auth": {"kubeconfig": kubeconfig(infra)}}).encode(), "")
+    matcher = Spec("kubevirt", json.dumps({"name": "u1.medium", "kind": kind}).encode(), "instancetype")
+    wanted = kubevirt.lookup(spec, kubevirt.of_kind(matcher), 0)
     assert (await infra.ask(kubevirt.CLOUD, wanted, {"namespace": NAMESPACE})).flavours
     assert infra.requests == [f"GET 127.0.0.1/apis/instancetype.kubevirt.io/v1beta1/{path}"]
 
@@ -218,23 +236,56 @@ async def test_the_namespace_is_the_operator_s_word_not_the_kubeconfig_s(infra: 
 
 
 async def test_a_type_that_does_not_exist_is_told_so(infra: FakeCloud) -> None:
-    assert (await infra.ask(kubevirt.CLOUD, asked("u1.colossal", config=kubeconfig(infra)))).flavours == {}
+    wanted = asked("u1.colossal", config=kubeconfig(infra))
+    assert (await infra.ask(kubevirt.CLOUD, wanted, {"namespace": NAMESPACE})).flavours == {}
+    root, name = "GET 127.0.0.1/apis/instancetype.kubevirt.io", "u1.colossal"
+    assert infra.requests == [  # in the order of machine-controller
+        f"{root}/v1beta1/namespaces/{NAMESPACE}/virtualmachineinstancetypes/{name}",
+        f"{root}/v1beta1/virtualmachineclusterinstancetypes/{name}",
+        f"{root}/v1alpha1/namespaces/{NAMESPACE}/virtualmachineinstancetypes/{name}",
+        f"{root}/v1alpha1/virtualmachineclusterinstancetypes/{name}",
+    ]
+
+
+@pytest.mark.parametrize("kind", [None, "", CLUSTER, "virtualmachineclusterinstancetypes", NAMESPACED, "Pod"])
+async def test_the_type_of_the_namespace_counts_whatever_kind_or_revision_a_machine_names(
+    infra: FakeCloud, kind: str | None
+) -> None:
+    matcher = {"name": "u1.medium", "kind": kind, "revisionName": "u1.medium-old", "inferFromVolume": "disk"}
+    wanted = asked(None, config=kubeconfig(infra), instancetype=matcher)
+    found = await infra.ask(kubevirt.CLOUD, wanted, {"namespace": NAMESPACE})
+    assert resources.text(cost(wanted, found).resources) == COSTS[NAMESPACED, "u1.medium"]
+    assert len(infra.requests) == 1
 
 
 @pytest.mark.parametrize(
     ("matcher", "message"),
     [
         ({"name": ""}, "virtualMachine.instancetype.name is missing"),
-        ({"name": "a/../b"}, 'virtualMachine.instancetype "a/../b" has a kind or a name that cannot exist'),
-        ({"name": "a", "kind": "Pod"}, 'virtualMachine.instancetype "a" has a kind or a name that cannot exist'),
-        ({"name": "a", "revisionName": "old"}, "virtualMachine.instancetype.revisionName names a size that is not"),
-        ({"inferFromVolume": "disk"}, "virtualMachine.instancetype.inferFromVolume names a size that is not asked"),
+        ({"name": "a/../b"}, 'virtualMachine.instancetype "a/../b" has a name that cannot exist'),
+        ({"inferFromVolume": "disk"}, "virtualMachine.instancetype.name is missing"),
         ({"Name": "a", "name": "b"}, 'virtualMachine.instancetype.name must be spelled exactly so, got "Name"'),
     ],
 )
 def test_what_the_spec_must_say(matcher: dict[str, object], message: str) -> None:
     with pytest.raises(NotSized) as caught:
         asked(None, instancetype=matcher)
+    assert str(caught.value).startswith(f"cannot size machine: kubevirt {message}")
+
+
+@pytest.mark.parametrize(
+    ("matcher", "message"),
+    [
+        ({"name": ""}, "instancetype.name is missing"),
+        ({"name": "a/../b"}, 'instancetype "a/../b" has a kind or a name that cannot exist'),
+        ({"name": "a", "kind": "Pod"}, 'instancetype "a" has a kind or a name that cannot exist'),
+        ({"name": "a", "revisionName": "old"}, "instancetype.revisionName names a size that is not asked for"),
+        ({"inferFromVolume": "disk"}, "instancetype.inferFromVolume names a size that is not asked for"),
+    ],
+)
+def test_what_a_virtual_machine_must_say(matcher: dict[str, object], message: str) -> None:
+    with pytest.raises(NotSized) as caught:
+        kubevirt.of_kind(Spec("kubevirt", json.dumps(matcher).encode(), "instancetype"))
     assert str(caught.value).startswith(f"cannot size machine: kubevirt {message}")
 
 
@@ -285,12 +336,14 @@ def test_a_kubeconfig_without_a_plain_https_server_is_refused_without_showing_it
         described(CLUSTER, "u1.micro", (0, "1Gi", {})),
         described(CLUSTER, "u1.micro", (1, "much", {})),
         described(CLUSTER, "u1.micro", (1, "1Gi", gpus("no device"))),
+        described(CLUSTER, "u1.micro", CLUSTER_TYPES["gpu.dra"]),
     ],
 )
 async def test_a_type_that_cannot_be_is_not_believed(infra: FakeCloud, told: dict[str, object]) -> None:
     infra.disturb = answering(200, json.dumps(told))
-    with pytest.raises(CloudError, match="answers what cannot be read"):
-        await infra.ask(kubevirt.CLOUD, asked("u1.micro", config=kubeconfig(infra)))
+    wanted = asked("u1.micro", config=kubeconfig(infra))
+    found = await infra.ask(kubevirt.CLOUD, wanted, {"namespace": NAMESPACE})
+    assert (dict(found.flavours), list(found.unreadable)) == ({}, ["u1.micro"])
 
 
 @pytest.mark.parametrize(
@@ -303,6 +356,7 @@ async def test_a_type_that_cannot_be_is_not_believed(infra: FakeCloud, told: dic
 )
 async def test_a_kubeconfig_that_would_do_more_than_ask_is_refused(infra: FakeCloud, config: dict[str, object]) -> None:
     with pytest.raises(CloudError, match="cannot be asked: kubeconfig") as caught:
-        await infra.ask(kubevirt.CLOUD, asked("u1.micro", config=kubeconfig(infra, **config)))
+        wanted = asked("u1.micro", config=kubeconfig(infra, **config))
+        await infra.ask(kubevirt.CLOUD, wanted, {"namespace": NAMESPACE})
     assert caught.value.refused
     assert infra.requests == []

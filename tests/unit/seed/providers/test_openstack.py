@@ -6,6 +6,7 @@ Huawei write them: those of real GPU flavors are written so here, and not confir
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import AsyncIterator, Iterator
 
@@ -13,6 +14,7 @@ import pytest
 from aiohttp import web
 
 from common.quota import resources
+from common.quota.quantity import UNIT
 from seed.providers import openstack
 from seed.providers.flavour import CloudError, Lookup, Settings
 from seed.providers.size import NotSized
@@ -438,15 +440,6 @@ UNREADABLE = "answers what cannot be read"
         (after_sign_in(answering(404)), "answered 404 to the list of flavors"),
         (after_sign_in(answering(406)), "does not list its flavors"),
         (after_sign_in(answering(413, Retry_After="60")), "answered 413 to the list of flavors"),
-        (listing('{"flavors": [{"id": "1", "name": "a", "vcpus": "1", "ram": 1, "disk": 1}]}'), UNREADABLE),
-        (listing('{"flavors": [{"id": "1", "name": "a", "vcpus": -1, "ram": 1, "disk": 1}]}'), UNREADABLE),
-        (
-            listing(
-                '{"flavors": [{"id": "1", "name": "a", "vcpus": 1, "ram": 1, "disk": 1, '
-                '"extra_specs": {"pci_passthrough:alias": "a100:many"}}]}'
-            ),
-            UNREADABLE,
-        ),
         (
             listing(
                 '{"flavors": [{"id": "1", "name": "a", "vcpus": 1, "ram": 1, "disk": 1}], '
@@ -463,3 +456,38 @@ async def test_bad_days_are_told_without_secrets(cloud: FakeCloud, bad_day: Hand
     assert str(caught.value).startswith(message)
     shown = f"{caught.value!r} {caught.value.__context__!r}"
     assert not any(word in shown for word in (PASSWORD, TOKEN))
+
+
+@pytest.mark.parametrize(
+    "size",
+    ['"vcpus": "1"', '"vcpus": -1', '"vcpus": 1, "extra_specs": {"pci_passthrough:alias": "a100:many"}'],
+)
+async def test_a_size_that_is_no_number_is_not_believed(cloud: FakeCloud, size: str) -> None:
+    cloud.disturb = listing(f'{{"flavors": [{{"id": "1", "name": "a", "ram": 1, "disk": 1, {size}}}]}}')
+    found = await cloud.ask(openstack.CLOUD, asked())
+    assert (dict(found.flavours), sorted(found.unreadable)) == ({}, ["1", "a"])
+
+
+async def test_an_alias_is_read_as_nova_reads_it(cloud: FakeCloud) -> None:
+    flavor: dict[str, object] = {"id": "1", "name": "a", "vcpus": 1, "ram": 1, "disk": 1}
+    flavor["extra_specs"] = {"pci_passthrough:alias": "a100: 1, t4 :2"}
+    cloud.disturb = listing(json.dumps({"flavors": [flavor]}))
+    found = await cloud.ask(openstack.CLOUD, asked())
+    assert dict(found.flavours["a"].devices) == {"nvidia.com/gpu": 3 * UNIT}
+
+
+async def test_of_an_older_nova_one_flavor_without_readable_extra_specs_spoils_no_other(
+    cloud: FakeCloud, nova: Nova
+) -> None:
+    nova.old = True
+    plain = cloud.handler
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if request.path.endswith(f"{IDS['m1.tiny']}/os-extra_specs"):
+            return web.json_response({"extra_specs": {"a": None}})
+        return await plain(request)
+
+    cloud.disturb = answer
+    found = await cloud.ask(openstack.CLOUD, asked())
+    assert "m1.small" in found.flavours
+    assert "m1.tiny" in found.unreadable

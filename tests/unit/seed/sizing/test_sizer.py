@@ -12,10 +12,18 @@ from prometheus_client import REGISTRY, generate_latest
 
 from common.api.types import Condition, UserCluster
 from common.kube.controller.store import Change
+from common.runtime import flags
 from seed import metrics
 from seed.controllers.user_cluster_conditions import judge
+from seed.instance_types.cache import FlavourCache
+from seed.instance_types.http_client import Transport
+from seed.instance_types.settings import SettingsReader
 from seed.machines.machine_controller import Machine
+from seed.options import SeedOptions
+from seed.providers.flavour import Flavour, Place
 from seed.providers.size import CONDITIONS, NotSized, ProviderUnavailable
+from seed.sizing import sizer
+from seed.sizing.sizer import Sizing
 from seed.sizing.stamp_audit import Drift
 from seed.usage.machine_totals import MachineTotals
 from seed.usage.user_cluster import Source
@@ -94,3 +102,52 @@ async def test_what_is_sized_is_said_so_and_its_metric_ends_with_its_cluster() -
     assert [metric(reason) for reason in CONDITIONS] == [0.0] * len(CONDITIONS)
     metrics.no_machines(KEY)
     assert [metric(reason) for reason in CONDITIONS] == [None] * len(CONDITIONS)
+
+
+NOT_NAMED = (
+    "cannot size machine: cloudProvider {} is not named by --providers of seedquota-seed, so it cannot be sized; {}"
+)
+
+
+@pytest.mark.parametrize(
+    ("enabled", "on"), [((), "none is named yet"), (("vsphere", "aws"), "those of aws, vsphere can")]
+)
+@pytest.mark.parametrize(
+    ("provider", "spec"),
+    [("fake", {"cpu": "1", "memory": "1Gi"}), ("fake", {}), ("hetzner", {"serverType": "cax11"}), ("hetzner", {})],
+)
+async def test_a_cloud_is_off_unless_it_is_named(
+    provider: str, spec: dict[str, object], enabled: tuple[str, ...], on: str
+) -> None:
+    cache = FlavourCache(Transport())
+    made = Sizing(cache, SettingsReader(None), lambda _text: "", lambda _text, _seal: False, enabled)
+    for size in (
+        made.size(CLUSTER, machine(provider, spec), asyncio.get_running_loop().time() + 30),
+        made.admitted(CLUSTER, machine(provider, spec), asyncio.get_running_loop().time() + 30),
+    ):
+        with pytest.raises(NotSized) as caught:
+            await size
+        assert str(caught.value) == NOT_NAMED.format(provider, on)
+    await made.close()
+
+
+def test_without_the_flag_no_cloud_is_named() -> None:
+    given = ["--seed-name=a", "--webhook-url=https://a"]
+    assert flags.parse(SeedOptions, "seedquota-seed", "d", given, {}).providers == ()
+    assert flags.parse(SeedOptions, "seedquota-seed", "d", [*given, "--providers=aws,fake"], {}).providers == (
+        "aws",
+        "fake",
+    )
+
+
+def test_specs_of_one_user_cluster_push_out_no_place_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizer, "MAX_PLACES_KEPT", 2)
+    made = Sizing(FlavourCache(Transport()), SettingsReader(None), lambda _text: "", lambda _text, _seal: False)
+    place = Place("hetzner", "api.hetzner.cloud")
+    made._remember("ann", machine("hetzner", {"serverType": "cax11"}), place)
+    for number in range(10):
+        made._remember("mallory", machine("hetzner", {"serverType": f"cax{number}"}), place)
+    with pytest.raises(ProviderUnavailable, match="is being asked"):
+        made.known("ann", machine("hetzner", {"serverType": "cax11"}))
+    made._cache._shelves.recall(place, "cax11", Flavour(1, 1), asker="ann", as_of="", now=0.0, fresh=1.0)
+    assert made.known("ann", machine("hetzner", {"serverType": "cax11"})).place == "hetzner api.hetzner.cloud"

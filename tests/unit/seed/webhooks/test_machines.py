@@ -259,6 +259,19 @@ async def test_names_that_no_api_server_sends_do_not_reach_the_ledger(caller: Ca
     assert caller.world.account().reservations == {}
 
 
+@pytest.mark.parametrize("generation", [-1, 2**63, 10**4000], ids=["negative", "beyond 64 bits", "4001 digits"])
+@pytest.mark.parametrize("operation", ["CREATE", "UPDATE"])
+async def test_a_generation_that_no_api_server_has_does_not_reach_the_ledger(
+    caller: Caller, operation: str, generation: int
+) -> None:
+    await caller.world.quota(limits="cpu=64", granted="cpu=64")
+    new = machine(generation=generation, cpu="9")
+    status, text = await caller.post(review(new, machine() if operation == "UPDATE" else None))
+    assert status == 400
+    assert "generation" in text
+    assert caller.world.account().reservations == {}
+
+
 async def test_what_is_too_large_is_refused(caller: Caller) -> None:
     assert (await caller.post(b" " * (MAX_BODY + 1)))[0] == 413
     large = machine()

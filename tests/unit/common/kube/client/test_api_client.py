@@ -10,6 +10,7 @@ from aiohttp import web
 from common.kube.client import api_client, connection, kubeconfig, watch
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import (
+    LONGEST_RETRY_AFTER,
     AlreadyExists,
     ApiError,
     Conflict,
@@ -173,6 +174,14 @@ async def test_a_status_becomes_an_error_with_reason_causes_and_retry(fake, clus
     with pytest.raises(Unavailable, match="upstream") as unavailable:
         await cluster.get(CONFIGMAPS, "a", "n")
     assert unavailable.value.retry_after == 3 and unavailable.value.status == 503
+    for endless in (
+        status(429, "TooManyRequests", retryAfterSeconds=1e300),
+        web.Response(status=503, headers={"Retry-After": "9" * 400}),
+    ):
+        await answer_with(fake, endless)
+        with pytest.raises(ApiError) as bounded:
+            await cluster.get(CONFIGMAPS, "a", "n")
+        assert bounded.value.retry_after == LONGEST_RETRY_AFTER
     await answer_with(fake, web.Response(status=302, headers={"Location": "http://127.0.0.1:1/"}))
     with pytest.raises(ApiError) as redirect:
         await cluster.get(CONFIGMAPS, "a", "n")

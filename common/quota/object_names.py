@@ -1,0 +1,125 @@
+"""Names of resources that a quota for namespaces can limit, and which objects each of them counts. Pure.
+
+They are the names of Kubernetes' core quotas (1.34: k8s.io/kubernetes/pkg/quota/v1/evaluator/core, each file's
+MatchingResources, and k8s.io/apiserver/pkg/quota/v1/generic, ObjectCountQuotaResourceNameFor).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+
+from common.quota import names
+
+
+class GroupResource(msgspec.Struct, frozen=True):
+    """A kind of objects, whichever version it is read in. The core group is empty."""
+
+    resource: str
+    group: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.resource}.{self.group}" if self.group else self.resource
+
+
+PODS: Final = GroupResource("pods")
+SERVICES: Final = GroupResource("services")
+PERSISTENT_VOLUME_CLAIMS: Final = GroupResource("persistentvolumeclaims")
+RESOURCE_CLAIMS: Final = GroupResource("resourceclaims", "resource.k8s.io")
+
+COUNT: Final = "count/"
+REQUESTS: Final = "requests."
+LIMITS: Final = "limits."
+HUGE_PAGES: Final = "hugepages-"
+BY_STORAGE_CLASS: Final = ".storageclass.storage.k8s.io/"
+BY_DEVICE_CLASS: Final = ".deviceclass.resource.k8s.io/devices"
+COMPUTE: Final = ("cpu", "memory", "ephemeral-storage")
+
+ALIASES: Final = {
+    GroupResource(name): name for name in ("configmaps", "replicationcontrollers", "resourcequotas", "secrets")
+}
+"""Older names of counts (evaluator/core/registry.go, legacyObjectCountAliases)."""
+
+NEVER_COUNTED: Final = frozenset(
+    {
+        GroupResource("bindings"),
+        GroupResource("componentstatuses"),
+        GroupResource("events"),
+        GroupResource("events", "events.k8s.io"),
+        GroupResource("tokenreviews", "authentication.k8s.io"),
+        GroupResource("selfsubjectreviews", "authentication.k8s.io"),
+        GroupResource("subjectaccessreviews", "authorization.k8s.io"),
+        GroupResource("selfsubjectaccessreviews", "authorization.k8s.io"),
+        GroupResource("localsubjectaccessreviews", "authorization.k8s.io"),
+        GroupResource("selfsubjectrulesreviews", "authorization.k8s.io"),
+    }
+)
+"""They are not stored, or not for long (pkg/quota/v1/install/registry.go, ignoredResources)."""
+
+_FIXED: Final = {
+    **dict.fromkeys(("pods", *COMPUTE, *(REQUESTS + name for name in COMPUTE)), PODS),
+    **dict.fromkeys((LIMITS + name for name in COMPUTE), PODS),
+    **dict.fromkeys(("services", "services.nodeports", "services.loadbalancers"), SERVICES),
+    **dict.fromkeys(("persistentvolumeclaims", "requests.storage"), PERSISTENT_VOLUME_CLAIMS),
+    **{name: resource for resource, name in ALIASES.items()},
+}
+
+
+def count_of(resource: GroupResource) -> str:
+    return f"{COUNT}{resource}"
+
+
+def is_extended(name: str) -> bool:
+    """Whether a container may request it as an extended resource (pkg/apis/core/v1/helper, IsExtendedResourceName)."""
+    return not _is_native(name) and not name.startswith(REQUESTS) and names.is_valid(REQUESTS + name)
+
+
+def is_device(name: str) -> bool:
+    """Whether the qualified name alone counts what pods request of an extended resource.
+
+    Not where it is another count, nor where another name was meant, so that nothing would ever be counted.
+    """
+    other = name.startswith((COUNT, LIMITS)) or BY_STORAGE_CLASS in name or BY_DEVICE_CLASS.rpartition("/")[0] in name
+    return is_extended(name) and not other
+
+
+@lru_cache(maxsize=4096)
+def counted(name: str) -> tuple[GroupResource, ...]:
+    """The objects that the name counts. Nothing for a name that no object uses.
+
+    A qualified name alone, as `example.com/gpu`, is the same as `requests.example.com/gpu`. A core quota accepts the
+    first and never counts it.
+    """
+    if name in _FIXED:
+        return (_FIXED[name],)
+    if name.startswith(COUNT):
+        resource, _, group = name.removeprefix(COUNT).partition(".")
+        found = GroupResource(resource, group)
+        return (found,) if names.is_valid(name) and found not in NEVER_COUNTED else ()
+    if not names.is_valid(name):
+        return ()
+    of_claims = [PERSISTENT_VOLUME_CLAIMS] if _is_by_storage_class(name) else []
+    of_devices = [RESOURCE_CLAIMS] if name.endswith(BY_DEVICE_CLASS) and not name.startswith(".") else []
+    special = (*of_claims, *of_devices)
+    of_pods = name.startswith((HUGE_PAGES, REQUESTS + HUGE_PAGES)) or (
+        name.startswith(REQUESTS) and not _is_native(name)
+    )
+    if of_pods or (not special and is_device(name)):
+        return (PODS, *special)
+    return special
+
+
+def resources_of(limited: Iterable[str]) -> frozenset[GroupResource]:
+    """All that these names count."""
+    return frozenset(resource for name in limited for resource in counted(name))
+
+
+def _is_by_storage_class(name: str) -> bool:
+    return name.endswith((f"{BY_STORAGE_CLASS}persistentvolumeclaims", f"{BY_STORAGE_CLASS}requests.storage"))
+
+
+def _is_native(name: str) -> bool:
+    return "/" not in name or "kubernetes.io/" in name

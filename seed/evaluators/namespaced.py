@@ -1,0 +1,149 @@
+"""What objects in namespaces use of quotas, and what a write adds to that. Pure.
+
+The rules are those of Kubernetes 1.34 (k8s.io/apiserver/pkg/quota/v1, Evaluator, and
+k8s.io/apiserver/pkg/admission/plugin/resourcequota/controller.go, CheckRequest). Paths in comments of this folder are
+those of k8s.io/kubernetes, unless they begin with another module. Admission and counting ask the same evaluators, so
+that they cannot disagree. Where SeedQuota counts otherwise:
+
+- A resize that a node called infeasible counts as infeasible only until the pod's spec changes again. Core does not
+  charge the next resize at all, since it still sees the condition of the one before (pods.py).
+- A qualified name alone, as `example.com/gpu`, counts what `requests.example.com/gpu` does. Core accepts the name and
+  never counts it (common/quota/object_names.py).
+- A limit may be finer than a thousandth. Core rounds it up.
+- An amount above 10**24, or one that cannot be read, counts as 10**24 (amounts.py).
+- Writes of a claim's status are not asked. Core adds them to what is used and never refuses them; here they are
+  counted once they are seen.
+- A message names at most 32 containers for a resource.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import ClassVar, Generic, Protocol, TypeVar
+
+import msgspec
+
+from common.kube.client.meta import Object
+from common.quota import object_names
+from common.quota.object_names import GroupResource
+from common.quota.resources import ResourceList
+from common.quota.scopes import ScopeRequirement
+
+CREATE = "CREATE"
+UPDATE = "UPDATE"
+
+ObjectT = TypeVar("ObjectT", bound=Object)
+ObjectT_co = TypeVar("ObjectT_co", bound=Object, covariant=True)
+
+
+class Refused(Exception):
+    """The object lacks what a quota asks for, whatever is free. `str()` says what."""
+
+
+class Write(msgspec.Struct, Generic[ObjectT], frozen=True, kw_only=True):
+    """An admission request. `old` is None where nothing was stored before. `now`: seconds since 1970, UTC."""
+
+    operation: str
+    subresource: str = ""
+    new: ObjectT
+    old: ObjectT | None = None
+    now: float
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """What a quota counts: the names that it limits, and its scopes."""
+
+    limited: frozenset[str]
+    scopes: Sequence[ScopeRequirement] = ()
+
+
+class NamespacedEvaluator(Protocol[ObjectT]):
+    """What objects of one kind use.
+
+    `type`: what their JSON is decoded as. `asked_of`: by subresource (empty for the object itself), the operations
+    that can add to what is used. `changes`: whether a use may change while nothing is written.
+    """
+
+    @property
+    def resource(self) -> GroupResource: ...
+
+    @property
+    def type(self) -> type[ObjectT]: ...
+
+    @property
+    def asked_of(self) -> dict[str, frozenset[str]]: ...
+
+    def adds(self, write: Write[ObjectT]) -> bool:
+        """Whether an update may add to what is used. Only asked of writes that are in `asked_of`."""
+
+    def usage(self, subject: ObjectT, now: float) -> dict[str, int]:
+        """In nanos, by every name that counts the object."""
+
+    def meets(self, requirement: ScopeRequirement, subject: ObjectT) -> bool:
+        """Whether it is in the scope."""
+
+    def lacking(self, limited: Collection[str], subject: ObjectT) -> str:
+        """What it must say, since quotas limit these names, and does not; empty if it lacks nothing."""
+
+    def released_at(self, subject: ObjectT) -> float | None:
+        """When it stops to count although nothing is written; None if that never comes."""
+
+
+class Counting(Generic[ObjectT]):
+    """Most kinds have no scopes, lack nothing and do not change by themselves."""
+
+    resource: GroupResource
+    type: type[ObjectT]
+    asked_of: ClassVar[dict[str, frozenset[str]]] = {"": frozenset({CREATE, UPDATE})}
+
+    def adds(self, write: Write[ObjectT]) -> bool:
+        return True
+
+    def meets(self, requirement: ScopeRequirement, subject: ObjectT) -> bool:
+        return False
+
+    def lacking(self, limited: Collection[str], subject: ObjectT) -> str:
+        return ""
+
+    def released_at(self, subject: ObjectT) -> float | None:
+        return None
+
+
+def is_asked(evaluator: NamespacedEvaluator[ObjectT], write: Write[ObjectT]) -> bool:
+    """Whether the write can add to what any quota counts (Evaluator.Handles)."""
+    return write.operation in evaluator.asked_of.get(write.subresource, ()) and (
+        write.operation != UPDATE or evaluator.adds(write)
+    )
+
+
+def matching(evaluator: NamespacedEvaluator[ObjectT], limited: Iterable[str]) -> frozenset[str]:
+    """Those of the names that count objects of this kind (Evaluator.MatchingResources)."""
+    return frozenset(name for name in limited if evaluator.resource in object_names.counted(name))
+
+
+def used(evaluator: NamespacedEvaluator[ObjectT], terms: Terms, subject: ObjectT, now: float) -> dict[str, int]:
+    """What the object uses of a quota: nothing outside its scopes (generic/evaluator.go, CalculateUsageStats)."""
+    if not all(evaluator.meets(requirement, subject) for requirement in terms.scopes):
+        return {}
+    found = evaluator.usage(subject, now)
+    return {name: amount for name, amount in found.items() if name in terms.limited}
+
+
+def added(evaluator: NamespacedEvaluator[ObjectT], terms: Terms, write: Write[ObjectT]) -> ResourceList:
+    """What the write adds to the use of a quota; all of them above zero. Raises Refused.
+
+    What an update gives back is not there: it is free once the object shows it. An update into the quota's scopes adds
+    all that the object uses (controller.go, CheckRequest).
+    """
+    if not is_asked(evaluator, write):
+        return {}
+    limited = matching(evaluator, terms.limited)
+    if not limited or not all(evaluator.meets(requirement, write.new) for requirement in terms.scopes):
+        return {}
+    if lacking := evaluator.lacking(limited, write.new):
+        raise Refused(lacking)
+    after = used(evaluator, terms, write.new, write.now)
+    before: ResourceList = {}
+    if write.old is not None and write.old.metadata.resource_version:  # without one, the update creates it
+        before = used(evaluator, terms, write.old, write.now)
+    return {name: more for name, amount in after.items() if (more := amount - before.get(name, 0)) > 0}
