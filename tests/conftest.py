@@ -31,6 +31,7 @@ LONGEST = (
     "integration/installed",
     "integration/test_master_program.py",
     "integration/test_tutorial.py",
+    "integration/test_core_quotas.py",
     "integration/test_webhook_configuration.py",
     "integration/test_devcluster.py",
     "chaos",
