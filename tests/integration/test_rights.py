@@ -20,7 +20,7 @@ from devcluster.install import API, CHARTS, NAMESPACE, SEED_USER, Installation, 
 from devcluster.load import machine
 from devcluster.manifests import MACHINE_CRDS, Manifest, apply, load
 from tests.integration.installed.site import CLUSTERS, LEDGERS, MACHINES, QUOTA, SMALL, Json, Site, cpus, until
-from tests.integration.test_kubermatic import crd as kubermatic_crd
+from tests.integration.installed.test_kubermatic import crd as kubermatic_crd
 
 pytestmark = pytest.mark.integration
 
