@@ -7,11 +7,19 @@ KEEP ?=
 SCHEDULES ?= 100000
 MINUTES ?= 15
 STORE ?= apiserver
+IMAGE ?= seedquota
+BUILDER ?= $(firstword $(notdir $(foreach tool,docker podman buildah,$(shell command -v $(tool)))))
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+REVISION = $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
+UV := uv==0.13.9
+COMPILE := $(VENV)/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+  --no-emit-index-url --no-annotate --no-header
+EXAMPLES ?= 5000
 # Programs that are started again and again are compiled once, wherever that is switched off.
 export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/pycache
 
-.PHONY: demo test unit lint fmt bench sim chaos clean lock help
+.PHONY: demo test unit lint fmt bench fuzz sim chaos clean lock wheel image help
 
 help:
 	@echo "make demo         the whole way on real control planes, narrated (KEEP=1 leaves it running)"
@@ -20,16 +28,19 @@ help:
 	@echo "make lint         ruff, mypy --strict, import-linter"
 	@echo "make fmt          format the code"
 	@echo "make bench        measure; nothing here passes or fails on a time"
+	@echo "make fuzz         EXAMPLES=5000 inputs that are almost right for each reader of what comes from outside"
 	@echo "make sim          simulate SCHEDULES=100000 worlds on all cores, then see that every broken rule is noticed"
 	@echo "make chaos        real processes, killed, stopped, cut off and restored under load: MINUTES=15 STORE=apiserver|redis"
-	@echo "make lock         compute requirements.lock again from pyproject.toml"
+	@echo "make lock         compute requirements.lock and requirements-dev.lock again from pyproject.toml"
+	@echo "make wheel        build the wheel of the programs in dist"
+	@echo "make image        build the image IMAGE=$(IMAGE) with docker, podman or buildah; BASE=... PLATFORM=linux/arm64"
 	@echo "make clean        remove .venv"
 
-$(STAMP): requirements.lock pyproject.toml
+$(STAMP): requirements-dev.lock pyproject.toml
 	@echo "installing into $(VENV) ..."
 	@$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "SeedQuota needs Python 3.11 or newer; set PYTHON=..."'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
@@ -58,6 +69,10 @@ bench: $(STAMP)
 	@$(BIN)/python -m devcluster build
 	@$(BIN)/python -m tests.bench
 
+# A few minutes; `make test` tries some of each.
+fuzz: $(STAMP)
+	@EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q -n 2 tests/fuzz
+
 sim: $(STAMP)
 	@$(BIN)/python -m tests.sim --schedules $(SCHEDULES)
 	@$(BIN)/python -m tests.sim --mutants
@@ -66,10 +81,24 @@ chaos: $(STAMP)
 	@$(BIN)/python -m devcluster build
 	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) --store $(STORE) $(if $(SEED),--seed $(SEED))
 
+# The programs' lock first: the one for development has the same versions of what is in both.
 lock:
-	@$(PYTHON) -m venv $(VENV)/lock && $(VENV)/lock/bin/pip install --quiet uv
-	@$(VENV)/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-	  --no-annotate --no-header --extra dev pyproject.toml --output-file requirements.lock
+	@$(PYTHON) -m venv $(VENV)/lock && $(VENV)/lock/bin/pip install --quiet --disable-pip-version-check $(UV)
+	@$(COMPILE) pyproject.toml --output-file requirements.lock
+	@$(COMPILE) --group dev --constraint requirements.lock pyproject.toml --output-file requirements-dev.lock
+
+# The same content gives the same file: hatchling takes its times from here.
+export SOURCE_DATE_EPOCH ?= 315532800
+
+wheel: $(STAMP)
+	@rm -f dist/seedquota-*.whl
+	@$(BIN)/python -m hatchling build --target wheel
+
+image: wheel
+	@test -n "$(BUILDER)" || { echo "make image needs docker, podman or buildah"; exit 1; }
+	@$(BUILDER) build --file Containerfile --tag $(IMAGE) $(if $(BASE),--build-arg BASE=$(BASE)) \
+	  $(if $(PLATFORM),--platform $(PLATFORM)) $(if $(PIP_INDEX_URL),--build-arg PIP_INDEX_URL) \
+	  --build-arg SOURCE_DATE_EPOCH --build-arg VERSION=$(VERSION) --build-arg REVISION=$(REVISION) .
 
 clean:
 	rm -rf $(VENV)

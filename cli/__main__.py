@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -34,14 +35,24 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
+def printable(text: str) -> str:
+    """Whoever made a Machine chose its names: what a terminal would take for a command is shown as its number."""
+    return "".join(letter if letter.isprintable() or letter == "\n" else _number(letter) for letter in text)
+
+
+def _number(letter: str) -> str:
+    """As JSON writes it, so that what was JSON still is."""
+    return json.dumps(letter)[1:-1] if letter != "\x7f" else "\\u007f"
+
+
 def run(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
     try:
         answer: str = asyncio.run(options.run(options))
     except explain.NotExplained as error:
-        print(f"seedquota: {error}", file=sys.stderr)
+        print(printable(f"seedquota: {error}"), file=sys.stderr)
         return FAILED
-    print(answer)
+    print(printable(answer))
     return FOUND
 
 

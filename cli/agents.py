@@ -1,6 +1,7 @@
 """The agents of a seed, and how their pages of JSON are read: through the API server, or at a URL each.
 
-The API server's proxy to pods asks for the right to `get pods/proxy`: so whoever may read decisions is said in RBAC.
+Through the API server, a page is asked for with a token of the ServiceAccount seedquota-explain, made for agents alone.
+So RBAC says who may read decisions: charts/rbac/explain.yaml.
 """
 
 from __future__ import annotations
@@ -19,12 +20,16 @@ from common.kube.client.errors import ApiError, NotFound
 from common.kube.client.kubeconfig import InvalidKubeconfig
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource
+from common.runtime.health import AUDIENCE, TOKEN_HEADER
 
 LABEL = "app.kubernetes.io/name=seedquota-seed"
 PORT_NAME = "health"
 PORT = 8081  # of --health-address
+ACCOUNT = "seedquota-explain"
+TOKEN_SECONDS = 600  # the shortest life that an API server gives
 TIMEOUT = 10.0  # seconds for one answer
 MAX_ANSWER = 16 * 2**20  # bytes
+MAX_SAID = 200  # ... of an error
 
 
 class _Port(msgspec.Struct, rename="camel"):
@@ -52,6 +57,14 @@ class Pod(Object, frozen=True, kw_only=True):
     def port(self) -> int:
         ports = [port for container in self.spec.containers for port in container.ports]
         return next((port.container_port for port in ports if port.name == PORT_NAME), PORT)
+
+
+class _TokenStatus(msgspec.Struct):
+    token: str = ""
+
+
+class _TokenRequest(msgspec.Struct):
+    status: _TokenStatus
 
 
 PODS = Resource("", "v1", "pods", "Pod", True, Pod)
@@ -82,9 +95,11 @@ async def at_urls(urls: Sequence[str]) -> AsyncIterator[Ask]:
                 async with session.get(f"{url.rstrip('/')}/{path}") as answer:
                     if answer.status == 404:
                         return Answer(url)
+                    content = await answer.content.read(MAX_ANSWER)
                     if answer.status != 200:
-                        return Answer(url, problem=f"answered {answer.status}")
-                    return Answer(url, content=await answer.content.read(MAX_ANSWER))
+                        said = content[:MAX_SAID].decode("utf-8", "replace").strip()
+                        return Answer(url, problem=f"answered {answer.status} {said}".strip())
+                    return Answer(url, content=content)
             except (aiohttp.ClientError, OSError, ValueError) as error:
                 return Answer(url, problem=str(error) or type(error).__name__)
 
@@ -105,11 +120,14 @@ async def in_pods(kubeconfig: str | None, context: str | None, namespace: str) -
                 f"no pod labelled {LABEL} runs in namespace {namespace} of {cluster.server}: is that a seed? "
                 "--kubeconfig and --context name another one, -n its namespace, --url an agent outside of pods"
             )
+        headers = {TOKEN_HEADER: await _token(cluster, namespace)}
 
         async def one(pod: Pod, path: str) -> Answer:
             proxy = f"/api/v1/namespaces/{namespace}/pods/{pod.metadata.name}:{pod.port}/proxy/{path}"
             try:
-                content = await cluster.request("GET", proxy, timeout=TIMEOUT, max_body=MAX_ANSWER)
+                content = await cluster.request(
+                    "GET", proxy, timeout=TIMEOUT, max_body=MAX_ANSWER, more_headers=headers
+                )
             except NotFound:
                 return Answer(pod.metadata.name)
             except ApiError as error:
@@ -141,3 +159,17 @@ async def _pods(cluster: Cluster, namespace: str) -> list[Pod]:
         return (await cluster.list(PODS, namespace, label_selector=LABEL)).items
     except ApiError as error:
         raise Unreachable(f"pods cannot be listed on {cluster.server}: {error.message}") from None
+
+
+async def _token(cluster: Cluster, namespace: str) -> str:
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{ACCOUNT}/token"
+    spec = {"audiences": [AUDIENCE], "expirationSeconds": TOKEN_SECONDS}
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+    try:
+        content = await cluster.request("POST", path, msgspec.json.encode(body), timeout=TIMEOUT, verb="create")
+        return msgspec.json.decode(content, type=_TokenRequest).status.token
+    except (ApiError, msgspec.MsgspecError) as error:
+        raise Unreachable(
+            f"no token of ServiceAccount {namespace}/{ACCOUNT} can be had: {error}; "
+            "see charts/rbac/explain.yaml, or use kubectl port-forward and --url"
+        ) from None

@@ -44,13 +44,11 @@ class _Manager(Server):
 class ClusterApi:
     """`async with ClusterApi(server, directory):` runs it until the end; the log is in the directory.
 
-    With `prompt` its controllers look at an object as soon as it changed, not once a second. The manager is built when
-    it is needed first, which takes minutes. Raises BuildError, ManifestError, StartError.
+    The manager is built when it is needed first, which takes minutes. Raises BuildError, ManifestError, StartError.
     """
 
-    def __init__(self, server: ApiServer, directory: Path, *, prompt: bool = False) -> None:
+    def __init__(self, server: ApiServer, directory: Path) -> None:
         self._server = server
-        self._prompt = prompt
         self._directory = directory / f"{server.name}-cluster-api"
 
     async def __aenter__(self) -> Self:
@@ -67,7 +65,7 @@ class ClusterApi:
         crds = await asyncio.to_thread(load, config / "crd" / "bases")
         await apply(self._server, [_converted(crd, url, ca) for crd in crds])
         self._group = ProcessGroup()
-        command = [
+        self._command = [
             str(executable),
             f"--kubeconfig={kubeconfig}",
             f"--webhook-port={webhook}",
@@ -75,9 +73,9 @@ class ClusterApi:
             f"--health-addr=127.0.0.1:{health}",
             "--diagnostics-address=0",
             "--skip-crd-migration-phases=StorageVersionMigration,CleanupManagedFields",
-            f"--feature-gates=ReconcilerRateLimiting={'false' if self._prompt else 'true'}",
         ]
-        self.manager = _Manager("manager", command, self._directory, self._group, f"http://127.0.0.1:{health}/readyz")
+        self._health = f"http://127.0.0.1:{health}/readyz"
+        self.manager = self._manager("--feature-gates=ReconcilerRateLimiting=true")
         try:
             await self.manager.start()
             hooks = await asyncio.to_thread(load, config / "webhook" / "manifests.yaml")
@@ -91,6 +89,15 @@ class ClusterApi:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await asyncio.to_thread(self._group.close)
+
+    async def be_prompt(self) -> None:
+        """From now on its controllers look at an object as soon as it changed, not once a second. Raises StartError."""
+        await self.manager.stop()
+        self.manager = self._manager("--feature-gates=ReconcilerRateLimiting=false")
+        await self.manager.start()
+
+    def _manager(self, flag: str) -> _Manager:
+        return _Manager("manager", [*self._command, flag], self._directory, self._group, self._health)
 
 
 def infrastructure_crd(kind: str, version: str) -> Manifest:

@@ -32,6 +32,15 @@ ADMIN = "admin"
 # Groups by user name. Only the admin may do anything by itself: rights of the others are given by RBAC objects.
 USERS: Mapping[str, tuple[str, ...]] = {ADMIN: ("system:masters",), "seedquota-master": (), "seedquota-seed": ()}
 
+AUDIT_LOG = "audit.log"
+AUDIT_POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "omitManagedFields": True,
+    "rules": [{"level": "Metadata", "users": [name for name in USERS if name != ADMIN]}, {"level": "None"}],
+}
+
 REQUEST_TIMEOUT_SECONDS = 10  # for all requests but watches; Kubernetes' own default is 60
 
 _PROBE_TIMEOUT = aiohttp.ClientTimeout(total=5)
@@ -89,6 +98,7 @@ class ApiServer(Server):
         *,
         etcd: str,
         users: Mapping[str, Collection[str]],
+        audited: bool = False,
         also_served: Collection[str] = (),
     ) -> None:
         # A port stays ours while this socket is bound to it: nobody else can take it while the server is down.
@@ -133,6 +143,13 @@ class ApiServer(Server):
             "--enable-priority-and-fairness=false",  # it needs a dozen objects and their status
             "--endpoint-reconciler-type=none",  # nobody reaches it through a Service, and stopping is quicker
         ]
+        if audited:
+            (keys / "audit-policy.yaml").write_text(yaml.safe_dump(AUDIT_POLICY))
+            command += [
+                f"--audit-policy-file={keys / 'audit-policy.yaml'}",
+                f"--audit-log-path={keys / AUDIT_LOG}",
+                "--audit-log-mode=blocking",
+            ]
         super().__init__(name, command, directory, group)
 
     def kubeconfig(self, user: str = "admin", *, port: int | None = None) -> str:
@@ -189,10 +206,18 @@ class ControlPlane:
 
     All of it is gone when the block ends, however it ends; so are the files, unless a `directory` is named for them.
     Clusters that are started in a directory used before find their objects again, with new ports and tokens.
+    With `audited`, AUDIT_LOG beside each API server's keys has every request of the programs' users.
     """
 
-    def __init__(self, directory: Path | None = None, *, users: Mapping[str, Collection[str]] = USERS) -> None:
+    def __init__(
+        self,
+        directory: Path | None = None,
+        *,
+        users: Mapping[str, Collection[str]] = USERS,
+        audited: bool = False,
+    ) -> None:
         self._named_directory = directory
+        self._audited = audited
         self._users = users
         self._servers: dict[str, ApiServer] = {}
         self._etcds: dict[str, Etcd] = {}
@@ -270,6 +295,7 @@ class ControlPlane:
             self._group,
             etcd=self.etcd_of(name).url,
             users=self._users,
+            audited=self._audited,
             also_served=also_served,
         )
         return server

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import random
-import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -22,7 +20,7 @@ import aiohttp
 from devcluster.balancer import Balancer
 from devcluster.controlplane import REQUEST_TIMEOUT_SECONDS, ApiServer, ControlPlane
 from devcluster.manifests import MACHINE_CRDS, Manifest, apply, load
-from devcluster.network import Link, Traffic
+from devcluster.network import Link, Traffic, free_port
 from devcluster.processes import ProcessGroup
 from devcluster.servers import Etcd, Server
 from seed.providers import PROVIDERS
@@ -40,7 +38,6 @@ _LEASE_SECONDS = 5  # what a killed agent is missed for before its successor lea
 _READY_SECONDS = 60.0
 _POLL_SECONDS = 0.1  # four ask at a time, of servers that have much to do
 _SUFFIXES = ("", "-b", "-c")
-_PORTS = range(20_000, 32_000)  # no system hands these out for outgoing connections
 
 
 class NotReadyError(Exception):
@@ -73,7 +70,7 @@ class Installation:
     `in_flight_window` is in seconds. `organization` is the project's, if it has one. `seed_flags` gives more flags
     to the agents of a seed. With `breakable`, the master's cluster and each seed have an etcd of their own, which can
     be restored from a snapshot, and `links`, the master's way to each seed, and `balancers`, that to its webhook, can
-    be cut. With `in_cluster`, the first seed is the master's own cluster.
+    be cut. With `in_cluster`, the first seed is the master's own cluster. `audited` is for `ControlPlane`.
     """
 
     def __init__(
@@ -89,6 +86,7 @@ class Installation:
         seed_flags: Mapping[str, Sequence[str]] = {},
         breakable: bool = False,
         in_cluster: bool = False,
+        audited: bool = False,
         progress: Callable[[str], None] = lambda _line: None,
     ) -> None:
         self.directory = directory
@@ -105,7 +103,7 @@ class Installation:
         self._in_cluster = self.seeds[0] if in_cluster else None
         self.in_flight_window = in_flight_window
         self._progress = progress
-        self._plane = ControlPlane(directory)
+        self._plane = ControlPlane(directory, audited=audited)
         self.balancers: dict[str, Balancer] = {}  # of webhooks: of several replicas, or to be cut off
 
     async def __aenter__(self) -> Self:
@@ -219,6 +217,7 @@ class Installation:
                 namespace(NAMESPACE),
                 namespace(self.project),
                 *rights("seed", SEED_USER),
+                *load(CHARTS / "rbac" / "seed-policy.yaml"),
                 *(rights("master-on-seed", MASTER_USER) if seed != self._in_cluster else ()),
                 *self._source(self.user_clusters[seed], self.project),
             ],
@@ -226,6 +225,7 @@ class Installation:
 
     def _source(self, user_cluster: str, project: str) -> list[Manifest]:
         return [
+            *rights("seed-namespace", SEED_USER, project),
             secret(user_cluster, project, self._plane.cluster(user_cluster).kubeconfig(SEED_USER)),
             {
                 "apiVersion": API,
@@ -266,6 +266,7 @@ class Installation:
                     f"--webhook-address=127.0.0.1:{port}",
                     f"--webhook-url={url}",
                     f"--in-flight-window={self.in_flight_window:g}s",
+                    "--user-cluster-break-glass=on",
                     f"--providers={','.join(PROVIDERS)}",
                     *self._seed_flags.get(seed, ()),
                 ]
@@ -369,8 +370,8 @@ def named(kind: str, name: str, **spec: object) -> Manifest:
     return {"apiVersion": API, "kind": kind, "metadata": {"name": name}, "spec": spec}
 
 
-def rights(file: str, user: str) -> list[Manifest]:
-    """The roles in a file of `charts/rbac`, and a binding of each to the user."""
+def rights(file: str, user: str, in_namespace: str = "") -> list[Manifest]:
+    """The roles in a file of `charts/rbac`, each bound to the user: in that namespace alone, if one is named."""
     group = "rbac.authorization.k8s.io"
     manifests: list[Manifest] = []
     for role in load(CHARTS / "rbac" / f"{file}.yaml"):
@@ -378,25 +379,13 @@ def rights(file: str, user: str) -> list[Manifest]:
             continue
         metadata = role["metadata"]
         assert isinstance(metadata, dict), "a role has metadata"
+        of_namespace = {"namespace": in_namespace} if in_namespace else {}
         binding = {
             "apiVersion": f"{group}/v1",
-            "kind": f"{role['kind']}Binding",
-            "metadata": {**metadata, "name": f"{metadata['name']}-{user}"},
+            "kind": "RoleBinding" if in_namespace else f"{role['kind']}Binding",
+            "metadata": {**metadata, **of_namespace, "name": f"{metadata['name']}-{user}"},
             "roleRef": {"apiGroup": group, "kind": role["kind"], "name": metadata["name"]},
             "subjects": [{"apiGroup": group, "kind": "User", "name": user}],
         }
         manifests += [role, binding]
     return manifests
-
-
-def free_port() -> int:
-    """A port that nobody listens on and that no outgoing connection will take while its owner restarts."""
-    while True:
-        port = random.choice(_PORTS)  # noqa: S311 (no secret)
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        return port

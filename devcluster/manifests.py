@@ -73,8 +73,9 @@ async def apply(server: ApiServer, manifests: Iterable[Manifest], *, user: str =
             for kind in _FIRST:
                 chosen = [(identity, manifest) for identity, manifest in identified if identity.kind == kind]
                 await asyncio.gather(*(_apply(session, known, identity, manifest) for identity, manifest in chosen))
-                if kind == _CRD:
-                    await asyncio.gather(*(_served(session, identity) for identity, _ in chosen))
+                if kind == _CRD:  # one after the other: they are served at about the same time, and asking costs
+                    for identity, _ in chosen:
+                        await _served(session, identity)
             for identity, manifest in identified:
                 if identity.kind not in _FIRST:
                     await _apply(session, known, identity, manifest)

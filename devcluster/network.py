@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import socket
 import struct
 from contextlib import suppress
@@ -11,6 +12,7 @@ from enum import Enum
 from common.runtime.waiting import first_of
 
 _CHUNK = 64 * 1024
+_PORTS = range(20_000, 32_000)  # no system hands these out for outgoing connections
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER with no time: closing resets the connection
 
 
@@ -95,3 +97,16 @@ def _reset(writer: asyncio.StreamWriter) -> None:
         connection = writer.get_extra_info("socket")
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
     writer.transport.abort()
+
+
+def free_port() -> int:
+    """A port that nobody listens on and that no outgoing connection will take while its owner restarts."""
+    while True:
+        port = random.choice(_PORTS)  # noqa: S311 (no secret)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port

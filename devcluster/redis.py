@@ -19,7 +19,7 @@ from pathlib import Path
 
 from devcluster import certificates
 from devcluster.binaries import BuildError, cache_directory
-from devcluster.install import free_port
+from devcluster.network import free_port
 from devcluster.processes import ProcessGroup
 from devcluster.servers import Server
 

@@ -7,7 +7,7 @@ import logging
 import socket
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from prometheus_client import REGISTRY
@@ -21,6 +21,7 @@ from common.runtime.health import Health
 from common.runtime.listeners import Listeners
 from common.runtime.program import Program
 from common.server.http_server import HttpServer
+from common.server.page_access import PageReaders
 from common.server.serving_certificate import Certificates
 from seed import collectors
 from seed import metrics as observed
@@ -46,6 +47,7 @@ from seed.instance_types.settings import SettingsReader
 from seed.ledger.backend import ChosenStore, redis_access
 from seed.notifications.refusals import Refusals
 from seed.options import SeedOptions
+from seed.registration import cluster_api, clusters
 from seed.registration.token import WebhookKey
 from seed.registration.wanted import WantedConfigurations
 from seed.sizing.sizer import Sizing
@@ -55,8 +57,9 @@ from seed.webhooks.clusters import ClusterWebhook
 from seed.webhooks.endpoint import Endpoint, Webhook
 from seed.webhooks.machines import MachineWebhook, StampWebhook
 from seed.webhooks.review import MAX_BODY
-from seed.webhooks.router import Handler, route
+from seed.webhooks.router import Endpoints, identify, route
 from seed.webhooks.scale import ScaleWebhook
+from seed.webhooks.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -85,17 +88,19 @@ def sizing_of(options: SeedOptions, cluster: Cluster, key: WebhookKey) -> tuple[
 def wanted_of(
     options: SeedOptions, key: WebhookKey, certificates: Certificates, cluster_kinds: Sequence[Kind]
 ) -> WantedConfigurations:
+    group = options.break_glass_group
     return WantedConfigurations(
         key,
         certificates,
         cluster_kinds,
         base_url=options.webhook_url,
         timeout_seconds=options.webhook_timeout,
-        break_glass_group=options.break_glass_group,
+        seed_break_glass_group=group if options.seed_break_glass == "on" else "",
+        user_cluster_break_glass_group=group if options.user_cluster_break_glass == "on" else "",
     )
 
 
-def handler(
+def endpoints_of(
     cluster: Cluster,
     connections: Connections,
     catalog: Catalog,
@@ -103,10 +108,10 @@ def handler(
     sizing: Sizing,
     view: View,
     cluster_kinds: Sequence[Kind],
-    key: WebhookKey,
     decisions: Decisions,
     stale: Callable[[], str | None],
-) -> Handler:
+    turns: Turns,
+) -> Endpoints:
     """All webhooks, by the path that each is called at."""
     admission = Admission(catalog, registry, stale)
     rollouts = Rollouts()
@@ -115,16 +120,24 @@ def handler(
     twins = DuplicateClusters(cluster, catalog, view)
 
     def endpoint(webhook: Webhook[T]) -> Endpoint[T]:
-        return Endpoint(webhook, observed.decision, decisions)
+        return Endpoint(webhook, observed.decision, decisions, turns)
 
-    endpoints: dict[str, Endpoint[Any]] = {
+    return {
         "machines": endpoint(MachineWebhook(catalog, machines)),
         "stamp": endpoint(StampWebhook(Stamping(catalog, sizing))),
         "cluster-api": endpoint(ClusterApiWebhook(view, of_cluster_api)),
         "clusters": endpoint(ClusterWebhook(catalog, admission, cluster_kinds, twins)),
         "scale": endpoint(ScaleWebhook(catalog, registry, sizing, connections, view)),
     }
-    return route(endpoints, key.verify)
+
+
+def server_of(endpoints: Endpoints, key: WebhookKey, stopping: Callable[[], bool]) -> HttpServer:
+    return HttpServer(
+        route(endpoints, key.verify),
+        max_body=MAX_BODY,
+        identify=identify(endpoints, key.verify),
+        stopping=stopping,
+    )
 
 
 def host_of(url: str) -> str:
@@ -212,7 +225,10 @@ def build(options: SeedOptions, cluster: Cluster, stopping: Callable[[], bool]) 
         cluster, catalog, registry, identity, on_request=metrics.kubernetes_request, count=observed.owners_notified
     )
     decisions = Decisions(on_decision=refusals.decided, on_refusal=collectors.refusals_of(catalog))
-    handle = handler(cluster, connections, catalog, registry, sizing, view, cluster_kinds, key, decisions, record.stale)
+    turns = Turns(options.webhook_requests_per_second, {cluster_api.CALLER, clusters.CALLER})
+    endpoints = endpoints_of(
+        cluster, connections, catalog, registry, sizing, view, cluster_kinds, decisions, record.stale, turns
+    )
     return Agent(
         cluster=cluster,
         catalog=catalog,
@@ -230,7 +246,7 @@ def build(options: SeedOptions, cluster: Cluster, stopping: Callable[[], bool]) 
         connections=connections,
         refusals=refusals,
         decisions=decisions,
-        server=HttpServer(handle, max_body=MAX_BODY, stopping=stopping),
+        server=server_of(endpoints, key, stopping),
     )
 
 
@@ -278,6 +294,7 @@ async def serve(running: Program, options: SeedOptions) -> None:
     agent = build(options, cluster, lambda: running.health.stopping)
     measure(agent)
     running.health.pages[PATH] = agent.decisions.page
+    running.health.may_read = PageReaders(cluster).may_read
     add_checks(running.health, agent)
     followers = follow(agent)
     try:

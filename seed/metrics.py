@@ -60,6 +60,21 @@ _CANARY = Gauge(
     "1 if the last dry run in the user cluster was refused by us, 0 if it was not, none if it proved nothing.",
     ["cluster"],
 )
+_UNADMITTED = Gauge(
+    "seedquota_machines_unadmitted",
+    "Machines that are counted, and that were created past the webhook: nobody admitted them.",
+    ["cluster"],
+)
+_TAKEN_OVER = Gauge(
+    "seedquota_machine_api_taken_over",
+    "1 while another server than the user cluster's API server serves its Machines, so that they cannot be counted.",
+    ["cluster"],
+)
+_RESTORED = Counter(
+    "seedquota_webhook_restored_total",
+    "Webhook configurations of user clusters that somebody had deleted or changed, and that were restored.",
+    ["cluster"],
+)
 _EVENTS = Counter(
     "seedquota_owner_events_total",
     "Events about refused Machines: written, failed, or dropped because there were too many.",
@@ -67,6 +82,7 @@ _EVENTS = Counter(
 )
 _WOKEN = Counter("seedquota_machinesets_woken_total", "MachineSets told to try again because capacity is free.")
 _WAITING = Gauge("seedquota_machinesets_waiting", "MachineSets that this replica is to wake when capacity is free.")
+_OF_LEADER = (_UNSIZED, _DRIFTED, _UNADMITTED, _TAKEN_OVER, _CANARY)
 _allowed = {path: (_REQUESTS.labels("Machine", "allowed", ""), _SECONDS.labels(path)) for path in ("local", "recall")}
 
 
@@ -118,11 +134,20 @@ def provider_request(provider: str, result: str, seconds: float) -> None:
     _FETCH_SECONDS.labels(provider).observe(seconds)
 
 
-def machines(cluster: str, unsized: Mapping[str, int], drifted: int) -> None:
+def machines(cluster: str, unsized: Mapping[str, int], drifted: int, unadmitted: int) -> None:
     """`unsized` by reason."""
     for reason in CONDITIONS:
         _UNSIZED.labels(cluster, reason).set(unsized.get(reason, 0))
     _DRIFTED.labels(cluster).set(drifted)
+    _UNADMITTED.labels(cluster).set(unadmitted)
+
+
+def machine_api(cluster: str, *, taken_over: bool) -> None:
+    _TAKEN_OVER.labels(cluster).set(taken_over)
+
+
+def webhook_restored(cluster: str) -> None:
+    _RESTORED.labels(cluster).inc()
 
 
 def canary(cluster: str, success: bool | None) -> None:
@@ -134,11 +159,11 @@ def canary(cluster: str, success: bool | None) -> None:
 
 def no_machines(cluster: str) -> None:
     """The user cluster is gone."""
-    for gauge in (_UNSIZED, _DRIFTED, _CANARY):
-        gauge.remove_by_labels({"cluster": cluster})
+    for metric in (*_OF_LEADER, _RESTORED):
+        metric.remove_by_labels({"cluster": cluster})
 
 
 def not_leading() -> None:
     """What only the leader knows is not this replica's to tell any more."""
-    for gauge in (_UNSIZED, _DRIFTED, _CANARY):
+    for gauge in _OF_LEADER:
         gauge.clear()

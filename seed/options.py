@@ -10,16 +10,19 @@ from common.runtime.flags import (
     Address,
     Flag,
     address,
+    choice,
     duration,
     https_url,
     path,
     text,
+    whole_number,
     whole_seconds,
     words,
 )
 from seed.ledger.backend import LedgerOptions
 from seed.machines.cluster_api import PROJECT_LABEL
 from seed.providers import PROVIDERS
+from seed.webhooks.turns import PER_SECOND
 
 WEBHOOK_ADDRESS = Address("", 9443)
 
@@ -41,9 +44,26 @@ class SeedOptions(LedgerOptions):
     webhook_timeout: Annotated[
         int, Flag(whole_seconds(1, 30), "how long an API server waits for the webhook's answer", unit="s")
     ] = 3
+    webhook_requests_per_second: Annotated[
+        int,
+        Flag(
+            whole_number(1, 1_000_000),
+            "requests that a replica answers to one user cluster in a second, on average; more get 503 with a retry",
+        ),
+    ] = PER_SECOND
     break_glass_group: Annotated[
-        str, Flag(text, "the API server does not ask the webhook about requests of members of this group")
+        str, Flag(text, "where break-glass is on, an API server does not ask the webhook about members of this group")
     ] = "seedquota:break-glass"
+    seed_break_glass: Annotated[
+        str, Flag(choice("on", "off"), "break-glass in the seed's own API server: on or off")
+    ] = "on"
+    user_cluster_break_glass: Annotated[
+        str,
+        Flag(
+            choice("on", "off"),
+            "break-glass in user clusters: on or off; whoever may impersonate groups there can use it",
+        ),
+    ] = "off"
     project_label: Annotated[
         str, Flag(text, "the label, or annotation, of a Cluster API Cluster that names its project")
     ] = PROJECT_LABEL

@@ -84,7 +84,7 @@ def read(text: str) -> Iterator[Machine]:
     """The Machines, or the template of whatever makes Machines. Raises UnusableInput."""
     try:
         documents = [document for document in yaml.safe_load_all(text) if document is not None]
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UnusableInput(f"no YAML: {error}") from error
     objects = [found for document in documents for found in _objects(document)]
     if not objects:

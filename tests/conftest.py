@@ -1,31 +1,73 @@
-"""Which tests run in one process: those of a file, and those that share what takes long to start."""
+"""Which tests run in one process, and in which order: those that take longest begin first."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
 
 # A machine that is busy with other things is no fault of what is tested.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
 
-# Many API servers share few cores: each on one of them needs an eighth less of it.
+# Many API servers share few cores: each on one of them needs an eighth less of it, and as much less with more memory
+# between two collections of garbage.
 os.environ.setdefault("GOMAXPROCS", "1")
+os.environ.setdefault("GOGC", "400")
 
-# Of the tests that share an installation; they take as long as the others.
-FIRST_HALF = ("/installed/test_clusters.py", "/installed/test_lives.py")
+# By folders and files below tests/, those that take longest first. What is not named comes as it is collected.
+LONGEST = (
+    "integration/cluster_api",
+    "integration/installed/test_programs.py",
+    "integration/installed/test_redis_programs.py",
+    "integration/installed/test_default_quotas.py",
+    "integration/installed/test_lives.py",
+    "integration/installed/test_clusters.py",
+    "integration/installed",
+    "integration/test_master_program.py",
+    "integration/test_tutorial.py",
+    "integration/test_core_quotas.py",
+    "integration/test_webhook_configuration.py",
+    "integration/test_devcluster.py",
+    "chaos",
+    "integration",
+    "sim",
+    "chart",
+    "property",
+)
+TOGETHER = "/integration/cluster_api/"  # these share one installation, which no other process is to start as well
+INSTALLED = "/integration/installed/"  # each process that runs one of these starts an installation for all of them
+INSTALLATIONS = 2
+
+
+def _rank(path: Path) -> int:
+    name = path.relative_to(Path(__file__).parent).as_posix()
+    found = (rank for rank, start in enumerate(LONGEST) if name.startswith(start))
+    return next(found, len(LONGEST))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: _rank(item.path))
 
 
 class BySharedInstallation(LoadFileScheduling):
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.split("::", 1)[0]
-        if file.endswith(FIRST_HALF):
-            return "installed, first half"
-        return "installed, second half" if "/installed/" in file else file
+        return TOGETHER if TOGETHER in file else file
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        """A process without an installation gets what needs none, as long as there is some and others have one."""
+        having = [one for one, files in self.assigned_work.items() if any(INSTALLED in file for file in files)]
+        wanted = node in having or len(having) < INSTALLATIONS
+        chosen = next((file for file in self.workqueue if (INSTALLED in file) == wanted), None)
+        if chosen is not None:
+            self.workqueue.move_to_end(chosen, last=False)
+        super()._assign_work_unit(node)
 
 
 @pytest.hookimpl(optionalhook=True)

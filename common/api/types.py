@@ -226,8 +226,14 @@ class UserClusterSpec(Wire):
     provider: ProviderRef | None = None
 
 
+class UnadmittedMachines(Wire):
+    machines: int = 0
+    uids: list[str] = []
+
+
 class UserClusterStatus(Wire):
     machines: int = 0
+    unadmitted: UnadmittedMachines = msgspec.field(default_factory=UnadmittedMachines)
     resource_usage: Quantities = {}
     last_count_time: str = ""
     cluster_uid: str = msgspec.field(name="clusterUID", default="")

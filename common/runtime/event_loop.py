@@ -22,3 +22,11 @@ class EventLoop(uvloop.Loop):
             if sock is not None:
                 sock.detach()
             raise
+
+    async def connect_accepted_socket(self, protocol_factory: Any, sock: socket.socket, **options: Any) -> Any:
+        """As uvloop's. Likewise, a `sock` that could not be used is its transport's to close."""
+        try:
+            return await super().connect_accepted_socket(protocol_factory, sock, **options)
+        except BaseException:
+            sock.detach()
+            raise

@@ -110,6 +110,15 @@ def whole_seconds(least: int, most: int) -> Callable[[str], int]:
     return read
 
 
+def whole_number(least: int, most: int) -> Callable[[str], int]:
+    def read(raw: str) -> int:
+        if not re.fullmatch(r"[0-9]{1,18}", raw) or not least <= int(raw) <= most:
+            raise ValueError(f"{raw!r} is not a whole number from {least} to {most}")
+        return int(raw)
+
+    return read
+
+
 def choice(*values: str) -> Callable[[str], str]:
     def read(raw: str) -> str:
         if raw not in values:

@@ -1,5 +1,5 @@
 """/healthz, /readyz and /metrics on a port of their own, so that probes and Prometheus need no certificate, and pages
-of JSON that a program adds.
+of JSON that a program adds. A page is for requests from this very host, and for those with a token that may read it.
 
 Alive: the event loop turns. Ready: every named check says so, and the program is not stopping.
 """
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from enum import Enum
 
 from aiohttp import web
 from prometheus_client import REGISTRY, CollectorRegistry
@@ -20,6 +21,33 @@ from common.runtime.flags import Address
 Check = Callable[[], str | None]  # why not ready, or None
 Page = Callable[[str, Mapping[str, str]], bytes | None]
 """The path below its own, and the query, to JSON; None where there is nothing."""
+
+
+class PageAccess(Enum):
+    """Whether a token may read a page, as an HTTP status."""
+
+    ALLOWED = 200
+    UNAUTHENTICATED = 401
+    FORBIDDEN = 403
+    NOT_KNOWN = 503
+
+
+MayRead = Callable[[str, str], Awaitable[PageAccess]]
+"""The page's path and the token."""
+
+AUDIENCE = "seedquota"
+"""Of the tokens: the port has no TLS, so one that is sent there must be worth nothing elsewhere."""
+
+TOKEN_HEADER = "Seedquota-Token"  # noqa: S105 (its name)
+"""For requests through an API server's proxy, which keeps the Authorization header for itself."""
+
+_LOOPBACK = ("127.0.0.1", "::1")
+_FORWARDED = ("Forwarded", "Via", "X-Forwarded-For", "X-Real-Ip")
+_REFUSED = {
+    PageAccess.UNAUTHENTICATED: f"a token for the audience {AUDIENCE} is needed, or a request from this host\n",
+    PageAccess.FORBIDDEN: "the token may not get this path\n",
+    PageAccess.NOT_KNOWN: "it cannot be checked now whether the token may get this path: ask again in a second\n",
+}
 
 BEAT_SECONDS = 1.0
 BEAT_STALE_SECONDS = 10.0
@@ -32,6 +60,7 @@ class Health:
         self.stopping = False
         self.port = 0  # where it is served, once it is
         self.pages: dict[str, Page] = {}  # by the first part of the path
+        self.may_read: MayRead = _nobody
         self._checks: dict[str, Check] = {}
         self._registry = registry
         self._last_beat = time.monotonic()
@@ -97,12 +126,33 @@ class Health:
         return web.Response(status=200 if ready else 503, text="\n".join(lines) + "\n")
 
     async def _page(self, request: web.Request) -> web.Response:
-        page = self.pages.get(request.match_info["name"])
-        content = page(request.match_info.get("rest", ""), request.query) if page is not None else None
+        name = request.match_info["name"]
+        page = self.pages.get(name)
+        if page is None:
+            return web.Response(status=404, text="not found\n")
+        access = PageAccess.ALLOWED if _is_local(request) else await self._access(f"/{name}", request)
+        if access is not PageAccess.ALLOWED:
+            return web.Response(status=access.value, text=_REFUSED[access])
+        content = page(request.match_info.get("rest", ""), request.query)
         if content is None:
             return web.Response(status=404, text="not found\n")
         return web.Response(body=content, content_type="application/json")
 
+    async def _access(self, path: str, request: web.Request) -> PageAccess:
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            token = request.headers.get(TOKEN_HEADER, "")
+        return await self.may_read(path, token) if token else PageAccess.UNAUTHENTICATED
+
     async def _metrics(self, request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         return web.Response(body=encode(self._registry), headers={"Content-Type": content_type})
+
+
+async def _nobody(_path: str, _token: str) -> PageAccess:
+    return PageAccess.UNAUTHENTICATED
+
+
+def _is_local(request: web.Request) -> bool:
+    """Who is on this host, or came through `kubectl port-forward`. What a proxy passes on is not."""
+    return request.remote in _LOOPBACK and not any(header in request.headers for header in _FORWARDED)

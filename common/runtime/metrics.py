@@ -36,6 +36,10 @@ _RECONCILE_SECONDS = Histogram(
     ["controller"],
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
 )
+_LONGEST_STALL = Gauge(
+    "seedquota_event_loop_longest_stall_seconds",
+    "Longest time in the last one to two minutes for which the event loop did nothing else than one piece of work.",
+)
 _LEADER = Gauge("seedquota_leader", "1 while this replica leads, else 0.")
 _BUILD_INFO = Gauge("seedquota_build_info", "Always 1; the labels say which build this is.", ["version", "python"])
 
@@ -67,6 +71,11 @@ def reconciled(controller: str, result: str, seconds: float) -> None:
 def watch_leader(leads: Callable[[], bool]) -> None:
     """It is asked whenever metrics are read."""
     _LEADER.set_function(leads)
+
+
+def watch_stalls(longest: Callable[[], float]) -> None:
+    """Seconds. It is asked whenever metrics are read."""
+    _LONGEST_STALL.set_function(longest)
 
 
 def watch_queue(controller: str, queue: Sized) -> None:

@@ -19,6 +19,7 @@ from common.runtime import logs, metrics
 from common.runtime.event_loop import EventLoop
 from common.runtime.flags import CommonOptions, UsageError
 from common.runtime.health import Health
+from common.runtime.stalls import Stalls
 from common.runtime.waiting import within
 
 log = logging.getLogger(__name__)
@@ -68,7 +69,11 @@ def _lost(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
 
 
 async def _run(name: str, options: CommonOptions, main: Main) -> int:
-    asyncio.get_running_loop().set_exception_handler(_lost)
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_lost)
+    stalls = Stalls()
+    metrics.watch_stalls(stalls.longest)
+    stalls.start(loop)
     program = Program()
     signals = _Signals(program.health)
     facts = {"program": name, "version": metrics.build_version()}
@@ -79,6 +84,8 @@ async def _run(name: str, options: CommonOptions, main: Main) -> int:
     except OSError:
         log.exception("health address cannot be served", extra={"address": str(options.health_address)})
         return FAILED
+    finally:
+        stalls.stop()
     log.info("ended", extra={**facts, "status": status})
     return status
 

@@ -6,11 +6,14 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
 
 import msgspec
+
+Check = Callable[["Head"], None]
 
 MAX_HEAD = 16 * 1024
 MAX_CHUNK_LINE = 256
@@ -122,8 +125,10 @@ def _length(fields: dict[bytes, list[bytes]], version: bytes) -> int | None:
 class RequestReader:
     """Bytes in, requests out. After a RefusedError it is of no more use."""
 
-    def __init__(self, max_body: int) -> None:
+    def __init__(self, max_body: int, check: Check = lambda _head: None) -> None:
+        """`check` is called with each head, before its body is read. It may raise RefusedError."""
         self._max_body = max_body
+        self._check = check
         self._buffer = bytearray()
         self._searched = 0  # no head ends before this
         self._head: Head | None = None
@@ -151,6 +156,7 @@ class RequestReader:
             head = self._read_head()
             if head is None:
                 return None
+            self._check(head)
             self._head = head
         body = self._read_chunks() if head.length is None else self._read_body(head.length)
         if body is None:

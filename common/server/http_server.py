@@ -1,61 +1,82 @@
 """HTTP/1.1 over TLS for the webhook: small requests, answered in order, at half the cost of aiohttp's server.
 
 Callers are API servers and whoever else reaches the port: connections, what is held of them, and how long anything
-takes are bounded. What a request is, `common/server/http_parser.py` decides.
+takes are bounded. What a request is, `common/server/http_parser.py` decides; who may keep a connection,
+`common/server/connections.py`. Connections are accepted here, not by the event loop: they are counted before TLS.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import cast
 
 from common.runtime.waiting import within
-from common.server.http_parser import CONTINUE, RefusedError, Request, RequestReader, Response, render
+from common.server.connections import Connections, party_of
+from common.server.http_parser import CONTINUE, Head, RefusedError, Request, RequestReader, Response, render
 
 log = logging.getLogger(__name__)
 
-MAX_CONNECTIONS = 4096
 BACKLOG = 1024  # connections that the kernel accepts ahead of us
-MAX_HELD = 128 * 2**20  # bytes that came and are not answered yet, of all connections together
-FAIR_SHARE = 32 * 1024  # of them; whoever holds no more is served even then
+MAX_HELD = 64 * 2**20  # bytes that came and are not answered yet, of all connections together ...
+MAX_HELD_OF_ONE = 16 * 2**20  # ... and of those of one caller
+FAIR_SHARE = 32 * 1024  # of them; a connection that holds no more is served even then
 MAX_PIPELINED = 64 * 1024  # bytes taken from one connection while its request is being answered
 
-HANDSHAKE_SECONDS = 10.0
+FIRST_SECONDS = 5.0  # from a connection's beginning until its first request has named its caller
 READ_SECONDS = 30.0  # from the first byte of a request to its last
 WRITE_SECONDS = 30.0  # until a caller takes what fills the connection's buffer
 IDLE_SECONDS = 120.0  # API servers close their idle connections after 90: they, not we, so no request is lost
 DRAIN_SECONDS = 2.0  # in which a refused caller may read why, though it goes on sending
 CLOSE_SECONDS = 5.0
 SWEEP_SECONDS = 1.0
+ACCEPT_PAUSE = 0.1  # where no descriptors are left
 
 Handler = Callable[[Request], Awaitable[Response]]
+Identify = Callable[[Head], str | None]
+"""Who calls, by a head that has come; None: nobody who is served here."""
 
 _FAILED = Response(500, b"the request failed here\n")
 _SLOW = Response(408, b"the request did not come in time\n")
-_BUSY = Response(503, b"too much is waiting here\n")
+_TOO_MUCH = "too much is waiting here"
+_BUSY = Response(503, f"{_TOO_MUCH}\n".encode())
 _NEVER = float("inf")
 
 
 class HttpServer:
     """Answers by `handle`, which is cancelled when its caller goes away. While `stopping`, and once stopped, each
-    answer ends its connection, so that callers find another replica.
+    answer ends its connection, so that callers find another replica. A body is read only where `identify` knows the
+    caller; else it is 404.
     """
 
-    def __init__(self, handle: Handler, *, max_body: int, stopping: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        handle: Handler,
+        *,
+        max_body: int,
+        identify: Identify = lambda _head: "",
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.handle = handle
+        self.identify = identify
         self.max_body = max_body
         self.port = 0  # where it listens, once it does
         self.held = 0
+        self.held_by: dict[str, int] = {}
         self._connections: set[_Connection] = set()
+        self._places: Connections[_Connection] = Connections()
+        self._opening: set[asyncio.Task[None]] = set()
         self._empty = asyncio.Event()
         self._empty.set()
         self._asked_to_stop = stopping
         self._stopped = False
         self._closed = False
-        self._listener: asyncio.Server | None = None
+        self._listeners: list[socket.socket] = []
+        self._accepting: list[asyncio.Task[None]] = []
         self._sweeping: asyncio.TimerHandle | None = None
 
     @property
@@ -65,23 +86,20 @@ class HttpServer:
     async def start(self, host: str | None, port: int, tls: ssl.SSLContext | None) -> None:
         """Raises OSError when the address cannot be had."""
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(
-            lambda: _Connection(self, loop),
-            host,
-            port,
-            ssl=tls,
-            backlog=BACKLOG,
-            ssl_handshake_timeout=HANDSHAKE_SECONDS if tls is not None else None,
-            ssl_shutdown_timeout=CLOSE_SECONDS if tls is not None else None,
-        )
-        self.port = self._listener.sockets[0].getsockname()[1]
+        self._listeners = await _listen(host, port)
+        self.port = self._listeners[0].getsockname()[1]
+        self._accepting = [
+            loop.create_task(self._accept(listener, tls, loop), name="webhook accepts") for listener in self._listeners
+        ]
         self._sweeping = loop.call_later(SWEEP_SECONDS, self._sweep, loop)
 
     def end_soon(self) -> None:
         """Takes no more connections; those that are open learn from their next answer that they end."""
         self._stopped = True
-        if self._listener is not None:
-            self._listener.close()
+        for task in self._accepting:
+            task.cancel()
+        for listener in self._listeners:
+            listener.close()
 
     async def stop(self, timeout: float) -> None:
         """What has begun to come has `timeout` seconds to be answered."""
@@ -93,26 +111,81 @@ class HttpServer:
         for connection in tuple(self._connections):
             connection.abort()
         await within(self._empty, CLOSE_SECONDS)
+        await asyncio.gather(*self._accepting, *self._opening, return_exceptions=True)
         if self._sweeping is not None:
             self._sweeping.cancel()
 
-    def admit(self, connection: _Connection) -> bool:
-        """Where there are too many, whoever has been idle for longest goes."""
-        if self._closed:
-            return False
-        if len(self._connections) >= MAX_CONNECTIONS:
-            idle = [other for other in self._connections if other.idle]
-            if not idle:
-                return False
-            min(idle, key=lambda other: other.due).abort()
-        self._connections.add(connection)
-        self._empty.clear()
-        return True
+    def prove(self, connection: _Connection, caller: str) -> None:
+        """Raises RefusedError where no other connection can give way to it."""
+        stays, victim = self._places.proved(connection, connection.address, caller)
+        if victim is not None:
+            victim.abort()
+        if not stays:
+            raise RefusedError(503, "too many connections are busy here")
+
+    def hold(self, caller: str | None, change: int) -> None:
+        self.held += change
+        if caller is None:
+            return
+        held = self.held_by.get(caller, 0) + change
+        if held:
+            self.held_by[caller] = held
+        else:
+            self.held_by.pop(caller, None)
+
+    def holds_too_much(self, caller: str | None) -> bool:
+        return self.held > MAX_HELD or (caller is not None and self.held_by.get(caller, 0) > MAX_HELD_OF_ONE)
 
     def forget(self, connection: _Connection) -> None:
         self._connections.discard(connection)
+        self._places.left(connection, connection.address, connection.caller)
         if not self._connections:
             self._empty.set()
+
+    async def _accept(
+        self, listener: socket.socket, tls: ssl.SSLContext | None, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        while True:
+            try:
+                accepted, peer = await loop.sock_accept(listener)
+            except OSError as error:  # no descriptor is left, or the caller has gone again
+                log.warning("connection not accepted", extra={"error": str(error)})
+                await asyncio.sleep(ACCEPT_PAUSE)
+                continue
+            with suppress(OSError):  # its caller has gone again
+                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection = _Connection(self, loop, party_of(peer), accepted)
+            victim = self._places.arrived(connection, connection.address)
+            if victim is not None:
+                victim.abort()
+            self._connections.add(connection)
+            self._empty.clear()
+            opening = loop.create_task(self._open(connection, accepted, tls, loop))
+            self._opening.add(opening)
+            opening.add_done_callback(self._opening.discard)
+            await asyncio.sleep(0)  # what is accepted at once never waits: others have their turn
+
+    async def _open(
+        self,
+        connection: _Connection,
+        accepted: socket.socket,
+        tls: ssl.SSLContext | None,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        try:
+            await loop.connect_accepted_socket(
+                lambda: connection,
+                accepted,
+                ssl=tls,
+                ssl_handshake_timeout=FIRST_SECONDS if tls is not None else None,
+                ssl_shutdown_timeout=CLOSE_SECONDS if tls is not None else None,
+            )
+        except (OSError, RuntimeError) as error:  # uvloop raises RuntimeError where the other side has gone
+            log.debug("connection not opened", extra={"peer": connection.address, "error": str(error)})
+            self.forget(connection)
+        except asyncio.CancelledError:
+            self.forget(connection)
+            raise
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         """One timer for all: a timer for each request would cost more than reading its head."""
@@ -123,14 +196,45 @@ class HttpServer:
         self._sweeping = loop.call_later(SWEEP_SECONDS, self._sweep, loop)
 
 
-class _Connection(asyncio.Protocol):
-    """One request at a time, in order. `due`: when what is being waited for must have come."""
+async def _listen(host: str | None, port: int) -> list[socket.socket]:
+    """Raises OSError."""
+    if host is None:
+        made = [_dual_stack(port)]
+    else:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        made = []
+        for family, _, _, _, address in dict.fromkeys(found):
+            where = (address[0], made[0].getsockname()[1] if made and not port else port)
+            made.append(socket.create_server(where, family=family, backlog=BACKLOG))
+    for listener in made:
+        listener.setblocking(False)
+    return made
 
-    def __init__(self, server: HttpServer, loop: asyncio.AbstractEventLoop) -> None:
-        self.due = _NEVER
+
+def _dual_stack(port: int) -> socket.socket:
+    if socket.has_dualstack_ipv6():
+        with suppress(OSError):  # a kernel may know IPv6 and have no address of it
+            return socket.create_server(("", port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True)
+    return socket.create_server(("", port), backlog=BACKLOG)
+
+
+class _Connection(asyncio.Protocol):
+    """One request at a time, in order. `due`: when what is being waited for must have come.
+
+    `caller`: who its first request was from; None until that has come. Until then `due` stays as it is.
+    """
+
+    def __init__(
+        self, server: HttpServer, loop: asyncio.AbstractEventLoop, address: str, accepted: socket.socket
+    ) -> None:
+        self.address = address
+        self.caller: str | None = None
+        self.due = loop.time() + FIRST_SECONDS
+        self._accepted = accepted
+        self._transport: asyncio.Transport | None = None  # until TLS stands
         self._server = server
         self._loop = loop
-        self._reader = RequestReader(server.max_body)
+        self._reader = RequestReader(server.max_body, self._check)
         self._task: asyncio.Task[None] | None = None
         self._held = 0
         self._reading = False  # a request has begun to come
@@ -140,21 +244,18 @@ class _Connection(asyncio.Protocol):
 
     @property
     def idle(self) -> bool:
-        return self._task is None and not self._reading and not self._blocked and not self._ended
+        made = self._transport is not None
+        return made and self._task is None and not self._reading and not self._blocked and not self._ended
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        if self._server.admit(self):
-            self.due = self._loop.time() + IDLE_SECONDS
-        else:
-            self._ended = True
+        if self._ended:
             self._transport.abort()
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._ended = True
         self._server.forget(self)
-        self._server.held -= self._held
-        self._held = 0
+        self._hold(0)
         if self._task is not None:
             self._task.cancel()  # nobody is there to answer
 
@@ -162,15 +263,14 @@ class _Connection(asyncio.Protocol):
         if self._ended:
             return
         self._reader.feed(data)
-        self._held += len(data)
-        self._server.held += len(data)
-        if self._server.held > MAX_HELD and self._held > FAIR_SHARE:
+        self._hold(self._held + len(data))
+        if self._holds_too_much():
             self._refuse(_BUSY)
         elif self._task is None and not self._blocked:
             self._go_on()
         elif not self._full and self._reader.kept > MAX_PIPELINED:
             self._full = True
-            self._transport.pause_reading()
+            self._made.pause_reading()
 
     def pause_writing(self) -> None:
         self._blocked = True
@@ -182,7 +282,7 @@ class _Connection(asyncio.Protocol):
             self._go_on()
 
     def expire(self) -> None:
-        if self._ended or self._blocked:
+        if self._ended or self._blocked or self._transport is None:
             self.abort()
         elif self._reading:
             self._refuse(_SLOW)
@@ -195,7 +295,38 @@ class _Connection(asyncio.Protocol):
 
     def abort(self) -> None:
         self._ended = True
-        self._transport.abort()
+        if self._transport is not None:
+            self._transport.abort()
+        else:
+            with suppress(OSError):  # the handshake fails, and `_open` with it
+                self._accepted.shutdown(socket.SHUT_RDWR)
+
+    @property
+    def _made(self) -> asyncio.Transport:
+        assert self._transport is not None, "nothing comes before it is made"
+        return self._transport
+
+    def _hold(self, size: int) -> None:
+        self._server.hold(self.caller, size - self._held)
+        self._held = size
+
+    def _holds_too_much(self) -> bool:
+        return self._held > FAIR_SHARE and self._server.holds_too_much(self.caller)
+
+    def _check(self, head: Head) -> None:
+        """Raises RefusedError. The first request proves whose the connection is."""
+        caller = self._server.identify(head)
+        if caller is None:
+            raise RefusedError(404, "not found")
+        if self.caller is None:
+            self._server.prove(self, caller)
+            held = self._held
+            self._hold(0)
+            self.caller = caller
+            self._hold(held)
+            self._reading = False  # for its body there is time anew
+            if self._holds_too_much():
+                raise RefusedError(503, _TOO_MUCH)
 
     def _go_on(self) -> None:
         """With the next request, or waiting for it."""
@@ -211,14 +342,16 @@ class _Connection(asyncio.Protocol):
             return
         if self._full:
             self._full = False
-            self._transport.resume_reading()
-        if not self._reader.begun:
+            self._made.resume_reading()
+        if self.caller is None:
+            self._reading = self._reader.begun
+        elif not self._reader.begun:
             self.due = self._loop.time() + IDLE_SECONDS
         elif not self._reading:
             self._reading = True
             self.due = self._loop.time() + READ_SECONDS
         if self._reader.asks_to_continue():
-            self._transport.write(CONTINUE)
+            self._made.write(CONTINUE)
 
     async def _answer(self, request: Request) -> None:
         try:
@@ -229,11 +362,9 @@ class _Connection(asyncio.Protocol):
         if self._ended:
             return
         last = request.close or self._server.stopping
-        self._transport.write(render(response, last=last, body=request.method != "HEAD"))
+        self._made.write(render(response, last=last, body=request.method != "HEAD"))
         self._task = None
-        kept = self._reader.kept
-        self._server.held -= self._held - kept
-        self._held = kept
+        self._hold(self._reader.kept)
         if last:
             self._end()
         elif not self._blocked:
@@ -241,15 +372,17 @@ class _Connection(asyncio.Protocol):
 
     def _refuse(self, response: Response) -> None:
         """Answer, and read on for a moment without looking: closing on unread bytes would take the answer away."""
-        self._transport.write(render(response, last=True))
+        self._made.write(render(response, last=True))
         self._ended = True
+        self._reader = RequestReader(0)
+        self._hold(0)
         self.due = self._loop.time() + DRAIN_SECONDS
         if self._task is not None:
             self._task.cancel()
         if self._full:
-            self._transport.resume_reading()
+            self._made.resume_reading()
 
     def _end(self) -> None:
         self._ended = True
         self.due = self._loop.time() + CLOSE_SECONDS
-        self._transport.close()
+        self._made.close()

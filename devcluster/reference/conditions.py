@@ -79,16 +79,10 @@ def _seeds_own(tree: ast.AST) -> Iterator[str]:
         reason: ast.expr | None = None
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _PROOF_OR_PROBLEM:
             reason = node.args[1 if node.func.id == "Proof" else 0] if node.args else None
-        elif (
-            isinstance(node, ast.Tuple) and len(node.elts) == 3 and _first(node.elts[0]) in {"True", "False", "Unknown"}
-        ):
-            reason = node.elts[1]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "condition":
+            reason = node.args[2]
         if reason is not None:
             yield from (found for found in _literals(reason, tree) if _REASON.fullmatch(found))
-
-
-def _first(node: ast.expr) -> str:
-    return str(node.value) if isinstance(node, ast.Constant) else ""
 
 
 def _literals(node: ast.expr, tree: ast.AST) -> list[str]:

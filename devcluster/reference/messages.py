@@ -15,6 +15,7 @@ from seed.admission.denial import Refusal
 from seed.notifications.refusals import EVENT_REASONS
 from seed.webhooks import scale_advice
 from seed.webhooks.scale_advice import Asked, Room
+from seed.webhooks.turns import PER_SECOND
 
 ROOT = Path(__file__).parents[2]
 
@@ -91,6 +92,7 @@ def _refusals() -> Iterator[Refusal]:
     yield denial.beyond_surge(full, denial.exceeded(_QUOTA, lent, surge, surge, {}, _DECISION))
     yield denial.beyond_surge(full, denial.occupied(_QUOTA, lent, _DECISION))
     yield denial.unavailable(_QUOTA, "cpu=12 is free but held by seed us-1, unreachable for 7m", _DECISION)
+    yield denial.too_often(PER_SECOND)
     yield denial.taken(_QUOTA, _DECISION)
     yield denial.not_sized("cannot size machine: vsphere memoryMB is missing", _DECISION)
     yield denial.not_sized_now("cannot size machine now: aws eu-central-1 answers too many requests (429)", _DECISION)

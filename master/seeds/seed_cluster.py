@@ -6,10 +6,11 @@ import time
 from asyncio import Lock
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from common.kube.client.api_client import Cluster
+from common.kube.client.api_client import PAGE, Cluster, RequestHook
 from common.kube.client.errors import ApiError
+from common.kube.client.kubeconfig import Access
 from common.kube.client.meta import Object
 from common.kube.client.resource import Listing, Resource
 from common.kube.client.watch import WatchStream
@@ -26,8 +27,10 @@ class SeedCluster(Cluster):
     exists name a uid or a resource version: in another cluster they fail.
     """
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
+    def __init__(
+        self, access: Access, *, name: str, timeout: float = 10.0, on_request: RequestHook | None = None
+    ) -> None:
+        super().__init__(access, name=name, timeout=timeout, on_request=on_request)
         self.verify: Callable[[], Awaitable[None]] | None = None
         self._asked_at = float("-inf")
         self._problem: ApiError | None = None
@@ -51,10 +54,23 @@ class SeedCluster(Cluster):
         self,
         resource: Resource[T],
         namespace: str | None = None,
-        **named: Any,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        limit: int = PAGE,
+        timeout: float | None = None,
+        afresh: bool = False,
     ) -> Listing[T]:
         began = time.monotonic()
-        listing = await super().list(resource, namespace, **named)
+        listing = await super().list(
+            resource,
+            namespace,
+            label_selector=label_selector,
+            field_selector=field_selector,
+            limit=limit,
+            timeout=timeout,
+            afresh=afresh,
+        )
         await self.check(began)
         return listing
 
@@ -63,10 +79,21 @@ class SeedCluster(Cluster):
         self,
         resource: Resource[T],
         namespace: str | None = None,
-        **named: Any,
+        *,
+        resource_version: str,
+        label_selector: str = "",
+        field_selector: str = "",
+        timeout_seconds: int = 300,
     ) -> AsyncIterator[WatchStream[T]]:
         began = time.monotonic()
-        async with super().open_watch(resource, namespace, **named) as stream:
+        async with super().open_watch(
+            resource,
+            namespace,
+            resource_version=resource_version,
+            label_selector=label_selector,
+            field_selector=field_selector,
+            timeout_seconds=timeout_seconds,
+        ) as stream:
             await self.check(began)
             yield stream
 

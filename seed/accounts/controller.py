@@ -157,6 +157,8 @@ class Accounts:
         """The account with what the source's watch cache holds at this very moment, as far as it matters there."""
         totals = source.totals
         reservations = accounts.of_source(account, source.key)
+        if totals.unadmitted is not None:
+            totals.unadmitted.admitted(reservations)
         known = self._unsized.get((quota.key.uid, source.key))
         if known is None or known.line is not totals.line:
             rest = unsized.first(account.used.get(source.key, {}), reservations, totals)

@@ -20,7 +20,7 @@ from seed.accounts.source_removal import SourceRemoval
 from seed.cache.quota import Quota
 from seed.cache.quotas import Catalog
 from seed.ledger.store import Key
-from seed.usage.source import UsageSource
+from seed.usage.source import Usage, UsageSource
 
 FREED_DELAY = 0.02  # seconds from a deletion to its count: somebody may wait for the capacity
 COUNT_DELAY = 0.25  # ... from a creation: it only moves use from reserved to counted, and may ride on an admission
@@ -52,6 +52,8 @@ class Counting:
         self._due: dict[str, float] = {}
         self._changes: dict[str, int] = {}  # of each source since its last count
         self._known: dict[str, tuple[Key, frozenset[str]]] = {}  # quotas by name, and what they limit
+        # Of each source: whose lists were counted last, and in which open accounts (quota's uid, incarnation).
+        self._counted_in: dict[str, tuple[object, frozenset[tuple[str, str]]]] = {}
         self._wake = asyncio.Event()
         self._removal = SourceRemoval(cluster, catalog, registry, leader, find_hosted)
         self._collector = ReservationCollector(leader, sources, self.changed, in_flight_window=in_flight_window)
@@ -109,15 +111,36 @@ class Counting:
     async def _count(self, key: str) -> None:
         source = self._sources.get(key)
         if source is None:
+            self._counted_in.pop(key, None)
             return
+        totals = source.totals
+        waiting = totals.unadmitted.waiting if totals.unadmitted is not None else frozenset()
+        opened: set[tuple[str, str]] | None = set()
         for quota in self._registry.quotas_of(source.consumer):
             handle = self._registry.get(quota)
             if handle is None or not source.counted:
+                opened = None
                 continue  # a source tells when its first list is complete
             # The list that the accounts controller demanded may bring no change: then nobody else would count it.
             done = self._accounts.may_count(quota, source) and await write(handle, quota, self._counted(source, quota))
             if not done or self._withheld(handle, source):
                 self._due.setdefault(key, time.monotonic() + RETRY_DELAY)
+            account = handle.writer.account
+            if not done:
+                opened = None
+            elif opened is not None and quota.enforced and account is not None and not account.fenced:
+                opened.add((quota.key.uid, account.incarnation))
+        if opened is not None and totals is source.totals:
+            self._judge(key, totals, waiting, frozenset(opened))
+
+    def _judge(self, key: str, totals: Usage, waiting: frozenset[str], opened: frozenset[tuple[str, str]]) -> None:
+        """Only an account that was open at the count before has a reservation for all that it admitted since."""
+        unadmitted = totals.unadmitted
+        if unadmitted is None:
+            return
+        line, before = self._counted_in.get(key, (None, frozenset()))
+        self._counted_in[key] = unadmitted.line, opened
+        unadmitted.judge(waiting, sure=line is unadmitted.line and bool(before & opened))
 
     def _withheld(self, handle: AccountHandle, source: UsageSource) -> bool:
         """Whether updates were not dropped because it is not certain what has happened there: a list that brings no

@@ -17,6 +17,7 @@ from seed.admission.record import QuotaRecord, Record, quota_record
 from seed.admission.types import Verdict
 
 MAX_KEPT = 8192
+MAX_DRY_RUNS = 512  # of them: they cost nobody anything, so there can be many
 MAX_FOUND = 100  # of one Machine
 
 PATH = "decisions"
@@ -47,8 +48,10 @@ OnRefusal = Callable[[Refusal], None]
 
 
 class Decisions:
-    """Older ones go when there are more than `most`. `on_decision` is called for Machines, and not for dry runs;
-    `on_refusal` for each refusal."""
+    """Older ones go when there are more than `most`: of the cluster that has most of them.
+
+    `on_decision` is called for Machines, and not for dry runs; `on_refusal` for each refusal.
+    """
 
     def __init__(
         self,
@@ -57,7 +60,10 @@ class Decisions:
         on_decision: OnDecision = lambda _cluster, _object, _found: None,
         on_refusal: OnRefusal = lambda _refusal: None,
     ) -> None:
-        self._kept: deque[Decided] = deque(maxlen=most)
+        self._most = most
+        self._kept: dict[tuple[str, str], deque[Decided]] = {}  # by cluster
+        self._number = 0
+        self._dry_runs: deque[Decided] = deque(maxlen=min(MAX_DRY_RUNS, most))
         self._on_decision = on_decision
         self._on_refusal = on_refusal
 
@@ -78,7 +84,7 @@ class Decisions:
         if not verdict.decision or subject is None:
             return  # it costs nothing: there was nothing to decide
         of = cluster.metadata if cluster is not None else _NOWHERE
-        self._kept.append(
+        self._keep(
             Decided(
                 verdict,
                 time.time(),
@@ -97,6 +103,25 @@ class Decisions:
         if cluster is not None and consumer == MACHINE and not dry_run:
             self._on_decision(cluster, subject, verdict)
 
+    def _keep(self, made: Decided) -> None:
+        if made.dry_run:
+            self._dry_runs.append(made)
+            return
+        self._kept.setdefault((made.cluster_namespace, made.cluster_name), deque()).append(made)
+        self._number += 1
+        if self._number > self._most:
+            self._drop_some()
+
+    def _drop_some(self) -> None:
+        """Several at once, since it takes a look at all clusters to find the one with most."""
+        largest = max(self._kept, key=lambda cluster: len(self._kept[cluster]))
+        decisions = self._kept[largest]
+        for _ in range(len(decisions) // 64 + 1):
+            decisions.popleft()
+            self._number -= 1
+        if not decisions:
+            del self._kept[largest]
+
     def page(self, rest: str, query: Mapping[str, str]) -> bytes | None:
         """What is asked for as JSON: one decision, or a list of those about a Machine, the last first."""
         if rest:
@@ -114,7 +139,8 @@ class Decisions:
         return _encode({"items": found})
 
     def _latest(self) -> Iterator[Decided]:
-        return reversed(self._kept)
+        found = [made for kept in (*self._kept.values(), self._dry_runs) for made in kept]
+        return iter(sorted(found, key=lambda made: made.at, reverse=True))
 
 
 _NOWHERE = ObjectMeta()

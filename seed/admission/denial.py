@@ -125,6 +125,18 @@ def unavailable(quota: str, why: str, decision: str) -> Refusal:
     )
 
 
+def too_often(per_second: int) -> Refusal:
+    """Before it was looked at."""
+    why = f"this cluster asks SeedQuota too often: more than {per_second} requests in a second"
+    return Refusal(
+        code=503,
+        reason="ServiceUnavailable",
+        message=f"{why}; try again",
+        causes=[Cause(reason="TooManyRequests", message=why)],
+        retry_seconds=RETRY_SECONDS,
+    )
+
+
 def taken(quota: str, decision: str) -> Refusal:
     """What is being replaced by a rollout, or replaces, cannot be claimed again."""
     why = f"quota {quota}: the machine is part of a rollout that is under way; change it once that has ended"

@@ -66,15 +66,15 @@ def _judge(catalog: Catalog, project: str, before: Sequence[Condition]) -> Stand
     )
 
 
-def shown(catalog: Catalog, cluster: UserCluster) -> tuple[str, str, str]:
-    """Status, reason and message of the condition."""
+def shown(catalog: Catalog, cluster: UserCluster) -> Condition:
     found, project = standing(catalog, cluster), cluster.spec.project
     if found.reason in (ALLOWED_BEFORE, ALLOWED_BY_SETTINGS) and catalog.may_belong(consumer_of(cluster)):
         message = (
             f"{_absent(project)}; no Machine can be created while a default quota or an organization's may limit it"
         )
-        return found.status, found.reason, message
-    return found.status, found.reason, _message(catalog, project, found.reason)
+    else:
+        message = _message(catalog, project, found.reason)
+    return Condition(type=CONDITION, status=found.status, reason=found.reason, message=message)
 
 
 def _absent(project: str) -> str:

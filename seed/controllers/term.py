@@ -20,6 +20,7 @@ from seed.cache.quotas import Catalog
 from seed.cache.replicas import Replicas
 from seed.cache.source_keys import is_of_kubermatic
 from seed.controllers.seed_status import SeedStatus
+from seed.controllers.unadmitted_events import UnadmittedEvents
 from seed.controllers.unknown_projects import UnknownProjects
 from seed.controllers.user_clusters import UserClusters
 from seed.evaluators.clusters import Kind
@@ -83,6 +84,7 @@ class Leadership:
             cluster,
             catalog,
             replica.wanted.for_cluster,
+            replica.wanted.stamping_for_cluster,
             sizing,
             on_change=self._changed,
             on_state=self._state_changed,
@@ -90,6 +92,7 @@ class Leadership:
             on_request=replica.on_request,
             on_reconcile=metrics.reconciled,
         )
+        self._unadmitted = UnadmittedEvents(cluster, self._user_clusters.sources)
         self._for_cluster_api = Enforcement(
             cluster,
             catalog,
@@ -152,6 +155,7 @@ class Leadership:
             group.create_task(self._clusters.run(), name="clusters")
             group.create_task(self._status.run(), name="seed status")
             group.create_task(self._unknown_projects.run(), name="unknown projects")
+            group.create_task(self._unadmitted.run(), name="Events of what was not admitted")
             group.create_task(self._for_clusters.run(), name="webhook configuration for clusters")
 
     async def confirm_accounts(self) -> None:

@@ -52,12 +52,12 @@ class UnknownProjects:
         return [cluster for cluster in clusters if not catalog.knows(cluster.spec.project)]
 
     async def _tell(self, cluster: UserCluster) -> bool:
-        of, (_status, reason, note) = regarding(cluster), projects.shown(self._catalog, cluster)
+        of, shown = regarding(cluster), projects.shown(self._catalog, cluster)
         body = event(
             event_name(of),
             of,
             reason=projects.UNKNOWN,
-            note=note,
+            note=shown.message,
             warning=True,
             action="Check",
             controller=CONTROLLER,
@@ -69,5 +69,5 @@ class UnknownProjects:
         except (ApiError, TimeoutError) as error:
             log.info("Event not written", extra={"cluster": cluster.metadata.key, "error": str(error)})
             return False
-        log.warning(note, extra={"cluster": cluster.metadata.key, "reason": reason})
+        log.warning(shown.message, extra={"cluster": cluster.metadata.key, "reason": shown.reason})
         return True

@@ -2,37 +2,80 @@
 
 from __future__ import annotations
 
-import msgspec
+from collections.abc import Iterable
+
+from msgspec import structs
 
 from common.api import conditions
+from common.api.conditions import condition
 from common.api.types import Condition, UserCluster
 from seed.admission import projects
 from seed.registration.health import Proof
 from seed.registration.keeper import ConfigurationKeeper
+from seed.usage.machine_api import TAKEN_OVER
 from seed.usage.machine_totals import Unsized
+from seed.usage.unadmitted import Unadmitted
 from seed.usage.user_cluster import Source
 
+READY_BY = ("UsageCurrent", "Enforced", projects.CONDITION)
+KNOWN = condition(projects.CONDITION, True, projects.FOUND, "")
 
-def _sized(unsized: Unsized) -> tuple[str, str, str]:
-    if not unsized.count:
-        return "True", "AllSized", ""
-    return "False", unsized.condition, f"{conditions.count(unsized.count, 'machine')}: {'; '.join(unsized.named)}"
-
-
-def _stamps(source: Source) -> tuple[str, str, str]:
-    if not source.drift.count:
-        return "True", "AsStamped", ""
-    drift = source.drift
-    return "False", "FlavorsChanged", f"{conditions.count(drift.count, 'machine')}: {'; '.join(drift.named)}"
+_CONTESTED = (
+    "somebody in the user cluster deletes or changes the webhook configuration again and again; it is restored each "
+    "time, and machines that were created in between are counted"
+)
 
 
-def _enforced(proof: Proof | None) -> tuple[str, str, str]:
+def _followed(source: Source) -> Condition:
+    if source.problem is not None:
+        return condition("UsageCurrent", False, source.problem.reason, source.problem.message)
+    if source.current:
+        return condition("UsageCurrent", True, "Counted", "")
+    return condition("UsageCurrent", None, "Connecting", "its Machines are being listed")
+
+
+def _enforced(source: Source, keeper: ConfigurationKeeper | None, proof: Proof | None) -> Condition:
+    unadmitted = source.totals.unadmitted
+    unseen = source.problem if not source.current else None
+    if unseen is not None and unseen.reason == TAKEN_OVER:
+        return condition("Enforced", False, TAKEN_OVER, unseen.message)
+    if unseen is not None:
+        return condition("Enforced", None, unseen.reason, "whether the webhook is in place cannot be seen")
+    if keeper is not None and keeper.contested:
+        return condition("Enforced", False, "WebhookContested", "; ".join(filter(None, (_CONTESTED, unadmitted.text))))
+    if keeper is None or not keeper.in_place:
+        if keeper is not None and keeper.error is not None:
+            return condition("Enforced", False, "WebhookMissing", keeper.error)
+        return condition("Enforced", None, "Connecting", "the webhook is being configured")
+    return _in_place(proof, unadmitted)
+
+
+def _in_place(proof: Proof | None, unadmitted: Unadmitted) -> Condition:
     """With the webhook in place."""
+    if unadmitted.alarming and (proof is None or proof.enforced is not False):
+        return condition("Enforced", False, "UsageNotAdmitted", unadmitted.text)
     if proof is None:
-        return "True", "WebhookConfigured", ""
+        return condition("Enforced", True, "WebhookConfigured", unadmitted.text)
     if proof.enforced is None:
-        return "True", "WebhookConfigured", f"not proven: {proof.message}"
-    return "True" if proof.enforced else "False", proof.reason, proof.message
+        return condition("Enforced", True, "WebhookConfigured", f"not proven: {proof.message}")
+    if proof.enforced:
+        return condition("Enforced", True, proof.reason, unadmitted.text or proof.message)
+    return condition("Enforced", False, proof.reason, proof.message)
+
+
+def _sized(unsized: Unsized) -> Condition:
+    if not unsized.count:
+        return condition("MachinesSized", True, "AllSized", "")
+    named = f"{conditions.count(unsized.count, 'machine')}: {'; '.join(unsized.named)}"
+    return condition("MachinesSized", False, unsized.condition, named)
+
+
+def _stamps(source: Source) -> Condition:
+    drift = source.drift
+    if not drift.count:
+        return condition("StampsCurrent", True, "AsStamped", "")
+    named = f"{conditions.count(drift.count, 'machine')}: {'; '.join(drift.named)}"
+    return condition("StampsCurrent", False, "FlavorsChanged", named)
 
 
 def believed_proof(wanted: list[Condition], proof: Proof | None, source: Source) -> Proof | None:
@@ -45,12 +88,20 @@ def believed_proof(wanted: list[Condition], proof: Proof | None, source: Source)
     return Proof(None, said.reason) if source.problem is not None else None
 
 
-def _failing(parts: dict[str, tuple[str, str, str]]) -> tuple[str, tuple[str, str, str]] | None:
+def _failing(parts: Iterable[Condition]) -> Condition | None:
     """What keeps the cluster from being Ready. An unknown project that QuotaSettings allow does not."""
-    for name in ("UsageCurrent", "Enforced", projects.CONDITION):
-        if parts[name][0] != "True" and parts[name][1] != projects.ALLOWED_BY_SETTINGS:
-            return name, parts[name]
+    for each in parts:
+        if each.type in READY_BY and each.status != "True" and each.reason != projects.ALLOWED_BY_SETTINGS:
+            return each
     return None
+
+
+def _ready(parts: Iterable[Condition]) -> Condition:
+    failing = _failing(parts)
+    if failing is None:
+        return condition("Ready", True, "Enforced", "")
+    message = f"{failing.type}: {failing.message}" if failing.message else failing.type
+    return structs.replace(failing, type="Ready", message=message)
 
 
 def judge(
@@ -59,49 +110,20 @@ def judge(
     keeper: ConfigurationKeeper | None,
     proof: Proof | None,
     unsized: Unsized,
-    project: tuple[str, str, str] = ("True", projects.FOUND, ""),
+    project: Condition = KNOWN,
 ) -> list[Condition]:
-    """The UserCluster's conditions, Ready first. `project`: what ProjectKnown says."""
-    if source.problem is not None:
-        followed = ("False", source.problem.reason, source.problem.message)
-    elif source.current:
-        followed = ("True", "Counted", "")
+    """The UserCluster's conditions, Ready first. `project`: its condition ProjectKnown."""
+    followed = _followed(source)
+    if source.current or source.counted:
+        sized, stamps = _sized(unsized), _stamps(source)
     else:
-        followed = ("Unknown", "Connecting", "its Machines are being listed")
-    unseen = source.problem if not source.current else None
-    if unseen is not None:
-        enforced = ("Unknown", unseen.reason, "whether the webhook is in place cannot be seen")
-    elif keeper is not None and keeper.in_place:
-        enforced = _enforced(proof)
-    elif keeper is not None and keeper.error is not None:
-        enforced = ("False", "WebhookMissing", keeper.error)
-    else:
-        enforced = ("Unknown", "Connecting", "the webhook is being configured")
-    listed = source.current or source.counted
-    unlisted = ("Unknown", followed[1], "its Machines have not been listed yet")
-    parts = {
-        "UsageCurrent": followed,
-        "Enforced": enforced,
-        "MachinesSized": _sized(unsized) if listed else unlisted,
-        "StampsCurrent": _stamps(source) if listed else unlisted,
-        projects.CONDITION: project,
-    }
-    failing = _failing(parts)
-    if failing is not None:
-        name, (status, reason, message) = failing
-        ready = (status, reason, f"{name}: {message}" if message else name)
-    else:
-        ready = ("True", "Enforced", "")
-    return [
-        msgspec.convert(
-            {
-                "type": name,
-                "status": status,
-                "reason": reason,
-                "message": conditions.short(message),
-                "observedGeneration": cluster.metadata.generation,
-            },
-            Condition,
+        sized, stamps = (
+            condition(kind, None, followed.reason, "its Machines have not been listed yet")
+            for kind in ("MachinesSized", "StampsCurrent")
         )
-        for name, (status, reason, message) in {"Ready": ready, **parts}.items()
+    parts = [followed, _enforced(source, keeper, proof), sized, stamps, project]
+    generation = cluster.metadata.generation
+    return [
+        structs.replace(each, message=conditions.short(each.message), observed_generation=generation)
+        for each in (_ready(parts), *parts)
     ]

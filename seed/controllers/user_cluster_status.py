@@ -7,19 +7,25 @@ from itertools import islice
 
 from common.api import conditions
 from common.api.convert import wire_quantities
-from common.api.types import Condition, UserCluster
+from common.api.types import Condition, UnadmittedMachines, UserCluster
 from common.quota import names, resources
+from seed.usage.unadmitted import MAX_RECORDED, Unadmitted
 
 MAX_SHOWN = 64  # resources in a status
 MAX_SUMMED = 16  # ... and in the columns of kubectl get
 
 
 def desired_status(
-    cluster: UserCluster, counted: tuple[int, resources.ResourceList] | None, wanted: list[Condition], now: str
+    cluster: UserCluster,
+    counted: tuple[int, resources.ResourceList] | None,
+    wanted: list[Condition],
+    now: str,
+    unadmitted: UnadmittedMachines | None = None,
 ) -> dict[str, object] | None:
     """None if the object has it already. `counted`: how many Machines, and as much of their use as is shown; None while
-    no complete list was read, then what the status had stays."""
+    no complete list was read, then what the status had stays, as it does with `unadmitted`."""
     before = cluster.status
+    unadmitted = unadmitted or before.unadmitted
     machines, usage = before.machines, before.resource_usage
     if counted is not None:
         machines, usage = counted[0], wire_quantities(counted[1])
@@ -27,14 +33,21 @@ def desired_status(
         (machines, usage) != (before.machines, before.resource_usage) or not before.last_count_time
     )
     found = conditions.transition(before.conditions, wanted, now)
-    if not changed and found == before.conditions:
+    if not changed and found == before.conditions and unadmitted == before.unadmitted:
         return None
     status: dict[str, object] = {"observedGeneration": cluster.metadata.generation, "conditions": found}
     if counted is not None or before.last_count_time:
         status["machines"], status["resourceUsage"] = machines, usage
         status["lastCountTime"] = now if changed else before.last_count_time
         status["summary"] = {"usage": _summary(resources.parse(usage))}
+    if unadmitted.machines:
+        status["unadmitted"] = {"machines": unadmitted.machines, "uids": unadmitted.uids}
     return status
+
+
+def recorded(unadmitted: Unadmitted) -> UnadmittedMachines:
+    """As many uids as a status takes: the next leader knows those again."""
+    return UnadmittedMachines(machines=len(unadmitted), uids=sorted(unadmitted.found)[:MAX_RECORDED])
 
 
 def shown(used: resources.ResourceList, limited: Sequence[str]) -> resources.ResourceList:

@@ -17,13 +17,14 @@ from seed.admission import projects
 from seed.cache.quotas import Catalog
 from seed.cache.source_keys import is_of_kubermatic
 from seed.controllers.user_cluster_conditions import believed_proof, judge
-from seed.controllers.user_cluster_status import desired_status, shown
-from seed.registration.configuration import STAMPING_CONFIGURATIONS, WebhookConfiguration, stamping
+from seed.controllers.user_cluster_status import desired_status, recorded, shown
+from seed.registration.configuration import STAMPING_CONFIGURATIONS, WebhookConfiguration
 from seed.registration.health import Proof
 from seed.registration.keeper import ConfigurationKeeper
 from seed.registration.probe import Canary, in_user_cluster
 from seed.sizing.sizer import Sizing
 from seed.usage.cluster_identity import Identities
+from seed.usage.machine_api import TAKEN_OVER
 from seed.usage.source import Problem
 from seed.usage.user_cluster import Source
 
@@ -42,6 +43,7 @@ class UserClusters:
         cluster: Cluster,
         catalog: Catalog,
         desired: Callable[[UserCluster], WebhookConfiguration],
+        stamping: Callable[[UserCluster], WebhookConfiguration],
         sizing: Sizing,
         *,
         on_change: Callable[[Source, bool], None],
@@ -58,6 +60,7 @@ class UserClusters:
         self._cluster = cluster
         self._catalog = catalog
         self._desired = desired
+        self._stamping = stamping
         self._sizing = sizing
         self._on_change = on_change
         self._on_state = on_state
@@ -126,6 +129,7 @@ class UserClusters:
     async def _identify(self, source: Source, cluster: Cluster) -> Problem | None:
         problem = await self._identities.check(source.user_cluster, cluster)
         if problem is None:
+            source.identity = self._identities.stands_for(source.user_cluster)
             for key in self._identities.later(source.user_cluster):
                 other = self.sources.get(key)
                 if other is not None and other.cluster is not None:
@@ -161,11 +165,22 @@ class UserClusters:
             canary.look()
             self._controller.queue.add(source.key)
 
+        def restored() -> None:
+            metrics.webhook_restored(source.key)
+            self._controller.queue.add_after(source.key, STATUS_DELAY)
+
         keeper = ConfigurationKeeper(
-            cluster, lambda: self._desired(source.user_cluster), on_state=kept, on_write=canary.look
+            cluster,
+            lambda: self._desired(source.user_cluster),
+            on_state=kept,
+            on_write=canary.look,
+            on_restore=restored,
         )
         stamper = ConfigurationKeeper(
-            cluster, lambda: stamping(self._desired(source.user_cluster)), resource=STAMPING_CONFIGURATIONS
+            cluster,
+            lambda: self._stamping(source.user_cluster),
+            resource=STAMPING_CONFIGURATIONS,
+            on_restore=lambda: metrics.webhook_restored(source.key),
         )
 
         async def keep() -> None:
@@ -195,7 +210,9 @@ class UserClusters:
         wanted = judge(cluster, source, keeper, proof, unsized, projects.shown(self._catalog, cluster))
         metrics.canary(source.key, proof.enforced if proof is not None else None)
         self._on_proof(source.key, believed_proof(wanted, proof, source))
-        metrics.machines(source.key, unsized.counts, source.drift.count)
+        metrics.machines(source.key, unsized.counts, source.drift.count, len(source.totals.unadmitted))
+        taken_over = source.problem is not None and source.problem.reason == TAKEN_OVER
+        metrics.machine_api(source.key, taken_over=taken_over)
         # a quota that comes to limit what its Machines take in no known amount is not reported to this loop
         settled = all(condition.status == "True" for condition in wanted) and not source.totals.unknown
         if is_of_kubermatic(source.key):  # it has no object of ours with a status
@@ -205,7 +222,8 @@ class UserClusters:
             return None if settled else LOOK_AGAIN
         used = shown(source.totals.used, [name for quota in quotas for name in quota.limits])
         counted = (len(source.totals), used) if source.counted else None
-        status = desired_status(cluster, counted, wanted, conditions.now())
+        unadmitted = recorded(source.totals.unadmitted) if source.counted else None
+        status = desired_status(cluster, counted, wanted, conditions.now(), unadmitted)
         if status is not None and not await self._apply(cluster, status):
             return None
         return None if settled else LOOK_AGAIN

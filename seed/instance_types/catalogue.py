@@ -6,8 +6,8 @@ A size does not change, so one that is known stays known. That a type does not e
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from common.runtime.lru import LruDict
@@ -19,7 +19,10 @@ MAX_PLACES = 32  # of one asker
 MAX_ASKERS = 16_384  # a user cluster each: no tenant chooses how many
 MAX_FLAVOURS = 8192  # in one place; Azure lists about 1,000
 MAX_MISSING = 256  # in one place, for one asker
+LONGEST_NAME = 255
 NEAREST = 3
+_NEIGHBOURS = 64  # names before and after in the alphabet that are compared
+_ALIKE = 0.6  # of 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,7 @@ class _Shelf:
 
     flavours: dict[str, Known] = field(default_factory=dict)
     names: tuple[str, ...] = ()
+    sorted_names: Sequence[str] = ()  # of all that exist; empty until it is asked for
     unreadable: set[str] = field(default_factory=set)
     askers: set[Hashable] = field(default_factory=set)
 
@@ -47,7 +51,33 @@ class _Shelf:
             if not wanted:
                 return
             del self.flavours[next(iter(self.flavours))]
+        if name not in self.flavours:
+            self.sorted_names = ()
         self.flavours[name] = known
+
+    def nearest(self, name: str) -> list[str]:
+        if not self.sorted_names:
+            self.sorted_names = sorted({*self.flavours, *self.names})
+        return nearest(name, self.sorted_names)
+
+
+def nearest(name: str, known: Sequence[str]) -> list[str]:
+    """Those of the sorted names that are most like it: of its neighbours in the alphabet, by the pairs of letters that
+    they share. Machine types of one family begin alike, so a name is compared with few: a cloud has thousands."""
+    wanted = _pairs(name)
+    at = bisect_left(known, name)
+    shares: list[tuple[float, str]] = []
+    for other in known[max(at - _NEIGHBOURS, 0) : at + _NEIGHBOURS]:
+        pairs = _pairs(other)
+        share = 2 * len(wanted & pairs) / (len(wanted) + len(pairs))
+        if share >= _ALIKE:
+            shares.append((-share, other))
+    return [other for _, other in sorted(shares)[:NEAREST]]
+
+
+def _pairs(name: str) -> set[str]:
+    name = f" {name[:LONGEST_NAME]} "
+    return {name[index : index + 2] for index in range(len(name) - 1)}
 
 
 @dataclass(slots=True)
@@ -104,8 +134,8 @@ class Shelves:
     def lacking(self, place: Place, name: str) -> str:
         """The words for what `lacks` says."""
         shelf = self._by_place[place]
-        nearest = difflib.get_close_matches(name, {*shelf.flavours, *shelf.names}, n=NEAREST)
-        suggestion = f"; nearest: {', '.join(nearest)}" if nearest else ""
+        found = shelf.nearest(name)
+        suggestion = f"; nearest: {', '.join(map(_plain, found))}" if found else ""
         return f"has no type {_plain(name)}{suggestion}"
 
     def unreadable(self, place: Place, name: str, asker: Hashable, now: float) -> str:
@@ -137,13 +167,18 @@ class Shelves:
         if asked not in catalogue.flavours and asked not in catalogue.unreadable and asked != ALL:
             absent.missing.keep(asked, now + MISSING_SECONDS, MAX_MISSING)
         if catalogue.names:
-            shelf.names = catalogue.names[:MAX_FLAVOURS]
+            shelf.names = tuple(name for name in catalogue.names[:MAX_FLAVOURS] if len(name) <= LONGEST_NAME)
+            shelf.sorted_names = ()
         for name, flavour in catalogue.flavours.items():
+            if len(name) > LONGEST_NAME:
+                continue
             shelf.keep(name, Known(flavour, as_of, now, now + fresh), wanted=name == asked)
             absent.missing.pop(name, None)
             absent.unreadable.pop(name, None)
         new: dict[str, str] = {}
         for name, reason in catalogue.unreadable.items():
+            if len(name) > LONGEST_NAME:
+                continue
             if name == asked or len(absent.unreadable) < MAX_MISSING:
                 absent.unreadable.keep(name, (now + MISSING_SECONDS, reason), MAX_MISSING)
             if name not in shelf.unreadable and len(shelf.unreadable) < MAX_MISSING:

@@ -23,12 +23,11 @@ from common.kube.client.errors import ApiError, Malformed, NotFound
 from common.kube.client.kubeconfig import InvalidKubeconfig
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource
-from seed.providers.flavour import Answer, CloudError, Headers, is_nearby, only_429
+from seed.providers.flavour import MAX_BODY, MAX_BODY_OF_ANY_HOST, Answer, CloudError, Headers, is_nearby, only_429
 
 ATTEMPTS = 4
 FIRST_PAUSE = 0.1  # seconds, then doubled, with jitter
 LONGEST_PAUSE = 5.0
-MAX_BODY = 32 * 2**20  # Azure's list of all SKUs takes some 10 MiB
 CONNECT_SECONDS = 5.0
 ONE_SECONDS = 10.0  # for one attempt
 
@@ -112,6 +111,7 @@ class BoundedHttp:
         timeout: float = ONE_SECONDS,
         attempts: int = ATTEMPTS,
         throttled: Callable[[Answer], str] = only_429,
+        max_body: int = MAX_BODY,
     ) -> Answer:
         parts = urlsplit(url)
         if parts.scheme != "https" and not (parts.scheme == "http" and is_nearby(parts.hostname or "")):
@@ -120,7 +120,7 @@ class BoundedHttp:
 
         async def once() -> Answer:
             made = headers() if callable(headers) else headers
-            answer = await self._once(method, url, made, query, body, context, timeout)
+            answer = await self._once(method, url, made, query, body, context, timeout, max_body)
             word = throttled(answer) if answer.status >= 400 else ""
             if word:
                 raise CloudError(f"answers too many requests ({word})", retry_after=_retry_after(answer))
@@ -161,6 +161,7 @@ class BoundedHttp:
         body: bytes,
         context: ssl.SSLContext | None,
         timeout: float,
+        max_body: int,
     ) -> Answer:
         seconds = self._left(timeout)
         session = self._session if url.startswith("https:") else self._nearby
@@ -178,7 +179,7 @@ class BoundedHttp:
                 return Answer(
                     response.status,
                     {name.lower(): value for name, value in response.headers.items()},
-                    await _read(response),
+                    await _read(response, max_body),
                 )
         except TimeoutError:
             raise CloudError(f"did not answer within {seconds:.1f} s") from None
@@ -193,7 +194,9 @@ class BoundedHttp:
         self, kubeconfig: str, resource: Resource[ObjectT], name: str, namespace: str | None = None
     ) -> ObjectT | None:
         try:
-            cluster = await Cluster.from_kubeconfig(kubeconfig, name="infra", timeout=ONE_SECONDS)
+            cluster = await Cluster.from_kubeconfig(
+                kubeconfig, name="infra", timeout=ONE_SECONDS, max_body=MAX_BODY_OF_ANY_HOST
+            )
         except InvalidKubeconfig as error:
             raise CloudError(f"cannot be asked: kubeconfig: {error}", refused=True) from error
         try:
@@ -233,12 +236,12 @@ class _Late(stop_base):
         return asyncio.get_running_loop().time() + retry_state.upcoming_sleep >= self._deadline
 
 
-async def _read(response: aiohttp.ClientResponse) -> bytes:
+async def _read(response: aiohttp.ClientResponse, most: int) -> bytes:
     body = bytearray()
     async for chunk in response.content.iter_chunked(2**16):
         body += chunk
-        if len(body) > MAX_BODY:
-            raise CloudError(f"answers more than {MAX_BODY // 2**20} MiB")
+        if len(body) > most:
+            raise CloudError(f"answers more than {most // 2**20} MiB")
     return bytes(body)
 
 

@@ -16,6 +16,8 @@ DEPLOYMENTS = {"machinedeployments": "MachineDeployment", "machinesets": "Machin
 _ROLLED = ("bootstrap", "infrastructureRef", "version", "failureDomain")
 """What Cluster API replaces Machines for; it changes all else in place (mdutil, MachineTemplateUpToDate)."""
 
+_LONGEST_TEMPLATE = 2 * machine_controller.LONGEST_SPEC
+
 
 class RollingUpdate(msgspec.Struct, frozen=True, rename="camel"):
     max_surge: Int64 | str | None = None
@@ -112,8 +114,11 @@ def _metadata(deployment: Deployment) -> ObjectMeta:
 
 def replaces(new: Deployment, old: Deployment) -> bool:
     """Whether the Machines of `old` are not what `new` wants. Raises msgspec.MsgspecError."""
-    if bytes(new.spec.template) == bytes(old.spec.template):
+    templates = [bytes(deployment.spec.template) for deployment in (new, old)]
+    if templates[0] == templates[1]:
         return False
+    if max(map(len, templates)) > _LONGEST_TEMPLATE:
+        return True
     return _rolled(new) != _rolled(old)
 
 

@@ -8,7 +8,7 @@ from common.quota.quantity import UNIT
 from common.quota.resources import ResourceList
 from seed.machines import infrastructure
 from seed.machines.infrastructure import Described
-from seed.machines.machine_controller import SHARED_BYTES, SHARED_SPECS, Machine
+from seed.machines.machine_controller import LONGEST_SPEC, SHARED_BYTES, SHARED_SPECS, TOO_LARGE, Machine
 from seed.providers import PROVIDERS, UNSIZED
 from seed.providers.flavour import Lookup
 from seed.providers.size import Footprint, NotSized
@@ -48,6 +48,8 @@ def _cached(raw: bytes, described: bool) -> Footprint | Lookup | NotSized:
 
 
 def _evaluate(raw: bytes, described: bool) -> Footprint | Lookup | NotSized:
+    if raw.startswith(TOO_LARGE):
+        return NotSized("", f"spec.providerSpec is larger than {LONGEST_SPEC // 1024} KiB")
     try:
         return infrastructure.size(raw) if described else _size(raw)
     except NotSized as error:

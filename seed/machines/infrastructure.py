@@ -14,7 +14,7 @@ import msgspec
 from common.quota.quantity import UNIT
 from common.quota.resources import ResourceList
 from seed.machines.infrastructure_kinds import KINDS, Where
-from seed.machines.machine_controller import MachineSpec
+from seed.machines.machine_controller import LONGEST_SPEC, MachineSpec
 from seed.providers.flavour import Lookup
 from seed.providers.size import Footprint, NotSized
 from seed.providers.spec import Spec, quoted
@@ -49,6 +49,8 @@ def describe(kind: str, spec: bytes | msgspec.Raw, where: Where, replicas: int |
     if kind.endswith(TEMPLATE):
         kind = kind.removesuffix(TEMPLATE)
         spec = in_template(spec)
+    if len(bytes(spec)) > LONGEST_SPEC:
+        return undescribed(kind, f"the spec of its {kind} is larger than {LONGEST_SPEC // 1024} KiB", replicas)
     fields = KINDS[kind].fields if kind in KINDS else ()
     try:
         given = _decode_fields(spec or b"{}")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from functools import lru_cache
 
 import msgspec
 
-from common.kube.client.meta import Object
+from common.kube.client.meta import Object, ObjectMeta
 from common.kube.client.resource import Resource
 
 GROUP = "cluster.k8s.io"
@@ -14,10 +15,23 @@ VERSION = "v1alpha1"
 PLURAL = "machines"
 KIND = "Machine"
 
-SHARED_BYTES = 16 * 1024
+LONGEST_SPEC = 64 * 1024
+"""Bytes of a provider spec that is read."""
+
+SHARED_BYTES = 4 * 1024
 """Provider specs up to this size are shared and their footprints cached. Real ones take 1 to 3 KiB."""
 
-SHARED_SPECS = 16_384
+SHARED_SPECS = 4096
+"""So many in each cache: whoever writes other specs again and again must not fill the memory."""
+
+MAX_NAMES = 256
+"""Labels of a Machine that are kept, and owners and finalizers likewise: with more, none of them."""
+
+MAX_ANNOTATIONS = 16 * 1024
+"""Characters of its annotations that are kept: with more, only the footprint is."""
+
+TOO_LARGE = b'{"largerThanIsRead":"'
+"""How a provider spec begins that stands for a larger one: by its hash, so that a change of it is seen."""
 
 FOOTPRINT_ANNOTATION = "seedquota.io/footprint"
 """What the Machine costs, see seed/sizing/stamp.py."""
@@ -37,6 +51,8 @@ class MachineSpec(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
         # A decoded Raw keeps the whole answer it came from alive, and all Machines of a MachineDeployment have the
         # same spec: a copy is shared instead, so that a Machine in a store costs a pointer.
         raw = bytes(self.provider_spec)
+        if len(raw) > LONGEST_SPEC:
+            raw = b'%b%b"}' % (TOO_LARGE, hashlib.sha256(raw).hexdigest().encode())
         kept = _shared(raw) if len(raw) <= SHARED_BYTES else msgspec.Raw(raw)
         msgspec.structs.force_setattr(self, "provider_spec", kept)
 
@@ -46,10 +62,27 @@ def _shared_text(text: str) -> str:
     return text
 
 
+def _trim(metadata: ObjectMeta) -> None:
+    """Machines are kept by the thousand, and an API server bounds each of them by a megabyte only."""
+    if max(len(metadata.labels), len(metadata.owner_references), len(metadata.finalizers)) > MAX_NAMES:
+        for named in (metadata.labels, metadata.owner_references, metadata.finalizers):
+            named.clear()
+    annotations = metadata.annotations
+    if sum(map(len, annotations)) + sum(map(len, annotations.values())) > MAX_ANNOTATIONS:
+        stamp = annotations.get(FOOTPRINT_ANNOTATION)
+        first = next(iter(annotations))
+        annotations.clear()
+        if stamp is not None:
+            annotations[FOOTPRINT_ANNOTATION] = stamp[:MAX_ANNOTATIONS]
+        else:
+            annotations[first[:MAX_NAMES]] = ""  # it has some
+
+
 class Machine(Object, kw_only=True, frozen=True):
     spec: MachineSpec = MachineSpec()
 
     def __post_init__(self) -> None:
+        _trim(self.metadata)
         # Machines that are alike have the same stamp, too.
         stamp = self.metadata.annotations.get(FOOTPRINT_ANNOTATION)
         if stamp is not None and len(stamp) <= SHARED_BYTES:

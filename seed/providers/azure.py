@@ -47,6 +47,7 @@ _DECIMAL = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
 _WITH_GPU = re.compile(r"Standard_N[CDGV]")  # also those whose capabilities do not say so: they have a part of one
 _WITH_AMD_GPU = re.compile(r"Standard_(N.*_(MI[0-9]|V620)|NV[0-9]+as_v4)")
 LIST_SECONDS = 30.0  # for each attempt: the list takes seconds on good days
+MAX_LIST = 32 * 2**20  # bytes: the list of all SKUs takes some 10 MiB
 EARLY = 300.0  # seconds before its end at which a token is not used any more
 MAX_PAGES = 20
 
@@ -118,7 +119,7 @@ async def fetch(query: Query) -> Catalogue:
     url = f"https://{_MANAGEMENT}{path}?{only}"
     entries = Entries()
     for _ in range(MAX_PAGES):
-        answer = await query.http.request("GET", url, headers=headers, timeout=LIST_SECONDS)
+        answer = await query.http.request("GET", url, headers=headers, timeout=LIST_SECONDS, max_body=MAX_LIST)
         if answer.status != 200:
             raise CloudError(f"answered {answer.status} to the list of sizes", refused=True)
         page = answer.json(_Page)

@@ -24,6 +24,11 @@ T = TypeVar("T")
 ObjectT = TypeVar("ObjectT", bound=Object)
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
+MAX_BODY = 8 * 2**20
+"""Bytes of one answer of a cloud, where nothing else is said."""
+
+MAX_BODY_OF_ANY_HOST = 2 * 2**20
+"""... where somebody else than the platform may have named the host: it is decoded on the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,13 +280,14 @@ class Http(Protocol):
         timeout: float = 10.0,
         attempts: int = 4,
         throttled: Callable[[Answer], str] = only_429,
+        max_body: int = MAX_BODY,
     ) -> Answer:
         """The answer with a status of 2xx, or a 4xx that the provider reads for itself.
 
         Connections that fail, timeouts, 5xx and 429 are tried again, then raise CloudError; 401, 403 and redirects
         raise CloudError(refused). `ca`: PEM of the only authorities to trust instead of the usual ones. `timeout` is
         for each attempt. `throttled`: the cloud's own word for too many requests, where it says so by a code in an
-        error's body instead of by 429; empty where it says something else.
+        error's body instead of by 429; empty where it says something else. `max_body`: bytes of an answer.
         """
 
     async def kubernetes(

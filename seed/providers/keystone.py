@@ -10,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 
-from seed.providers.flavour import CloudError, Query, Session, Settings
+from seed.providers.flavour import MAX_BODY_OF_ANY_HOST, CloudError, Query, Session, Settings
 from seed.providers.size import NotSized
 
 EARLY = 300.0  # seconds before its end at which a token is not used any more
@@ -49,6 +49,7 @@ async def sign_in(query: Query) -> Session:
         headers={"Content-Type": "application/json"},
         body=msgspec.json.encode({"auth": _auth(query.credentials)}),
         ca=query.where.get("ca") or query.where.get("caFile"),
+        max_body=MAX_BODY_OF_ANY_HOST,
     )
     if answer.status == 404:
         raise CloudError("has no Keystone of version 3 there (404)", refused=True)

@@ -15,9 +15,9 @@ from functools import lru_cache, partial
 from urllib.parse import urlsplit
 
 import msgspec
-import yaml
 from msgspec import Struct
 
+from common.kube.client import bounded_yaml
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource
 from common.quota import quantity
@@ -35,7 +35,8 @@ ENVIRONMENT_NAMESPACE = "KUBEVIRT_NAMESPACE"
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _DEVICE = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}/[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _GPUS = {"nvidia.com": "nvidia.com/gpu", "amd.com": "amd.com/gpu"}
-_LONGEST_KUBECONFIG = 32 * 1024  # characters: read on the event loop, and PyYAML reads about 100 KiB in a second
+_LONGEST_KUBECONFIG = 32 * 1024  # characters, and ...
+_MOST_VALUES = 1000  # ... in it: it is read on the event loop
 
 
 class _Cpu(Struct):
@@ -104,6 +105,8 @@ def server_of(kubeconfig: str) -> str:
 
 def _text(kubeconfig: str) -> str:
     """machine-controller wants base64 in the Machine, and takes either elsewhere."""
+    if len(kubeconfig) > 2 * _LONGEST_KUBECONFIG:
+        return ""
     try:
         return base64.b64decode("".join(kubeconfig.split()), validate=True).decode()
     except ValueError:
@@ -119,8 +122,8 @@ def _server(kubeconfig: str) -> str:
     if len(kubeconfig) > _LONGEST_KUBECONFIG:
         return ""
     try:
-        config: object = yaml.safe_load(kubeconfig)
-    except (yaml.YAMLError, ValueError, RecursionError):
+        config = bounded_yaml.load(kubeconfig, _MOST_VALUES)
+    except bounded_yaml.InvalidYaml:
         return ""
     chosen = config.get("current-context") if isinstance(config, Mapping) else None
     cluster = _entry(config, "contexts", chosen, "context").get("cluster")

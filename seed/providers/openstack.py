@@ -22,6 +22,7 @@ import msgspec
 from common.quota.quantity import UNIT
 from seed.providers.entries import Entries
 from seed.providers.flavour import (
+    MAX_BODY_OF_ANY_HOST,
     Catalogue,
     Cloud,
     CloudError,
@@ -52,9 +53,10 @@ _NVIDIA = re.compile(
     r"(?<![a-z])(a10|a16|a30|a40|a100|a800|b[123]00|h20|h100|h200|k80|l4|l40s?|m10|m60|p4|p40|p100|t4|v100)(?![a-z0-9])",
     re.IGNORECASE,
 )
-_AMD = re.compile(r"radeon|instinct|(?<![a-z])mi[0-9]{2,3}|pci_1002|amd.*gpu|gpu.*amd", re.IGNORECASE)
+_AMD = re.compile(r"radeon|instinct|(?<![a-z])mi[0-9]{2,3}|pci_1002", re.IGNORECASE)
 MAX_PAGES = 100
-PAGE = 1000
+MAX_FLAVORS = 8192
+PAGE = 500
 
 
 def size(spec: Spec) -> Lookup:
@@ -186,7 +188,12 @@ class _Nova:
         wanted = {"limit": str(PAGE)}
         for _ in range(MAX_PAGES):
             answer = await self._http.request(
-                "GET", f"{self._url}/flavors/detail", headers=headers, query=wanted, ca=self._ca
+                "GET",
+                f"{self._url}/flavors/detail",
+                headers=headers,
+                query=wanted,
+                ca=self._ca,
+                max_body=MAX_BODY_OF_ANY_HOST,
             )
             if answer.status == 406:
                 return None
@@ -194,6 +201,8 @@ class _Nova:
                 raise CloudError(f"answered {answer.status} to the list of flavors")
             page = answer.json(_Page)
             flavors += page.flavors
+            if len(flavors) > MAX_FLAVORS:
+                raise CloudError(f"lists more than {MAX_FLAVORS} flavors")
             if not page.flavors or not any(link.rel == "next" for link in page.flavors_links):
                 return flavors
             last = _id(page.flavors[-1])
@@ -207,7 +216,7 @@ class _Nova:
         if named is None:
             return b""
         url = f"{self._url}/flavors/{quote(named, safe='')}/os-extra_specs"
-        answer = await self._http.request("GET", url, headers=self._headers, ca=self._ca)
+        answer = await self._http.request("GET", url, headers=self._headers, ca=self._ca, max_body=MAX_BODY_OF_ANY_HOST)
         if answer.status == 404:  # deleted since it was listed
             return b""
         if answer.status != 200:
@@ -256,7 +265,8 @@ def _gpus(extra_specs: Mapping[str, str]) -> Iterator[tuple[str, int]]:
 
 
 def _device(name: str) -> str:
-    if _AMD.search(name):
+    folded = name.lower()
+    if _AMD.search(name) or ("amd" in folded and "gpu" in folded):
         return "amd.com/gpu"
     return "nvidia.com/gpu" if _NVIDIA.search(name) else ""
 

@@ -17,6 +17,11 @@ from seed.providers.size import Footprint, NotSized
 LARGEST = 2**53
 """No size field may exceed this, in its own unit: JSON numbers above it are not exact everywhere."""
 
+MAX_FIELDS = 512
+"""Of one object, read or not."""
+MAX_ITEMS = 256
+"""Of one list that is read."""
+
 _SHOWN_CHARACTERS = 40
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 T = TypeVar("T")
@@ -30,13 +35,18 @@ class Spec:
     so another spelling of a field that is read here is refused.
     """
 
-    __slots__ = ("_fields", "_path", "provider")
+    __slots__ = ("_fields", "_path", "_spellings", "provider")
 
     def __init__(self, provider: str, raw: bytes | msgspec.Raw, path: str) -> None:
         """`path` is how messages call the object: empty for the spec itself, `virtualMachine.template` inside it."""
         self.provider = provider
         self._path = path
         self._fields = self._decode(raw, dict[str, msgspec.Raw], path or "cloudProviderSpec", "an object")
+        if len(self._fields) > MAX_FIELDS:
+            raise NotSized(provider, f"{path or 'cloudProviderSpec'} has more than {MAX_FIELDS} fields")
+        self._spellings: dict[str, list[str]] = {}
+        for name in self._fields:
+            self._spellings.setdefault(name.casefold(), []).append(name)
 
     def names(self) -> Iterable[str]:
         return self._fields.keys()
@@ -166,6 +176,8 @@ class Spec:
         if raw is None:
             return []
         items = self._decode(raw, list[msgspec.Raw], self._named(name), "a list")
+        if len(items) > MAX_ITEMS:
+            raise NotSized(self.provider, f"{self._named(name)} has more than {MAX_ITEMS} entries")
         return [Spec(self.provider, item, f"{self._named(name)}[{index}]") for index, item in enumerate(items)]
 
     def integers(self, name: str) -> list[int]:
@@ -174,6 +186,8 @@ class Spec:
         if raw is None:
             return []
         numbers = self._decode(raw, list[int], self._named(name), "a list of whole numbers")
+        if len(numbers) > MAX_ITEMS:
+            raise NotSized(self.provider, f"{self._named(name)} has more than {MAX_ITEMS} entries")
         if not all(1 <= number <= LARGEST for number in numbers):
             raise NotSized(self.provider, f"{self._named(name)} must be from 1 to 2^53 each, got {_shown(raw)}")
         return numbers
@@ -182,9 +196,8 @@ class Spec:
         return NotSized(self.provider, f"{self._named(name)} is missing")
 
     def _raw(self, name: str) -> bytes | None:
-        folded = name.casefold()
-        for key in self._fields:
-            if key != name and key.casefold() == folded:
+        for key in self._spellings.get(name.casefold(), ()):
+            if key != name:
                 raise NotSized(self.provider, f"{self._named(name)} must be spelled exactly so, got {quoted(key)}")
         raw = bytes(self._fields.get(name, b"null"))
         return None if raw == b"null" else raw

@@ -73,22 +73,26 @@ class Enforcement:
             self._on_change()
 
 
-PATH = "/cluster-api/"
 CALLER = "cluster-api"
-"""Whom the token in the URL proves: the seed's own API server."""
+"""The webhook's kind, and whom the token in the URL proves: the seed's own API server."""
 
 NAME = "seedquota-cluster-api"
 WEBHOOK = "cluster-api.seedquota.io"
 
 
 def desired(
-    *, base_url: str, token: str, ca_bundle: bytes, timeout_seconds: int, break_glass_group: str
+    *,
+    base_url: str,
+    token: Callable[[str], str],
+    ca_bundle: bytes,
+    timeout_seconds: int,
+    break_glass_group: str,
 ) -> WebhookConfiguration:
-    """It holds the token: never log it."""
+    """`token`: by the webhook's kind. It holds tokens: never log it."""
     admitting = configuration(
         NAME,
         WEBHOOK,
-        url=f"{base_url}{PATH}{token}",
+        url=f"{base_url}/{CALLER}/{token(CALLER)}",
         ca_bundle=ca_bundle,
         timeout_seconds=timeout_seconds,
         break_glass_group=break_glass_group,
@@ -103,7 +107,7 @@ def desired(
         ],
         sized_by=["clusterName", "infrastructureRef", "failureDomain", "replicas", "template"],
     )
-    return with_scale_checks(admitting, f"{base_url}/scale/{CALLER}/{token}")
+    return with_scale_checks(admitting, f"{base_url}/scale/{CALLER}/{token('scale')}")
 
 
 def sample(resource: Resource[ClusterMachine], namespace: str) -> Sample:

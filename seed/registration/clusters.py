@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from seed.evaluators.clusters import Kind
 from seed.registration.configuration import WebhookConfiguration, configuration
 
-PATH = "/clusters/"
 CALLER = "clusters"
-"""Whom the token in the URL proves: the seed's own API server."""
+"""The webhook's kind, and whom the token in the URL proves: the seed's own API server."""
 
 NAME = "seedquota-clusters"
 WEBHOOK = "clusters.seedquota.io"
@@ -19,16 +18,16 @@ def desired(
     kinds: Sequence[Kind],
     *,
     base_url: str,
-    token: str,
+    token: Callable[[str], str],
     ca_bundle: bytes,
     timeout_seconds: int,
     break_glass_group: str,
 ) -> WebhookConfiguration:
-    """It holds the token: never log it."""
+    """`token`: by the webhook's kind. It holds a token: never log it."""
     return configuration(
         NAME,
         WEBHOOK,
-        url=f"{base_url}{PATH}{token}",
+        url=f"{base_url}/{CALLER}/{token(CALLER)}",
         ca_bundle=ca_bundle,
         timeout_seconds=timeout_seconds,
         break_glass_group=break_glass_group,

@@ -4,14 +4,14 @@ The validating one admits, and answers what MachineDeployments ask for. The muta
 misses is sized all the same.
 
 A tenant who is admin of the user cluster can delete or change it. It is restored at once, and what was
-created meanwhile is counted.
+created meanwhile is counted and shown.
 """
 
 from __future__ import annotations
 
 import base64
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from msgspec import structs
@@ -31,8 +31,6 @@ SCALE_WEBHOOK = "scale.seedquota.io"
 LABELS = {MANAGED_BY_LABEL: "seedquota"}
 
 RETRY_SECONDS = (0.2, 10.0)  # first and longest pause after a refused write
-MAX_WRITES = 10  # in PACE_SECONDS; whoever fights us over the object gets at most so many answers
-PACE_SECONDS = 10.0
 MATCH_CONDITIONS = "matchConditions"
 BREAK_GLASS = "break-glass"
 
@@ -73,18 +71,18 @@ def desired(
     cluster: UserCluster,
     *,
     base_url: str,
-    token: str,
+    token: Callable[[str], str],
     ca_bundle: bytes,
     timeout_seconds: int = 3,
-    break_glass_group: str = "seedquota:break-glass",
+    break_glass_group: str = "",
 ) -> WebhookConfiguration:
-    """What belongs into the cluster. It holds the token: never log it."""
+    """What belongs into the cluster. `token`: by the webhook's kind. It holds tokens: never log it."""
     own_source = cluster.spec.kubeconfig_secret_ref is None
     selector = {"matchLabels": {"kubernetes.io/metadata.name": cluster.metadata.namespace}} if own_source else {}
     admitting = configuration(
         name_for(cluster),
         WEBHOOK,
-        url=f"{base_url}/machines/{cluster.metadata.uid}/{token}",
+        url=f"{base_url}/machines/{cluster.metadata.uid}/{token('machines')}",
         ca_bundle=ca_bundle,
         timeout_seconds=timeout_seconds,
         break_glass_group=break_glass_group,
@@ -100,7 +98,7 @@ def desired(
         namespaces=selector,
         sized_by=["providerSpec"],
     )
-    return with_scale_checks(admitting, f"{base_url}/scale/{cluster.metadata.uid}/{token}")
+    return with_scale_checks(admitting, f"{base_url}/scale/{cluster.metadata.uid}/{token('scale')}")
 
 
 def configuration(
@@ -117,6 +115,7 @@ def configuration(
 ) -> WebhookConfiguration:
     """One that admits by these rules, in the `namespaces` of that selector.
 
+    Members of `break_glass_group` are not asked about; empty: everybody is.
     `sized_by`: the fields of `spec` that tell what an object costs and who pays. If given, an update that leaves them
     as they are is not asked about.
 
@@ -133,12 +132,15 @@ def configuration(
         "sideEffects": "NoneOnDryRun",  # a dry run decides and writes nothing
         "timeoutSeconds": timeout_seconds,
         "admissionReviewVersions": ["v1"],
-        # Evaluated by the API server: both work with every one of our pods dead.
-        MATCH_CONDITIONS: [
-            {"name": BREAK_GLASS, "expression": f"!({_cel_string(break_glass_group)} in request.userInfo.groups)"},
-            *([{"name": "changes-size", "expression": _changes_size(sized_by)}] if sized_by else []),
-        ],
     }
+    # Evaluated by the API server: both work with every one of our pods dead.
+    conditions: list[object] = []
+    if break_glass_group:
+        group = _cel_string(break_glass_group)
+        conditions.append({"name": BREAK_GLASS, "expression": f"!({group} in request.userInfo.groups)"})
+    if sized_by:
+        conditions.append({"name": "changes-size", "expression": _changes_size(sized_by)})
+    written = _with_conditions(written, conditions)
     return WebhookConfiguration(metadata=ObjectMeta(name=name, labels=LABELS), webhooks=[written])
 
 
@@ -152,8 +154,7 @@ def with_scale_checks(admitting: WebhookConfiguration, url: str) -> WebhookConfi
     assert isinstance(client, dict) and isinstance(rules, list), "as `configuration` writes them"
     resources = ["machinedeployments", "machinedeployments/scale", "machinesets", "machinesets/scale"]
     scale: Webhook = {
-        **webhook,
-        MATCH_CONDITIONS: _only_break_glass(webhook),
+        **_only_break_glass(webhook),
         "name": SCALE_WEBHOOK,
         "clientConfig": {**client, "url": url},
         "rules": [{**rule, "resources": resources} for rule in rules],
@@ -163,7 +164,7 @@ def with_scale_checks(admitting: WebhookConfiguration, url: str) -> WebhookConfi
     return structs.replace(admitting, webhooks=[webhook, scale])
 
 
-def stamping(admitting: WebhookConfiguration) -> WebhookConfiguration:
+def stamping(admitting: WebhookConfiguration, url: str) -> WebhookConfiguration:
     """The mutating configuration that goes with it, of the same name: for the same Machines, in the same way.
 
     It is asked about every update: one that changes no size may be the first that it sees of a Machine.
@@ -171,10 +172,8 @@ def stamping(admitting: WebhookConfiguration) -> WebhookConfiguration:
     webhook, _ = admitting.webhooks
     client = webhook["clientConfig"]
     assert isinstance(client, dict)
-    url = str(client["url"]).replace("/machines/", "/stamp/")
     changed: Webhook = {
-        **webhook,
-        MATCH_CONDITIONS: _only_break_glass(webhook),
+        **_only_break_glass(webhook),
         "name": STAMPING_WEBHOOK,
         "clientConfig": {**client, "url": url},
         "failurePolicy": "Ignore",
@@ -184,10 +183,20 @@ def stamping(admitting: WebhookConfiguration) -> WebhookConfiguration:
     return structs.replace(admitting, webhooks=[changed])
 
 
-def _only_break_glass(webhook: Webhook) -> list[object]:
-    conditions = webhook[MATCH_CONDITIONS]
-    assert isinstance(conditions, list), "as `configuration` writes them"
-    return [condition for condition in conditions if condition["name"] == BREAK_GLASS]
+def has_break_glass(webhook: Webhook) -> bool:
+    return bool(_only_break_glass(webhook).get(MATCH_CONDITIONS))
+
+
+def _only_break_glass(webhook: Webhook) -> Webhook:
+    conditions = webhook.get(MATCH_CONDITIONS, [])
+    assert isinstance(conditions, list), "as API servers have them"
+    return _with_conditions(webhook, [condition for condition in conditions if condition["name"] == BREAK_GLASS])
+
+
+def _with_conditions(webhook: Webhook, conditions: Sequence[object]) -> Webhook:
+    """An empty list is not written: an API server gives none back."""
+    others = {name: value for name, value in webhook.items() if name != MATCH_CONDITIONS}
+    return {**others, MATCH_CONDITIONS: list(conditions)} if conditions else others
 
 
 def _changes_size(fields: Sequence[str]) -> str:

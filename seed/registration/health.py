@@ -9,7 +9,15 @@ import msgspec
 from common.api.conditions import some
 
 DENIED = "CanaryDenied"  # the reason of a proof, and the cause that seed/admission/denial.py gives
-WORST_FIRST = ("CanaryAdmitted", "WebhookMissing", "NotServing", "CertificateInvalid")
+WORST_FIRST = (
+    "CanaryAdmitted",
+    "APITakenOver",
+    "WebhookContested",
+    "WebhookMissing",
+    "NotServing",
+    "CertificateInvalid",
+    "UsageNotAdmitted",
+)
 
 
 class Proof(msgspec.Struct, frozen=True):

@@ -21,15 +21,19 @@ from common.kube.controller.store import Change
 from common.runtime.waiting import within
 from seed.registration.configuration import (
     MATCH_CONDITIONS,
-    MAX_WRITES,
-    PACE_SECONDS,
     RETRY_SECONDS,
     WEBHOOK_CONFIGURATIONS,
     Webhook,
     WebhookConfiguration,
+    has_break_glass,
     log,
     lost,
 )
+
+BURST = 20  # writes at once
+WRITE_SECONDS = 0.05  # ... then between two
+CONTESTED = 5  # restores within CONTESTED_SECONDS
+CONTESTED_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class ConfigurationKeeper:
     """Keeps the configuration in one cluster as `desired()` says. `run()` it.
 
     `in_place`: what was last seen there is right. `error`: why it cannot be kept, or not be followed, now; holds no
-    token. `break_glass`: whether the API server evaluates the way in.
+    token. `break_glass`: whether the API server lets the group pass.
     """
 
     def __init__(
@@ -56,9 +60,10 @@ class ConfigurationKeeper:
         resource: Resource[WebhookConfiguration] = WEBHOOK_CONFIGURATIONS,
         on_state: Callable[[], None] = lambda: None,
         on_write: Callable[[], None] = lambda: None,
+        on_restore: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_state` tells that `in_place` or `error` may have changed, `on_write` that it was written; they must not
-        block."""
+        """`on_state` tells that `in_place`, `error` or `contested` may have changed, `on_write` that it was written,
+        `on_restore` that it was because somebody had deleted or changed it; they must not block."""
         self.in_place = False
         self.break_glass = False
         self._cluster = cluster
@@ -66,12 +71,14 @@ class ConfigurationKeeper:
         self._resource = resource
         self._on_state = on_state
         self._on_write = on_write
+        self._on_restore = on_restore
         self._name = desired().metadata.name
         self._facts = {"cluster": cluster.name, "kind": resource.kind, "configuration": self._name}
         self._refused: str | None = None
         self._accepted: _Accepted | None = None
         self._was_right: list[Webhook] | None = None  # what was wanted when it was last there
-        self._writes: deque[float] = deque(maxlen=MAX_WRITES)
+        self._next_write = float("-inf")  # monotonic: see `_pace`
+        self._restored: deque[float] = deque(maxlen=CONTESTED)
         self._wake = asyncio.Event()
         self._reflector = Reflector(
             cluster,
@@ -83,6 +90,12 @@ class ConfigurationKeeper:
     @property
     def error(self) -> str | None:
         return self._refused or self._reflector.error
+
+    @property
+    def contested(self) -> bool:
+        """Somebody deletes or changes it again and again: Machines come in between."""
+        restored = self._restored
+        return len(restored) == CONTESTED and time.monotonic() - restored[0] < CONTESTED_SECONDS
 
     def changed(self) -> None:
         """What `desired` returns has changed."""
@@ -124,25 +137,35 @@ class ConfigurationKeeper:
             await within(self._wake, pause)
 
     async def _step(self) -> None:
-        want = self._desired()
-        have = self._reflector.store.get(self._name)
-        if have is not None and self._is_right(want, have):
-            self._note(want.webhooks, have.webhooks)
+        if self._found_right():
             return
         self.in_place = False
-        drifted = self._was_right == want.webhooks
         await self._pace()
+        if self._found_right():  # by now
+            return
+        want, have = self._desired(), self._reflector.store.get(self._name)
+        drifted = self._was_right == want.webhooks
         number = self._reflector.lists_completed
         written = await self._write(want, have)
         self._accepted = _Accepted(want.webhooks, written.webhooks, number)
         self._note(want.webhooks, written.webhooks)
         self._on_write()
+        if drifted:
+            self._restored.append(time.monotonic())
+            self._on_restore()
         why = "missing" if have is None else ", ".join(lost(want.webhooks, have.webhooks)) or "other fields or labels"
         log.log(
             logging.WARNING if drifted else logging.INFO,
-            "webhook configuration put back" if drifted else "webhook configuration written",
+            "webhook configuration restored" if drifted else "webhook configuration written",
             extra={**self._facts, "why": why},
         )
+
+    def _found_right(self) -> bool:
+        want, have = self._desired(), self._reflector.store.get(self._name)
+        if have is None or not self._is_right(want, have):
+            return False
+        self._note(want.webhooks, have.webhooks)
+        return True
 
     def _is_right(self, want: WebhookConfiguration, have: WebhookConfiguration) -> bool:
         if not want.metadata.labels.items() <= have.metadata.labels.items():
@@ -161,7 +184,7 @@ class ConfigurationKeeper:
         self._was_right = want
         missing = lost(want, have)
         self.in_place = not missing
-        self.break_glass = all(webhook.get(MATCH_CONDITIONS) for webhook in have)
+        self.break_glass = bool(have) and all(map(has_break_glass, have))
         if missing:
             self._failed(f"the API server did not keep {', '.join(missing)}")
         else:
@@ -178,7 +201,6 @@ class ConfigurationKeeper:
             return await self._put(structs.replace(want, webhooks=plain), have)
 
     async def _put(self, want: WebhookConfiguration, have: WebhookConfiguration | None) -> WebhookConfiguration:
-        self._writes.append(time.monotonic())
         if have is None:
             return await self._cluster.create(self._resource, want)
         metadata = ObjectMeta(
@@ -190,8 +212,12 @@ class ConfigurationKeeper:
         return await self._cluster.replace(self._resource, structs.replace(want, metadata=metadata))
 
     async def _pace(self) -> None:
-        if len(self._writes) == MAX_WRITES:
-            await asyncio.sleep(self._writes[0] + PACE_SECONDS - time.monotonic())
+        """The first BURST writes at once, those after them WRITE_SECONDS apart. A pause would leave the cluster without
+        it for as long as somebody deletes it."""
+        now = time.monotonic()
+        self._next_write = max(self._next_write, now - BURST * WRITE_SECONDS) + WRITE_SECONDS
+        if self._next_write > now:
+            await asyncio.sleep(self._next_write - now)
 
     def _failed(self, message: str) -> None:
         for webhook in self._desired().webhooks:

@@ -19,7 +19,12 @@ from common.api.convert import wire_quantities
 from common.api.types import Quantities
 from common.quota import resources
 from common.quota.quantity import QuantityError
-from seed.machines.machine_controller import FOOTPRINT_ANNOTATION, SHARED_BYTES, SHARED_SPECS, Machine
+from seed.machines.machine_controller import (
+    FOOTPRINT_ANNOTATION,
+    SHARED_BYTES,
+    SHARED_SPECS,
+    Machine,
+)
 from seed.providers.size import Footprint
 
 MAX_LENGTH = 8192  # with as many names as a Machine may have, each as long as it may be, it is shorter
@@ -82,7 +87,7 @@ def read(machine: Machine, cluster_uid: str, check: CheckSeal) -> tuple[State, S
     text = text_of(machine)
     if text is None:
         return State.ABSENT, None
-    stamp = _parse(text)
+    stamp = _parse(text) if len(text) <= MAX_LENGTH else None
     if stamp is None or not check(_sealed(stamp), stamp.seal):
         return State.FORGED, None
     if stamp.cluster != cluster_uid or stamp.spec != spec_hash(machine):
@@ -111,8 +116,6 @@ def tampered(machine: Machine, old: Machine | None, cluster_uid: str, check: Che
 
 @lru_cache(maxsize=SHARED_SPECS)
 def _parse(text: str) -> Stamp | None:
-    if len(text) > MAX_LENGTH:
-        return None
     try:
         stamp = _decode(text)
         stamp.cost()

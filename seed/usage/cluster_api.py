@@ -294,7 +294,9 @@ class ClusterApiInformers(SharedInformers):
             for source in self.sources.values():
                 self._on_state(source)
         for source in self.sources.values():
-            metrics.machines(source.key, source.totals.unsized(self._limited(source.consumer)).counts, 0)
+            totals = source.totals
+            unsized = totals.unsized(self._limited(source.consumer))
+            metrics.machines(source.key, unsized.counts, 0, len(totals.unadmitted))
 
     def _limited(self, consumer: Consumer) -> set[str]:
         quotas = self._catalog.quotas_of(consumer)

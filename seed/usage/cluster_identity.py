@@ -51,6 +51,10 @@ class Identities:
             await self._hold(user_cluster, found)
         return problem
 
+    def stands_for(self, user_cluster: UserCluster) -> str:
+        """The uid of the cluster, empty where it may not be read."""
+        return self._held.get(user_cluster.metadata.uid, "")
+
     def later(self, user_cluster: UserCluster) -> list[str]:
         """The keys of those that must give way to it: they were taken to stand for its cluster."""
         held = self._holds(user_cluster)

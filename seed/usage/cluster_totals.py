@@ -21,6 +21,7 @@ class ClusterTotals:
 
     guessed: Mapping[str, ResourceList] = {}
     line = None
+    unadmitted = None
 
     def __init__(self) -> None:
         self._generations: dict[str, int] = {}  # by uid

@@ -15,6 +15,7 @@ from common.runtime.lru import LruDict
 from seed.machines.footprint import footprint, least
 from seed.machines.machine_controller import Machine
 from seed.providers.size import CONDITIONS, Footprint, NotSized, ProviderUnavailable
+from seed.usage.unadmitted import Unadmitted
 
 MAX_REMEMBERED = 20_000  # deleted Machines whose reservation may still turn up
 MAX_UNSIZED_NAMED = 5
@@ -56,8 +57,13 @@ class Unsized(msgspec.Struct, frozen=True):
 class MachineTotals:
     """The sum over a source's Machines, kept up to date change by change. Pure but for being mutable."""
 
-    def __init__(self, before: MachineTotals | None = None, size: Callable[[Machine], Footprint] = footprint) -> None:
-        """`before` is asked for the last known size of what cannot be sized now.
+    def __init__(
+        self,
+        before: MachineTotals | None = None,
+        size: Callable[[Machine], Footprint] = footprint,
+        unadmitted: Unadmitted | None = None,
+    ) -> None:
+        """`before` is asked for the last known size of what cannot be sized now. `unadmitted`: where there is none.
 
         `size` raises NotSized, and ProviderUnavailable for what a cloud has to be asked: see `waiting`.
         """
@@ -65,6 +71,8 @@ class MachineTotals:
         self.used: dict[str, int] = {}
         self.guessed: dict[str, ResourceList] = {}  # by uid: what stands in the sum of those that were never sized
         self.waiting: dict[str, Machine] = {}  # by uid: look again with `apply(Change(machine, machine))`
+        self._before_unadmitted = before.unadmitted if before is not None else Unadmitted()
+        self.unadmitted: Unadmitted = unadmitted if unadmitted is not None else self._before_unadmitted.after()
         self._footprint = size
         self._last_known: Mapping[str, Counted] = before._machines if before is not None else {}
         self._machines: dict[str, Counted] = {}
@@ -86,6 +94,10 @@ class MachineTotals:
         if change.new is not None:
             uid = change.new.metadata.uid
             self._deleted.pop(uid, None)  # a backup brought it back
+            if before is None and uid in self._last_known:
+                self.unadmitted.carried(self._before_unadmitted, uid, change.new.metadata.key)
+            elif before is None:
+                self.unadmitted.appeared(uid, change.new.metadata.key)
             counted = self._size(change.new, before or self._last_known.get(uid))
             self._machines[uid] = counted
             if counted.unsized or counted.unknown is not None:
@@ -97,6 +109,7 @@ class MachineTotals:
             after = counted.size
         elif change.old is not None:
             self._deleted.keep(change.old.metadata.uid, None, MAX_REMEMBERED)
+            self.unadmitted.gone(change.old.metadata.uid)
         gone = before.size if before is not None else {}
         for name, amount in resources.subtract(after, gone).items():
             total = self.used.get(name, 0) + amount

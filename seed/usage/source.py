@@ -10,6 +10,7 @@ import msgspec
 from common.quota.account import Reservation
 from common.quota.resources import ResourceList
 from seed.cache.consumer import Consumer
+from seed.usage.unadmitted import Unadmitted
 
 
 class ListBarrier(msgspec.Struct, frozen=True):
@@ -38,6 +39,10 @@ class Usage(Protocol):
     @property
     def guessed(self) -> Mapping[str, ResourceList]:
         """What stands in it, by uid, of objects whose sizes were never known."""
+
+    @property
+    def unadmitted(self) -> Unadmitted | None:
+        """None where that is not looked for."""
 
     @property
     def line(self) -> object:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -25,13 +26,17 @@ from seed.providers.size import Footprint
 from seed.sizing.sizer import Sizing
 from seed.sizing.stamp import spec_hash
 from seed.sizing.stamp_audit import Drift, audit
+from seed.usage.machine_api import TAKEN_OVER, MachineApi
 from seed.usage.machine_totals import MachineTotals
 from seed.usage.size_backfill import SizeBackfill
 from seed.usage.source import ListBarrier, Problem, reason_of
+from seed.usage.unadmitted import Unadmitted
 
 log = logging.getLogger(__name__)
 
 AUDIT_SECONDS = 3600.0
+LIST_SECONDS = 10.0  # after which it is said that the Secret cannot be read
+CHECK_API_SECONDS = 30.0
 IDENTIFY_AGAIN = 5.0  # seconds, while it leads to a cluster that it does not stand for
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0  # ... while it is not known where it leads
 
@@ -64,8 +69,11 @@ class Source:
         self.consumer = consumer_of(user_cluster)
         self.user_cluster = user_cluster
         self.drift = Drift()
+        self.identity = ""  # of the cluster that it was found to lead to
+        self._followed = ""  # ... of the one whose list stands behind the totals
         self._sizing = sizing
-        self.totals = MachineTotals()
+        recorded = frozenset(user_cluster.status.unadmitted.uids)
+        self.totals = MachineTotals(unadmitted=Unadmitted(recorded, on_found=lambda: self._on_state(self)))
         self._problem: Problem | None = None  # of the connection
         self._secret_problem: Problem | None = None  # the connection made before it may still work
         self.lost_at: float | None = None  # monotonic: since when the count is kept, not followed
@@ -175,8 +183,7 @@ class Source:
         watching = asyncio.create_task(secret.run(), name=f"secret of {self.key}")
         following: asyncio.Task[None] | None = None
         try:
-            with suppress(TimeoutError):
-                await secret.wait_synced(10)
+            await self._listed(secret)
             while True:
                 self._changed_secret.clear()
                 kubeconfig = self._read(secret, reference.name, reference.key)
@@ -193,6 +200,16 @@ class Source:
             await _end(following)
             await _end(watching)
 
+    async def _listed(self, secret: Reflector[Secret]) -> None:
+        while not secret.synced.is_set():
+            try:
+                await secret.wait_synced(LIST_SECONDS)
+            except TimeoutError:
+                message = f"{self._where()}: cannot be read: {secret.error or 'no answer yet'}"
+                if secret.error_status == 403:
+                    message += "; bind the role of charts/rbac/seed-namespace.yaml in that namespace"
+                self._unusable(Problem(reason_of(secret.error_status), message))
+
     def _read(self, secrets: Reflector[Secret], name: str, key: str) -> str | None:
         """The kubeconfig's text, or None with the problem noted. A source that works keeps on working meanwhile."""
         namespace = self.user_cluster.metadata.namespace
@@ -206,7 +223,7 @@ class Source:
                 return secret.data[key].decode()
             except UnicodeDecodeError:
                 problem = f"secret {namespace}/{name}: the key {key} is not text"
-        self._unusable(problem)
+        self._unusable(Problem("InvalidKubeconfig", problem))
         return None
 
     def _usable(self) -> None:
@@ -214,15 +231,14 @@ class Source:
             self._secret_problem = None
             self._on_state(self)
 
-    def _unusable(self, message: str) -> None:
+    def _unusable(self, problem: Problem) -> None:
         if self.current:
-            message = f"{message}; the connection made before is still used"
+            problem = Problem(problem.reason, f"{problem.message}; the connection made before is still used")
         elif self.lost_at is None:
             self.lost_at = time.monotonic()
-        problem = Problem("InvalidKubeconfig", message)
         if problem != self._secret_problem:
             self._secret_problem = problem
-            log.info("kubeconfig secret cannot be used", extra={"cluster": self.key, "error": message})
+            log.info("kubeconfig secret cannot be used", extra={"cluster": self.key, "error": problem.message})
             self._on_state(self)
 
     def _fail(self, problem: Problem) -> None:
@@ -240,9 +256,9 @@ class Source:
 
     async def _open(self, kubeconfig: str) -> Cluster | None:
         try:
-            cluster = await Cluster.from_kubeconfig(kubeconfig, name=self.key, on_request=self._on_request)
+            cluster = await MachineApi.from_kubeconfig(kubeconfig, name=self.key, on_request=self._on_request)
         except InvalidKubeconfig as error:
-            self._unusable(f"{self._where()}: {error}")
+            self._unusable(Problem("InvalidKubeconfig", f"{self._where()}: {error}"))
             return None
         self._usable()
         return cluster
@@ -273,7 +289,9 @@ class Source:
 
     async def _follow(self, cluster: Cluster, namespace: str | None) -> None:
         self.cluster = cluster
-        totals = MachineTotals(self.totals, self._counted)
+        identity, unadmitted = self.identity, self.totals.unadmitted
+        unadmitted = unadmitted.after() if identity == self._followed else unadmitted.elsewhere()
+        totals = MachineTotals(self.totals, self._counted, unadmitted)
 
         asking = SizeBackfill(
             totals, self._ask, lambda freed: self._on_change(self, freed) if self.totals is totals else None
@@ -291,11 +309,14 @@ class Source:
         running = asyncio.create_task(reflector.run(), name=f"machines of {self.key}")
         auditing: asyncio.Task[None] | None = None
         sizing = asyncio.create_task(asking.run(), name=f"sizes of {self.key}")
+        checking: asyncio.Task[None] | None = None
+        if isinstance(cluster, MachineApi):
+            checking = asyncio.create_task(self._check_api(cluster, reflector), name=f"API of {self.key}")
         beside = self._connected(self, cluster)
         try:
             await self._first_list(reflector)
             # Only now does the new connection's state replace the old one's: never a moment without a count.
-            self.totals, self._reflector = totals, reflector
+            self.totals, self._reflector, self._followed = totals, reflector, identity
             self._on_change(self, True)
             self._on_state(self)
             auditing = asyncio.create_task(self._audit(reflector), name=f"stamps of {self.key}")
@@ -306,11 +327,21 @@ class Source:
             self.cluster = None
             await _end(running)
             await _end(sizing)
+            await _end(checking)
             await _end(auditing)
             await _end(beside)
 
     async def _ask(self, machine: Machine, deadline: float) -> None:
         await self._sizing.size(self.user_cluster, machine, deadline)
+
+    async def _check_api(self, api: MachineApi, reflector: Reflector[Machine]) -> None:
+        """A watch that is open goes on as if nothing had happened: a list shows who serves the Machines now."""
+        while True:
+            await asyncio.sleep(CHECK_API_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311
+            with suppress(ApiError):
+                await api.check()
+            if api.taken_over is not None:
+                reflector.relist()
 
     async def _audit(self, machines: Reflector[Machine]) -> None:
         while True:
@@ -349,6 +380,8 @@ class Source:
         self._fail(self._problem_of(reflector.error_status, reflector.error))
 
     def _problem_of(self, status: int, message: str) -> Problem:
+        if isinstance(self.cluster, MachineApi) and self.cluster.taken_over is not None:
+            return Problem(TAKEN_OVER, self.cluster.taken_over)
         reason = reason_of(status)
         if reason == "Unauthorized" and not self.on_seed:
             message = f"{self._where()}: {message}"

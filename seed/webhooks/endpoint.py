@@ -1,7 +1,8 @@
 """One webhook request, from its bytes to its answer: the same steps for every kind of object.
 
-1. The review is decoded. 2. The probe of this seed's own leader is answered. 3. The object must be named as API servers
-name what they send. 4. The webhook decides, before the API server gives up. 5. The decision is recorded and answered.
+1. The caller must not have asked too often. 2. The review is decoded. 3. The probe of this seed's own leader is
+answered. 4. The object must be named as API servers name what they send. 5. The webhook decides, before the API server
+gives up. 6. The decision is recorded and answered.
 
 Who asks was proven before (seed/webhooks/router.py).
 """
@@ -24,7 +25,10 @@ from seed.admission.decision_log import Decisions
 from seed.admission.types import Verdict
 from seed.registration.probe import is_canary
 from seed.webhooks.refusal_log import log_refusal
-from seed.webhooks.review import Head, decided, is_named, patched, patience
+from seed.webhooks.review import Head, check, decided, is_named, patched, patience, uid_of
+from seed.webhooks.turns import Turns
+
+ANY_KIND = "Any"  # in metrics, where it was not looked at
 
 SubjectT = TypeVar("SubjectT")
 
@@ -62,11 +66,12 @@ class Webhook(ABC, Generic[SubjectT]):
     """What is of its own in each webhook.
 
     `about`: what its reviews are about, in errors. `caller`: who alone may ask, as its token names it; None: the path
-    names the caller.
+    names the caller. `advises`: it refuses nothing by itself, so what it is not asked is allowed.
     """
 
     about: ClassVar[str]
     caller: ClassVar[str | None] = None
+    advises: ClassVar[bool] = False
 
     @abstractmethod
     def decode(self, body: bytes) -> Question[SubjectT]:
@@ -86,21 +91,59 @@ OnDecision = Callable[[str, str, str, str, float], None]
 
 class Endpoint(Generic[SubjectT]):
     def __init__(
-        self, webhook: Webhook[SubjectT], on_decision: OnDecision | None = None, decisions: Decisions | None = None
+        self,
+        webhook: Webhook[SubjectT],
+        on_decision: OnDecision | None = None,
+        decisions: Decisions | None = None,
+        turns: Turns | None = None,
     ) -> None:
+        """`turns`: of all webhooks together; None where nobody is kept from asking."""
         self._webhook = webhook
         self._on_decision = on_decision
         self._decisions = decisions
+        self._turns = turns
 
     @property
     def caller(self) -> str | None:
         return self._webhook.caller
 
     async def handle(self, caller: str, request: Request) -> Response:
-        started = time.monotonic()
         deadline = asyncio.get_running_loop().time() + patience(request.query)
+        if self._turns is None or caller in self._turns.unlimited:
+            return await self._answer(caller, request, deadline)
+        turn = self._turns.take(caller)
+        if turn is None:
+            return self._too_often(request, self._turns.per_second)
+        if turn.places.locked():
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await turn.places.acquire()
+            except TimeoutError:
+                return self._too_often(request, self._turns.per_second)
+        else:
+            await turn.places.acquire()
+        try:
+            return await self._answer(caller, request, deadline)
+        finally:
+            turn.places.release()
+
+    def _too_often(self, request: Request, per_second: int) -> Response:
+        try:
+            uid = uid_of(request.body)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return Response(400, b"not an AdmissionReview\n")
+        if self._webhook.advises:
+            return decided(uid, Verdict(decision=""))
+        refusal = denial.too_often(per_second)
+        if self._on_decision is not None:
+            self._on_decision(ANY_KIND, "denied", refusal.cause, "unavailable", 0.0)
+        return decided(uid, Verdict(decision="", refusal=refusal))
+
+    async def _answer(self, caller: str, request: Request, deadline: float) -> Response:
+        started = time.monotonic()
         webhook = self._webhook
         try:
+            check(request.body)
             question = webhook.decode(request.body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             return Response(400, f"not an AdmissionReview of {webhook.about}: {error}\n".encode(errors="replace"))

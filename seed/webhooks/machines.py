@@ -53,6 +53,7 @@ class StampWebhook(Webhook[Machine]):
     """At `/stamp/<user cluster uid>/<token>`. The Machine has no uid yet, and no name if one is generated."""
 
     about = "a Machine"
+    advises = True
 
     def __init__(self, stamping: Stamping) -> None:
         self._stamping = stamping

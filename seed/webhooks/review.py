@@ -11,20 +11,41 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from common.kube.client.meta import Int64, Object
+from common.kube.client.meta import Int64, Object, ObjectMeta
 from common.server.http_parser import Response
 from seed.admission.denial import Refusal
 from seed.admission.types import MARGIN, Verdict
 
-MAX_BODY = 8 * 2**20  # two objects of at most 3 MiB each, as the API server bounds them
+MAX_BODY = 4 * 2**20  # two objects, of which etcd takes at most 1.5 MiB each
+MAX_QUOTES = 20_000  # in a review: of each name and text two. A Machine with its managedFields has some hundred
+MAX_UID = 64
+MAX_USER = 256  # characters that are kept of a user's name
+MAX_NAME = 253
 DEFAULT_TIMEOUT = 3.0  # seconds, when the API server does not say
 LONGEST_TIMEOUT = 30.0
+_LONGEST_QUERY = 256
 
 T = TypeVar("T")
 
 
+class TooManyNames(msgspec.ValidationError):
+    """It is refused before it is decoded: each name costs many times its bytes."""
+
+
+def check(body: bytes) -> None:
+    """Raises TooManyNames."""
+    if body.count(b'"') > MAX_QUOTES:
+        raise TooManyNames(f"it has more than {MAX_QUOTES // 2} names and texts")
+
+
 class User(msgspec.Struct):
+    """Of the name so much as is kept with the decision and logged."""
+
     username: str = ""
+
+    def __post_init__(self) -> None:
+        if len(self.username) > MAX_USER:
+            self.username = f"{self.username[:MAX_USER]}..."
 
 
 class Head(msgspec.Struct, rename="camel", kw_only=True):
@@ -36,6 +57,25 @@ class Head(msgspec.Struct, rename="camel", kw_only=True):
     namespace: str = ""
     user_info: User = msgspec.field(default_factory=User)
     dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        """As API servers write it. Raises ValueError, which decoders turn into msgspec.ValidationError."""
+        if len(self.uid) > MAX_UID or max(len(self.name), len(self.namespace)) > MAX_NAME:
+            raise ValueError("its uid, name or namespace is too long")
+        self.operation = self.operation[:MAX_UID]
+
+
+class _Asked(msgspec.Struct):
+    uid: str = ""
+
+
+class _Who(msgspec.Struct):
+    request: _Asked
+
+
+def uid_of(body: bytes) -> str:
+    """Whom to answer, without its objects. Raises msgspec.MsgspecError, UnicodeDecodeError, RecursionError."""
+    return _who(body).request.uid[:MAX_UID]
 
 
 class AdmissionRequest(Head, Generic[T], rename="camel", kw_only=True):
@@ -113,6 +153,7 @@ _UID = re.compile("[0-9A-Za-z-]{1,64}")
 _NAME = re.compile("[0-9a-z.-]{1,253}")
 _KEY = re.compile("[0-9a-z-]{1,63}/[0-9a-z.-]{1,253}")
 
+_who = msgspec.json.Decoder(_Who).decode
 _encode = msgspec.json.Encoder().encode
 _JSON = "application/json"
 
@@ -120,7 +161,7 @@ _JSON = "application/json"
 @lru_cache(maxsize=64)
 def patience(query: str) -> float:
     """Seconds until the answer must be on its way; the API server puts its own timeout into the query."""
-    text = parse_qs(query).get("timeout", [""])[0]
+    text = parse_qs(query[:_LONGEST_QUERY]).get("timeout", [""])[0]
     try:
         seconds = float(text.removesuffix("s"))
     except ValueError:
@@ -135,6 +176,16 @@ def is_named(subject: Object, *, namespaced: bool = True) -> bool:
     return bool(
         _UID.fullmatch(subject.metadata.uid) and (_KEY if namespaced else _NAME).fullmatch(subject.metadata.key)
     )
+
+
+def has_name(metadata: ObjectMeta) -> bool:
+    """A name and a namespace that can be parts of a path."""
+    return bool(_KEY.fullmatch(metadata.key)) and is_short(metadata)
+
+
+def is_short(metadata: ObjectMeta) -> bool:
+    """So that it can be kept with a decision."""
+    return max(len(metadata.name), len(metadata.namespace)) <= MAX_NAME and len(metadata.uid) <= MAX_UID
 
 
 def decided(uid: str, found: Verdict) -> Response:

@@ -37,7 +37,7 @@ from seed.registration import cluster_api
 from seed.sizing.sizer import Sizing
 from seed.webhooks import scale_advice
 from seed.webhooks.endpoint import Answer, Question, Webhook
-from seed.webhooks.review import RawRequest, RawReview, Scale
+from seed.webhooks.review import RawRequest, RawReview, Scale, has_name, is_short
 from seed.webhooks.scale_advice import Asked, Room
 
 OTHER = "Other"  # in metrics: what the webhook configuration does not ask about
@@ -72,6 +72,7 @@ class ScaleWebhook(Webhook[RawRequest]):
     """At `/scale/<user cluster uid, or cluster-api>/<token>`."""
 
     about = "a MachineDeployment or MachineSet"
+    advises = True
 
     def __init__(
         self, catalog: Catalog, registry: AccountRegistry, sizing: Sizing, connections: Connections, view: View
@@ -148,11 +149,13 @@ class ScaleWebhook(Webhook[RawRequest]):
             new, old = _scale(review.object), _scale(review.old_object)
             if new is None or old is None or new.spec.replicas <= old.spec.replicas:
                 return None
+            _require(has_name(new.metadata))
             found = await self._find(caller, kind, new.metadata.namespace, new.metadata.name)
             return _with_replicas(found, new.spec.replicas), _with_replicas(found, old.spec.replicas)
         wanted = _deployment(review.object)
         if wanted is None or review.sub_resource or wanted.metadata.deletion_timestamp:
             return None
+        _require(is_short(wanted.metadata))
         return wanted, _deployment(review.old_object) if review.operation == "UPDATE" else None
 
     async def _find(self, caller: str, kind: str, namespace: str, name: str) -> Deployment:
@@ -208,6 +211,12 @@ def _refused(question: _Question, refusals: Sequence[Refusal], decision: str, *,
         ),
         attempts=[Attempt(snapshot=seen, refusal=by_quota.get(seen.quota)) for seen in question.seen],
     )
+
+
+def _require(proper: bool) -> None:
+    """Raises _Undecided."""
+    if not proper:
+        raise _Undecided("it has no proper name and namespace")
 
 
 def _room(seen: QuotaSnapshot) -> Room:

@@ -11,6 +11,7 @@ import uvloop
 from tests.bench.admissions import admissions
 from tests.bench.contention import contention
 from tests.bench.defaults import defaults
+from tests.bench.hostile import hostile
 from tests.bench.latency import latency
 from tests.bench.recall import recall
 from tests.bench.recovery import recovery
@@ -21,7 +22,19 @@ from tests.bench.writes import writes
 
 MEASUREMENTS = {
     measurement.__name__: measurement
-    for measurement in (admissions, stores, spread, recall, contention, latency, writes, sizes, recovery, defaults)
+    for measurement in (
+        admissions,
+        stores,
+        spread,
+        recall,
+        contention,
+        latency,
+        writes,
+        sizes,
+        recovery,
+        defaults,
+        hostile,
+    )
 }
 
 

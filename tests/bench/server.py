@@ -96,7 +96,7 @@ async def admission(facts: Facts, ready: Ready) -> None:
     sizing = Sizing(FlavourCache(Transport()), SettingsReader(cluster), key.seal, key.check_seal)
     admission = MachineAdmission(catalog, Admission(catalog, registry), sizing)
     endpoint = Endpoint(MachineWebhook(catalog, admission), metrics.decision)
-    handle_request = route({"machines": endpoint}, lambda _uid, token: token == TOKEN)
+    handle_request = route({"machines": endpoint}, lambda _name, _uid, token: token == TOKEN)
     quota = next(iter(catalog.all_quotas()))
     handle = registry.get(quota)
     assert handle is not None

@@ -9,8 +9,7 @@ from contextlib import suppress
 import pytest
 import pytest_asyncio
 
-from devcluster.install import free_port
-from devcluster.network import Link, Traffic
+from devcluster.network import Link, Traffic, free_port
 
 SOON = 5.0
 WHILE = 0.2

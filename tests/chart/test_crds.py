@@ -448,9 +448,10 @@ def age(cell: object) -> bool:
                 "Usage": "cpu 24, memory 96Gi",
                 "Ready": "True",
                 "Enforced": "Unknown",
+                "Unadmitted": 3,
                 "Counted": age,
             },
-            [],
+            ["Unadmitted"],
         ),
         (
             "QuotaLedger",

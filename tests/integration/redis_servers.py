@@ -14,7 +14,7 @@ from common.runtime import redis_client
 from common.runtime.redis_client import RedisAccess, redis_url
 from devcluster import redis as servers
 from devcluster.binaries import BuildError
-from devcluster.install import free_port
+from devcluster.network import free_port
 from devcluster.processes import ProcessGroup
 from devcluster.redis import Executable, RedisServer, Settings
 from seed.ledger import redis as redis_store

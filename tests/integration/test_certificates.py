@@ -24,6 +24,7 @@ from common.server.serving_certificate import Certificates
 from devcluster import manifests
 from devcluster.controlplane import ApiServer, ControlPlane
 from seed.registration import token as webhook_token
+from seed.registration import token_rotation
 from seed.registration.token import WebhookKey
 from tests.unit.fake_api_server import eventually as until
 
@@ -243,37 +244,54 @@ async def test_a_secret_that_cannot_be_written_is_an_error_that_says_why(server:
             await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_all_replicas_make_the_same_tokens_also_after_the_secret_was_deleted(
+async def test_a_deleted_secret_replaces_the_tokens_in_all_replicas_and_keeps_the_seals(
     seed: Cluster, admin: Cluster
 ) -> None:
     first, second = WebhookKey(seed, "seedquota"), WebhookKey(admin, "seedquota")
-    assert not first.verify("uid", "")
+    assert not first.verify("machines", "uid", "")
     async with running(first, second):
-        token = first.token("uid")
-        assert second.verify("uid", token)
-        assert not second.verify("another", token)
-        assert not second.verify("uid", token.upper())
-        assert not second.verify("uid", "\N{SNOWMAN}")
+        token, seal = first.token("machines", "uid"), first.seal(b"stamp")
+        assert second.verify("machines", "uid", token)
+        assert not second.verify("machines", "another", token)
         await admin.delete(SECRETS, webhook_token.SECRET_NAME, "seedquota")
-        async with asyncio.timeout(30):
-            while not (await admin.list(SECRETS, "seedquota")).items:
-                await asyncio.sleep(0.02)
+        await until(lambda: first.token("machines", "uid") != token)
+        fresh = first.token("machines", "uid")
+        await until(lambda: second.token("machines", "uid") == fresh)
+        assert second.verify("machines", "uid", token), "until the configurations have the new one"
         third = WebhookKey(admin, "seedquota")
         async with running(third):
-            assert third.token("uid") == token
+            assert third.token("machines", "uid") == fresh
+            assert third.seal(b"stamp") == seal
 
 
-async def test_a_new_key_is_taken_over_while_old_tokens_stay_good(seed: Cluster, admin: Cluster) -> None:
+async def test_a_key_that_is_due_is_followed_by_one_that_all_replicas_have_read(
+    seed: Cluster, admin: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     changes: list[str] = []
-    key = WebhookKey(seed, "seedquota", on_change=lambda: changes.append(key.token("uid")))
-    async with running(key):
-        old = key.token("uid")
-        fresh = base64.b64encode(b"n" * 32).decode()
-        await admin.merge_patch(SECRETS, webhook_token.SECRET_NAME, {"data": {"key": fresh}}, "seedquota")
+    first = WebhookKey(seed, "seedquota", on_change=lambda: changes.append(first.token("machines", "uid")))
+    second = WebhookKey(admin, "seedquota")
+    async with running(first, second):
+        (old,) = changes
+        monkeypatch.setattr(token_rotation, "LEARNING", timedelta(seconds=1))
+        long_ago = base64.b64encode(b"2020-01-01T00:00:00+00:00").decode()
+        patch = {"data": {token_rotation.SINCE: long_ago}}
+        await admin.merge_patch(SECRETS, webhook_token.SECRET_NAME, patch, "seedquota")
+        async with asyncio.timeout(30):
+            while (
+                token_rotation.NEXT
+                not in (secret := await admin.get(SECRETS, webhook_token.SECRET_NAME, "seedquota")).data
+            ):
+                await asyncio.sleep(0.02)
+        expected = webhook_token.token(secret.data[token_rotation.NEXT], "machines", "uid")
+        await until(lambda: second.verify("machines", "uid", expected))
+        assert first.token("machines", "uid") == old, "not before every replica must have read it"
+        await asyncio.sleep(1)
+        await admin.merge_patch(SECRETS, webhook_token.SECRET_NAME, {"metadata": {"labels": {"a": "b"}}}, "seedquota")
         await until(lambda: len(changes) == 2)
-        assert changes[1] == webhook_token.token(b"n" * 32, "uid") != old
-        assert key.verify("uid", changes[1])
-        assert key.verify("uid", old)
+        assert changes[1] == expected
+        assert first.verify("machines", "uid", old)
+        await until(lambda: second.token("machines", "uid") == expected)
+        assert second.verify("machines", "uid", old)
 
 
 @pytest.mark.parametrize("steps", range(4))
@@ -291,7 +309,8 @@ async def test_it_can_be_ended_at_the_very_moment_that_it_wakes_up(seed: Cluster
     await asyncio.sleep(0.1)
     ends.append(lambda: cancel(steps))
     fresh = base64.b64encode(b"n" * 32).decode()
-    await admin.merge_patch(SECRETS, webhook_token.SECRET_NAME, {"data": {"key": fresh}}, "seedquota")
+    patch = {"data": {token_rotation.CURRENT: fresh}}
+    await admin.merge_patch(SECRETS, webhook_token.SECRET_NAME, patch, "seedquota")
     ended, _ = await asyncio.wait([task], timeout=30)
     task.cancel()
     assert ended
@@ -301,7 +320,8 @@ async def test_an_unusable_key_is_put_back(seed: Cluster, admin: Cluster, caplog
     key = WebhookKey(seed, "seedquota")
     async with running(key):
         before = (await admin.get(SECRETS, webhook_token.SECRET_NAME, "seedquota")).data
-        await admin.merge_patch(SECRETS, webhook_token.SECRET_NAME, {"data": {"key": "c2hvcnQ="}}, "seedquota")
+        patch = {"data": {webhook_token.SEAL_KEY: "c2hvcnQ="}}
+        await admin.merge_patch(SECRETS, webhook_token.SECRET_NAME, patch, "seedquota")
         await until(lambda: "secret written" in caplog.messages)
         assert (await admin.get(SECRETS, webhook_token.SECRET_NAME, "seedquota")).data == before
     assert caplog.records[-1].levelno == logging.WARNING

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import aiohttp
@@ -219,11 +219,12 @@ async def until_nothing_is_left(directory: Path) -> None:
     deadline = time.monotonic() + 60
     while (left := processes_of(directory)) or directory.exists():
         assert time.monotonic() < deadline, left
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.1)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
 async def test_up_leaves_nothing_behind_however_it_ends(number: signal.Signals, tmp_path: Path) -> None:
+    """It is interrupted when it is ready, and ended by the other signals while its servers start."""
     output = tmp_path / "output"
     with tempfile.TemporaryDirectory() as short:
         command = [sys.executable, "-m", "devcluster", "up", "--seeds", "1"]
@@ -234,27 +235,45 @@ async def test_up_leaves_nothing_behind_however_it_ends(number: signal.Signals, 
                 up = subprocess.Popen(command, stdout=file, stderr=file, env=os.environ | {"TMPDIR": short})
         finally:
             signal.signal(signal.SIGINT, before)
-        try:
+
+        async def until(holds: Callable[[], bool]) -> None:
             deadline = time.monotonic() + 180
-            while "Ctrl-C stops everything" not in output.read_text():
+            while not holds():
                 assert up.poll() is None, output.read_text()
                 assert time.monotonic() < deadline, output.read_text()
                 await asyncio.sleep(0.05)
-            (written,) = [Path(path) for path in re.findall(r"KUBECONFIG=(\S+)", output.read_text())]
-            config, directory = yaml.safe_load(written.read_text()), written.parent
-            assert [context["name"] for context in config["contexts"]] == ["master", "seed-1", "user-1"]
-            servers = [cluster["cluster"]["server"] for cluster in config["clusters"]]
-            assert len(set(servers)) == 3, servers
-            assert all(server.startswith("https://127.0.0.1:") for server in servers)
-            files = [written, *directory.glob("*.kubeconfig")]
-            assert len(files) == 1 + 3 * 2, "one for each of the programs' users on each cluster"
-            assert all(file.stat().st_mode & 0o077 == 0 for file in files), "others could read the token"
-            servers = "\n".join(processes_of(directory))
-            assert len(re.findall(r"kube-apiserver ", servers)) == 3, servers
-            assert len(re.findall(r"etcd --data-dir", servers)) == 1, servers
+
+        try:
+            if number == signal.SIGINT:
+                await until(lambda: "Ctrl-C stops everything" in output.read_text())
+                directory = it_is_as_it_says(output.read_text())
+            else:
+                await until(lambda: servers_of(Path(short)) == (3, 1))
+                (directory,) = Path(short).glob("seedquota-devcluster-*")
         finally:
             up.send_signal(number)
             ended = await asyncio.to_thread(up.wait, 120)  # it waits 20 s for each server that is slow to end
         assert ended == (-signal.SIGKILL if number == signal.SIGKILL else 128 + number), output.read_text()
         await until_nothing_is_left(directory)
         assert "Traceback" not in output.read_text()
+
+
+def it_is_as_it_says(output: str) -> Path:
+    """Its directory."""
+    (written,) = [Path(path) for path in re.findall(r"KUBECONFIG=(\S+)", output)]
+    config, directory = yaml.safe_load(written.read_text()), written.parent
+    assert [context["name"] for context in config["contexts"]] == ["master", "seed-1", "user-1"]
+    servers = [cluster["cluster"]["server"] for cluster in config["clusters"]]
+    assert len(set(servers)) == 3, servers
+    assert all(server.startswith("https://127.0.0.1:") for server in servers)
+    files = [written, *directory.glob("*.kubeconfig")]
+    assert len(files) == 1 + 3 * 2, "one for each of the programs' users on each cluster"
+    assert all(file.stat().st_mode & 0o077 == 0 for file in files), "others could read the token"
+    assert servers_of(directory) == (3, 1), processes_of(directory)
+    return directory
+
+
+def servers_of(directory: Path) -> tuple[int, int]:
+    """How many API servers and etcds run there."""
+    commands = "\n".join(processes_of(directory))
+    return len(re.findall(r"kube-apiserver ", commands)), len(re.findall(r"etcd --data-dir", commands))

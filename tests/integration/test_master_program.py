@@ -23,9 +23,11 @@ from common.api.types import ACCEPT_CLUSTER_ANNOTATION, MASTER_LEDGERS, RESOURCE
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Forbidden, NotFound, Unavailable
 from common.kube.controller.leader_election import LEASES
+from common.kube.controller.reflector import Reflector
 from common.quota import account as accounts
 from common.quota import escrow, fencing, resources
 from common.quota.account import Account
+from common.runtime import waiting
 from common.runtime.metrics import build_version
 from devcluster import manifests
 from devcluster.controlplane import ApiServer, ControlPlane
@@ -41,6 +43,7 @@ CHARTS = Path(__file__).parents[2] / "charts"
 NAMESPACE = "seedquota"
 USER = "seedquota-master"
 EPOCH = 1
+FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.1  # seconds between looks
 AGES_AGO = {"lastTransitionTime": "2026-01-01T00:00:00Z"}
 
 
@@ -152,6 +155,7 @@ async def world(servers: World) -> AsyncIterator[World]:
 async def until(condition: Callable[[], Awaitable[object]], timeout: float = 30.0) -> None:
     """Until the condition holds; its last value or error is in the failure."""
     last: object = None
+    pause = FIRST_PAUSE
     try:
         async with asyncio.timeout(timeout):
             while True:
@@ -162,7 +166,8 @@ async def until(condition: Callable[[], Awaitable[object]], timeout: float = 30.
                 else:
                     if last:
                         return
-                await asyncio.sleep(0.02)
+                await asyncio.sleep(pause)
+                pause = min(1.5 * pause, LONGEST_PAUSE)
     except TimeoutError:
         raise AssertionError(f"not within {timeout} s; last: {last!r}") from None
 
@@ -184,7 +189,9 @@ class FakeSeed:
         self.account = fencing.fence(Account(incarnation=secrets.token_hex(4), epoch=EPOCH), secrets.token_hex(4))
         self.obeys = True
         self.knows: int | None = None  # the generation of the copy that it says all replicas have
-        self._task = asyncio.create_task(self._run())
+        self._changed = asyncio.Event()
+        self._copies = Reflector(self.cluster, QUOTA_COPIES, on_change=lambda _change: self._changed.set())
+        self._task = asyncio.create_task(waiting.first_of(self._copies.run(), self._run()))
 
     async def stop(self) -> None:
         self._task.cancel()
@@ -212,10 +219,10 @@ class FakeSeed:
     async def _run(self) -> None:
         await self.publish()
         while True:
-            await asyncio.sleep(0.02)
-            try:
-                copy = await self.cluster.get(QUOTA_COPIES, self.quota)
-            except NotFound:
+            await waiting.within(self._changed, LONGEST_PAUSE)  # `obeys` may have changed, too
+            self._changed.clear()
+            copy = self._copies.store.get(self.quota)
+            if copy is None:
                 continue
             grant = grant_from_wire(copy.status.grant)
             before = self.account

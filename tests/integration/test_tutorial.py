@@ -22,7 +22,7 @@ import pytest
 import pytest_asyncio
 
 from devcluster import binaries
-from devcluster.install import free_port
+from devcluster.network import free_port
 
 ROOT = Path(__file__).parents[2]
 TUTORIAL, README = ROOT / "docs" / "tutorial.md", ROOT / "README.md"

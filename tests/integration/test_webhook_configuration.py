@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -16,22 +16,28 @@ import aiohttp
 import msgspec
 import pytest
 import pytest_asyncio
+from aiohttp import web
 from msgspec import structs
 
 from common.api.types import SecretRef, UserCluster, UserClusterSpec
 from common.kube.client.api_client import JSON, Cluster
-from common.kube.client.errors import Invalid, NotFound
+from common.kube.client.errors import Invalid, NotFound, Unavailable
 from common.kube.client.meta import ObjectMeta
 from common.server.pki import Policy, make_ca
-from devcluster import manifests
+from devcluster import certificates, manifests
 from devcluster.cluster_api import infrastructure_crd
 from devcluster.controlplane import ApiServer, ControlPlane
+from seed.machines.machine_controller import MACHINES as MACHINE_RESOURCE
 from seed.registration import cluster_api
-from seed.registration import configuration as webhook_configuration
+from seed.registration import keeper as keeper_module
 from seed.registration.configuration import NAME, WEBHOOK_CONFIGURATIONS, Webhook, WebhookConfiguration, desired
 from seed.registration.keeper import ConfigurationKeeper
+from seed.usage import user_cluster as source_module
+from seed.usage.machine_api import API_SERVICES
+from seed.usage.user_cluster import Source
 from tests.unit.fake_api_server import eventually as until
 from tests.unit.fake_api_server import within
+from tests.unit.seed_world import sizing
 
 pytestmark = pytest.mark.integration
 
@@ -55,6 +61,10 @@ BINDING = {
 }
 
 
+def token(_kind: str) -> str:
+    return TOKEN
+
+
 def user_cluster(name: str = "c1", *, own_source: bool = False) -> UserCluster:
     return UserCluster(
         metadata=ObjectMeta(name=name, namespace="alpha", uid="6f9619ff"),
@@ -63,7 +73,9 @@ def user_cluster(name: str = "c1", *, own_source: bool = False) -> UserCluster:
 
 
 def wanted(**changes: object) -> WebhookConfiguration:
-    configuration = desired(user_cluster(), base_url=NOWHERE, token=TOKEN, ca_bundle=CA)
+    configuration = desired(
+        user_cluster(), base_url=NOWHERE, token=token, ca_bundle=CA, break_glass_group="seedquota:break-glass"
+    )
     admitting, scale = configuration.webhooks
     return structs.replace(configuration, webhooks=[{**admitting, **changes}, scale])
 
@@ -109,9 +121,13 @@ async def seed(server: ApiServer, admin: Cluster) -> AsyncIterator[Counting]:  #
 
 @asynccontextmanager
 async def keeping(
-    cluster: Cluster, want: Callable[[], WebhookConfiguration] = wanted, *, in_place: bool = True
+    cluster: Cluster,
+    want: Callable[[], WebhookConfiguration] = wanted,
+    *,
+    in_place: bool = True,
+    on_restore: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[ConfigurationKeeper]:
-    keeper = ConfigurationKeeper(cluster, want)
+    keeper = ConfigurationKeeper(cluster, want, on_restore=on_restore)
     task = asyncio.create_task(keeper.run())
     try:
         if in_place:
@@ -161,7 +177,7 @@ async def test_drift_is_told_from_the_start_also_after_a_restart(
         pass
     async with keeping(seed.cluster):
         await admin.delete(WEBHOOK_CONFIGURATIONS, NAME)
-        await until(lambda: "webhook configuration put back" in caplog.messages)
+        await until(lambda: "webhook configuration restored" in caplog.messages)
 
 
 async def test_it_is_back_within_a_second_of_its_deletion(
@@ -172,7 +188,7 @@ async def test_it_is_back_within_a_second_of_its_deletion(
             await admin.delete(WEBHOOK_CONFIGURATIONS, NAME)
             while await found(admin) is None:
                 await asyncio.sleep(0.005)
-        await until(lambda: "webhook configuration put back" in caplog.messages)
+        await until(lambda: "webhook configuration restored" in caplog.messages)
         assert vars(caplog.records[-1])["why"] == "missing"
         await settle()
     assert seed.writes == ["create", "create"]
@@ -201,7 +217,7 @@ DRIFTS: dict[str, Mapping[str, object]] = {
 
 
 @pytest.mark.parametrize("drift", DRIFTS)
-async def test_what_a_tenant_changes_is_put_right_with_one_write(
+async def test_what_a_tenant_changes_is_corrected_with_one_write(
     seed: Counting, admin: Cluster, caplog: pytest.LogCaptureFixture, drift: str
 ) -> None:
     async with keeping(seed.cluster) as keeper:
@@ -216,7 +232,7 @@ async def test_what_a_tenant_changes_is_put_right_with_one_write(
         assert keeper.in_place
     assert seed.writes == ["create", "update"]
     assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == [
-        "webhook configuration put back"
+        "webhook configuration restored"
     ]
 
 
@@ -226,7 +242,7 @@ def wanted_client() -> dict[str, object]:
     return client
 
 
-async def test_a_webhook_that_was_removed_beside_the_other_is_put_right(seed: Counting, admin: Cluster) -> None:
+async def test_a_webhook_that_was_removed_beside_the_other_is_restored(seed: Counting, admin: Cluster) -> None:
     async with keeping(seed.cluster):
         for left in wanted().webhooks:
             writes = len(seed.writes)
@@ -237,7 +253,7 @@ async def test_a_webhook_that_was_removed_beside_the_other_is_put_right(seed: Co
     assert seed.writes == ["create", "update", "update"]
 
 
-async def test_a_webhook_that_was_added_and_a_label_that_was_removed_are_put_right(
+async def test_a_webhook_that_was_added_and_a_label_that_was_removed_are_corrected(
     seed: Counting, admin: Cluster
 ) -> None:
     async with keeping(seed.cluster):
@@ -284,26 +300,23 @@ async def test_defaults_that_an_api_server_adds_start_no_loop(seed: Counting, ad
     assert seed.writes == ["create", "create"]
 
 
-async def test_who_fights_over_it_gets_answers_at_a_bounded_rate_and_loses(
-    seed: Counting, admin: Cluster, monkeypatch: pytest.MonkeyPatch
+async def test_who_deletes_it_in_a_loop_finds_it_restored_each_time_with_one_write(
+    seed: Counting, admin: Cluster
 ) -> None:
-    pace = 1.5
-    monkeypatch.setattr(webhook_configuration, "PACE_SECONDS", pace)
-    began = time.monotonic()
-    async with keeping(seed.cluster) as keeper:
-        stop = time.monotonic() + 2.0
-        while time.monotonic() < stop:
-            with suppress(NotFound):
+    restored: list[float] = []
+    async with keeping(seed.cluster, on_restore=lambda: restored.append(time.monotonic())) as keeper:
+        assert not keeper.contested
+        deletions = keeper_module.BURST + 10
+        for _ in range(deletions):
+            async with within(3.0):
                 await admin.delete(WEBHOOK_CONFIGURATIONS, NAME)
-        paces = math.ceil((time.monotonic() - began) / pace)
-        assert len(seed.writes) <= paces * webhook_configuration.MAX_WRITES
-        async with asyncio.timeout(30):
-            while await found(admin) != wanted().webhooks:  # `in_place` may not have heard of the last deletion yet
-                await asyncio.sleep(0.005)
-        await until(lambda: keeper.in_place)
-        await settle()
-        assert keeper.in_place
-        assert await found(admin) == wanted().webhooks
+                while await found(admin) != wanted().webhooks:
+                    await asyncio.sleep(0.005)
+        await until(lambda: len(restored) == deletions)
+        assert keeper.contested, "Machines may have been created in between"
+    assert seed.writes == ["create"] * (deletions + 1)
+    for first, later in zip(restored, restored[keeper_module.BURST + 1 :], strict=False):
+        assert later - first > keeper_module.WRITE_SECONDS, "what a tenant does makes bounded work"
 
 
 class DropsMatchConditions(Cluster):
@@ -452,13 +465,101 @@ async def test_without_us_nothing_is_created_but_the_way_in_works(seed: Counting
 async def test_a_seed_as_its_own_source_is_asked_only_about_the_namespace_of_the_user_cluster(
     admin: Cluster, server: ApiServer
 ) -> None:
-    own = desired(user_cluster(own_source=True), base_url=NOWHERE, token=TOKEN, ca_bundle=CA)
-    second = desired(user_cluster("c2", own_source=True), base_url=NOWHERE, token=TOKEN, ca_bundle=CA)
+    own = desired(user_cluster(own_source=True), base_url=NOWHERE, token=token, ca_bundle=CA)
+    second = desired(user_cluster("c2", own_source=True), base_url=NOWHERE, token=token, ca_bundle=CA)
     async with keeping(admin, lambda: own), keeping(admin, lambda: second):
         await eventually(server, 500, "m1", "alpha", "system:masters")
         await eventually(server, 201, "m1", "default", "system:masters")
         names = {found.metadata.name for found in (await admin.list(WEBHOOK_CONFIGURATIONS)).items}
         assert names == {"seedquota-machines.alpha.c1", "seedquota-machines.alpha.c2"}
+
+
+API_SERVICE = "v1alpha1.cluster.k8s.io"
+NO_MACHINES = {"apiVersion": "cluster.k8s.io/v1alpha1", "kind": "MachineList", "metadata": {"resourceVersion": "1"}}
+
+
+@asynccontextmanager
+async def server_of_the_tenant(directory: Path) -> AsyncIterator[int]:
+    """Serves an API in which there is nothing. Its port."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if "machines" not in request.path:
+            return web.json_response({"kind": "APIResourceList", "apiVersion": "v1", "resources": []})
+        if "watch" in request.query:
+            stream = web.StreamResponse()
+            await stream.prepare(request)
+            await asyncio.sleep(60)
+            return stream
+        return web.json_response({**NO_MACHINES, "items": []})
+
+    made = certificates.serving("tenant")
+    (directory / "tls.crt").write_text(made.certificate)
+    (directory / "tls.key").write_text(made.key)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(directory / "tls.crt", directory / "tls.key")
+    application = web.Application()
+    application.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(application, shutdown_timeout=0)
+    await runner.setup()
+    site = web.TCPSite(runner, "localhost", 0, ssl_context=context)
+    await site.start()
+    try:
+        assert site._server is not None
+        yield site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
+    finally:
+        await runner.cleanup()
+
+
+async def test_a_tenant_who_serves_the_machines_hides_none_of_them(
+    server: ApiServer, admin: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_module, "CHECK_API_SECONDS", 0.5)
+    secret = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "c1", "namespace": "alpha"},
+        "stringData": {"kubeconfig": server.kubeconfig("seedquota-seed")},
+    }
+    machine = {"apiVersion": "cluster.k8s.io/v1alpha1", "kind": "Machine", "spec": SPEC}
+    await manifests.apply(server, [secret])
+    async with server_of_the_tenant(tmp_path) as port, server.session() as session:
+        for name in ("hidden-1", "hidden-2"):
+            made = {**machine, "metadata": {"name": name}}
+            async with session.post(MACHINES.format("alpha"), json=made) as answer:
+                assert answer.status == 201, await answer.text()
+        source = Source(
+            admin,
+            user_cluster(),
+            on_change=lambda _source, _freed: None,
+            on_state=lambda _source: None,
+            sizing=sizing(),
+        )
+        try:
+            await until(lambda: source.current)
+            there = len(source.totals)
+            assert there >= 2
+            spec = {"type": "ExternalName", "externalName": "localhost", "ports": [{"port": port}]}
+            service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "mine", "namespace": "alpha"}}
+            await manifests.apply(server, [{**service, "spec": spec}])
+            taken = {"service": {"name": "mine", "namespace": "alpha", "port": port}, "insecureSkipTLSVerify": True}
+            labels = {"kube-aggregator.kubernetes.io/automanaged": None}
+            patch = {"metadata": {"labels": labels}, "spec": taken}
+            await admin.merge_patch(API_SERVICES, API_SERVICE, patch)
+            async with asyncio.timeout(30):
+                while (await admin.list(MACHINE_RESOURCE)).items:  # as anybody else reads it
+                    await asyncio.sleep(0.05)
+            await until(lambda: source.problem is not None and source.problem.reason == "APITakenOver")
+            source.request_relist()
+            await settle()
+            with pytest.raises(Unavailable, match="hands the Machines of this cluster to Service alpha/mine"):
+                await source.generation("alpha/hidden-1", "uid")
+            assert len(source.totals) == there, "the last count stays"
+            assert not source.current
+            await admin.delete(API_SERVICES, API_SERVICE)  # the API server makes its own again
+            await until(lambda: source.current and source.problem is None)
+            assert len(source.totals) == there
+        finally:
+            await source.stop()
 
 
 FINALIZER = "example.com/cloud"
@@ -599,7 +700,7 @@ def cluster_api_crd(kind: str) -> manifests.Manifest:
 
 def cluster_api_wanted() -> WebhookConfiguration:
     return cluster_api.desired(
-        base_url=NOWHERE, token=TOKEN, ca_bundle=CA, timeout_seconds=3, break_glass_group="seedquota:break-glass"
+        base_url=NOWHERE, token=token, ca_bundle=CA, timeout_seconds=3, break_glass_group="seedquota:break-glass"
     )
 
 

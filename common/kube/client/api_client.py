@@ -17,16 +17,17 @@ import msgspec
 
 from common.kube.client import kubeconfig
 from common.kube.client.connection import APPLY_PATCH, JSON, MERGE_PATCH, Connection, RequestHook
-from common.kube.client.errors import Gone, Malformed
+from common.kube.client.errors import Gone, Malformed, TooLarge
 from common.kube.client.meta import Object, object_key
 from common.kube.client.resource import Broken, Listing, Resource, WatchEvent, read_page
 from common.kube.client.transport import new_session
-from common.kube.client.watch import T, WatchStream
+from common.kube.client.watch import MAX_BODY, T, WatchStream
 
 __all__ = ["MERGE_PATCH", "METADATA", "Cluster", "RequestHook"]
 
-MAX_PAGE = 128 * 1024 * 1024  # bytes of one page of a list
-PAGE = 500  # objects in one page of a list
+MAX_PAGE = 8 * 1024 * 1024  # bytes of one page of a list ...
+PAGE = 500  # ... and objects in it
+SMALLER = 8  # by which they become fewer where a page is too large
 MAX_ITEMS = 500_000  # objects in one list
 LIST_RESTARTS = 3  # how often a list begins again because its continue token expired
 SILENT = 5.0  # seconds after which a watch must have ended that the API server was asked to end
@@ -50,9 +51,11 @@ class Cluster(Connection):
         context: str | None = None,
         timeout: float = 10.0,
         on_request: RequestHook | None = None,
+        max_body: int = MAX_BODY,
     ) -> Self:
         """From a Secret's text. Raises InvalidKubeconfig, also if it would read files, run commands or skip TLS."""
-        return cls(await kubeconfig.from_text(text, context), name=name, timeout=timeout, on_request=on_request)
+        access = await kubeconfig.from_text(text, context)
+        return cls(access, name=name, timeout=timeout, on_request=on_request, max_body=max_body)
 
     @classmethod
     async def from_kubeconfig_file(
@@ -120,15 +123,21 @@ class Cluster(Connection):
         items: list[T] = []
         broken: list[Broken] = []
         while True:
-            content = await self.request(
-                "GET",
-                resource.path(namespace) + _query(query),
-                timeout=timeout,
-                verb="list",
-                plural=resource.plural,
-                max_body=MAX_PAGE,
-                pool=pool,
-            )
+            try:
+                content = await self.request(
+                    "GET",
+                    resource.path(namespace) + _query(query),
+                    timeout=timeout,
+                    verb="list",
+                    plural=resource.plural,
+                    max_body=MAX_PAGE if query["limit"] != "1" else MAX_BODY,
+                    pool=pool,
+                )
+            except TooLarge:
+                if query["limit"] == "1":
+                    raise
+                query["limit"] = str(max(int(query["limit"]) // SMALLER, 1))
+                continue
             try:
                 meta = read_page(resource, content, items, broken)
             except msgspec.MsgspecError as error:

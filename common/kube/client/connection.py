@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from asyncio import Lock, Semaphore
 from asyncio import timeout as timeout_after
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from io import BytesIO
 
@@ -48,8 +48,11 @@ class Connection:
         timeout: float = 10.0,
         connections: int = 64,
         on_request: RequestHook | None = None,
+        max_body: int = MAX_BODY,
     ) -> None:
+        """`max_body`: bytes of an answer, where a request does not say otherwise."""
         self.name = name
+        self._max_body = max_body
         self.on_request = on_request
         self.timeout = timeout
         self._access = access
@@ -115,8 +118,9 @@ class Connection:
         *,
         verb: str = "",
         plural: str = "",
-        max_body: int = MAX_BODY,
+        max_body: int | None = None,
         accept: str = JSON,
+        more_headers: Mapping[str, str] = {},
         pool: aiohttp.ClientSession | None = None,
     ) -> bytes:
         """The bare request; `path` includes the query, already quoted. Returns the body of a 2xx answer.
@@ -126,9 +130,10 @@ class Connection:
         """
         verb = verb or method.lower()
         headers = await self._headers_for(content_type if body is not None else "", verb)
-        if accept != JSON:
+        if accept != JSON or more_headers:
             headers = headers.copy()
             headers["Accept"] = accept
+            headers.update(more_headers)
         limits = self._default_timeout if timeout is None else aiohttp.ClientTimeout(total=timeout)
         started = time.monotonic()
         status = 0
@@ -145,7 +150,7 @@ class Connection:
                     server_hostname=self._access.tls_server_name,
                 ) as response,
             ):
-                content = await read_body(response, max_body, f"cluster {self.name}: {verb} {path}")
+                content = await read_body(response, max_body or self._max_body, f"cluster {self.name}: {verb} {path}")
                 status = response.status
         except (aiohttp.ClientError, OSError) as error:
             raise self._unavailable(f"{verb} {path}", error, timeout or self.timeout) from None

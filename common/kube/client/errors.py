@@ -77,6 +77,10 @@ class Malformed(ApiError):
     """An answer that does not fit the type it is read as, or is too large."""
 
 
+class TooLarge(Malformed):
+    """The answer is larger than is read."""
+
+
 _BY_REASON: dict[str, type[ApiError]] = {
     "NotFound": NotFound,
     "Conflict": Conflict,
@@ -117,13 +121,16 @@ class _Status(msgspec.Struct):
     details: _Details | None = None
 
 
+_LONGEST_MESSAGE = 4096  # it goes into logs and conditions
+_MOST_CAUSES = 64
+
 _decode_status = msgspec.json.Decoder(_Status).decode
 
 
 def api_error(status: int, content: bytes, what: str, retry_after: str | None = None) -> ApiError:
     try:
         answer = _decode_status(content)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         # proxies and load balancers answer in words of their own
         answer = _Status(message=content[:200].decode(errors="replace").strip())
     kind, reason = _BY_STATUS.get(answer.code or status, (ApiError, "Unknown"))
@@ -137,7 +144,7 @@ def api_error(status: int, content: bytes, what: str, retry_after: str | None = 
     return kind(
         answer.code or status,
         answer.reason or reason,
-        f"{what}: {answer.message or reason}",
+        f"{what}: {answer.message[:_LONGEST_MESSAGE] or reason}",
         seconds,
-        tuple(details.causes or ()),
+        tuple((details.causes or [])[:_MOST_CAUSES]),
     )

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import yaml
+from common.kube.client import bounded_yaml
 
 SERVICE_TOKEN_FILENAME = "/var/run/secrets/kubernetes.io/serviceaccount/token"  # noqa: S105 (a path)
 SERVICE_CERT_FILENAME = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
 
-MAX_KUBECONFIG = 256 * 1024  # characters; PyYAML reads about 100 KiB in a second
+MAX_KUBECONFIG = 256 * 1024  # characters
 
 # Whoever may write a Secret must not thereby read our files, run our programs or switch verification off.
 _REFUSED_IN_TEXT = {
@@ -158,12 +158,9 @@ def _select(text: str, context: str | None) -> tuple[Mapping[str, object], Mappi
     if len(text) > MAX_KUBECONFIG:
         raise InvalidKubeconfig(f"kubeconfig is longer than {MAX_KUBECONFIG} characters")
     try:
-        config: object = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        # PyYAML quotes the text around the problem, and that may be a token
-        mark = getattr(error, "problem_mark", None)
-        where = f" (line {mark.line + 1})" if mark is not None else ""
-        raise InvalidKubeconfig(f"kubeconfig is not valid YAML{where}") from None
+        config = bounded_yaml.load(text)
+    except bounded_yaml.InvalidYaml as error:
+        raise InvalidKubeconfig(f"kubeconfig {error}") from None
     if not isinstance(config, Mapping):
         raise InvalidKubeconfig("kubeconfig is not a YAML mapping")
     chosen = context if context is not None else config.get("current-context")

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from common.kube.client import deep_json
 from common.kube.client.errors import Malformed
 from common.kube.client.meta import Object, ObjectMeta
 
@@ -128,7 +129,7 @@ class Resource(Generic[T]):
     def decode(self, content: bytes | msgspec.Raw) -> T:
         """Raises Malformed."""
         try:
-            return self.object_decoder.decode(content)
+            return deep_json.decode(self.object_decoder.decode, content)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise Malformed(200, "Malformed", f"{self.kind} cannot be read: {error}") from None
 
@@ -155,15 +156,15 @@ _meta_only = msgspec.json.Decoder(_MetaOnly)
 def read_page(resource: Resource[T], content: bytes, items: list[T], broken: list[Broken]) -> ListMeta:
     """Adds what the page holds to `items` and `broken`. Raises msgspec.MsgspecError if it is no list at all."""
     try:
-        page = resource.page_decoder.decode(content)
+        page = deep_json.decode(resource.page_decoder.decode, content)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        loose = _any_page.decode(content)
+        loose = deep_json.decode(_any_page.decode, content)
     else:
         items.extend(page.items or ())
         return page.metadata
     for raw in loose.items or ():
         try:
-            items.append(resource.object_decoder.decode(raw))
+            items.append(deep_json.decode(resource.object_decoder.decode, raw))
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             broken.append(describe_broken(raw, error))
     return loose.metadata
@@ -171,7 +172,7 @@ def read_page(resource: Resource[T], content: bytes, items: list[T], broken: lis
 
 def describe_broken(raw: msgspec.Raw, error: Exception) -> Broken:
     try:
-        meta = _meta_only.decode(raw).metadata
+        meta = deep_json.decode(_meta_only.decode, raw).metadata
     except (msgspec.MsgspecError, UnicodeDecodeError):
         meta = ObjectMeta()
     return Broken(meta.key, meta.uid, meta.resource_version, str(error))

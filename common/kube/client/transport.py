@@ -7,7 +7,7 @@ import ssl
 
 import aiohttp
 
-from common.kube.client.errors import Malformed
+from common.kube.client.errors import TooLarge
 
 
 def describe(error: Exception) -> str:
@@ -23,7 +23,7 @@ async def read_body(response: aiohttp.ClientResponse, limit: int, what: str) -> 
     async for part in response.content.iter_any():
         size += len(part)
         if size > limit:
-            raise Malformed(200, "Malformed", f"{what}: answer is larger than {limit} bytes")
+            raise TooLarge(200, "Malformed", f"{what}: answer is larger than {limit} bytes")
         parts.append(part)
     return b"".join(parts)
 

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 import aiohttp
 import msgspec
 
+from common.kube.client import deep_json
 from common.kube.client.errors import Malformed, Unavailable, api_error
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource, WatchEvent, any_event, describe_broken
@@ -65,7 +66,7 @@ class WatchStream(Generic[T]):
 
     def _decode(self, line: bytes) -> WatchEvent[T]:
         try:
-            event = self._resource.event_decoder.decode(line)
+            event = deep_json.decode(self._resource.event_decoder.decode, line)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             return self._decode_loosely(line, error)
         if event.type in ("ADDED", "MODIFIED", "DELETED"):
@@ -75,7 +76,7 @@ class WatchStream(Generic[T]):
     def _decode_loosely(self, line: bytes, error: Exception) -> WatchEvent[T]:
         """Bookmarks and errors have other fields than objects; the rest here is malformed."""
         try:
-            event = any_event.decode(line)
+            event = deep_json.decode(any_event.decode, line)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             raise Malformed(200, "Malformed", f"{self._what}: stream is not a watch: {error}") from None
         if event.type == "ERROR":

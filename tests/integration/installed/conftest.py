@@ -19,6 +19,7 @@ async def installation(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterato
     async with Installation(directory, replicas=2, in_flight_window=WINDOW) as installed:
         site = Site(installed)
         await site.stop(*(program for name, program in installed.programs.items() if name.endswith("-b")))
+        site.said_at_the_start = installed.complaints()
         yield site
         await site.left_nothing()
         await site.close()

@@ -82,9 +82,11 @@ class Site:
     def __init__(self, installed: Installation) -> None:
         self.installed = installed
         self.down: set[Server] = set()
+        self.said_at_the_start: list[str] = []
         self._sessions = {server.name: server.session() for server in installed.clusters()}
         self._sessions |= {seed: self._sessions[installed.cluster(seed).name] for seed in installed.seeds}
-        self.one, self.two = self.tenants = [Tenant(installed.cluster(name)) for name in ("user-1", "user-2")]
+        self.tenants = [Tenant(installed.cluster(name)) for name in installed.user_clusters.values()]
+        self.one, self.two = self.tenants[0], self.tenants[-1]
 
     async def close(self) -> None:
         for session in (*set(self._sessions.values()), *self.tenants):
@@ -98,6 +100,9 @@ class Site:
 
     def server(self, name: str) -> ApiServer:
         return self.installed.cluster(name)
+
+    def session(self, name: str) -> aiohttp.ClientSession:
+        return self._sessions[name]
 
     def program(self, name: str) -> install.Program:
         return self.installed.programs[f"seedquota-{name}"]

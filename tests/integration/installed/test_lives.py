@@ -1,6 +1,7 @@
 """The life of things with real programs: what becomes of use when something goes, stays too long or comes again.
 
-Elsewhere: quotas made again and limits lowered (installed/test_quotas.py), labels that move (../test_cluster_api.py).
+Elsewhere: quotas made again and limits lowered (installed/test_quotas.py), labels that move
+(../cluster_api/test_cluster_api.py).
 docs/operations.md has a table of them all.
 """
 

@@ -8,6 +8,7 @@ import pytest
 
 from common.quota import resources
 from devcluster.load import Size, machine
+from seed.machines.machine_controller import FOOTPRINT_ANNOTATION
 from tests.integration.installed.site import (
     API,
     BREAK_GLASS,
@@ -25,6 +26,8 @@ from tests.integration.installed.site import (
 from tests.unit.fake_api_server import within
 
 pytestmark = pytest.mark.integration
+
+EVENTS = "/apis/events.k8s.io/v1/events"
 
 
 def unsizable(name: str) -> dict[str, object]:
@@ -241,7 +244,7 @@ async def test_a_machine_without_a_size_is_refused_and_an_existing_one_stops_not
 
     await break_glass(site, "user-1", unsizable("sizeless"))
     await site.comes("seed-1", f"{CLUSTERS}/user-1", "MachinesSized", "False", "", "kube-system/sizeless", "many")
-    assert (await site.condition("seed-1", f"{CLUSTERS}/user-1", "Ready"))[0] == "True"
+    await site.comes("seed-1", f"{CLUSTERS}/user-1", "UsageCurrent", "True")
     await site.admitted("user-1", 2)
     await site.admitted("user-2")
     await site.refused("user-1")
@@ -251,10 +254,30 @@ async def test_a_machine_without_a_size_is_refused_and_an_existing_one_stops_not
 
 
 async def test_what_comes_in_by_break_glass_is_counted_and_shown(site: Site) -> None:
+    """Also one that has the genuine stamp of another Machine."""
     await site.quota(cpus(2))
-    await site.admitted("user-2", 2)
-    await break_glass(site, "user-1", machine("urgent", SMALL))
+    await site.admitted("user-1")
+    await site.admitted("user-2")
+    await site.uses(cpus(2))
+    (admitted,) = await site.items("user-1", MACHINES)
+    metadata = {
+        "name": "urgent",
+        "annotations": {FOOTPRINT_ANNOTATION: admitted["metadata"]["annotations"][FOOTPRINT_ANNOTATION]},
+    }
+    await break_glass(site, "user-1", {**machine("urgent", SMALL), "metadata": metadata})
     await site.uses(cpus(3))
+    path = f"{CLUSTERS}/user-1"
+    await site.comes("seed-1", path, "Enforced", "False", "UsageNotAdmitted", "1 machine was", "kube-system/urgent")
+    urgent = await site.get("user-1", f"{MACHINES}/urgent")
+    found = await site.get("seed-1", path)
+    assert found["status"]["unadmitted"] == {"machines": 1, "uids": [urgent["metadata"]["uid"]]}
+
+    async def event() -> None:
+        events = await site.items("seed-1", EVENTS)
+        uid = found["metadata"]["uid"]
+        assert "UsageNotAdmitted" in [each["reason"] for each in events if each["regarding"].get("uid") == uid]
+
+    await until(event, 30)
     await site.comes(
         "master", f"resourcequotas/{QUOTA}", "Exceeded", "True", "UsageNotAdmitted", "cpu 3/2", "not admitted"
     )
@@ -267,6 +290,8 @@ async def test_what_comes_in_by_break_glass_is_counted_and_shown(site: Site) -> 
         await until(told, 30)  # the global use goes to seeds that do not ask in rounds
     await site.delete("user-1", f"{MACHINES}/urgent")
     await site.comes("master", f"resourcequotas/{QUOTA}", "Exceeded", "False", "WithinLimit")
+    await site.comes("seed-1", path, "Enforced", "True", "CanaryDenied")
+    assert "unadmitted" not in (await site.get("seed-1", path))["status"]
     await site.refused("user-1")
 
 

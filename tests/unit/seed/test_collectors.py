@@ -70,7 +70,7 @@ async def test_refusals_are_counted_by_quota_for_as_long_as_there_is_one() -> No
 
 
 def test_who_leads_no_more_says_nothing_of_what_only_the_leader_knows() -> None:
-    metrics.machines("alpha/left", {}, 3)
+    metrics.machines("alpha/left", {}, 3, 0)
     metrics.canary("alpha/left", True)
     metrics.not_leading()
     for name in ("seedquota_machines_drifted", "seedquota_canary_success"):

@@ -6,15 +6,18 @@ from prometheus_client import CollectorRegistry, Counter
 
 from common.runtime import health
 from common.runtime.flags import Address
-from common.runtime.health import Health
+from common.runtime.health import AUDIENCE, TOKEN_HEADER, Health, PageAccess
 
 LOCAL = Address("127.0.0.1", 0)
 
 
-async def get(serving: Health, path: str, accept: str = "*/*") -> tuple[int, str, str]:
+FROM_ELSEWHERE = {"X-Forwarded-For": "192.0.2.1"}
+
+
+async def get(serving: Health, path: str, accept: str = "*/*", **headers: str) -> tuple[int, str, str]:
     async with (
         aiohttp.ClientSession() as session,
-        session.get(f"http://127.0.0.1:{serving.port}{path}", headers={"Accept": accept}) as answer,
+        session.get(f"http://127.0.0.1:{serving.port}{path}", headers={"Accept": accept, **headers}) as answer,
     ):
         return answer.status, await answer.text(), answer.headers["Content-Type"]
 
@@ -74,3 +77,44 @@ async def test_an_address_in_use_is_an_error_and_nothing_stays_open() -> None:
         with pytest.raises(OSError, match="in use"):
             async with Health(CollectorRegistry()).serve(Address("127.0.0.1", first.port)):
                 pass
+
+
+def with_a_page() -> Health:
+    serving = Health(CollectorRegistry())
+    serving.pages["decisions"] = lambda rest, _query: b'{"kept": "ann wanted it"}' if rest in ("", "one") else None
+    return serving
+
+
+async def test_a_page_is_for_this_host_and_what_a_proxy_passes_on_is_not_from_it() -> None:
+    serving = with_a_page()
+    async with serving.serve(LOCAL):
+        assert (await get(serving, "/decisions/one"))[0] == 200
+        for header in ("Forwarded", "Via", "X-Forwarded-For", "X-Real-IP"):
+            status, body, _ = await get(serving, "/decisions/one", **{header: "192.0.2.1"})
+            assert (status, "ann" in body, AUDIENCE in body) == (401, False, True)
+        for path in ("/healthz", "/readyz", "/metrics"):
+            assert (await get(serving, path, **FROM_ELSEWHERE))[0] == 200
+
+
+async def test_of_another_host_the_token_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, str]] = []
+
+    async def may_read(path: str, token: str) -> PageAccess:
+        asked.append((path, token))
+        return {"ann": PageAccess.ALLOWED, "bob": PageAccess.FORBIDDEN, "busy": PageAccess.NOT_KNOWN}[token]
+
+    serving = with_a_page()
+    serving.may_read = may_read
+    monkeypatch.setattr(health, "_LOOPBACK", ())  # every request is from elsewhere
+    async with serving.serve(LOCAL):
+        for headers in ({"Authorization": "Bearer ann"}, {"Authorization": "bearer ann"}, {TOKEN_HEADER: "ann"}):
+            assert (await get(serving, "/decisions/one", **headers))[:2] == (200, '{"kept": "ann wanted it"}')
+        assert (await get(serving, "/decisions/two", **{TOKEN_HEADER: "ann"}))[0] == 404
+        assert (await get(serving, "/decisions", **{TOKEN_HEADER: "bob"}))[0] == 403
+        assert (await get(serving, "/decisions", **{TOKEN_HEADER: "busy"}))[0] == 503
+        assert asked[0] == ("/decisions", "ann")
+        asked.clear()
+        assert (await get(serving, "/decisions"))[0] == 401
+        assert (await get(serving, "/decisions", Authorization="Basic ann"))[0] == 401
+        assert (await get(serving, "/other", **{TOKEN_HEADER: "ann"}))[0] == 404
+        assert asked == []

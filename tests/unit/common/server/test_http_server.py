@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.server import http_server
-from common.server.http_parser import MAX_CHUNKS, MAX_HEAD, RefusedError, Request, RequestReader, Response, render
-from common.server.http_server import MAX_CONNECTIONS, HttpServer
+from common.server import connections, http_server
+from common.server.http_parser import MAX_CHUNKS, MAX_HEAD, Head, RefusedError, Request, RequestReader, Response, render
+from common.server.http_server import HttpServer
 from devcluster import certificates
 from tests.unit.fake_api_server import PATIENCE, eventually
 
@@ -405,7 +405,7 @@ async def world() -> AsyncIterator[Running]:
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server whose seconds are short."""
     monkeypatch.setattr(http_server, "SWEEP_SECONDS", 0.01)
-    for name in ("READ_SECONDS", "WRITE_SECONDS", "IDLE_SECONDS", "DRAIN_SECONDS"):
+    for name in ("FIRST_SECONDS", "READ_SECONDS", "WRITE_SECONDS", "IDLE_SECONDS", "DRAIN_SECONDS"):
         monkeypatch.setattr(http_server, name, 30.0)
 
 
@@ -532,7 +532,8 @@ async def test_an_idle_connection_is_closed(world: Running, monkeypatch: pytest.
     used = await world.connect()
     used.send(post("/"))
     await used.answer()
-    monkeypatch.setattr(http_server, "IDLE_SECONDS", 0.05)
+    for name in ("FIRST_SECONDS", "IDLE_SECONDS"):
+        monkeypatch.setattr(http_server, name, 0.05)
     unused = await world.connect()
     used.send(post("/"))
     await used.answer()
@@ -593,22 +594,95 @@ async def test_a_request_that_is_being_answered_may_take_longer_than_any_other_w
     assert (await client.answer())[::2] == (200, b"1")
 
 
-async def test_too_many_connections_cost_the_one_that_is_idle_for_longest(
+async def proven(world: Running, caller: str) -> Client:
+    """Idle, and known."""
+    client = await world.connect()
+    client.send(post(f"/{caller}"))
+    assert (await client.answer())[0] == 200
+    return client
+
+
+def named(head: Head) -> str | None:
+    return None if head.path == "/nobody" else head.path
+
+
+async def test_too_many_connections_of_a_caller_cost_its_own_that_is_idle_for_longest(
     world: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert MAX_CONNECTIONS > 2
-    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 2)
-    busy, idle = await world.connect(), await world.connect()
-    busy.send(post("/wait", b"1"))
-    await world.until(lambda: world.service.asked and len(world.server._connections) == 2)
-    newest = await world.connect()
-    assert await idle.ended() == b""
-    newest.send(post("/wait", b"2"))
-    await world.until(lambda: len(world.service.asked) == 2)
+    monkeypatch.setattr(connections, "MAX_PROVEN_OF_ONE", 2)
+    world.server.identify = named
+    other, first, second, third = [await proven(world, caller) for caller in ("b", "a", "a", "a")]
+    assert await first.ended() == b""
+    for client in (second, third):
+        client.send(post("/wait"))
+    await world.until(lambda: len(world.service.asked) == 6)
     refused = await world.connect()
-    assert await refused.ended() == b""
-    world.service.go_on.set()
-    assert [(await client.answer())[2] for client in (busy, newest)] == [b"1", b"2"]
+    refused.send(post("/a"))
+    assert (await refused.answer())[0] == 503
+    other.send(post("/b", b"still here"))
+    assert (await other.answer())[2] == b"still here"
+
+
+async def test_where_all_places_are_taken_the_caller_with_most_gives_one_up(
+    world: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "MAX_PROVEN", 3)
+    world.server.identify = named
+    small, large, _, newest = [await proven(world, caller) for caller in ("b", "a", "a", "c")]
+    assert await large.ended() == b""
+    for client in (small, newest):
+        client.send(post("/b", b"still here"))
+        assert (await client.answer())[2] == b"still here"
+
+
+async def test_who_has_not_proven_itself_costs_nobody_who_has(world: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "MAX_UNPROVEN_OF_ONE", 3)
+    monkeypatch.setattr(connections, "MAX_PROVEN", 2)
+    world.server.identify = named
+    known = [await proven(world, caller) for caller in ("a", "b")]
+    silent = [await world.connect() for _ in range(10)]
+    for client in silent[:7]:
+        assert await client.ended() == b"", "the oldest of an address give way"
+    for client in known:
+        client.send(post("/a", b"still here"))
+        assert (await client.answer())[2] == b"still here"
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("beginning", [b"", b"P"], ids=["nothing", "a byte"])
+async def test_a_first_request_must_come_soon(
+    world: Running, monkeypatch: pytest.MonkeyPatch, beginning: bytes
+) -> None:
+    monkeypatch.setattr(http_server, "FIRST_SECONDS", 0.1)
+    client = await world.connect()
+    client.send(beginning)
+    if beginning:
+        assert (await client.answer())[0] == 408
+    else:
+        assert await client.ended() == b""
+
+
+async def test_a_body_is_not_read_of_a_path_that_nobody_is_known_by(world: Running) -> None:
+    world.server.identify = named
+    client = await world.connect()
+    client.send(b"POST /nobody HTTP/1.1\r\nHost: h\r\nContent-Length: 1000\r\n\r\n")
+    assert (await client.answer())[0] == 404
+    assert not world.service.asked
+
+
+async def test_one_caller_who_holds_much_costs_no_other(world: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "MAX_HELD_OF_ONE", 2000)
+    monkeypatch.setattr(http_server, "FAIR_SHARE", 500)
+    world.server.identify = named
+    for _ in range(2):
+        client = await world.connect()
+        client.send(post("/a", b"x" * 900)[:-1])
+    await world.until(lambda: world.server.held > 1800)
+    third, other = await world.connect(), await world.connect()
+    third.send(post("/a", b"x" * 900)[:-1])
+    assert (await third.answer())[0] == 503
+    other.send(post("/b", b"x" * 900))
+    assert (await other.answer())[0] == 200
 
 
 async def test_too_much_that_is_held_is_refused_to_whoever_holds_much(
@@ -623,6 +697,13 @@ async def test_too_much_that_is_held_is_refused_to_whoever_holds_much(
     assert (await second.answer())[0] == 503
     small.send(post("/", b"small"))
     assert (await small.answer())[2] == b"small"
+    waiting = await world.connect()
+    waiting.send(post("/", b"x" * 900)[:-1])
+    await world.until(lambda: world.server.held > 1950)
+    waiting.send(b"x")
+    assert (await waiting.answer())[0] == 200
+    waiting.send(post("/", b"x" * 940)[:-1])
+    await world.until(lambda: world.server.held > 2000)
     first.send(b"x")
     assert (await first.answer())[0] == 503, "it holds much, too"
 
@@ -695,3 +776,56 @@ async def test_http_2_is_not_offered(tmp_path: Path) -> None:
         assert client.writer.get_extra_info("ssl_object").selected_alpn_protocol() != "h2"
         client.send(post("/", b"x"))
         assert (await client.answer())[2] == b"x"
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_handshakes_that_never_end_are_counted_and_give_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "MAX_UNPROVEN_OF_ONE", 3)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    made = certificates.serving("webhook")
+    _load(context, made, tmp_path)
+    async with running(context) as world:
+        world.server.identify = named
+        trusting = ssl.create_default_context(cadata=made.ca)
+        known = await world.connect(trusting)
+        known.send(post("/a"))
+        assert (await known.answer())[0] == 200
+        silent = [await world.connect() for _ in range(10)]
+        for client in silent[:7]:
+            assert await client.ended() == b""
+        assert world.server._places.unproven == 3
+        later = await world.connect(trusting)
+        for client in (known, later):
+            client.send(post("/b", b"x"))
+            assert (await client.answer())[2] == b"x"
+        monkeypatch.setattr(http_server, "FIRST_SECONDS", 0.1)
+        late = await world.connect()
+        assert await late.ended() == b"", "a handshake has seconds"
+
+
+async def test_what_is_no_tls_leaves_no_connection(tmp_path: Path) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _load(context, certificates.serving("webhook"), tmp_path)
+    async with running(context) as world:
+        for _ in range(50):
+            client = await world.connect()
+            client.send(GET)
+            await client.ended()
+        await world.until(lambda: not world.server._connections)
+        assert len(world.server._places) == 0
+
+
+@pytest.mark.parametrize(
+    ("peer", "party"),
+    [
+        (("192.0.2.1", 1), "192.0.2.1"),
+        (("::ffff:192.0.2.1", 1, 0, 0), "192.0.2.1"),
+        (("2001:db8:1:2:3::4", 1, 0, 0), "2001:db8:1:2::/64"),
+        (("fe80::1%eth0", 1, 0, 3), "fe80::/64"),
+        ("", ""),
+    ],
+)
+def test_who_has_a_network_of_ipv6_is_one_party(peer: object, party: str) -> None:
+    assert connections.party_of(peer) == party

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from cli.__main__ import run
+from cli.__main__ import printable, run
 from common.api.types import WireIdle
 from common.kube.client.meta import ObjectMeta
 from common.quota import fencing
@@ -30,8 +31,18 @@ from tests.unit.seed.admission.test_admitter import SILENT, full_with_surge, rep
 from tests.unit.seed_world import CLUSTER_UID, SeedWorld, seed_world
 
 
-def keep(world: SeedWorld, decisions: Decisions, found: Verdict, name: str = "m", *, dry_run: bool = False) -> None:
+def keep(
+    world: SeedWorld,
+    decisions: Decisions,
+    found: Verdict,
+    name: str = "m",
+    *,
+    dry_run: bool = False,
+    namespace: str = "alpha",
+) -> None:
     cluster = world.catalog.user_cluster_by_uid(CLUSTER_UID)
+    assert cluster is not None
+    cluster = msgspec.structs.replace(cluster, metadata=msgspec.structs.replace(cluster.metadata, namespace=namespace))
     subject = ObjectMeta(name=name, namespace="ns", uid=f"uid of {name}")
     decisions.made(found, cluster, subject, operation="CREATE", user="ann", dry_run=dry_run, seconds=0.0012)
 
@@ -371,7 +382,13 @@ async def test_the_command_asks_the_running_pods_through_the_api_server(
         ]
         return web.json_response({"kind": "PodList", "metadata": {"resourceVersion": "1"}, "items": items})
 
+    async def token(asking: web.Request) -> web.Response:
+        spec = (await asking.json())["spec"]
+        assert spec == {"audiences": ["seedquota"], "expirationSeconds": 600}
+        return web.json_response({"kind": "TokenRequest", "status": {"token": "for-agents"}}, status=201)
+
     async def proxy(asking: web.Request) -> web.Response:
+        assert asking.headers["Seedquota-Token"] == "for-agents", "the API server keeps Authorization for itself"
         asked.append(asking.path)
         if "/one:8099/" in asking.path:
             content = decisions.page(asking.match_info["id"], {})
@@ -380,6 +397,7 @@ async def test_the_command_asks_the_running_pods_through_the_api_server(
 
     app = web.Application()
     app.router.add_get("/api/v1/namespaces/quotas/pods", pods)
+    app.router.add_post("/api/v1/namespaces/quotas/serviceaccounts/seedquota-explain/token", token)
     app.router.add_get("/api/v1/namespaces/quotas/pods/{pod}/proxy/decisions/{id}", proxy)
     runner = web.AppRunner(app)
     await runner.setup()
@@ -403,6 +421,44 @@ async def test_the_command_asks_the_running_pods_through_the_api_server(
         ]
         asked.clear()
         monkeypatch.setenv("KUBECONFIG", "/nowhere")
+    monkeypatch.setattr("cli.agents.ACCOUNT", "another")
+    assert await explain(decision, "-n", "quotas", "--kubeconfig", str(tmp_path / "kubeconfig")) == 1
+    assert "no token of ServiceAccount quotas/another can be had: " in capsys.readouterr().err
     assert await explain(decision, "--kubeconfig", str(tmp_path / "kubeconfig")) == 1
     assert "pods cannot be listed on http://127.0.0.1:" in capsys.readouterr().err
     await runner.cleanup()
+
+
+async def test_one_cluster_s_many_decisions_do_not_push_out_another_s() -> None:
+    decisions = Decisions(most=200)
+    async with seed_world() as world:
+        found = await fits(world)
+        keep(world, decisions, found, "rare", namespace="quiet")
+        for _ in range(1000):
+            keep(world, decisions, found, "many", namespace="loud")
+    assert len(_about(decisions, "rare")) == 1
+    assert decisions._number <= 200
+    assert sum(map(len, decisions._kept.values())) == decisions._number
+
+
+async def test_dry_runs_push_out_nothing_but_dry_runs() -> None:
+    decisions = Decisions(most=200)
+    async with seed_world() as world:
+        found = await fits(world)
+        keep(world, decisions, found, "real")
+        for _ in range(1000):
+            keep(world, decisions, found, "dry", dry_run=True)
+    assert len(_about(decisions, "real")) == 1
+
+
+def _about(decisions: Decisions, machine: str) -> list[object]:
+    content = decisions.page("", {"machine": machine})
+    assert content is not None
+    return list(msgspec.json.decode(content)["items"])
+
+
+def test_what_a_terminal_would_obey_is_shown_as_its_number() -> None:
+    text = "a\x1b[2J\x07\x9b31m\u202e\x7f\r\nb ü"
+    assert printable(text) == "a\\u001b[2J\\u0007\\u009b31m\\u202e\\u007f\\r\nb ü"
+    as_json = json.dumps({"name": "a\x1b\x7f\u202e"}, ensure_ascii=False, indent=1)
+    assert json.loads(printable(as_json)) == json.loads(as_json)

@@ -235,8 +235,8 @@ async def test_a_cluster_is_not_ready_while_its_project_is_unknown_unless_settin
         cluster = declare(world.catalog)
         if allowed:
             allow(world.catalog)
-        source = SimpleNamespace(problem=None, current=True, drift=SimpleNamespace(count=0))
-        keeper = SimpleNamespace(in_place=True, error=None)
+        source = SimpleNamespace(problem=None, current=True, drift=SimpleNamespace(count=0), totals=MachineTotals())
+        keeper = SimpleNamespace(in_place=True, error=None, contested=False)
         proof = Proof(True, "CanaryDenied")
         unsized = MachineTotals().unsized(set())
         shown = projects.shown(world.catalog, cluster)

@@ -13,17 +13,25 @@ from seed.registration.health import Proof
 from seed.sizing.stamp_audit import Drift
 from seed.usage.machine_totals import Unsized
 from seed.usage.source import Problem
+from seed.usage.unadmitted import ALARM_SECONDS, Unadmitted
 
 CLUSTER = msgspec.convert({"metadata": {"name": "c1", "namespace": "alpha"}, "spec": {"project": "alpha"}}, UserCluster)
 ALL_SIZED = Unsized({})
-IN_PLACE: Any = SimpleNamespace(in_place=True, error=None)
+IN_PLACE: Any = SimpleNamespace(in_place=True, error=None, contested=False)
+CONTESTED: Any = SimpleNamespace(in_place=True, error=None, contested=True)
 
 
 def conditions(
-    source: SimpleNamespace, unsized: Unsized = ALL_SIZED, proof: Proof | None = None
+    source: SimpleNamespace,
+    unsized: Unsized = ALL_SIZED,
+    proof: Proof | None = None,
+    *,
+    unadmitted: Unadmitted | None = None,
+    keeper: Any = IN_PLACE,
 ) -> dict[str, Condition]:
-    found: Any = SimpleNamespace(drift=Drift(), **vars(source))
-    return {each.type: each for each in judge(CLUSTER, found, IN_PLACE, proof, unsized)}
+    totals = SimpleNamespace(unadmitted=unadmitted if unadmitted is not None else Unadmitted())
+    found: Any = SimpleNamespace(drift=Drift(), totals=totals, **vars(source))
+    return {each.type: each for each in judge(CLUSTER, found, keeper, proof, unsized)}
 
 
 def test_of_a_cluster_that_was_never_reached_nothing_is_said_to_be_right() -> None:
@@ -58,3 +66,48 @@ def test_ready_is_no_contradiction_to_enforced() -> None:
     assert (found["Enforced"].status, found["Enforced"].reason) == ("False", "CanaryAdmitted")
     assert (found["Ready"].status, found["Ready"].reason) == ("False", "CanaryAdmitted")
     assert found["Ready"].message == "Enforced: a dry run was admitted"
+
+
+FOLLOWED = SimpleNamespace(problem=None, current=True, counted=True)
+DENIED = Proof(True, "CanaryDenied", "")
+
+
+def test_machines_that_nobody_admitted_are_an_alarm_and_then_a_remark() -> None:
+    unadmitted = Unadmitted()
+    for uid in ("u1", "u2"):
+        unadmitted.appeared(uid, f"kube-system/{uid}")
+    unadmitted.judge(["u1", "u2"], sure=True)
+    found = conditions(FOLLOWED, proof=DENIED, unadmitted=unadmitted)
+    text = "2 machines were created past the webhook and never admitted, but counted: kube-system/u1, kube-system/u2"
+    assert (found["Enforced"].status, found["Enforced"].reason) == ("False", "UsageNotAdmitted")
+    assert found["Enforced"].message == text
+    assert found["Ready"].status == "False"
+
+    unadmitted.found_at -= ALARM_SECONDS
+    found = conditions(FOLLOWED, proof=DENIED, unadmitted=unadmitted)
+    assert (found["Enforced"].status, found["Enforced"].reason) == ("True", "CanaryDenied")
+    assert found["Enforced"].message == text
+
+    unadmitted.gone("u1")
+    unadmitted.gone("u2")
+    assert conditions(FOLLOWED, proof=DENIED, unadmitted=unadmitted)["Enforced"].message == ""
+
+
+def test_what_is_wrong_now_comes_before_what_was_not_admitted() -> None:
+    unadmitted = Unadmitted()
+    unadmitted.appeared("u1", "kube-system/m")
+    unadmitted.judge(["u1"], sure=True)
+    admitted = Proof(False, "CanaryAdmitted", "a dry run was admitted")
+    assert conditions(FOLLOWED, proof=admitted, unadmitted=unadmitted)["Enforced"].reason == "CanaryAdmitted"
+    found = conditions(FOLLOWED, proof=DENIED, unadmitted=unadmitted, keeper=CONTESTED)["Enforced"]
+    assert (found.status, found.reason) == ("False", "WebhookContested")
+    assert found.message.endswith(
+        "1 machine was created past the webhook and never admitted, but counted: kube-system/m"
+    )
+
+
+def test_an_api_that_the_tenant_serves_is_not_enforced() -> None:
+    problem = Problem("APITakenOver", "the last count stays")
+    found = conditions(SimpleNamespace(problem=problem, current=False, counted=True), proof=DENIED)
+    for kind in ("Ready", "UsageCurrent", "Enforced"):
+        assert (found[kind].status, found[kind].reason) == ("False", "APITakenOver")

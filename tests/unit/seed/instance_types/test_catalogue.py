@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from common.quota.quantity import UNIT
@@ -10,7 +12,7 @@ from common.runtime.lru import LruByOwner, LruDict
 from seed.instance_types import catalogue
 from seed.instance_types import gate as gates
 from seed.instance_types.breaker import FAILURES, FIRST_REST
-from seed.instance_types.catalogue import MISSING_SECONDS, Shelves
+from seed.instance_types.catalogue import MAX_FLAVOURS, MISSING_SECONDS, Shelves
 from seed.instance_types.gate import Gates
 from seed.providers.flavour import ALL, Catalogue, CloudError, Flavour, Place
 from seed.providers.size import CredentialsRejected, ProviderUnavailable
@@ -96,6 +98,56 @@ def test_what_was_kept_longest_ago_goes_first() -> None:
     for key, value in (("a", 1), ("b", 2), ("a", 3), ("c", 4)):
         kept.keep(key, value, 2)
     assert list(kept.items()) == [("a", 3), ("c", 4)]
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("m5.larg", ["m5.large", "m5.xlarge"]),
+        ("m5large", ["m5.large", "m5.xlarge"]),
+        ("cx23", ["cx22"]),
+        ("nothing-alike", []),
+        ("", []),
+    ],
+)
+def test_the_nearest_names_are_those_that_look_alike(name: str, nearest: list[str]) -> None:
+    known = sorted(["m5.large", "m5.xlarge", "c5.metal", "cx22", "t3.nano"])
+    assert catalogue.nearest(name, known) == nearest
+
+
+def test_looking_for_the_nearest_of_thousands_of_long_names_takes_milliseconds() -> None:
+    kept = Shelves()
+    names = {"a" * 120 + f"{number:08}" + "a" * 120: SMALL for number in range(MAX_FLAVOURS)}
+    learned(kept, ALL, 0.0, all_of_it=True, **names)
+    kept.lacking(HERE, "sorted once")
+    started = time.process_time()
+    for _ in range(10):
+        kept.lacking(HERE, "a" * 255)
+    assert time.process_time() - started < 1.0
+
+
+def test_names_that_are_too_long_are_not_kept() -> None:
+    kept = Shelves()
+    long = "x" * (catalogue.LONGEST_NAME + 1)
+    kept.learn(
+        HERE,
+        ALL,
+        Catalogue({long: SMALL, "small": SMALL}, (long, "other")),
+        asker="ann",
+        all_of_it=True,
+        as_of="",
+        now=0.0,
+        fresh=1.0,
+    )
+    assert kept.known(HERE, long) is None
+    assert kept.known(HERE, "small") is not None
+    assert long not in kept.lacking(HERE, long[:-3])
+
+
+def test_a_name_of_a_cloud_is_quoted_where_it_is_no_word() -> None:
+    kept = Shelves()
+    learned(kept, ALL, 0.0, all_of_it=True, **{"m5.large\x1b[31m": SMALL})
+    assert "\x1b" not in kept.lacking(HERE, "m5.larg")
 
 
 def test_what_one_user_cluster_asks_pushes_out_nothing_of_another(monkeypatch: pytest.MonkeyPatch) -> None:

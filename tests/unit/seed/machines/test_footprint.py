@@ -10,15 +10,20 @@ from hypothesis import strategies as st
 from common.quota.names import MAX_DEVICES
 from common.quota.quantity import UNIT
 from seed.machines import footprint as evaluator
+from seed.machines import machine_controller
 from seed.machines.footprint import footprint
-from seed.machines.machine_controller import SHARED_BYTES, Machine, MachineSpec
+from seed.machines.machine_controller import LONGEST_SPEC, SHARED_BYTES, Machine, MachineSpec
 from seed.providers import PROVIDERS
 from seed.providers.flavour import Flavour, Lookup
 from seed.providers.kubevirt_instancetypes import NAME as KUBEVIRT
 from seed.providers.size import NotSized
 from seed.providers.spec import Spec
+from seed.sizing import stamp
 
 FAKE = {"cloudProvider": "fake", "cloudProviderSpec": {"cpu": "1", "memory": "1Gi", "storage": "1Gi"}}
+
+
+MANY_DISKS = {"primaryDisk": {"size": "1"}, "secondaryDisks": [{"size": "1"}] * 257, "cpus": 1, "memory": 1}
 
 
 def machine(value: object, name: str = "m", **spec: object) -> Machine:
@@ -115,6 +120,52 @@ def test_a_huge_spec_is_sized_but_not_kept() -> None:
     before = evaluator._cached.cache_info()
     assert footprint(first) == footprint(second)
     assert evaluator._cached.cache_info() == before
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (FAKE | {"sshPublicKeys": ["k" * LONGEST_SPEC]}, "spec.providerSpec is larger than 64 KiB"),
+        (FAKE | {f"k{number}": 1 for number in range(1000)}, "spec.providerSpec.value has more than 512 fields"),
+        (
+            {"cloudProvider": "kubevirt", "cloudProviderSpec": {"virtualMachine": {"template": MANY_DISKS}}},
+            "kubevirt virtualMachine.template.secondaryDisks has more than 256 entries",
+        ),
+    ],
+    ids=["bytes", "fields", "entries"],
+)
+def test_a_spec_that_is_too_large_is_not_sized(value: object, message: str) -> None:
+    assert str(refusal(machine(value))) == f"cannot size machine: {message}"
+
+
+def test_what_is_kept_of_specs_is_bounded_whoever_writes_them() -> None:
+    """By dry runs, each with a spec of its own."""
+    for cached in (machine_controller._shared, evaluator._cached, stamp._shared_hash, stamp._parse):
+        assert (cached.cache_info().maxsize or 0) * (2 * SHARED_BYTES) <= 32 * 2**20
+
+
+def test_what_is_kept_of_a_machine_is_bounded() -> None:
+    many = {f"l{number}": "v" for number in range(1000)}
+    spec = {"providerSpec": {"value": FAKE | {"sshPublicKeys": ["k" * 2**20]}}}
+    body = {"metadata": {"labels": many, "annotations": {"a": "x" * 2**18}, "finalizers": ["f"] * 1000}, "spec": spec}
+    kept = msgspec.json.decode(msgspec.json.encode(body), type=Machine)
+    assert len(msgspec.json.encode(kept)) < 1000
+    assert kept.metadata.annotations, "it still has some"
+    assert stamp.text_of(kept) is None
+
+
+def test_a_change_of_a_spec_that_is_too_large_is_seen() -> None:
+    first, same, other = (machine(FAKE | {"sshPublicKeys": [letter * 2**20]}) for letter in "aab")
+    assert stamp.spec_hash(first) == stamp.spec_hash(same) != stamp.spec_hash(other)
+    assert first.spec.provider_spec == same.spec.provider_spec != other.spec.provider_spec
+
+
+def test_a_stamp_that_is_too_long_is_not_kept() -> None:
+    subject = machine(FAKE)
+    subject.metadata.annotations["seedquota.io/footprint"] = "x" * (stamp.MAX_LENGTH + 1)
+    before = stamp._parse.cache_info()
+    assert stamp.read(subject, "uid", lambda _text, _seal: True)[0] is stamp.State.FORGED
+    assert stamp._parse.cache_info() == before
 
 
 @pytest.mark.parametrize(

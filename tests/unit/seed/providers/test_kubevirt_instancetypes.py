@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import time
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -13,7 +14,7 @@ from aiohttp import web
 
 from common.quota import resources
 from seed.providers import kubevirt
-from seed.providers.flavour import CloudError, Lookup, Settings
+from seed.providers.flavour import MAX_BODY_OF_ANY_HOST, CloudError, Lookup, Settings
 from seed.providers.size import NotSized
 from seed.providers.spec import Spec
 from tests.unit.fake_cloud import FakeCloud, answering, cost, fake_cloud, lookup
@@ -360,3 +361,39 @@ async def test_a_kubeconfig_that_would_do_more_than_ask_is_refused(infra: FakeCl
         await infra.ask(kubevirt.CLOUD, wanted, {"namespace": NAMESPACE})
     assert caught.value.refused
     assert infra.requests == []
+
+
+async def test_an_answer_that_is_too_large_is_not_read(infra: FakeCloud) -> None:
+    infra.disturb = answering(200, json.dumps({"junk": "x" * MAX_BODY_OF_ANY_HOST}))
+    with pytest.raises(CloudError, match="answers what cannot be read"):
+        await infra.ask(kubevirt.CLOUD, asked("u1.micro", config=kubeconfig(infra)), {"namespace": NAMESPACE})
+
+
+LAUGHS = "\n".join(f"m{level}: &m{level} {{<<: [{', '.join([f'*m{level - 1}'] * 9)}]}}" for level in range(1, 12))
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        "a: &a {b: c}\nd: *a\n",
+        f"m0: &m0 {{k: v}}\n{LAUGHS}\n",
+        "a: [" + "x," * 2000 + "]\n",
+        "a: " + "[" * 40 + "]" * 40 + "\n",
+    ],
+    ids=["alias", "merge keys", "values", "depth"],
+)
+def test_a_kubeconfig_that_explodes_is_no_kubeconfig(bomb: str) -> None:
+    config = {
+        "current-context": "a",
+        "contexts": [{"name": "a", "context": {"cluster": "a"}}],
+        "clusters": [{"name": "a", "cluster": {"server": "https://a.example"}}],
+    }
+    started = time.process_time()
+    with pytest.raises(NotSized, match="is no kubeconfig"):
+        endpoint(bomb + yaml.safe_dump(config))
+    assert time.process_time() - started < 1.0
+
+
+def test_a_kubeconfig_is_not_decoded_that_is_too_long() -> None:
+    with pytest.raises(NotSized, match="is no kubeconfig"):
+        endpoint(encoded("a: " + "x" * 100_000))

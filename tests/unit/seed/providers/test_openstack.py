@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -16,7 +17,7 @@ from aiohttp import web
 from common.quota import resources
 from common.quota.quantity import UNIT
 from seed.providers import openstack
-from seed.providers.flavour import CloudError, Lookup, Settings
+from seed.providers.flavour import MAX_BODY_OF_ANY_HOST, CloudError, Lookup, Settings
 from seed.providers.size import NotSized
 from tests.unit.fake_cloud import FakeCloud, Handler, answering, cost, fake_cloud, lookup
 
@@ -456,6 +457,27 @@ async def test_bad_days_are_told_without_secrets(cloud: FakeCloud, bad_day: Hand
     assert str(caught.value).startswith(message)
     shown = f"{caught.value!r} {caught.value.__context__!r}"
     assert not any(word in shown for word in (PASSWORD, TOKEN))
+
+
+@pytest.mark.parametrize("text", ["amd", "gpu", "amdgp", "mi", "pci_", "radeo", "a", "nvidi", "resources:", ":"])
+def test_names_of_devices_are_read_in_linear_time(text: str) -> None:
+    long = text * (200_000 // len(text))
+    started = time.process_time()
+    for name in (long, f"{long}!"):
+        openstack._device(name)
+        list(openstack._gpus({long: "0", f"resources:{long}": "0", "pci_passthrough:gpu_specs": name}))
+    assert time.process_time() - started < 2.0
+
+
+@pytest.mark.parametrize(("name", "vendor"), [("AMD-Big-GPU", "amd"), ("gpu_of_amd", "amd"), ("biggpu", "nvidia")])
+def test_whose_gpu_it_is_does_not_depend_on_the_order_of_words(name: str, vendor: str) -> None:
+    assert openstack._device(name) == f"{vendor}.com/gpu"
+
+
+async def test_an_answer_that_is_too_large_is_not_read(cloud: FakeCloud) -> None:
+    cloud.disturb = answering(200, "x" * (MAX_BODY_OF_ANY_HOST + 1))
+    with pytest.raises(CloudError, match="answers more than 2 MiB"):
+        await cloud.ask(openstack.CLOUD, asked())
 
 
 @pytest.mark.parametrize(

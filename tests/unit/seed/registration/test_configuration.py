@@ -11,6 +11,11 @@ from seed.registration import cluster_api
 from seed.registration.configuration import Webhook, WebhookConfiguration, desired, lost, name_for, stamping
 from seed.registration.token import token
 
+
+def of_kind(kind: str) -> str:
+    return f"t-{kind}"
+
+
 BREAK_GLASS = {"name": "break-glass", "expression": "!('seedquota:break-glass' in request.userInfo.groups)"}
 UID = "6f9619ff-8b86-d011-b42d-00c04fc964ff"
 
@@ -23,7 +28,7 @@ def user_cluster(*, own_source: bool = False) -> UserCluster:
 
 
 def wanted(**changes: object) -> Webhook:
-    arguments: dict[str, object] = {"base_url": "https://seed.example.com:8443", "token": "t0", "ca_bundle": b"CA\n"}
+    arguments: dict[str, object] = {"base_url": "https://seed.example.com:8443", "token": of_kind, "ca_bundle": b"CA\n"}
     build: Callable[..., WebhookConfiguration] = desired
     webhook, _ = build(user_cluster(), **{**arguments, **changes}).webhooks
     return webhook
@@ -33,7 +38,7 @@ def test_what_is_wanted_in_a_user_cluster() -> None:
     assert name_for(user_cluster()) == "seedquota-machines"
     assert wanted() == {
         "name": "machines.seedquota.io",
-        "clientConfig": {"url": f"https://seed.example.com:8443/machines/{UID}/t0", "caBundle": "Q0EK"},
+        "clientConfig": {"url": f"https://seed.example.com:8443/machines/{UID}/t-machines", "caBundle": "Q0EK"},
         "rules": [
             {
                 "apiGroups": ["cluster.k8s.io"],
@@ -51,7 +56,6 @@ def test_what_is_wanted_in_a_user_cluster() -> None:
         "timeoutSeconds": 3,
         "admissionReviewVersions": ["v1"],
         "matchConditions": [
-            BREAK_GLASS,
             {
                 "name": "changes-size",
                 "expression": "!(request.operation == 'UPDATE'"
@@ -69,7 +73,7 @@ def test_what_is_wanted_in_a_user_cluster() -> None:
 
 
 def test_a_seed_that_is_its_own_source_is_asked_about_that_namespace_only() -> None:
-    configuration = desired(user_cluster(own_source=True), base_url="https://a", token="t", ca_bundle=b"")
+    configuration = desired(user_cluster(own_source=True), base_url="https://a", token=of_kind, ca_bundle=b"")
     assert configuration.metadata.name == "seedquota-machines.alpha.c1"
     assert configuration.metadata.labels == {"app.kubernetes.io/managed-by": "seedquota"}
     assert configuration.webhooks[0]["namespaceSelector"] == {"matchLabels": {"kubernetes.io/metadata.name": "alpha"}}
@@ -80,6 +84,14 @@ def test_a_group_name_cannot_change_the_expression() -> None:
     conditions = wanted(break_glass_group="a' in ['a'] || 'b\\")["matchConditions"]
     assert isinstance(conditions, list)
     assert conditions[0] == {"name": "break-glass", "expression": expression}
+
+
+def test_nobody_passes_where_break_glass_is_off() -> None:
+    """A tenant who is admin of the user cluster may impersonate any group there."""
+    admitting = desired(user_cluster(), base_url="https://a", token=of_kind, ca_bundle=b"")
+    webhooks = [*admitting.webhooks, *stamping(admitting, "https://a/stamp").webhooks]
+    assert not [webhook for webhook in webhooks if "request.userInfo" in str(webhook.get("matchConditions"))]
+    assert ["matchConditions" in webhook for webhook in webhooks] == [True, False, False], "an empty list is not kept"
 
 
 @pytest.mark.parametrize(
@@ -106,17 +118,22 @@ def test_a_webhook_too_many_or_too_few_is_a_loss() -> None:
     assert lost([wanted()], [wanted(), wanted()]) == ["webhooks"]
 
 
-def test_a_token_is_32_hex_digits_and_another_for_each_cluster_and_key() -> None:
-    assert token(b"k" * 32, UID) == "a88494c2df8f65261a7940049115a97f"  # openssl dgst -sha256 -hmac
-    assert len({token(b"k" * 32, UID), token(b"k" * 32, UID + "0"), token(b"l" * 32, UID)}) == 3
+def test_a_token_is_32_hex_digits_and_another_for_each_cluster_webhook_and_key() -> None:
+    key, other = b"k" * 32, b"l" * 32
+    assert token(key, "machines", UID) == "2c7ea08a0e12273672ec4424f62805c5"  # printf | openssl dgst -sha256 -hmac
+    made = {token(key, "machines", UID), token(key, "machines", UID + "0"), token(other, "machines", UID)}
+    made |= {token(key, "stamp", UID), token(key, "scale", UID)}
+    assert len(made) == 5
 
 
 def test_who_scales_is_advised_in_the_same_way_and_stopped_by_nobody_who_is_down() -> None:
-    admitting, scale = desired(user_cluster(), base_url="https://a", token="t", ca_bundle=b"").webhooks
+    admitting, scale = desired(
+        user_cluster(), base_url="https://a", token=of_kind, ca_bundle=b"", break_glass_group="seedquota:break-glass"
+    ).webhooks
     assert scale == {
         **admitting,
         "name": "scale.seedquota.io",
-        "clientConfig": {"url": f"https://a/scale/{UID}/t", "caBundle": ""},
+        "clientConfig": {"url": f"https://a/scale/{UID}/t-scale", "caBundle": ""},
         "rules": [
             {
                 "apiGroups": ["cluster.k8s.io"],
@@ -134,10 +151,10 @@ def test_who_scales_is_advised_in_the_same_way_and_stopped_by_nobody_who_is_down
 
 def test_cluster_apis_deployments_are_asked_about_in_both_of_its_versions() -> None:
     admitting, scale = cluster_api.desired(
-        base_url="https://a", token="t", ca_bundle=b"", timeout_seconds=3, break_glass_group="g"
+        base_url="https://a", token=of_kind, ca_bundle=b"", timeout_seconds=3, break_glass_group="g"
     ).webhooks
     (rule,), (of_machines,) = scale["rules"], admitting["rules"]  # type: ignore[misc]
-    assert scale["clientConfig"] == {"url": "https://a/scale/cluster-api/t", "caBundle": ""}
+    assert scale["clientConfig"] == {"url": "https://a/scale/cluster-api/t-scale", "caBundle": ""}
     assert (rule["apiGroups"], rule["apiVersions"]) == (["cluster.x-k8s.io"], ["v1beta1", "v1beta2"])
     assert "machinedeployments/scale" in rule["resources"]
     assert "machines" in of_machines["resources"]
@@ -147,9 +164,11 @@ def test_cluster_apis_deployments_are_asked_about_in_both_of_its_versions() -> N
 
 
 def test_the_stamping_webhook_is_asked_about_the_same_machines_and_stops_none() -> None:
-    admitting = desired(user_cluster(), base_url="https://a", token="t", ca_bundle=b"")
-    (webhook,) = stamping(admitting).webhooks
-    assert webhook["clientConfig"] == {"url": f"https://a/stamp/{UID}/t", "caBundle": ""}
+    admitting = desired(
+        user_cluster(), base_url="https://a", token=of_kind, ca_bundle=b"", break_glass_group="seedquota:break-glass"
+    )
+    (webhook,) = stamping(admitting, f"https://a/stamp/{UID}/t-stamp").webhooks
+    assert webhook["clientConfig"] == {"url": f"https://a/stamp/{UID}/t-stamp", "caBundle": ""}
     assert webhook["failurePolicy"] == "Ignore"
     assert {key: webhook[key] for key in ("rules", "namespaceSelector", "timeoutSeconds")} == {
         key: admitting.webhooks[0][key] for key in ("rules", "namespaceSelector", "timeoutSeconds")

@@ -59,7 +59,7 @@ async def condition_of(
             totals.explain(subject.metadata.uid, error)
         await sizes.close()
     unsized = totals.unsized(limited)
-    metrics.machines(KEY, unsized.counts, 0)
+    metrics.machines(KEY, unsized.counts, 0, 0)
     source = SimpleNamespace(totals=totals, drift=Drift(), problem=None, current=True)
     found = judge(CLUSTER, cast(Source, source), None, None, unsized)
     return next(condition for condition in found if condition.type == "MachinesSized")

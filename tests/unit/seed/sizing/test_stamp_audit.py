@@ -82,8 +82,8 @@ async def test_a_cloud_that_says_otherwise_than_the_stamp_is_told_and_the_larger
 def test_a_drift_is_a_condition_that_leaves_the_cluster_ready_and_a_metric(
     drift: Drift, status: str, reason: str, message: str
 ) -> None:
-    source = SimpleNamespace(drift=drift, problem=None, current=True)
-    keeper = SimpleNamespace(in_place=True, error=None)
+    source = SimpleNamespace(drift=drift, problem=None, current=True, totals=MachineTotals())
+    keeper = SimpleNamespace(in_place=True, error=None, contested=False)
     judged = judge(
         cluster(),
         cast(Source, source),
@@ -96,7 +96,7 @@ def test_a_drift_is_a_condition_that_leaves_the_cluster_ready_and_a_metric(
     assert (told.status, told.reason) == (status, reason)
     assert told.message.startswith(message)
     assert found["Ready"].status == "True"
-    metrics.machines("alpha/c1", {}, drift.count)
+    metrics.machines("alpha/c1", {}, drift.count, 0)
     assert REGISTRY.get_sample_value("seedquota_machines_drifted", {"cluster": "alpha/c1"}) == drift.count
     metrics.no_machines("alpha/c1")
 

@@ -415,7 +415,7 @@ class Asked:
             ClusterApiWebhook(made.view, admission),
             lambda _kind, decision, reason, _path, _seconds: self.decisions.append((decision, reason)),
         )
-        self.handle = route({"cluster-api": endpoint}, lambda uid, token: (uid, token) == (CALLER, "secret"))
+        self.handle = route({"cluster-api": endpoint}, lambda _name, uid, token: (uid, token) == (CALLER, "secret"))
 
     async def raw(self, body: bytes, path: str = "/cluster-api/secret") -> Response:
         return await self.handle(Request("POST", path, "timeout=3s", body, close=False))

@@ -10,6 +10,7 @@ from aiohttp import web
 
 from common.api.types import UserCluster
 from common.kube.client.errors import ApiError, Unavailable
+from seed.usage import user_cluster
 from seed.usage.user_cluster import Source
 from tests.unit import fake_api_server as fakes
 from tests.unit.fake_api_server import FakeApiServer, eventually, fake_api_server, status
@@ -134,3 +135,40 @@ async def test_without_a_connection_nothing_is_told(monkeypatch: pytest.MonkeyPa
         await there.source.stop()
         with pytest.raises(Unavailable, match="alpha/c1 is not connected"):
             await there.source.generation("alpha/a", "uid")
+
+
+async def test_a_secret_that_may_not_be_read_is_said_with_the_role_that_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(user_cluster, "LIST_SECONDS", 0.2)
+    monkeypatch.setitem(fakes.PLURALS, "secrets", ("v1", "Secret"))
+    body = {
+        "metadata": {"name": "c1", "namespace": "alpha", "uid": "c1-uid"},
+        "spec": {"project": "alpha", "kubeconfigSecretRef": {"name": "c1"}},
+    }
+    states: list[str] = []
+
+    def state(source: Source) -> None:
+        states.append(f"{source.problem.reason}: {source.problem.message}" if source.problem is not None else "")
+
+    async def forbidden(_request: web.Request) -> web.Response:
+        return status(403, "Forbidden", "secrets is forbidden")
+
+    async with fake_api_server() as api:
+        api.answers += [forbidden] * 2
+        cluster = api.cluster()
+        source = Source(
+            cluster,
+            msgspec.convert(body, UserCluster),
+            on_change=lambda _source, _freed: None,
+            on_state=state,
+            sizing=sizing(),
+        )
+        try:
+            await eventually(lambda: bool(states))
+            assert states[0].startswith("Unauthorized: secret alpha/c1, key kubeconfig: cannot be read: ")
+            assert "secrets is forbidden; bind the role of charts/rbac/seed-namespace.yaml in that" in states[0]
+            await eventually(lambda: "does not exist" in states[-1])  # the role was bound
+        finally:
+            await source.stop()
+            await cluster.close()

@@ -280,7 +280,7 @@ class Webhook:
             ClusterWebhook(world.catalog, world.admission, KINDS, cast(DuplicateClusters, self.twins)),
             lambda _kind, decision, reason, _path, _seconds: self.decisions.append((decision, reason)),
         )
-        self.handle = route({"clusters": endpoint}, lambda caller, token: (caller, token) == (CALLER, "t"))
+        self.handle = route({"clusters": endpoint}, lambda _name, caller, token: (caller, token) == (CALLER, "t"))
 
     async def post(self, request: dict[str, Any], token: str = "t") -> tuple[int, str]:
         body = json.dumps({"request": {"uid": "r", **request}}).encode()
@@ -425,11 +425,11 @@ async def test_who_is_not_the_seeds_api_server_is_not_answered() -> None:
 
 
 def test_the_configuration_asks_about_creation_alone_and_fails_closed() -> None:
-    found = desired(KINDS, base_url="https://a", token="t", ca_bundle=b"", timeout_seconds=3, break_glass_group="glass")
+    found = desired(KINDS, base_url="https://a", token=str, ca_bundle=b"", timeout_seconds=3, break_glass_group="glass")
     (webhook,) = found.webhooks
     assert webhook["failurePolicy"] == "Fail"
     assert webhook["sideEffects"] == "NoneOnDryRun"
-    assert webhook["clientConfig"] == {"url": "https://a/clusters/t", "caBundle": ""}
+    assert webhook["clientConfig"] == {"url": "https://a/clusters/clusters", "caBundle": ""}
     rules = webhook["rules"]
     assert isinstance(rules, list)
     assert [(rule["apiGroups"], rule["resources"], rule["operations"]) for rule in rules] == [

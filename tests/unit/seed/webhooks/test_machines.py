@@ -110,7 +110,7 @@ async def serving(
                 ),
                 "stamp": Endpoint(StampWebhook(Stamping(world.catalog, sizes))),
             },
-            lambda uid, token: (uid, token) == (CLUSTER_UID, TOKEN) or token == "token-of-a-deleted-cluster",
+            lambda _name, uid, token: (uid, token) == (CLUSTER_UID, TOKEN) or token == "token-of-a-deleted-cluster",
         )
         server = HttpServer(handle, max_body=MAX_BODY)
         await server.start("127.0.0.1", 0, context)
@@ -275,8 +275,8 @@ async def test_a_generation_that_no_api_server_has_does_not_reach_the_ledger(
 async def test_what_is_too_large_is_refused(caller: Caller) -> None:
     assert (await caller.post(b" " * (MAX_BODY + 1)))[0] == 413
     large = machine()
-    large["metadata"]["annotations"] = {"a": "x" * (3 * 2**20)}
-    assert (await caller.ask(review(large, large)))["allowed"], "two objects of the largest size fit"
+    large["metadata"]["annotations"] = {"a": "x" * (3 * 2**19)}
+    assert (await caller.ask(review(large, large)))["allowed"], "two objects of the largest size that etcd takes fit"
 
 
 async def test_an_update_costs_what_it_adds(caller: Caller) -> None:

@@ -80,7 +80,7 @@ class Scaling:
         endpoint = Endpoint(webhook, answered, self.decisions)
         self.handle = route(
             {"scale": endpoint},
-            lambda caller, token: token == "secret" and caller in {CLUSTER_UID, "cluster-api", "gone"},
+            lambda _name, caller, token: token == "secret" and caller in {CLUSTER_UID, "cluster-api", "gone"},
         )
 
     async def raw(self, body: bytes, path: str = f"/scale/{CLUSTER_UID}/secret", timeout: str = "30s") -> Response:
@@ -355,3 +355,12 @@ async def test_a_template_of_cluster_api_that_tells_no_size_is_no_obstacle(ask: 
         code, message = await ask(wanted, caller="cluster-api")
         assert (code, message.startswith(begin)) == (0, True), message
         assert why in message
+
+
+@pytest.mark.parametrize("name", ["n" * 300, "n" * 100_000])
+async def test_names_that_no_api_server_sends_are_not_kept(ask: Scaling, name: str) -> None:
+    for sub, new, old in (("", deployment(100), None), ("scale", scale(100), scale(1))):
+        new["metadata"]["name"] = name
+        code, text = await ask(new, old, sub=sub)
+        assert (code, "no proper name" in text) == (0, True)
+    assert not list(ask.decisions._latest())

@@ -142,6 +142,18 @@ async def test_a_list_whose_token_expires_every_time_is_given_up(fake, cluster):
     assert fake.lists == api_client.LIST_RESTARTS
 
 
+async def test_a_list_of_large_objects_comes_in_smaller_pages(fake, cluster, monkeypatch):
+    for number in range(20):
+        await fake.put("configmaps", "n", f"c{number:02}", data={"k": "x" * 1000})
+    monkeypatch.setattr(api_client, "MAX_PAGE", 8000)
+    listing = await cluster.list(CONFIGMAPS)
+    assert [found.metadata.name for found in listing.items] == [f"c{number:02}" for number in range(20)]
+    monkeypatch.setattr(api_client, "MAX_PAGE", 500)
+    monkeypatch.setattr(api_client, "MAX_BODY", 500)
+    with pytest.raises(Malformed, match="larger than 500 bytes"):
+        await cluster.list(CONFIGMAPS)
+
+
 async def test_a_malformed_object_does_not_stop_the_list(fake, cluster):
     await fake.put("configmaps", "n", "good")
     bad = await fake.put("configmaps", "n", "bad", data={"k": 5})

@@ -11,8 +11,8 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from devcluster.install import NAMESPACE, SEED_USER, Installation, Program, free_port
-from devcluster.network import Link, Traffic
+from devcluster.install import NAMESPACE, SEED_USER, Program
+from devcluster.network import Link, Traffic, free_port
 from seed.cache.replicas import LAPSED, record_name
 from tests.integration.installed.site import QUOTA, SMALL, Answer, Site, cpus, quota_manifest, until
 
@@ -73,29 +73,26 @@ class Place:
 
 
 @pytest_asyncio.fixture(scope="module")
-async def whole(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place]:
-    directory = tmp_path_factory.mktemp("replicas")
-    async with Installation(directory, seeds=1, replicas=2) as installed:
-        agent, server = installed.programs[DEAF], installed.cluster("seed-1")
-        await agent.stop()  # so the other one leads
-        link = Link(free_port(), server.port)
-        await link.set(Traffic.FORWARDED)
-        kubeconfig = directory / "by-the-link.kubeconfig"
-        kubeconfig.write_text(server.kubeconfig(SEED_USER, port=link.port))
-        agent._command.append(f"--kubeconfig={kubeconfig}")
-        await agent.start()
-        site = Site.__new__(Site)
-        site.installed, site.down = installed, set()
-        site._sessions = {server.name: server.session() for server in installed.clusters()}
-        site.tenants = []
-        balancer = installed.balancers["seed-1"]
-        balancer._backends = balancer._backends[1:]  # of the second replica alone
+async def whole(installation: Site) -> AsyncIterator[Place]:
+    installed = installation.installed
+    agent, server, balancer = installed.programs[DEAF], installation.server("seed-1"), installed.balancers["seed-1"]
+    command, backends = agent._command, balancer._backends
+    link = Link(free_port(), server.port)
+    await link.set(Traffic.FORWARDED)
+    kubeconfig = installed.directory / "by-the-link.kubeconfig"
+    kubeconfig.write_text(server.kubeconfig(SEED_USER, port=link.port))
+    agent._command = [*command, f"--kubeconfig={kubeconfig}"]
+    await agent.start()  # after the other one, which leads
+    balancer._backends = backends[1:]  # of the second replica alone
+    await balancer.end_connections()
+    try:
+        yield Place(installation, link)
+    finally:
+        await agent.stop()
+        await link.close()
+        agent._command, balancer._backends = command, backends
         await balancer.end_connections()
-        try:
-            yield Place(site, link)
-        finally:
-            await link.close()
-            await site.close()
+        await installation.clean()
 
 
 @pytest_asyncio.fixture
@@ -149,7 +146,7 @@ async def test_a_change_to_deny_is_not_enforced_before_a_replica_whose_watch_is_
         warning["spec"] = {**warning["spec"], "enforcement": "warn"}  # type: ignore[dict-item]
         await place.site.apply("master", warning)
         await until(lambda: _true(place.enforced()), 30)
-        assert (await place.ask()).status == 201
+    async with admitting(place):
         place.link.hang()
         await place.site.apply("master", quota_manifest(cpus(0)))
         answers = await place.refuses_from_when_it_is_enforced(LONGEST)

@@ -7,7 +7,6 @@ import base64
 import json
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 import aiohttp
@@ -15,11 +14,12 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
-from devcluster.install import API, Installation, quota
+from devcluster.install import API, Program, quota
 from devcluster.manifests import apply
 from devcluster.redis import Settings
 from seed import size_command
 from seed.ledger.backend import PASSWORD_VARIABLE
+from tests.integration.installed.site import Site as Installed
 from tests.integration.redis_servers import rack
 from tests.unit.fake_cloud import FakeCloud, answering, fake_cloud
 from tests.unit.seed.webhooks.test_machine_sizes import ec2
@@ -33,11 +33,22 @@ SECRET = "s3cret-of-the-platform"
 
 
 class Site:
-    def __init__(self, installed: Installation, cloud: FakeCloud) -> None:
-        self.installed = installed
+    """User-1 of the installation, whose UserCluster names a cloud."""
+
+    def __init__(self, whole: Installed, cloud: FakeCloud) -> None:
+        self.installed = whole.installed
         self.cloud = cloud
-        self.user = installed.cluster("user-1").session()
-        self.seed = installed.cluster("seed-1").session()
+        self.user = whole.session("user-1")
+        self.seed = whole.session("seed-1")
+
+    @property
+    def agent(self) -> Program:
+        return self.installed.programs["seedquota-seed-1"]
+
+    async def set_provider(self, provider: object) -> None:
+        headers = {"Content-Type": "application/merge-patch+json"}
+        async with self.seed.patch(USER_CLUSTER, json={"spec": {"provider": provider}}, headers=headers) as answer:
+            assert answer.status == 200, await answer.text()
 
     async def create(
         self, name: str, instance_type: str = "m5.large", annotations: dict[str, str] | None = None, dry_run: str = ""
@@ -77,7 +88,7 @@ class Site:
         return status["machines"], status["resourceUsage"]
 
     async def metrics(self) -> str:
-        url = f"{self.installed.programs['seedquota-seed-1'].health}/metrics"
+        url = f"{self.agent.health}/metrics"
         async with aiohttp.ClientSession() as session, session.get(url) as answer:
             return await answer.text()
 
@@ -99,17 +110,16 @@ class Site:
 
 
 @pytest_asyncio.fixture(scope="module")
-async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
+async def site(installation: Installed, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
     directory: Path = tmp_path_factory.mktemp("sizes")
     async with fake_cloud(ec2) as cloud:
         (directory / "ca.pem").write_text(cloud.ca)
-        environment = pytest.MonkeyPatch()
-        environment.setenv("SSL_CERT_FILE", str(directory / "ca.pem"))
+        made = Site(installation, cloud)
         try:
-            async with Installation(directory, seeds=1) as installed, AsyncExitStack() as sessions:
-                made = Site(installed, cloud)
-                sessions.push_async_callback(made.user.close)
-                sessions.push_async_callback(made.seed.close)
+            with pytest.MonkeyPatch.context() as environment:
+                environment.setenv("SSL_CERT_FILE", str(directory / "ca.pem"))
+                await installation.stop(made.agent)
+                await installation.start(made.agent)
                 data = {
                     "AWS_ENDPOINT_URL_EC2": f"https://127.0.0.1:{cloud.port}/",
                     "AWS_ACCESS_KEY_ID": "AKIDEXAMPLE",
@@ -121,22 +131,23 @@ async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
                     "metadata": {"name": "aws", "namespace": "alpha"},
                     "data": {key: base64.b64encode(text.encode()).decode() for key, text in data.items()},
                 }
-                provider = {"spec": {"provider": {"name": "aws", "credentialsSecretRef": {"name": "aws"}}}}
-                await apply(installed.cluster("seed-1"), [secret])
-                headers = {"Content-Type": "application/merge-patch+json"}
-                async with made.seed.patch(USER_CLUSTER, json=provider, headers=headers) as answer:
-                    assert answer.status == 200, await answer.text()
-                await apply(installed.master, [quota("alpha", "alpha", {"cpu": "8"})])
-                await installed.enforced("alpha")
+                await apply(installation.server("seed-1"), [secret])
+                await made.set_provider({"name": "aws", "credentialsSecretRef": {"name": "aws"}})
+                await apply(made.installed.master, [quota("alpha", "alpha", {"cpu": "8"})])
+                await made.installed.enforced("alpha")
                 await _stamping(made)
                 yield made
-                for log in directory.glob("*.log"):
+                for log in made.installed.directory.glob("*.log"):
                     assert SECRET not in log.read_text()
                 told = await _told(made)
                 assert "cannot size machine" in told  # in an Event
                 assert SECRET not in told
         finally:
-            environment.undo()
+            await installation.stop(made.agent)
+            await installation.start(made.agent)
+            await made.set_provider(None)
+            await installation.delete("seed-1", "/api/v1/namespaces/alpha/secrets/aws")
+            await installation.clean()
 
 
 async def _told(site: Site) -> str:
@@ -200,8 +211,7 @@ async def test_a_machine_is_stamped_counted_and_kept_through_an_outage_and_a_res
     assert status == 403, refusal
     await site.counts(2, "4")
 
-    (program,) = await site.installed.kill_replicas("seed-1")
-    await program.start()
+    await restarted(site)
     await asyncio.sleep(1)
     await site.counts(2, "4")
     status, made = await site.create("f")
@@ -315,8 +325,8 @@ async def test_with_a_redis_a_program_that_restarts_knows_what_was_told_before_t
 
 
 async def restarted(site: Site) -> None:
-    (program,) = await site.installed.kill_replicas("seed-1")
-    await program.start()
+    await site.agent.kill()
+    await site.agent.start()
 
 
 async def created(site: Site, name: str) -> tuple[int, dict]:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from devcluster.install import SEED_USER, Installation, namespace, quota, secret
+from devcluster.install import SEED_USER, namespace, quota, rights, secret
 from devcluster.load import Size, machine
 from devcluster.manifests import Manifest, apply
 from tests.integration.installed.site import MACHINES, Answer, Json, Site, until
@@ -18,6 +18,7 @@ API = "kubermatic.k8c.io/v1"
 PATH = f"/apis/{API}"
 PROJECT, OTHER = "x7k2m9q4wz", "b3n8v5c1rt"  # ids as Kubermatic gives them
 CLUSTER, SERVER = "qpwoeiruty", "kubermatic"
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/seedquota-machines"
 LIMITS = {"clusters": "1", "cpu": "4"}
 
@@ -50,13 +51,24 @@ def cluster(name: str, project: str) -> Json:
 
 
 @pytest_asyncio.fixture(scope="module")
-async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
-    async with Installation(tmp_path_factory.mktemp("kubermatic")) as installed:
-        await installed.start_user_cluster(SERVER)
-        site = Site(installed)
-        site.add(installed.cluster(SERVER))
-        yield site
-        await site.close()
+async def site(installation: Site) -> AsyncIterator[Site]:
+    await installation.installed.start_user_cluster(SERVER)
+    installation.add(installation.server(SERVER))
+    yield installation
+    for where, plural in (("seed-1", "clusters"), ("master", "projects")):
+        for found in await installation.items(where, f"{PATH}/{plural}"):
+            await installation.delete(where, f"{PATH}/{plural}/{found['metadata']['name']}")
+    await installation.clean()
+
+    async def forgotten() -> None:
+        for where in ("master", *installation.installed.seeds):
+            for name in (PROJECT, OTHER):
+                assert (await installation.call(where, "GET", f"projects/{name}")).status == 404
+
+    await until(forgotten, 60)
+    for where, plural in (("seed-1", "clusters"), ("seed-1", "seeds"), ("master", "projects")):
+        await installation.delete(where, f"{CRDS}/{plural}.kubermatic.k8c.io")
+    await installation.server(SERVER).stop()
 
 
 async def create(site: Site, name: str, project: str = PROJECT) -> Answer:
@@ -118,7 +130,8 @@ async def test_clusters_of_kubermatic_are_limited_and_their_machines_too(site: S
     )
     kubeconfig = secret("admin-kubeconfig", control_plane, site.server(SERVER).kubeconfig(SEED_USER))
     assert (await create_machine(site, "before")).status == 201, "nobody was told of that server yet"
-    await apply(site.server("seed-1"), [namespace(control_plane), kubeconfig])
+    role = rights("seed-kubermatic", SEED_USER, control_plane)
+    await apply(site.server("seed-1"), [namespace(control_plane), *role, kubeconfig])
     await site.uses({"clusters": "1", "cpu": "3"}, "shop")
 
     async def refused() -> None:

@@ -14,17 +14,17 @@ import pytest
 import pytest_asyncio
 
 from common.quota import resources
-from devcluster.cluster_api import INFRASTRUCTURE_GROUP, ClusterApi, infrastructure_crd
+from devcluster.cluster_api import INFRASTRUCTURE_GROUP
 from devcluster.controlplane import ApiServer
 from devcluster.install import GROUP_PATH, Installation, quota
 from devcluster.manifests import Manifest, apply
 from devcluster.observe import quota_on
+from tests.integration.cluster_api.place import SEED, Place
 from tests.unit.fake_api_server import within
 
 pytestmark = pytest.mark.integration
 
 NAMESPACE = "alpha"
-SEED = "seed-1"
 CAPI = f"/apis/cluster.x-k8s.io/v1beta2/namespaces/{NAMESPACE}"
 OLD_CAPI = f"/apis/cluster.x-k8s.io/v1beta1/namespaces/{NAMESPACE}"
 INFRASTRUCTURE = f"/apis/{INFRASTRUCTURE_GROUP}/v1beta1/namespaces/{NAMESPACE}"
@@ -151,28 +151,25 @@ class Seed:
 
 
 @pytest_asyncio.fixture(scope="module")
-async def installation(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Installation]:
-    async with Installation(tmp_path_factory.mktemp("sq"), seeds=1, breakable=True) as installed:
-        server = installed.cluster(SEED)
-        kinds = ("VSphereMachine", "VSphereMachineTemplate", "VSphereCluster")
-        async with ClusterApi(server, installed.directory):
-            await apply(server, [infrastructure_crd(kind, "v1beta1") for kind in kinds])
-            await apply(
-                server,
-                [
-                    *cluster("c1"),
-                    *cluster("c2"),
-                    *cluster("free", ""),
-                    made("VSphereMachineTemplate", "small", {"template": {"spec": SIZE}}),
-                ],
-            )
-            async with server.session() as session:
-                seed = Seed(server, session)
-                for name in ("c1", "c2", "free"):
-                    ready = {"status": {"initialization": {"provisioned": True}}}
-                    status, why = await seed.send("PATCH", f"{INFRASTRUCTURE}/vsphereclusters/{name}/status", ready)
-                    assert status == 200, why
-            yield installed
+async def installation(place: Place) -> Installation:
+    installed = place.installed
+    server = installed.cluster(SEED)
+    await apply(
+        server,
+        [
+            *cluster("c1"),
+            *cluster("c2"),
+            *cluster("free", ""),
+            made("VSphereMachineTemplate", "small", {"template": {"spec": SIZE}}),
+        ],
+    )
+    async with server.session() as session:
+        seed = Seed(server, session)
+        for name in ("c1", "c2", "free"):
+            ready = {"status": {"initialization": {"provisioned": True}}}
+            status, why = await seed.send("PATCH", f"{INFRASTRUCTURE}/vsphereclusters/{name}/status", ready)
+            assert status == 200, why
+    return installed
 
 
 @asynccontextmanager

@@ -15,16 +15,15 @@ import pytest
 import pytest_asyncio
 
 from common.quota import resources
-from devcluster.cluster_api import ClusterApi, infrastructure_crd
 from devcluster.controlplane import ApiServer
 from devcluster.infrastructure import Infrastructure
 from devcluster.install import GROUP_PATH, Installation, named
 from devcluster.manifests import apply
-from tests.integration.test_cluster_api import (
+from tests.integration.cluster_api.place import SEED, Place
+from tests.integration.cluster_api.test_cluster_api import (
     CAPI,
     INFRASTRUCTURE,
     NAMESPACE,
-    SEED,
     SIZE,
     Seed,
     cluster,
@@ -57,20 +56,18 @@ class Rollouts(msgspec.Struct, frozen=True):
 
 
 @pytest_asyncio.fixture(scope="module")
-async def rollouts(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rollouts]:
-    async with Installation(tmp_path_factory.mktemp("rolling"), seeds=1) as installed:
-        server = installed.cluster(SEED)
-        kinds = ("VSphereMachine", "VSphereMachineTemplate", "VSphereCluster")
-        async with ClusterApi(server, installed.directory, prompt=True):
-            await apply(server, [infrastructure_crd(kind, "v1beta1") for kind in kinds])
-            templates = [
-                made("VSphereMachineTemplate", name, {"template": {"spec": SIZE | {"numCPUs": cpus}}})
-                for name, cpus in TEMPLATES.items()
-            ]
-            await apply(server, [*cluster(CLUSTER), *templates])
-            workload = installed.cluster(installed.user_clusters[SEED])
-            async with Infrastructure(server, workload, NAMESPACE, CLUSTER) as provider:
-                yield Rollouts(installed, provider)
+async def rollouts(place: Place) -> AsyncIterator[Rollouts]:
+    installed = place.installed
+    await place.controllers.be_prompt()
+    server = installed.cluster(SEED)
+    templates = [
+        made("VSphereMachineTemplate", name, {"template": {"spec": SIZE | {"numCPUs": cpus}}})
+        for name, cpus in TEMPLATES.items()
+    ]
+    await apply(server, [*cluster(CLUSTER), *templates])
+    workload = installed.cluster(installed.user_clusters[SEED])
+    async with Infrastructure(server, workload, NAMESPACE, CLUSTER) as provider:
+        yield Rollouts(installed, provider)
 
 
 class Watched:

@@ -10,7 +10,6 @@ import pytest
 import pytest_asyncio
 
 from common.quota import resources
-from devcluster.install import Installation
 from devcluster.load import Attempt, Outcome, Size, fill, storm, unjustified
 from devcluster.observe import Overshoot
 from devcluster.redis import RedisServer, Settings
@@ -36,15 +35,15 @@ class Place:
         self.redis = redis
         self.configure = configure
 
-    async def marker(self) -> Json:
-        found = (await self.site.get("seed-1", MARKER))["metadata"]["annotations"]
+    async def marker(self, seed: str) -> Json:
+        found = (await self.site.get(seed, MARKER))["metadata"]["annotations"]
         return {name.removeprefix("seedquota.io/"): value for name, value in found.items()}
 
-    async def kept_in(self, store: str, *, not_in: Json | None = None) -> Json:
+    async def kept_in(self, store: str, *, seed: str = "seed-1", not_in: Json | None = None) -> Json:
         """Waits until the store is in force, in another generation than `not_in`. The marker."""
 
         async def holds() -> Json:
-            said = await self.marker()
+            said = await self.marker(seed)
             assert (said["store"], said["state"]) == (store, "InForce"), said
             assert not_in is None or said["tenure"] != not_in["tenure"]
             return said
@@ -66,22 +65,30 @@ async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rac
 
 
 @pytest_asyncio.fixture(scope="module")
-async def place(servers: Rack, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place]:
+async def place(installation: Site, servers: Rack) -> AsyncIterator[Place]:
+    """Both replicas of each seed's agent run."""
+    site = installation
+    await site.left_nothing()
     redis = await servers.server("ledger", Settings(persistence="rdb", password=PASSWORD))
+    first, second = [[site.program(seed + suffix) for seed in site.installed.seeds] for suffix in ("", "-b")]
     with pytest.MonkeyPatch.context() as environment:
-
-        def configure(store: str) -> None:
-            environment.setenv("SEEDQUOTA_LEDGER_STORE", store)
-
+        place = Place(site, redis, lambda store: environment.setenv("SEEDQUOTA_LEDGER_STORE", store))
         environment.setenv("SEEDQUOTA_REDIS_URL", redis.url)
         environment.setenv(PASSWORD_VARIABLE, PASSWORD)
-        configure("redis")
-        async with Installation(tmp_path_factory.mktemp("place"), replicas=2) as installed:
-            site = Site(installed)
-            try:
-                yield Place(site, redis, configure)
-            finally:
-                await site.close()
+        place.configure("redis")
+        await site.stop(*first)
+        try:
+            await site.start(*first, *second)
+            for seed in site.installed.seeds:
+                await place.kept_in("redis", seed=seed)
+            yield place
+        finally:
+            environment.undo()
+            await site.stop(*first, *second)
+            await site.start(*first)
+            for seed in site.installed.seeds:
+                await place.kept_in("apiserver", seed=seed)
+            await site.clean()
 
 
 @asynccontextmanager

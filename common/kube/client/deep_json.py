@@ -1,0 +1,36 @@
+"""JSON of API servers, however deep it is nested.
+
+API servers take objects that are nested up to 10,000 deep, where users may choose fields. msgspec skips what it is not
+asked for, but counts each level against Python's limit of 1,000: one such object would make a whole list unreadable.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+MAX_DEPTH = 12_000  # more than API servers take; msgspec needs less than 100 bytes of the stack for each
+
+T = TypeVar("T")
+
+
+def decode(decoder: Callable[[bytes | msgspec.Raw], T], content: bytes | msgspec.Raw) -> T:
+    """Raises msgspec.MsgspecError, also for what is nested deeper than that, and UnicodeDecodeError."""
+    try:
+        return decoder(content)
+    except RecursionError:
+        return _deep(decoder, content)
+
+
+def _deep(decoder: Callable[[bytes | msgspec.Raw], T], content: bytes | msgspec.Raw) -> T:
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, MAX_DEPTH))
+    try:
+        return decoder(content)
+    except RecursionError:
+        raise msgspec.DecodeError("JSON is nested too deep") from None
+    finally:
+        sys.setrecursionlimit(limit)

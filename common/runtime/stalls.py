@@ -1,0 +1,46 @@
+"""How long the event loop did not turn: meanwhile nothing is answered, renewed or counted."""
+
+from __future__ import annotations
+
+import asyncio
+
+TICK_SECONDS = 0.02
+WINDOW_SECONDS = 60.0
+
+
+class Stalls:
+    """`longest()` is of the last one to two minutes, so that each look of Prometheus sees each stall."""
+
+    def __init__(self) -> None:
+        self._before = 0.0
+        self._now = 0.0
+        self._since = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def longest(self) -> float:
+        """Seconds."""
+        return max(self._before, self._now)
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._since = loop.time()
+        self._wait(loop)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def note(self, late: float, at: float) -> None:
+        """A timer fired so late."""
+        if at - self._since >= WINDOW_SECONDS:
+            self._before, self._now, self._since = self._now, 0.0, at
+        self._now = max(self._now, late)
+
+    def _wait(self, loop: asyncio.AbstractEventLoop) -> None:
+        due = loop.time() + TICK_SECONDS
+
+        def tick() -> None:
+            at = loop.time()
+            self.note(max(at - due, 0.0), at)
+            self._wait(loop)
+
+        self._timer = loop.call_at(due, tick)

@@ -1,0 +1,58 @@
+"""How much of a replica one caller may take: so many requests in a second, so many at a time.
+
+The first protects the replica, the second the others: while one caller's requests are worked on, those of another wait
+for few of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Container
+
+from common.runtime.lru import LruDict
+
+PER_SECOND = 500  # requests of one caller, on average
+BURST_SECONDS = 10  # so many seconds' requests may come at once
+AT_A_TIME = 64
+MAX_CALLERS = 8192
+
+
+class Turn:
+    """Of one caller. `places`: one is held while a request is answered."""
+
+    def __init__(self, per_second: float, now: float) -> None:
+        self.places = asyncio.Semaphore(AT_A_TIME)
+        self._per_second = per_second
+        self._left = per_second * BURST_SECONDS
+        self._as_of = now
+
+    def take(self, now: float) -> bool:
+        """Whether one more request may be answered now."""
+        self._left = min(self._left + (now - self._as_of) * self._per_second, self._per_second * BURST_SECONDS)
+        self._as_of = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
+class Turns:
+    def __init__(
+        self,
+        per_second: int = PER_SECOND,
+        unlimited: Container[str] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`unlimited`: callers who ask for many tenants, and have limits of their own for each."""
+        self.per_second = per_second
+        self.unlimited = unlimited
+        self._clock = clock
+        self._of: LruDict[str, Turn] = LruDict()
+
+    def take(self, caller: str) -> Turn | None:
+        """None where the caller has asked too often."""
+        now = self._clock()
+        turn = self._of.get(caller) or Turn(self.per_second, now)
+        self._of.keep(caller, turn, MAX_CALLERS)
+        return turn if turn.take(now) else None

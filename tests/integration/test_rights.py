@@ -1,0 +1,549 @@
+"""The roles of charts/rbac are what the programs call, by the audit logs of real API servers: nothing is refused, and
+nothing is granted that nobody asks for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+
+from devcluster.cluster_api import INFRASTRUCTURE_GROUP, infrastructure_crd
+from devcluster.controlplane import AUDIT_LOG
+from devcluster.install import API, CHARTS, NAMESPACE, SEED_USER, Installation, named, namespace, rights, secret
+from devcluster.load import machine
+from devcluster.manifests import MACHINE_CRDS, Manifest, apply, load
+from tests.integration.installed.site import CLUSTERS, LEDGERS, MACHINES, QUOTA, SMALL, Json, Site, cpus, until
+from tests.integration.installed.test_kubermatic import crd as kubermatic_crd
+
+pytestmark = pytest.mark.integration
+
+SEED, USER, OWN = "seed-1", "user-1", "own"
+GROUP = "cluster.k8s.io/v1alpha1"
+CAPI = "cluster.x-k8s.io/v1beta2"
+KINDS = ("validatingwebhookconfigurations", "mutatingwebhookconfigurations")
+WEBHOOK_KINDS = dict(zip(KINDS, ("ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"), strict=True))
+PATH = "/apis/cluster.k8s.io/v1alpha1/namespaces/kube-system"
+HOOKS = "/apis/admissionregistration.k8s.io/v1"
+KUBERMATIC = "kubermatic.k8c.io/v1"
+SECRETS = "/api/v1/namespaces/seedquota/secrets"
+ROLES = {
+    "master": ["master"],
+    SEED: [
+        "seed",
+        "seed-namespace",
+        "seed-kubermatic",
+        "seed-own-machines",
+        "seed-own-webhooks",
+        "master-on-seed",
+    ],
+    USER: ["user-cluster"],
+}
+"""The files of charts/rbac, by the cluster in which the programs have them."""
+
+
+@dataclass(frozen=True, order=True)
+class Right:
+    cluster: str
+    role: str
+    group: str
+    resource: str
+    verb: str
+    name: str = ""
+
+
+def granted() -> Iterator[Right]:
+    for cluster, files in ROLES.items():
+        for role in load(*(CHARTS / "rbac" / f"{file}.yaml" for file in files)):
+            found: Any = role
+            for rule in found["rules"]:
+                for group in rule["apiGroups"]:
+                    for resource in rule["resources"]:
+                        for verb in rule["verbs"]:
+                            for name in rule.get("resourceNames", [""]):
+                                yield Right(
+                                    cluster, f"{found['kind']} {found['metadata']['name']}", group, resource, verb, name
+                                )
+
+
+@dataclass(frozen=True)
+class Call:
+    cluster: str
+    user: str
+    verb: str
+    group: str
+    resource: str
+    name: str
+    uri: str
+    allowed: bool
+    role: str
+
+    def uses(self, right: Right) -> bool:
+        return (
+            (self.cluster, self.role, self.group, self.verb) == (right.cluster, right.role, right.group, right.verb)
+            and right.resource in ("*", self.resource)
+            and right.name in ("", self.name)
+        )
+
+
+def calls(installed: Installation) -> Iterator[Call]:
+    for cluster in ROLES:
+        for line in (installed.directory / cluster / AUDIT_LOG).read_text().splitlines():
+            event = json.loads(line)
+            of, said = event.get("objectRef"), event.get("annotations", {})
+            if of is None or "authorization.k8s.io/decision" not in said:
+                continue
+            resource = "/".join(filter(None, (of["resource"], of.get("subresource"))))
+            # RBAC: allowed by ClusterRoleBinding "a" of ClusterRole "b" to User "c"
+            reason = said.get("authorization.k8s.io/reason", "").partition(" of ")[2]
+            yield Call(
+                cluster=cluster,
+                user=event["user"]["username"],
+                verb=event["verb"],
+                group=of.get("apiGroup", ""),
+                resource=resource,
+                name=of.get("name", ""),
+                uri=event["requestURI"],
+                allowed=said["authorization.k8s.io/decision"] == "allow",
+                role=reason.partition(" to ")[0].replace('"', ""),
+            )
+
+
+def cluster_api_crd(kind: str) -> Manifest:
+    found: Any = infrastructure_crd(kind, "v1beta2")
+    names = found["spec"]["names"]
+    (version,) = found["spec"]["versions"]
+    scale = {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"}
+    versions = [{**version, "subresources": {"status": {}, "scale": scale}}]
+    spec = {**found["spec"], "group": "cluster.x-k8s.io", "versions": versions}
+    return {**found, "metadata": {"name": f"{names['plural']}.cluster.x-k8s.io"}, "spec": spec}
+
+
+def metal3_crd() -> Manifest:
+    found: Any = infrastructure_crd("BareMetalHost", "v1alpha1")
+    return {**found, "metadata": {"name": "baremetalhosts.metal3.io"}, "spec": {**found["spec"], "group": "metal3.io"}}
+
+
+def made(api: str, kind: str, name: str, in_namespace: str, spec: object, **metadata: object) -> Json:
+    return {
+        "apiVersion": api,
+        "kind": kind,
+        "metadata": {"name": name, "namespace": in_namespace, **metadata},
+        "spec": spec,
+    }
+
+
+def owner(of: Json) -> Json:
+    reference = {key: of[key] for key in ("apiVersion", "kind")} | {key: of["metadata"][key] for key in ("name", "uid")}
+    return {"ownerReferences": [{**reference, "controller": True}]}
+
+
+@pytest_asyncio.fixture(scope="module")
+async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
+    async with Installation(tmp_path_factory.mktemp("rights"), seeds=1, audited=True) as installed:
+        site = Site(installed)
+        yield site
+        await site.close()
+
+
+async def use_what_there_is(site: Site) -> None:
+    """Everything that makes the programs call an API server, once."""
+    await defaults_and_quotas(site)
+    await owners_of_machines(site, USER, "kube-system")
+    await secrets_of_the_release(site)
+    await contention(site)
+    await cluster_api(site)
+    await own_machines(site)
+    await kubermatic(site)
+    await decisions(site)
+    await ends(site)
+
+
+async def defaults_and_quotas(site: Site) -> None:
+    await site.apply("master", named("Organization", "acme"), named("Project", "beta", organization="acme"))
+    default = {"project": {"quota": cpus(4)}, "organization": {"quota": cpus(40)}}
+    await site.apply("master", named("QuotaSettings", "default", defaults=default))
+
+    async def some(count: int) -> None:
+        assert len(await site.items(SEED, "resourcequotas")) == count
+
+    await until(lambda: some(3), 60)
+    default["project"] = {"quota": cpus(5)}
+    await site.apply("master", named("QuotaSettings", "default", defaults=default))
+
+    async def changed() -> None:
+        found = await site.items("master", "resourcequotas")
+        assert cpus(5) in [each["spec"]["quota"] for each in found]
+
+    await until(changed, 60)
+    await site.patch("master", "quotasettings/default", {"spec": {"defaults": None}})
+    await until(lambda: some(0), 60)
+    await site.delete("master", "quotasettings/default")
+    await site.delete("master", "projects/beta")
+    await site.delete("master", "organizations/acme")
+
+
+async def owners_of_machines(
+    site: Site, cluster: str, in_namespace: str, api: str = GROUP, spec: object = None, template: object = None
+) -> None:
+    """A Machine is refused, its owners are told, and they are woken when there is room."""
+    path = f"/apis/{api}/namespaces/{in_namespace}"
+    any_machine: Any = machine("any", SMALL)
+    spec, template = spec or any_machine["spec"], template or any_machine["spec"]
+
+    async def create(kind: str, name: str, spec: object, status: int = 201, **metadata: object) -> Json:
+        answer = await site.call(
+            cluster, "POST", f"{path}/{kind.lower()}s", made(api, kind, name, in_namespace, spec, **metadata)
+        )
+        assert answer.status == status, answer
+        return answer.body
+
+    await limit(site, machines="1", surge={"machines": "1"})
+    pool = {
+        "clusterName": "c1",
+        "replicas": 3,
+        "template": {"metadata": {"labels": {"pool": "p"}}, "spec": template},
+        "selector": {"matchLabels": {"pool": "p"}},
+    }
+    deployment = await create("MachineDeployment", "pool", pool)
+    machine_set = await create("MachineSet", "pool", pool, **owner(deployment))
+    for kind in ("machinedeployments", "machinesets"):
+        scaled = await site.call(cluster, "PATCH", f"{path}/{kind}/pool/scale", {"spec": {"replicas": 4}})
+        assert scaled.status == 200, scaled
+    await create("Machine", "first", spec, labels={"pool": "p"}, **owner(machine_set))
+    await site.uses({"machines": "1"})
+
+    async def refused() -> None:
+        await create("Machine", "second", spec, 403, labels={"pool": "p"}, **owner(machine_set))
+
+    async def told(series: bool) -> None:
+        events = await site.items(cluster, f"/apis/events.k8s.io/v1/namespaces/{in_namespace}/events")
+        about = [event for event in events if event["regarding"]["kind"] == "MachineDeployment"]
+        assert [True for event in about if not series or "series" in event]
+
+    await until(refused, 30)
+    await until(lambda: told(False), 60)
+    await refused()
+    await until(lambda: told(True), 60)
+    await limit(site, machines="2")
+
+    async def woken() -> None:
+        found = await site.get(cluster, f"{path}/machinesets/pool")
+        assert "seedquota.io/capacity-freed" in found["metadata"].get("annotations", {})
+
+    await until(woken, 60)
+    for kind, name in (("machines", "first"), ("machinesets", "pool"), ("machinedeployments", "pool")):
+        await site.delete(cluster, f"{path}/{kind}/{name}")
+    await site.uses({"machines": "0"})
+
+
+async def limit(site: Site, surge: Json | None = None, **limits: str) -> None:
+    subject = {"kind": "project", "name": "alpha"}
+    more = {"surge": surge} if surge else {}
+    await site.apply("master", named("ResourceQuota", QUOTA, subject=subject, quota=limits, **more))
+    await site.installed.enforced(QUOTA, 60)
+
+
+async def contention(site: Site) -> None:
+    """Somebody else writes the ledger while a Machine is claimed, until the writer takes it (rule 4.1)."""
+
+    async def taken() -> None:
+        ledger = (await site.ledger(SEED))["metadata"]["name"]
+
+        async def disturb() -> None:
+            for number in range(20):
+                patch = {"metadata": {"annotations": {"example.com/number": str(number)}}}
+                await site.patch(SEED, f"{LEDGERS}/{ledger}", patch)
+
+        disturbing = asyncio.create_task(disturb())
+        answer = await site.create(USER)
+        await disturbing
+        if answer.status == 201:
+            await site.delete(USER, f"{MACHINES}/{answer.body['metadata']['name']}")
+        assert any((call.resource, call.verb) == ("quotaledgers", "patch") for call in calls(site.installed))
+
+    await until(taken, 90)
+    await site.uses({"machines": "0"})
+
+
+async def secrets_of_the_release(site: Site) -> None:
+    for name, key in (("seedquota-webhook-key", "key"), ("seedquota-webhook-tls", "tls.crt")):
+        path = f"{SECRETS}/{name}"
+        before = (await site.get(SEED, path))["data"][key]
+        await site.patch(SEED, path, {"data": {key: ""}})
+
+        async def corrected(path: str = path, key: str = key) -> None:
+            assert (await site.get(SEED, path))["data"][key]
+
+        await until(corrected, 60)
+        if name.endswith("key"):
+            assert (await site.get(SEED, path))["data"][key] == before
+    places = [(SEED, f"{HOOKS}/{KINDS[0]}/seedquota-clusters")]
+    places += [(USER, f"{HOOKS}/{kind}/seedquota-machines") for kind in KINDS]
+    for place in places:
+        await site.patch(*place, {"webhooks": []})
+        await until(partial(kept, site, *place), 60)
+
+
+async def kept(site: Site, cluster: str, path: str) -> None:
+    assert (await site.get(cluster, path))["webhooks"]
+
+
+async def kubermatic(site: Site) -> None:
+    """Its Project, and its Cluster, which is the one that had a UserCluster before."""
+    project = {"apiVersion": KUBERMATIC, "kind": "Project", "metadata": {"name": "shop"}, "spec": {"name": "Shop"}}
+    await apply(site.server("master"), [kubermatic_crd("Project"), project])
+    await until(lambda: site.get(SEED, "projects/shop"), 60)
+    await site.delete(SEED, f"{CLUSTERS}/{USER}")
+    await until(lambda: gone(site, USER, *(f"{HOOKS}/{kind}/seedquota-machines" for kind in KINDS)), 60)
+    metadata = {"name": "k1", "labels": {"project-id": "alpha"}}
+    cloud = {"dc": "dc1", "providerName": "openstack", "openstack": {}}
+    cluster = {"apiVersion": KUBERMATIC, "kind": "Cluster", "metadata": metadata, "spec": {"cloud": cloud}}
+    place = {"openstack": {"authURL": "https://127.0.0.1:1/v3", "region": "RegionOne"}}
+    datacenters = {"datacenters": {"dc1": {"spec": place}}}
+    account = {"applicationCredentialID": "id", "applicationCredentialSecret": "s3cret"}
+    credentials = {"apiVersion": "v1", "kind": "Secret", "stringData": account}
+    clouds = [
+        kubermatic_crd("Seed", "Namespaced"),
+        namespace("kubermatic"),
+        made(KUBERMATIC, "Seed", "seed", "kubermatic", datacenters),
+        {**credentials, "metadata": {"name": "cloud-credentials", "namespace": "cluster-k1"}},
+    ]
+    kubeconfig = secret("admin-kubeconfig", "cluster-k1", site.server(USER).kubeconfig(SEED_USER))
+    role = rights("seed-kubermatic", SEED_USER)
+    crd = kubermatic_crd("Cluster")
+    await apply(site.server(SEED), [crd, namespace("cluster-k1"), *role, kubeconfig, *clouds, cluster])
+    await until(lambda: site.get(USER, f"{HOOKS}/{KINDS[0]}/seedquota-machines"), 60)
+    await site.call(
+        USER, "POST", f"{PATH}/machinedeployments", made(GROUP, "MachineDeployment", "pool", "kube-system", {})
+    )
+
+    async def asked() -> None:
+        """A replica connects with the kubeconfig when it has something to read there."""
+        scaled = await site.call(USER, "PATCH", f"{PATH}/machinedeployments/pool/scale", {"spec": {"replicas": 9}})
+        assert scaled.status == 200, scaled
+        reads = [call for call in calls(site.installed) if call.name == "admin-kubeconfig" and call.verb == "get"]
+        assert reads
+
+    await until(asked, 60)
+    flavored: Any = machine("flavored", SMALL)
+    flavored["spec"]["providerSpec"]["value"] = {
+        "cloudProvider": "openstack",
+        "cloudProviderSpec": {"flavor": "m1.small"},
+    }
+
+    async def sized() -> None:
+        """Nobody answers there; the credentials for it are read before."""
+        answer = await site.call(USER, "POST", MACHINES, flavored)
+        assert "https://127.0.0.1:1/v3 cannot be reached" in answer.message, answer
+
+    await until(sized, 30)
+    await site.delete(SEED, f"/apis/{KUBERMATIC}/clusters/k1")
+    await site.delete("master", f"/apis/{KUBERMATIC}/projects/shop")
+    await until(lambda: gone(site, SEED, "projects/shop"), 60)
+
+
+async def gone(site: Site, cluster: str, *paths: str) -> None:
+    for path in paths:
+        assert (await site.call(cluster, "GET", path)).status == 404
+
+
+async def own_machines(site: Site) -> None:
+    """A UserCluster without a kubeconfig."""
+    cluster = made(API, "UserCluster", "c", OWN, {"project": "alpha"})
+    await apply(
+        site.server(SEED),
+        [
+            *load(MACHINE_CRDS),
+            namespace(OWN),
+            *rights("seed-own-machines", SEED_USER, OWN),
+            *rights("seed-own-webhooks", SEED_USER),
+            cluster,
+        ],
+    )
+    await site.comes(SEED, f"namespaces/{OWN}/userclusters/c", "Enforced", "True", "CanaryDenied", seconds=60)
+    await owners_of_machines(site, SEED, OWN)
+    for kind in KINDS:
+        path = f"{HOOKS}/{kind}/seedquota-machines.{OWN}.c"
+        await site.patch(SEED, path, {"webhooks": []})
+        await until(partial(kept, site, SEED, path), 60)
+    token = {"configMapKeyRef": {"namespace": OWN, "name": "none", "key": "token"}}
+    value = {"cloudProvider": "hetzner", "cloudProviderSpec": {"serverType": "cx22", "token": token}}
+    unsized = made(GROUP, "Machine", "unsized", OWN, {"providerSpec": {"value": value}})
+    answer = await site.call(SEED, "POST", f"/apis/{GROUP}/namespaces/{OWN}/machines", unsized)
+    assert answer.status == 422, answer
+    await site.delete(SEED, f"namespaces/{OWN}/userclusters/c")
+    await until(lambda: gone(site, SEED, *(f"{HOOKS}/{kind}/seedquota-machines.{OWN}.c" for kind in KINDS)), 60)
+
+
+async def cluster_api(site: Site) -> None:
+    kinds = ("Cluster", "Machine", "MachinePool", "MachineSet", "MachineDeployment")
+    infrastructure = ("VSphereMachine", "VSphereMachineTemplate")
+    size = {"numCPUs": 1, "memoryMiB": 1024, "diskGiB": 1}
+    kind = f"{INFRASTRUCTURE_GROUP}/v1beta1"
+    await apply(
+        site.server(SEED),
+        [
+            *(cluster_api_crd(kind) for kind in kinds),
+            *(infrastructure_crd(kind, "v1beta1") for kind in infrastructure),
+            metal3_crd(),
+            made(kind, "VSphereMachine", "small", "alpha", size),
+            made(kind, "VSphereMachineTemplate", "small", "alpha", {"template": {"spec": size}}),
+            made(CAPI, "Cluster", "c1", "alpha", {}, labels={"seedquota.io/project": "alpha"}),
+        ],
+    )
+    configuration = f"{HOOKS}/{KINDS[0]}/seedquota-cluster-api"
+    await until(lambda: site.get(SEED, configuration), 60)
+    await site.patch(SEED, configuration, {"webhooks": []})
+    await until(lambda: kept(site, SEED, configuration), 60)
+
+    def spec(kind: str, name: str, of: str = "c1") -> Json:
+        reference = {"apiGroup": INFRASTRUCTURE_GROUP, "kind": kind, "name": name}
+        return {"clusterName": of, "bootstrap": {"dataSecretName": "none"}, "infrastructureRef": reference}
+
+    small, template = spec("VSphereMachine", "small"), spec("VSphereMachineTemplate", "small")
+    await owners_of_machines(site, SEED, "alpha", CAPI, small, template)
+    path = f"/apis/{CAPI}/namespaces/alpha"
+    for unknown in (spec("VSphereMachine", "none"), spec("VSphereMachine", "none", "ghost")):
+        answer = await site.call(SEED, "POST", f"{path}/machines", made(CAPI, "Machine", "m", "alpha", unknown))
+        assert answer.status in (403, 404, 422, 503), answer
+    pool = {"clusterName": "c1", "replicas": 0, "template": {"spec": template}}
+    await site.call(SEED, "POST", f"{path}/machinepools", made(CAPI, "MachinePool", "pool", "alpha", pool))
+    await site.call(SEED, "PATCH", f"{path}/machinepools/pool/scale", {"spec": {"replicas": 1}})
+    twin = made(CAPI, "Cluster", USER, "alpha", {}, labels={"seedquota.io/project": "alpha"})
+    await limit(site, clusters="2")
+    answer = await site.call(SEED, "POST", f"{path}/clusters", twin)
+    assert answer.status == 201, "the UserCluster of that name stands for the same cluster"
+    await site.delete(SEED, f"{path}/clusters/{USER}")
+    await limit(site, machines="2")
+    await site.delete(SEED, f"{path}/machinepools/pool")
+    await site.uses({"machines": "0"})
+    await site.delete(SEED, f"{path}/clusters/c1")
+    for kind in ("machines", "machinepools"):
+        await site.delete(SEED, f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{kind}.cluster.x-k8s.io")
+    await until(lambda: gone(site, SEED, configuration), 60)
+
+
+async def decisions(site: Site) -> None:
+    """As a request of somebody else looks."""
+    url = f"{site.program(SEED).health}/decisions/ABCDEFGH"
+    headers = {"X-Forwarded-For": "192.0.2.1"}
+    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/seedquota-explain/token"
+    await apply(site.server(SEED), load(CHARTS / "rbac" / "explain.yaml"))
+    for audience, status in (("", 401), ("https://kubernetes.default.svc", 401), ("seedquota", 404)):
+        if audience:
+            request = {
+                "apiVersion": "authentication.k8s.io/v1",
+                "kind": "TokenRequest",
+                "spec": {"audiences": [audience]},
+            }
+            token = (await site.call(SEED, "POST", path, request)).body["status"]["token"]
+            headers["Authorization"] = f"Bearer {token}"
+        async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as answer:
+            assert answer.status == status, (audience, await answer.text())
+
+
+async def ends(site: Site) -> None:
+    """Copies change; a program that starts again takes over what it finds; what is gone goes everywhere."""
+    await site.apply("master", named("Organization", "acme"))
+    await until(lambda: site.get(SEED, "organizations/acme"), 60)
+    await site.apply("master", named("Organization", "acme", displayName="Acme"))
+    await site.apply("master", named("Project", "alpha", displayName="Alpha"))
+
+    async def changed() -> None:
+        assert (await site.get(SEED, "organizations/acme"))["spec"] == {"displayName": "Acme"}
+        assert (await site.get(SEED, "projects/alpha"))["spec"] == {"displayName": "Alpha"}
+
+    for program in site.installed.programs.values():
+        await program.stop()
+        await program.start()
+    await site.ready()
+    await until(changed, 60)
+    await site.patch("master", f"resourcequotas/{QUOTA}", {"spec": {"quota": cpus(3)}})
+    await site.comes("master", f"resourcequotas/{QUOTA}", "Enforced", "True")
+    await site.delete("master", f"resourcequotas/{QUOTA}")
+    await until(lambda: _no_ledgers(site), 60)
+    await site.patch("master", f"seeds/{SEED}", {"spec": {"state": "Draining"}})
+
+    async def drains() -> None:
+        assert (await site.get(SEED, f"seeds/{SEED}"))["spec"]["state"] == "Draining"
+
+    await until(drains, 60)
+    await site.delete("master", f"seeds/{SEED}")
+    await site.apply("master", named("Seed", SEED, kubeconfigSecretRef={"name": SEED}))
+
+    async def made_again() -> None:
+        uid = (await site.get("master", f"seeds/{SEED}"))["metadata"]["uid"]
+        assert (await site.get(SEED, f"seeds/{SEED}"))["spec"]["copyOf"] == uid
+
+    await until(made_again, 60)
+    for program in site.installed.programs.values():
+        await program.stop()
+
+
+async def _no_ledgers(site: Site) -> None:
+    for cluster in ("master", SEED):
+        assert await site.items(cluster, LEDGERS) == []
+
+
+async def test_the_programs_call_what_they_may_and_may_what_they_call(site: Site) -> None:
+    await use_what_there_is(site)
+    made = list(calls(site.installed))
+    refused = sorted({f"{call.user} on {call.cluster}: {call.verb} {call.uri}" for call in made if not call.allowed})
+    unused = [right for right in sorted(granted()) if not any(call.uses(right) for call in made)]
+    print("\n".join(map(str, unused)))
+    assert refused == []
+    assert unused == []
+
+
+def asks_about(name: str, group: str, resource: str, kind: str = "ValidatingWebhookConfiguration") -> Json:
+    rule = {"apiGroups": [group], "apiVersions": ["*"], "operations": ["*"], "resources": [resource]}
+    hook = {
+        "name": "a.example.com",
+        "clientConfig": {"url": "https://192.0.2.1/"},
+        "rules": [rule],
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+    }
+    api = "admissionregistration.k8s.io/v1"
+    return {"apiVersion": api, "kind": kind, "metadata": {"name": name}, "webhooks": [hook]}
+
+
+async def test_a_stolen_token_of_the_agent_gives_neither_secrets_nor_webhooks_of_others(site: Site) -> None:
+    """After the other test: the agent has every role there is, and none of its programs runs."""
+    seed = site.server(SEED)
+    await site.call(SEED, "POST", f"{HOOKS}/{KINDS[0]}", asks_about("others", "apps", "deployments"))
+    async with seed.session(SEED_USER) as session:
+
+        async def send(method: str, path: str, body: object = None) -> tuple[int, str]:
+            async with session.request(method, path, json=body) as answer:
+                return answer.status, str((await answer.json()).get("message", ""))
+
+        for name, group, resource, said in (
+            ("mine", "cluster.k8s.io", "machines", "it is not its own"),
+            ("seedquota-machines.a.b", "", "secrets", "may ask about clusters and Machines only"),
+            ("seedquota-clusters", "*", "*", "may ask about clusters and Machines only"),
+        ):
+            for kind in KINDS:
+                body = asks_about(name, group, resource, WEBHOOK_KINDS[kind])
+                status, message = await send("POST", f"{HOOKS}/{kind}", body)
+                assert (status, said in message) == (403, True), message
+        assert (await send("DELETE", f"{HOOKS}/{KINDS[0]}/others"))[0] == 403
+        status, message = await send(
+            "POST", f"{HOOKS}/{KINDS[0]}", asks_about("seedquota-machines.a.b", "cluster.k8s.io", "machines")
+        )
+        assert status == 201, message
+        for name, of in (("mine", "Opaque"), ("seedquota-webhook-key", "kubernetes.io/service-account-token")):
+            metadata = {"name": name, "annotations": {"kubernetes.io/service-account.name": "seedquota-explain"}}
+            body = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": of}
+            status, message = await send("POST", SECRETS, body)
+            assert (status, "may write the Secrets" in message) == (403, True), message
+        for path in ("/api/v1/secrets", "/api/v1/namespaces/kube-system/secrets", SECRETS):
+            assert (await send("GET", path))[0] == 403, path
+        assert (await send("GET", "/api/v1/namespaces/alpha/secrets"))[0] == 200, "it has user clusters"

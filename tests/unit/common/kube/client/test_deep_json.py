@@ -1,0 +1,72 @@
+"""One object that a tenant nested deep must not hide the others from us."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+
+import msgspec
+import pytest
+
+from common.kube.client import deep_json
+from common.kube.client.errors import LONGEST_RETRY_AFTER, Malformed, Unavailable, api_error
+from common.kube.client.meta import Object
+from common.kube.client.resource import Broken, Resource, read_page
+
+THINGS = Resource("", "v1", "things", "Thing", namespaced=True, type=Object)
+
+
+def nested(depth: int) -> bytes:
+    return b"[" * depth + b"]" * depth
+
+
+def thing(name: str, depth: int = 1, wrong: bytes = b"{}") -> bytes:
+    return b'{"metadata": {"name": "%b", "labels": %b}, "status": %b}' % (name.encode(), wrong, nested(depth))
+
+
+@pytest.mark.parametrize("depth", [1_500, 9_990])
+def test_a_list_with_an_object_as_deep_as_api_servers_take_is_read(depth: int) -> None:
+    found: list[Object] = []
+    broken: list[Broken] = []
+    content = b'{"metadata": {}, "items": [%b, %b]}' % (thing("deep", depth), thing("b"))
+    read_page(THINGS, content, found, broken)
+    assert [one.metadata.name for one in found] == ["deep", "b"]
+    assert broken == []
+
+
+def test_a_deep_object_that_is_malformed_as_well_hides_no_other() -> None:
+    found: list[Object] = []
+    broken: list[Broken] = []
+    content = b'{"metadata": {}, "items": [%b, %b]}' % (thing("deep", 1_500, b"7"), thing("b"))
+    read_page(THINGS, content, found, broken)
+    assert [one.metadata.name for one in found] == ["b"]
+    assert len(broken) == 1
+
+
+def test_what_is_deeper_than_any_api_server_takes_is_malformed() -> None:
+    with pytest.raises(Malformed, match="too deep"):
+        THINGS.decode(thing("deep", 100_000))
+    with pytest.raises(msgspec.MsgspecError):
+        deep_json.decode(msgspec.json.decode, nested(100_000))
+
+
+def test_python_s_own_limit_is_as_before() -> None:
+    before = sys.getrecursionlimit()
+    for depth in (1_500, 100_000):
+        with suppress(Malformed):
+            THINGS.decode(thing("deep", depth))
+        assert sys.getrecursionlimit() == before
+
+
+def test_an_error_in_deep_json_is_an_api_error() -> None:
+    assert isinstance(api_error(503, b'{"extra": %b}' % nested(5_000), "get things"), Unavailable)
+
+
+def test_an_error_is_bounded() -> None:
+    causes = ",".join(['{"message": "m"}'] * 1000)
+    text = f'{{"message": "{"x" * 100_000}", "details": {{"retryAfterSeconds": 1e300, "causes": [{causes}]}}}}'
+    error = api_error(503, text.encode(), "get things")
+    assert len(error.message) < 5000
+    assert len(error.causes) < 100
+    assert error.retry_after == LONGEST_RETRY_AFTER
+    assert api_error(503, b"", "get things", "9" * 400).retry_after == LONGEST_RETRY_AFTER

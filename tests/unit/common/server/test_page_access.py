@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from common.kube.client.api_client import Cluster
+from common.kube.client.kubeconfig import Access
+from common.runtime.health import PageAccess
+from common.server import page_access
+from common.server.page_access import PageReaders
+
+TOKEN_OF = {"ann's": "ann", "bob's": "bob"}
+
+
+class Reviews:
+    """An API server that knows ann, who may read /decisions, and bob, who may not."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.audiences = ["seedquota"]
+        self.down = False
+
+    async def token(self, request: web.Request) -> web.Response:
+        spec = await self._spec(request)
+        user = TOKEN_OF.get(spec["token"])
+        status = {"authenticated": user is not None, "audiences": self.audiences if user else []}
+        return self._answer(status | ({"user": {"username": user, "groups": ["dev"]}} if user else {}))
+
+    async def access(self, request: web.Request) -> web.Response:
+        spec = await self._spec(request)
+        right = {"path": "/decisions", "verb": "get"}
+        return self._answer({"allowed": spec["user"] == "ann" and spec["nonResourceAttributes"] == right})
+
+    async def _spec(self, request: web.Request) -> dict[str, Any]:
+        body = await request.json()
+        self.asked.append((body["kind"], body["spec"]))
+        spec: dict[str, Any] = body["spec"]
+        return spec
+
+    def _answer(self, status: dict[str, Any]) -> web.Response:
+        return web.Response(status=500) if self.down else web.json_response({"status": status}, status=201)
+
+
+@asynccontextmanager
+async def readers() -> AsyncIterator[tuple[PageReaders, Reviews]]:
+    reviews = Reviews()
+    app = web.Application()
+    app.router.add_post("/apis/authentication.k8s.io/v1/tokenreviews", reviews.token)
+    app.router.add_post("/apis/authorization.k8s.io/v1/subjectaccessreviews", reviews.access)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    cluster = Cluster(Access(f"http://127.0.0.1:{runner.addresses[0][1]}"), name="seed")
+    try:
+        yield PageReaders(cluster), reviews
+    finally:
+        await cluster.close()
+        await runner.cleanup()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    now = [1000.0]
+    monkeypatch.setattr(page_access.time, "monotonic", lambda: now[0])
+
+    def pass_(seconds: float) -> None:
+        now[0] += seconds
+
+    return pass_
+
+
+async def test_the_api_server_says_who_it_is_and_whether_the_path_may_be_read() -> None:
+    async with readers() as (pages, reviews):
+        assert await pages.may_read("/decisions", "ann's") is PageAccess.ALLOWED
+        assert await pages.may_read("/decisions", "bob's") is PageAccess.FORBIDDEN
+        assert await pages.may_read("/decisions", "nobody's") is PageAccess.UNAUTHENTICATED
+        assert reviews.asked[0] == ("TokenReview", {"token": "ann's", "audiences": ["seedquota"]})
+        assert reviews.asked[1][1]["groups"] == ["dev"]
+
+
+@pytest.mark.parametrize("audiences", [[], ["https://kubernetes.default.svc"]])
+async def test_a_token_for_the_api_server_itself_is_not_accepted(audiences: list[str]) -> None:
+    async with readers() as (pages, reviews):
+        reviews.audiences = audiences
+        assert await pages.may_read("/decisions", "ann's") is PageAccess.UNAUTHENTICATED
+        assert [kind for kind, _ in reviews.asked] == ["TokenReview"]
+
+
+async def test_an_answer_is_kept_for_seconds_only(clock: Callable[[float], None]) -> None:
+    async with readers() as (pages, reviews):
+        for _ in range(10):
+            assert await pages.may_read("/decisions", "ann's") is PageAccess.ALLOWED
+        assert len(reviews.asked) == 2
+        clock(page_access.KEPT_SECONDS + 1)
+        await pages.may_read("/decisions", "ann's")
+        assert len(reviews.asked) == 4
+
+
+async def test_many_tokens_cost_the_api_server_few_reviews_and_this_program_little_memory(
+    clock: Callable[[float], None],
+) -> None:
+    async with readers() as (pages, reviews):
+        answers = [await pages.may_read("/decisions", f"forged-{number}") for number in range(50)]
+        assert len(reviews.asked) == page_access.REVIEWS_PER_SECOND
+        assert answers[-1] is PageAccess.NOT_KNOWN
+        for number in range(page_access.MAX_KEPT + 20):
+            clock(1.0)
+            await pages.may_read("/decisions", f"later-{number}")
+        assert len(pages._kept) == page_access.MAX_KEPT
+
+
+async def test_while_the_api_server_does_not_answer_nobody_reads_and_nothing_is_kept() -> None:
+    async with readers() as (pages, reviews):
+        reviews.down = True
+        assert await pages.may_read("/decisions", "ann's") is PageAccess.NOT_KNOWN
+        reviews.down = False
+        assert await pages.may_read("/decisions", "ann's") is PageAccess.ALLOWED
