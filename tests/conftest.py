@@ -30,6 +30,8 @@ LONGEST = (
     "integration/installed/test_clusters.py",
     "integration/installed",
     "integration/test_master_program.py",
+    "integration/test_one_cluster.py",
+    "integration/test_rights.py",
     "integration/test_tutorial.py",
     "integration/test_core_quotas.py",
     "integration/test_webhook_configuration.py",

@@ -150,8 +150,8 @@ async def test_who_calls_is_told_by_the_head_as_it_is_by_the_request() -> None:
     endpoint = Endpoint(Waiting())
     names = {"any": endpoint}
 
-    def verify(caller: str, token: str) -> bool:
-        return (caller, token) == ("a", "t")
+    def verify(webhook: str, caller: str, token: str) -> bool:
+        return (webhook, caller, token) == ("any", "a", "t")
 
     who = identify(names, verify)
     served = route(names, verify)
