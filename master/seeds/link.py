@@ -202,6 +202,9 @@ class SeedLink:
                 self._set(Phase.INVALID_KUBECONFIG, f"{self._where()}: {error}")
                 await self._changed.wait()
                 continue
+            except Exception as error:  # noqa: BLE001 (logged; a link that ended would say nothing for ever)
+                await self._failed(error)
+                continue
             cluster.verify = lambda cluster=cluster: self._verify(cluster)
             self._set(Phase.CONNECTING, f"connecting to {cluster.server}")
             await self._while_unchanged(cluster)
@@ -219,12 +222,15 @@ class SeedLink:
         try:
             ended = await first_of(self._session(cluster), self._changed.wait())
             if not ended.cancelled() and (error := ended.exception()) is not None:
-                log.error("seed link failed, starting anew", exc_info=error, extra={"seed": self.name})
-                self._set(Phase.UNREACHABLE, f"internal error: {type(error).__name__}")
-                await asyncio.sleep(RESTART_AFTER)
+                await self._failed(error)
         finally:
             self._cluster = self._there = self.sync = None
             await cluster.close()
+
+    async def _failed(self, error: BaseException) -> None:
+        log.error("seed link failed, starting anew", exc_info=error, extra={"seed": self.name})
+        self._set(Phase.UNREACHABLE, f"internal error: {type(error).__name__}")
+        await asyncio.sleep(RESTART_AFTER)
 
     async def _session(self, cluster: SeedCluster) -> None:
         await self._identify(cluster)

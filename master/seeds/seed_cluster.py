@@ -13,7 +13,7 @@ from common.kube.client.errors import ApiError
 from common.kube.client.kubeconfig import Access
 from common.kube.client.meta import Object
 from common.kube.client.resource import Listing, Resource
-from common.kube.client.watch import WatchStream
+from common.kube.client.watch import MAX_BODY, WatchStream
 
 FRESH = 1.0  # seconds: an object is created only in a cluster that was found to be the same so short a time ago
 
@@ -28,9 +28,15 @@ class SeedCluster(Cluster):
     """
 
     def __init__(
-        self, access: Access, *, name: str, timeout: float = 10.0, on_request: RequestHook | None = None
+        self,
+        access: Access,
+        *,
+        name: str,
+        timeout: float = 10.0,
+        on_request: RequestHook | None = None,
+        max_body: int = MAX_BODY,
     ) -> None:
-        super().__init__(access, name=name, timeout=timeout, on_request=on_request)
+        super().__init__(access, name=name, timeout=timeout, on_request=on_request, max_body=max_body)
         self.verify: Callable[[], Awaitable[None]] | None = None
         self._asked_at = float("-inf")
         self._problem: ApiError | None = None
