@@ -218,7 +218,7 @@ class Installation:
                 namespace(self.project),
                 *rights("seed", SEED_USER),
                 *load(CHARTS / "rbac" / "seed-policy.yaml"),
-                *(rights("master-on-seed", MASTER_USER) if seed != self._in_cluster else ()),
+                *rights("master-on-seed" if seed != self._in_cluster else "master-in-cluster", MASTER_USER),
                 *self._source(self.user_clusters[seed], self.project),
             ],
         )

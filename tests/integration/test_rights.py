@@ -273,7 +273,7 @@ async def contention(site: Site) -> None:
 
 
 async def secrets_of_the_release(site: Site) -> None:
-    for name, key in (("seedquota-webhook-key", "key"), ("seedquota-webhook-tls", "tls.crt")):
+    for name, key in (("seedquota-webhook-key", "seal-key"), ("seedquota-webhook-tls", "tls.crt")):
         path = f"{SECRETS}/{name}"
         before = (await site.get(SEED, path))["data"][key]
         await site.patch(SEED, path, {"data": {key: ""}})
