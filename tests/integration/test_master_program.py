@@ -34,7 +34,7 @@ from devcluster.controlplane import ApiServer, ControlPlane
 from devcluster.install import rights
 from master.cache.objects import MASTER_QUOTAS, PROJECTS, QUOTA_COPIES, QUOTA_SETTINGS, MasterQuota, QuotaCopy
 from master.manager import LEASE, Master
-from master.quotas.ledger_store import Ledgers
+from master.quotas.ledger_store import Ledgers, ledger_name
 from tests.unit.fake_api_server import within
 
 pytestmark = pytest.mark.integration
@@ -113,7 +113,7 @@ class World:
         return (await self.admin[server].get(NAMESPACES, KUBE_SYSTEM)).metadata.uid
 
     async def ledger(self, name: str) -> escrow.MasterLedger:
-        found = await self.master.get(MASTER_LEDGERS, (await self.quota(name)).metadata.uid, NAMESPACE)
+        found = await self.master.get(MASTER_LEDGERS, ledger_name((await self.quota(name)).metadata.uid), NAMESPACE)
         assert found.grants is not None
         return ledger_from_wire(found.grants)
 
@@ -777,7 +777,7 @@ async def test_restarted_master_keeps_what_it_granted(world: World) -> None:
 
         # Without its ledger the master learns again from the seeds what they hold.
         await world.stop_master()
-        await world.master.delete(MASTER_LEDGERS, (await world.quota("alpha")).metadata.uid, NAMESPACE)
+        await world.master.delete(MASTER_LEDGERS, ledger_name((await world.quota("alpha")).metadata.uid), NAMESPACE)
         await world.start_master()
 
         async def learned() -> bool:

@@ -272,7 +272,7 @@ async def test_whoever_sizes_a_file_for_a_user_cluster_is_told_what_admission_wo
     assert capsys.readouterr().err == "seedquota-seed size: the seed has no UserCluster alpha/none\n"
 
 
-async def test_a_cloud_that_tells_another_size_than_a_stamp_is_told_and_changes_nothing(site: Site) -> None:
+async def test_a_cloud_that_tells_a_larger_size_than_a_stamp_is_told_and_counts(site: Site) -> None:
     async def bigger(request: web.Request) -> web.StreamResponse:
         told = await ec2(request)
         assert isinstance(told, web.Response)
@@ -292,7 +292,7 @@ async def test_a_cloud_that_tells_another_size_than_a_stamp_is_told_and_changes_
     assert told[1].startswith("2 machines: kube-system/")
     assert "stamped cpu=2, now cpu=4" in told[1]
     assert 'seedquota_machines_drifted{cluster="alpha/user-1"} 2.0' in (await site.metrics()).splitlines()
-    await site.counts(2, "4")
+    await site.counts(2, "8")
     site.cloud.disturb = None
 
 

@@ -185,7 +185,7 @@ async def test_a_quota_made_again_under_its_name_is_another_quota(site: Site) ->
 
     async def replaced() -> None:
         for cluster in ("master", *site.installed.seeds):
-            assert (await site.ledger(cluster))["metadata"]["name"] == new, cluster
+            assert (await site.ledger(cluster))["quota"]["uid"] == new, cluster
         for seed in site.installed.seeds:
             copy = await site.get(seed, f"resourcequotas/{QUOTA}")
             assert copy["metadata"]["labels"]["seedquota.io/uid"] == new
@@ -211,9 +211,9 @@ async def test_a_dry_run_decides_and_writes_nothing(site: Site) -> None:
     uid = (await site.get("master", f"resourcequotas/{QUOTA}"))["metadata"]["uid"]
 
     async def versions() -> list[str]:
-        paths = (f"{LEDGERS}/{uid}", f"resourcequotas/{QUOTA}")
-        clusters = ("master", *site.installed.seeds)
-        found = [await site.get(cluster, path) for cluster in clusters for path in paths]
+        places = [("master", f"{LEDGERS}/master-{uid}"), *((seed, f"{LEDGERS}/{uid}") for seed in site.installed.seeds)]
+        places += [(cluster, f"resourcequotas/{QUOTA}") for cluster in ("master", *site.installed.seeds)]
+        found = [await site.get(cluster, path) for cluster, path in places]
         return [str(item["metadata"]["resourceVersion"]) for item in found]
 
     async def quiet() -> list[str]:
