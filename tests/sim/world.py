@@ -365,21 +365,19 @@ class World:
         self.asked[source.key] += 1
         gives_up = self.now + WEBHOOK_TIMEOUT
 
-        def answered(no: Refusal | None, quotas: list[Quota]) -> None:
+        def answered(no: Refusal | None, quotas: list[Quota], asked: tuple[float, int]) -> None:
             if no is None and there - {quota.key.uid for quota in quotas}:
                 raise self.truth.unasked(wish.thing, there)
             if no is not None and no.code == 403:
-                self._judge(wish, replica, no, quotas, arrived)
+                self._judge(wish, replica, no, quotas, asked)
             self._verdict(wish, site, no, quotas, gives_up)
 
-        arrived = 0.0, 0
         there: set[str] = set()  # the quotas that limit it, so far as the replica has heard of them
 
         def arrives() -> None:
-            nonlocal arrived
             if not replica.alive or self.now >= gives_up:
                 return
-            arrived = replica.loop.time(), self.truth.writes
+            asked = replica.loop.time(), self.truth.writes  # of this call: the same request may come twice
             applying = (spec for spec in self.master.quotas.values() if self._counts(spec, source))
             known = replica.view.projects.store.get(source.project)
             if known is not None and not known.spec.organization:
@@ -395,7 +393,7 @@ class World:
                 dry_run=False,
                 deadline=replica.loop.time() + 0.8 * WEBHOOK_TIMEOUT,
             )
-            replica.ask(request, wish.replaces, answered)
+            replica.ask(request, wish.replaces, lambda no, quotas: answered(no, quotas, asked))
 
         self.network.post(f"asks for {wish.thing.uid}", None, site.api, arrives)
 
