@@ -70,13 +70,13 @@ def reader(api: Api, **environment: str) -> SettingsReader:
     return SettingsReader(cast(Cluster, api), environment=environment)
 
 
-def cluster(*, credentials: str | None = None, own_source: bool = False) -> UserCluster:
+def cluster(*, credentials: str | None = None, own_source: bool = False, uid: str = "u") -> UserCluster:
     spec: dict[str, object] = {"project": "alpha", "provider": {"name": "aws"}}
     if credentials is not None:
         spec["provider"] = {"name": "aws", "credentialsSecretRef": {"name": credentials}}
     if not own_source:
         spec["kubeconfigSecretRef"] = {"name": "kubeconfig", "key": "kubeconfig"}
-    return msgspec.convert({"metadata": {"name": "c1", "namespace": "alpha", "uid": "u"}, "spec": spec}, UserCluster)
+    return msgspec.convert({"metadata": {"name": "c1", "namespace": "alpha", "uid": uid}, "spec": spec}, UserCluster)
 
 
 def lookup(endpoint: str = "", where: dict[str, Setting] | None = None, **credentials: Setting) -> Lookup:
@@ -320,3 +320,28 @@ async def test_no_value_shows(api: Api) -> None:
     access = await reader(api, TOKEN="s3cret").access(cluster(), asked)
     found = await access.credentials()
     assert "s3cret" not in repr(found) + repr(setting) + repr(lookup(token=setting)) + str(found) + repr(access)
+
+
+async def test_one_tenant_s_references_push_out_nothing_of_another_s(api: Api) -> None:
+    """Nor what the platform named for it."""
+    api.secrets["alpha/cloud"] = api.secrets["alpha/aws"] = {"token": "t"}
+    made, other = reader(api), cluster(credentials="aws")
+    asked = lookup(token=Setting(reference=SECRET, variable="TOKEN"))
+    await credentials_of(made, asked, other)
+    hostile = cluster(uid="hostile")
+    for number in range(5000):
+        guess = Setting(reference=Reference("Secret", "alpha", f"s{number}", "token"), variable="TOKEN")
+        await credentials_of(made, lookup(token=guess), hostile)
+    reads = len(api.reads)
+    await credentials_of(made, asked, other)
+    assert len(api.reads) == reads
+    assert len(made._kept._by_owner["hostile", "user cluster"]) == reading.MAX_KEPT
+
+
+async def test_a_secret_that_is_too_large_is_not_kept(api: Api) -> None:
+    api.secrets["alpha/cloud"] = {"token": "t", "more": "x" * reading.MAX_OBJECT}
+    made = reader(api)
+    found = await credentials_of(made, lookup(token=Setting(reference=SECRET)))
+    with pytest.raises(NotSized, match="Secret alpha/cloud has more than 262144 characters"):
+        found["token"]
+    assert all(not held.data for held in made._kept._by_owner["u", "user cluster"].values())
