@@ -17,7 +17,7 @@ import msgspec
 from common.quota.quantity import UNIT
 from seed.providers.alibaba_api import Keys, RefusedCall, call
 from seed.providers.decimals import gibibytes
-from seed.providers.entries import Entries
+from seed.providers.entries import Entries, in_pieces
 from seed.providers.flavour import ALL, Catalogue, Cloud, CloudError, Flavour, Lookup, Place, Query, Settings
 from seed.providers.size import GIB, NotSized
 from seed.providers.spec import LARGEST, Spec
@@ -101,7 +101,7 @@ async def _described(query: Query, keys: Keys, wanted: dict[str, str]) -> Catalo
             if _UNKNOWN_TYPE.fullmatch(error.code):
                 return Catalogue({})
             raise
-        for kind in answer.types.items:
+        async for kind in in_pieces(answer.types.items):
             entries.add_json(kind, ("InstanceTypeId",), _Type, _flavour)
         if not answer.following:
             return entries.catalogue()

@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 
 from common.quota.quantity import UNIT
-from seed.providers.entries import Entries
+from seed.providers.entries import Entries, in_pieces
 from seed.providers.flavour import Catalogue, Cloud, CloudError, Flavour, Lookup, Place, Query, Settings
 from seed.providers.size import MIB
 from seed.providers.spec import LARGEST, Spec
@@ -55,7 +55,7 @@ async def fetch(query: Query) -> Catalogue:
         if answer.status != 200:
             raise CloudError(f"answered {answer.status}")
         listed = answer.json(_Answer)
-        for kind in listed.data:
+        async for kind in in_pieces(listed.data):
             entries.add_json(kind, ("id",), _Type, _flavour)
         if page >= listed.pages:
             return entries.catalogue()
