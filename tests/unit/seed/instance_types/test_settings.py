@@ -20,8 +20,10 @@ from common.kube.client.meta import ObjectMeta
 from common.kube.client.resource import Resource
 from seed.instance_types import settings as reading
 from seed.instance_types.settings import CONFIG_MAPS, ConfigMap, SettingsReader
+from seed.providers import kubevirt
 from seed.providers.flavour import Lookup, Origin, Reference, Setting, Settings
 from seed.providers.size import EndpointNotAllowed, NotSized, ProviderUnavailable
+from seed.providers.spec import Spec
 
 SECRET = Reference("Secret", "alpha", "cloud", "token")
 CONFIG = Reference("ConfigMap", "alpha", "cloud", "region")
@@ -345,3 +347,33 @@ async def test_a_secret_that_is_too_large_is_not_kept(api: Api) -> None:
     with pytest.raises(NotSized, match="Secret alpha/cloud has more than 262144 characters"):
         found["token"]
     assert all(not held.data for held in made._kept._by_owner["u", "user cluster"].values())
+
+
+@pytest.mark.parametrize(
+    "of_tenant",
+    [
+        {"certificate-authority-data": "b2YgdGhlIHRlbmFudA=="},
+        {"proxy-url": "https://tenant.example"},
+        {"insecure-skip-tls-verify": True, "tls-server-name": "tenant.example"},
+    ],
+    ids=lambda more: next(iter(more)),
+)
+async def test_of_a_kubeconfig_for_the_platform_s_server_nothing_is_used(
+    api: Api, of_tenant: dict[str, object]
+) -> None:
+    """Neither its authority nor its way there, and not its token either."""
+
+    def kubeconfig(token: str, **more: object) -> str:
+        config = {
+            "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            "clusters": [{"name": "c", "cluster": {"server": "https://kubevirt.example:6443", **more}}],
+            "users": [{"name": "u", "user": {"token": token}}],
+        }
+        return msgspec.json.encode(config).decode()
+
+    of_platform = kubeconfig("platform")
+    raw = msgspec.json.encode({"auth": {"kubeconfig": {"value": kubeconfig("tenant", **of_tenant)}}})
+    asked = kubevirt.lookup(Spec("kubevirt", raw, ""), "u1.medium", 0)
+    made = reader(api, KUBEVIRT_KUBECONFIG=of_platform, KUBEVIRT_NAMESPACE="n")
+    assert (await where_of(made, asked))["kubeconfig"] == of_platform
