@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -37,6 +38,7 @@ T = TypeVar("T", bound=Object)
 KEPT = 0.5  # seconds
 MAX_KEPT = 64  # of one user cluster
 SEED = "seed"
+MOST = 16 * 2**20  # bytes of the MachineSets of a namespace, and of the Machines of one MachineDeployment
 TIMEOUT = 5.0  # seconds for all that is read together; who asks has less
 
 
@@ -125,14 +127,15 @@ ApiError."""
 def in_user_clusters(rollouts: Rollouts, connections: Connections, sizing: Sizing) -> Rolling:
     """machine-controller's."""
     group, version = machine_controller.GROUP, machine_controller.VERSION
-    sets = Resource(group, version, "machinesets", "MachineSet", True, Object)
+    machines = replace(MACHINES, most=MOST)
+    sets = Resource(group, version, "machinesets", "MachineSet", True, Object, most=MOST)
     deployments = Resource(group, version, "machinedeployments", "MachineDeployment", True, Deployment)
 
     def rolling(cluster: UserCluster, machine: Machine, need: ResourceList, anew: bool) -> Awaitable[Sequence[str]]:
         async def size(found: Machine) -> ResourceList | None:
             return _size(sizing, cluster, found)
 
-        api = Api(cluster.metadata.uid, lambda: connections.to(cluster), MACHINES, sets, deployments, size)
+        api = Api(cluster.metadata.uid, lambda: connections.to(cluster), machines, sets, deployments, size)
         return rollouts.replaceable(api, machine.metadata, need, anew=anew)
 
     return rolling

@@ -19,7 +19,7 @@ from common.kube.client.errors import ApiError, Unavailable
 from common.kube.client.kubeconfig import InvalidKubeconfig
 
 MAX_OPEN = 256
-AT_A_TIME = 8  # uses of one: a tenant can have its API server never answer, and others must not wait for it
+AT_A_TIME = 4  # uses of one: a tenant can have its API server never answer, and others must not wait for it
 IDLE_SECONDS = 60.0
 TIMEOUT = 5.0  # seconds for one request
 

@@ -218,6 +218,12 @@ PROVEN: dict[str, tuple[str, ...]] = {
         f"{CONFIGURATION}::test_who_deletes_it_in_a_loop_finds_it_restored_each_time_with_one_write",
         f"{CONDITIONS}::test_what_is_wrong_now_comes_before_what_was_not_admitted",
     ),
+    "creates so many or such large Machines": (
+        f"{FOOTPRINT}::test_what_machines_of_one_user_cluster_take_is_bounded_whatever_it_is_made_of",
+        "unit/common/kube/controller/test_reflector.py"
+        "::test_what_takes_more_than_its_bound_is_not_followed_and_the_store_stays_as_it_was",
+        f"{API_CLIENT}::test_a_list_of_more_than_its_bound_is_given_up_while_it_is_read",
+    ),
     "copies the stamp": (f"{QUOTAS}::test_what_comes_in_by_break_glass_is_counted_and_shown",),
     "has another server serve": (
         f"{CONFIGURATION}::test_a_tenant_who_serves_the_machines_hides_none_of_them",

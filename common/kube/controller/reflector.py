@@ -85,6 +85,7 @@ class Reflector(Generic[T]):
         self.proven_at = float("-inf")  # time.monotonic() before what proved it was asked for
         self.version = ""  # the resourceVersion as of which the store is
         self.malformed: dict[str, str] = {}  # error by key
+        self._weight = 0  # of what is in the store
         self.lists_started = 0
         self.lists_completed = 0  # the number, as counted by lists_started, of the latest list that completed
         self.listed_from = 0  # the moment at which that list began
@@ -221,6 +222,7 @@ class Reflector(Generic[T]):
             if last_good is not None and last_good.metadata.uid == broken.uid:
                 after[broken.key] = last_good
         self.store._replace(after)
+        self._weight = sum(map(self._weigh, after.values()))
         for broken in listing.broken:
             self._note_malformed(broken)
         for key, old in before.items():
@@ -292,6 +294,11 @@ class Reflector(Generic[T]):
                 if len(self.store) >= MAX_OBJECTS and key not in self.store:
                     raise Malformed(200, "Malformed", f"more than {MAX_OBJECTS} {self._resource.plural}")
                 old = self.store.get(key)
+                weight = self._weight + self._weigh(event.object) - (self._weigh(old) if old is not None else 0)
+                if self._resource.most is not None and weight > max(self._resource.most, self._weight):
+                    most = self._resource.most // 2**20
+                    raise Malformed(200, "Malformed", f"its {self._resource.plural} take more than {most} MiB")
+                self._weight = weight
                 self.store._set(key, event.object)
                 self._tell(old, event.object)
         if event.resource_version:
@@ -310,7 +317,11 @@ class Reflector(Generic[T]):
     def _drop(self, key: str) -> None:
         old = self.store._remove(key)
         if old is not None:
+            self._weight -= self._weigh(old)
             self._tell(old, None)
+
+    def _weigh(self, found: T) -> int:
+        return self._resource.weigh(found) if self._resource.weigh is not None else 0
 
     def _note_malformed(self, broken: Broken) -> None:
         if self.malformed.get(broken.key) != broken.error:

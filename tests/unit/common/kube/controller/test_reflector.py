@@ -5,6 +5,7 @@ import json
 import logging
 import time
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -36,7 +37,7 @@ def unhurried(monkeypatch):
 
 
 @asynccontextmanager
-async def reflecting(fake, **options):
+async def reflecting(fake, resource=CONFIGMAPS, **options):
     """A running reflector and the list of changes it reports: ("add" | "update" | "delete", key)."""
     changes = []
 
@@ -45,7 +46,7 @@ async def reflecting(fake, **options):
         changes.append((kind, (change.new or change.old).metadata.key))
 
     cluster = fake.cluster()
-    made = Reflector(cluster, CONFIGMAPS, on_change=note, **options)
+    made = Reflector(cluster, resource, on_change=note, **options)
     running = asyncio.create_task(made.run())
     try:
         yield made, changes
@@ -444,3 +445,23 @@ async def test_many_events_at_once_arrive_in_order(fake):
         fake.raw.put_nowait(b"".join(lines))
         await eventually(lambda: len(made.store) == 3000)
         assert changes == [("add", f"n/c{number}") for number in range(3000)]
+
+
+async def test_what_takes_more_than_its_bound_is_not_followed_and_the_store_stays_as_it_was(fake, monkeypatch):
+    """In the first list, and where it comes by the watch. What shrinks is followed again."""
+    bounded = replace(CONFIGMAPS, most=2000, weigh=lambda found: len(found.data.get("k", "")))
+    monkeypatch.setattr(module, "MAX_BACKOFF", 0.2)
+    for name in "ab":
+        await fake.put("configmaps", "n", name, data={"k": "x" * 900})
+    async with reflecting(fake, resource=bounded) as (made, _):
+        await made.wait_synced(PATIENCE)
+        await eventually(lambda: made.state is State.WATCHING)
+        await fake.put("configmaps", "n", "c", data={"k": "x" * 900})
+        await eventually(lambda: made.error is not None and "take more than" in made.error)
+        assert sorted(made.store.keys()) == ["n/a", "n/b"]
+        await fake.put("configmaps", "n", "a", data={"k": "x" * 10})
+        await eventually(lambda: made.error is None and len(made.store) == 3)
+    await fake.put("configmaps", "n", "d", data={"k": "x" * 900})
+    async with reflecting(fake, resource=bounded) as (made, _):
+        await eventually(lambda: made.error is not None and "take more than" in made.error)
+        assert not made.synced.is_set()
