@@ -15,9 +15,10 @@ from typing import Annotated
 import msgspec
 
 from common.quota.quantity import UNIT
+from common.runtime.pieces import in_pieces
 from seed.providers.alibaba_api import Keys, RefusedCall, call
 from seed.providers.decimals import gibibytes
-from seed.providers.entries import Entries, in_pieces
+from seed.providers.entries import Entries
 from seed.providers.flavour import ALL, Catalogue, Cloud, CloudError, Flavour, Lookup, Place, Query, Settings
 from seed.providers.size import GIB, NotSized
 from seed.providers.spec import LARGEST, Spec

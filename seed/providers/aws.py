@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from xml.etree.ElementTree import Element
 
 from common.quota.quantity import UNIT
+from common.runtime.pieces import in_pieces
 from seed.providers.aws_api import (
     EARLY,
     SESSION_SECONDS,
@@ -25,7 +26,7 @@ from seed.providers.aws_api import (
     container_role,
     instance_role,
 )
-from seed.providers.entries import Entries, in_pieces
+from seed.providers.entries import Entries
 from seed.providers.flavour import (
     ALL,
     Catalogue,

@@ -18,7 +18,8 @@ import msgspec
 
 from common.quota import quantity
 from common.quota.quantity import UNIT
-from seed.providers.entries import Entries, in_pieces
+from common.runtime.pieces import in_pieces
+from seed.providers.entries import Entries
 from seed.providers.flavour import (
     Catalogue,
     Cloud,

@@ -5,9 +5,7 @@ An entry that cannot be read does not affect the others: only a Machine that nam
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import msgspec
@@ -17,18 +15,7 @@ from seed.providers.flavour import Catalogue, Flavour, Unreadable
 _LONGEST_NAME = 255
 _LONGEST_REASON = 100
 _NAMELESS = "an entry without a name"
-PIECE_SECONDS = 0.005
 T = TypeVar("T")
-
-
-async def in_pieces(listed: Iterable[T]) -> AsyncIterator[T]:
-    """Each of them. Others run in between: a long list takes a good part of a second to read."""
-    until = time.monotonic() + PIECE_SECONDS
-    for one in listed:
-        if time.monotonic() >= until:
-            await asyncio.sleep(0)
-            until = time.monotonic() + PIECE_SECONDS
-        yield one
 
 
 class Entries:

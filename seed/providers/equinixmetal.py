@@ -17,8 +17,9 @@ from typing import Annotated
 import msgspec
 
 from common.quota.quantity import UNIT
+from common.runtime.pieces import in_pieces
 from seed.providers.decimals import nanos
-from seed.providers.entries import Entries, in_pieces
+from seed.providers.entries import Entries
 from seed.providers.flavour import (
     Catalogue,
     Cloud,

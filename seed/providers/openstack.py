@@ -20,7 +20,8 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from common.quota.quantity import UNIT
-from seed.providers.entries import Entries, in_pieces
+from common.runtime.pieces import in_pieces
+from seed.providers.entries import Entries
 from seed.providers.flavour import (
     MAX_BODY_OF_ANY_HOST,
     Catalogue,

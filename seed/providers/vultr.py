@@ -16,7 +16,8 @@ from typing import Annotated
 import msgspec
 
 from common.quota.quantity import UNIT
-from seed.providers.entries import Entries, in_pieces
+from common.runtime.pieces import in_pieces
+from seed.providers.entries import Entries
 from seed.providers.flavour import Catalogue, Cloud, CloudError, Flavour, Lookup, Place, Query, Settings, Unreadable
 from seed.providers.size import GIB, MIB
 from seed.providers.spec import LARGEST, Spec

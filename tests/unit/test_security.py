@@ -125,6 +125,12 @@ PROVEN: dict[str, tuple[str, ...]] = {
         f"{API_CLIENT}::test_a_list_of_large_objects_comes_in_smaller_pages",
         f"{FOOTPRINT}::test_what_is_kept_of_a_machine_is_bounded",
     ),
+    "thousands of Machines past the webhook": (
+        "unit/seed/usage/test_machine_totals_waiting.py"
+        "::test_what_thousands_of_waiting_machines_cost_grows_with_their_number_alone",
+        "unit/common/kube/controller/test_reflector.py"
+        "::test_changes_of_a_list_are_told_with_turns_of_others_between_and_what_is_gone_last",
+    ),
     "a review of an API server": (
         f"{TURNS}::test_a_review_of_many_names_is_refused_before_it_is_decoded",
         "unit/seed/webhooks/test_machines.py::test_what_is_too_large_is_refused",

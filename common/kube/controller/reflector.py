@@ -15,6 +15,7 @@ from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Gone, Malformed
 from common.kube.client.resource import Broken, Listing, Resource, WatchEvent
 from common.kube.controller.store import Change, IndexFunction, Store, T
+from common.runtime.pieces import in_pieces
 
 LIST_TIMEOUT = 60.0  # seconds for one page
 # How long watches are, spread so that they do not all end at once. An API server sends no bookmark where nothing
@@ -201,7 +202,7 @@ class Reflector(Generic[T]):
             afresh=self.error is not None,
         )
         self.last_contact = time.monotonic()
-        self._replace(listing)
+        await self._replace(listing)
         self._version = self.version = listing.resource_version
         self._ended_at, self.proven_at = time.monotonic(), began
         self._runs += 1
@@ -211,7 +212,8 @@ class Reflector(Generic[T]):
         done, self._list_done = self._list_done, asyncio.Event()
         done.set()
 
-    def _replace(self, listing: Listing[T]) -> None:
+    async def _replace(self, listing: Listing[T]) -> None:
+        """Changes come in pieces, what is gone last: meanwhile there never seems to be less than there is."""
         if len(listing.items) > MAX_OBJECTS:
             raise Malformed(200, "Malformed", f"more than {MAX_OBJECTS} {self._resource.plural}")
         before = {obj.metadata.key: obj for obj in self.store.values()}
@@ -222,16 +224,18 @@ class Reflector(Generic[T]):
             if last_good is not None and last_good.metadata.uid == broken.uid:
                 after[broken.key] = last_good
         self.store._replace(after)
-        self._weight = sum(map(self._weigh, after.values()))
         for broken in listing.broken:
             self._note_malformed(broken)
-        for key, old in before.items():
-            if key not in after:
-                self._tell(old, None)
-        for key, new in after.items():
+        weight = 0
+        async for key, new in in_pieces(after.items()):
+            weight += self._weigh(new)
             found = before.get(key)
             if found is None or found.metadata.resource_version != new.metadata.resource_version:
                 self._tell(found, new)
+        self._weight = weight
+        async for key, old in in_pieces(before.items()):
+            if key not in after:
+                self._tell(old, None)
 
     async def _watch(self) -> None:
         """Returns when the watch ended normally, or when a fresh list was asked for."""

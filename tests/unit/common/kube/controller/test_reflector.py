@@ -14,6 +14,7 @@ from common.kube.client.meta import Object
 from common.kube.client.resource import Resource
 from common.kube.controller import reflector as module
 from common.kube.controller.reflector import Reflector, State
+from common.runtime import pieces
 from tests.unit.fake_api_server import PATIENCE, eventually, fake_api_server, status
 
 
@@ -465,3 +466,27 @@ async def test_what_takes_more_than_its_bound_is_not_followed_and_the_store_stay
     async with reflecting(fake, resource=bounded) as (made, _):
         await eventually(lambda: made.error is not None and "take more than" in made.error)
         assert not made.synced.is_set()
+
+
+async def test_changes_of_a_list_are_told_with_turns_of_others_between_and_what_is_gone_last(fake, monkeypatch):
+    """A user cluster's list may have thousands, and each costs something to count."""
+    monkeypatch.setattr(pieces, "PIECE_SECONDS", 0.0)
+    for number in range(5):
+        await fake.put("configmaps", "n", f"old-{number}")
+    async with reflecting(fake) as (made, changes):
+        await made.wait_synced(PATIENCE)
+        await eventually(lambda: fake.watches == 1)
+        changes.clear()
+        record, fake.record = fake.record, lambda *_: asyncio.sleep(0)  # what happens now, nobody sees
+        for number in range(5):
+            await fake.remove("configmaps", "n", f"old-{number}")
+            await fake.put("configmaps", "n", f"new-{number}")
+        fake.record = record
+        listed = asyncio.create_task(made.wait_listed(made.relist(), PATIENCE))
+        seen = set()
+        while not listed.done():
+            seen.add(len(changes))
+            await asyncio.sleep(0)
+        await listed
+        assert [kind for kind, _ in changes] == ["add"] * 5 + ["delete"] * 5
+        assert len(seen) > 5, "others had their turn between the changes"
