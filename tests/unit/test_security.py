@@ -158,6 +158,7 @@ PROVEN: dict[str, tuple[str, ...]] = {
         f"{SERVER}::test_a_first_request_must_come_soon",
         f"{SERVER}::test_who_has_not_proven_itself_costs_nobody_who_has",
         f"{SERVER}::test_too_many_connections_of_a_caller_cost_its_own_that_is_idle_for_longest",
+        f"{SERVER}::test_a_caller_that_keeps_all_places_busy_keeps_no_other_out",
         f"{HOSTILE}::test_connections_that_show_nothing_push_out_no_api_server",
     ),
     "requests without a valid token": (
