@@ -211,6 +211,10 @@ PROVEN: dict[str, tuple[str, ...]] = {
     "A Machine names an owner": (
         "unit/seed/admission/test_rollouts.py::test_what_was_read_of_one_cluster_or_namespace_is_no_answer_in_another",
     ),
+    "Refused Machines name thousands of owners": (
+        "unit/seed/notifications/test_wake_queue.py"
+        "::test_a_cluster_with_very_many_pushes_out_its_own_and_none_of_another",
+    ),
     "impersonates the group": (
         "unit/seed/registration/test_configuration.py::test_nobody_passes_where_break_glass_is_off",
         "unit/seed/registration/test_configuration.py::test_break_glass_is_off_in_user_clusters_unless_it_is_switched_on",
