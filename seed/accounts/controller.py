@@ -171,6 +171,8 @@ class Accounts:
         lent = {uid: kept for uid, kept in reservations.items() if kept.replaces}
         used = kept_use(unsized.used(rest, reservations, totals), account, quota)
         sizes = totals.sizes(uid for uid in lent if uid in seen)
+        if lent:
+            account = accounts.receive(account, quota.grant)  # it may have been asked for, to end a loan
         after = surge_loans.count(
             account,
             self.term,

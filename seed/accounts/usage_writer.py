@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from common.api.types import UserCluster
 from common.kube.client.api_client import Cluster
 from common.quota import account as accounts
-from common.quota import surge_loans
+from common.quota import resources, surge_loans
 from common.quota.account import Account
+from common.quota.resources import ResourceList
 from common.runtime.waiting import within
 from seed.accounts.account_write import NeverOpenError, write
 from seed.accounts.controller import Accounts
@@ -19,8 +21,11 @@ from seed.accounts.reservation_collector import ReservationCollector
 from seed.accounts.source_removal import SourceRemoval
 from seed.cache.quota import Quota
 from seed.cache.quotas import Catalog
-from seed.ledger.store import Key
+from seed.ledger.encoding import MalformedLedgerError
+from seed.ledger.store import Key, NoAccountError, StoreUnavailableError
 from seed.usage.source import Usage, UsageSource
+
+log = logging.getLogger(__name__)
 
 FREED_DELAY = 0.02  # seconds from a deletion to its count: somebody may wait for the capacity
 COUNT_DELAY = 0.25  # ... from a creation: it only moves use from reserved to counted, and may ride on an admission
@@ -54,6 +59,7 @@ class Counting:
         self._known: dict[str, tuple[Key, frozenset[str]]] = {}  # quotas by name, and what they limit
         # Of each source: whose lists were counted last, and in which open accounts (quota's uid, incarnation).
         self._counted_in: dict[str, tuple[object, frozenset[tuple[str, str]]]] = {}
+        self._asks: dict[str, asyncio.Task[None]] = {}  # by quota uid: for what rollouts lack
         self._wake = asyncio.Event()
         self._removal = SourceRemoval(cluster, catalog, registry, leader, find_hosted)
         self._collector = ReservationCollector(leader, sources, self.changed, in_flight_window=in_flight_window)
@@ -76,6 +82,8 @@ class Counting:
                 group.create_task(self._check(), name="evidence")
         finally:
             stop()
+            for asked in self._asks.values():
+                asked.cancel()
 
     def _quota_changed(self, name: str) -> None:
         """Counts the sources that the account of a new quota lacks, those of a project that joins an organization, and
@@ -174,15 +182,37 @@ class Counting:
                     continue
                 await self._removal.forget(handle, quota, account)
                 await self._collector.release(handle, quota, account)
-                self._end_loans(account)
+                self._end_loans(handle, quota, account)
                 alive.add((quota.key.uid, account.incarnation))
             self._collector.keep(alive)
 
-    def _end_loans(self, account: Account) -> None:
+    def _end_loans(self, handle: AccountHandle, quota: Quota, account: Account) -> None:
         """A loan ends in a count of its source. When there is room by another's count, or by a grant, its own may have
-        nothing new to tell."""
+        nothing new to tell. Once its older Machine has gone, what it still lacks is asked for as a request would."""
+        lacking: list[ResourceList] = []
+        account = accounts.receive(account, quota.grant)
         for (key, uid), kept in account.reservations.items():
             source = self._sources.get(key) if kept.replaces else None
-            sizes = source.totals.sizes([uid]) if source is not None else {}
-            if source is not None and uid in sizes and surge_loans.has_room(account, kept, sizes[uid]):
+            sizes = source.totals.sizes([uid, kept.replaces]) if source is not None else {}
+            if source is None or uid not in sizes:
+                continue
+            if surge_loans.has_room(account, kept, sizes[uid]):
                 self.changed(source, freed=True)
+            elif kept.replaces not in sizes:
+                more = surge_loans.lacking(account, kept, sizes[uid])
+                if not resources.over_limit(more, quota.global_usage, quota.limits):
+                    lacking.append(more)
+        if lacking and quota.key.uid not in self._asks:
+            asked = asyncio.create_task(self._ask(handle, lacking), name=f"rollouts of {quota.name}")
+            self._asks[quota.key.uid] = asked
+            asked.add_done_callback(lambda _asked: self._asks.pop(quota.key.uid, None))
+
+    async def _ask(self, handle: AccountHandle, lacking: Sequence[ResourceList]) -> None:
+        """The grant is seen by a later check."""
+        asks = (handle.requester.wait(more, CHECK_INTERVAL) for more in lacking)
+        for outcome in await asyncio.gather(*asks, return_exceptions=True):
+            match outcome:
+                case TimeoutError() | StoreUnavailableError() | MalformedLedgerError() | NoAccountError():
+                    log.info("a rollout waits on surge", extra={"quota": handle.key.name, "error": str(outcome)})
+                case BaseException():
+                    raise outcome

@@ -912,6 +912,7 @@ async def test_a_loan_ends_when_there_is_room_though_its_source_has_nothing_new_
             loan = {(KEY, "new-uid"): lent}
             return msgspec.structs.replace(after, reservations=loan, reserved=lent.amount), None
 
+        world.tell(granted={"cpu": "8", "surge.cpu": "8"})
         await writer.change(full)
         found.there("old", "new")
         found.changed()
@@ -922,6 +923,38 @@ async def test_a_loan_ends_when_there_is_room_though_its_source_has_nothing_new_
         )
         await eventually(lambda: not world.account().reservations)
         assert world.account().used[KEY]["cpu"] == nanos("cpu=16")["cpu"]
+
+
+async def test_what_a_rollout_lacks_once_its_older_machine_has_gone_is_asked_of_the_master(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lent = Reservation(source=KEY, object="ns/new", amount=nanos("surge.cpu=8"), replaces="old-uid")
+    async with leading(monkeypatch) as found:
+        world, writer = found.world, found.world.handle().writer
+
+        def full(account: Account) -> tuple[Account, None]:
+            held = nanos("cpu=4,surge.cpu=8")
+            after = msgspec.structs.replace(account, granted=held, used={KEY: nanos("cpu=4")})
+            loan = {(KEY, "new-uid"): lent}
+            return msgspec.structs.replace(after, reservations=loan, reserved=lent.amount), None
+
+        world.tell(granted={"cpu": "4", "surge.cpu": "8"}, usage="cpu=62")
+        await writer.change(full)
+        found.there("old", cpu="4")
+        found.there("new", cpu="8")
+        found.changed()
+        await asyncio.sleep(4 * WINDOW)
+        assert not world.account().ask.number, "its older machine is there"
+        found.source.totals.apply(Change(machine("old", "4"), None))
+        found.changed()
+        await asyncio.sleep(4 * WINDOW)
+        assert not world.account().ask.number, "there is no room, as the master said last"
+        world.tell(usage="cpu=12")
+        await world.asked()
+        assert world.account().ask.first == nanos("cpu=4")
+        world.tell(granted={"cpu": "8", "surge.cpu": "8"}, answered=1)
+        await eventually(lambda: not world.account().reservations)
+        assert world.account().used[KEY]["cpu"] == nanos("cpu=8")["cpu"]
 
 
 async def test_what_stands_on_surge_and_cannot_be_sized_goes_on_to_stand_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1118,6 +1151,7 @@ async def test_a_machine_on_surge_that_takes_what_nobody_limits_leaves_no_less_t
     async with leading(monkeypatch) as leader:
         with_devices(leader, old=[], new=many)
         loan = Reservation(source=KEY, object="ns/new", amount={"surge.cpu": UNIT}, replaces="old-uid")
+        leader.world.tell(granted={"cpu": "1", "surge.cpu": "1"})
         await leader.world.handle().writer.change(
             lambda account: (
                 msgspec.structs.replace(
