@@ -11,7 +11,8 @@ from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError
 from common.kube.controller.events import EVENTS, event, event_name, microtime
 from seed.admission import projects
-from seed.cache.quotas import Catalog
+from seed.cache.clusters import ClusterCache
+from seed.cache.quotas import QuotaCache
 from seed.cache.regarding import regarding
 
 log = logging.getLogger(__name__)
@@ -26,9 +27,10 @@ CONTROLLER = "seedquota.io/seed"
 class UnknownProjects:
     """`run()` it while this replica leads."""
 
-    def __init__(self, cluster: Cluster, catalog: Catalog) -> None:
+    def __init__(self, cluster: Cluster, quota_cache: QuotaCache, cluster_cache: ClusterCache) -> None:
         self._cluster = cluster
-        self._catalog = catalog
+        self._quota_cache = quota_cache
+        self._cluster_cache = cluster_cache
         self._due: dict[str, float] = {}  # by uid of such a cluster: when to tell of it next (monotonic)
 
     async def run(self) -> None:
@@ -45,14 +47,14 @@ class UnknownProjects:
             self._due[uid] = now + (TELL_AGAIN if told else RETRY)
 
     def _unknown(self) -> list[UserCluster]:
-        catalog = self._catalog
-        if catalog.unknown_projects_allowed or not catalog.has_copies:
+        quota_cache, user_clusters = self._quota_cache, self._cluster_cache.user_clusters
+        if quota_cache.unknown_projects_allowed or not quota_cache.has_copies:
             return []
-        clusters = (*catalog.user_clusters.store.values(), *catalog.hosted.values())
-        return [cluster for cluster in clusters if not catalog.knows(cluster.spec.project)]
+        clusters = (*user_clusters.store.values(), *self._cluster_cache.hosted.values())
+        return [cluster for cluster in clusters if not quota_cache.knows(cluster.spec.project)]
 
     async def _tell(self, cluster: UserCluster) -> bool:
-        of, shown = regarding(cluster), projects.shown(self._catalog, cluster)
+        of, shown = regarding(cluster), projects.shown(self._quota_cache, cluster)
         body = event(
             event_name(of),
             of,
