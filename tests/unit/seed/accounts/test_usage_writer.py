@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from common.api.convert import report_to_wire
+from common.api.types import UserCluster
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import NotFound, Unavailable
 from common.kube.client.meta import ObjectMeta
@@ -260,6 +261,22 @@ async def test_a_new_leader_counts_nothing_before_a_list_that_began_after_its_cl
         leader.there("a", "b")
         leader.source.lists = 2
         await eventually(lambda: use(leader.world) == 16)
+
+
+async def test_the_quotas_of_a_user_cluster_are_looked_at_when_it_says_that_machines_are_not_checked_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with leading(monkeypatch) as leader:
+        await eventually(lambda: leader.cluster.published)
+        before = leader.world.cluster_cache.user_clusters.store.get(KEY)
+        body = {**msgspec.to_builtins(before), "status": {"conditions": [{"type": "Enforced", "status": "False"}]}}
+        now = msgspec.convert(body, UserCluster)
+        looked_at: list[str] = []
+        with monkeypatch.context() as patched:
+            patched.setattr(leader.accounts._controller.queue, "add", looked_at.append)
+            leader.world.cluster_cache._cluster_changed(Change(before, now))
+            leader.world.cluster_cache._cluster_changed(Change(now, now))
+        assert looked_at == ["project-alpha"]
 
 
 async def test_a_new_leader_publishes_what_changes_after_its_predecessor_published() -> None:
