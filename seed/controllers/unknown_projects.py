@@ -8,12 +8,10 @@ import time
 
 from common.api.types import UserCluster
 from common.kube.client.api_client import Cluster
-from common.kube.client.errors import ApiError
-from common.kube.controller.events import EVENTS, event, event_name, microtime
 from seed.admission import projects
 from seed.cache.clusters import ClusterCache
 from seed.cache.quotas import QuotaCache
-from seed.cache.regarding import regarding
+from seed.controllers.warning_events import warn
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +19,6 @@ LOOK_EVERY = 10.0  # seconds; a project that is on its way is there at the secon
 TELL_AGAIN = 3000.0  # ... API servers keep an Event for an hour
 RETRY = 60.0
 AT_ONCE = 32  # Events that are written after one look
-CONTROLLER = "seedquota.io/seed"
 
 
 class UnknownProjects:
@@ -54,22 +51,8 @@ class UnknownProjects:
         return [cluster for cluster in clusters if not quota_cache.knows(cluster.spec.project)]
 
     async def _tell(self, cluster: UserCluster) -> bool:
-        of, shown = regarding(cluster), projects.shown(self._quota_cache, cluster)
-        body = event(
-            event_name(of),
-            of,
-            reason=projects.UNKNOWN,
-            note=shown.message,
-            warning=True,
-            action="Check",
-            controller=CONTROLLER,
-            instance=self._cluster.name,
-            time=microtime(),
-        )
-        try:
-            await self._cluster.create(EVENTS, body)
-        except (ApiError, TimeoutError) as error:
-            log.info("Event not written", extra={"cluster": cluster.metadata.key, "error": str(error)})
-            return False
-        log.warning(shown.message, extra={"cluster": cluster.metadata.key, "reason": shown.reason})
-        return True
+        shown = projects.shown(self._quota_cache, cluster)
+        written = await warn(self._cluster, cluster, reason=projects.UNKNOWN, note=shown.message, action="Check")
+        if written:
+            log.warning(shown.message, extra={"cluster": cluster.metadata.key, "reason": shown.reason})
+        return written
