@@ -19,8 +19,9 @@ from seed.accounts.controller import Accounts
 from seed.accounts.registry import AccountHandle, AccountRegistry
 from seed.accounts.reservation_collector import ReservationCollector
 from seed.accounts.source_removal import SourceRemoval
+from seed.cache.clusters import ClusterCache
 from seed.cache.quota import Quota
-from seed.cache.quotas import Catalog
+from seed.cache.quotas import QuotaCache
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.store import Key, NoAccountError, StoreUnavailableError
 from seed.usage.source import Usage, UsageSource
@@ -40,7 +41,8 @@ class Counting:
     def __init__(
         self,
         cluster: Cluster,
-        catalog: Catalog,
+        quota_cache: QuotaCache,
+        cluster_cache: ClusterCache,
         registry: AccountRegistry,
         leader: Accounts,
         sources: Mapping[str, UsageSource],
@@ -48,8 +50,8 @@ class Counting:
         in_flight_window: float,
         find_hosted: Callable[[str], Awaitable[UserCluster | None]] | None = None,
     ) -> None:
-        """`find_hosted`: for keys of the catalog's `hosted`, by a consistent read. Raises ApiError."""
-        self._catalog = catalog
+        """`find_hosted`: for keys of ClusterCache's `hosted`, by a consistent read. Raises ApiError."""
+        self._quota_cache = quota_cache
         self._registry = registry
         self._accounts = leader
         self._sources = sources
@@ -61,7 +63,7 @@ class Counting:
         self._counted_in: dict[str, tuple[object, frozenset[tuple[str, str]]]] = {}
         self._asks: dict[str, asyncio.Task[None]] = {}  # by quota uid: for what rollouts lack
         self._wake = asyncio.Event()
-        self._removal = SourceRemoval(cluster, catalog, registry, leader, find_hosted)
+        self._removal = SourceRemoval(cluster, cluster_cache, registry, leader, find_hosted)
         self._collector = ReservationCollector(leader, sources, self.changed, in_flight_window=in_flight_window)
 
     def changed(self, source: UsageSource, freed: bool) -> None:
@@ -75,7 +77,7 @@ class Counting:
             self._wake.set()
 
     async def run(self) -> None:
-        stop = self._catalog.on_quota(self._quota_changed)
+        stop = self._quota_cache.on_quota(self._quota_changed)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._count_when_due(), name="counting")
@@ -88,7 +90,7 @@ class Counting:
     def _quota_changed(self, name: str) -> None:
         """Counts the sources that the account of a new quota lacks, those of a project that joins an organization, and
         all of them where the quota begins to limit another resource."""
-        quota = self._catalog.quota(name)
+        quota = self._quota_cache.quota(name)
         if quota is None:
             self._known.pop(name, None)
             return
@@ -175,7 +177,7 @@ class Counting:
         while True:
             await asyncio.sleep(min(CHECK_INTERVAL, self._window))
             alive: set[tuple[str, str]] = set()
-            for quota in list(self._catalog.all_quotas()):
+            for quota in list(self._quota_cache.all_quotas()):
                 handle = self._registry.get(quota)
                 account = handle.writer.account if handle is not None else None
                 if handle is None or account is None or account.epoch != self._accounts.term:
