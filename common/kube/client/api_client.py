@@ -23,7 +23,7 @@ from common.kube.client.resource import Broken, Listing, Resource, WatchEvent, r
 from common.kube.client.transport import new_session
 from common.kube.client.watch import MAX_BODY, T, WatchStream
 
-__all__ = ["MERGE_PATCH", "METADATA", "Cluster", "RequestHook"]
+__all__ = ["BROKEN", "MERGE_PATCH", "METADATA", "Cluster", "RequestHook"]
 
 MAX_PAGE = 8 * 1024 * 1024  # bytes of one page of a list ...
 PAGE = 500  # ... and objects in it

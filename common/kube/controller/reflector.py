@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Generic
 
-from common.kube.client.api_client import Cluster
+from common.kube.client.api_client import BROKEN, Cluster
 from common.kube.client.errors import ApiError, Gone, Malformed
 from common.kube.client.resource import Broken, Listing, Resource, WatchEvent
 from common.kube.controller.store import Change, IndexFunction, Store, T
@@ -299,9 +299,8 @@ class Reflector(Generic[T]):
                     raise Malformed(200, "Malformed", f"more than {MAX_OBJECTS} {self._resource.plural}")
                 old = self.store.get(key)
                 weight = self._weight + self._weigh(event.object) - (self._weigh(old) if old is not None else 0)
-                if self._resource.most is not None and weight > max(self._resource.most, self._weight):
-                    most = self._resource.most // 2**20
-                    raise Malformed(200, "Malformed", f"its {self._resource.plural} take more than {most} MiB")
+                if weight > self._weight:
+                    self._bound(weight)
                 self._weight = weight
                 self.store._set(key, event.object)
                 self._tell(old, event.object)
@@ -313,6 +312,8 @@ class Reflector(Generic[T]):
             self.malformed.pop(broken.key, None)
             self._drop(broken.key)
             return
+        if broken.key not in self.malformed:
+            self._bound(self._weight)
         last_good = self.store.get(broken.key)
         if last_good is not None and last_good.metadata.uid != broken.uid:
             self._drop(broken.key)
@@ -326,6 +327,12 @@ class Reflector(Generic[T]):
 
     def _weigh(self, found: T) -> int:
         return self._resource.weigh(found) if self._resource.weigh is not None else 0
+
+    def _bound(self, weight: int) -> None:
+        """Raises Malformed where so much in the store, beside what cannot be read, is more than there may be."""
+        most = self._resource.most
+        if most is not None and weight + BROKEN * len(self.malformed) > most:
+            raise Malformed(200, "Malformed", f"its {self._resource.plural} take more than {most // 2**20} MiB")
 
     def _note_malformed(self, broken: Broken) -> None:
         if self.malformed.get(broken.key) != broken.error:

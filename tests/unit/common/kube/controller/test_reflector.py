@@ -490,3 +490,14 @@ async def test_changes_of_a_list_are_told_with_turns_of_others_between_and_what_
         await listed
         assert [kind for kind, _ in changes] == ["add"] * 5 + ["delete"] * 5
         assert len(seen) > 5, "others had their turn between the changes"
+
+
+async def test_what_cannot_be_read_is_bounded_as_well(fake, monkeypatch):
+    bounded = replace(CONFIGMAPS, most=5 * 1024, weigh=lambda _found: 1)
+    async with reflecting(fake, resource=bounded) as (made, _):
+        await made.wait_synced(PATIENCE)
+        await eventually(lambda: made.state is State.WATCHING)
+        for number in range(20):
+            await fake.put("configmaps", "n", f"c{number}", data={"k": 5})
+        await eventually(lambda: made.error is not None and "take more than" in made.error)
+        assert len(made.malformed) <= 6
