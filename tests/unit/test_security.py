@@ -230,6 +230,7 @@ PROVEN: dict[str, tuple[str, ...]] = {
         f"{CONDITIONS}::test_what_is_wrong_now_comes_before_what_was_not_admitted",
     ),
     "creates so many or such large Machines": (
+        "unit/seed/usage/test_user_cluster.py::test_machines_that_take_too_much_are_not_read_and_the_last_count_stays",
         f"{FOOTPRINT}::test_what_machines_of_one_user_cluster_take_is_bounded_whatever_it_is_made_of",
         "unit/common/kube/controller/test_reflector.py"
         "::test_what_takes_more_than_its_bound_is_not_followed_and_the_store_stays_as_it_was",
