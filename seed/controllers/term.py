@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
+from common.api.labels import UNINSTALLED_ANNOTATION
 from common.api.types import UserCluster
 from common.kube.client.api_client import Cluster, RequestHook
 from common.kube.controller.leader_election import Lease, Term
@@ -25,6 +27,7 @@ from seed.controllers.unknown_projects import UnknownProjects
 from seed.controllers.user_clusters import UserClusters
 from seed.evaluators.clusters import Kind
 from seed.ledger.store import Store
+from seed.registration import withdrawal
 from seed.registration.cluster_api import Enforcement
 from seed.registration.keeper import ConfigurationKeeper
 from seed.registration.wanted import WantedConfigurations
@@ -32,6 +35,10 @@ from seed.sizing.sizer import Sizing
 from seed.usage.cluster_api import ClusterApiInformers
 from seed.usage.clusters import ClusterSources
 from seed.usage.source import UsageSource
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY = 0.5  # seconds, at what the Lease asks for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +85,9 @@ class Leadership:
     def __init__(self, replica: Replica, term: Term) -> None:
         self._replica = replica
         cluster, catalog, sizing = replica.cluster, replica.catalog, replica.sizing
-        self._status = SeedStatus(cluster, catalog)
+        wanted = replica.wanted.are_wanted
+        replica.wanted.withdrawn = bool(withdrawal.asked(replica.lease.annotations))  # before anything is kept
+        self._status = SeedStatus(cluster, catalog, wanted)
         self._unknown_projects = UnknownProjects(cluster, catalog)
         self._user_clusters = UserClusters(
             cluster,
@@ -89,6 +98,7 @@ class Leadership:
             on_change=self._changed,
             on_state=self._state_changed,
             on_proof=self._status.proven,
+            wanted=wanted,
             on_request=replica.on_request,
             on_reconcile=metrics.reconciled,
         )
@@ -101,8 +111,9 @@ class Leadership:
             replica.lease.namespace,
             on_change=self._cluster_api_proven,
             on_proof=self._status.proven,
+            wanted=wanted,
         )
-        self._for_clusters = ConfigurationKeeper(cluster, replica.wanted.for_clusters)
+        self._for_clusters = ConfigurationKeeper(cluster, replica.wanted.for_clusters, wanted=wanted)
         self._informers = ClusterApiInformers(
             cluster,
             catalog,
@@ -157,6 +168,7 @@ class Leadership:
             group.create_task(self._unknown_projects.run(), name="unknown projects")
             group.create_task(self._unadmitted.run(), name="Events of what was not admitted")
             group.create_task(self._for_clusters.run(), name="webhook configuration for clusters")
+            group.create_task(self._withdraw(), name="withdrawal of webhooks")
 
     async def confirm_accounts(self) -> None:
         """Before an orderly end."""
@@ -166,6 +178,26 @@ class Leadership:
         self._user_clusters.configuration_changed()
         self._for_cluster_api.changed()
         self._for_clusters.changed()
+
+    async def _withdraw(self) -> None:
+        """Removes the webhooks while that is asked for, and says what is left."""
+        lease, wanted = self._replica.lease, self._replica.wanted
+        while True:
+            question = withdrawal.asked(lease.annotations)
+            if wanted.withdrawn != bool(question):
+                wanted.withdrawn = bool(question)
+                log.warning("webhooks are withdrawn" if question else "webhooks are wanted again")
+                self.configuration_changed()
+                self._status.look()
+            if question:
+                lease.notes[UNINSTALLED_ANNOTATION] = withdrawal.answer(question, self._with_webhooks())
+            await asyncio.sleep(LOOK_EVERY)
+
+    def _with_webhooks(self) -> list[str]:
+        found = self._user_clusters.with_webhooks()
+        if not (self._for_clusters.absent and self._for_cluster_api.absent):
+            found.append("the seed itself")
+        return found
 
     def _changed(self, source: UsageSource, freed: bool) -> None:
         self._counting.changed(source, freed)

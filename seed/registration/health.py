@@ -10,6 +10,7 @@ from common.api.conditions import some
 
 DENIED = "CanaryDenied"  # the reason of a proof, and the cause that seed/admission/denial.py gives
 WORST_FIRST = (
+    "Uninstalled",
     "CanaryAdmitted",
     "APITakenOver",
     "WebhookContested",
