@@ -18,7 +18,7 @@ MANAGER = "seedquota-cli"
 FILE = "master-on-seed.yaml"
 
 _RBAC = "rbac.authorization.k8s.io"
-_KINDS = {
+KINDS = {
     found.kind: found
     for found in (
         Resource("", "v1", "serviceaccounts", "ServiceAccount", True, Object),
@@ -37,7 +37,7 @@ def objects(namespace: str) -> list[dict[str, Any]]:
 
 async def apply(seed: Cluster, namespace: str) -> None:
     for each in objects(namespace):
-        await seed.apply(_KINDS[each["kind"]], each, MANAGER)
+        await seed.apply(KINDS[each["kind"]], each, MANAGER)
 
 
 async def remove(seed: Cluster, namespace: str) -> None:
@@ -45,7 +45,7 @@ async def remove(seed: Cluster, namespace: str) -> None:
     for each in sorted(objects(namespace), key=lambda found: not found["kind"].endswith("Binding")):
         metadata = each["metadata"]
         try:
-            await seed.delete(_KINDS[each["kind"]], metadata["name"], metadata.get("namespace"))
+            await seed.delete(KINDS[each["kind"]], metadata["name"], metadata.get("namespace"))
         except NotFound:
             continue
 
