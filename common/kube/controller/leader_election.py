@@ -25,7 +25,7 @@ from common.kube.client.meta import Object, ObjectMeta
 from common.kube.client.resource import Resource
 
 RELEASE_TIMEOUT = 5.0  # seconds
-LOOK_EVERY = 0.5  # ... at another's record, so that a lease that is released is taken within a second
+LOOK_EVERY = 0.3  # ... at another's record, so that a lease that is released is taken within a second
 MICRO_TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
 WRITES_ANNOTATION = "seedquota.io/writes"  # grows with every write of the record: a restored backup shows an older one
 SINCE_ANNOTATION = "seedquota.io/unbroken-since"  # the first term of the run that the record's belongs to
