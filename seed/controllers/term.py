@@ -103,16 +103,7 @@ class Leadership:
             on_reconcile=metrics.reconciled,
         )
         self._unadmitted = UnadmittedEvents(cluster, self._user_clusters.sources)
-        self._for_cluster_api = Enforcement(
-            cluster,
-            catalog,
-            replica.cluster_api,
-            replica.wanted.for_cluster_api,
-            replica.lease.namespace,
-            on_change=self._cluster_api_proven,
-            on_proof=self._status.proven,
-            wanted=wanted,
-        )
+        self._for_cluster_api = self._enforcement()
         self._for_clusters = ConfigurationKeeper(cluster, replica.wanted.for_clusters, wanted=wanted)
         self._informers = ClusterApiInformers(
             cluster,
@@ -154,6 +145,19 @@ class Leadership:
             sources,
             in_flight_window=replica.in_flight_window,
             find_hosted=self._find_hosted,
+        )
+
+    def _enforcement(self) -> Enforcement:
+        replica = self._replica
+        return Enforcement(
+            replica.cluster,
+            replica.catalog,
+            replica.cluster_api,
+            replica.wanted.for_cluster_api,
+            replica.lease.namespace,
+            on_change=self._cluster_api_proven,
+            on_proof=self._status.proven,
+            wanted=replica.wanted.are_wanted,
         )
 
     async def run(self) -> None:
