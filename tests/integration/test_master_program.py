@@ -27,7 +27,7 @@ from common.api.core import SECRETS
 from common.api.labels import LEDGER_ANNOTATION, MANAGED_BY_LABEL, SEED_MANAGER, UID_LABEL
 from common.api.types import ACCEPT_CLUSTER_ANNOTATION, MASTER_LEDGERS, RESOURCE_QUOTAS, SEED_COPIES, SEEDS
 from common.kube.client.api_client import Cluster
-from common.kube.client.errors import Forbidden, NotFound, Unavailable
+from common.kube.client.errors import Forbidden, NotFound, Unauthorized, Unavailable
 from common.kube.client.service_account import LIFE, read, request_token
 from common.kube.controller.leader_election import LEASES
 from common.kube.controller.reflector import Reflector
@@ -1028,6 +1028,8 @@ async def test_a_seed_is_removed_only_when_it_drains_and_holds_nothing(world: Wo
     await admin.add("eu-1")
     await world.apply_quota("alpha", cpu="10")
     await until(lambda: world.copy("eu-1", "alpha"))
+    token = await Cluster.from_kubeconfig(await _kubeconfig_of(world, "eu-1"), name="token")
+    await token.list(PROJECTS)
     status, said = await admin.run("remove", "eu-1")
     assert status == 2 and "seedquota seed drain eu-1" in said, said
     async with fake_seeds(world, "alpha", "eu-1") as (eu,):
@@ -1052,6 +1054,16 @@ async def test_a_seed_is_removed_only_when_it_drains_and_holds_nothing(world: Wo
         await until(removed)
     assert (await world.master.list(SEEDS)).items == [] and (await world.master.list(SECRETS, NAMESPACE)).items == []
     assert (await world.quota("alpha")).status.global_usage in ({}, {"cpu": "0"})
+
+    async def ended() -> bool:
+        try:
+            await token.list(PROJECTS)
+        except Unauthorized:
+            return True
+        return False
+
+    await until(ended)  # an API server believes a token that it has seen for a few seconds more
+    await token.close()
     for each in rights_on_seed(NAMESPACE):
         resource = RIGHTS[each["kind"]]
         with pytest.raises(NotFound):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cli.__main__ import run as seedquota
+from devcluster.install import SEED_USER
 from tests.integration.installed.site import CLUSTERS, QUOTA, Site, cpus, until
 from tests.integration.installed.test_programs import keep_first, leader
 
@@ -29,7 +30,7 @@ async def webhooks(site: Site, *clusters: str) -> list[str]:
 
 async def uninstall(site: Site, directory: Path, *arguments: str) -> int:
     kubeconfig = directory / "seed-1.kubeconfig"
-    kubeconfig.write_text(site.server("seed-1").kubeconfig())
+    kubeconfig.write_text(site.server("seed-1").kubeconfig(SEED_USER))  # the agents' own rights are enough
     return await asyncio.to_thread(seedquota, ["uninstall", "seed", "--kubeconfig", str(kubeconfig), *arguments])
 
 
