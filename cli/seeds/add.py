@@ -61,8 +61,9 @@ async def _may_be_added(master: Cluster, seed: Cluster, name: str, namespace: st
             "the kubeconfig leads to the master's own cluster: apply a Seed with spec.inCluster: true instead, or name "
             "the master's context with --context"
         )
-    known = await on_master.find_seed(master, name)
-    for other in (await master.list(SEEDS)).items:
+    seeds = await on_master.all_seeds(master)
+    known = next((found for found in seeds if found.metadata.name == name), None)
+    for other in seeds:
         if other.metadata.name != name and other.status.cluster_uid == uid and other.spec.state != "Lost":
             raise Denied(f"this cluster is already the seed {other.metadata.name}")
     reference = _reference(known, name, uid)

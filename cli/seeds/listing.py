@@ -8,7 +8,7 @@ import json
 from cli.seeds import on_master
 from cli.seeds.on_master import Held
 from cli.terminal import columns
-from common.api.types import SEEDS, Seed
+from common.api.types import Seed
 from common.quota import resources
 
 _HEAD = ("NAME", "STATE", "READY", "CLUSTERS", "QUOTAS", "HOLDS", "LAST-SEEN")
@@ -16,7 +16,7 @@ _HEAD = ("NAME", "STATE", "READY", "CLUSTERS", "QUOTAS", "HOLDS", "LAST-SEEN")
 
 async def run(options: argparse.Namespace) -> str:
     async with on_master.master_of(options) as master:
-        seeds = (await master.list(SEEDS)).items
+        seeds = await on_master.all_seeds(master)
         held = await on_master.held(master, options.namespace)
     rows = [_row(seed, held.get(seed.metadata.name, {})) for seed in seeds]
     known = {seed.metadata.name for seed in seeds}

@@ -36,6 +36,17 @@ async def master_of(options: argparse.Namespace) -> AsyncIterator[Cluster]:
         yield cluster
 
 
+async def all_seeds(master: Cluster) -> list[Seed]:
+    """Raises Failed."""
+    try:
+        return (await master.list(SEEDS)).items
+    except NotFound:
+        raise Failed(
+            f"{master.server} has no CRDs of SeedQuota: is it the master? --context names another cluster of your "
+            "kubeconfig"
+        ) from None
+
+
 async def find_seed(master: Cluster, name: str) -> Seed | None:
     try:
         return await master.get(SEEDS, name)

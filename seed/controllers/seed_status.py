@@ -22,7 +22,7 @@ from common.kube.client.errors import ApiError
 from common.kube.controller.reflector import Reflector
 from common.runtime.metrics import build_version
 from common.runtime.waiting import within
-from seed.cache.quotas import Catalog
+from seed.cache.clusters import ClusterCache
 from seed.cache.source_keys import CLUSTER_API, is_hosted
 from seed.registration import withdrawal
 from seed.registration.health import Proof, unseen, webhook_serving
@@ -38,11 +38,13 @@ PATIENCE = 30.0  # in which a new leader lets stand what the last one said, whil
 class SeedStatus:
     """`run()` it while this replica leads, on the seed's own cluster, which bears the seed's name."""
 
-    def __init__(self, cluster: Cluster, catalog: Catalog, enforces: Callable[[], bool] = lambda: True) -> None:
+    def __init__(
+        self, cluster: Cluster, cluster_cache: ClusterCache, enforces: Callable[[], bool] = lambda: True
+    ) -> None:
         """`enforces`: whether there are to be webhooks at all. `look` when that has changed."""
         self._enforces = enforces
         self._cluster = cluster
-        self._catalog = catalog
+        self._cluster_cache = cluster_cache
         self._proofs: dict[str, Proof] = {}
         self._wake = asyncio.Event()
         self._copies: Reflector[SeedCopy] = Reflector(
@@ -67,7 +69,7 @@ class SeedStatus:
 
     async def run(self) -> None:
         changed = self._changed
-        ends = self._catalog.on_user_cluster(changed), self._catalog.on_hosted(changed)
+        ends = self._cluster_cache.on_user_cluster(changed), self._cluster_cache.on_hosted(changed)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._copies.run(), name="copy of the Seed")
@@ -94,7 +96,7 @@ class SeedStatus:
         before = copy.status.agent if copy.spec.in_cluster else copy.status
         found = self._conditions(copy, before)
         now = time.monotonic()
-        version, clusters = build_version(), self._catalog.count_clusters()
+        version, clusters = build_version(), self._cluster_cache.count_clusters()
         left = 0.0
         if self._said is not None and self._said[0] == copy.metadata.uid:
             left = self._said[1] + EVERY - now
@@ -129,7 +131,9 @@ class SeedStatus:
         return conditions.transition(before, [said], conditions.now())
 
     def _of_each(self) -> dict[str, Proof | None]:
-        found = {cluster.metadata.key: self._proofs.get(cluster.metadata.key) for cluster in self._catalog.followed()}
-        for key in filter(is_hosted, self._catalog.hosted):
+        found = {
+            cluster.metadata.key: self._proofs.get(cluster.metadata.key) for cluster in self._cluster_cache.followed()
+        }
+        for key in filter(is_hosted, self._cluster_cache.hosted):
             found[key] = self._proofs.get(CLUSTER_API)
         return found

@@ -17,8 +17,9 @@ from seed.accounts.controller import Accounts
 from seed.accounts.registry import AccountRegistry
 from seed.accounts.usage_writer import Counting
 from seed.cache.cluster_api import View
+from seed.cache.clusters import ClusterCache
 from seed.cache.kubermatic import KubermaticView
-from seed.cache.quotas import Catalog
+from seed.cache.quotas import QuotaCache
 from seed.cache.replicas import Replicas
 from seed.cache.source_keys import is_of_kubermatic
 from seed.controllers.seed_status import SeedStatus
@@ -46,7 +47,8 @@ class Replica:
     """The parts of this process that the leader works with. `in_flight_window` is in seconds."""
 
     cluster: Cluster
-    catalog: Catalog
+    quota_cache: QuotaCache
+    cluster_cache: ClusterCache
     registry: AccountRegistry
     store: Store
     lease: Lease
@@ -84,14 +86,16 @@ class Leadership:
 
     def __init__(self, replica: Replica, term: Term) -> None:
         self._replica = replica
-        cluster, catalog, sizing = replica.cluster, replica.catalog, replica.sizing
+        cluster, sizing = replica.cluster, replica.sizing
+        quota_cache, cluster_cache = replica.quota_cache, replica.cluster_cache
         wanted = replica.wanted.are_wanted
         replica.wanted.withdrawn = bool(withdrawal.asked(replica.lease.annotations))  # before anything is kept
-        self._status = SeedStatus(cluster, catalog, wanted)
-        self._unknown_projects = UnknownProjects(cluster, catalog)
+        self._status = SeedStatus(cluster, cluster_cache, wanted)
+        self._unknown_projects = UnknownProjects(cluster, quota_cache, cluster_cache)
         self._user_clusters = UserClusters(
             cluster,
-            catalog,
+            quota_cache,
+            cluster_cache,
             replica.wanted.for_cluster,
             replica.wanted.stamping_for_cluster,
             sizing,
@@ -107,7 +111,8 @@ class Leadership:
         self._for_clusters = ConfigurationKeeper(cluster, replica.wanted.for_clusters, wanted=wanted)
         self._informers = ClusterApiInformers(
             cluster,
-            catalog,
+            quota_cache,
+            cluster_cache,
             replica.cluster_api,
             sizing,
             self._for_cluster_api,
@@ -122,10 +127,11 @@ class Leadership:
             on_state=self._state_changed,
         )
         sources = AllSources(self._user_clusters.sources, self._informers.sources, self._clusters)
-        self._replicas = Replicas(cluster, replica.lease.namespace, replica.lease.name, catalog, self._known)
+        self._replicas = Replicas(cluster, replica.lease.namespace, replica.lease.name, quota_cache, self._known)
         self._accounts = Accounts(
             cluster,
-            catalog,
+            quota_cache,
+            cluster_cache,
             replica.registry,
             replica.store,
             sources,
@@ -139,7 +145,8 @@ class Leadership:
         )
         self._counting = Counting(
             cluster,
-            catalog,
+            quota_cache,
+            cluster_cache,
             replica.registry,
             self._accounts,
             sources,
@@ -151,7 +158,7 @@ class Leadership:
         replica = self._replica
         return Enforcement(
             replica.cluster,
-            replica.catalog,
+            replica.cluster_cache,
             replica.cluster_api,
             replica.wanted.for_cluster_api,
             replica.lease.namespace,
