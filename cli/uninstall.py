@@ -21,6 +21,7 @@ from common.runtime.flags import duration
 
 LEASE = "seedquota-seed"
 PAUSE = 0.5  # seconds
+ATTEMPTS = 10
 SAY_EVERY = 10.0
 
 _DESCRIPTION = """\
@@ -106,7 +107,7 @@ async def _withdraw(seed: Cluster, namespace: str, until: float) -> str:
 async def _ask(seed: Cluster, namespace: str, number: str) -> str:
     """Writes what is asked of the present run; an empty number takes it back. By `update`, which the agents' own role
     has."""
-    while True:
+    for _ in range(ATTEMPTS):
         lease = await _lease(seed, namespace)
         annotations = dict(lease.metadata.annotations)
         annotations.pop(UNINSTALL_ANNOTATION, None)
@@ -118,6 +119,7 @@ async def _ask(seed: Cluster, namespace: str, number: str) -> str:
         except Conflict:  # a renewal
             continue
         return question
+    raise Failed(f"the Lease {namespace}/{LEASE} changes all the time: run this again")
 
 
 async def _lease(seed: Cluster, namespace: str) -> LeaseObject:

@@ -32,12 +32,14 @@ async def run(options: argparse.Namespace) -> str:
         if seed.spec.state != "Lost":  # nothing is granted to it any more, whatever it asks for
             await set_state(master, seed, state="Lost", confirmLost=CONFIRMED)
         await _let_go(master, seed, namespace)
-        kept = await _delete_secret(master, seed, namespace)  # first: it is found by the Seed
+        # The Seed last: if this ends in between, it can be run again.
+        if options.kubeconfig is not None:
+            async with connected(options.kubeconfig, options.seed_context, "seed") as cluster:
+                await rights.remove(cluster, namespace)
+        kept = await _delete_secret(master, seed, namespace)
         await master.delete(SEEDS, name, uid=seed.metadata.uid)
     done = [f"seed {name} is removed", *kept]
     if options.kubeconfig is not None:
-        async with connected(options.kubeconfig, options.seed_context, "seed") as cluster:
-            await rights.remove(cluster, namespace)
         done.append("the master has no rights there any more")
     elif seed.spec.kubeconfig_secret_ref is not None:
         done.append(f"{rights.ACCOUNT} stays on the seed: remove it with `kubectl delete` of charts/rbac/{rights.FILE}")

@@ -28,7 +28,7 @@ from master.seeds.seed_cluster import SeedCluster
 log = logging.getLogger(__name__)
 
 LOOK_EVERY = 10.0  # seconds, at the clock alone
-RETRY = 60.0  # ... after a renewal that failed
+PAUSE = 60.0  # ... after a renewal, and after one that failed: clocks may be far apart
 TIMEOUT = 10.0
 
 _BEARER = "Bearer "
@@ -77,28 +77,27 @@ class TokenRenewal:
         """Until cancelled."""
         while True:
             try:
-                await self.renew(cluster)
+                pause = PAUSE if await self.renew(cluster) else LOOK_EVERY
             except ApiError as error:
-                # What is written next may also say that the Secret was changed meanwhile: it is looked at again.
                 level = logging.INFO if isinstance(error, Conflict) else logging.WARNING
                 log.log(level, "token not renewed", extra={"seed": self._seed().metadata.name, "error": error.message})
-                await asyncio.sleep(RETRY - LOOK_EVERY)
-            await asyncio.sleep(LOOK_EVERY)
+                pause = PAUSE
+            await asyncio.sleep(pause)
 
-    async def renew(self, cluster: SeedCluster) -> None:
+    async def renew(self, cluster: SeedCluster) -> bool:
         """If it is due. The connection uses the old token until the Secret's change has come. Raises ApiError."""
         old, token = token_in(cluster)
         seed = self._seed()
         ref = seed.spec.kubeconfig_secret_ref
         self.ends = token.ends if ref is not None and token is not None else None
         if ref is None or token is None or not token.due(time.time()):
-            return
+            return False
         secret = self._caches.secrets.store.get(f"{self._namespace}/{ref.name}")
         if secret is None or secret.metadata.labels.get(MANAGED_BY_LABEL) != "seedquota":
-            return
+            return False
         text = secret.data.get(ref.key, b"").decode(errors="replace")
         if old not in text:
-            return  # another token is there by now
+            return False  # another token is there by now
         new = await service_account.request_token(
             cluster, token.namespace, token.account, seconds=service_account.LIFE, timeout=TIMEOUT
         )
@@ -114,3 +113,4 @@ class TokenRenewal:
         patch = {"metadata": {"resourceVersion": secret.metadata.resource_version}, "data": data}
         await self._caches.cluster.merge_patch(SECRETS, ref.name, patch, self._namespace)
         log.info("token renewed", extra={"seed": seed.metadata.name, "secret": secret.metadata.key})
+        return True
