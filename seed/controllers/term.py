@@ -11,6 +11,7 @@ from itertools import chain
 from common.api.labels import UNINSTALLED_ANNOTATION
 from common.api.types import UserCluster
 from common.kube.client.api_client import Cluster, RequestHook
+from common.kube.client.errors import ApiError
 from common.kube.controller.leader_election import Lease, Term
 from common.runtime import metrics
 from seed.accounts.controller import Accounts
@@ -28,8 +29,9 @@ from seed.controllers.unknown_projects import UnknownProjects
 from seed.controllers.user_clusters import UserClusters
 from seed.evaluators.clusters import Kind
 from seed.ledger.store import Store
-from seed.registration import withdrawal
+from seed.registration import cluster_api, clusters, withdrawal
 from seed.registration.cluster_api import Enforcement
+from seed.registration.configuration import WEBHOOK_CONFIGURATIONS
 from seed.registration.keeper import ConfigurationKeeper
 from seed.registration.wanted import WantedConfigurations
 from seed.sizing.sizer import Sizing
@@ -40,6 +42,7 @@ from seed.usage.source import UsageSource
 log = logging.getLogger(__name__)
 
 LOOK_EVERY = 0.5  # seconds, at what the Lease asks for
+LOOK_AGAIN = 5.0  # ... once no webhook is left
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,13 +203,21 @@ class Leadership:
                 log.warning("webhooks are withdrawn" if question else "webhooks are wanted again")
                 self.configuration_changed()
                 self._status.look()
+            left = await self._with_webhooks() if question else []
             if question:
-                lease.notes[UNINSTALLED_ANNOTATION] = withdrawal.answer(question, self._with_webhooks())
-            await asyncio.sleep(LOOK_EVERY)
+                lease.notes[UNINSTALLED_ANNOTATION] = withdrawal.answer(question, left)
+            await asyncio.sleep(LOOK_EVERY if left or not question else LOOK_AGAIN)
 
-    def _with_webhooks(self) -> list[str]:
+    async def _with_webhooks(self) -> list[str]:
         found = self._user_clusters.with_webhooks()
-        if not (self._for_clusters.absent and self._for_cluster_api.absent):
+        cluster = self._replica.cluster
+        try:
+            await self._for_cluster_api.withdraw()
+            for name in (clusters.NAME, cluster_api.NAME):
+                if await cluster.find(WEBHOOK_CONFIGURATIONS, name) is not None:
+                    found.append(f"{name} on the seed itself")
+        except ApiError as error:
+            log.warning("webhook configurations of the seed not seen", extra={"error": error.message})
             found.append("the seed itself")
         return found
 

@@ -49,11 +49,6 @@ class Enforcement:
         self._on_change = on_change
         self._on_proof = on_proof
 
-    @property
-    def absent(self) -> bool:
-        """The configuration is not there, as far as is known."""
-        return self._keeper.absent or not self._running
-
     async def run(self) -> None:
         self._running = True
         try:
@@ -66,6 +61,11 @@ class Enforcement:
     def changed(self) -> None:
         """What the configuration should be is another."""
         self._keeper.changed()
+
+    async def withdraw(self) -> None:
+        """What an earlier leader may have left, while nobody keeps it. Raises ApiError."""
+        if not self._running:
+            await self._keeper.remove()
 
     async def remove(self) -> None:
         """Nothing is left to ask about. Raises ApiError."""

@@ -172,7 +172,6 @@ async def use_what_there_is(site: Site) -> None:
     await kubermatic(site)
     await decisions(site)
     await added_by_command(site)
-    await withdrawn(site)
     await ends(site)
 
 
@@ -413,6 +412,7 @@ async def cluster_api(site: Site) -> None:
     await until(lambda: site.get(SEED, configuration), 60)
     await site.patch(SEED, configuration, {"webhooks": []})
     await until(lambda: kept(site, SEED, configuration), 60)
+    await withdrawn(site)
 
     def spec(kind: str, name: str, of: str = "c1") -> Json:
         reference = {"apiGroup": INFRASTRUCTURE_GROUP, "kind": kind, "name": name}
@@ -506,11 +506,16 @@ def aged(token: str, key: Path, seconds: int) -> str:
 
 
 async def withdrawn(site: Site) -> None:
-    kubeconfig = str(site.installed.directory / f"{SEED}-admin.kubeconfig")
-    await command(site, "uninstall", "seed", "--kubeconfig", kubeconfig)
-    await gone(site, SEED, f"{HOOKS}/{KINDS[0]}/seedquota-clusters")
-    await command(site, "uninstall", "seed", "--kubeconfig", kubeconfig, "--undo")
-    await until(lambda: kept(site, SEED, f"{HOOKS}/{KINDS[0]}/seedquota-clusters"), 60)
+    """The command has the agents' own rights, as in a Job of their ServiceAccount."""
+    kubeconfig = site.installed.directory / f"{SEED}-agent.kubeconfig"
+    kubeconfig.write_text(site.server(SEED).kubeconfig(SEED_USER))
+    places = [f"{HOOKS}/{KINDS[0]}/{name}" for name in ("seedquota-clusters", "seedquota-cluster-api")]
+    await command(site, "uninstall", "seed", "--kubeconfig", str(kubeconfig))
+    await gone(site, SEED, *places)
+    await gone(site, USER, *(f"{HOOKS}/{kind}/seedquota-machines" for kind in KINDS))
+    await command(site, "uninstall", "seed", "--kubeconfig", str(kubeconfig), "--undo")
+    for place in places:
+        await until(partial(kept, site, SEED, place), 60)
 
 
 async def ends(site: Site) -> None:
