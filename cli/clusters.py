@@ -19,7 +19,8 @@ def kubeconfig_path(given: str | None, cure: str = "set it to one") -> str:
     """The file named, or the one that kubectl takes. Raises Failed."""
     if given is not None:
         return given
-    path = (os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")).strip(os.pathsep)
+    home = os.environ.get("HOME", "/")  # a user without a name, as in a pod, has no other one
+    path = (os.environ.get("KUBECONFIG") or str(Path(home, ".kube", "config"))).strip(os.pathsep)
     if os.pathsep in path:
         raise Failed(f"KUBECONFIG names several files, which is not supported: {cure}")
     return path

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import io
+import json
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -1038,6 +1039,9 @@ async def test_a_seed_is_removed_only_when_it_drains_and_holds_nothing(world: Wo
         await eu.use(cpu="6")
         status, said = await admin.run("list")
         assert status == 0 and "eu-1   Active" in said and "cpu=6" in said, said
+        status, said = await admin.run("list", "-o", "json")
+        (listed,) = json.loads(said)["items"]
+        assert (listed["name"], listed["holds"], listed["quotas"]) == ("eu-1", "cpu=6", "1")
         status, said = await admin.run("drain", "eu-1")
         assert status == 0 and "seedquota/alpha: cpu=6" in said, said
         status, said = await admin.run("remove", "eu-1")

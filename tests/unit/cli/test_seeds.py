@@ -7,8 +7,12 @@ from pathlib import Path
 import pytest
 
 from cli.__main__ import run
+from cli.clusters import connected
+from cli.outcome import Failed
 from cli.seeds import rights
 from cli.terminal import columns
+from common.kube.client.api_client import Cluster
+from common.kube.client.kubeconfig import Access
 
 
 @pytest.mark.parametrize(
@@ -39,6 +43,25 @@ def test_flags_that_cannot_be_used_are_status_1(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         run(arguments)
     assert ended.value.code == 1
+
+
+async def test_a_pod_without_a_kubeconfig_uses_its_own_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def in_cluster(*, name: str, **_options: object) -> Cluster:
+        return Cluster(Access("https://127.0.0.1:1"), name=f"the pod's {name}")
+
+    monkeypatch.setattr(Cluster, "in_cluster", in_cluster)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    with pytest.raises(Failed, match="cannot be read"):
+        async with connected(None, None, "seed"):
+            pass
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    async with connected(None, None, "seed") as cluster:
+        assert cluster.name == "the pod's seed"
+    for kubeconfig, context in ((f"{tmp_path}/none", None), (None, "x")):
+        with pytest.raises(Failed, match="cannot be read"):
+            async with connected(kubeconfig, context, "seed"):
+                pass
 
 
 def test_the_rights_are_in_the_release_s_namespace_and_bound_to_an_account_there() -> None:
