@@ -16,6 +16,7 @@ from common.kube.client.resource import Resource
 ACCOUNT = "seedquota-master-on-seed"
 MANAGER = "seedquota-cli"
 FILE = "master-on-seed.yaml"
+HELM = "meta.helm.sh/release-name"  # an annotation on each object of a release
 
 _RBAC = "rbac.authorization.k8s.io"
 KINDS = {
@@ -41,11 +42,12 @@ async def apply(seed: Cluster, namespace: str) -> None:
 
 
 async def remove(seed: Cluster, namespace: str) -> None:
-    """The bindings first: what is left if this ends in between gives nothing."""
+    """The bindings first: what is left if this ends in between gives nothing. What a Helm release has, it keeps."""
     for each in sorted(objects(namespace), key=lambda found: not found["kind"].endswith("Binding")):
-        metadata = each["metadata"]
+        resource, name, of = KINDS[each["kind"]], each["metadata"]["name"], each["metadata"].get("namespace")
         try:
-            await seed.delete(KINDS[each["kind"]], metadata["name"], metadata.get("namespace"))
+            if HELM not in (await seed.get(resource, name, of)).metadata.annotations:
+                await seed.delete(resource, name, of)
         except NotFound:
             continue
 

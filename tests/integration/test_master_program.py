@@ -20,6 +20,7 @@ import pytest
 import pytest_asyncio
 
 from cli.__main__ import run as seedquota
+from cli.seeds.rights import ACCOUNT as ON_SEED
 from cli.seeds.rights import KINDS as RIGHTS
 from cli.seeds.rights import objects as rights_on_seed
 from common.api.cluster_identity import KUBE_SYSTEM, NAMESPACES
@@ -1053,6 +1054,8 @@ async def test_a_seed_is_removed_only_when_it_drains_and_holds_nothing(world: Wo
         async def removed() -> bool:
             return (await admin.run("remove", "eu-1", "--kubeconfig", str(admin.files["eu-1"])))[0] == 0
 
+        of_a_chart = {"metadata": {"annotations": {"meta.helm.sh/release-name": "seedquota-seed"}}}
+        await world.admin["eu-1"].merge_patch(RIGHTS["ClusterRole"], ON_SEED, of_a_chart)
         status, said = await admin.run("remove", "eu-1", "--kubeconfig", str(admin.files["us-1"]))
         assert status == 2 and "which is not seed eu-1" in said, said
         await until(removed)
@@ -1070,6 +1073,7 @@ async def test_a_seed_is_removed_only_when_it_drains_and_holds_nothing(world: Wo
 
     await until(ended)  # an API server believes a token that it has seen for a few seconds more
     await token.close()
+    await world.admin["eu-1"].delete(RIGHTS["ClusterRole"], ON_SEED)
     for each in rights_on_seed(NAMESPACE):
         resource = RIGHTS[each["kind"]]
         with pytest.raises(NotFound):
