@@ -111,6 +111,7 @@ def endpoints_of(
     decisions: Decisions,
     stale: Callable[[], str | None],
     turns: Turns,
+    local_copies: bool,
 ) -> Endpoints:
     """All webhooks, by the path that each is called at."""
     admission = Admission(catalog, registry, stale)
@@ -123,11 +124,11 @@ def endpoints_of(
         return Endpoint(webhook, observed.decision, decisions, turns)
 
     return {
-        "machines": endpoint(MachineWebhook(catalog, machines)),
+        "machines": endpoint(MachineWebhook(catalog, machines, local_copies=local_copies)),
         "stamp": endpoint(StampWebhook(Stamping(catalog, sizing))),
         "cluster-api": endpoint(ClusterApiWebhook(view, of_cluster_api)),
         "clusters": endpoint(ClusterWebhook(catalog, admission, cluster_kinds, twins)),
-        "scale": endpoint(ScaleWebhook(catalog, registry, sizing, connections, view)),
+        "scale": endpoint(ScaleWebhook(catalog, registry, sizing, connections, view, local_copies=local_copies)),
     }
 
 
@@ -215,6 +216,7 @@ def build(options: SeedOptions, cluster: Cluster, stopping: Callable[[], bool]) 
             kubermatic=kubermatic,
             kinds=cluster_kinds,
             in_flight_window=options.in_flight_window,
+            local_copies=options.local_copies == "on",
             on_request=metrics.kubernetes_request,
         )
     )
@@ -226,8 +228,9 @@ def build(options: SeedOptions, cluster: Cluster, stopping: Callable[[], bool]) 
     )
     decisions = Decisions(on_decision=refusals.decided, on_refusal=collectors.refusals_of(catalog))
     turns = Turns(options.webhook_requests_per_second, {cluster_api.CALLER, clusters.CALLER})
+    copies = options.local_copies == "on"
     endpoints = endpoints_of(
-        cluster, connections, catalog, registry, sizing, view, cluster_kinds, decisions, record.stale, turns
+        cluster, connections, catalog, registry, sizing, view, cluster_kinds, decisions, record.stale, turns, copies
     )
     return Agent(
         cluster=cluster,

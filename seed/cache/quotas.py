@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from common.api.labels import RELEASED_ANNOTATION, SETTINGS
+from common.api.labels import MASTER_SEEN_ANNOTATION, RELEASED_ANNOTATION, SETTINGS
 from common.api.types import (
     PROJECTS,
     QUOTA_SETTINGS,
@@ -62,6 +63,7 @@ class Catalog:
             on_change=self._cluster_changed,
             watch_seconds=prompt,
         )
+        self.master_seen_at: float | None = None  # its last sign (monotonic); None: none since this replica started
         self.in_cluster = False  # the master is in this API server: its objects stand for themselves
         self.seed = Reflector(
             cluster,
@@ -270,7 +272,12 @@ class Catalog:
 
     def _seed_changed(self, change: Change[SeedCopy]) -> None:
         """A Seed that is deleted says nothing: what was enforced stays enforced."""
-        if change.new is None or change.new.spec.in_cluster == self.in_cluster:
+        if change.new is None:
+            return
+        sign = _sign_of_master(change.new)
+        if sign and change.old is not None and sign != _sign_of_master(change.old):
+            self.master_seen_at = time.monotonic()
+        if change.new.spec.in_cluster == self.in_cluster:
             return
         self.in_cluster = change.new.spec.in_cluster
         for quota in self.quotas.store.values():
@@ -341,6 +348,13 @@ class Catalog:
 
     def _tell_of_cluster(self, key: str) -> None:
         self._cluster_listeners.call(key)
+
+
+def _sign_of_master(seed: SeedCopy) -> str:
+    """It differs from one sign to the next."""
+    if seed.spec.in_cluster:
+        return seed.status.last_seen_time
+    return seed.metadata.annotations.get(MASTER_SEEN_ANNOTATION, "")
 
 
 def _unenforced(cluster: UserCluster | None) -> bool:

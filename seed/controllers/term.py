@@ -25,6 +25,7 @@ from seed.controllers.unknown_projects import UnknownProjects
 from seed.controllers.user_clusters import UserClusters
 from seed.evaluators.clusters import Kind
 from seed.ledger.store import Store
+from seed.projections.local_copies import LocalCopies
 from seed.registration.cluster_api import Enforcement
 from seed.registration.keeper import ConfigurationKeeper
 from seed.registration.wanted import WantedConfigurations
@@ -49,6 +50,7 @@ class Replica:
     kubermatic: KubermaticView
     kinds: tuple[Kind, ...]
     in_flight_window: float
+    local_copies: bool = True
     on_request: RequestHook | None = None
 
 
@@ -80,12 +82,14 @@ class Leadership:
         cluster, catalog, sizing = replica.cluster, replica.catalog, replica.sizing
         self._status = SeedStatus(cluster, catalog)
         self._unknown_projects = UnknownProjects(cluster, catalog)
+        self._local_copies = LocalCopies(catalog, replica.registry, enabled=replica.local_copies)
         self._user_clusters = UserClusters(
             cluster,
             catalog,
             replica.wanted.for_cluster,
             replica.wanted.stamping_for_cluster,
             sizing,
+            self._local_copies,
             on_change=self._changed,
             on_state=self._state_changed,
             on_proof=self._status.proven,
@@ -155,6 +159,7 @@ class Leadership:
             group.create_task(self._clusters.run(), name="clusters")
             group.create_task(self._status.run(), name="seed status")
             group.create_task(self._unknown_projects.run(), name="unknown projects")
+            group.create_task(self._local_copies.run(), name="local copies")
             group.create_task(self._unadmitted.run(), name="Events of what was not admitted")
             group.create_task(self._for_clusters.run(), name="webhook configuration for clusters")
 
