@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from common.kube.client.api_client import Cluster
 from common.quota.account import Account
 from seed.accounts.registry import AccountRegistry
-from seed.cache.quotas import Catalog
+from seed.cache.quotas import QuotaCache
 from seed.projections.cluster_copies import EVERY, ClusterCopies
 from seed.projections.local_quota import Known
 from seed.projections.pace import Pace
@@ -19,10 +19,10 @@ from seed.usage.user_cluster import Source
 class LocalCopies:
     """`run()` it while this replica leads. It is on the user clusters' own way: the seed's own Machines have none."""
 
-    def __init__(self, catalog: Catalog, registry: AccountRegistry, *, enabled: bool) -> None:
+    def __init__(self, quota_cache: QuotaCache, registry: AccountRegistry, *, enabled: bool) -> None:
         """Not `enabled`: what is in the user clusters is removed."""
         self.enabled = enabled
-        self._catalog = catalog
+        self._quota_cache = quota_cache
         self._registry = registry
         self._pace = Pace()
         self._copies: dict[str, ClusterCopies] = {}  # by the key of the user cluster
@@ -31,7 +31,7 @@ class LocalCopies:
 
     async def run(self) -> None:
         """Until cancelled."""
-        ends = self._catalog.on_quota(self._changed.add), self._registry.on_account(self._account_changed)
+        ends = self._quota_cache.on_quota(self._changed.add), self._registry.on_account(self._account_changed)
         try:
             while True:
                 await asyncio.sleep(EVERY)
@@ -74,7 +74,7 @@ class LocalCopies:
         return asyncio.create_task(keep(), name=f"local copies of {source.key}")
 
     def _known(self, source: Source) -> Iterator[Known]:
-        seen = self._catalog.master_seen_at
+        seen = self._quota_cache.master_seen_at
         for quota in self._registry.quotas_of(source.consumer):
             handle = self._registry.get(quota)
             yield Known(
@@ -89,14 +89,14 @@ class LocalCopies:
         self._changed.add(quota)
 
     def _wake(self) -> None:
-        if self._master_seen != (self._catalog.master_seen_at is not None):
+        if self._master_seen != (self._quota_cache.master_seen_at is not None):
             self._master_seen = True
             for copies in self._copies.values():
                 copies.wake()
         changed = list(self._changed)
         self._changed.clear()
         for name in changed:
-            quota = self._catalog.quota(name)
+            quota = self._quota_cache.quota(name)
             if quota is None:
                 keys = [key for key, copies in self._copies.items() if copies.shows(name)]
             else:

@@ -8,7 +8,7 @@ from seed.admission.local_copies import named_in
 from seed.admission.machines import MachineAdmission
 from seed.admission.objects import undecided
 from seed.admission.types import Verdict
-from seed.cache.quotas import Catalog
+from seed.cache.clusters import ClusterCache
 from seed.machines.machine_controller import FOOTPRINT_ANNOTATION, Machine
 from seed.sizing.stamper import Stamping
 from seed.webhooks.endpoint import Answer, Patch, Question, Webhook
@@ -29,9 +29,9 @@ class MachineWebhook(Webhook[Machine]):
 
     about = "a Machine"
 
-    def __init__(self, catalog: Catalog, admission: MachineAdmission, *, local_copies: bool = True) -> None:
+    def __init__(self, cluster_cache: ClusterCache, admission: MachineAdmission, *, local_copies: bool = True) -> None:
         """`local_copies`: user clusters have LocalResourceQuotas, as far as they can be written there."""
-        self._catalog = catalog
+        self._cluster_cache = cluster_cache
         self._admission = admission
         self._local_copies = local_copies
 
@@ -40,7 +40,7 @@ class MachineWebhook(Webhook[Machine]):
 
     async def decide(self, caller: str, question: Question[Machine], deadline: float) -> Answer:
         machine = question.new
-        cluster = self._catalog.user_cluster_by_uid(caller)
+        cluster = self._cluster_cache.user_cluster_by_uid(caller)
         if machine is None:
             verdict = Verdict(decision="")
         elif cluster is None:

@@ -273,7 +273,7 @@ class TestWhichOfThem:
 
     async def test_a_change_of_a_quota_or_its_account_wakes_the_clusters_that_it_counts(self) -> None:
         async with seed_world() as seed:
-            copies = LocalCopies(seed.catalog, seed.registry, enabled=True)
+            copies = LocalCopies(seed.quota_cache, seed.registry, enabled=True)
             woken: list[str] = []
             for key in (f"{PROJECT}/c1", "beta/c9"):
                 copies._copies[key] = cast(
@@ -292,7 +292,7 @@ class TestWhichOfThem:
             copies._wake()
             assert woken == [f"{PROJECT}/c1"], "it has to go there"
             woken.clear()
-            seed.catalog.master_seen_at = 1.0
+            seed.quota_cache.master_seen_at = 1.0
             copies._wake()
             assert woken == [f"{PROJECT}/c1", "beta/c9"]
             listening.cancel()
@@ -301,12 +301,12 @@ class TestWhichOfThem:
     async def test_it_reads_the_account_of_each_quota_of_the_cluster(self) -> None:
         async with seed_world() as seed:
             await seed.quota(limits="cpu=8", granted="cpu=8", used="cpu=2")
-            copies = LocalCopies(seed.catalog, seed.registry, enabled=True)
+            copies = LocalCopies(seed.quota_cache, seed.registry, enabled=True)
             key = f"{PROJECT}/c1"
             source: Any = SimpleNamespace(consumer=Consumer(PROJECT, key), key=key, current=True)
             (found,) = copies._known(source)
             assert found.account is not None and found.account.used[key] == nanos("cpu=2")
             assert (found.quota.name, found.master_silent) == ("project-alpha", None)
-            seed.catalog.master_seen_at = time.monotonic()
+            seed.quota_cache.master_seen_at = time.monotonic()
             (found,) = copies._known(source)
             assert found.master_silent is not None and found.master_silent < 60

@@ -107,10 +107,10 @@ async def serving(
         handle = route(
             {
                 "machines": Endpoint(
-                    MachineWebhook(world.catalog, MachineAdmission(world.catalog, world.admission, sizes)),
+                    MachineWebhook(world.cluster_cache, MachineAdmission(world.quota_cache, world.admission, sizes)),
                     lambda _kind, decision, reason, path, _seconds: decisions.append((decision, reason, path)),
                 ),
-                "stamp": Endpoint(StampWebhook(Stamping(world.catalog, sizes))),
+                "stamp": Endpoint(StampWebhook(Stamping(world.cluster_cache, sizes))),
             },
             lambda _name, uid, token: (uid, token) == (CLUSTER_UID, TOKEN) or token == "token-of-a-deleted-cluster",
         )
@@ -160,7 +160,7 @@ async def test_a_refusal_carries_what_people_and_programs_need(caller: Caller) -
 @pytest.mark.parametrize("status", ["True", "False", "Unknown", ""])
 async def test_a_refusal_names_the_local_copies_only_where_they_are(caller: Caller, status: str) -> None:
     conditions = [Condition(type="LocalQuotasWritten", status=status)] if status else []
-    clusters = caller.world.catalog.user_clusters.store
+    clusters = caller.world.cluster_cache.user_clusters.store
     cluster = clusters.get("alpha/c1")
     assert cluster is not None
     clusters._set("alpha/c1", replace(cluster, status=replace(cluster.status, conditions=conditions)))
