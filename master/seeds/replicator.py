@@ -122,8 +122,8 @@ class CopySync:
             await asyncio.sleep(SEED_AGAIN)
 
     async def show_signs(self, connected: Callable[[], bool]) -> None:
-        """Until cancelled: shows the seed now and then that the master is there, by its copy of the Seed. Where there is
-        no copy, the Seed's status shows that."""
+        """Until cancelled: shows the seed, by its copy of the Seed, that the master is there. Where there is no copy,
+        the status of the Seed shows that."""
         while not self._in_cluster:
             pause = SOON
             if connected():
