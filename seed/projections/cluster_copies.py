@@ -17,7 +17,7 @@ import msgspec
 from common.api import conditions
 from common.api.labels import MANAGED_BY_LABEL, SEED_MANAGER, UID_LABEL
 from common.kube.client.api_client import Cluster
-from common.kube.client.errors import ApiError, Forbidden, NotFound, Unauthorized
+from common.kube.client.errors import ApiError, Forbidden, NotFound, TooManyRequests, Unauthorized
 from common.runtime.waiting import within
 from seed import metrics
 from seed.projections import definition, local_quota
@@ -30,7 +30,7 @@ EVERY = 1.0  # seconds between two looks at one user cluster
 REFRESH = 60.0  # ... between two writes of what has not changed, so that its age says how old it is
 INSTALL_AGAIN = 3600.0  # ... between two looks after the definition and the role
 RETRY = (1.0, 60.0)  # first and longest pause after a failure
-BEING_SERVED = 4  # failures in a row after which it is said that the new kind is still not served
+BEING_SERVED = 4  # failures in a row that are usual where the kind is new: it is not served yet, or its storage starts
 MAX_COPIES = 32  # of one user cluster; the first by name
 
 
@@ -155,8 +155,8 @@ class ClusterCopies:
         metrics.local_copy_written(ok=False)
         if isinstance(error, NotFound):  # the kind is not served yet, or was deleted
             self._installed_at = self._kept = None
-            if self._failures <= BEING_SERVED:
-                return
+        if isinstance(error, NotFound | TooManyRequests) and self._failures <= BEING_SERVED:
+            return
         message = str(error) or type(error).__name__
         if isinstance(error, Forbidden | Unauthorized):
             message += "; bind charts/rbac/user-cluster.yaml"

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from common.kube.client.api_client import Cluster
-from common.kube.client.errors import ApiError, Forbidden, NotFound, Unavailable
+from common.kube.client.errors import ApiError, Forbidden, NotFound, TooManyRequests, Unavailable
 from common.kube.client.resource import Resource
 from seed.cache.consumer import Consumer
 from seed.ledger.store import Key
@@ -207,8 +207,17 @@ async def test_of_very_many_quotas_some_are_written(world: World) -> None:
     assert len(world.cluster.quotas) == cluster_copies.MAX_COPIES
 
 
-async def test_a_kind_that_is_not_served_yet_is_no_failure_and_one_that_was_deleted_is_made_again(world: World) -> None:
-    world.cluster.fails[QUOTAS] = NotFound(404, "NotFound", "the server could not find the requested resource")
+@pytest.mark.parametrize(
+    "error",
+    [
+        NotFound(404, "NotFound", "the server could not find the requested resource"),
+        TooManyRequests(429, "TooManyRequests", "storage is (re)initializing"),
+    ],
+)
+async def test_a_kind_that_is_not_served_yet_is_no_failure_and_one_that_was_deleted_is_made_again(
+    world: World, error: ApiError
+) -> None:
+    world.cluster.fails[QUOTAS] = error
     async with running(world.copies):
         await eventually(lambda: world.cluster.count("delete", QUOTAS) >= 2)
         assert world.copies.written is None
