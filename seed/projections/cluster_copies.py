@@ -97,7 +97,7 @@ class ClusterCopies:
                 await asyncio.sleep(EVERY)
                 await within(self._wake, max(self._refresh_at() - time.monotonic(), 0.0))
                 continue
-            await asyncio.sleep(min(RETRY[0] * 2.0 ** (self._failures - 1), RETRY[1]))
+            await asyncio.sleep(min(RETRY[0] * 2.0 ** min(self._failures - 1, 20), RETRY[1]))
 
     async def remove(self) -> None:
         """Not while `run` runs. Raises ApiError."""

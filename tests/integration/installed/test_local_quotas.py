@@ -127,6 +127,25 @@ async def test_where_they_cannot_be_written_machines_are_admitted_and_counted_al
     await site.comes("seed-1", f"{CLUSTERS}/{ONE}", WRITTEN, "True", seconds=90)
 
 
+async def test_while_another_seed_is_out_of_reach_it_says_that_the_totals_may_be_old(site: Site) -> None:
+    await site.quota(cpus(4))
+    await site.admitted(ONE)
+    await site.admitted(TWO)
+    before = await shows(site, ONE, cpus(2), cpus(1))
+    await site.kill(site.server("seed-2"))
+
+    async def says_so() -> None:
+        status = (await site.get(ONE, f"{COPIES}/{QUOTA}"))["status"]
+        assert "was not reported lately" in status.get("stale", ""), status
+        assert status["total"]["used"] == cpus(2)
+
+    await until(says_so, 60)
+    at = (await site.get(ONE, f"{COPIES}/{QUOTA}"))["status"]["currentTime"]
+    assert at >= before["status"]["currentTime"]
+    await site.start(site.server("seed-2"))
+    await shows(site, ONE, cpus(2), cpus(1))
+
+
 async def test_switched_off_there_are_none_and_nothing_names_them(site: Site) -> None:
     await site.quota(cpus(1))
     await site.admitted(ONE)

@@ -242,6 +242,14 @@ async def test_a_right_that_is_missing_is_said_and_nothing_else_happens(world: W
     assert world.states == [False, True]
 
 
+async def test_it_is_tried_again_however_often_it_has_failed(world: World) -> None:
+    world.cluster.fails[DEFINITION] = Unavailable(0, "Unavailable", "no answer")
+    world.copies._failures = 5000
+    async with running(world.copies) as (task,):
+        await eventually(lambda: world.cluster.count("apply", DEFINITION) >= 3)
+        assert not task.done()
+
+
 async def test_a_user_cluster_that_hangs_or_fails_delays_no_other(world: World) -> None:
     dead, refusing = UserCluster(), UserCluster()
     dead.hangs = True
