@@ -130,7 +130,7 @@ class UserClusters:
 
     def _state_changed(self, source: Source) -> None:
         self._controller.queue.add(source.key)
-        self._copies.wake(source.key)
+        self._copies.source_changed(source.key)
         self._on_state(source)
 
     async def _identify(self, source: Source, cluster: Cluster) -> Problem | None:

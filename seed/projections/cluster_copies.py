@@ -65,6 +65,7 @@ class ClusterCopies:
         self._enabled = enabled
         self._on_state = on_state
         self._wake = asyncio.Event()
+        self._retry = asyncio.Event()
         self._installed_at: float | None = None
         self._kept: frozenset[str] | None = None  # uids of the quotas beside which nothing is left there
         self._copies: dict[str, _Written] = {}  # by name
@@ -74,6 +75,11 @@ class ClusterCopies:
         """A quota, or what is used of it, may have changed."""
         self._wake.set()
 
+    def reached(self) -> None:
+        """The user cluster may be in reach again: what failed is tried at once."""
+        self._wake.set()
+        self._retry.set()
+
     def shows(self, quota: str) -> bool:
         return quota in self._copies
 
@@ -81,6 +87,7 @@ class ClusterCopies:
         """Until cancelled. What was written stays: see `remove`."""
         while True:
             self._wake.clear()
+            self._retry.clear()
             try:
                 await self._pace.turn()
                 await self._look()
@@ -97,7 +104,7 @@ class ClusterCopies:
                 await asyncio.sleep(EVERY)
                 await within(self._wake, max(self._refresh_at() - time.monotonic(), 0.0))
                 continue
-            await asyncio.sleep(min(RETRY[0] * 2.0 ** min(self._failures - 1, 20), RETRY[1]))
+            await within(self._retry, min(RETRY[0] * 2.0 ** min(self._failures - 1, 20), RETRY[1]))
 
     async def remove(self) -> None:
         """Not while `run` runs. Raises ApiError."""

@@ -17,7 +17,7 @@ from seed.usage.user_cluster import Source
 
 
 class LocalCopies:
-    """`run()` it while this replica leads. It is on the user clusters' own way: the seed's own Machines have none."""
+    """`run()` it while this replica leads. The seed's own Machines have none."""
 
     def __init__(self, quota_cache: QuotaCache, registry: AccountRegistry, *, enabled: bool) -> None:
         """Not `enabled`: what is in the user clusters is removed."""
@@ -44,10 +44,10 @@ class LocalCopies:
         """None while the user cluster is not connected, or is the seed itself."""
         return self._copies.get(key)
 
-    def wake(self, key: str) -> None:
-        """What is known of the user cluster may have changed."""
+    def source_changed(self, key: str) -> None:
+        """The user cluster is followed now, or no more."""
         if (copies := self._copies.get(key)) is not None:
-            copies.wake()
+            copies.reached()
 
     def follow(self, source: Source, cluster: Cluster, on_state: Callable[[], None]) -> asyncio.Task[None] | None:
         """Through this connection, until the task is cancelled. None for the seed's own Machines."""
@@ -102,4 +102,5 @@ class LocalCopies:
             else:
                 keys = self._registry.source_keys(quota)
             for key in keys:
-                self.wake(key)
+                if (of_key := self._copies.get(key)) is not None:
+                    of_key.wake()

@@ -250,6 +250,21 @@ async def test_it_is_tried_again_however_often_it_has_failed(world: World) -> No
         assert not task.done()
 
 
+async def test_what_failed_is_tried_at_once_when_the_user_cluster_is_in_reach_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_copies, "RETRY", (1000.0, 1000.0))
+    world.cluster.fails[DEFINITION] = Unavailable(0, "Unavailable", "no answer")
+    async with running(world.copies):
+        await eventually(lambda: world.copies.written is False)
+        world.copies.wake()
+        await asyncio.sleep(0.05)
+        assert world.cluster.count("apply", DEFINITION) == 1, "a quota that changes is no reason"
+        world.cluster.fails.clear()
+        world.copies.reached()
+        await eventually(lambda: world.copies.written)
+
+
 async def test_a_user_cluster_that_hangs_or_fails_delays_no_other(world: World) -> None:
     dead, refusing = UserCluster(), UserCluster()
     dead.hangs = True
