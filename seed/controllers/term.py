@@ -29,6 +29,7 @@ from seed.controllers.unknown_projects import UnknownProjects
 from seed.controllers.user_clusters import UserClusters
 from seed.evaluators.clusters import Kind
 from seed.ledger.store import Store
+from seed.projections.local_copies import LocalCopies
 from seed.registration import cluster_api, clusters, withdrawal
 from seed.registration.cluster_api import Enforcement
 from seed.registration.configuration import WEBHOOK_CONFIGURATIONS
@@ -61,6 +62,7 @@ class Replica:
     kubermatic: KubermaticView
     kinds: tuple[Kind, ...]
     in_flight_window: float
+    local_copies: bool = True
     on_request: RequestHook | None = None
 
 
@@ -95,6 +97,7 @@ class Leadership:
         replica.wanted.withdrawn = bool(withdrawal.asked(replica.lease.annotations))  # before anything is kept
         self._status = SeedStatus(cluster, cluster_cache, wanted)
         self._unknown_projects = UnknownProjects(cluster, quota_cache, cluster_cache)
+        self._local_copies = LocalCopies(quota_cache, replica.registry, enabled=replica.local_copies)
         self._user_clusters = UserClusters(
             cluster,
             quota_cache,
@@ -102,6 +105,7 @@ class Leadership:
             replica.wanted.for_cluster,
             replica.wanted.stamping_for_cluster,
             sizing,
+            self._local_copies,
             on_change=self._changed,
             on_state=self._state_changed,
             on_proof=self._status.proven,
@@ -180,6 +184,7 @@ class Leadership:
             group.create_task(self._clusters.run(), name="clusters")
             group.create_task(self._status.run(), name="seed status")
             group.create_task(self._unknown_projects.run(), name="unknown projects")
+            group.create_task(self._local_copies.run(), name="local copies")
             group.create_task(self._unadmitted.run(), name="Events of what was not admitted")
             group.create_task(self._for_clusters.run(), name="webhook configuration for clusters")
             group.create_task(self._withdraw(), name="withdrawal of webhooks")
