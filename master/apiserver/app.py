@@ -117,7 +117,7 @@ class App:
             body = read_body(route, request.body)
             served.call = call = Call(user, parameters, query, body, _if_match(route, request))
             handler: Callable[[Call], Awaitable[Answer]] = getattr(self._handlers, route.handler)
-            return served.answer(await handler(call))
+            return served.answer(route, await handler(call))
 
 
 class _Served:
@@ -132,10 +132,10 @@ class _Served:
         self.status = 0  # nobody was there for the answer
         self.code = ""
 
-    def answer(self, answer: Answer) -> Response:
-        self.status = answer.status
+    def answer(self, route: Route, answer: Answer) -> Response:
+        self.status = route.status
         content = b"" if answer.content is None else msgspec.json.encode(answer.content)
-        return Response(answer.status, content, _JSON, (*_headers(self.id), *answer.headers))
+        return Response(route.status, content, _JSON, (*_headers(self.id), *answer.headers))
 
     def problem(self, problem: ProblemError) -> Response:
         self.status, self.code = problem.status, problem.code

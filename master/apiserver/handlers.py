@@ -51,7 +51,6 @@ class Call:
 @dataclass
 class Answer:
     content: object
-    status: int = 200
     headers: list[tuple[str, str]] = field(default_factory=list)
 
 
@@ -195,7 +194,7 @@ class Handlers:
                 continue
             except NotFound:
                 raise _no_quota(name) from None
-            return Answer(None, 204)
+            return Answer(None)
         raise _contended()
 
     async def _see_organization(self, user: User, name: str) -> None:
@@ -319,7 +318,7 @@ def _refused(error: Invalid, pointer: str, pointers: Mapping[str, str]) -> Probl
 def _pointer(cause: Cause, pointer: str, pointers: Mapping[str, str]) -> str:
     for name, found in pointers.items():
         if cause.field.endswith((f".{name}", f"[{name}]")) or any(
-            said in cause.message for said in (f": {name};", f'"{name}"')
+            said in cause.message for said in (f": {name};", f": {name}: ")
         ):
             return found
     return pointer
