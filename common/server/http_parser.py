@@ -263,12 +263,13 @@ class RequestReader:
 
 
 def render(response: Response, *, last: bool, body: bool = True) -> bytes:
-    head = b"%b%b%bDate: %b\r\nContent-Length: %d\r\n\r\n" % (
-        _status(response.status, response.content_type),
+    empty = response.status == 204  # it says nothing about a body
+    head = b"%b%b%bDate: %b\r\n%b\r\n" % (
+        _status(response.status, "" if empty else response.content_type),
         b"".join(_header(name, value) for name, value in response.headers),
         b"Connection: close\r\n" if last else b"",
         _date(int(time.time())),
-        len(response.body),
+        b"" if empty else b"Content-Length: %d\r\n" % len(response.body),
     )
     return head + response.body if body else head
 
@@ -282,7 +283,8 @@ def _header(name: str, value: str) -> bytes:
 
 @lru_cache(maxsize=64)
 def _status(status: int, content_type: str) -> bytes:
-    return f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: {content_type}\r\n".encode()
+    kind = f"Content-Type: {content_type}\r\n" if content_type else ""
+    return f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n{kind}".encode()
 
 
 @lru_cache(maxsize=1)

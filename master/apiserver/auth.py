@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from common.api.labels import GROUP
+from common.api.labels import GROUP, VERSION
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError
 from common.runtime.lru import LruDict
@@ -64,12 +64,17 @@ class Answers(Generic[K, V]):
             if len(self._asking) >= MAX_ASKED:
                 raise ProblemError(503, f"too many ask: {self._what} cannot be checked now")
             task = self._asking[key] = asyncio.create_task(self._ask(key, ask()), name=self._what)
-            task.add_done_callback(lambda _task: self._asking.pop(key, None))
+            task.add_done_callback(lambda done: self._asked(key, done))
         try:
             return await asyncio.shield(task)  # others may wait for it, too
         except (ApiError, msgspec.MsgspecError) as error:
             log.warning("not checked", extra={"what": self._what, "error": str(error)})
             raise ProblemError(503, f"{self._what} cannot be checked now") from None
+
+    def _asked(self, key: K, done: asyncio.Task[V]) -> None:
+        del self._asking[key]
+        if not done.cancelled():
+            done.exception()  # everybody who waited for it may have gone
 
     async def _ask(self, key: K, asking: Coroutine[Any, Any, V]) -> V:
         asked = self._clock()
@@ -120,7 +125,11 @@ class Rights:
 
     async def has(self, user: User, right: Right) -> bool:
         """Raises ProblemError."""
-        attributes = {"group": GROUP, **{name: value for name, value in msgspec.structs.asdict(right).items() if value}}
+        attributes = {
+            "group": GROUP,
+            "version": VERSION,
+            **{name: value for name, value in msgspec.structs.asdict(right).items() if value},
+        }
         key = hashlib.sha256(msgspec.json.encode(user)).digest(), right
         spec = {"resourceAttributes": attributes}
         return await self._answers.get(key, lambda: review_access(self._cluster, user, spec))

@@ -86,7 +86,10 @@ class Handlers:
             quota = present[0] if present else None
             changes = serializers.capacity_changes(quota, body.capacity)
             try:
-                written = await self._write(call, quota, changes, "organization", name)
+                if quota is None:
+                    written = await self._make(call, usual_name("organization", name), "organization", name, changes)
+                else:
+                    written = await self._change(call, quota, changes)
             except (Conflict, AlreadyExists, NotFound):
                 continue
             except Invalid as error:
@@ -136,11 +139,9 @@ class Handlers:
         body: QuotaCreate = call.body
         await self._rights.require(call.user, Right(verb="create", resource="resourcequotas"))
         name = body.name if isinstance(body.name, str) else usual_name(body.subject_kind, body.subject_name)
-        call.changes = {"quota": name, "limits": body.quota}
         serializers.amounts(body.quota, "/quota")
-        spec = {"subject": {"kind": body.subject_kind, "name": body.subject_name}, "quota": body.quota}
         try:
-            made = await self._cluster.create(MASTER_QUOTAS, {"metadata": {"name": name}, "spec": spec})
+            made = await self._make(call, name, body.subject_kind, body.subject_name, body.quota)
         except AlreadyExists:
             raise ProblemError(409, f"quota {name} exists", code="already_exists") from None
         except Invalid as error:
@@ -168,7 +169,7 @@ class Handlers:
             _check_immutable(body, quota)
             changes = serializers.limit_changes(quota, body.quota)
             try:
-                written = await self._write(call, quota, changes, "project", "")
+                written = await self._change(call, quota, changes)
             except Conflict:
                 continue
             except NotFound:
@@ -238,20 +239,18 @@ class Handlers:
         except NotFound:
             raise _no_quota(name) from None
 
-    async def _write(
-        self, call: Call, quota: MasterQuota | None, changes: Mapping[str, str | int | None], kind: Kind, subject: str
-    ) -> MasterQuota:
-        """Of a quota that is there these limits change; else one is made for the subject."""
-        if quota is None:
-            name = usual_name(kind, subject)
-            call.changes = {"quota": name, "limits": changes}
-            spec = {"subject": {"kind": kind, "name": subject}, "quota": changes}
-            return await self._cluster.create(MASTER_QUOTAS, {"metadata": {"name": name}, "spec": spec})
+    async def _make(self, call: Call, name: str, kind: Kind, subject: str, limits: Mapping[str, object]) -> MasterQuota:
+        call.changes = {"quota": name, "limits": limits}
+        spec = {"subject": {"kind": kind, "name": subject}, "quota": limits}
+        return await self._cluster.create(MASTER_QUOTAS, {"metadata": {"name": name}, "spec": spec})
+
+    async def _change(self, call: Call, quota: MasterQuota, limits: Mapping[str, object]) -> MasterQuota:
+        """Of its limits those that are named; None removes one."""
         name = quota.metadata.name
-        call.changes = {"quota": name, "before": serializers.spec_quota(quota), "limits": changes}
-        if not changes:
+        call.changes = {"quota": name, "before": serializers.spec_quota(quota), "limits": limits}
+        if not limits:
             return quota
-        patch = {"metadata": {"resourceVersion": quota.metadata.resource_version}, "spec": {"quota": changes}}
+        patch = {"metadata": {"resourceVersion": quota.metadata.resource_version}, "spec": {"quota": limits}}
         return await self._cluster.merge_patch(MASTER_QUOTAS, name, patch)
 
     def _one(self, quota: MasterQuota) -> serializers.Quota:
@@ -272,6 +271,8 @@ def of_api_error(error: ApiError) -> ProblemError:
     """What a handler did not expect."""
     if isinstance(error, Forbidden):
         return ProblemError(403, error.message, code="refused_by_api_server")
+    if error.status == 400:
+        return ProblemError(422, error.message)
     return ProblemError(503, "the API server of the master cannot be asked now; what was written is not known")
 
 

@@ -16,7 +16,7 @@ from common.api.types import Quantities
 from common.quota import resources
 from common.quota.quantity import UNIT, QuantityError
 from common.quota.resources import ResourceList
-from master.apiserver.problem import ProblemError, invalid
+from master.apiserver.problem import ProblemError, escape, invalid
 from master.cache.informers import subject_of
 from master.cache.objects import MasterQuota
 
@@ -26,7 +26,7 @@ MAX_TYPES = 64  # as the CRD has it
 Type = Annotated[str, Meta(min_length=1, max_length=317, description="A type of resource, such as clusters.")]
 Name = Annotated[str, Meta(min_length=1, max_length=253, pattern="^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
 SubjectName = Annotated[str, Meta(min_length=1, max_length=63, pattern="^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
-Quantity = Annotated[str, Meta(max_length=64)] | int
+Quantity = Annotated[str, Meta(max_length=64)] | Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Limits = Annotated[
     dict[str, Quantity],
     Meta(
@@ -128,7 +128,7 @@ class Calculation(_Body, kw_only=True):
 
     resources: Limits
     replicas: Annotated[int, Meta(ge=0, le=1_000_000)] = 1
-    replaces: dict[str, Quantity] = {}
+    replaces: Annotated[dict[str, Quantity], Meta(max_length=MAX_TYPES)] = {}
 
 
 class Shortage(_Answer, kw_only=True):
@@ -251,13 +251,14 @@ def combined(quotas: Sequence[MasterQuota], display_name: str = "") -> Quota:
 
 def amounts(raw: Mapping[str, str | int], where: str) -> dict[str, int]:
     """Raises ProblemError, which points below `where`."""
-    try:
-        found = resources.parse(raw)
-    except QuantityError as error:
-        raise invalid(where, str(error)) from None
-    for name, amount in found.items():
-        if amount < 0:
-            raise invalid(where, f"{name}: an amount cannot be negative")
+    found: dict[str, int] = {}
+    for name, amount in raw.items():
+        try:
+            found |= resources.parse({name: amount})
+        except QuantityError as error:
+            raise invalid(f"{where}/{escape(name)}", str(error)) from None
+        if found[name] < 0:
+            raise invalid(f"{where}/{escape(name)}", f"{name}: an amount cannot be negative")
     return found
 
 

@@ -348,7 +348,8 @@ async def test_quotas_are_listed_by_page_and_kept_like_kubermatics(world: World)
     changed = await world.call(who, "PUT", f"{QUOTAS}/project-alpha", {"quota": {"cpu": "500m"}})
     assert changed.body["quota"] == {"cpu": "500m"}
     for limits, pointer in (
-        ({"cpu": "many"}, "/quota"),
+        ({"cpu": "many"}, "/quota/cpu"),
+        ({"a/b": "-1"}, "/quota/a~1b"),
         ({"cpu": -1}, "/quota"),
         ({"memory": "64m"}, "/quota/memory"),
         ({"cpus": "4"}, "/quota/cpus"),

@@ -442,6 +442,11 @@ async def test_a_connection_is_kept_from_request_to_request(world: Running) -> N
         assert (status, answer, headers.get("connection")) == (200, body, None)
 
 
+def test_an_answer_without_content_says_nothing_about_one() -> None:
+    lines = render(Response(204, b""), last=False).split(b"\r\n")
+    assert [line.partition(b":")[0] for line in lines] == [b"HTTP/1.1 204 No Content", b"Date", b"", b""]
+
+
 async def test_an_answer_can_be_the_last_of_its_connection(world: Running) -> None:
     client = await world.connect()
     client.send(post("/last"))
