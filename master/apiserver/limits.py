@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from common.runtime.lru import LruDict
 from master.apiserver.problem import ProblemError
 
-PER_SECOND = 20.0  # requests of one user, on average ...
-BURST = 100.0  # ... and at once after a pause
+PER_SECOND = 50.0  # requests of one user, on average ...
+BURST = 200.0  # ... and at once after a pause
 MAX_USERS = 4096  # whose rates are kept: who has not asked for longest is forgotten
-AT_A_TIME = 16  # requests of one user that are worked on ...
+AT_A_TIME = 32  # requests of one user that are worked on ...
 ALL_AT_A_TIME = 128  # ... and of all users
 
 

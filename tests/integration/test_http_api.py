@@ -509,3 +509,20 @@ async def test_a_right_that_is_taken_away_ends_within_seconds(world: World, monk
         await until(taken, 30)
     finally:
         await manifests.apply(world.server, [bound("user", "user", "org-acme")])
+
+
+async def test_an_emptied_secret_gets_another_certificate_which_is_served_at_once(world: World) -> None:
+    """As docs/http-api.md says for a key that leaked. The program may not create the Secret, only change it."""
+    before = [replica.certificates.ca_bundle for replica in world.replicas]
+    path = f"/api/v1/namespaces/{NAMESPACE}/secrets/{api.SECRET_NAME}"
+    await world.kube("PATCH", path, {"data": None})
+
+    async def renewed() -> None:
+        after = [replica.certificates.ca_bundle for replica in world.replicas]
+        assert after[0] == after[1] != before[0]
+
+    await until(renewed)
+    world.tls = ssl.create_default_context(cadata=world.replicas[0].certificates.ca_bundle.decode())
+    for replica in range(2):
+        found = await world.call("reader", "GET", ORGANIZATION, replica=replica, Connection="close")
+        assert found.status == 200

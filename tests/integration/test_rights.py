@@ -4,7 +4,9 @@ nothing is granted that nobody asks for."""
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
+import ssl
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -34,7 +36,7 @@ HOOKS = "/apis/admissionregistration.k8s.io/v1"
 KUBERMATIC = "kubermatic.k8c.io/v1"
 SECRETS = "/api/v1/namespaces/seedquota/secrets"
 ROLES = {
-    "master": ["master"],
+    "master": ["master", "master-api"],
     SEED: [
         "seed",
         "seed-namespace",
@@ -62,7 +64,7 @@ def granted() -> Iterator[Right]:
     for cluster, files in ROLES.items():
         for role in load(*(CHARTS / "rbac" / f"{file}.yaml" for file in files)):
             found: Any = role
-            for rule in found["rules"]:
+            for rule in found.get("rules", ()):
                 for group in rule["apiGroups"]:
                     for resource in rule["resources"]:
                         for verb in rule["verbs"]:
@@ -146,7 +148,7 @@ def owner(of: Json) -> Json:
 
 @pytest_asyncio.fixture(scope="module")
 async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
-    async with Installation(tmp_path_factory.mktemp("rights"), seeds=1, audited=True) as installed:
+    async with Installation(tmp_path_factory.mktemp("rights"), seeds=1, audited=True, api=True) as installed:
         site = Site(installed)
         yield site
         await site.close()
@@ -162,6 +164,7 @@ async def use_what_there_is(site: Site) -> None:
     await own_machines(site)
     await kubermatic(site)
     await decisions(site)
+    await http_api(site)
     await ends(site)
 
 
@@ -447,6 +450,26 @@ async def decisions(site: Site) -> None:
             headers["Authorization"] = f"Bearer {token}"
         async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as answer:
             assert answer.status == status, (audience, await answer.text())
+
+
+async def http_api(site: Site) -> None:
+    """By the CA in the Secret, which the program renews when it is lost."""
+    path = f"{SECRETS}/seedquota-api-tls"
+    before = (await site.get("master", path))["data"]["tls.crt"]
+    await site.patch("master", path, {"data": {"tls.crt": ""}})
+    headers = {"Authorization": f"Bearer {site.server('master').tokens['admin']}"}
+
+    async def asked() -> None:
+        found = (await site.get("master", path))["data"]
+        assert found["tls.crt"] not in ("", before)
+        tls = ssl.create_default_context(cadata=base64.b64decode(found["ca.crt"]).decode())
+        async with (
+            aiohttp.ClientSession(headers=headers, connector=aiohttp.TCPConnector(ssl=tls)) as session,
+            session.get(f"{site.installed.api_url}/api/v2/quotas/{QUOTA}") as answer,
+        ):
+            assert (answer.status, (await answer.json())["name"]) == (200, QUOTA)
+
+    await until(asked, 60)
 
 
 async def ends(site: Site) -> None:
