@@ -350,6 +350,7 @@ async def test_quotas_are_listed_by_page_and_kept_like_kubermatics(world: World)
     for limits, pointer in (
         ({"cpu": "many"}, "/quota/cpu"),
         ({"a/b": "-1"}, "/quota/a~1b"),
+        ({"\0": 1}, "/quota/\0"),
         ({"cpu": -1}, "/quota"),
         ({"memory": "64m"}, "/quota/memory"),
         ({"cpus": "4"}, "/quota/cpus"),
@@ -497,7 +498,7 @@ async def test_every_write_is_in_the_audit_log_and_no_token_in_any(
     assert not [actor for actor, token in world.tokens.items() if token in everything]
 
 
-async def test_a_right_that_is_taken_away_ends_within_seconds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_right_that_is_taken_away_ends_within_seconds(world: World) -> None:
     path = "/apis/rbac.authorization.k8s.io/v1/namespaces/org-acme/rolebindings"
     assert (await world.call("user", "GET", ORGANIZATION)).status == 200
     await world.kube("DELETE", f"{path}/user")

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import json
+
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from master.apiserver.app import read_body, read_query
 from master.apiserver.problem import ProblemError
-from master.apiserver.routes import ROUTES, find
+from master.apiserver.routes import ROUTES, Route, find
 
 BODIES = {route.handler: route for route in ROUTES}
 
@@ -65,6 +69,27 @@ def test_a_query_that_is_not_known_is_malformed(raw: str) -> None:
     with pytest.raises(ProblemError) as refused:
         read_query(BODIES["list_quotas"], raw)
     assert refused.value.status == 400
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["capacity", "quota", "type", "amount", "resources", "subjectName", "x"]), inner
+        )
+    ),
+    max_leaves=12,
+).map(lambda value: json.dumps(value).encode())
+
+
+@given(st.sampled_from([route for route in ROUTES if route.body is not None]), _JSON | st.binary(max_size=64))
+def test_any_body_is_read_or_refused_with_a_problem(route: Route, raw: bytes) -> None:
+    try:
+        read_body(route, raw)
+    except ProblemError as refused:
+        assert refused.status in (400, 422)
+        msgspec.json.encode(refused.problem("id"))
 
 
 def test_a_query_is_read() -> None:
