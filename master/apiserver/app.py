@@ -111,8 +111,8 @@ class App:
         with self._limits.one(user.username):
             if route is None:
                 raise _no_route(request, others)
-            if (missing := self._caches.not_synced()) is not None:
-                raise ProblemError(503, f"not ready: {missing}")
+            if not route.public and self._caches.not_synced() is not None:
+                raise ProblemError(503, "the lists of the API server are not complete yet")
             query = read_query(route, request.query)
             body = read_body(route, request.body)
             served.call = call = Call(user, parameters, query, body, _if_match(route, request))
