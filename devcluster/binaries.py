@@ -59,6 +59,7 @@ PROGRAMS = {
         Program("kube-controller-manager", "kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager"),
         Program("kubectl", "kubernetes", "k8s.io/kubernetes/cmd/kubectl", ("version", "--client"), any_version=True),
         Program("cluster-api-controller-manager", "cluster-api", "sigs.k8s.io/cluster-api", on_demand=True),
+        Program("helm", "helm", "helm.sh/helm/v3/cmd/helm", ("version", "--template={{.Version}}"), on_demand=True),
     )
 }
 
