@@ -8,7 +8,7 @@ import json
 import os
 import shlex
 import subprocess
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import pytest_asyncio
 import yaml
 from cryptography import x509
 
+from common.runtime.metrics import build_version
 from common.server.pki import alternative_names
 from devcluster import binaries
 from devcluster.cluster_api import infrastructure_crd
@@ -43,15 +44,17 @@ OURS = "app.kubernetes.io/part-of=seedquota"
 
 
 class Place:
-    def __init__(self, server: ApiServer, helm: Helm, kubectl: Path, directory: Path) -> None:
+    """`programs`: where helm and kubectl are."""
+
+    def __init__(self, server: ApiServer, directory: Path, programs: Mapping[str, Path]) -> None:
         self.server = server
-        self.helm = helm
+        self.helm = Helm(programs["helm"], directory, server.kubeconfig())
         self.directory = directory
-        self._kubectl = kubectl
+        self._kubectl = programs["kubectl"]
         self._environment = {
             "KUBECONFIG": str(directory / "kubeconfig"),
             "HOME": str(directory),
-            "PATH": f"{kubectl.parent}:{os.environ['PATH']}",
+            "PATH": ":".join([*(str(path.parent) for path in programs.values()), os.environ["PATH"]]),
         }
 
     def kubectl(self, *arguments: str, given: str = "", fails: bool = False) -> str:
@@ -63,7 +66,14 @@ class Place:
 
     def _run(self, command: list[str], given: str, *, fails: bool) -> str:
         done = subprocess.run(
-            command, input=given, env=self._environment, capture_output=True, text=True, timeout=120, check=False
+            command,
+            input=given,
+            env=self._environment,
+            cwd=CHARTS.parent,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
         )
         assert (done.returncode != 0) == fails, done.stderr + done.stdout
         return done.stderr if fails else done.stdout
@@ -99,11 +109,10 @@ class Place:
 @pytest_asyncio.fixture(scope="module")
 async def place(helm_executable: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place]:
     directory = tmp_path_factory.mktemp("installed")
-    kubectl = (await binaries.ensure(["kubectl"]))["kubectl"]
+    programs = await binaries.ensure(["kubectl"]) | {"helm": helm_executable}
     async with ControlPlane() as plane:
         await plane.start(["helm"], also_served=["apps/v1", "policy/v1"])
-        server = plane.cluster("helm")
-        yield Place(server, Helm(helm_executable, directory, server.kubeconfig()), kubectl, directory)
+        yield Place(plane.cluster("helm"), directory, programs)
 
 
 NAMES = {
@@ -149,6 +158,18 @@ def test_both_are_installed_in_one_cluster_upgraded_and_uninstalled(
     place.uninstall(second, namespaces[1])
     assert place.crds().keys() == NAMES
     assert place.left() == []
+    place.kubectl("delete", "crd", *NAMES)
+
+
+def test_the_commands_of_the_readme_install_both_and_make_a_seed_of_the_cluster(place: Place) -> None:
+    section = (CHARTS.parent / "README.md").read_text().partition("## Install it\n")[2].partition("\n## ")[0]
+    place.shell("\n".join(line[4:] for line in section.splitlines() if line.startswith("    ")))
+    assert place.kubectl("get", "sqseed", "-o=name").strip() == "seed.seedquota.io/main"
+    deployments = place.objects("deployments", "-n=seedquota", f"-l={OURS}")
+    images = {each["spec"]["template"]["spec"]["containers"][0]["image"] for each in deployments}
+    assert (len(deployments), images) == (2, {f"registry.example.com/seedquota:{build_version()}"})
+    place.uninstall(SEED, "seedquota")
+    place.uninstall("seedquota", "seedquota")
     place.kubectl("delete", "crd", *NAMES)
 
 
