@@ -258,7 +258,6 @@ async def test_the_programs_serve_with_the_flags_and_the_rights_of_their_release
     place.shell("\n".join(lines[start : lines.index("Y", start) + 1]))
     for condition in ("Connected", "Synced", "AccountsOpen"):
         place.kubectl("wait", f"--for=condition={condition}", "sqseed/main", "--timeout=60s")
-    print(place.kubectl("get", "sqseed/main", "-o=yaml"), place.kubectl("get", "ns"), programs[MASTER].log.read_text())
     assert place.kubectl("get", "sqseed/main", "-o=jsonpath={.status.clusterUID}"), (
         "it may not be known which one it is"
     )
