@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -144,6 +145,7 @@ def test_every_object_is_in_the_releases_namespace_or_in_one_that_was_named(
 OPTIONAL = {
     "PodMonitor": (MASTER, "monitored"),
     "ServiceMonitor": (MASTER, "monitored"),
+    "PrometheusRule": (MASTER, "monitored"),
     "NetworkPolicy": (MASTER, "monitored"),
     "Ingress": (SEED, "outside"),
     "TLSRoute": (SEED, "outside"),
@@ -274,6 +276,33 @@ def test_a_network_policy_denies_but_what_the_programs_need(rendered: Rendered) 
     assert allowed((MASTER, "monitored")) == ([metrics], [53, 53, 443, 6443, 30443])
     assert allowed((SEED, "monitored")) == ([webhook, metrics], [53, 53, 443, 6443, 30443])
     assert allowed((SEED, "redis")) == ([webhook], [53, 53, 443, 6443, 26379, 6379]), "sentinels name servers"
+
+
+@pytest.mark.parametrize("chart", [MASTER, SEED])
+def test_alerts_are_about_what_the_program_measures(rendered: Rendered, chart: str) -> None:
+    """By the page of metrics, which is made from the code: names and labels."""
+    text = (CHARTS.parent / "docs" / "reference" / "metrics.md").read_text()
+    found = the(rendered[chart, "monitored"], "PrometheusRule")
+    assert found["metadata"]["labels"]["release"] == "prometheus"
+    both, of_program = (
+        text.partition(f"\n## {title}\n")[2].partition("\n## ")[0] for title in ("Both programs", chart)
+    )
+    lines = [line.split("|") for line in (both + of_program).splitlines() if line.startswith("| `seedquota_")]
+    labels = {name.strip(" `"): set(re.findall(r"`(\w+)`", known)) for _, name, _, known, *_ in lines}
+    rules = [rule for group in found["spec"]["groups"] for rule in group["rules"]]
+    assert len(rules) >= 5
+    for rule in rules:
+        assert rule["labels"]["severity"] in ("page", "ticket")
+        names = set(re.findall(r"seedquota_\w+", rule["expr"]))
+        assert names
+        assert names <= labels.keys(), rule["alert"]
+        of_targets = {"namespace", "job"}  # Prometheus adds these
+        known = of_targets.union(*(labels[name] for name in names))
+        kept = [set(re.split(r",\s*", by)) for by in re.findall(r"(?:by|on) \(([^)]*)\)", rule["expr"])]
+        assert all(each <= known for each in kept), rule["alert"]
+        matched = re.findall(r"(\w+)=~?\"", rule["expr"])
+        assert set(matched) <= known, rule["alert"]
+        assert set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"])) <= set.union(*kept), rule["alert"]
 
 
 REFUSED: dict[str, tuple[str, dict[str, object], str]] = {

@@ -34,6 +34,7 @@ pytestmark = pytest.mark.integration
 OTHERS = {  # kinds of others, which the charts make where they are switched on
     "PodMonitor": "monitoring.coreos.com/v1",
     "ServiceMonitor": "monitoring.coreos.com/v1",
+    "PrometheusRule": "monitoring.coreos.com/v1",
     "Certificate": "cert-manager.io/v1",
     "TLSRoute": "gateway.networking.k8s.io/v1alpha2",
 }
