@@ -223,18 +223,20 @@ def test_the_program_has_the_rights_that_it_was_seen_to_use_and_no_other(
 
 def test_the_roles_are_those_of_charts_rbac(rendered: Rendered) -> None:
     assert rules_of(rendered[MASTER, "defaults"]) == rules_in("master", "master-in-cluster")
-    always = ("seed", "seed-namespace", "explain", "master-on-seed")
-    assert rules_of(rendered[SEED, "defaults"]) == rules_in(*always)
-    switched_on = ("seed-kubermatic", "seed-own-machines", "seed-own-webhooks")
-    assert rules_of(rendered[SEED, "rights"]) == rules_in(*always, *switched_on)
+    always = rules_in("seed", "seed-namespace", "explain")
+    always |= {found: rules for found, rules in rules_in("master-on-seed").items() if found[0] == "ClusterRole"}
+    assert rules_of(rendered[SEED, "defaults"]) == always
+    switched_on = rules_in("seed-kubermatic", "seed-own-machines", "seed-own-webhooks")
+    assert rules_of(rendered[SEED, "rights"]) == always | switched_on
     for chart in (MASTER, SEED):
         assert not rules_of(rendered[chart, "alone"])
 
 
-def test_every_file_of_charts_rbac_has_a_chart_but_that_of_user_clusters() -> None:
+def test_every_file_of_charts_rbac_has_a_chart_but_those_of_user_clusters() -> None:
     texts = [(CHARTS / chart / "templates" / "rbac.yaml").read_text() for chart in (MASTER, SEED)]
     files = {path.stem for path in (CHARTS / "rbac").glob("*.yaml")}
-    assert {file for file in files if not any(f'"{file}"' in text for text in texts)} == {"user-cluster"}
+    left_out = {file for file in files if not any(f'"{file}"' in text for text in texts)}
+    assert {file for file in left_out if not file.startswith("user-cluster")} == set()
 
 
 def test_the_policies_hold_for_the_agents_own_account(rendered: Rendered) -> None:
@@ -248,7 +250,7 @@ def test_the_policies_hold_for_the_agents_own_account(rendered: Rendered) -> Non
 def test_the_master_is_bound_on_the_seed_only_where_it_is_named(rendered: Rendered) -> None:
     def subjects(case: str) -> list[Any]:
         found = of_kind(rendered[SEED, case], "ClusterRoleBinding")
-        return [each["subjects"] for each in found if each["roleRef"]["name"] == "seedquota-master-on-seed"]
+        return [each["subjects"] for each in found if each["metadata"]["name"] == "seedquota-master-on-seed-by-values"]
 
     assert subjects("defaults") == []
     assert subjects("rights") == [[{"kind": "User", "name": "master", "apiGroup": "rbac.authorization.k8s.io"}]]
