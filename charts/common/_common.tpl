@@ -73,12 +73,15 @@ program's ServiceAccount: in each of `namespaces`, if there are any. `kinds`: on
 {{- range $document := splitList "\n---\n" $text }}
 {{- $object := fromYaml $document }}
 {{- if or (not $kinds) (has $object.kind $kinds) }}
-{{- $metadata := dict "name" $object.metadata.name "labels" (include "seedquota.labels" $top | fromYaml) }}
+{{- $labels := merge (include "seedquota.labels" $top | fromYaml) ($object.metadata.labels | default dict) }}
+{{- $metadata := dict "name" $object.metadata.name "labels" $labels }}
 {{- if hasKey $object.metadata "namespace" }}
 {{- $_ := set $metadata "namespace" $top.Release.Namespace }}
 {{- end }}
 {{- range $known := $object.subjects }}
+{{- if eq $known.kind "ServiceAccount" }}
 {{- $_ := set $known "namespace" $top.Release.Namespace }}
+{{- end }}
 {{- end }}
 ---
 {{ set $object "metadata" $metadata | toYaml }}

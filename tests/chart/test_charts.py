@@ -232,6 +232,21 @@ def test_the_roles_are_those_of_charts_rbac(rendered: Rendered) -> None:
         assert not rules_of(rendered[chart, "alone"])
 
 
+def test_roles_keep_the_labels_by_which_others_select_them(rendered: Rendered) -> None:
+    objects: list[Any] = load(*(CHARTS / "rbac").glob("*.yaml"))
+    written = {(each["kind"], each["metadata"]["name"]): each["metadata"]["labels"] for each in objects}
+    found = [
+        each for name in ("defaults", "rights") for chart in (MASTER, SEED) for each in rendered.get((chart, name), [])
+    ]
+    compared = 0
+    for each in found:
+        labels = written.get((each["kind"], each["metadata"]["name"]), {})
+        assert labels.keys() <= each["metadata"]["labels"].keys()
+        assert each["metadata"]["labels"].items() >= labels.items() - {("app.kubernetes.io/managed-by", "seedquota")}
+        compared += bool(labels)
+    assert compared > 10
+
+
 def test_every_file_of_charts_rbac_has_a_chart_but_those_of_user_clusters() -> None:
     texts = [(CHARTS / chart / "templates" / "rbac.yaml").read_text() for chart in (MASTER, SEED)]
     files = {path.stem for path in (CHARTS / "rbac").glob("*.yaml")}
