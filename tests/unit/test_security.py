@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -279,6 +280,7 @@ PROVEN: dict[str, tuple[str, ...]] = {
 }
 
 
+@cache
 def rows() -> dict[str, str]:
     """The attacks of the page, and what happens."""
     attacks = PAGE.read_text().partition("## Attacks")[2]
@@ -298,8 +300,13 @@ def test_each_that_is_listed_here_is_a_row() -> None:
     assert [begin for begin in PROVEN if not any(attack.startswith(begin) for attack in rows())] == []
 
 
+@cache
+def tests_in(path: str) -> list[str]:
+    tree = ast.parse((TESTS / path).read_text())
+    return [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
 @pytest.mark.parametrize("test", sorted({test for tests in PROVEN.values() for test in tests}))
 def test_each_test_that_is_named_exists(test: str) -> None:
     path, _, name = test.partition("::")
-    tree = ast.parse((TESTS / path).read_text())
-    assert name in [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    assert name in tests_in(path)
