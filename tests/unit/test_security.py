@@ -301,7 +301,7 @@ def test_each_that_is_listed_here_is_a_row() -> None:
 
 
 @cache
-def tests_in(path: str) -> list[str]:
+def functions_of(path: str) -> list[str]:
     tree = ast.parse((TESTS / path).read_text())
     return [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
 
@@ -309,4 +309,4 @@ def tests_in(path: str) -> list[str]:
 @pytest.mark.parametrize("test", sorted({test for tests in PROVEN.values() for test in tests}))
 def test_each_test_that_is_named_exists(test: str) -> None:
     path, _, name = test.partition("::")
-    assert name in tests_in(path)
+    assert name in functions_of(path)
