@@ -8,7 +8,6 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
-from urllib.parse import urlsplit
 
 from prometheus_client import REGISTRY
 
@@ -23,7 +22,6 @@ from common.runtime.listeners import Listeners
 from common.runtime.program import Program
 from common.server.http_server import HttpServer
 from common.server.page_access import PageReaders
-from common.server.serving_certificate import Certificates
 from seed import collectors
 from seed import metrics as observed
 from seed.accounts.registry import AccountRegistry
@@ -51,6 +49,7 @@ from seed.ledger.backend import ChosenStore, redis_access
 from seed.notifications.refusals import Refusals
 from seed.options import SeedOptions
 from seed.registration import cluster_api, clusters
+from seed.registration.certificates import Served, certificates_of
 from seed.registration.token import WebhookKey
 from seed.registration.wanted import WantedConfigurations
 from seed.sizing.sizer import Sizing
@@ -89,7 +88,7 @@ def sizing_of(options: SeedOptions, cluster: Cluster, key: WebhookKey) -> tuple[
 
 
 def wanted_of(
-    options: SeedOptions, key: WebhookKey, certificates: Certificates, cluster_kinds: Sequence[Kind]
+    options: SeedOptions, key: WebhookKey, certificates: Served, cluster_kinds: Sequence[Kind]
 ) -> WantedConfigurations:
     group = options.break_glass_group
     return WantedConfigurations(
@@ -100,6 +99,7 @@ def wanted_of(
         timeout_seconds=options.webhook_timeout,
         seed_break_glass_group=group if options.seed_break_glass == "on" else "",
         user_cluster_break_glass_group=group if options.user_cluster_break_glass == "on" else "",
+        seed_service=(options.namespace, options.webhook_service) if options.webhook_service is not None else None,
     )
 
 
@@ -115,6 +115,7 @@ def endpoints_of(
     decisions: Decisions,
     stale: Callable[[], str | None],
     turns: Turns,
+    local_copies: bool,
 ) -> Endpoints:
     """All webhooks, by the path that each is called at."""
     admission = Admission(quota_cache, registry, stale)
@@ -127,11 +128,13 @@ def endpoints_of(
         return Endpoint(webhook, observed.decision, decisions, turns)
 
     return {
-        "machines": endpoint(MachineWebhook(cluster_cache, machines)),
+        "machines": endpoint(MachineWebhook(cluster_cache, machines, local_copies=local_copies)),
         "stamp": endpoint(StampWebhook(Stamping(cluster_cache, sizing))),
         "cluster-api": endpoint(ClusterApiWebhook(view, of_cluster_api)),
         "clusters": endpoint(ClusterWebhook(quota_cache, admission, cluster_kinds, twins)),
-        "scale": endpoint(ScaleWebhook(quota_cache, cluster_cache, registry, sizing, connections, view)),
+        "scale": endpoint(
+            ScaleWebhook(quota_cache, cluster_cache, registry, sizing, connections, view, local_copies=local_copies)
+        ),
     }
 
 
@@ -142,12 +145,6 @@ def server_of(endpoints: Endpoints, key: WebhookKey, stopping: Callable[[], bool
         identify=identify(endpoints, key.verify),
         stopping=stopping,
     )
-
-
-def host_of(url: str) -> str:
-    host = urlsplit(url).hostname
-    assert host is not None, "https_url has checked it"
-    return host
 
 
 async def connect(options: CommonOptions, name: str) -> Cluster:
@@ -172,7 +169,7 @@ class Agent:
     ledger: ChosenStore
     registry: AccountRegistry
     key: WebhookKey
-    certificates: Certificates
+    certificates: Served
     cache: FlavourCache
     sizing: Sizing
     view: View
@@ -204,8 +201,13 @@ def build(options: SeedOptions, cluster: Cluster, stopping: Callable[[], bool]) 
     )
     configuration: Listeners[[]] = Listeners()  # called when what webhook configurations should be has changed
     key = WebhookKey(cluster, options.namespace, on_change=configuration.call)
-    certificates = Certificates(
-        cluster, options.namespace, [host_of(options.webhook_url)], on_bundle=configuration.call
+    certificates = certificates_of(
+        cluster,
+        options.namespace,
+        options.webhook_tls_directory,
+        base_url=options.webhook_url,
+        service=options.webhook_service,
+        on_bundle=configuration.call,
     )
     cache, sizing = sizing_of(options, cluster, key)
     view = View(cluster, cluster_cache, options.project_label)
@@ -225,6 +227,7 @@ def build(options: SeedOptions, cluster: Cluster, stopping: Callable[[], bool]) 
             kubermatic=kubermatic,
             kinds=cluster_kinds,
             in_flight_window=options.in_flight_window,
+            local_copies=options.local_copies == "on",
             on_request=metrics.kubernetes_request,
         )
     )
@@ -242,6 +245,7 @@ def build(options: SeedOptions, cluster: Cluster, stopping: Callable[[], bool]) 
     )
     decisions = Decisions(on_decision=refusals.decided, on_refusal=collectors.refusals_of(quota_cache))
     turns = Turns(options.webhook_requests_per_second, {cluster_api.CALLER, clusters.CALLER})
+    copies = options.local_copies == "on"
     endpoints = endpoints_of(
         cluster,
         connections,
@@ -254,6 +258,7 @@ def build(options: SeedOptions, cluster: Cluster, stopping: Callable[[], bool]) 
         decisions,
         record.stale,
         turns,
+        copies,
     )
     return Agent(
         cluster=cluster,

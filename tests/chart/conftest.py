@@ -9,7 +9,9 @@ import aiohttp
 import pytest
 import yaml
 
+from devcluster import binaries
 from devcluster.controlplane import ControlPlane
+from tests.chart.helm import Helm
 
 CHARTS = Path(__file__).parents[2] / "charts"
 APPLY = "application/apply-patch+yaml"
@@ -39,9 +41,18 @@ class Api:
         self._session = session
 
     async def call(
-        self, method: str, path: str, body: object = None, *, content_type: str = "application/json", accept: str = ""
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        content_type: str = "application/json",
+        accept: str = "",
+        user: str = "",
     ) -> Answer:
         headers = {"Content-Type": content_type, "Accept": accept or "application/json"}
+        if user:
+            headers["Impersonate-User"] = user
         while True:
             async with self._session.request(method, path, json=body, headers=headers) as answer:
                 found = Answer(answer.status, await answer.json(), answer.headers.getall("Warning", []))
@@ -93,6 +104,17 @@ async def install(api: Api, definition: Mapping[str, object]) -> list[str]:
 
 
 @pytest.fixture(scope="session")
+async def helm_executable() -> Path:
+    return (await binaries.ensure(["helm"]))["helm"]
+
+
+@pytest.fixture(scope="session")
+def helm(helm_executable: Path, tmp_path_factory: pytest.TempPathFactory) -> Helm:
+    """Asks no cluster."""
+    return Helm(helm_executable, tmp_path_factory.mktemp("helm"))
+
+
+@pytest.fixture(scope="session")
 def definitions() -> dict[str, dict]:
     """Our custom resource definitions by kind."""
     loaded = [yaml.safe_load(path.read_text()) for path in sorted((CHARTS / "crds").glob("*.yaml"))]
@@ -100,13 +122,18 @@ def definitions() -> dict[str, dict]:
 
 
 @pytest.fixture(scope="session")
-async def api(definitions: dict[str, dict]) -> AsyncIterator[Api]:
+async def plane() -> AsyncIterator[ControlPlane]:
     async with ControlPlane() as plane:
         await plane.start(["charts"])
-        async with plane.cluster("charts").session() as session:
-            api = Api(session)
-            warnings = await asyncio.gather(*(install(api, definition) for definition in definitions.values()))
-            assert warnings == [[]] * len(definitions)
-            namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "alpha"}}
-            assert (await api.call("POST", "/api/v1/namespaces", namespace)).status == 201
-            yield api
+        yield plane
+
+
+@pytest.fixture(scope="session")
+async def api(plane: ControlPlane, definitions: dict[str, dict]) -> AsyncIterator[Api]:
+    async with plane.cluster("charts").session() as session:
+        api = Api(session)
+        warnings = await asyncio.gather(*(install(api, definition) for definition in definitions.values()))
+        assert warnings == [[]] * len(definitions)
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "alpha"}}
+        assert (await api.call("POST", "/api/v1/namespaces", namespace)).status == 201
+        yield api
