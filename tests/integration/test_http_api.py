@@ -296,6 +296,7 @@ async def test_limits_are_made_changed_and_never_lowered_below_what_is_used(worl
     assert stored["spec"]["quota"] == {"cpu": "65"}, "a type that is missing becomes unlimited"
     unknown = await put(("cpu", 65), ("serverz", 1))
     assert unknown.status == 422 and unknown.body["errors"][0]["pointer"] == "/capacity/1", unknown.body
+    assert unknown.body["detail"].startswith("quota names an unknown resource: serverz;")
     await world.quota("more", "organization", "acme", {"cpu": 3})
     assert (await put(("cpu", 1))).body["code"] == "several_quotas"
 
