@@ -38,6 +38,10 @@ IMAGE = "integration/test_image.py"
 PAGES = "unit/common/server/test_page_access.py"
 HEALTH = "unit/common/runtime/test_health.py"
 
+API = "integration/test_http_api.py"
+API_APP = "unit/master/apiserver/test_app.py"
+API_AUTH = "unit/master/apiserver/test_auth.py"
+
 STOLEN = f"{RIGHTS}::test_a_stolen_token_of_the_agent_gives_neither_secrets_nor_webhooks_of_others"
 
 PROVEN: dict[str, tuple[str, ...]] = {
@@ -267,6 +271,44 @@ PROVEN: dict[str, tuple[str, ...]] = {
         f"{ROTATION}::test_every_replica_can_read_the_next_key_before_it_is_used_and_the_former_is_accepted_for_a_bounded_time",
         f"{ROTATION}::test_a_key_that_was_removed_is_replaced_at_once_and_accepted_for_a_minute_at_most",
     ),
+    "calls without a token": (
+        f"{API_APP}::test_who_shows_no_token_is_refused_by_the_head_and_may_read_the_document",
+        f"{API}::test_who_has_no_valid_token_gets_nothing_but_the_document",
+    ),
+    "asks for an organization": (
+        f"{API}::test_who_cannot_see_an_organization_does_not_learn_whether_it_exists",
+        f"{API}::test_each_actor_may_do_what_its_role_says",
+    ),
+    "sets limits with rights": (f"{API}::test_rights_in_a_namespace_alone_set_no_limits",),
+    "makes a namespace `org-NAME`": (),
+    "a name with `/`": (
+        f"{API}::test_a_path_or_a_query_that_is_not_known_is_refused",
+        "unit/master/apiserver/test_problem.py::test_a_path_leads_to_its_route_and_names_no_object_of_another_kind",
+    ),
+    "a large, deep or malformed body": (
+        f"{API}::test_a_hostile_body_is_refused_with_a_problem",
+        "unit/master/apiserver/test_problem.py::test_any_body_is_read_or_refused_with_a_problem",
+    ),
+    "sends nothing, or a byte": (
+        f"{API}::test_slow_clients_are_cut_off_and_others_are_served",
+        f"{SERVER}::test_a_first_request_must_come_soon",
+    ),
+    "guesses tokens": (
+        f"{API_APP}::test_connections_of_a_token_that_was_valid_are_counted_by_user",
+        f"{API_AUTH}::test_a_token_that_is_nobodys_is_unauthenticated_and_pushes_out_no_other",
+        f"{API_AUTH}::test_reviews_at_a_time_are_bounded_and_what_cannot_be_known_is_503",
+        f"{SERVER}::test_a_caller_that_keeps_all_places_busy_keeps_no_other_out",
+    ),
+    "one user asks without a pause": (
+        "unit/master/apiserver/test_limits.py::test_a_user_has_a_rate_that_others_do_not_take_from",
+        "unit/master/apiserver/test_limits.py::test_what_is_worked_on_is_bounded_by_user_and_for_all",
+    ),
+    "a token or a right is taken away": (
+        f"{API}::test_a_right_that_is_taken_away_ends_within_seconds",
+        f"{API_AUTH}::test_answers_end_after_seconds",
+    ),
+    "changes limits and denies it": (f"{API}::test_every_write_is_in_the_audit_log_and_no_token_in_any",),
+    "reads tokens in logs": (f"{API}::test_every_write_is_in_the_audit_log_and_no_token_in_any",),
     "a package is replaced": (f"{SUPPLY}::test_the_locks_agree_are_hashed_and_name_no_registry",),
     "a tool for development": (
         f"{SUPPLY}::test_the_wheel_has_the_programs_and_neither_devcluster_nor_tests",
