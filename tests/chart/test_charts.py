@@ -247,11 +247,14 @@ def test_roles_keep_the_labels_by_which_others_select_them(rendered: Rendered) -
     assert compared > 10
 
 
+NOT_YET = {"master-api", "api-actors"}  # the chart does not serve the HTTP API
+
+
 def test_every_file_of_charts_rbac_has_a_chart_but_those_of_user_clusters() -> None:
     texts = [(CHARTS / chart / "templates" / "rbac.yaml").read_text() for chart in (MASTER, SEED)]
     files = {path.stem for path in (CHARTS / "rbac").glob("*.yaml")}
     left_out = {file for file in files if not any(f'"{file}"' in text for text in texts)}
-    assert {file for file in left_out if not file.startswith("user-cluster")} == set()
+    assert {file for file in left_out if not file.startswith("user-cluster")} == NOT_YET
 
 
 def test_the_policies_hold_for_the_agents_own_account(rendered: Rendered) -> None:
