@@ -99,6 +99,25 @@ def test_its_pods_are_allowed_where_pod_security_is_restricted(rendered: Rendere
     assert {kind for volume in pod.get("volumes", []) for kind in volume if kind != "name"} <= {"secret", "configMap"}
 
 
+@pytest.mark.parametrize("case", [name for name in values.OF_A_SEED if name != "own certificate"])
+def test_before_a_seeds_release_goes_its_agents_remove_their_webhooks(rendered: Rendered, case: str) -> None:
+    job, deployment = (the(rendered[SEED, case], kind) for kind in ("Job", "Deployment"))
+    assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete"
+    pod, agent = (found["spec"]["template"]["spec"] for found in (job, deployment))
+    for name in ("serviceAccountName", "imagePullSecrets", "nodeSelector", "tolerations"):
+        assert pod.get(name) == agent.get(name)
+    (ours,), (theirs,) = pod["containers"], agent["containers"]
+    for name in ("image", "imagePullPolicy", "securityContext"):
+        assert ours[name] == theirs[name]
+    assert pod["securityContext"].items() <= agent["securityContext"].items()
+    selector = deployment["spec"]["selector"]["matchLabels"]
+    assert not selector.items() <= job["spec"]["template"]["metadata"]["labels"].items(), "no Service is to find it"
+
+
+def test_the_job_before_a_release_goes_can_be_switched_off(rendered: Rendered) -> None:
+    assert not list(of_kind(rendered[SEED, "own certificate"], "Job"))
+
+
 @every_case
 def test_only_pods_of_the_programs_get_a_token(rendered: Rendered, case: tuple[str, str]) -> None:
     accounts = list(of_kind(rendered[case], "ServiceAccount"))

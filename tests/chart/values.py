@@ -67,7 +67,10 @@ OUTSIDE: dict[str, object] = {
     "tls": {"mode": "certManager", "certManager": {"issuerRef": {"kind": "Issuer", "name": "webhook"}}},
 }
 
-OWN_CERTIFICATE: dict[str, object] = {"tls": {"mode": "existingSecret", "existingSecret": "webhook"}}
+OWN_CERTIFICATE: dict[str, object] = {
+    "uninstall": {"removeWebhooks": False},
+    "tls": {"mode": "existingSecret", "existingSecret": "webhook"},
+}
 
 RIGHTS: dict[str, object] = {
     "userClusters": {"namespaces": ["alpha", "beta"]},
