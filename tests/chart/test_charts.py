@@ -20,8 +20,8 @@ from seed.options import SeedOptions
 from tests.chart import values
 from tests.chart.helm import MASTER, SEED, Helm, HelmError, Object, arguments, container, full, of_kind, the
 
-CASES = [(MASTER, name) for name in values.BOTH] + [(SEED, name) for name in values.OF_A_SEED]
-OF_CHART = {MASTER: values.BOTH, SEED: values.OF_A_SEED}
+CASES = [(MASTER, name) for name in values.OF_A_MASTER] + [(SEED, name) for name in values.OF_A_SEED]
+OF_CHART = {MASTER: values.OF_A_MASTER, SEED: values.OF_A_SEED}
 OPTIONS: Mapping[str, type[flags.CommonOptions]] = {MASTER: MasterOptions, SEED: SeedOptions}
 ROLES = ("Role", "ClusterRole")
 
@@ -74,6 +74,18 @@ def test_each_value_comes_to_its_flag(rendered: Rendered) -> None:
     assert (given.ledger_store, given.redis_username) == ("redis", "quotas")
     assert str(given.redis_password_file) == "/etc/seedquota/redis-password/pass"
     assert (given.log_level, given.log_format) == ("debug", "text")
+
+
+def test_the_http_api_has_a_service_and_its_name_in_the_certificate(rendered: Rendered) -> None:
+    objects = rendered[MASTER, "api"]
+    given = flags.parse(MasterOptions, MASTER, "", arguments(objects), {})
+    assert isinstance(given, MasterOptions)
+    assert given.api_address is not None
+    assert given.api_address.port == port(container(objects), "api")
+    assert given.api_names == ("seedquota-master.quotas.svc", "quotas.example.com")
+    assert the(objects, "Service")["spec"]["ports"][0]["targetPort"] == "api"
+    assert the(objects, "NetworkPolicy")["spec"]["ingress"] == [{"ports": [{"port": "api", "protocol": "TCP"}]}]
+    assert not list(of_kind(rendered[MASTER, "defaults"], "Service", "Secret"))
 
 
 @every_case
@@ -214,6 +226,10 @@ BOUND: dict[tuple[str, str], set[tuple[str, str, str | None]]] = {
     },
     (SEED, "defaults"): {("ClusterRole", "seedquota-seed", None), ("Role", "seedquota-seed", "quotas")},
 }
+BOUND[MASTER, "api"] = BOUND[MASTER, "defaults"] | {
+    ("ClusterRole", "seedquota-master-api", None),
+    ("Role", "seedquota-master-api", "quotas"),
+}
 BOUND[SEED, "rights"] = BOUND[SEED, "defaults"] | {
     ("ClusterRole", "seedquota-seed-kubermatic", None),
     *(("ClusterRole", "seedquota-seed-namespace", namespace) for namespace in ("alpha", "beta", "own")),
@@ -242,6 +258,8 @@ def test_the_program_has_the_rights_that_it_was_seen_to_use_and_no_other(
 
 def test_the_roles_are_those_of_charts_rbac(rendered: Rendered) -> None:
     assert rules_of(rendered[MASTER, "defaults"]) == rules_in("master", "master-in-cluster")
+    of_api = ("master-api", "api-actors")
+    assert rules_of(rendered[MASTER, "api"]) == rules_in("master", "master-in-cluster", *of_api)
     always = rules_in("seed", "seed-namespace", "explain")
     always |= {found: rules for found, rules in rules_in("master-on-seed").items() if found[0] == "ClusterRole"}
     assert rules_of(rendered[SEED, "defaults"]) == always

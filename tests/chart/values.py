@@ -41,6 +41,11 @@ ALONE: dict[str, object] = {
 
 BOTH: dict[str, dict[str, object]] = {"defaults": {}, "monitored": MONITORED, "placed": PLACED, "alone": ALONE}
 
+OF_A_MASTER: dict[str, dict[str, object]] = {
+    **BOTH,
+    "api": {"api": {"enabled": True, "names": ["quotas.example.com"]}, "networkPolicy": {"enabled": True}},
+}
+
 REDIS: dict[str, object] = {
     "ledger": {
         "store": "redis",
