@@ -57,6 +57,9 @@ PROGRAMS = {
         Program("etcd", "etcd", "go.etcd.io/etcd/server/v3"),
         Program("kube-apiserver", "kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver"),
         Program("kube-controller-manager", "kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager"),
+        Program("kube-proxy", "kubernetes", "k8s.io/kubernetes/cmd/kube-proxy", on_demand=True),
+        Program("kube-scheduler", "kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler", on_demand=True),
+        Program("kubelet", "kubernetes", "k8s.io/kubernetes/cmd/kubelet", on_demand=True),
         Program("kubectl", "kubernetes", "k8s.io/kubernetes/cmd/kubectl", ("version", "--client"), any_version=True),
         Program("cluster-api-controller-manager", "cluster-api", "sigs.k8s.io/cluster-api", on_demand=True),
     )

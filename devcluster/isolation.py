@@ -1,0 +1,183 @@
+"""`python -m devcluster.isolation COMMAND...`: runs a command on what looks like a machine of its own.
+
+Its processes, mounts and network interfaces are in namespaces that end with it, however it ends. What it writes below
+/var and /run is gone then, too. The control groups below `CGROUP` are removed at the end, or by the next run.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from devcluster.processes import ProcessGroup
+
+INSIDE = "SEEDQUOTA_ISOLATED"  # the name of the control group that is kept for the command
+ADDRESS = "192.0.2.1"  # of the machine, for who must not use 127.0.0.1
+
+_CGROUP = "seedquota-node-"
+_CGROUPS = Path("/sys/fs/cgroup")
+_TOOLS = ("unshare", "mount", "ip")
+_END_SECONDS = 30.0  # for a command that was interrupted
+_SCRATCH_SYSCTLS = {  # the kubelet sets these for the whole machine, unless they have its values
+    "vm/overcommit_memory": "1",
+    "vm/panic_on_oom": "0",
+    "kernel/panic": "10",
+    "kernel/panic_on_oops": "1",
+    "kernel/keys/root_maxkeys": "1000000",
+    "kernel/keys/root_maxbytes": "25000000",
+}
+
+
+def missing() -> str:
+    """Why this machine cannot do it, in one line; empty if it can."""
+    if platform.system() != "Linux":
+        return "namespaces need Linux"
+    if os.geteuid() != 0:
+        return "namespaces and mounts need root"
+    if absent := [tool for tool in _TOOLS if shutil.which(tool) is None]:
+        return f"{' and '.join(absent)} is not on PATH"
+    probe = [*_unshare(), "sh", "-c", "ip link add sq0 type veth peer name sq1 && mount -t tmpfs none /run"]
+    tried = subprocess.run(probe, capture_output=True, text=True, check=False)
+    if tried.returncode:
+        return f"no namespaces: {tried.stderr.strip()[-200:]}"
+    try:
+        _make_cgroup(f"{_CGROUP}probe-{os.getpid()}")
+        _remove_cgroups()
+    except OSError as error:
+        return f"no control groups: {error}"
+    return ""
+
+
+def is_inside() -> bool:
+    return INSIDE in os.environ
+
+
+def run(command: Sequence[str]) -> int:
+    """The command's exit status; 128 and the signal's number if it was interrupted."""
+    _remove_cgroups()
+    cgroup = f"{_CGROUP}{os.getpid()}"
+    with tempfile.TemporaryDirectory(prefix="seedquota-machine-", ignore_cleanup_errors=True) as scratch:
+        _make_cgroup(cgroup)
+        inside = [sys.executable, "-m", __spec__.name, "--inside", scratch, *command]
+        group = ProcessGroup(remove=Path(scratch))
+        try:
+            child = group.spawn([*_unshare(), *inside], log=None, env={**os.environ, INSIDE: cgroup})
+            return _wait(child, group)
+        finally:
+            group.close()  # with `unshare` ends the first process inside, and so all of them
+            _remove_cgroups()
+
+
+def _unshare() -> list[str]:
+    namespaces = ("--net", "--mount", "--uts", "--ipc", "--pid")
+    return ["unshare", *namespaces, "--fork", "--kill-child", "--mount-proc"]
+
+
+def _wait(child: subprocess.Popen[bytes], group: ProcessGroup) -> int:
+    """An interrupt is passed on, and the command gets time to end in good order."""
+    ended_by = 0
+
+    def interrupted(number: int, _frame: object) -> None:
+        nonlocal ended_by
+        ended_by = ended_by or number
+        group.send_signal(signal.SIGINT)
+        signal.setitimer(signal.ITIMER_REAL, _END_SECONDS)
+
+    def late(_number: int, _frame: object) -> None:
+        child.kill()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupted)
+    signal.signal(signal.SIGALRM, late)
+    status = child.wait()
+    return 128 + ended_by if ended_by else status
+
+
+def _cgroup_roots() -> list[Path]:
+    """Of each hierarchy. With version 2 there is one."""
+    if (_CGROUPS / "cgroup.controllers").exists():
+        return [_CGROUPS]
+    return [path for path in _CGROUPS.iterdir() if path.is_dir() and not path.is_symlink()]
+
+
+def _make_cgroup(name: str) -> None:
+    for root in _cgroup_roots():
+        (root / name).mkdir()
+
+
+def _remove_cgroups() -> None:
+    """Those without a process in them: another run's stay."""
+    for root in _cgroup_roots():
+        for top in root.glob(f"{_CGROUP}*"):
+            deadline = time.monotonic() + 5
+            while top.exists() and not _removed(top) and time.monotonic() < deadline and _is_of_nobody(top):
+                time.sleep(0.05)
+
+
+def _is_of_nobody(top: Path) -> bool:
+    owner = top.name.rpartition("-")[2]
+    return owner == str(os.getpid()) or not Path(f"/proc/{owner}").exists()
+
+
+def _removed(top: Path) -> bool:
+    if not _is_of_nobody(top):
+        return False
+    below = [Path(found) for found, _, _ in os.walk(top, topdown=False)]
+    try:
+        for path in below:
+            path.rmdir()
+    except OSError:  # a process is still ending
+        return False
+    return True
+
+
+def _inside(scratch: Path, command: Sequence[str]) -> int:
+    """The first process: it starts the command and waits for whatever ends. When it ends, the kernel ends the rest."""
+    for line in (
+        "ip link set lo up",
+        "ip link add node0 type veth peer name node1",
+        f"ip address add {ADDRESS}/24 dev node0",
+        "ip link set node0 up",
+        "ip link set node1 up",
+        "ip route add default dev node0",
+        "mount -t tmpfs tmpfs /run",
+    ):
+        subprocess.run(line.split(), check=True)
+    upper, work = scratch / "var", scratch / "work"
+    upper.mkdir()
+    work.mkdir()
+    options = f"lowerdir=/var,upperdir={upper},workdir={work}"
+    subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, "/var"], check=True)
+    for name, value in _SCRATCH_SYSCTLS.items():
+        file = scratch / name.replace("/", "-")
+        file.write_text(value)
+        subprocess.run(["mount", "--bind", file, f"/proc/sys/{name}"], check=True)
+    Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
+    child = subprocess.Popen(command)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    while True:
+        ended, status = os.wait()
+        if ended == child.pid:
+            return os.waitstatus_to_exitcode(status) % 256
+
+
+def main(arguments: Sequence[str]) -> int:
+    if arguments[:1] == ["--inside"]:
+        return _inside(Path(arguments[1]), arguments[2:])
+    if why := missing():
+        print(f"devcluster: cannot run: {why}", file=sys.stderr)
+        return 3
+    return run(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
