@@ -1,6 +1,7 @@
 """Kubernetes control planes on this machine: one etcd and any number of API servers on it, each with its own keys.
 
 There are no nodes: objects can be created, watched and admitted, but no pod ever runs, and APIs of workloads are off.
+Only a cluster that is started for nodes has these, and all controllers: see devcluster/node.py.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ AUDIT_POLICY = {
 
 REQUEST_TIMEOUT_SECONDS = 10  # for all requests but watches; Kubernetes' own default is 60
 
+_SERVICE = "10.0.0.1"  # the first address of _SERVICES is that of the API server's own Service
+_SERVICES = "10.0.0.0/24"
 _PROBE_TIMEOUT = aiohttp.ClientTimeout(total=5)
 _CONTROLLERS = (
     "namespace-controller",
@@ -100,15 +103,16 @@ class ApiServer(Server):
         users: Mapping[str, Collection[str]],
         audited: bool = False,
         also_served: Collection[str] = (),
+        nodes_reach: str = "",
     ) -> None:
         # A port stays ours while this socket is bound to it: nobody else can take it while the server is down.
         self._reserved = socket.socket()
         self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        self._reserved.bind(("127.0.0.1", 0))
+        self._reserved.bind(("0.0.0.0" if nodes_reach else "127.0.0.1", 0))  # noqa: S104 (in a network of its own)
         self.port: int = self._reserved.getsockname()[1]
         self.url = f"https://127.0.0.1:{self.port}"
         self.tokens = {user: secrets.token_urlsafe(32) for user in users}
-        serving = certificates.serving(name)
+        serving = certificates.serving(name, *((nodes_reach, _SERVICE) if nodes_reach else ()))
         self.ca = serving.ca
         self.ssl = ssl.create_default_context(cadata=self.ca)
         keys = directory / name
@@ -125,7 +129,6 @@ class ApiServer(Server):
             str(executable),
             f"--etcd-servers={etcd}",
             f"--etcd-prefix=/{name}",
-            "--bind-address=127.0.0.1",
             f"--secure-port={self.port}",
             "--permit-port-sharing",
             "--external-hostname=127.0.0.1",
@@ -136,12 +139,10 @@ class ApiServer(Server):
             f"--service-account-issuer={self.url}",
             f"--service-account-key-file={self.service_account_key}",
             f"--service-account-signing-key-file={self.service_account_key}",
-            "--service-cluster-ip-range=10.0.0.0/24",
+            f"--service-cluster-ip-range={_SERVICES}",
             f"--request-timeout={REQUEST_TIMEOUT_SECONDS}s",
-            f"--runtime-config={','.join(f'{version}=false' for version in _NOT_SERVED if version not in also_served)}",
-            f"--disable-admission-plugins={','.join(_NOT_ADMITTING)}",
             "--enable-priority-and-fairness=false",  # it needs a dozen objects and their status
-            "--endpoint-reconciler-type=none",  # nobody reaches it through a Service, and stopping is quicker
+            *(_for_nodes(nodes_reach) if nodes_reach else _without_nodes(also_served)),
         ]
         if audited:
             (keys / "audit-policy.yaml").write_text(yaml.safe_dump(AUDIT_POLICY))
@@ -201,6 +202,20 @@ class ApiServer(Server):
         return True
 
 
+def _without_nodes(also_served: Collection[str]) -> list[str]:
+    return [
+        "--bind-address=127.0.0.1",
+        f"--runtime-config={','.join(f'{version}=false' for version in _NOT_SERVED if version not in also_served)}",
+        f"--disable-admission-plugins={','.join(_NOT_ADMITTING)}",
+        "--endpoint-reconciler-type=none",  # nobody reaches it through a Service, and stopping is quicker
+    ]
+
+
+def _for_nodes(address: str) -> list[str]:
+    """Everything as a cluster has it by default; pods reach the server at the address, and by its Service."""
+    return ["--bind-address=0.0.0.0", f"--advertise-address={address}"]
+
+
 class ControlPlane:
     """Any number of API servers: `async with ControlPlane() as plane: await plane.start(["master", "seed-1"])`.
 
@@ -250,6 +265,7 @@ class ControlPlane:
         controllers: Collection[str] = (),
         own_etcd: Collection[str] = (),
         also_served: Collection[str] = (),
+        nodes_reach: str = "",
     ) -> None:
         """Start an API server for each name, all at once, and wait until all are ready. May be called again for more.
 
@@ -257,11 +273,12 @@ class ControlPlane:
         The clusters named in `controllers` also get a kube-controller-manager with the few controllers that
         matter without nodes: deletion of namespaces, garbage, aggregated roles (such as view) and core quotas.
         These may also be clusters that were started before. `also_served`: versions, such as resource.k8s.io/v1, that
-        the new API servers serve beside the usual ones.
+        the new API servers serve beside the usual ones. `nodes_reach`: the address at which nodes and pods reach the
+        new API servers; these serve all APIs, and those named in `controllers` get all controllers.
         Raises StartError.
         """
         await asyncio.gather(*(self._add_etcd(name) for name in own_etcd))
-        added = [self._add(name, also_served) for name in names]
+        added = [self._add(name, also_served, nodes_reach) for name in names]
         managers = await binaries.ensure(["kube-controller-manager"]) if controllers else {}
         starting = [asyncio.create_task(server.start()) for server in added]
         try:
@@ -271,7 +288,8 @@ class ControlPlane:
                 task.cancel()
             await asyncio.gather(*starting, return_exceptions=True)
         for name in controllers:
-            await self._controller_manager(self.cluster(name), managers["kube-controller-manager"]).start()
+            executable = managers["kube-controller-manager"]
+            await self._controller_manager(self.cluster(name), executable, every=bool(nodes_reach)).start()
 
     def cluster(self, name: str) -> ApiServer:
         """The API server that was started under this name. KeyError if none was."""
@@ -286,7 +304,7 @@ class ControlPlane:
         etcd = self._etcds[name] = Etcd(self._binaries["etcd"], self.directory, self._group, f"etcd-{name}")
         await etcd.start()
 
-    def _add(self, name: str, also_served: Collection[str]) -> ApiServer:
+    def _add(self, name: str, also_served: Collection[str], nodes_reach: str) -> ApiServer:
         assert name not in self._servers, f"{name} was started already"
         server = self._servers[name] = ApiServer(
             name,
@@ -297,16 +315,19 @@ class ControlPlane:
             users=self._users,
             audited=self._audited,
             also_served=also_served,
+            nodes_reach=nodes_reach,
         )
         return server
 
-    def _controller_manager(self, server: ApiServer, executable: Path) -> Server:
-        kubeconfig = self.directory / server.name / "controllers.kubeconfig"
+    def _controller_manager(self, server: ApiServer, executable: Path, *, every: bool) -> Server:
+        keys = self.directory / server.name
+        kubeconfig = keys / "controllers.kubeconfig"
         kubeconfig.write_text(server.kubeconfig())
         command = [
             str(executable),
             f"--kubeconfig={kubeconfig}",
-            f"--controllers={','.join(_CONTROLLERS)}",
+            f"--controllers={'*' if every else ','.join(_CONTROLLERS)}",
+            f"--root-ca-file={keys / 'ca.crt'}",
             "--leader-elect=false",
             "--secure-port=0",
         ]
