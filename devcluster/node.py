@@ -248,7 +248,7 @@ def _kubelet_config(directory: Path, socket: Path) -> Mapping[str, object]:
         "address": isolation.ADDRESS,
         "containerRuntimeEndpoint": f"unix://{socket}",
         "cgroupDriver": "cgroupfs",
-        "cgroupsPerQOS": False,
+        "cgroupsPerQOS": True,
         "cgroupRoot": f"/{os.environ[isolation.INSIDE]}",
         "enforceNodeAllocatable": [],
         "failCgroupV1": False,
