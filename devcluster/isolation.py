@@ -1,7 +1,7 @@
 """`python -m devcluster.isolation COMMAND...`: runs a command on what looks like a machine of its own.
 
 Its processes, mounts and network interfaces are in namespaces that end with it, however it ends. What it writes below
-/var and /run is gone then, too. The control groups below `CGROUP` are removed at the end, or by the next run.
+/var, /run and $TMPDIR is gone then, too. Control groups are removed at the end, or by the next run.
 """
 
 from __future__ import annotations
@@ -161,7 +161,9 @@ def _inside(scratch: Path, command: Sequence[str]) -> int:
         file.write_text(value)
         subprocess.run(["mount", "--bind", file, f"/proc/sys/{name}"], check=True)
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
-    child = subprocess.Popen(command)
+    temporary = scratch / "tmp"
+    temporary.mkdir()
+    child = subprocess.Popen(command, env={**os.environ, "TMPDIR": str(temporary)})
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     while True:
