@@ -8,7 +8,6 @@ import socket
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
-from urllib.parse import urlsplit
 
 from prometheus_client import REGISTRY
 
@@ -22,7 +21,6 @@ from common.runtime.listeners import Listeners
 from common.runtime.program import Program
 from common.server.http_server import HttpServer
 from common.server.page_access import PageReaders
-from common.server.serving_certificate import Certificates
 from seed import collectors
 from seed import metrics as observed
 from seed.accounts.registry import AccountRegistry
@@ -48,6 +46,7 @@ from seed.ledger.backend import ChosenStore, redis_access
 from seed.notifications.refusals import Refusals
 from seed.options import SeedOptions
 from seed.registration import cluster_api, clusters
+from seed.registration.certificates import Served, certificates_of
 from seed.registration.token import WebhookKey
 from seed.registration.wanted import WantedConfigurations
 from seed.sizing.sizer import Sizing
@@ -86,7 +85,7 @@ def sizing_of(options: SeedOptions, cluster: Cluster, key: WebhookKey) -> tuple[
 
 
 def wanted_of(
-    options: SeedOptions, key: WebhookKey, certificates: Certificates, cluster_kinds: Sequence[Kind]
+    options: SeedOptions, key: WebhookKey, certificates: Served, cluster_kinds: Sequence[Kind]
 ) -> WantedConfigurations:
     group = options.break_glass_group
     return WantedConfigurations(
@@ -97,6 +96,7 @@ def wanted_of(
         timeout_seconds=options.webhook_timeout,
         seed_break_glass_group=group if options.seed_break_glass == "on" else "",
         user_cluster_break_glass_group=group if options.user_cluster_break_glass == "on" else "",
+        seed_service=(options.namespace, options.webhook_service) if options.webhook_service is not None else None,
     )
 
 
@@ -140,12 +140,6 @@ def server_of(endpoints: Endpoints, key: WebhookKey, stopping: Callable[[], bool
     )
 
 
-def host_of(url: str) -> str:
-    host = urlsplit(url).hostname
-    assert host is not None, "https_url has checked it"
-    return host
-
-
 async def connect(options: CommonOptions, name: str) -> Cluster:
     try:
         if options.kubeconfig is None:
@@ -166,7 +160,7 @@ class Agent:
     ledger: ChosenStore
     registry: AccountRegistry
     key: WebhookKey
-    certificates: Certificates
+    certificates: Served
     cache: FlavourCache
     sizing: Sizing
     view: View
@@ -195,8 +189,13 @@ def build(options: SeedOptions, cluster: Cluster, stopping: Callable[[], bool]) 
     )
     configuration: Listeners[[]] = Listeners()  # called when what webhook configurations should be has changed
     key = WebhookKey(cluster, options.namespace, on_change=configuration.call)
-    certificates = Certificates(
-        cluster, options.namespace, [host_of(options.webhook_url)], on_bundle=configuration.call
+    certificates = certificates_of(
+        cluster,
+        options.namespace,
+        options.webhook_tls_directory,
+        base_url=options.webhook_url,
+        service=options.webhook_service,
+        on_bundle=configuration.call,
     )
     cache, sizing = sizing_of(options, cluster, key)
     view = View(cluster, catalog, options.project_label)

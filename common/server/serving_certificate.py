@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 SECRET_NAME = "seedquota-webhook-tls"  # noqa: S105 (its name)
 RECHECK_SECONDS = 60.0
 
-_EXPIRY = Gauge(
+EXPIRY = Gauge(
     "seedquota_certificate_expiry_timestamp_seconds", "When the certificate expires, in Unix time.", ["certificate"]
 )
 
@@ -116,8 +116,8 @@ class Certificates:
             load(self.ssl_context, contents.serving)
             self._loaded = contents.serving
             log.info("webhook certificate loaded", extra={"expires": contents.serving.expires.isoformat()})
-        _EXPIRY.labels("serving").set(contents.serving.expires.timestamp())
-        _EXPIRY.labels("ca").set(contents.ca.expires.timestamp())
+        EXPIRY.labels("serving").set(contents.serving.expires.timestamp())
+        EXPIRY.labels("ca").set(contents.ca.expires.timestamp())
         if (bundle := contents.bundle()) != self.ca_bundle:
             self.ca_bundle = bundle
             if self._on_bundle is not None:
