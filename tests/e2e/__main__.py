@@ -1,5 +1,4 @@
-"""`python -m tests.e2e`: fetches and builds what a real node needs, and runs these tests on what looks like a machine of
-its own."""
+"""`python -m tests.e2e`: gets what a real node needs, and runs these tests on what looks like a machine of its own."""
 
 from __future__ import annotations
 

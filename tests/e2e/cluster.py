@@ -73,8 +73,8 @@ class Cluster:
             assert answer.status == 200, body
             return body
 
-    async def create_machine(self, namespace: str) -> Answer:
-        path = f"/apis/cluster.k8s.io/v1alpha1/namespaces/{namespace}/machines"
+    async def create_machine(self, namespace: str, *, dry_run: bool = False) -> Answer:
+        path = f"/apis/cluster.k8s.io/v1alpha1/namespaces/{namespace}/machines{'?dryRun=All' * dry_run}"
         body = load.machine(f"machine-{next(_numbers)}", SMALL)
         async with self.server.session() as session, session.post(path, json=body) as answer:
             return Answer(answer.status, str((await answer.json()).get("message", "")))
@@ -104,14 +104,17 @@ class Cluster:
         """What pods are and said."""
         parts = [await self.kubectl("get", "pods,events,endpointslices", "-A", "-o", "wide")]
         for log in sorted(self.node.logs.glob("*/*/*.log")):
-            parts.append(f"{log}:\n" + "\n".join(log.read_text(errors="replace").splitlines()[-30:]))
+            parts += [str(log), *(line[:400] for line in log.read_text(errors="replace").splitlines()[-20:])]
         return "\n".join(parts)
 
     async def _run(self, program: str, *arguments: str) -> str:
         environment = {
             **os.environ,
             "KUBECONFIG": str(self._kubeconfig),
-            **{f"HELM_{kind}_HOME": str(self._directory / "helm" / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA")},
+            **{
+                f"HELM_{kind}_HOME": str(self._directory / "helm" / kind.lower())
+                for kind in ("CACHE", "CONFIG", "DATA")
+            },
         }
         running = await asyncio.create_subprocess_exec(
             self._programs[program], *arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
