@@ -31,7 +31,7 @@
 {{- range regexFindAll ":[0-9]+" .Values.ledger.redis.url -1 }}
 {{- $ports = append $ports (trimPrefix ":" . | int) -}}
 {{- end -}}
-{{- if and .Values.ledger.redis.url (or (not $ports) (hasPrefix "redis+sentinel" .Values.ledger.redis.url)) -}}
+{{- if and .Values.ledger.redis.url (or (not $ports) (contains "+sentinel:" .Values.ledger.redis.url)) -}}
 {{- $ports = append $ports 6379 -}}
 {{- end -}}
 {{ toJson $ports }}
