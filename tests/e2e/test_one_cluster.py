@@ -119,10 +119,24 @@ async def test_helm_upgrade_and_rollback_under_load_lose_no_request(site: Cluste
     print(f"\nhelm upgrade and rollback: {len(load.answers)} requests, none lost")
 
 
-async def test_helm_uninstall_leaves_no_webhook_and_keeps_quotas(site: Cluster) -> None:
+async def test_helm_uninstall_in_the_documented_order_leaves_no_webhook_and_keeps_quotas(site: Cluster) -> None:
+    await site.kubectl("delete", "userclusters", "-A", "--all")
+
+    async def not_asked() -> None:
+        found = await site.kubectl("get", "validatingwebhookconfigurations,mutatingwebhookconfigurations", "-o", "name")
+        assert "seedquota-machines" not in found
+
+    await until(not_asked, 30)
     await site.helm("uninstall", "seedquota-seed", "-n", NAMESPACE, "--wait")
     await site.helm("uninstall", "seedquota-master", "-n", NAMESPACE, "--wait")
-    for kind in ("validatingwebhookconfigurations", "mutatingwebhookconfigurations"):
-        assert await site.kubectl("get", kind, "-o", "name") == ""
+    await site.kubectl(
+        "delete",
+        "validatingwebhookconfigurations,mutatingwebhookconfigurations",
+        "--selector=app.kubernetes.io/managed-by=seedquota",
+    )
+    found = await site.kubectl("get", "validatingwebhookconfigurations,mutatingwebhookconfigurations", "-o", "name")
+    assert found == ""
     await admitted(site)
     assert QUOTA in await site.kubectl("get", "resourcequotas.seedquota.io", "-o", "name")
+    left = await site.kubectl("-n", NAMESPACE, "get", "deployments,services,serviceaccounts", "-o", "name")
+    assert "seedquota" not in left
