@@ -23,6 +23,7 @@ import aiohttp
 import yaml
 
 from devcluster import binaries, certificates
+from devcluster.isolation import Machine
 from devcluster.processes import ProcessGroup
 from devcluster.servers import Etcd, Server
 
@@ -103,16 +104,17 @@ class ApiServer(Server):
         users: Mapping[str, Collection[str]],
         audited: bool = False,
         also_served: Collection[str] = (),
-        nodes_reach: str = "",
+        machine: Machine | None = None,
     ) -> None:
         # A port stays ours while this socket is bound to it: nobody else can take it while the server is down.
         self._reserved = socket.socket()
         self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        self._reserved.bind(("0.0.0.0" if nodes_reach else "127.0.0.1", 0))  # noqa: S104 (in a network of its own)
+        self._reserved.bind(("127.0.0.1", 0))
         self.port: int = self._reserved.getsockname()[1]
-        self.url = f"https://127.0.0.1:{self.port}"
+        address = machine.address if machine else "127.0.0.1"
+        self.url = f"https://{address}:{self.port}"
         self.tokens = {user: secrets.token_urlsafe(32) for user in users}
-        serving = certificates.serving(name, *((nodes_reach, _SERVICE) if nodes_reach else ()))
+        serving = certificates.serving(name, *((machine.address, _SERVICE) if machine else ()))
         self.ca = serving.ca
         self.ssl = ssl.create_default_context(cadata=self.ca)
         keys = directory / name
@@ -131,7 +133,7 @@ class ApiServer(Server):
             f"--etcd-prefix=/{name}",
             f"--secure-port={self.port}",
             "--permit-port-sharing",
-            "--external-hostname=127.0.0.1",
+            f"--external-hostname={address}",
             f"--tls-cert-file={keys / 'tls.crt'}",
             f"--tls-private-key-file={keys / 'tls.key'}",
             f"--token-auth-file={keys / 'tokens.csv'}",
@@ -142,7 +144,7 @@ class ApiServer(Server):
             f"--service-cluster-ip-range={_SERVICES}",
             f"--request-timeout={REQUEST_TIMEOUT_SECONDS}s",
             "--enable-priority-and-fairness=false",  # it needs a dozen objects and their status
-            *(_for_nodes(nodes_reach) if nodes_reach else _without_nodes(also_served)),
+            *(_with_nodes(machine) if machine else _without_nodes(also_served)),
         ]
         if audited:
             (keys / "audit-policy.yaml").write_text(yaml.safe_dump(AUDIT_POLICY))
@@ -151,7 +153,7 @@ class ApiServer(Server):
                 f"--audit-log-path={keys / AUDIT_LOG}",
                 "--audit-log-mode=blocking",
             ]
-        super().__init__(name, command, directory, group)
+        super().__init__(name, machine.inside(*command) if machine else command, directory, group)
 
     def kubeconfig(self, user: str = "admin", *, port: int | None = None) -> str:
         """A kubeconfig file's text for one of the users; it holds the token. KeyError for an unknown user.
@@ -211,9 +213,9 @@ def _without_nodes(also_served: Collection[str]) -> list[str]:
     ]
 
 
-def _for_nodes(address: str) -> list[str]:
+def _with_nodes(machine: Machine) -> list[str]:
     """Everything as a cluster has it by default; pods reach the server at the address, and by its Service."""
-    return ["--bind-address=0.0.0.0", f"--advertise-address={address}"]
+    return ["--bind-address=0.0.0.0", f"--advertise-address={machine.address}"]
 
 
 class ControlPlane:
@@ -265,7 +267,7 @@ class ControlPlane:
         controllers: Collection[str] = (),
         own_etcd: Collection[str] = (),
         also_served: Collection[str] = (),
-        nodes_reach: str = "",
+        machine: Machine | None = None,
     ) -> None:
         """Start an API server for each name, all at once, and wait until all are ready. May be called again for more.
 
@@ -273,12 +275,12 @@ class ControlPlane:
         The clusters named in `controllers` also get a kube-controller-manager with the few controllers that
         matter without nodes: deletion of namespaces, garbage, aggregated roles (such as view) and core quotas.
         These may also be clusters that were started before. `also_served`: versions, such as resource.k8s.io/v1, that
-        the new API servers serve beside the usual ones. `nodes_reach`: the address at which nodes and pods reach the
-        new API servers; these serve all APIs, and those named in `controllers` get all controllers.
+        the new API servers serve beside the usual ones. `machine`: where the new API servers run, for a
+        node there. They serve all APIs, and those named in `controllers` get all controllers.
         Raises StartError.
         """
         await asyncio.gather(*(self._add_etcd(name) for name in own_etcd))
-        added = [self._add(name, also_served, nodes_reach) for name in names]
+        added = [self._add(name, also_served, machine) for name in names]
         managers = await binaries.ensure(["kube-controller-manager"]) if controllers else {}
         starting = [asyncio.create_task(server.start()) for server in added]
         try:
@@ -289,7 +291,7 @@ class ControlPlane:
             await asyncio.gather(*starting, return_exceptions=True)
         for name in controllers:
             executable = managers["kube-controller-manager"]
-            await self._controller_manager(self.cluster(name), executable, every=bool(nodes_reach)).start()
+            await self._controller_manager(self.cluster(name), executable, every=machine is not None).start()
 
     def cluster(self, name: str) -> ApiServer:
         """The API server that was started under this name. KeyError if none was."""
@@ -304,7 +306,7 @@ class ControlPlane:
         etcd = self._etcds[name] = Etcd(self._binaries["etcd"], self.directory, self._group, f"etcd-{name}")
         await etcd.start()
 
-    def _add(self, name: str, also_served: Collection[str], nodes_reach: str) -> ApiServer:
+    def _add(self, name: str, also_served: Collection[str], machine: Machine | None) -> ApiServer:
         assert name not in self._servers, f"{name} was started already"
         server = self._servers[name] = ApiServer(
             name,
@@ -315,7 +317,7 @@ class ControlPlane:
             users=self._users,
             audited=self._audited,
             also_served=also_served,
-            nodes_reach=nodes_reach,
+            machine=machine,
         )
         return server
 

@@ -15,16 +15,35 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from devcluster.processes import ProcessGroup
 
 INSIDE = "SEEDQUOTA_ISOLATED"  # the name of the control group that is kept for the command
-ADDRESS = "192.0.2.1"  # of the machine, for who must not use 127.0.0.1
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a node runs on: a network with an address, in which commands are run, and a range for pods.
+
+    All machines reach each other's addresses and pods.
+    """
+
+    name: str
+    address: str
+    pods: str
+
+    def inside(self, *command: str) -> list[str]:
+        return list(command) if self is FIRST else ["nsenter", f"--net=/run/netns/{self.name}", *command]
+
+
+FIRST = Machine("node-1", "192.0.2.1", "10.88.0.0/16")  # where the isolated command itself runs
+SECOND = Machine("node-2", "192.0.2.2", "10.89.0.0/16")
 
 _CGROUP = "seedquota-node-"
 _CGROUPS = Path("/sys/fs/cgroup")
-_TOOLS = ("unshare", "mount", "ip")
+_TOOLS = ("unshare", "nsenter", "mount", "ip")
 _END_SECONDS = 30.0  # for a command that was interrupted
 _SCRATCH_SYSCTLS = {  # the kubelet sets these for the whole machine, unless they have its values
     "vm/overcommit_memory": "1",
@@ -58,6 +77,13 @@ def missing() -> str:
 
 def is_inside() -> bool:
     return INSIDE in os.environ
+
+
+def make_cgroup(name: str) -> str:
+    """A control group below that of the isolated command: its path in each hierarchy."""
+    path = f"{os.environ[INSIDE]}/{name}"
+    _make_cgroup(path)
+    return f"/{path}"
 
 
 def run(command: Sequence[str]) -> int:
@@ -142,13 +168,17 @@ def _removed(top: Path) -> bool:
 def _inside(scratch: Path, command: Sequence[str]) -> int:
     """The first process: it starts the command and waits for whatever ends. When it ends, the kernel ends the rest."""
     for line in (
-        "ip link set lo up",
-        "ip link add node0 type veth peer name node1",
-        f"ip address add {ADDRESS}/24 dev node0",
-        "ip link set node0 up",
-        "ip link set node1 up",
-        "ip route add default dev node0",
         "mount -t tmpfs tmpfs /run",
+        f"ip netns add {SECOND.name}",
+        "ip link set lo up",
+        f"ip link add machines type veth peer name machines netns {SECOND.name}",
+        f"ip address add {FIRST.address}/24 dev machines",
+        "ip link set machines up",
+        f"ip -netns {SECOND.name} link set lo up",
+        f"ip -netns {SECOND.name} address add {SECOND.address}/24 dev machines",
+        f"ip -netns {SECOND.name} link set machines up",
+        f"ip route add default via {SECOND.address}",
+        f"ip -netns {SECOND.name} route add default via {FIRST.address}",
     ):
         subprocess.run(line.split(), check=True)
     upper, work = scratch / "var", scratch / "work"
@@ -160,7 +190,9 @@ def _inside(scratch: Path, command: Sequence[str]) -> int:
         file = scratch / name.replace("/", "-")
         file.write_text(value)
         subprocess.run(["mount", "--bind", file, f"/proc/sys/{name}"], check=True)
-    Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
+    for machine in (FIRST, SECOND):
+        forward = machine.inside("sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
+        subprocess.run(forward, check=True)
     temporary = scratch / "tmp"
     temporary.mkdir()
     child = subprocess.Popen(command, env={**os.environ, "TMPDIR": str(temporary)})

@@ -21,10 +21,10 @@ import yaml
 from devcluster import binaries, debian, images, isolation
 from devcluster.binaries import BuildError, cache_directory
 from devcluster.controlplane import ApiServer
+from devcluster.isolation import Machine
 from devcluster.processes import ProcessGroup
 from devcluster.servers import Server, StartError
 
-NAME = "node-1"
 PROGRAMS = ("kubelet", "kube-proxy", "kube-scheduler", "kube-controller-manager", "pause")
 
 _PACKAGES = ("containerd", "runc", "containernetworking-plugins", "nftables")
@@ -33,7 +33,6 @@ _LIBRARIES = (
     "libgmp10", "libxtables12",
 )  # fmt: skip
 _SANDBOX_IMAGE = "seedquota.io/devcluster/pause:v0"
-_PODS = "10.88.0.0/16"
 _READY_SECONDS = 120.0
 _POLL_SECONDS = 0.2
 
@@ -66,15 +65,16 @@ def _is_fetched() -> bool:
 class Containerd(Server):
     poll_seconds = 0.1
 
-    def __init__(self, directory: Path, group: ProcessGroup) -> None:
+    def __init__(self, machine: Machine, directory: Path, group: ProcessGroup) -> None:
         self.socket = directory / "containerd.sock"
         self.environment = _environment()
         networks = directory / "networks"
         networks.mkdir()
-        (networks / "10-pods.conflist").write_text(json.dumps(_network(directory)))
+        (networks / "10-pods.conflist").write_text(json.dumps(_network(machine, directory)))
         config = directory / "containerd.toml"
         config.write_text(_containerd_config(directory, self.socket, networks))
-        command = [*_with(self.environment), str(_fetched() / "usr/bin/containerd"), f"--config={config}"]
+        executable = str(_fetched() / "usr/bin/containerd")
+        command = machine.inside(*_with(self.environment), executable, f"--config={config}")
         super().__init__("containerd", command, directory, group)
 
     async def load(self, archive: Path) -> None:
@@ -96,23 +96,24 @@ class Containerd(Server):
 
 
 class Node:
-    """`await Node(server, directory, group).start()`: the API server's only node, which is Ready when this returns.
+    """`await Node(machine, server, directory, group).start()`: the API server's only node, Ready when this returns.
 
-    The API server was started with `nodes_reach=isolation.ADDRESS`. `directory` is empty; its path must be short.
+    The API server was started on the same machine. `directory` is empty; its path must be short.
     What runs ends with the group; what it leaves, mounts and network interfaces, with the isolation.
     """
 
-    def __init__(self, server: ApiServer, directory: Path, group: ProcessGroup) -> None:
+    def __init__(self, machine: Machine, server: ApiServer, directory: Path, group: ProcessGroup) -> None:
+        self._machine = machine
         self._server = server
         self._directory = directory
         self._group = group
         self.logs = directory / "pods"
 
     async def start(self) -> None:
-        directory = self._directory
+        directory, machine = self._directory, self._machine
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         programs = await binaries.ensure(PROGRAMS)
-        self.containerd = Containerd(directory, self._group)
+        self.containerd = Containerd(machine, directory, self._group)
         await self.containerd.start()
         sandbox = directory / "pause.tar"
         images.sandbox(sandbox, _SANDBOX_IMAGE, programs["pause"])
@@ -120,22 +121,22 @@ class Node:
         kubeconfig = directory / "kubeconfig"
         kubeconfig.write_text(self._server.kubeconfig())
         (directory / "resolv.conf").write_text("")
-        kubelet = _write(directory / "kubelet.yaml", _kubelet_config(directory, self.containerd.socket))
-        proxy = _write(directory / "kube-proxy.yaml", _proxy_config(kubeconfig))
+        kubelet = _write(directory / "kubelet.yaml", _kubelet_config(machine, directory, self.containerd.socket))
+        proxy = _write(directory / "kube-proxy.yaml", _proxy_config(machine, kubeconfig))
         environment = self.containerd.environment
         commands = {
             "kubelet": [
                 f"--kubeconfig={kubeconfig}",
                 f"--config={kubelet}",
-                f"--hostname-override={NAME}",
-                f"--node-ip={isolation.ADDRESS}",
+                f"--hostname-override={machine.name}",
+                f"--node-ip={machine.address}",
                 f"--root-dir={directory / 'kubelet'}",
             ],
             "kube-proxy": [f"--config={proxy}"],
             "kube-scheduler": [f"--kubeconfig={kubeconfig}", "--leader-elect=false", "--secure-port=0"],
         }
         self._servers = [
-            Server(name, [*_with(environment), str(programs[name]), *arguments], directory, self._group)
+            Server(name, machine.inside(*_with(environment), str(programs[name]), *arguments), directory, self._group)
             for name, arguments in commands.items()
         ]
         for server in self._servers:
@@ -148,17 +149,18 @@ class Node:
     async def _is_ready(self) -> None:
         deadline = time.monotonic() + _READY_SECONDS
         async with self._server.session() as session:
-            while (why := await _not_ready(session)) and time.monotonic() < deadline:
+            while (why := await _not_ready(session, self._machine.name)) and time.monotonic() < deadline:
                 for server in self._servers:
                     if (status := server.ended_by_itself()) is not None:
                         raise StartError(f"{server.name} ended with status {status}; see {server.log}")
                 await asyncio.sleep(_POLL_SECONDS)
         if why:
-            raise StartError(f"{NAME} is not Ready after {_READY_SECONDS:.0f} s: {why}; logs are in {self._directory}")
+            waited = f"{self._machine.name} is not Ready after {_READY_SECONDS:.0f} s"
+            raise StartError(f"{waited}: {why}; logs are in {self._directory}")
 
 
-async def _not_ready(session: aiohttp.ClientSession) -> str:
-    async with session.get(f"/api/v1/nodes/{NAME}") as answer:
+async def _not_ready(session: aiohttp.ClientSession, name: str) -> str:
+    async with session.get(f"/api/v1/nodes/{name}") as answer:
         node = await answer.json()
         if answer.status != 200:
             return str(node["message"])
@@ -188,7 +190,7 @@ def _with(environment: Mapping[str, str]) -> Sequence[str]:
     return ["env", *(f"{name}={value}" for name, value in environment.items())]
 
 
-def _network(directory: Path) -> Mapping[str, object]:
+def _network(machine: Machine, directory: Path) -> Mapping[str, object]:
     bridge = {
         "type": "bridge",
         "bridge": "pods0",
@@ -196,7 +198,7 @@ def _network(directory: Path) -> Mapping[str, object]:
         "hairpinMode": True,
         "ipam": {
             "type": "host-local",
-            "ranges": [[{"subnet": _PODS}]],
+            "ranges": [[{"subnet": machine.pods}]],
             "routes": [{"dst": "0.0.0.0/0"}],
             "dataDir": str(directory / "addresses"),
         },
@@ -241,15 +243,15 @@ def _file_system(directory: Path) -> str:
     return subprocess.run([stat, "-fc", "%T", directory], capture_output=True, text=True, check=True).stdout.strip()
 
 
-def _kubelet_config(directory: Path, socket: Path) -> Mapping[str, object]:
+def _kubelet_config(machine: Machine, directory: Path, socket: Path) -> Mapping[str, object]:
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
-        "address": isolation.ADDRESS,
+        "address": machine.address,
         "containerRuntimeEndpoint": f"unix://{socket}",
         "cgroupDriver": "cgroupfs",
         "cgroupsPerQOS": True,
-        "cgroupRoot": f"/{os.environ[isolation.INSIDE]}",
+        "cgroupRoot": isolation.make_cgroup(machine.name),
         "enforceNodeAllocatable": [],
         "failCgroupV1": False,
         "failSwapOn": False,
@@ -268,15 +270,15 @@ def _kubelet_config(directory: Path, socket: Path) -> Mapping[str, object]:
     }
 
 
-def _proxy_config(kubeconfig: Path) -> Mapping[str, object]:
+def _proxy_config(machine: Machine, kubeconfig: Path) -> Mapping[str, object]:
     return {
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
         "kind": "KubeProxyConfiguration",
         "clientConnection": {"kubeconfig": str(kubeconfig)},
-        "hostnameOverride": NAME,
+        "hostnameOverride": machine.name,
         "mode": "nftables",
-        "clusterCIDR": _PODS,
-        "bindAddress": isolation.ADDRESS,
+        "clusterCIDR": machine.pods,
+        "bindAddress": machine.address,
         "healthzBindAddress": "127.0.0.1:10256",
         "metricsBindAddress": "127.0.0.1:10249",
         "oomScoreAdj": 0,

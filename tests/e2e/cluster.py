@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from devcluster import binaries, images, isolation, load, manifests
+from devcluster import binaries, images, load, manifests
 from devcluster.controlplane import ApiServer, ControlPlane
+from devcluster.install import CHARTS
+from devcluster.isolation import Machine
 from devcluster.load import Size
-from devcluster.manifests import MACHINE_CRDS
 from devcluster.node import Node
 from devcluster.processes import ProcessGroup
 
@@ -26,6 +27,8 @@ Json = dict[str, Any]
 
 NAMESPACE = "seedquota"
 REPOSITORY, TAG = "seedquota.test/seedquota", "e2e"
+IMAGE = {"image__repository": REPOSITORY, "image__tag": TAG}
+PLENTY = "100000"
 SMALL = Size("1", "1Gi", "1Gi")
 _numbers = itertools.count(1)
 
@@ -47,6 +50,51 @@ class Load:
         """Those that were not decided."""
         refused = [answer for answer in self.answers if answer.status == 403 and "exceeded quota" in answer.message]
         return [answer for answer in self.answers if answer.status != 201 and answer not in refused]
+
+    def assert_none_lost(self) -> None:
+        assert self.lost == [], f"{len(self.lost)} of {len(self.answers)}: {self.lost[:3]}"
+        assert len(self.answers) > 20
+
+
+class Machines:
+    """What tenants ask for in one namespace."""
+
+    def __init__(self, server: ApiServer, namespace: str) -> None:
+        self._server = server
+        self._path = f"/apis/cluster.k8s.io/v1alpha1/namespaces/{namespace}/machines"
+
+    async def create(self, *, dry_run: bool = False) -> Answer:
+        body = load.machine(f"machine-{next(_numbers)}", SMALL)
+        path = f"{self._path}{'?dryRun=All' * dry_run}"
+        async with self._server.session() as session, session.post(path, json=body) as answer:
+            return Answer(answer.status, str((await answer.json()).get("message", "")))
+
+    async def admitted(self) -> None:
+        answer = await self.create()
+        assert answer.status == 201, answer
+
+    async def refused(self, *, dry_run: bool = False) -> Answer:
+        answer = await self.create(dry_run=dry_run)
+        assert answer.status == 403 and "exceeded quota" in answer.message, answer
+        return answer
+
+    @asynccontextmanager
+    async def under_load(self, *, pause: float = 0.1, at_most: int = 2000) -> AsyncIterator[Load]:
+        """Two tenants ask for Machines while the block runs."""
+        found = Load()
+
+        async def tenant() -> None:
+            for _ in range(at_most // 2):
+                found.answers.append(await self.create())
+                await asyncio.sleep(pause)
+
+        tenants = [asyncio.create_task(tenant()) for _ in range(2)]
+        try:
+            yield found
+        finally:
+            for task in tenants:
+                task.cancel()
+            await asyncio.gather(*tenants, return_exceptions=True)
 
 
 class Cluster:
@@ -73,29 +121,21 @@ class Cluster:
             assert answer.status == 200, body
             return body
 
-    async def create_machine(self, namespace: str, *, dry_run: bool = False) -> Answer:
-        path = f"/apis/cluster.k8s.io/v1alpha1/namespaces/{namespace}/machines{'?dryRun=All' * dry_run}"
-        body = load.machine(f"machine-{next(_numbers)}", SMALL)
-        async with self.server.session() as session, session.post(path, json=body) as answer:
-            return Answer(answer.status, str((await answer.json()).get("message", "")))
+    async def install(self, name: str, **given: object) -> None:
+        await self.helm("install", f"seedquota-{name}", chart(name), "-n", NAMESPACE, *values(**IMAGE, **given))
 
-    @asynccontextmanager
-    async def under_load(self, namespace: str, *, pause: float = 0.1, at_most: int = 2000) -> AsyncIterator[Load]:
-        """Two tenants ask for Machines while the block runs."""
-        found = Load()
+    async def enforced(self, quota: str, seconds: float = 60) -> None:
+        async def holds() -> None:
+            found = await self.get(f"/apis/seedquota.io/v1alpha1/resourcequotas/{quota}")
+            conditions = {each["type"]: each for each in found.get("status", {}).get("conditions", ())}
+            assert conditions.get("Enforced", {}).get("status") == "True", conditions
+            assert conditions["Enforced"].get("observedGeneration") == found["metadata"]["generation"], conditions
 
-        async def tenant() -> None:
-            for _ in range(at_most // 2):
-                found.answers.append(await self.create_machine(namespace))
-                await asyncio.sleep(pause)
+        await until(holds, seconds)
 
-        tenants = [asyncio.create_task(tenant()) for _ in range(2)]
-        try:
-            yield found
-        finally:
-            for task in tenants:
-                task.cancel()
-            await asyncio.gather(*tenants, return_exceptions=True)
+    async def restart(self, deployment: str) -> None:
+        await self.kubectl("-n", NAMESPACE, "rollout", "restart", f"deployment/{deployment}")
+        await self.rolled_out(deployment)
 
     async def rolled_out(self, deployment: str, seconds: int = 120) -> None:
         await self.kubectl("-n", NAMESPACE, "rollout", "status", f"deployment/{deployment}", f"--timeout={seconds}s")
@@ -124,24 +164,45 @@ class Cluster:
         return said.decode()
 
 
+class Site:
+    """Clusters that are started as they are needed; those with a node have the product's image."""
+
+    def __init__(self, plane: ControlPlane, group: ProcessGroup, programs: Mapping[str, Path], image: Path) -> None:
+        self.plane = plane
+        self._group = group
+        self._programs = programs
+        self._image = image
+        self.clusters: list[Cluster] = []
+
+    async def cluster(self, name: str, machine: Machine) -> Cluster:
+        await self.plane.start([name], controllers=[name], machine=machine)
+        server = self.plane.cluster(name)
+        node = Node(machine, server, self.plane.directory / machine.name, self._group)
+        await node.start()
+        await node.load(self._image)
+        self.clusters.append(Cluster(server, node, self.plane.directory / name, self._programs))
+        return self.clusters[-1]
+
+    async def explain(self) -> None:
+        for cluster in self.clusters:
+            print(await cluster.diagnosis())
+
+
 @asynccontextmanager
-async def cluster(directory: Path) -> AsyncIterator[Cluster]:
-    """With the Machine API and the product's image on its node."""
+async def site(directory: Path) -> AsyncIterator[Site]:
     programs = await binaries.ensure(["kubectl", "helm"])
-    archive = directory / "product.tar"
-    building = asyncio.create_task(asyncio.to_thread(images.product, archive, f"{REPOSITORY}:{TAG}"))
+    image = directory / "product.tar"
+    await asyncio.to_thread(images.product, image, f"{REPOSITORY}:{TAG}")
     async with ControlPlane(directory) as plane:
-        await plane.start(["one"], controllers=["one"], nodes_reach=isolation.ADDRESS)
         group = ProcessGroup()
         try:
-            node = Node(plane.cluster("one"), directory / "node", group)
-            await node.start()
-            await manifests.apply(plane.cluster("one"), manifests.load(MACHINE_CRDS))
-            await building
-            await node.load(archive)
-            yield Cluster(plane.cluster("one"), node, directory, programs)
+            yield Site(plane, group, programs, image)
         finally:
             await asyncio.to_thread(group.close)
+
+
+def chart(name: str) -> str:
+    return str(CHARTS / f"seedquota-{name}")
 
 
 def restricted(name: str) -> Json:
