@@ -30,6 +30,7 @@ REPOSITORY, TAG = "seedquota.test/seedquota", "e2e"
 IMAGE = {"image__repository": REPOSITORY, "image__tag": TAG}
 PLENTY = "100000"
 SMALL = Size("1", "1Gi", "1Gi")
+_TENANTS, _MACHINES, _PAUSE_SECONDS = 4, 4000, 0.1
 _numbers = itertools.count(1)
 
 
@@ -79,16 +80,16 @@ class Machines:
         return answer
 
     @asynccontextmanager
-    async def under_load(self, *, pause: float = 0.1, at_most: int = 2000) -> AsyncIterator[Load]:
-        """Two tenants ask for Machines while the block runs."""
+    async def under_load(self) -> AsyncIterator[Load]:
+        """Tenants ask for Machines while the block runs, and not for ever."""
         found = Load()
 
         async def tenant() -> None:
-            for _ in range(at_most // 2):
+            for _ in range(_MACHINES // _TENANTS):
                 found.answers.append(await self.create())
-                await asyncio.sleep(pause)
+                await asyncio.sleep(_PAUSE_SECONDS)
 
-        tenants = [asyncio.create_task(tenant()) for _ in range(2)]
+        tenants = [asyncio.create_task(tenant()) for _ in range(_TENANTS)]
         try:
             yield found
         finally:

@@ -1,4 +1,4 @@
-"""The master on one cluster, a seed on another, each with a node, and a user cluster that reaches the webhook by URL."""
+"""The master on one cluster, a seed on another, each with a node; a user cluster reaches the webhook by URL."""
 
 from __future__ import annotations
 
