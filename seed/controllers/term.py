@@ -15,8 +15,9 @@ from seed.accounts.controller import Accounts
 from seed.accounts.registry import AccountRegistry
 from seed.accounts.usage_writer import Counting
 from seed.cache.cluster_api import View
+from seed.cache.clusters import ClusterCache
 from seed.cache.kubermatic import KubermaticView
-from seed.cache.quotas import Catalog
+from seed.cache.quotas import QuotaCache
 from seed.cache.replicas import Replicas
 from seed.cache.source_keys import is_of_kubermatic
 from seed.controllers.seed_status import SeedStatus
@@ -39,7 +40,8 @@ class Replica:
     """The parts of this process that the leader works with. `in_flight_window` is in seconds."""
 
     cluster: Cluster
-    catalog: Catalog
+    quota_cache: QuotaCache
+    cluster_cache: ClusterCache
     registry: AccountRegistry
     store: Store
     lease: Lease
@@ -77,12 +79,14 @@ class Leadership:
 
     def __init__(self, replica: Replica, term: Term) -> None:
         self._replica = replica
-        cluster, catalog, sizing = replica.cluster, replica.catalog, replica.sizing
-        self._status = SeedStatus(cluster, catalog)
-        self._unknown_projects = UnknownProjects(cluster, catalog)
+        cluster, sizing = replica.cluster, replica.sizing
+        quota_cache, cluster_cache = replica.quota_cache, replica.cluster_cache
+        self._status = SeedStatus(cluster, cluster_cache)
+        self._unknown_projects = UnknownProjects(cluster, quota_cache, cluster_cache)
         self._user_clusters = UserClusters(
             cluster,
-            catalog,
+            quota_cache,
+            cluster_cache,
             replica.wanted.for_cluster,
             replica.wanted.stamping_for_cluster,
             sizing,
@@ -95,7 +99,7 @@ class Leadership:
         self._unadmitted = UnadmittedEvents(cluster, self._user_clusters.sources)
         self._for_cluster_api = Enforcement(
             cluster,
-            catalog,
+            cluster_cache,
             replica.cluster_api,
             replica.wanted.for_cluster_api,
             replica.lease.namespace,
@@ -105,7 +109,8 @@ class Leadership:
         self._for_clusters = ConfigurationKeeper(cluster, replica.wanted.for_clusters)
         self._informers = ClusterApiInformers(
             cluster,
-            catalog,
+            quota_cache,
+            cluster_cache,
             replica.cluster_api,
             sizing,
             self._for_cluster_api,
@@ -120,10 +125,11 @@ class Leadership:
             on_state=self._state_changed,
         )
         sources = AllSources(self._user_clusters.sources, self._informers.sources, self._clusters)
-        self._replicas = Replicas(cluster, replica.lease.namespace, replica.lease.name, catalog, self._known)
+        self._replicas = Replicas(cluster, replica.lease.namespace, replica.lease.name, quota_cache, self._known)
         self._accounts = Accounts(
             cluster,
-            catalog,
+            quota_cache,
+            cluster_cache,
             replica.registry,
             replica.store,
             sources,
@@ -137,7 +143,8 @@ class Leadership:
         )
         self._counting = Counting(
             cluster,
-            catalog,
+            quota_cache,
+            cluster_cache,
             replica.registry,
             self._accounts,
             sources,

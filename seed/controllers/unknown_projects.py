@@ -9,7 +9,8 @@ import time
 from common.api.types import UserCluster
 from common.kube.client.api_client import Cluster
 from seed.admission import projects
-from seed.cache.quotas import Catalog
+from seed.cache.clusters import ClusterCache
+from seed.cache.quotas import QuotaCache
 from seed.controllers.warning_events import warn
 
 log = logging.getLogger(__name__)
@@ -23,9 +24,10 @@ AT_ONCE = 32  # Events that are written after one look
 class UnknownProjects:
     """`run()` it while this replica leads."""
 
-    def __init__(self, cluster: Cluster, catalog: Catalog) -> None:
+    def __init__(self, cluster: Cluster, quota_cache: QuotaCache, cluster_cache: ClusterCache) -> None:
         self._cluster = cluster
-        self._catalog = catalog
+        self._quota_cache = quota_cache
+        self._cluster_cache = cluster_cache
         self._due: dict[str, float] = {}  # by uid of such a cluster: when to tell of it next (monotonic)
 
     async def run(self) -> None:
@@ -42,14 +44,14 @@ class UnknownProjects:
             self._due[uid] = now + (TELL_AGAIN if told else RETRY)
 
     def _unknown(self) -> list[UserCluster]:
-        catalog = self._catalog
-        if catalog.unknown_projects_allowed or not catalog.has_copies:
+        quota_cache, user_clusters = self._quota_cache, self._cluster_cache.user_clusters
+        if quota_cache.unknown_projects_allowed or not quota_cache.has_copies:
             return []
-        clusters = (*catalog.user_clusters.store.values(), *catalog.hosted.values())
-        return [cluster for cluster in clusters if not catalog.knows(cluster.spec.project)]
+        clusters = (*user_clusters.store.values(), *self._cluster_cache.hosted.values())
+        return [cluster for cluster in clusters if not quota_cache.knows(cluster.spec.project)]
 
     async def _tell(self, cluster: UserCluster) -> bool:
-        shown = projects.shown(self._catalog, cluster)
+        shown = projects.shown(self._quota_cache, cluster)
         written = await warn(self._cluster, cluster, reason=projects.UNKNOWN, note=shown.message, action="Check")
         if written:
             log.warning(shown.message, extra={"cluster": cluster.metadata.key, "reason": shown.reason})
