@@ -20,6 +20,7 @@ import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from hatchling.builders.wheel import WheelBuilder
 
@@ -83,7 +84,7 @@ def product(target: Path, tag: str) -> None:
         layer = root.with_suffix(".tar")
         try:
             _layer(root, layer)
-            _archive(target, tag, [_base(), layer], _configuration((ROOT / "Containerfile").read_text()))
+            _archive(target, tag, [_base(), layer], configuration((ROOT / "Containerfile").read_text()))
         finally:
             layer.unlink(missing_ok=True)
 
@@ -142,7 +143,7 @@ def _layer(root: Path, target: Path) -> None:
             tar.add(path, path.relative_to(root), recursive=False, filter=as_root)
 
 
-def _configuration(containerfile: str) -> dict[str, object]:
+def configuration(containerfile: str) -> dict[str, Any]:
     """What the last stage says about how the image runs."""
     text = containerfile.rpartition("FROM scratch")[2].replace("\\\n", " ")
     found = dict(re.findall(r"^(ENV|USER|CMD) (.+)$", text, re.MULTILINE))

@@ -65,7 +65,7 @@ async def test_from_helm_install_to_the_first_refused_machine(home: Cluster, mac
 
 async def test_a_machine_is_admitted_and_one_refused_through_the_service(home: Cluster, machines: Machines) -> None:
     await limit(home, "1")
-    await until(machines.admitted, 30)
+    await until(machines.admitted, 120)
     assert "used: cpu=1, limited: cpu=1" in (await machines.refused()).message
     webhooks = await home.kubectl("get", "validatingwebhookconfigurations", "-o", "jsonpath={..clientConfig}")
     assert '"service":{"name":"seedquota-seed","namespace":"seedquota"' in webhooks.replace(" ", "")
@@ -86,8 +86,7 @@ async def test_a_rolling_update_under_load_loses_no_request(home: Cluster, machi
     await limit(home, PLENTY)
     async with machines.under_load() as load:
         await home.restart("seedquota-seed")
-    load.assert_none_lost()
-    print(f"\nrolling update: {len(load.answers)} requests, none lost")
+    print(f"\nrolling update: {load.none_lost()}")
 
 
 async def test_helm_upgrade_and_rollback_under_load_lose_no_request(home: Cluster, machines: Machines) -> None:
@@ -96,8 +95,7 @@ async def test_helm_upgrade_and_rollback_under_load_lose_no_request(home: Cluste
         await home.helm("upgrade", "seedquota-seed", chart("seed"), "-n", NAMESPACE, "--wait", *changed)
         await home.helm("rollback", "seedquota-seed", "1", "-n", NAMESPACE, "--wait")
         await home.rolled_out("seedquota-seed")
-    load.assert_none_lost()
-    print(f"\nhelm upgrade and rollback: {len(load.answers)} requests, none lost")
+    print(f"\nhelm upgrade and rollback: {load.none_lost()}")
 
 
 async def test_helm_uninstall_in_the_documented_order_leaves_no_webhook_and_keeps_quotas(
@@ -109,7 +107,7 @@ async def test_helm_uninstall_in_the_documented_order_leaves_no_webhook_and_keep
         found = await home.kubectl("get", "validatingwebhookconfigurations,mutatingwebhookconfigurations", "-o", "name")
         assert "seedquota-machines" not in found
 
-    await until(not_asked, 30)
+    await until(not_asked, 120)
     await home.helm("uninstall", "seedquota-seed", "-n", NAMESPACE, "--wait")
     await home.helm("uninstall", "seedquota-master", "-n", NAMESPACE, "--wait")
     await home.kubectl(

@@ -77,8 +77,8 @@ async def explained(installed: Installed, request: pytest.FixtureRequest) -> Asy
 
 async def test_a_machine_is_admitted_and_one_refused_in_a_user_cluster(installed: Installed) -> None:
     await installed.master.apply(quota(QUOTA, PROJECT, {"cpu": "1"}))
-    await installed.master.enforced(QUOTA, 120)
-    await until(installed.user.admitted, 30)
+    await installed.master.enforced(QUOTA)
+    await until(installed.user.admitted, 120)
     assert "used: cpu=1, limited: cpu=1" in (await installed.user.refused()).message
 
 
@@ -88,5 +88,4 @@ async def test_a_rolling_update_of_both_programs_under_load_loses_no_request(ins
     async with installed.user.under_load() as load:
         for cluster, name in ((installed.seed, "seedquota-seed"), (installed.master, "seedquota-master")):
             await cluster.restart(name)
-    load.assert_none_lost()
-    print(f"\nrolling update of seed and master: {len(load.answers)} requests, none lost")
+    print(f"\nrolling update of seed and master: {load.none_lost()}")
