@@ -39,12 +39,12 @@ _POLL_SECONDS = 0.2
 
 async def ensure(progress: binaries.Progress = binaries.print_progress) -> None:
     """Builds and fetches what a node needs, which needs the network. Raises BuildError."""
-    await binaries.ensure(["etcd", "kube-apiserver", *PROGRAMS], progress)
     if not _is_fetched():
-        if missing := debian.missing_tools():
-            raise BuildError(f"a node needs containerd from Debian's packages, and {' and '.join(missing)} is missing")
+        if absent := debian.missing_tools():
+            raise BuildError(f"a node needs containerd from Debian's packages, and {' and '.join(absent)} is missing")
         progress(f"fetching {', '.join(_PACKAGES)}")
         await asyncio.to_thread(debian.unpack, [*_PACKAGES, *_LIBRARIES], _fetched(), _is_fetched)
+    await binaries.ensure(["etcd", "kube-apiserver", *PROGRAMS], progress)
 
 
 def missing() -> str:

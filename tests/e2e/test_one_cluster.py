@@ -11,7 +11,19 @@ import pytest_asyncio
 from devcluster import isolation
 from devcluster.install import named, namespace, project, quota
 from devcluster.manifests import MACHINE_CRDS, load
-from tests.e2e.cluster import IMAGE, NAMESPACE, PLENTY, Cluster, Machines, chart, restricted, site, until, values
+from tests.e2e.cluster import (
+    IMAGE,
+    NAMESPACE,
+    PATIENT,
+    PLENTY,
+    Cluster,
+    Machines,
+    chart,
+    restricted,
+    site,
+    until,
+    values,
+)
 
 PROJECT = "alpha"
 QUOTA = "project-alpha"
@@ -19,7 +31,7 @@ SEED = {
     "seedName": "home",
     "ownMachines__namespaces": [PROJECT],
     "providers__enabled": ["fake"],
-    "inFlightWindow": "12s",
+    **PATIENT,
 }
 
 

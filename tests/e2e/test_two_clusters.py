@@ -11,7 +11,7 @@ import pytest_asyncio
 from devcluster import isolation
 from devcluster.install import MASTER_USER, SEED_USER, named, namespace, project, quota, rights, secret
 from devcluster.manifests import MACHINE_CRDS, apply, load
-from tests.e2e.cluster import NAMESPACE, PLENTY, Cluster, Machines, restricted, site, until
+from tests.e2e.cluster import NAMESPACE, PATIENT, PLENTY, Cluster, Machines, restricted, site, until
 
 PROJECT = "alpha"
 QUOTA = "project-alpha"
@@ -50,7 +50,7 @@ async def _install(master: Cluster, seed: Cluster, user_cluster: str) -> None:
         seedName="eu-1",
         userClusters__namespaces=[PROJECT],
         providers__enabled=["fake"],
-        inFlightWindow="12s",
+        **PATIENT,
         webhook__externalURL=f"https://{isolation.SECOND.address}:{NODE_PORT}",
         webhook__service={"type": "NodePort", "nodePort": NODE_PORT},
         master__subjects=[{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": MASTER_USER}],
