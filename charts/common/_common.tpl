@@ -59,7 +59,7 @@ charts need the CRDs, so the first of two releases in one cluster brings them.
 
 {{/*
 The objects in a file of files/rbac, as they are but for labels and namespaces. With `bind`, each role is bound to the
-program's ServiceAccount: in each of `namespaces`, if there are any.
+program's ServiceAccount: in each of `namespaces`, if there are any. `kinds`: only these.
 */}}
 {{- define "seedquota.rbac" -}}
 {{- $top := .top -}}
@@ -69,14 +69,19 @@ program's ServiceAccount: in each of `namespaces`, if there are any.
 {{- $subject := dict "kind" "ServiceAccount" "name" $account "namespace" $top.Release.Namespace -}}
 {{- $namespaces := .namespaces -}}
 {{- $bind := .bind -}}
+{{- $kinds := .kinds -}}
 {{- range $document := splitList "\n---\n" $text }}
 {{- $object := fromYaml $document }}
-{{- $metadata := dict "name" $object.metadata.name "labels" (include "seedquota.labels" $top | fromYaml) }}
+{{- if or (not $kinds) (has $object.kind $kinds) }}
+{{- $labels := merge (include "seedquota.labels" $top | fromYaml) ($object.metadata.labels | default dict) }}
+{{- $metadata := dict "name" $object.metadata.name "labels" $labels }}
 {{- if hasKey $object.metadata "namespace" }}
 {{- $_ := set $metadata "namespace" $top.Release.Namespace }}
 {{- end }}
 {{- range $known := $object.subjects }}
+{{- if eq $known.kind "ServiceAccount" }}
 {{- $_ := set $known "namespace" $top.Release.Namespace }}
+{{- end }}
 {{- end }}
 ---
 {{ set $object "metadata" $metadata | toYaml }}
@@ -90,6 +95,7 @@ program's ServiceAccount: in each of `namespaces`, if there are any.
 {{- else }}
 ---
 {{ include "seedquota.binding" (dict "kind" (printf "%sBinding" $object.kind) "metadata" $metadata "role" $role "subjects" (list $subject)) }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- end }}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -144,6 +145,7 @@ def test_every_object_is_in_the_releases_namespace_or_in_one_that_was_named(
 OPTIONAL = {
     "PodMonitor": (MASTER, "monitored"),
     "ServiceMonitor": (MASTER, "monitored"),
+    "PrometheusRule": (MASTER, "monitored"),
     "NetworkPolicy": (MASTER, "monitored"),
     "Ingress": (SEED, "outside"),
     "TLSRoute": (SEED, "outside"),
@@ -221,18 +223,35 @@ def test_the_program_has_the_rights_that_it_was_seen_to_use_and_no_other(
 
 def test_the_roles_are_those_of_charts_rbac(rendered: Rendered) -> None:
     assert rules_of(rendered[MASTER, "defaults"]) == rules_in("master", "master-in-cluster")
-    always = ("seed", "seed-namespace", "explain", "master-on-seed")
-    assert rules_of(rendered[SEED, "defaults"]) == rules_in(*always)
-    switched_on = ("seed-kubermatic", "seed-own-machines", "seed-own-webhooks")
-    assert rules_of(rendered[SEED, "rights"]) == rules_in(*always, *switched_on)
+    always = rules_in("seed", "seed-namespace", "explain")
+    always |= {found: rules for found, rules in rules_in("master-on-seed").items() if found[0] == "ClusterRole"}
+    assert rules_of(rendered[SEED, "defaults"]) == always
+    switched_on = rules_in("seed-kubermatic", "seed-own-machines", "seed-own-webhooks")
+    assert rules_of(rendered[SEED, "rights"]) == always | switched_on
     for chart in (MASTER, SEED):
         assert not rules_of(rendered[chart, "alone"])
 
 
-def test_every_file_of_charts_rbac_has_a_chart_but_that_of_user_clusters() -> None:
+def test_roles_keep_the_labels_by_which_others_select_them(rendered: Rendered) -> None:
+    objects: list[Any] = load(*(CHARTS / "rbac").glob("*.yaml"))
+    written = {(each["kind"], each["metadata"]["name"]): each["metadata"]["labels"] for each in objects}
+    found = [
+        each for name in ("defaults", "rights") for chart in (MASTER, SEED) for each in rendered.get((chart, name), [])
+    ]
+    compared = 0
+    for each in found:
+        labels = written.get((each["kind"], each["metadata"]["name"]), {})
+        assert labels.keys() <= each["metadata"]["labels"].keys()
+        assert each["metadata"]["labels"].items() >= labels.items() - {("app.kubernetes.io/managed-by", "seedquota")}
+        compared += bool(labels)
+    assert compared > 10
+
+
+def test_every_file_of_charts_rbac_has_a_chart_but_those_of_user_clusters() -> None:
     texts = [(CHARTS / chart / "templates" / "rbac.yaml").read_text() for chart in (MASTER, SEED)]
     files = {path.stem for path in (CHARTS / "rbac").glob("*.yaml")}
-    assert {file for file in files if not any(f'"{file}"' in text for text in texts)} == {"user-cluster"}
+    left_out = {file for file in files if not any(f'"{file}"' in text for text in texts)}
+    assert {file for file in left_out if not file.startswith("user-cluster")} == set()
 
 
 def test_the_policies_hold_for_the_agents_own_account(rendered: Rendered) -> None:
@@ -246,7 +265,7 @@ def test_the_policies_hold_for_the_agents_own_account(rendered: Rendered) -> Non
 def test_the_master_is_bound_on_the_seed_only_where_it_is_named(rendered: Rendered) -> None:
     def subjects(case: str) -> list[Any]:
         found = of_kind(rendered[SEED, case], "ClusterRoleBinding")
-        return [each["subjects"] for each in found if each["roleRef"]["name"] == "seedquota-master-on-seed"]
+        return [each["subjects"] for each in found if each["metadata"]["name"] == "seedquota-master-on-seed-by-values"]
 
     assert subjects("defaults") == []
     assert subjects("rights") == [[{"kind": "User", "name": "master", "apiGroup": "rbac.authorization.k8s.io"}]]
@@ -274,6 +293,33 @@ def test_a_network_policy_denies_but_what_the_programs_need(rendered: Rendered) 
     assert allowed((MASTER, "monitored")) == ([metrics], [53, 53, 443, 6443, 30443])
     assert allowed((SEED, "monitored")) == ([webhook, metrics], [53, 53, 443, 6443, 30443])
     assert allowed((SEED, "redis")) == ([webhook], [53, 53, 443, 6443, 26379, 6379]), "sentinels name servers"
+
+
+@pytest.mark.parametrize("chart", [MASTER, SEED])
+def test_alerts_are_about_what_the_program_measures(rendered: Rendered, chart: str) -> None:
+    """By the page of metrics, which is made from the code: names and labels."""
+    text = (CHARTS.parent / "docs" / "reference" / "metrics.md").read_text()
+    found = the(rendered[chart, "monitored"], "PrometheusRule")
+    assert found["metadata"]["labels"]["release"] == "prometheus"
+    both, of_program = (
+        text.partition(f"\n## {title}\n")[2].partition("\n## ")[0] for title in ("Both programs", chart)
+    )
+    lines = [line.split("|") for line in (both + of_program).splitlines() if line.startswith("| `seedquota_")]
+    labels = {name.strip(" `"): set(re.findall(r"`(\w+)`", known)) for _, name, _, known, *_ in lines}
+    rules = [rule for group in found["spec"]["groups"] for rule in group["rules"]]
+    assert len(rules) >= 5
+    for rule in rules:
+        assert rule["labels"]["severity"] in ("page", "ticket")
+        names = set(re.findall(r"seedquota_\w+", rule["expr"]))
+        assert names
+        assert names <= labels.keys(), rule["alert"]
+        of_targets = {"namespace", "job"}  # Prometheus adds these
+        known = of_targets.union(*(labels[name] for name in names))
+        kept = [set(re.split(r",\s*", by)) for by in re.findall(r"(?:by|on) \(([^)]*)\)", rule["expr"])]
+        assert all(each <= known for each in kept), rule["alert"]
+        matched = re.findall(r"(\w+)=~?\"", rule["expr"])
+        assert set(matched) <= known, rule["alert"]
+        assert set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"])) <= set.union(*kept), rule["alert"]
 
 
 REFUSED: dict[str, tuple[str, dict[str, object], str]] = {

@@ -23,6 +23,7 @@ from devcluster import binaries
 from devcluster.cluster_api import infrastructure_crd
 from devcluster.controlplane import ApiServer, ControlPlane
 from devcluster.install import CHARTS, Program
+from devcluster.manifests import load
 from devcluster.network import free_port
 from devcluster.processes import ProcessGroup
 from tests.chart import values
@@ -33,6 +34,7 @@ pytestmark = pytest.mark.integration
 OTHERS = {  # kinds of others, which the charts make where they are switched on
     "PodMonitor": "monitoring.coreos.com/v1",
     "ServiceMonitor": "monitoring.coreos.com/v1",
+    "PrometheusRule": "monitoring.coreos.com/v1",
     "Certificate": "cert-manager.io/v1",
     "TLSRoute": "gateway.networking.k8s.io/v1alpha2",
 }
@@ -115,18 +117,7 @@ async def place(helm_executable: Path, tmp_path_factory: pytest.TempPathFactory)
         yield Place(plane.cluster("helm"), directory, programs)
 
 
-NAMES = {
-    f"{name}.seedquota.io"
-    for name in (
-        "organizations",
-        "projects",
-        "quotaledgers",
-        "quotasettings",
-        "resourcequotas",
-        "seeds",
-        "userclusters",
-    )
-}
+NAMES = {str(each["metadata"]["name"]) for each in load(CHARTS / "crds")}  # type: ignore[index]
 
 
 @pytest.mark.parametrize(
@@ -268,6 +259,9 @@ async def test_the_programs_serve_with_the_flags_and_the_rights_of_their_release
     place.shell("\n".join(lines[start : lines.index("Y", start) + 1]))
     for condition in ("Connected", "Synced", "AccountsOpen"):
         place.kubectl("wait", f"--for=condition={condition}", "sqseed/main", "--timeout=60s")
+    assert place.kubectl("get", "sqseed/main", "-o=jsonpath={.status.clusterUID}"), (
+        "it may not be known which one it is"
+    )
 
     (configuration,) = place.objects("validatingwebhookconfigurations", "-l=app.kubernetes.io/managed-by=seedquota")
     client = configuration["webhooks"][0]["clientConfig"]

@@ -8,6 +8,7 @@ MONITORED: dict[str, object] = {
         "podMonitor": {"enabled": True},
     },
     "networkPolicy": {"enabled": True, "egressPorts": [443, 6443, 30443], "metricsFrom": [{"namespaceSelector": {}}]},
+    "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
 }
 
 PLACED: dict[str, object] = {
