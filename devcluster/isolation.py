@@ -45,7 +45,7 @@ _CGROUP = "seedquota-node-"
 _CGROUPS = Path("/sys/fs/cgroup")
 _TOOLS = ("unshare", "nsenter", "mount", "ip")
 _END_SECONDS = 30.0  # for a command that was interrupted
-_SCRATCH_SYSCTLS = {  # the kubelet sets these for the whole machine, unless they have its values
+_KUBELETS_SYSCTLS = {  # the kubelet sets these for the whole machine, unless they have its values
     "vm/overcommit_memory": "1",
     "vm/panic_on_oom": "0",
     "kernel/panic": "10",
@@ -62,11 +62,11 @@ def missing() -> str:
     if os.geteuid() != 0:
         return "namespaces and mounts need root"
     if absent := [tool for tool in _TOOLS if shutil.which(tool) is None]:
-        return f"{' and '.join(absent)} is not on PATH"
-    probe = [*_unshare(), "sh", "-c", "ip link add sq0 type veth peer name sq1 && mount -t tmpfs none /run"]
-    tried = subprocess.run(probe, capture_output=True, text=True, check=False)
+        return f"not on PATH: {', '.join(absent)}"
+    with tempfile.TemporaryDirectory() as scratch:
+        tried = subprocess.run(_isolated(scratch, "true"), capture_output=True, text=True, check=False)
     if tried.returncode:
-        return f"no namespaces: {tried.stderr.strip()[-200:]}"
+        return f"no namespaces: {' '.join(tried.stderr.split())[-200:]}"
     try:
         _make_cgroup(f"{_CGROUP}probe-{os.getpid()}")
         _remove_cgroups()
@@ -92,19 +92,19 @@ def run(command: Sequence[str]) -> int:
     cgroup = f"{_CGROUP}{os.getpid()}"
     with tempfile.TemporaryDirectory(prefix="seedquota-machine-", ignore_cleanup_errors=True) as scratch:
         _make_cgroup(cgroup)
-        inside = [sys.executable, "-m", __spec__.name, "--inside", scratch, *command]
         group = ProcessGroup(remove=Path(scratch))
         try:
-            child = group.spawn([*_unshare(), *inside], log=None, env={**os.environ, INSIDE: cgroup})
+            child = group.spawn(_isolated(scratch, *command), log=None, env={**os.environ, INSIDE: cgroup})
             return _wait(child, group)
         finally:
             group.close()  # with `unshare` ends the first process inside, and so all of them
             _remove_cgroups()
 
 
-def _unshare() -> list[str]:
+def _isolated(scratch: str, *command: str) -> list[str]:
     namespaces = ("--net", "--mount", "--uts", "--ipc", "--pid")
-    return ["unshare", *namespaces, "--fork", "--kill-child", "--mount-proc"]
+    inside = [sys.executable, "-m", "devcluster.isolation", "--inside", scratch, *command]
+    return ["unshare", *namespaces, "--fork", "--kill-child", "--mount-proc", *inside]
 
 
 def _wait(child: subprocess.Popen[bytes], group: ProcessGroup) -> int:
@@ -136,7 +136,7 @@ def _cgroup_roots() -> list[Path]:
 
 def _make_cgroup(name: str) -> None:
     for root in _cgroup_roots():
-        (root / name).mkdir()
+        (root / name).mkdir(exist_ok=True)
 
 
 def _remove_cgroups() -> None:
@@ -186,10 +186,11 @@ def _inside(scratch: Path, command: Sequence[str]) -> int:
     work.mkdir()
     options = f"lowerdir=/var,upperdir={upper},workdir={work}"
     subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, "/var"], check=True)
-    for name, value in _SCRATCH_SYSCTLS.items():
-        file = scratch / name.replace("/", "-")
-        file.write_text(value)
-        subprocess.run(["mount", "--bind", file, f"/proc/sys/{name}"], check=True)
+    for name, value in _KUBELETS_SYSCTLS.items():
+        if (real := Path("/proc/sys", name)).exists():
+            file = scratch / name.replace("/", "-")
+            file.write_text(value)
+            subprocess.run(["mount", "--bind", file, real], check=True)
     for machine in (FIRST, SECOND):
         forward = machine.inside("sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
         subprocess.run(forward, check=True)

@@ -41,7 +41,7 @@ async def ensure(progress: binaries.Progress = binaries.print_progress) -> None:
     """Builds and fetches what a node needs, which needs the network. Raises BuildError."""
     if not _is_fetched():
         if absent := debian.missing_tools():
-            raise BuildError(f"a node needs containerd from Debian's packages, and {' and '.join(absent)} is missing")
+            raise BuildError(f"a node needs containerd from Debian's packages; not on PATH: {', '.join(absent)}")
         progress(f"fetching {', '.join(_PACKAGES)}")
         await asyncio.to_thread(debian.unpack, [*_PACKAGES, *_LIBRARIES], _fetched(), _is_fetched)
     await binaries.ensure(["etcd", "kube-apiserver", *PROGRAMS], progress)
