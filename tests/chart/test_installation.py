@@ -3,10 +3,12 @@ the flags and the ServiceAccounts of their releases. No pod runs here."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import os
 import shlex
+import ssl
 import subprocess
 from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+import trustme
 import yaml
 from cryptography import x509
 
@@ -280,6 +283,35 @@ async def test_the_programs_serve_with_the_flags_and_the_rights_of_their_release
         await program.stop()
         refused = [line for line in program.log.read_text().splitlines() if "forbidden" in line.lower()]
         assert refused == [], f"{program.name} lacks rights"
+
+
+async def test_a_certificate_of_others_is_served_and_its_ca_is_in_the_configuration(
+    place: Place, tmp_path: Path
+) -> None:
+    """After the other test, as with tls.mode=existingSecret; the Secret is a directory."""
+    authority = trustme.CA()
+    made = authority.issue_cert(f"{SEED}.agents.svc")
+    made.cert_chain_pems[0].write_to_path(str(tmp_path / "tls.crt"))
+    made.private_key_pem.write_to_path(str(tmp_path / "tls.key"))
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.crt"))
+    manifest = yaml.safe_load_all(place.helm("get", "manifest", SEED, "--namespace=agents"))
+    port, group = free_port(), ProcessGroup()
+    changed = [f"--webhook-tls-directory={tmp_path}", f"--webhook-address=127.0.0.1:{port}"]
+    try:
+        await Program(SEED, [*as_installed(place, SEED, "agents", manifest), *changed], place.directory, group).start()
+        trusting = ssl.create_default_context(cadata=authority.cert_pem.bytes().decode())
+        _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting, server_hostname=f"{SEED}.agents.svc")
+        writer.close()
+
+        def bundle() -> bytes:
+            (found,) = place.objects("validatingwebhookconfigurations", "-l=app.kubernetes.io/managed-by=seedquota")
+            return base64.b64decode(found["webhooks"][0]["clientConfig"]["caBundle"])
+
+        async with asyncio.timeout(60):
+            while bundle().strip() != authority.cert_pem.bytes().strip():
+                await asyncio.sleep(0.5)
+    finally:
+        group.close()
 
 
 def test_what_the_seed_needs_is_named_in_its_notes(place: Place) -> None:
