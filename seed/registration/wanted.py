@@ -38,6 +38,7 @@ class WantedConfigurations:
         `seed_service`: namespace and name of the Service by which the seed's own API server reaches the webhook. If
         it is None, `base_url` is used there as in user clusters.
         """
+        self.withdrawn = False  # none of them must be there: see seed/registration/withdrawal.py
         self._key = key
         self._certificates = certificates
         self._kinds = kinds
@@ -46,6 +47,9 @@ class WantedConfigurations:
         self._seed_break_glass_group = seed_break_glass_group
         self._user_cluster_break_glass_group = user_cluster_break_glass_group
         self._seed_service = seed_service
+
+    def are_wanted(self) -> bool:
+        return not self.withdrawn
 
     def for_cluster(self, cluster: UserCluster) -> WebhookConfiguration:
         return self._reached_from(cluster, self._for_cluster(cluster))

@@ -152,6 +152,8 @@ def test_both_are_installed_in_one_cluster_upgraded_and_uninstalled(
     place.uninstall(second, namespaces[1])
     assert place.crds().keys() == NAMES
     assert place.left() == []
+    assert "custom resource definitions" not in place.install(second, namespaces[1]), "they are its own again"
+    place.uninstall(second, namespaces[1])
     place.kubectl("delete", "crd", *NAMES)
 
 

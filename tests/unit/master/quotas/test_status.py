@@ -8,6 +8,7 @@ from common.api.conditions import transition
 from common.api.types import Condition, ResourceQuotaSpec, StaleSource, Subject
 from common.quota import resources
 from master.cache.objects import QuotaStatus
+from master.quotas.grant_publisher import usage_stale
 from master.quotas.status import MAX_SEEDS, QuotaView, SeedView, age, peak_text, quota_status, same, usage_text
 from master.reporting.seed_conditions import SeedHealth, seed_conditions, skewed
 
@@ -408,3 +409,23 @@ def test_surge_that_is_used_and_was_withdrawn_is_not_named():
     """Its names would add up without end."""
     use = {f"surge.example.com/{number}": "1" for number in range(100)} | {"surge.cpu": "2"}
     assert status(seed(use=use), surge=amounts(cpu="4")).surge.used == {"cpu": "2"}
+
+
+@pytest.mark.parametrize(
+    ("quota", "stale"),
+    [
+        (view(seed("eu-1"), seed("us-1")), False),
+        (view(seed("eu-1"), seed("gone", lost=True, connected=False, silent=None)), False),
+        (view(seed("eu-1"), seed("new", connected=False, silent=None, never_connected=True)), False),
+        (view(seed("eu-1"), seed("us-1", connected=False, silent=5.0)), False),
+        (view(seed("eu-1"), seed("us-1", connected=False, silent=50.0)), True),
+        (view(seed("eu-1", reported=False)), True),
+        (view(seed("eu-1", fenced=True)), True),
+        (view(seed("eu-1", learned=False)), True),
+        (view(seed("eu-1", gone=True)), True),
+        (view(seed("eu-1", stale_sources=[StaleSource(source="alpha/c1", seconds=60)])), True),
+        (view(seed("eu-1"), learning=True), True),
+    ],
+)
+def test_seeds_are_shown_whether_some_of_the_use_is_an_old_count(quota, stale):
+    assert usage_stale(quota) is stale

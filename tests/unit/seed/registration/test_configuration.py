@@ -2,25 +2,31 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from common.api.types import SecretRef, UserCluster, UserClusterSpec
 from common.kube.client.meta import ObjectMeta
+from common.runtime import flags
+from common.server.serving_certificate import Certificates
+from seed.agent import wanted_of
 from seed.evaluators.clusters import kinds
+from seed.options import SeedOptions
 from seed.registration import cluster_api
 from seed.registration.configuration import (
     Webhook,
     WebhookConfiguration,
     desired,
+    has_break_glass,
     lost,
     name_for,
     stamping,
     through_service,
     token_of,
 )
-from seed.registration.token import token
+from seed.registration.token import WebhookKey, token
 from seed.registration.wanted import WantedConfigurations
 
 
@@ -234,3 +240,13 @@ def test_only_the_seeds_own_api_server_goes_through_the_service(service: tuple[s
 
 def clients(configurations: list[WebhookConfiguration]) -> list[Any]:
     return [webhook["clientConfig"] for configuration in configurations for webhook in configuration.webhooks]
+
+
+@pytest.mark.parametrize(("given", "on"), [([], False), (["--user-cluster-break-glass=on"], True)])
+def test_break_glass_is_off_in_user_clusters_unless_it_is_switched_on(given: list[str], on: bool) -> None:
+    needed = ["--seed-name=a", "--webhook-url=https://a"]
+    options = flags.parse(SeedOptions, "seedquota-seed", "d", [*needed, *given], {})
+    key = cast(WebhookKey, SimpleNamespace(token=lambda kind, _caller: kind))
+    made = wanted_of(options, key, cast(Certificates, SimpleNamespace(ca_bundle=b"CA")), [])
+    for configuration in (made.for_cluster(user_cluster()), made.stamping_for_cluster(user_cluster())):
+        assert [has_break_glass(webhook) for webhook in configuration.webhooks] == [on] * len(configuration.webhooks)
