@@ -31,7 +31,7 @@ help:
 	@echo "make fuzz         EXAMPLES=5000 inputs that are almost right for each reader of what comes from outside"
 	@echo "make sim          simulate SCHEDULES=100000 worlds on all cores, then see that every broken rule is noticed"
 	@echo "make chaos        real processes, killed, stopped, cut off and restored under load: MINUTES=15 STORE=apiserver|redis"
-	@echo "make e2e          pods of the image on a real node, installed with Helm; needs root and Debian's packages"
+	@echo "make e2e          pods of the image on a real node, installed with Helm; needs root and Debian's packages; ONLY=two_clusters"
 	@echo "make lock         compute requirements.lock and requirements-dev.lock again from pyproject.toml"
 	@echo "make wheel        build the wheel of the programs in dist"
 	@echo "make image        build the image IMAGE=$(IMAGE) with docker, podman or buildah; BASE=... PLATFORM=linux/arm64"
@@ -85,7 +85,7 @@ chaos: $(STAMP)
 
 # It says in one line what is missing where no node can run.
 e2e: $(STAMP)
-	@$(BIN)/python -m tests.e2e
+	@$(BIN)/python -m tests.e2e $(if $(ONLY),-k $(ONLY))
 
 # The programs' lock first: the one for development has the same versions of what is in both.
 lock:
