@@ -19,7 +19,7 @@ EXAMPLES ?= 5000
 export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/pycache
 
-.PHONY: demo test unit lint fmt bench fuzz sim chaos clean lock wheel image charts help
+.PHONY: demo test unit lint fmt bench fuzz sim chaos e2e clean lock wheel image charts help
 
 help:
 	@echo "make demo         the whole way on real control planes, narrated (KEEP=1 leaves it running)"
@@ -31,6 +31,7 @@ help:
 	@echo "make fuzz         EXAMPLES=5000 inputs that are almost right for each reader of what comes from outside"
 	@echo "make sim          simulate SCHEDULES=100000 worlds on all cores, then see that every broken rule is noticed"
 	@echo "make chaos        real processes, killed, stopped, cut off and restored under load: MINUTES=15 STORE=apiserver|redis"
+	@echo "make e2e          pods of the image on a real node, installed with Helm; needs root and Debian's packages; ONLY=two_clusters"
 	@echo "make lock         compute requirements.lock and requirements-dev.lock again from pyproject.toml"
 	@echo "make wheel        build the wheel of the programs in dist"
 	@echo "make image        build the image IMAGE=$(IMAGE) with docker, podman or buildah; BASE=... PLATFORM=linux/arm64"
@@ -81,6 +82,10 @@ sim: $(STAMP)
 chaos: $(STAMP)
 	@$(BIN)/python -m devcluster build
 	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) --store $(STORE) $(if $(SEED),--seed $(SEED))
+
+# It says in one line what is missing where no node can run.
+e2e: $(STAMP)
+	@$(BIN)/python -m tests.e2e $(if $(ONLY),-k $(ONLY))
 
 # The programs' lock first: the one for development has the same versions of what is in both.
 lock:

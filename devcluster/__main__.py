@@ -13,7 +13,7 @@ from pathlib import Path
 
 import yaml
 
-from devcluster import binaries
+from devcluster import binaries, node
 from devcluster.controlplane import ADMIN, USERS, ApiServer, ControlPlane
 from devcluster.manifests import MACHINE_CRDS, ManifestError, apply, load
 from devcluster.servers import StartError
@@ -72,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
         "manager and helm, which the tests that need them build, unless they are named here.",
         formatter_class=raw,
     )
+    build.add_argument("--node", action="store_true", help="also what a real node needs: see devcluster/node.py")
     build.add_argument("names", nargs="*", choices=[*binaries.PROGRAMS, []], metavar="NAME", help="only these")
     build.set_defaults(run=_build)
     return parser
@@ -94,6 +95,8 @@ async def _build(arguments: argparse.Namespace) -> None:
     names = arguments.names or [name for name, program in binaries.PROGRAMS.items() if not program.on_demand]
     for path in (await binaries.ensure(names)).values():
         print(path)
+    if arguments.node:
+        await node.ensure()
 
 
 async def _up(arguments: argparse.Namespace) -> None:

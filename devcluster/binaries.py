@@ -57,7 +57,11 @@ PROGRAMS = {
         Program("etcd", "etcd", "go.etcd.io/etcd/server/v3"),
         Program("kube-apiserver", "kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver"),
         Program("kube-controller-manager", "kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager"),
+        Program("kube-proxy", "kubernetes", "k8s.io/kubernetes/cmd/kube-proxy", on_demand=True),
+        Program("kube-scheduler", "kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler", on_demand=True),
+        Program("kubelet", "kubernetes", "k8s.io/kubernetes/cmd/kubelet", on_demand=True),
         Program("kubectl", "kubernetes", "k8s.io/kubernetes/cmd/kubectl", ("version", "--client"), any_version=True),
+        Program("pause", "pause", "seedquota.io/devcluster/pause", on_demand=True),
         Program("cluster-api-controller-manager", "cluster-api", "sigs.k8s.io/cluster-api", on_demand=True),
         Program("helm", "helm", "helm.sh/helm/v3/cmd/helm", ("version", "--short"), on_demand=True),
     )
@@ -76,21 +80,20 @@ def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def version(program: Program) -> str:
-    """The pinned version, such as v1.34.4."""
+    """The pinned version, such as v1.34.4; v0 for a program whose source is in the module itself."""
     pinned = re.search(
         rf"^\s*(?:require )?{re.escape(_required_module(program))} (v\S+)",
         (_MODULES / program.module / "go.mod").read_text(),
         re.MULTILINE,
     )
-    assert pinned is not None
-    return pinned[1]
+    return pinned[1] if pinned is not None else "v0"
 
 
 def cached(program: Program, environ: Mapping[str, str] = os.environ) -> Path:
     """The executable's place in the cache. Another pin, flag or platform has another place."""
     inputs = hashlib.sha256("\0".join(_build_flags(program)).encode())
-    for name in ("go.mod", "go.sum"):
-        inputs.update((_MODULES / program.module / name).read_bytes())
+    for file in sorted((_MODULES / program.module).iterdir()):
+        inputs.update(file.read_bytes())
     key = f"{program.module}-{version(program)}-{platform.system()}-{platform.machine()}-{inputs.hexdigest()[:12]}"
     return cache_directory(environ) / key.lower() / program.name
 

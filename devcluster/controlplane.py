@@ -1,6 +1,7 @@
 """Kubernetes control planes on this machine: one etcd and any number of API servers on it, each with its own keys.
 
 There are no nodes: objects can be created, watched and admitted, but no pod ever runs, and APIs of workloads are off.
+Only a cluster that is started for nodes has these, and all controllers: see devcluster/node.py.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import aiohttp
 import yaml
 
 from devcluster import binaries, certificates
+from devcluster.isolation import Machine
 from devcluster.processes import ProcessGroup
 from devcluster.servers import Etcd, Server
 
@@ -49,6 +51,8 @@ AUDIT_POLICY = {
 
 REQUEST_TIMEOUT_SECONDS = 10  # for all requests but watches; Kubernetes' own default is 60
 
+_SERVICE = "10.0.0.1"  # the first address of _SERVICES is that of the API server's own Service
+_SERVICES = "10.0.0.0/24"
 _PROBE_TIMEOUT = aiohttp.ClientTimeout(total=5)
 _CONTROLLERS = (
     "namespace-controller",
@@ -106,15 +110,17 @@ class ApiServer(Server):
         users: Mapping[str, Collection[str]],
         audited: bool = False,
         also_served: Collection[str] = (),
+        machine: Machine | None = None,
     ) -> None:
         # A port stays ours while this socket is bound to it: nobody else can take it while the server is down.
         self._reserved = socket.socket()
         self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         self._reserved.bind(("127.0.0.1", 0))
         self.port: int = self._reserved.getsockname()[1]
-        self.url = f"https://127.0.0.1:{self.port}"
+        address = machine.address if machine else "127.0.0.1"
+        self.url = f"https://{address}:{self.port}"
         self.tokens = {user: secrets.token_urlsafe(32) for user in users}
-        serving = certificates.serving(name)
+        serving = certificates.serving(name, *((machine.address, _SERVICE) if machine else ()))
         self.ca = serving.ca
         self.ssl = ssl.create_default_context(cadata=self.ca)
         keys = directory / name
@@ -131,10 +137,9 @@ class ApiServer(Server):
             str(executable),
             f"--etcd-servers={etcd}",
             f"--etcd-prefix=/{name}",
-            "--bind-address=127.0.0.1",
             f"--secure-port={self.port}",
             "--permit-port-sharing",
-            "--external-hostname=127.0.0.1",
+            f"--external-hostname={address}",
             f"--tls-cert-file={keys / 'tls.crt'}",
             f"--tls-private-key-file={keys / 'tls.key'}",
             f"--token-auth-file={keys / 'tokens.csv'}",
@@ -142,12 +147,10 @@ class ApiServer(Server):
             f"--service-account-issuer={self.url}",
             f"--service-account-key-file={self.service_account_key}",
             f"--service-account-signing-key-file={self.service_account_key}",
-            "--service-cluster-ip-range=10.0.0.0/24",
+            f"--service-cluster-ip-range={_SERVICES}",
             f"--request-timeout={REQUEST_TIMEOUT_SECONDS}s",
-            f"--runtime-config={','.join(f'{version}=false' for version in _NOT_SERVED if version not in also_served)}",
-            f"--disable-admission-plugins={','.join(_NOT_ADMITTING)}",
             "--enable-priority-and-fairness=false",  # it needs a dozen objects and their status
-            "--endpoint-reconciler-type=none",  # nobody reaches it through a Service, and stopping is quicker
+            *(_with_nodes(machine) if machine else _without_nodes(also_served)),
         ]
         if audited:
             (keys / "audit-policy.yaml").write_text(yaml.safe_dump(AUDIT_POLICY))
@@ -156,7 +159,7 @@ class ApiServer(Server):
                 f"--audit-log-path={keys / AUDIT_LOG}",
                 "--audit-log-mode=blocking",
             ]
-        super().__init__(name, command, directory, group)
+        super().__init__(name, machine.inside(*command) if machine else command, directory, group)
 
     def kubeconfig(self, user: str = "admin", *, port: int | None = None) -> str:
         """A kubeconfig file's text for one of the users; it holds the token. KeyError for an unknown user.
@@ -205,6 +208,20 @@ class ApiServer(Server):
                 except (aiohttp.ClientError, TimeoutError):
                     return False
         return True
+
+
+def _without_nodes(also_served: Collection[str]) -> list[str]:
+    return [
+        "--bind-address=127.0.0.1",
+        f"--runtime-config={','.join(f'{version}=false' for version in _NOT_SERVED if version not in also_served)}",
+        f"--disable-admission-plugins={','.join(_NOT_ADMITTING)}",
+        "--endpoint-reconciler-type=none",  # nobody reaches it through a Service, and stopping is quicker
+    ]
+
+
+def _with_nodes(machine: Machine) -> list[str]:
+    """Everything as a cluster has it by default; pods reach the server at the address, and by its Service."""
+    return ["--bind-address=0.0.0.0", f"--advertise-address={machine.address}"]
 
 
 class ControlPlane:
@@ -256,6 +273,7 @@ class ControlPlane:
         controllers: Collection[str] = (),
         own_etcd: Collection[str] = (),
         also_served: Collection[str] = (),
+        machine: Machine | None = None,
     ) -> None:
         """Start an API server for each name, all at once, and wait until all are ready. May be called again for more.
 
@@ -263,11 +281,12 @@ class ControlPlane:
         The clusters named in `controllers` also get a kube-controller-manager with the few controllers that
         matter without nodes: deletion of namespaces, garbage, aggregated roles (such as view) and core quotas.
         These may also be clusters that were started before. `also_served`: versions, such as resource.k8s.io/v1, that
-        the new API servers serve beside the usual ones.
+        the new API servers serve beside the usual ones. `machine`: where the new API servers run, for a
+        node there. They serve all APIs, and those named in `controllers` get all controllers.
         Raises StartError.
         """
         await asyncio.gather(*(self._add_etcd(name) for name in own_etcd))
-        added = [self._add(name, also_served) for name in names]
+        added = [self._add(name, also_served, machine) for name in names]
         managers = await binaries.ensure(["kube-controller-manager"]) if controllers else {}
         starting = [asyncio.create_task(server.start()) for server in added]
         try:
@@ -277,7 +296,8 @@ class ControlPlane:
                 task.cancel()
             await asyncio.gather(*starting, return_exceptions=True)
         for name in controllers:
-            await self._controller_manager(self.cluster(name), managers["kube-controller-manager"]).start()
+            executable = managers["kube-controller-manager"]
+            await self._controller_manager(self.cluster(name), executable, every=machine is not None).start()
 
     def cluster(self, name: str) -> ApiServer:
         """The API server that was started under this name. KeyError if none was."""
@@ -292,7 +312,7 @@ class ControlPlane:
         etcd = self._etcds[name] = Etcd(self._binaries["etcd"], self.directory, self._group, f"etcd-{name}")
         await etcd.start()
 
-    def _add(self, name: str, also_served: Collection[str]) -> ApiServer:
+    def _add(self, name: str, also_served: Collection[str], machine: Machine | None) -> ApiServer:
         assert name not in self._servers, f"{name} was started already"
         server = self._servers[name] = ApiServer(
             name,
@@ -303,16 +323,19 @@ class ControlPlane:
             users=self._users,
             audited=self._audited,
             also_served=also_served,
+            machine=machine,
         )
         return server
 
-    def _controller_manager(self, server: ApiServer, executable: Path) -> Server:
-        kubeconfig = self.directory / server.name / "controllers.kubeconfig"
+    def _controller_manager(self, server: ApiServer, executable: Path, *, every: bool) -> Server:
+        keys = self.directory / server.name
+        kubeconfig = keys / "controllers.kubeconfig"
         kubeconfig.write_text(server.kubeconfig())
         command = [
             str(executable),
             f"--kubeconfig={kubeconfig}",
-            f"--controllers={','.join(_CONTROLLERS)}",
+            f"--controllers={'*' if every else ','.join(_CONTROLLERS)}",
+            f"--root-ca-file={keys / 'ca.crt'}",
             "--leader-elect=false",
             "--secure-port=0",
         ]

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 
@@ -29,21 +30,25 @@ class ProcessGroup:
         self._children: list[subprocess.Popen[bytes]] = []
 
     def spawn(
-        self, command: Sequence[str], *, log: Path, cwd: Path | None = None, env: Mapping[str, str] | None = None
+        self, command: Sequence[str], *, log: Path | None, cwd: Path | None = None, env: Mapping[str, str] | None = None
     ) -> subprocess.Popen[bytes]:
-        """Start a child whose output is appended to `log`."""
-        with log.open("ab") as output:
+        """Start a child whose output is appended to `log`, or goes where this process' output goes."""
+        with nullcontext() if log is None else log.open("ab") as output:
             child = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
-                stderr=subprocess.STDOUT,
+                stderr=None if output is None else subprocess.STDOUT,
                 cwd=cwd,
                 env=env,
                 process_group=self._watcher.pid,
             )
         self._children = [*(running for running in self._children if running.poll() is None), child]
         return child
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """To every child and all that it started. The watcher ignores what asks for an end."""
+        os.killpg(self._watcher.pid, number)
 
     def close(self) -> None:
         """Kill every child with all that it started, and return when they are gone."""

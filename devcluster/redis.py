@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from devcluster import certificates
+from devcluster import certificates, debian
 from devcluster.binaries import BuildError, cache_directory
 from devcluster.network import free_port
 from devcluster.processes import ProcessGroup
@@ -25,7 +25,6 @@ from devcluster.servers import Server
 
 _AT_LEAST = 7  # functions came with it
 _PACKAGES = ("redis-server", "redis-tools", "libjemalloc2", "liblzf1")
-_FETCH_TIMEOUT_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ def find(environ: Mapping[str, str] = os.environ) -> Executable | None:
         if _version(found) >= _AT_LEAST:
             return found
     root = _cached(environ)
-    fetched = Executable(root / "usr/bin/redis-server", next(iter(root.glob("usr/lib/*-linux-*")), None))
+    fetched = Executable(root / "usr/bin/redis-server", debian.library_path(root))
     return fetched if _version(fetched) >= _AT_LEAST else None
 
 
@@ -76,43 +75,16 @@ def _version(executable: Executable) -> int:
 
 def _fetch() -> Executable:
     """Debian's packages, without root: only apt's lists must be there."""
-    missing = [tool for tool in ("apt-get", "dpkg-deb") if shutil.which(tool) is None]
-    if missing:
+    if missing := debian.missing_tools():
         raise BuildError(
             f"redis-server {_AT_LEAST} is not on PATH, and without {' and '.join(missing)} it is not fetched"
         )
     target = _cached(os.environ)
-    part = target.with_name(f"{target.name}-{os.getpid()}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    try:
-        _run(["apt-get", "download", *_PACKAGES], part)
-        for package in part.glob("*.deb"):
-            _run(["dpkg-deb", "-x", package.name, "."], part)
-            package.unlink()
-        try:
-            part.rename(target)
-        except OSError:  # another process was first, or an unusable one is there
-            if find() is None:
-                shutil.rmtree(target, ignore_errors=True)
-                part.rename(target)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
+    debian.unpack(_PACKAGES, target, lambda: find() is not None)
     found = find()
     if found is None:
         raise BuildError(f"the redis-server that was fetched into {target} does not run here")
     return found
-
-
-def _run(command: Sequence[str], directory: Path) -> None:
-    try:
-        subprocess.run(
-            command, cwd=directory, capture_output=True, text=True, timeout=_FETCH_TIMEOUT_SECONDS, check=True
-        )
-    except subprocess.CalledProcessError as error:
-        raise BuildError(f"{' '.join(command)}: {error.stderr.strip()[-500:]}") from None
-    except (OSError, subprocess.SubprocessError) as error:
-        raise BuildError(f"{' '.join(command)}: {error}") from None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,31 +12,21 @@ import sys
 from pathlib import Path
 
 import pytest
-from hatchling.builders.wheel import WheelBuilder
 
-from tests.unit.test_supply_chain import LOCK, PRODUCT, canonical, locked_files, pinned
+from devcluster import images
+from devcluster.images import LOCK, PYTHON, ROOT, canonical, pinned
+from tests.unit.test_supply_chain import PRODUCT
 
-ROOT = Path(__file__).parents[2]
 IMAGE = ROOT / "image"
 CONTAINERFILE = (ROOT / "Containerfile").read_text()
-PYTHON = Path(sys.base_prefix) / "bin" / "python3"
 USER = 65532
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("image")
-    paths = json.loads(
-        subprocess.check_output([PYTHON, "-c", "import json, sysconfig; print(json.dumps(sysconfig.get_paths()))"])
-    )
-    packages = directory / "root" / Path(paths["purelib"]).relative_to("/")
-    packages.mkdir(parents=True)
-    for file in locked_files():
-        if file.parts[0] != ".." and file.suffix != ".pyc":
-            (packages / file).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(str(file.locate()), packages / file)
-    (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(directory), versions=["standard"])
-    shutil.unpack_archive(wheel, packages, "zip")
+    images.add_dependencies(directory / "root")
+    images.add_product(directory / "root")
     # Compiling takes much of the time, and changes nothing that is seen here.
     code = (
         "import sys, pathlib, rootfs; rootfs.compile_all = lambda _root: None; rootfs.main(pathlib.Path(sys.argv[1]))"

@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import re
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hatchling.builders.wheel import WheelBuilder
 
-ROOT = Path(__file__).parents[2]
+from devcluster.images import LOCK, ROOT, locked_files, pinned
+
 PRODUCT = ("cli", "common", "master", "seed")
-LOCK, DEVELOPMENT = ROOT / "requirements.lock", ROOT / "requirements-dev.lock"
-PINNED = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)", re.MULTILINE)
-
-
-def canonical(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def pinned(lock: Path) -> dict[str, str]:
-    return {canonical(name): version for name, version in PINNED.findall(lock.read_text())}
-
-
-def locked_files() -> Iterator[importlib.metadata.PackagePath]:
-    """Of the packages in the programs' lock, as far as they are for this Python and system."""
-    for name in pinned(LOCK):
-        try:
-            yield from importlib.metadata.files(name) or []
-        except importlib.metadata.PackageNotFoundError:
-            continue
+DEVELOPMENT = ROOT / "requirements-dev.lock"
 
 
 @pytest.fixture(scope="module")

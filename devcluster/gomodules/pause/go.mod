@@ -1,0 +1,3 @@
+module seedquota.io/devcluster/pause
+
+go 1.25.0
