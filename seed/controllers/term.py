@@ -93,9 +93,8 @@ class Leadership:
         self._replica = replica
         cluster, sizing = replica.cluster, replica.sizing
         quota_cache, cluster_cache = replica.quota_cache, replica.cluster_cache
-        wanted = replica.wanted.are_wanted
         replica.wanted.withdrawn = bool(withdrawal.asked(replica.lease.annotations))  # before anything is kept
-        self._status = SeedStatus(cluster, cluster_cache, wanted)
+        self._status = SeedStatus(cluster, cluster_cache, replica.wanted.are_wanted)
         self._unknown_projects = UnknownProjects(cluster, quota_cache, cluster_cache)
         self._local_copies = LocalCopies(quota_cache, replica.registry, enabled=replica.local_copies)
         self._user_clusters = UserClusters(
@@ -109,13 +108,13 @@ class Leadership:
             on_change=self._changed,
             on_state=self._state_changed,
             on_proof=self._status.proven,
-            wanted=wanted,
+            wanted=replica.wanted.are_wanted,
             on_request=replica.on_request,
             on_reconcile=metrics.reconciled,
         )
         self._unadmitted = UnadmittedEvents(cluster, self._user_clusters.sources)
         self._for_cluster_api = self._enforcement()
-        self._for_clusters = ConfigurationKeeper(cluster, replica.wanted.for_clusters, wanted=wanted)
+        self._for_clusters = self._keeper()
         self._informers = ClusterApiInformers(
             cluster,
             quota_cache,
@@ -160,6 +159,10 @@ class Leadership:
             in_flight_window=replica.in_flight_window,
             find_hosted=self._find_hosted,
         )
+
+    def _keeper(self) -> ConfigurationKeeper:
+        wanted = self._replica.wanted
+        return ConfigurationKeeper(self._replica.cluster, wanted.for_clusters, wanted=wanted.are_wanted)
 
     def _enforcement(self) -> Enforcement:
         replica = self._replica
