@@ -64,27 +64,31 @@ class Admission:
         if why is None:
             return None
         decision = denial.decision_id()
-        refusal = denial.unavailable("of the project", why, decision)
-        return Verdict(decision=decision, refusal=refusal, request=request)
+        of = "of the project" if request is None or request.shares is None else "of the namespace"
+        return Verdict(decision=decision, refusal=denial.unavailable(of, why, decision), request=request)
 
     async def decide(self, request: Request, replaceable: Replaceable | None = None) -> Verdict:
         undecided = self.undecided(request)
         if undecided is not None:
             return undecided
         decision = denial.decision_id()
-        if self._catalog.may_belong(request.consumer):
+        if request.shares is not None:
+            quotas = [share.quota for share in request.shares.values()]
+        elif self._catalog.may_belong(request.consumer):
             why = f"what limits project {request.consumer.project} has not come from the master"
             refusal = denial.unavailable("of the project", why, decision)
             return Verdict(decision=decision, refusal=refusal, request=request)
-        quotas = self._catalog.quotas_of(request.consumer)
+        else:
+            quotas = self._catalog.quotas_of(request.consumer)
         if not quotas:
             return Verdict(decision=decision, request=request)
         for quota in quotas:
-            if quota.enforced and resources.short(request.need, quota.limits):
+            need = request.need if request.shares is None else request.of(quota.name).need
+            if quota.enforced and resources.short(need, quota.limits):
                 # It never fits: nothing is reserved in the others meanwhile.
                 handle = self._registry.get(quota)
                 used = resources.maximum(quota.global_usage, handle.use if handle is not None else {})
-                refusal = denial.exceeded(quota.name, request.need, used, quota.limits, quota.global_reserved, decision)
+                refusal = _exceeded(quota, need, used, quota.limits, quota.global_reserved, decision)
                 seen = handle.snapshot(quota) if handle is not None else snapshot(quota, None, {})
                 attempt = Attempt(snapshot=seen, refusal=refusal)
                 return Verdict(decision=decision, refusal=refusal, request=request, attempts=[attempt])
@@ -121,6 +125,7 @@ class Admission:
                 log.info("reservation left to evidence", extra={"quota": undone[future].name, "error": str(error)})
 
     async def _reserve(self, quota: Quota, request: Request, decision: str, replaceable: Replaceable | None) -> Attempt:
+        request = request.of(quota.name)
         handle = self._registry.get(quota)
         if handle is None:
             why = "this seed has not opened its account yet"
@@ -243,17 +248,17 @@ class Admission:
         answer = handle.requester.refuses(need)
         if answer is not None:
             used = resources.maximum(answer.used, own)
-            return denial.exceeded(quota.name, need, used, quota.ceilings, answer.reserved, decision)
+            return _exceeded(quota, need, used, quota.ceilings, answer.reserved, decision)
         if resources.over_limit(need, own, quota.ceilings):
             used = resources.maximum(quota.global_usage, own)
-            return denial.exceeded(quota.name, need, used, quota.ceilings, quota.global_reserved, decision)
+            return _exceeded(quota, need, used, quota.ceilings, quota.global_reserved, decision)
         return None
 
     def _foreseen(self, handle: AccountHandle, quota: Quota, need: ResourceList, decision: str) -> Attempt:
         """A dry run asks nobody: what the master showed last decides whether what others hold idle would do."""
         used = resources.maximum(quota.global_usage, handle.use)
         if resources.over_limit(need, used, quota.ceilings):
-            refusal = denial.exceeded(quota.name, need, used, quota.ceilings, quota.global_reserved, decision)
+            refusal = _exceeded(quota, need, used, quota.ceilings, quota.global_reserved, decision)
             return Attempt(snapshot=handle.snapshot(quota), refusal=refusal)
         return Attempt(snapshot=handle.snapshot(quota))
 
@@ -309,12 +314,19 @@ class Admission:
         return Attempt(snapshot=handle.snapshot(quota), warnings=(warning,))
 
 
+def _exceeded(
+    quota: Quota, need: ResourceList, used: ResourceList, limits: ResourceList, reserved: ResourceList, decision: str
+) -> Refusal:
+    objects = "objects" if quota.kind == "namespaces" else "machines"
+    return denial.exceeded(quota.name, need, used, limits, reserved, decision, objects=objects)
+
+
 def _not_now(outcome: NotNow, quota: str, decision: str) -> Refusal:
     match outcome:
         case Fenced():
             return denial.unavailable(quota, "its account is being rebuilt or waits for the master", decision)
         case Full():
-            return denial.unavailable(quota, "too many machines are being created at once", decision)
+            return denial.unavailable(quota, "too many objects are being created at once", decision)
         case OverShare():
             why = "too much is being created in this cluster at once: it has its share, and others go on"
             return denial.unavailable(quota, why, decision)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
@@ -11,6 +11,7 @@ from common.quota.resources import ResourceList
 from seed.accounts.snapshot import QuotaSnapshot
 from seed.admission.denial import Refusal
 from seed.cache.consumer import Consumer
+from seed.cache.quota import Quota
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,8 +30,20 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 MARGIN = 0.4  # seconds of the API server's patience that are left for the answer to travel
 
 
+class Share(msgspec.Struct, frozen=True):
+    """What one quota must hold of a request."""
+
+    quota: Quota
+    reservation: Reservation
+
+
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What one object asks of the quotas of its consumer. `need` is what it costs beyond what it cost before."""
+    """What one object asks of the quotas of its consumer. `need` is what it costs beyond what it cost before.
+
+    `shares`, by quota: set where quotas count the object by different names and scopes. Then these are all the quotas
+    that limit it, `need` is the most that one of them counts, and `reservation` serves none. None: `reservation`
+    serves every quota of the consumer.
+    """
 
     uid: str
     consumer: Consumer
@@ -38,6 +51,14 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     reservation: Reservation
     dry_run: bool
     deadline: float  # on the event loop's clock
+    shares: Mapping[str, Share] | None = None
+
+    def of(self, quota: str) -> Request:
+        """What it asks of that quota."""
+        if self.shares is None:
+            return self
+        reservation = self.shares[quota].reservation
+        return msgspec.structs.replace(self, need=reservation.amount, reservation=reservation)
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
