@@ -26,8 +26,17 @@ from common.kube.controller.store import Change
 from common.quota.quantity import QuantityError
 from common.runtime.listeners import Listeners
 from seed.cache.consumer import Consumer, consumer_of
-from seed.cache.quota import Quota, parse_quota
-from seed.cache.source_keys import CLUSTER_API, HOSTED, clusters_key, is_hosted, is_of_kubermatic, project_of_key
+from seed.cache.quota import NAMESPACES, Quota, parse_quota, takes_part
+from seed.cache.source_keys import (
+    CLUSTER_API,
+    HOSTED,
+    OWN_API_SERVER,
+    clusters_key,
+    is_hosted,
+    is_of_kubermatic,
+    namespaces_key,
+    project_of_key,
+)
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +56,7 @@ class Catalog:
         self._spec_listeners: Listeners[[str]] = Listeners()
         self._cluster_listeners: Listeners[[str]] = Listeners()
         self._hosted_listeners: Listeners[[str]] = Listeners()
+        self._participants_listeners: Listeners[[]] = Listeners()
         self.hosted: dict[str, UserCluster] = {}  # by key, see `host`
         self._unenforced: set[str] = set()  # see `tell_enforced`
         self._hosted_by_project: dict[str, dict[str, UserCluster]] = {}
@@ -114,6 +124,9 @@ class Catalog:
 
     def quotas_of(self, consumer: Consumer) -> list[Quota]:
         """Every quota that limits it: its project's own and those of the project's organization."""
+        if consumer.quota:
+            quota = self._quotas.get(consumer.quota)
+            return [quota] if quota is not None else []
         project = consumer.project
         found = list(self._by_subject.get(("project", project), {}).values())
         known = self.projects.store.get(project)
@@ -154,8 +167,38 @@ class Catalog:
         )
 
     def source_keys(self, quota: Quota) -> list[str]:
-        """The sources that the quota counts: for each project its clusters, and the Machines of each of them."""
+        """The sources that the quota counts: for each project its clusters, and the Machines of each of them. Those of
+        a quota of kind namespaces are the clusters that it covers."""
+        if quota.kind == NAMESPACES:
+            return [namespaces_key(quota.key.uid, cluster) for cluster in self.covered(quota)]
         return [key for project in self._projects_of(quota) for key in self.sources_of(project)]
+
+    def namespace_quotas(self) -> list[Quota]:
+        return list(self._by_subject.get((NAMESPACES, ""), {}).values())
+
+    def covered(self, quota: Quota) -> list[str]:
+        """The clusters whose namespaces the quota counts. Labels are those of UserClusters: the seed's own API server
+        has none, and is counted by quotas that name no labels."""
+        return [key for key in self.participants() if self.covers(quota, key)]
+
+    def covers(self, quota: Quota, cluster: str) -> bool:
+        if cluster == OWN_API_SERVER:
+            return quota.kind == NAMESPACES and quota.clusters is None and self.own_takes_part
+        found = self.user_clusters.store.get(cluster)
+        return found is not None and quota.covers(found)
+
+    def participants(self) -> dict[str, UserCluster | None]:
+        """The clusters whose namespaces quotas may count, by key. None: the seed's own API server."""
+        found: dict[str, UserCluster | None] = {
+            cluster.metadata.key: cluster for cluster in self.user_clusters.store.values() if takes_part(cluster)
+        }
+        if self.own_takes_part:
+            found[OWN_API_SERVER] = None
+        return found
+
+    @property
+    def own_takes_part(self) -> bool:
+        return any(copy.spec.namespace_quotas == "Enabled" for copy in self.seed.store.values())
 
     def sources_of(self, project: str) -> list[str]:
         return [clusters_key(project), *(cluster.metadata.key for cluster in self._clusters_of(project))]
@@ -268,8 +311,19 @@ class Catalog:
     def on_hosted(self, listener: Callable[[str], None]) -> Callable[[], None]:
         return self._hosted_listeners.add(listener)
 
+    def on_participants(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Called when other clusters take part in quotas of kind namespaces, or these by other labels."""
+        return self._participants_listeners.add(listener)
+
+    def _participants_changed(self) -> None:
+        self._participants_listeners.call()
+        for quota in self.namespace_quotas():
+            self._quota_listeners.call(quota.name)
+
     def _seed_changed(self, change: Change[SeedCopy]) -> None:
         """A Seed that is deleted says nothing: what was enforced stays enforced."""
+        if _namespace_quotas_of(change.old) != _namespace_quotas_of(change.new):
+            self._participants_changed()
         if change.new is None or change.new.spec.in_cluster == self.in_cluster:
             return
         self.in_cluster = change.new.spec.in_cluster
@@ -330,6 +384,8 @@ class Catalog:
         cluster = change.new if change.new is not None else change.old
         assert cluster is not None, "a change has an object before or after"
         self._tell_of_cluster(cluster.metadata.key)
+        if _participation(change.old) != _participation(change.new):
+            self._participants_changed()
         if _unenforced(change.old) != _unenforced(change.new):
             for quota in self.quotas_of(consumer_of(cluster)):
                 self._quota_listeners.call(quota.name)
@@ -341,6 +397,17 @@ class Catalog:
 
     def _tell_of_cluster(self, key: str) -> None:
         self._cluster_listeners.call(key)
+
+
+def _participation(cluster: UserCluster | None) -> object:
+    """What decides which quotas count its namespaces, and where they are read."""
+    if cluster is None or not takes_part(cluster):
+        return None
+    return cluster.metadata.uid, cluster.metadata.labels, cluster.spec.kubeconfig_secret_ref
+
+
+def _namespace_quotas_of(copy: SeedCopy | None) -> str:
+    return copy.spec.namespace_quotas if copy is not None else ""
 
 
 def _unenforced(cluster: UserCluster | None) -> bool:

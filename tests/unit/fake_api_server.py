@@ -89,10 +89,10 @@ class FakeApiServer:
             if answer is not None:
                 return answer
         parts = request.path.split("/")
-        plural = next((part for part in parts if part in PLURALS), "")
+        plural = next((part for part in reversed(parts) if part in PLURALS), "")
         if not plural:
             return web.Response(status=404, text="404 page not found")
-        namespace = parts[parts.index("namespaces") + 1] if "namespaces" in parts else ""
+        namespace = parts[parts.index("namespaces") + 1] if "namespaces" in parts and plural != "namespaces" else ""
         name = parts[-1] if parts[-1] != plural else ""
         if request.method == "GET" and name:
             found = self.objects.get((plural, namespace, name))

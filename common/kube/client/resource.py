@@ -83,7 +83,8 @@ class WatchEvent(Generic[T]):
 
 @dataclass(frozen=True)
 class Resource(Generic[T]):
-    """A kind of object, where it is served, and the struct it is read as."""
+    """A kind of object, where it is served, and the struct it is read as. `metadata_only`: lists and watches ask for
+    no more than its metadata."""
 
     group: str
     version: str
@@ -91,6 +92,7 @@ class Resource(Generic[T]):
     kind: str
     namespaced: bool
     type: type[T]
+    metadata_only: bool = False
 
     @property
     def api_version(self) -> str:
