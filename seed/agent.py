@@ -29,12 +29,15 @@ from seed.accounts.registry import AccountRegistry
 from seed.admission.admitter import Admission
 from seed.admission.decision_log import PATH, Decisions
 from seed.admission.machines import MachineAdmission
+from seed.admission.namespaced_objects import NamespacedAdmission
 from seed.admission.rollouts import Rollouts, in_cluster_api, in_user_clusters
 from seed.cache.cluster_api import View
 from seed.cache.kubermatic import KubermaticView
+from seed.cache.namespaces import NamespaceCache
 from seed.cache.quotas import Catalog
 from seed.cache.replicas import Record
 from seed.cache.same_cluster import DuplicateClusters
+from seed.cache.source_keys import OWN_API_SERVER
 from seed.cache.user_cluster_clients import Connections
 from seed.controllers.leader import Leader
 from seed.controllers.term import Replica
@@ -56,6 +59,7 @@ from seed.webhooks.cluster_api import ClusterApiWebhook
 from seed.webhooks.clusters import ClusterWebhook
 from seed.webhooks.endpoint import Endpoint, Webhook
 from seed.webhooks.machines import MachineWebhook, StampWebhook
+from seed.webhooks.namespaced_objects import NamespacedObjectWebhook
 from seed.webhooks.review import MAX_BODY
 from seed.webhooks.router import Endpoints, identify, route
 from seed.webhooks.scale import ScaleWebhook
@@ -111,6 +115,7 @@ def endpoints_of(
     decisions: Decisions,
     stale: Callable[[], str | None],
     turns: Turns,
+    namespaces: NamespaceCache,
 ) -> Endpoints:
     """All webhooks, by the path that each is called at."""
     admission = Admission(catalog, registry, stale)
@@ -127,6 +132,7 @@ def endpoints_of(
         "stamp": endpoint(StampWebhook(Stamping(catalog, sizing))),
         "cluster-api": endpoint(ClusterApiWebhook(view, of_cluster_api)),
         "clusters": endpoint(ClusterWebhook(catalog, admission, cluster_kinds, twins)),
+        "namespaces": endpoint(NamespacedObjectWebhook(catalog, NamespacedAdmission(admission, namespaces))),
         "scale": endpoint(ScaleWebhook(catalog, registry, sizing, connections, view)),
     }
 
@@ -171,6 +177,7 @@ class Agent:
     sizing: Sizing
     view: View
     kubermatic: KubermaticView
+    namespaces: NamespaceCache
     lease: Lease
     record: Record
     leader: Leader
@@ -184,7 +191,7 @@ def build(options: SeedOptions, cluster: Cluster, stopping: Callable[[], bool]) 
     """Raises UsageError."""
     identity = options.identity or socket.gethostname()
     lease = lease_of(options, cluster, identity)
-    catalog = Catalog(cluster)
+    catalog = Catalog(cluster, options.namespace)
     ledger = ChosenStore(options, cluster, options.seed_name, lambda: lease.held, options.lease_duration)
     registry = AccountRegistry(
         catalog,
@@ -219,15 +226,16 @@ def build(options: SeedOptions, cluster: Cluster, stopping: Callable[[], bool]) 
         )
     )
     configuration.add(leader.configuration_changed)
+    namespaces = NamespaceCache(cluster, catalog, on_request=metrics.kubernetes_request)
     record = Record(cluster, options.namespace, LEASE_NAME, identity, catalog)
     connections = Connections(cluster, on_request=metrics.kubernetes_request)
     refusals = Refusals(
         cluster, catalog, registry, identity, on_request=metrics.kubernetes_request, count=observed.owners_notified
     )
     decisions = Decisions(on_decision=refusals.decided, on_refusal=collectors.refusals_of(catalog))
-    turns = Turns(options.webhook_requests_per_second, {cluster_api.CALLER, clusters.CALLER})
+    turns = Turns(options.webhook_requests_per_second, {cluster_api.CALLER, clusters.CALLER, OWN_API_SERVER})
     endpoints = endpoints_of(
-        cluster, connections, catalog, registry, sizing, view, cluster_kinds, decisions, record.stale, turns
+        cluster, connections, catalog, registry, sizing, view, cluster_kinds, decisions, record.stale, turns, namespaces
     )
     return Agent(
         cluster=cluster,
@@ -240,6 +248,7 @@ def build(options: SeedOptions, cluster: Cluster, stopping: Callable[[], bool]) 
         sizing=sizing,
         view=view,
         kubermatic=kubermatic,
+        namespaces=namespaces,
         lease=lease,
         record=record,
         leader=leader,
@@ -283,6 +292,7 @@ def follow(agent: Agent) -> list[asyncio.Task[None]]:
         asyncio.create_task(listed_after(agent.record.kept, agent.catalog), name="catalog"),
         asyncio.create_task(agent.view.run(), name="view of Cluster API"),
         asyncio.create_task(agent.kubermatic.run(), name="view of Kubermatic"),
+        asyncio.create_task(agent.namespaces.run(), name="namespaces"),
         asyncio.create_task(agent.connections.run(), name="connections to user clusters"),
         asyncio.create_task(agent.refusals.run(), name="refusals"),
     ]

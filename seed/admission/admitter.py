@@ -55,7 +55,7 @@ class Admission:
         self._registry = registry
         self._stale = stale
 
-    def undecided(self, request: Request | None = None) -> Verdict | None:
+    def undecided(self, request: Request | None = None, of: str = "of the project") -> Verdict | None:
         """What everybody is told while this replica must not admit anything."""
         if self._catalog.lost:
             decision = denial.decision_id()
@@ -64,21 +64,21 @@ class Admission:
         if why is None:
             return None
         decision = denial.decision_id()
-        of = "of the project" if request is None or request.shares is None else "of the namespace"
         return Verdict(decision=decision, refusal=denial.unavailable(of, why, decision), request=request)
 
-    async def decide(self, request: Request, replaceable: Replaceable | None = None) -> Verdict:
-        undecided = self.undecided(request)
+    async def decide(
+        self, request: Request, replaceable: Replaceable | None = None, quotas: Sequence[Quota] | None = None
+    ) -> Verdict:
+        """`quotas`: those of its shares."""
+        undecided = self.undecided(request, "of the project" if request.shares is None else "of the namespace")
         if undecided is not None:
             return undecided
         decision = denial.decision_id()
-        if request.shares is not None:
-            quotas = [share.quota for share in request.shares.values()]
-        elif self._catalog.may_belong(request.consumer):
-            why = f"what limits project {request.consumer.project} has not come from the master"
-            refusal = denial.unavailable("of the project", why, decision)
-            return Verdict(decision=decision, refusal=refusal, request=request)
-        else:
+        if quotas is None:
+            if self._catalog.may_belong(request.consumer):
+                why = f"what limits project {request.consumer.project} has not come from the master"
+                refusal = denial.unavailable("of the project", why, decision)
+                return Verdict(decision=decision, refusal=refusal, request=request)
             quotas = self._catalog.quotas_of(request.consumer)
         if not quotas:
             return Verdict(decision=decision, request=request)

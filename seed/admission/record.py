@@ -109,7 +109,7 @@ def quota_records(found: Verdict) -> list[QuotaRecord]:
     shares = request.shares if request is not None else None
     if shares is None:
         return [quota_record(attempt) for attempt in found.attempts]
-    return [quota_record(attempt, shares[attempt.snapshot.quota].reservation.amount) for attempt in found.attempts]
+    return [quota_record(attempt, shares[attempt.snapshot.quota].amount) for attempt in found.attempts]
 
 
 def quota_record(attempt: Attempt, need: ResourceList | None = None) -> QuotaRecord:

@@ -11,7 +11,6 @@ from common.quota.resources import ResourceList
 from seed.accounts.snapshot import QuotaSnapshot
 from seed.admission.denial import Refusal
 from seed.cache.consumer import Consumer
-from seed.cache.quota import Quota
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,19 +29,12 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 MARGIN = 0.4  # seconds of the API server's patience that are left for the answer to travel
 
 
-class Share(msgspec.Struct, frozen=True):
-    """What one quota must hold of a request."""
-
-    quota: Quota
-    reservation: Reservation
-
-
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """What one object asks of the quotas of its consumer. `need` is what it costs beyond what it cost before.
 
-    `shares`, by quota: set where quotas count the object by different names and scopes. Then these are all the quotas
-    that limit it, `need` is the most that one of them counts, and `reservation` serves none. None: `reservation`
-    serves every quota of the consumer.
+    `shares`, by quota: set where quotas count different parts of the object. Then these are all the quotas that limit
+    it, `need` is the most that one of them counts, and `reservation` serves none. None: `reservation` serves every
+    quota of the consumer.
     """
 
     uid: str
@@ -51,13 +43,13 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     reservation: Reservation
     dry_run: bool
     deadline: float  # on the event loop's clock
-    shares: Mapping[str, Share] | None = None
+    shares: Mapping[str, Reservation] | None = None
 
     def of(self, quota: str) -> Request:
         """What it asks of that quota."""
         if self.shares is None:
             return self
-        reservation = self.shares[quota].reservation
+        reservation = self.shares[quota]
         return msgspec.structs.replace(self, need=reservation.amount, reservation=reservation)
 
 

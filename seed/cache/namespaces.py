@@ -237,7 +237,11 @@ class NamespaceCache:
 
 def select(catalog: Catalog, cluster: str, labels: Mapping[str, str]) -> list[Quota]:
     """The quotas that count a namespace with these labels in that cluster, in the order of their names."""
-    found = [quota for quota in catalog.namespace_quotas() if quota.selects(labels) and catalog.covers(quota, cluster)]
+    found = [
+        quota
+        for quota in catalog.namespace_quotas()
+        if catalog.covers(quota, cluster) and catalog.selects(quota, cluster, labels)
+    ]
     return sorted(found, key=lambda quota: quota.name)
 
 

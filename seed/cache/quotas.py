@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from common.api.cluster_identity import KUBE_SYSTEM
 from common.api.labels import RELEASED_ANNOTATION, SETTINGS
 from common.api.types import (
     PROJECTS,
@@ -25,6 +26,7 @@ from common.kube.controller.reflector import PROMPT_SECONDS, Reflector
 from common.kube.controller.store import Change
 from common.quota.quantity import QuantityError
 from common.runtime.listeners import Listeners
+from seed.cache import selected
 from seed.cache.consumer import Consumer, consumer_of
 from seed.cache.quota import NAMESPACES, Quota, parse_quota, takes_part
 from seed.cache.source_keys import (
@@ -36,6 +38,7 @@ from seed.cache.source_keys import (
     is_of_kubermatic,
     namespaces_key,
     project_of_key,
+    shown,
 )
 
 log = logging.getLogger(__name__)
@@ -49,7 +52,9 @@ class Catalog:
     """Every replica keeps one. `on_quota(name)`, `on_user_cluster(key)` and `on_hosted(key)` tell what changed, and
     `on_spec(name)` that a quota came or went or that its spec did, not its status."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, release_namespace: str = "") -> None:
+        """`release_namespace`: where the agent runs, in the seed's own API server."""
+        self._release_namespace = release_namespace
         self._quotas: dict[str, Quota] = {}
         self._by_subject: dict[tuple[str, str], dict[str, Quota]] = {}
         self._quota_listeners: Listeners[[str]] = Listeners()
@@ -59,6 +64,7 @@ class Catalog:
         self._participants_listeners: Listeners[[]] = Listeners()
         self.hosted: dict[str, UserCluster] = {}  # by key, see `host`
         self._unenforced: set[str] = set()  # see `tell_enforced`
+        self._enforced_in_namespaces: dict[str, bool] = {}  # by source, see `tell_enforced_in_namespaces`
         self._hosted_by_project: dict[str, dict[str, UserCluster]] = {}
         self._reached: dict[str, UserCluster] = {}  # by uid: hosted ones that a kubeconfig leads to
         prompt = PROMPT_SECONDS
@@ -187,6 +193,15 @@ class Catalog:
         found = self.user_clusters.store.get(cluster)
         return found is not None and quota.covers(found)
 
+    def protected(self, cluster: str) -> tuple[str, ...]:
+        """The namespaces there that a quota counts only if its selector names them, see seed/cache/selected.py."""
+        own = (self._release_namespace,) if cluster == OWN_API_SERVER and self._release_namespace else ()
+        return (KUBE_SYSTEM, *own)
+
+    def selects(self, quota: Quota, cluster: str, labels: Mapping[str, str]) -> bool:
+        """Whether it counts a namespace with these labels in a cluster that it covers."""
+        return quota.selector is not None and selected.picks(quota.selector, labels, self.protected(cluster))
+
     def participants(self) -> dict[str, UserCluster | None]:
         """The clusters whose namespaces quotas may count, by key. None: the seed's own API server."""
         found: dict[str, UserCluster | None] = {
@@ -233,8 +248,22 @@ class Catalog:
         return [key for project in sorted(projects) for key in self.sources_of(project)]
 
     def unenforced(self, quota: Quota) -> list[str]:
-        """User clusters of which the leader said last that Machines are not checked there."""
+        """Clusters of which the leader said last that Machines are not checked there. Of a quota of kind namespaces,
+        also those of which nothing was said since the quota has this spec."""
+        if quota.kind == NAMESPACES:
+            said = self._enforced_in_namespaces
+            known = quota.published is not None and quota.published_generation == quota.generation
+            before = quota.published_unenforced
+            return [
+                shown(key) for key in self.source_keys(quota) if not said.get(key, known and shown(key) not in before)
+            ]
         return [key for key in self.source_keys(quota) if self._is_unenforced(key)]
+
+    def tell_enforced_in_namespaces(self, key: str, enforced: bool) -> bool:
+        """The leader saw it of a source of objects in namespaces. True if that is new."""
+        before = self._enforced_in_namespaces.get(key)
+        self._enforced_in_namespaces[key] = enforced
+        return before != enforced
 
     def tell_enforced(self, key: str, enforced: bool) -> bool:
         """The leader saw it of a Cluster of Kubermatic, or of CLUSTER_API for all of them. True if that is new."""

@@ -18,7 +18,8 @@ from seed.cache.cluster_api import View
 from seed.cache.kubermatic import KubermaticView
 from seed.cache.quotas import Catalog
 from seed.cache.replicas import Replicas
-from seed.cache.source_keys import is_of_kubermatic
+from seed.cache.source_keys import OWN_API_SERVER, is_of_kubermatic
+from seed.controllers.namespaced_webhook import NamespacedWebhook
 from seed.controllers.seed_status import SeedStatus
 from seed.controllers.unadmitted_events import UnadmittedEvents
 from seed.controllers.unknown_projects import UnknownProjects
@@ -89,6 +90,7 @@ class Leadership:
             on_change=self._changed,
             on_state=self._state_changed,
             on_proof=self._status.proven,
+            namespaced=self._namespaced_of,
             on_request=replica.on_request,
             on_reconcile=metrics.reconciled,
         )
@@ -102,6 +104,7 @@ class Leadership:
             on_change=self._cluster_api_proven,
             on_proof=self._status.proven,
         )
+        self._namespaced = self._namespaced_webhook(OWN_API_SERVER, OWN_API_SERVER, cluster)
         self._for_clusters = ConfigurationKeeper(cluster, replica.wanted.for_clusters)
         self._informers = ClusterApiInformers(
             cluster,
@@ -157,6 +160,7 @@ class Leadership:
             group.create_task(self._unknown_projects.run(), name="unknown projects")
             group.create_task(self._unadmitted.run(), name="Events of what was not admitted")
             group.create_task(self._for_clusters.run(), name="webhook configuration for clusters")
+            group.create_task(self._namespaced.run(), name="webhook for namespaces of the seed")
 
     async def confirm_accounts(self) -> None:
         """Before an orderly end."""
@@ -166,12 +170,30 @@ class Leadership:
         self._user_clusters.configuration_changed()
         self._for_cluster_api.changed()
         self._for_clusters.changed()
+        self._namespaced.configuration_changed()
 
     def _changed(self, source: UsageSource, freed: bool) -> None:
         self._counting.changed(source, freed)
 
     def _state_changed(self, source: UsageSource) -> None:
         self._accounts.look_again(source.consumer)
+
+    def _namespaced_of(self, user_cluster: UserCluster, cluster: Cluster) -> NamespacedWebhook:
+        return self._namespaced_webhook(user_cluster.metadata.key, user_cluster.metadata.uid, cluster)
+
+    def _namespaced_webhook(self, key: str, caller: str, cluster: Cluster) -> NamespacedWebhook:
+        replica = self._replica
+        return NamespacedWebhook(
+            cluster,
+            key,
+            replica.catalog,
+            lambda quotas: replica.wanted.for_namespaces(key, caller, quotas, replica.catalog.protected(key)),
+            on_enforced=self._enforced,
+        )
+
+    def _enforced(self, name: str) -> None:
+        """Of the quota, something else than before is proven of what is asked in some cluster."""
+        self._accounts.look_at(name)
 
     def _cluster_api_proven(self) -> None:
         for source in self._informers.sources.values():

@@ -16,6 +16,7 @@ from seed import metrics
 from seed.admission import projects
 from seed.cache.quotas import Catalog
 from seed.cache.source_keys import is_of_kubermatic
+from seed.controllers.namespaced_webhook import NamespacedWebhook
 from seed.controllers.user_cluster_conditions import believed_proof, judge
 from seed.controllers.user_cluster_status import desired_status, recorded, shown
 from seed.registration.configuration import STAMPING_CONFIGURATIONS, WebhookConfiguration
@@ -36,7 +37,7 @@ LOOK_AGAIN = 5.0  # ... while something is wrong, so that its end is seen
 
 class UserClusters:
     """Runs while this replica leads. `on_change` and `on_state` are those of each `Source`; `on_proof` gets how far it
-    is proven that Machines are checked there."""
+    is proven that Machines are checked there. `namespaced` keeps the webhook for objects in namespaces."""
 
     def __init__(
         self,
@@ -49,6 +50,7 @@ class UserClusters:
         on_change: Callable[[Source, bool], None],
         on_state: Callable[[Source], None],
         on_proof: Callable[[str, Proof | None], None],
+        namespaced: Callable[[UserCluster, Cluster], NamespacedWebhook],
         on_request: RequestHook | None = None,
         on_reconcile: ReconcileHook | None = None,
     ) -> None:
@@ -56,6 +58,7 @@ class UserClusters:
         self._keepers: dict[str, ConfigurationKeeper] = {}
         self._stampers: dict[str, ConfigurationKeeper] = {}
         self._canaries: dict[str, Canary] = {}
+        self._namespaced: dict[str, NamespacedWebhook] = {}
         self._keeping: dict[str, asyncio.Task[None]] = {}
         self._cluster = cluster
         self._catalog = catalog
@@ -65,6 +68,7 @@ class UserClusters:
         self._on_change = on_change
         self._on_state = on_state
         self._on_proof = on_proof
+        self._make_namespaced = namespaced
         self._on_request = on_request
         self._identities = Identities(cluster, catalog)
         self._controller: Controller[str] = Controller(
@@ -87,6 +91,8 @@ class UserClusters:
         """The CA bundle or a token changed: the configuration of every user cluster must change."""
         for keeper in (*self._keepers.values(), *self._stampers.values()):
             keeper.changed()
+        for namespaced in self._namespaced.values():
+            namespaced.configuration_changed()
 
     async def _reconcile(self, key: str) -> float | None:
         cluster = self._catalog.followed_as(key)
@@ -141,6 +147,7 @@ class UserClusters:
         keeper, stamper = self._keepers.pop(key, None), self._stampers.pop(key, None)
         task = self._keeping.pop(key, None)
         self._canaries.pop(key, None)
+        namespaced = self._namespaced.pop(key, None)
         if keeper is None or stamper is None or task is None:
             return
         task.cancel()
@@ -150,6 +157,8 @@ class UserClusters:
         try:
             await keeper.remove()
             await stamper.remove()
+            if namespaced is not None:
+                await namespaced.remove()
         except ApiError as error:
             log.warning("webhook configuration left behind", extra={"cluster": key, "error": str(error)})
 
@@ -182,6 +191,7 @@ class UserClusters:
             resource=STAMPING_CONFIGURATIONS,
             on_restore=lambda: metrics.webhook_restored(source.key),
         )
+        namespaced = self._make_namespaced(source.user_cluster, cluster) if not source.on_seed else None
 
         async def keep() -> None:
             try:
@@ -189,15 +199,19 @@ class UserClusters:
                     group.create_task(keeper.run())
                     group.create_task(stamper.run())
                     group.create_task(canary.run())
+                    if namespaced is not None:
+                        group.create_task(namespaced.run())
             finally:
                 # The connection has ended, and nothing is kept through it any more.
                 if self._keepers.get(source.key) is keeper:
-                    for kept in (self._keepers, self._stampers, self._canaries, self._keeping):
+                    for kept in (self._keepers, self._stampers, self._canaries, self._namespaced, self._keeping):
                         kept.pop(source.key, None)
 
         self._keepers[source.key] = keeper
         self._stampers[source.key] = stamper
         self._canaries[source.key] = canary
+        if namespaced is not None:
+            self._namespaced[source.key] = namespaced
         task = asyncio.create_task(keep(), name=f"webhook configurations of {source.key}")
         self._keeping[source.key] = task
         return task

@@ -73,6 +73,10 @@ class Webhook(ABC, Generic[SubjectT]):
     caller: ClassVar[str | None] = None
     advises: ClassVar[bool] = False
 
+    def check(self, body: bytes) -> None:
+        """Before it is decoded. Raises TooManyNames."""
+        check(body)
+
     @abstractmethod
     def decode(self, body: bytes) -> Question[SubjectT]:
         """Raises msgspec.MsgspecError, UnicodeDecodeError, RecursionError."""
@@ -143,7 +147,7 @@ class Endpoint(Generic[SubjectT]):
         started = time.monotonic()
         webhook = self._webhook
         try:
-            check(request.body)
+            webhook.check(request.body)
             question = webhook.decode(request.body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             return Response(400, f"not an AdmissionReview of {webhook.about}: {error}\n".encode(errors="replace"))

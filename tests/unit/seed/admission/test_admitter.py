@@ -14,7 +14,7 @@ from common.quota import account as accounts
 from common.quota import fencing
 from common.quota.account import Ask, Reservation
 from seed.accounts import capacity
-from seed.admission.types import Replaceable, Request, Share, Verdict
+from seed.admission.types import Replaceable, Request, Verdict
 from seed.cache.consumer import Consumer
 from seed.ledger.store import Key, StoreUnavailableError
 from tests.memory_store import MemoryStore
@@ -69,15 +69,15 @@ async def test_machines_of_two_clusters_from_one_snapshot_have_equal_uids_and_ea
         assert "requested: cpu=16, used: cpu=16, limited: cpu=24; short by cpu=8" in message(refused)
 
 
-def shared(world: SeedWorld, uid: str = "u", **needs: str) -> Request:
-    """By quota, what it counts of the object."""
-    shares = {}
-    for name, need in needs.items():
-        quota = world.catalog.quota(name)
-        assert quota is not None
-        kept = Reservation(source=f"{name}:c1", object=f"pods:web/{uid}", amount=nanos(need))
-        shares[name] = Share(quota, kept)
-    return msgspec.structs.replace(request(uid), consumer=Consumer("", "alpha/c1"), shares=shares)
+async def shared(world: SeedWorld, uid: str = "u", **needs: str) -> Verdict:
+    """Decided by what each quota counts of the object."""
+    shares = {
+        name: Reservation(source=f"{name}:c1", object=f"pods:web/{uid}", amount=nanos(need))
+        for name, need in needs.items()
+    }
+    asked = msgspec.structs.replace(request(uid), consumer=Consumer("", "alpha/c1"), shares=shares)
+    quotas = [quota for name in needs if (quota := world.catalog.quota(name)) is not None]
+    return await world.admission.decide(asked, quotas=quotas)
 
 
 NAMESPACES = {"subject": {"kind": "namespaces", "selector": {"matchLabels": {"owner": "ann"}}}}
@@ -88,7 +88,7 @@ async def test_quotas_that_count_different_parts_of_an_object_each_hold_their_ow
         await world.quota("project-alpha", limits="cpu=1", granted="cpu=1")
         await world.quota("ann", limits="requests.cpu=8", granted="requests.cpu=8", **NAMESPACES)
         await world.quota("web", limits="pods=1,limits.cpu=4", granted="pods=1,limits.cpu=4", **NAMESPACES)
-        found = await world.admission.decide(shared(world, ann="requests.cpu=2", web="pods=1,limits.cpu=3"))
+        found = await shared(world, ann="requests.cpu=2", web="pods=1,limits.cpu=3")
         assert found.refusal is None
         assert {name: accounts.use(world.account(name)) for name in ("ann", "web", "project-alpha")} == {
             "ann": nanos("requests.cpu=2"),
@@ -102,7 +102,7 @@ async def test_one_quota_that_denies_its_part_leaves_nothing_reserved_in_the_oth
     async with seed_world() as world:
         await world.quota("ann", limits="requests.cpu=8", granted="requests.cpu=8", **NAMESPACES)
         await world.quota("web", limits="pods=4", granted="pods=4", used="pods=4", **NAMESPACES)
-        found = await world.admission.decide(shared(world, ann="requests.cpu=2", web="pods=1"))
+        found = await shared(world, ann="requests.cpu=2", web="pods=1")
         assert "exceeded quota: web, requested: pods=1, used: pods=4, limited: pods=4; short by pods=1" in message(
             found
         )

@@ -99,13 +99,13 @@ async def warned(world: SeedWorld) -> Verdict:
 async def shared_by_quotas_of_namespaces(world: SeedWorld) -> Verdict:
     await world.quota("ann", limits="requests.cpu=8", granted="requests.cpu=8", **NAMESPACES)
     await world.quota("web", limits="pods=4", granted="pods=4", used="pods=2", **NAMESPACES)
-    return await world.admission.decide(shared(world, ann="requests.cpu=2", web="pods=1"))
+    return await shared(world, ann="requests.cpu=2", web="pods=1")
 
 
 async def refused_by_one_of_namespaces(world: SeedWorld) -> Verdict:
     await world.quota("ann", limits="requests.cpu=8", granted="requests.cpu=8", **NAMESPACES)
     await world.quota("web", limits="pods=4", granted="pods=4", used="pods=4", **NAMESPACES)
-    return await world.admission.decide(shared(world, ann="requests.cpu=2", web="pods=1"))
+    return await shared(world, ann="requests.cpu=2", web="pods=1")
 
 
 async def larger_than_the_limit(world: SeedWorld) -> Verdict:
