@@ -110,7 +110,7 @@ class NamespaceCache:
 
     def takes_part(self, cluster: str) -> bool:
         """Whether quotas may count its namespaces, as far as is known here."""
-        return cluster in self._catalog.participants()
+        return self._catalog.takes_part(cluster)
 
     def select(self, cluster: str, namespace: str) -> Selection:
         """From memory."""

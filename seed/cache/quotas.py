@@ -181,6 +181,11 @@ class Catalog:
         has none, and is counted by quotas that name no labels."""
         return [key for key in self.participants() if self.covers(quota, key)]
 
+    def takes_part(self, cluster: str) -> bool:
+        """Whether quotas may count its namespaces."""
+        found = self.user_clusters.store.get(cluster)
+        return self.own_takes_part if cluster == OWN_API_SERVER else found is not None and takes_part(found)
+
     def covers(self, quota: Quota, cluster: str) -> bool:
         if cluster == OWN_API_SERVER:
             return quota.kind == NAMESPACES and quota.clusters is None and self.own_takes_part

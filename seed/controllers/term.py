@@ -31,7 +31,9 @@ from seed.registration.wanted import WantedConfigurations
 from seed.sizing.sizer import Sizing
 from seed.usage.cluster_api import ClusterApiInformers
 from seed.usage.clusters import ClusterSources
-from seed.usage.source import UsageSource
+from seed.usage.namespaced_objects import NamespacedSources
+from seed.usage.source import Problem, UsageSource
+from seed.usage.user_cluster import Source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +55,7 @@ class Replica:
 
 
 class AllSources(Mapping[str, UsageSource]):
-    """Of user clusters, of what the seed itself is for, and of projects' clusters."""
+    """Of user clusters, of what the seed itself is for, of projects' clusters, and of namespaces."""
 
     def __init__(self, *parts: Mapping[str, UsageSource]) -> None:
         self._parts = parts
@@ -87,10 +89,19 @@ class Leadership:
             replica.wanted.stamping_for_cluster,
             sizing,
             on_change=self._changed,
-            on_state=self._state_changed,
+            on_state=self._cluster_state_changed,
             on_proof=self._status.proven,
             on_request=replica.on_request,
             on_reconcile=metrics.reconciled,
+            beside=self._follow_namespaces,
+        )
+        self._namespaces = NamespacedSources(
+            cluster,
+            catalog,
+            replica.registry,
+            on_change=self._changed,
+            on_state=self._state_changed,
+            unreached=self._unreached,
         )
         self._unadmitted = UnadmittedEvents(cluster, self._user_clusters.sources)
         self._for_cluster_api = Enforcement(
@@ -119,7 +130,7 @@ class Leadership:
             on_change=self._changed,
             on_state=self._state_changed,
         )
-        sources = AllSources(self._user_clusters.sources, self._informers.sources, self._clusters)
+        sources = AllSources(self._user_clusters.sources, self._informers.sources, self._clusters, self._namespaces)
         self._replicas = Replicas(cluster, replica.lease.namespace, replica.lease.name, catalog, self._known)
         self._accounts = Accounts(
             cluster,
@@ -153,6 +164,7 @@ class Leadership:
             group.create_task(self._user_clusters.run(), name="user clusters")
             group.create_task(self._informers.run(), name="Cluster API")
             group.create_task(self._clusters.run(), name="clusters")
+            group.create_task(self._namespaces.run(), name="namespaces")
             group.create_task(self._status.run(), name="seed status")
             group.create_task(self._unknown_projects.run(), name="unknown projects")
             group.create_task(self._unadmitted.run(), name="Events of what was not admitted")
@@ -172,6 +184,17 @@ class Leadership:
 
     def _state_changed(self, source: UsageSource) -> None:
         self._accounts.look_again(source.consumer)
+
+    async def _follow_namespaces(self, source: Source, cluster: Cluster) -> None:
+        await self._namespaces.follow(source.key, cluster)
+
+    def _unreached(self, key: str) -> Problem | None:
+        source = self._user_clusters.sources.get(key)
+        return source.problem if source is not None else None
+
+    def _cluster_state_changed(self, source: Source) -> None:
+        self._state_changed(source)
+        self._namespaces.look(source.key)
 
     def _cluster_api_proven(self) -> None:
         for source in self._informers.sources.values():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 
 from common.api import conditions
 from common.api.labels import SEED_MANAGER
@@ -51,7 +51,9 @@ class UserClusters:
         on_proof: Callable[[str, Proof | None], None],
         on_request: RequestHook | None = None,
         on_reconcile: ReconcileHook | None = None,
+        beside: Callable[[Source, Cluster], Coroutine[None, None, None]] | None = None,
     ) -> None:
+        """`beside`: what else goes through each connection, for as long as that lasts."""
         self.sources: dict[str, Source] = {}
         self._keepers: dict[str, ConfigurationKeeper] = {}
         self._stampers: dict[str, ConfigurationKeeper] = {}
@@ -66,6 +68,7 @@ class UserClusters:
         self._on_state = on_state
         self._on_proof = on_proof
         self._on_request = on_request
+        self._beside = beside
         self._identities = Identities(cluster, catalog)
         self._controller: Controller[str] = Controller(
             "userclusters", self._reconcile, workers=4, timeout=30, on_reconcile=on_reconcile
@@ -189,6 +192,8 @@ class UserClusters:
                     group.create_task(keeper.run())
                     group.create_task(stamper.run())
                     group.create_task(canary.run())
+                    if self._beside is not None:
+                        group.create_task(self._beside(source, cluster))
             finally:
                 # The connection has ended, and nothing is kept through it any more.
                 if self._keepers.get(source.key) is keeper:
