@@ -17,7 +17,7 @@ from seed.accounts.controller import Accounts
 from seed.accounts.registry import AccountHandle, AccountRegistry
 from seed.accounts.reservation_collector import ReservationCollector
 from seed.accounts.source_removal import SourceRemoval
-from seed.cache.quota import Quota
+from seed.cache.quota import NAMESPACES, Quota
 from seed.cache.quotas import Catalog
 from seed.ledger.store import Key
 from seed.usage.source import Usage, UsageSource
@@ -78,8 +78,8 @@ class Counting:
             stop()
 
     def _quota_changed(self, name: str) -> None:
-        """Counts the sources that the account of a new quota lacks, those of a project that joins an organization, and
-        all of them where the quota begins to limit another resource."""
+        """Counts the sources that the account of a new quota lacks, those of a project that joins an organization, those
+        of a cluster whose namespaces count from now on, and all where the quota begins to limit another resource."""
         quota = self._catalog.quota(name)
         if quota is None:
             self._known.pop(name, None)
@@ -87,7 +87,7 @@ class Counting:
         known = quota.key, frozenset(quota.ceilings)
         new = self._known.get(name) != known
         self._known[name] = known
-        if not new and quota.kind != "organization":
+        if not new and quota.kind not in ("organization", NAMESPACES):
             return
         handle = self._registry.get(quota)
         account = handle.writer.account if handle is not None else None

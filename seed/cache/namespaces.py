@@ -110,7 +110,7 @@ class NamespaceCache:
 
     def takes_part(self, cluster: str) -> bool:
         """Whether quotas may count its namespaces, as far as is known here."""
-        return cluster in self._catalog.participants()
+        return self._catalog.takes_part(cluster)
 
     def select(self, cluster: str, namespace: str) -> Selection:
         """From memory."""
@@ -240,7 +240,7 @@ def select(catalog: Catalog, cluster: str, labels: Mapping[str, str]) -> list[Qu
     found = [
         quota
         for quota in catalog.namespace_quotas()
-        if catalog.covers(quota, cluster) and catalog.selects(quota, cluster, labels)
+        if catalog.covers(quota, cluster) and quota.selects(labels, catalog.protected(cluster))
     ]
     return sorted(found, key=lambda quota: quota.name)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
 from common.api import label_selector
+from common.api.cluster_identity import KUBE_SYSTEM
 from common.api.convert import grant_from_wire, report_from_wire
 from common.api.copies import original_uid
 from common.api.label_selector import LabelSelector
@@ -20,6 +21,7 @@ from common.quota.account import Grant
 from common.quota.escrow import Report
 from common.quota.resources import ResourceList
 from common.quota.scopes import ScopeRequirement
+from seed.cache import selected
 from seed.ledger.store import Key, Terms
 
 NAMESPACES = "namespaces"
@@ -75,9 +77,9 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     def terms(self) -> Terms:
         return Terms(limits=self.ceilings, grant=self.grant)
 
-    def selects(self, labels: Mapping[str, str]) -> bool:
-        """Whether it counts a namespace with these labels, in a cluster that it covers."""
-        return self.selector is not None and label_selector.matches(self.selector, labels)
+    def selects(self, labels: Mapping[str, str], protected: Collection[str] = (KUBE_SYSTEM,)) -> bool:
+        """Whether it counts a namespace with these labels, in a cluster that it covers. `protected`: see selected.py."""
+        return self.selector is not None and selected.picks(self.selector, labels, protected)
 
     def covers(self, cluster: UserCluster) -> bool:
         """Whether it counts namespaces of that cluster."""

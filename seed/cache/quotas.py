@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from common.api.cluster_identity import KUBE_SYSTEM
@@ -26,7 +26,6 @@ from common.kube.controller.reflector import PROMPT_SECONDS, Reflector
 from common.kube.controller.store import Change
 from common.quota.quantity import QuantityError
 from common.runtime.listeners import Listeners
-from seed.cache import selected
 from seed.cache.consumer import Consumer, consumer_of
 from seed.cache.quota import NAMESPACES, Quota, parse_quota, takes_part
 from seed.cache.source_keys import (
@@ -187,6 +186,11 @@ class Catalog:
         has none, and is counted by quotas that name no labels."""
         return [key for key in self.participants() if self.covers(quota, key)]
 
+    def takes_part(self, cluster: str) -> bool:
+        """Whether quotas may count its namespaces."""
+        found = self.user_clusters.store.get(cluster)
+        return self.own_takes_part if cluster == OWN_API_SERVER else found is not None and takes_part(found)
+
     def covers(self, quota: Quota, cluster: str) -> bool:
         if cluster == OWN_API_SERVER:
             return quota.kind == NAMESPACES and quota.clusters is None and self.own_takes_part
@@ -197,10 +201,6 @@ class Catalog:
         """The namespaces there that a quota counts only if its selector names them, see seed/cache/selected.py."""
         own = (self._release_namespace,) if cluster == OWN_API_SERVER and self._release_namespace else ()
         return (KUBE_SYSTEM, *own)
-
-    def selects(self, quota: Quota, cluster: str, labels: Mapping[str, str]) -> bool:
-        """Whether it counts a namespace with these labels in a cluster that it covers."""
-        return quota.selector is not None and selected.picks(quota.selector, labels, self.protected(cluster))
 
     def participants(self) -> dict[str, UserCluster | None]:
         """The clusters whose namespaces quotas may count, by key. None: the seed's own API server."""

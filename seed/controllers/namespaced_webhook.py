@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, NotFound
@@ -90,11 +89,6 @@ class NamespacedWebhook:
         while self._takes_part():
             self._wake.clear()
             await self._wake.wait()
-
-    async def remove(self) -> None:
-        """Lets the cluster go. Not while `run` runs. Raises ApiError."""
-        with suppress(NotFound):
-            await self._cluster.delete(WEBHOOK_CONFIGURATIONS, namespaces.NAME)
 
     async def _let_go(self) -> bool:
         """False if the configuration may be there still."""

@@ -32,7 +32,9 @@ from seed.registration.wanted import WantedConfigurations
 from seed.sizing.sizer import Sizing
 from seed.usage.cluster_api import ClusterApiInformers
 from seed.usage.clusters import ClusterSources
-from seed.usage.source import UsageSource
+from seed.usage.namespaced_objects import NamespacedSources
+from seed.usage.source import Problem, UsageSource
+from seed.usage.user_cluster import Source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +56,7 @@ class Replica:
 
 
 class AllSources(Mapping[str, UsageSource]):
-    """Of user clusters, of what the seed itself is for, and of projects' clusters."""
+    """Of user clusters, of what the seed itself is for, of projects' clusters, and of namespaces."""
 
     def __init__(self, *parts: Mapping[str, UsageSource]) -> None:
         self._parts = parts
@@ -88,11 +90,19 @@ class Leadership:
             replica.wanted.stamping_for_cluster,
             sizing,
             on_change=self._changed,
-            on_state=self._state_changed,
+            on_state=self._cluster_state_changed,
             on_proof=self._status.proven,
-            namespaced=self._namespaced_of,
             on_request=replica.on_request,
             on_reconcile=metrics.reconciled,
+            beside=self._follow_namespaces,
+        )
+        self._namespaces = NamespacedSources(
+            cluster,
+            catalog,
+            replica.registry,
+            on_change=self._changed,
+            on_state=self._state_changed,
+            unreached=self._unreached,
         )
         self._unadmitted = UnadmittedEvents(cluster, self._user_clusters.sources)
         self._for_cluster_api = Enforcement(
@@ -104,7 +114,8 @@ class Leadership:
             on_change=self._cluster_api_proven,
             on_proof=self._status.proven,
         )
-        self._namespaced = self._namespaced_webhook(OWN_API_SERVER, OWN_API_SERVER, cluster)
+        self._own_namespaced = self._namespaced_webhook(OWN_API_SERVER, OWN_API_SERVER, cluster)
+        self._namespaced = {OWN_API_SERVER: self._own_namespaced}  # webhooks by cluster, as far as they are connected
         self._for_clusters = ConfigurationKeeper(cluster, replica.wanted.for_clusters)
         self._informers = ClusterApiInformers(
             cluster,
@@ -122,7 +133,7 @@ class Leadership:
             on_change=self._changed,
             on_state=self._state_changed,
         )
-        sources = AllSources(self._user_clusters.sources, self._informers.sources, self._clusters)
+        sources = AllSources(self._user_clusters.sources, self._informers.sources, self._clusters, self._namespaces)
         self._replicas = Replicas(cluster, replica.lease.namespace, replica.lease.name, catalog, self._known)
         self._accounts = Accounts(
             cluster,
@@ -156,11 +167,12 @@ class Leadership:
             group.create_task(self._user_clusters.run(), name="user clusters")
             group.create_task(self._informers.run(), name="Cluster API")
             group.create_task(self._clusters.run(), name="clusters")
+            group.create_task(self._namespaces.run(), name="namespaces")
             group.create_task(self._status.run(), name="seed status")
             group.create_task(self._unknown_projects.run(), name="unknown projects")
             group.create_task(self._unadmitted.run(), name="Events of what was not admitted")
             group.create_task(self._for_clusters.run(), name="webhook configuration for clusters")
-            group.create_task(self._namespaced.run(), name="webhook for namespaces of the seed")
+            group.create_task(self._own_namespaced.run(), name="webhook for namespaces of the seed")
 
     async def confirm_accounts(self) -> None:
         """Before an orderly end."""
@@ -170,16 +182,14 @@ class Leadership:
         self._user_clusters.configuration_changed()
         self._for_cluster_api.changed()
         self._for_clusters.changed()
-        self._namespaced.configuration_changed()
+        for webhook in self._namespaced.values():
+            webhook.configuration_changed()
 
     def _changed(self, source: UsageSource, freed: bool) -> None:
         self._counting.changed(source, freed)
 
     def _state_changed(self, source: UsageSource) -> None:
         self._accounts.look_again(source.consumer)
-
-    def _namespaced_of(self, user_cluster: UserCluster, cluster: Cluster) -> NamespacedWebhook:
-        return self._namespaced_webhook(user_cluster.metadata.key, user_cluster.metadata.uid, cluster)
 
     def _namespaced_webhook(self, key: str, caller: str, cluster: Cluster) -> NamespacedWebhook:
         replica = self._replica
@@ -194,6 +204,24 @@ class Leadership:
     def _enforced(self, name: str) -> None:
         """Of the quota, something else than before is proven of what is asked in some cluster."""
         self._accounts.look_at(name)
+
+    async def _follow_namespaces(self, source: Source, cluster: Cluster) -> None:
+        webhook = self._namespaced[source.key] = self._namespaced_webhook(source.key, source.uid, cluster)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._namespaces.follow(source.key, cluster))
+                group.create_task(webhook.run())
+        finally:
+            if self._namespaced.get(source.key) is webhook:
+                del self._namespaced[source.key]
+
+    def _unreached(self, key: str) -> Problem | None:
+        source = self._user_clusters.sources.get(key)
+        return source.problem if source is not None else None
+
+    def _cluster_state_changed(self, source: Source) -> None:
+        self._state_changed(source)
+        self._namespaces.look(source.key)
 
     def _cluster_api_proven(self) -> None:
         for source in self._informers.sources.values():

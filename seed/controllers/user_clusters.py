@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 
 from common.api import conditions
 from common.api.labels import SEED_MANAGER
@@ -16,10 +17,10 @@ from seed import metrics
 from seed.admission import projects
 from seed.cache.quotas import Catalog
 from seed.cache.source_keys import is_of_kubermatic
-from seed.controllers.namespaced_webhook import NamespacedWebhook
 from seed.controllers.user_cluster_conditions import believed_proof, judge
 from seed.controllers.user_cluster_status import desired_status, recorded, shown
-from seed.registration.configuration import STAMPING_CONFIGURATIONS, WebhookConfiguration
+from seed.registration import namespaces
+from seed.registration.configuration import STAMPING_CONFIGURATIONS, WEBHOOK_CONFIGURATIONS, WebhookConfiguration
 from seed.registration.health import Proof
 from seed.registration.keeper import ConfigurationKeeper
 from seed.registration.probe import Canary, in_user_cluster
@@ -37,7 +38,7 @@ LOOK_AGAIN = 5.0  # ... while something is wrong, so that its end is seen
 
 class UserClusters:
     """Runs while this replica leads. `on_change` and `on_state` are those of each `Source`; `on_proof` gets how far it
-    is proven that Machines are checked there. `namespaced` keeps the webhook for objects in namespaces."""
+    is proven that Machines are checked there."""
 
     def __init__(
         self,
@@ -50,15 +51,15 @@ class UserClusters:
         on_change: Callable[[Source, bool], None],
         on_state: Callable[[Source], None],
         on_proof: Callable[[str, Proof | None], None],
-        namespaced: Callable[[UserCluster, Cluster], NamespacedWebhook],
         on_request: RequestHook | None = None,
         on_reconcile: ReconcileHook | None = None,
+        beside: Callable[[Source, Cluster], Coroutine[None, None, None]] | None = None,
     ) -> None:
+        """`beside`: what else goes through each connection, for as long as that lasts."""
         self.sources: dict[str, Source] = {}
         self._keepers: dict[str, ConfigurationKeeper] = {}
         self._stampers: dict[str, ConfigurationKeeper] = {}
         self._canaries: dict[str, Canary] = {}
-        self._namespaced: dict[str, NamespacedWebhook] = {}
         self._keeping: dict[str, asyncio.Task[None]] = {}
         self._cluster = cluster
         self._catalog = catalog
@@ -68,8 +69,8 @@ class UserClusters:
         self._on_change = on_change
         self._on_state = on_state
         self._on_proof = on_proof
-        self._make_namespaced = namespaced
         self._on_request = on_request
+        self._beside = beside
         self._identities = Identities(cluster, catalog)
         self._controller: Controller[str] = Controller(
             "userclusters", self._reconcile, workers=4, timeout=30, on_reconcile=on_reconcile
@@ -91,8 +92,6 @@ class UserClusters:
         """The CA bundle or a token changed: the configuration of every user cluster must change."""
         for keeper in (*self._keepers.values(), *self._stampers.values()):
             keeper.changed()
-        for namespaced in self._namespaced.values():
-            namespaced.configuration_changed()
 
     async def _reconcile(self, key: str) -> float | None:
         cluster = self._catalog.followed_as(key)
@@ -100,7 +99,7 @@ class UserClusters:
         if source is not None and (cluster is None or not _same_source(source.user_cluster, cluster)):
             del self.sources[key]
             # Another one of the same cluster takes the configuration over: it must stay in place meanwhile.
-            await self._stop_keeping(key, remove=cluster is None and not self._identities.is_shared(source.uid))
+            await self._stop_keeping(source, remove=cluster is None and not self._identities.is_shared(source.uid))
             await source.stop()
             self._identities.forget(source.uid)
             source = None
@@ -142,12 +141,12 @@ class UserClusters:
                     other.identify_again()
         return problem
 
-    async def _stop_keeping(self, key: str, *, remove: bool) -> None:
-        """A user cluster that is not counted here any more must not send its Machines to this webhook."""
+    async def _stop_keeping(self, source: Source, *, remove: bool) -> None:
+        """A user cluster that is not counted here any more must not send its objects to this webhook."""
+        key, cluster = source.key, source.cluster
         keeper, stamper = self._keepers.pop(key, None), self._stampers.pop(key, None)
         task = self._keeping.pop(key, None)
         self._canaries.pop(key, None)
-        namespaced = self._namespaced.pop(key, None)
         if keeper is None or stamper is None or task is None:
             return
         task.cancel()
@@ -157,8 +156,9 @@ class UserClusters:
         try:
             await keeper.remove()
             await stamper.remove()
-            if namespaced is not None:
-                await namespaced.remove()
+            if cluster is not None:
+                with suppress(NotFound):
+                    await cluster.delete(WEBHOOK_CONFIGURATIONS, namespaces.NAME)
         except ApiError as error:
             log.warning("webhook configuration left behind", extra={"cluster": key, "error": str(error)})
 
@@ -191,7 +191,6 @@ class UserClusters:
             resource=STAMPING_CONFIGURATIONS,
             on_restore=lambda: metrics.webhook_restored(source.key),
         )
-        namespaced = self._make_namespaced(source.user_cluster, cluster) if not source.on_seed else None
 
         async def keep() -> None:
             try:
@@ -199,19 +198,17 @@ class UserClusters:
                     group.create_task(keeper.run())
                     group.create_task(stamper.run())
                     group.create_task(canary.run())
-                    if namespaced is not None:
-                        group.create_task(namespaced.run())
+                    if self._beside is not None:
+                        group.create_task(self._beside(source, cluster))
             finally:
                 # The connection has ended, and nothing is kept through it any more.
                 if self._keepers.get(source.key) is keeper:
-                    for kept in (self._keepers, self._stampers, self._canaries, self._namespaced, self._keeping):
+                    for kept in (self._keepers, self._stampers, self._canaries, self._keeping):
                         kept.pop(source.key, None)
 
         self._keepers[source.key] = keeper
         self._stampers[source.key] = stamper
         self._canaries[source.key] = canary
-        if namespaced is not None:
-            self._namespaced[source.key] = namespaced
         task = asyncio.create_task(keep(), name=f"webhook configurations of {source.key}")
         self._keeping[source.key] = task
         return task
