@@ -83,15 +83,11 @@ class Admission:
         if not quotas:
             return Verdict(decision=decision, request=request)
         for quota in quotas:
-            need = request.need if request.shares is None else request.of(quota.name).need
-            if quota.enforced and resources.short(need, quota.limits):
-                # It never fits: nothing is reserved in the others meanwhile.
-                handle = self._registry.get(quota)
-                used = resources.maximum(quota.global_usage, handle.use if handle is not None else {})
-                refusal = _exceeded(quota, need, used, quota.limits, quota.global_reserved, decision)
-                seen = handle.snapshot(quota) if handle is not None else snapshot(quota, None, {})
-                attempt = Attempt(snapshot=seen, refusal=refusal)
-                return Verdict(decision=decision, refusal=refusal, request=request, attempts=[attempt])
+            attempt = self._certain(quota, request, decision)
+            if attempt is not None:
+                # Nothing is reserved in the others meanwhile, where it would keep out what fits.
+                refused = attempt.refusal
+                return Verdict(decision=decision, refusal=refused, request=request, attempts=[attempt])
         if len(quotas) == 1:
             attempts = [await self._reserve(quotas[0], request, decision, replaceable)]
         else:
@@ -105,6 +101,26 @@ class Admission:
             return Verdict(decision=decision, refusal=refusal, waited=waited, request=request, attempts=attempts)
         warnings = [warning for attempt in attempts for warning in attempt.warnings]
         return Verdict(decision=decision, warnings=warnings, waited=waited, request=request, attempts=attempts)
+
+    def _certain(self, quota: Quota, request: Request, decision: str) -> Attempt | None:
+        """A refusal for which nothing has to be reserved: it never fits. Where quotas of namespaces overlap, also one
+        that does not fit now: many clients that go on asking for one full quota would keep the others full."""
+        if not quota.enforced:
+            return None
+        handle = self._registry.get(quota)
+        need = request.need if request.shares is None else request.shares[quota.name].amount
+        if resources.short(need, quota.limits):
+            used = resources.maximum(quota.global_usage, handle.use if handle is not None else {})
+            refusal = _exceeded(quota, need, used, quota.limits, quota.global_reserved, decision)
+            seen = handle.snapshot(quota) if handle is not None else snapshot(quota, None, {})
+            return Attempt(snapshot=seen, refusal=refusal)
+        account = handle.writer.account if handle is not None else None
+        if handle is None or account is None or account.fenced or request.shares is None or len(request.shares) == 1:
+            return None
+        if (request.shares[quota.name].source, request.uid) in account.reservations:
+            return None  # a repeat costs nothing
+        hopeless = self._hopeless(handle, quota, need, decision)
+        return Attempt(snapshot=handle.snapshot(quota), refusal=hopeless) if hopeless is not None else None
 
     async def _cancel(self, request: Request, quotas: Sequence[Quota], attempts: Sequence[Attempt]) -> None:
         """Rule 4.2: one that denies releases what the others reserved. What fails here goes on evidence later."""

@@ -78,7 +78,8 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
         return Terms(limits=self.ceilings, grant=self.grant)
 
     def selects(self, labels: Mapping[str, str], protected: Collection[str] = (KUBE_SYSTEM,)) -> bool:
-        """Whether it counts a namespace with these labels, in a cluster that it covers. `protected`: see selected.py."""
+        """Whether it counts a namespace with these labels, where it covers the cluster. For `protected` see
+        seed/cache/selected.py."""
         return self.selector is not None and selected.picks(self.selector, labels, protected)
 
     def covers(self, cluster: UserCluster) -> bool:

@@ -49,8 +49,9 @@ READ_OF_UPDATES = (
 )
 """The fields of `spec` that decide what an update of an object, not of its subresources, adds to what is used."""
 
-_REVIEWS = Resource("authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", False, Object)
-"""What the canary is: everybody may create one, nothing is stored, and the answer is of no use to anybody."""
+_REVIEWS = Resource("authorization.k8s.io", "v1", "selfsubjectrulesreviews", "SelfSubjectRulesReview", False, Object)
+"""What the canary is: everybody may create one (`system:basic-user`), and nothing is stored. Unlike a
+SelfSubjectAccessReview, it may have labels."""
 
 _UNCHANGED = (
     "request.operation == 'UPDATE' && !(has(request.subResource) && request.subResource != '')"
@@ -134,8 +135,7 @@ def sample_of(configured: WebhookConfiguration) -> Sample | None:
         return None
     name = configured.webhooks[-1]["name"]
     assert isinstance(name, str)
-    spec = {"nonResourceAttributes": {"path": "/", "verb": "get"}}
-    return Sample(_REVIEWS, "", spec, name, labels={ANNOTATION: "true"})
+    return Sample(_REVIEWS, "", {"namespace": "default"}, name, labels={ANNOTATION: "true"}, kind=_REVIEWS.kind)
 
 
 def _canary(webhook: Webhook, version: str) -> Webhook:

@@ -333,5 +333,5 @@ async def test_objects_nested_without_end_are_not_answered(caller: Caller) -> No
 
 async def test_a_canary_is_refused(caller: Caller) -> None:
     canary = {"metadata": {"annotations": {ANNOTATION: "true"}}, "spec": {}}
-    answer = await caller.ask(canary, resource="selfsubjectaccessreviews", group="authorization.k8s.io", dry_run=True)
+    answer = await caller.ask(canary, resource="selfsubjectrulesreviews", group="authorization.k8s.io", dry_run=True)
     assert answer["status"]["details"]["causes"][0]["reason"] == "CanaryDenied"
