@@ -78,8 +78,8 @@ class Counting:
             stop()
 
     def _quota_changed(self, name: str) -> None:
-        """Counts the sources that the account of a new quota lacks, those of a project that joins an organization, those
-        of a cluster whose namespaces count from now on, and all where the quota begins to limit another resource."""
+        """Counts the sources that the account of a new quota lacks, those of a project that joins an organization, of a
+        cluster whose namespaces count from now on, and all of them where the quota begins to limit another resource."""
         quota = self._catalog.quota(name)
         if quota is None:
             self._known.pop(name, None)

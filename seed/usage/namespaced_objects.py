@@ -23,9 +23,9 @@ from seed.cache.quota import Quota
 from seed.cache.quotas import Catalog
 from seed.cache.source_keys import OWN_API_SERVER, namespaces_key, parse_object
 from seed.evaluators.namespaced import Terms
-from seed.usage.cluster_objects import NOT_LISTED, ClusterObjects, QuotaNamespaces
+from seed.usage.cluster_objects import ClusterObjects, QuotaNamespaces
 from seed.usage.object_totals import ObjectTotals
-from seed.usage.source import ListBarrier, Problem, UsageSource
+from seed.usage.source import NOT_LISTED, ListBarrier, Problem, UsageSource
 
 
 class Since(ListBarrier, frozen=True, kw_only=True):
