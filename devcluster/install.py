@@ -236,7 +236,8 @@ class Installation:
         ]
 
     async def _install_user_cluster(self, name: str) -> None:
-        await apply(self._plane.cluster(name), [*load(MACHINE_CRDS), *rights("user-cluster", SEED_USER)])
+        may = [*rights("user-cluster", SEED_USER), *rights("user-cluster-namespaces", SEED_USER)]
+        await apply(self._plane.cluster(name), [*load(MACHINE_CRDS), *may])
 
     def _all_programs(self) -> list[Program]:
         common = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 from urllib.parse import urlsplit
@@ -17,6 +17,7 @@ from common.kube.client.kubeconfig import InvalidKubeconfig
 from common.kube.controller.leader_election import Lease
 from common.runtime import metrics
 from common.runtime.flags import CommonOptions, UsageError
+from common.runtime.followers import until_stopped, within_start
 from common.runtime.health import Health
 from common.runtime.listeners import Listeners
 from common.runtime.program import Program
@@ -32,13 +33,15 @@ from seed.admission.machines import MachineAdmission
 from seed.admission.namespaced_objects import NamespacedAdmission
 from seed.admission.rollouts import Rollouts, in_cluster_api, in_user_clusters
 from seed.cache.cluster_api import View
+from seed.cache.clusters import ClusterCache
 from seed.cache.kubermatic import KubermaticView
 from seed.cache.namespaces import NamespaceCache
-from seed.cache.quotas import Catalog
+from seed.cache.quotas import QuotaCache
 from seed.cache.replicas import Record
 from seed.cache.same_cluster import DuplicateClusters
 from seed.cache.source_keys import OWN_API_SERVER
 from seed.cache.user_cluster_clients import Connections
+from seed.cache.watches import Watches
 from seed.controllers.leader import Leader
 from seed.controllers.term import Replica
 from seed.evaluators.clusters import Kind, kinds
@@ -107,7 +110,8 @@ def wanted_of(
 def endpoints_of(
     cluster: Cluster,
     connections: Connections,
-    catalog: Catalog,
+    quota_cache: QuotaCache,
+    cluster_cache: ClusterCache,
     registry: AccountRegistry,
     sizing: Sizing,
     view: View,
@@ -118,22 +122,22 @@ def endpoints_of(
     namespaces: NamespaceCache,
 ) -> Endpoints:
     """All webhooks, by the path that each is called at."""
-    admission = Admission(catalog, registry, stale)
+    admission = Admission(quota_cache, registry, stale)
     rollouts = Rollouts()
-    machines = MachineAdmission(catalog, admission, sizing, in_user_clusters(rollouts, connections, sizing))
-    of_cluster_api = MachineAdmission(catalog, admission, sizing, in_cluster_api(rollouts, cluster, view, sizing))
-    twins = DuplicateClusters(cluster, catalog, view)
+    machines = MachineAdmission(quota_cache, admission, sizing, in_user_clusters(rollouts, connections, sizing))
+    of_cluster_api = MachineAdmission(quota_cache, admission, sizing, in_cluster_api(rollouts, cluster, view, sizing))
+    twins = DuplicateClusters(cluster, cluster_cache, view)
 
     def endpoint(webhook: Webhook[T]) -> Endpoint[T]:
         return Endpoint(webhook, observed.decision, decisions, turns)
 
     return {
-        "machines": endpoint(MachineWebhook(catalog, machines)),
-        "stamp": endpoint(StampWebhook(Stamping(catalog, sizing))),
+        "machines": endpoint(MachineWebhook(cluster_cache, machines)),
+        "stamp": endpoint(StampWebhook(Stamping(cluster_cache, sizing))),
         "cluster-api": endpoint(ClusterApiWebhook(view, of_cluster_api)),
-        "clusters": endpoint(ClusterWebhook(catalog, admission, cluster_kinds, twins)),
-        "namespaces": endpoint(NamespacedObjectWebhook(catalog, NamespacedAdmission(admission, namespaces))),
-        "scale": endpoint(ScaleWebhook(catalog, registry, sizing, connections, view)),
+        "clusters": endpoint(ClusterWebhook(quota_cache, admission, cluster_kinds, twins)),
+        "namespaces": endpoint(NamespacedObjectWebhook(cluster_cache, NamespacedAdmission(admission, namespaces))),
+        "scale": endpoint(ScaleWebhook(quota_cache, cluster_cache, registry, sizing, connections, view)),
     }
 
 
@@ -168,7 +172,9 @@ class Agent:
     """The parts of one replica, connected with each other. `follow` and `serve` run them."""
 
     cluster: Cluster
-    catalog: Catalog
+    quota_cache: QuotaCache
+    cluster_cache: ClusterCache
+    watches: Watches
     ledger: ChosenStore
     registry: AccountRegistry
     key: WebhookKey
@@ -191,10 +197,13 @@ def build(options: SeedOptions, cluster: Cluster, stopping: Callable[[], bool]) 
     """Raises UsageError."""
     identity = options.identity or socket.gethostname()
     lease = lease_of(options, cluster, identity)
-    catalog = Catalog(cluster, options.namespace)
+    quota_cache = QuotaCache(cluster)
+    cluster_cache = ClusterCache(cluster, quota_cache, options.namespace)
+    watches = Watches(*quota_cache.reflectors, *cluster_cache.reflectors)
     ledger = ChosenStore(options, cluster, options.seed_name, lambda: lease.held, options.lease_duration)
     registry = AccountRegistry(
-        catalog,
+        quota_cache,
+        cluster_cache,
         ledger.store,
         on_write=observed.ledger_write,
         on_conflict=observed.ledger_conflict,
@@ -206,13 +215,14 @@ def build(options: SeedOptions, cluster: Cluster, stopping: Callable[[], bool]) 
         cluster, options.namespace, [host_of(options.webhook_url)], on_bundle=configuration.call
     )
     cache, sizing = sizing_of(options, cluster, key)
-    view = View(cluster, catalog, options.project_label)
-    kubermatic = KubermaticView(cluster, catalog, view.served)
+    view = View(cluster, cluster_cache, options.project_label)
+    kubermatic = KubermaticView(cluster, cluster_cache, view.served)
     cluster_kinds = kinds(options.project_label)
     leader = Leader(
         Replica(
             cluster=cluster,
-            catalog=catalog,
+            quota_cache=quota_cache,
+            cluster_cache=cluster_cache,
             registry=registry,
             store=ledger.store,
             lease=lease,
@@ -226,20 +236,39 @@ def build(options: SeedOptions, cluster: Cluster, stopping: Callable[[], bool]) 
         )
     )
     configuration.add(leader.configuration_changed)
-    namespaces = NamespaceCache(cluster, catalog, on_request=metrics.kubernetes_request)
-    record = Record(cluster, options.namespace, LEASE_NAME, identity, catalog)
+    namespaces = NamespaceCache(cluster, quota_cache, cluster_cache, on_request=metrics.kubernetes_request)
+    record = Record(cluster, options.namespace, LEASE_NAME, identity, quota_cache, watches)
     connections = Connections(cluster, on_request=metrics.kubernetes_request)
     refusals = Refusals(
-        cluster, catalog, registry, identity, on_request=metrics.kubernetes_request, count=observed.owners_notified
+        cluster,
+        quota_cache,
+        cluster_cache,
+        registry,
+        identity,
+        on_request=metrics.kubernetes_request,
+        count=observed.owners_notified,
     )
-    decisions = Decisions(on_decision=refusals.decided, on_refusal=collectors.refusals_of(catalog))
+    decisions = Decisions(on_decision=refusals.decided, on_refusal=collectors.refusals_of(quota_cache))
     turns = Turns(options.webhook_requests_per_second, {cluster_api.CALLER, clusters.CALLER, OWN_API_SERVER})
     endpoints = endpoints_of(
-        cluster, connections, catalog, registry, sizing, view, cluster_kinds, decisions, record.stale, turns, namespaces
+        cluster,
+        connections,
+        quota_cache,
+        cluster_cache,
+        registry,
+        sizing,
+        view,
+        cluster_kinds,
+        decisions,
+        record.stale,
+        turns,
+        namespaces,
     )
     return Agent(
         cluster=cluster,
-        catalog=catalog,
+        quota_cache=quota_cache,
+        cluster_cache=cluster_cache,
+        watches=watches,
         ledger=ledger,
         registry=registry,
         key=key,
@@ -261,9 +290,9 @@ def build(options: SeedOptions, cluster: Cluster, stopping: Callable[[], bool]) 
 
 def measure(agent: Agent) -> None:
     """What metrics are read from when somebody asks."""
-    REGISTRY.register(collectors.UserClustersCollector(agent.catalog))
+    REGISTRY.register(collectors.UserClustersCollector(agent.cluster_cache))
     metrics.watch_leader(lambda: agent.leader.leads)
-    REGISTRY.register(collectors.AccountsCollector(agent.catalog, agent.registry))
+    REGISTRY.register(collectors.AccountsCollector(agent.quota_cache, agent.registry))
     REGISTRY.register(collectors.FlavoursCollector(agent.cache))
     observed.watch_waiting(lambda: agent.refusals.waiting)
 
@@ -273,7 +302,7 @@ def add_checks(health: Health, agent: Agent) -> None:
     checks = {
         "certificate": agent.certificates.not_ready,
         "webhook key": agent.key.not_ready,
-        "caches": agent.catalog.not_ready,
+        "caches": agent.watches.not_ready,
         "replica": agent.record.stale,
         "ledger": agent.ledger.not_ready,
         "lease": lambda: "no leader seen alive yet" if agent.lease.trusted is None else None,
@@ -289,7 +318,7 @@ def follow(agent: Agent) -> list[asyncio.Task[None]]:
         asyncio.create_task(agent.key.run(), name="webhook key"),
         asyncio.create_task(agent.ledger.run(), name="ledgers"),
         asyncio.create_task(agent.record.run(), name="record of this replica"),
-        asyncio.create_task(listed_after(agent.record.kept, agent.catalog), name="catalog"),
+        asyncio.create_task(listed_after(agent.record.kept, agent.watches), name="watches"),
         asyncio.create_task(agent.view.run(), name="view of Cluster API"),
         asyncio.create_task(agent.kubermatic.run(), name="view of Kubermatic"),
         asyncio.create_task(agent.namespaces.run(), name="namespaces"),
@@ -309,10 +338,11 @@ async def serve(running: Program, options: SeedOptions) -> None:
     followers = follow(agent)
     try:
         await within_start(
+            START_TIMEOUT,
             followers,
             agent.key.wait_ready(START_TIMEOUT),
             agent.certificates.wait_ready(START_TIMEOUT),
-            agent.catalog.wait_synced(),
+            agent.watches.wait_synced(),
             agent.view.wait_settled(),
             agent.kubermatic.wait_settled(),
         )
@@ -321,9 +351,9 @@ async def serve(running: Program, options: SeedOptions) -> None:
         running.health.add("webhook", lambda: None)
         log.info("webhook serves", extra={"address": str(address), "seed": options.seed_name})
         leading = asyncio.create_task(agent.leader.run(), name="leader")
-        prefetch = Prefetch(agent.cache, agent.catalog.user_clusters.store.values, agent.sizing.catalogue_of)
+        prefetch = Prefetch(agent.cache, agent.cluster_cache.user_clusters.store.values, agent.sizing.catalogue_of)
         followers += [leading, asyncio.create_task(prefetch.run(), name="prefetch")]
-        await until_stopped(running, followers)
+        await until_stopped(running.stop, followers)
         await end_leading(agent.leader, leading)
         agent.server.end_soon()
         await asyncio.sleep(LINGER)
@@ -362,39 +392,7 @@ async def end_leading(leader: Leader, leading: asyncio.Task[None]) -> None:
     await asyncio.gather(leading, return_exceptions=True)
 
 
-async def listed_after(kept: asyncio.Event, catalog: Catalog) -> None:
+async def listed_after(kept: asyncio.Event, watches: Watches) -> None:
     """What was known by all other replicas when this one's record was made is in the lists."""
     await kept.wait()
-    await catalog.run()
-
-
-async def until_stopped(running: Program, followers: list[asyncio.Task[None]]) -> None:
-    """Raises what ended one of the followers: none of them ends by itself."""
-
-    async def stop() -> None:
-        await running.stop.wait()
-
-    stopping = asyncio.create_task(stop(), name="stop")
-    done, _ = await asyncio.wait([stopping, *followers], return_when=asyncio.FIRST_COMPLETED)
-    if stopping in done:
-        return
-    stopping.cancel()
-    for task in done:
-        await task
-
-
-async def within_start(followers: list[asyncio.Task[None]], *needed: Coroutine[object, object, None]) -> None:
-    """All that is needed before the first request can be answered, or the error that prevents it."""
-
-    async def prepare() -> None:
-        await asyncio.gather(*needed)
-
-    preparing = asyncio.create_task(prepare(), name="preparing")
-    try:
-        async with asyncio.timeout(START_TIMEOUT):
-            done, _ = await asyncio.wait([preparing, *followers], return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            await task
-    finally:
-        preparing.cancel()
-        await asyncio.gather(preparing, return_exceptions=True)
+    await watches.run()

@@ -14,7 +14,8 @@ from common.quota.quantity import UNIT
 from seed import metrics as observed
 from seed.accounts.registry import AccountRegistry
 from seed.admission.denial import Refusal
-from seed.cache.quotas import Catalog
+from seed.cache.clusters import ClusterCache
+from seed.cache.quotas import QuotaCache
 from seed.instance_types.cache import FlavourCache
 
 
@@ -36,8 +37,8 @@ class FlavoursCollector(Collector):
 class AccountsCollector(Collector):
     """Reads the accounts when Prometheus asks, so that the hot path does not pay for it."""
 
-    def __init__(self, catalog: Catalog, registry: AccountRegistry) -> None:
-        self._catalog = catalog
+    def __init__(self, quota_cache: QuotaCache, registry: AccountRegistry) -> None:
+        self._quota_cache = quota_cache
         self._registry = registry
 
     def collect(self) -> Iterator[Metric]:
@@ -46,7 +47,7 @@ class AccountsCollector(Collector):
         held = GaugeMetricFamily("seedquota_seed_held", "Granted to this seed and not returned.", labels=labels)
         idle = GaugeMetricFamily("seedquota_seed_idle", "Held here and neither used nor reserved.", labels=labels)
         fenced = 0
-        for quota in self._catalog.all_quotas():
+        for quota in self._quota_cache.all_quotas():
             handle = self._registry.get(quota)
             account = handle.writer.account if handle is not None else None
             if account is None:
@@ -66,25 +67,25 @@ class AccountsCollector(Collector):
 class UserClustersCollector(Collector):
     """What each UserCluster's status says, as this replica knows it."""
 
-    def __init__(self, catalog: Catalog) -> None:
-        self._catalog = catalog
+    def __init__(self, cluster_cache: ClusterCache) -> None:
+        self._cluster_cache = cluster_cache
 
     def collect(self) -> Iterator[Metric]:
-        clusters = list(self._catalog.user_clusters.store.values())
+        clusters = list(self._cluster_cache.user_clusters.store.values())
         conditions = [(cluster.metadata.key, cluster.status.conditions) for cluster in clusters]
         yield conditions_of("seedquota_user_cluster_condition", "cluster", conditions)
 
 
-def refusals_of(catalog: Catalog) -> Callable[[Refusal], None]:
+def refusals_of(quota_cache: QuotaCache) -> Callable[[Refusal], None]:
     """Counts each by its quota, for as long as the seed has that: quotas come and go with projects."""
 
     def refused(refusal: Refusal) -> None:
-        known = catalog.quota(refusal.quota) is not None
+        known = quota_cache.quota(refusal.quota) is not None
         observed.refused(refusal.quota if known else "", refusal.cause)
 
     def changed(name: str) -> None:
-        if catalog.quota(name) is None:
+        if quota_cache.quota(name) is None:
             observed.no_quota(name)
 
-    catalog.on_quota(changed)
+    quota_cache.on_quota(changed)
     return refused

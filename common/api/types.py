@@ -90,11 +90,12 @@ class WireReport(Wire):
 
 class StaleSource(Wire):
     """A source whose last count is kept because it cannot be reached; `seconds` since it last could. `never_counted`:
-    there is no last count."""
+    there is no last count. `not_listed`: it can be reached, and this is what of it cannot be listed, and why."""
 
     source: str
     seconds: int = 0
     never_counted: bool = False
+    not_listed: str = ""
 
 
 class WireIdle(Wire):

@@ -77,6 +77,12 @@ def has_room(account: Account, loan: Reservation, size: ResourceList, places: Re
     return not resources.short(more, resources.only(free, surge.regular(account.granted)))
 
 
+def lacking(account: Account, loan: Reservation, size: ResourceList) -> ResourceList:
+    """What a lent Machine of this size takes on surge: the quota itself must have that free before the loan ends."""
+    more = resources.at_least_zero(resources.subtract(size, surge.regular(loan.amount)))
+    return {name: amount for name, amount in resources.only(more, surge.regular(account.granted)).items() if amount}
+
+
 def _kept_in_quota(account: Account, key: ReservationKey) -> Account:
     """It is one like any other from now on."""
     kept = account.reservations[key]

@@ -13,7 +13,9 @@ from common.quota import quantity, resources, surge
 from common.quota.names import MAX_COUNTERS
 from common.quota.resources import ResourceList
 from master.cache.objects import QuotaStatus, SeedUsage, Summary, SurgeStatus
+from master.quotas import stale_sources
 from master.quotas.countable import NOT_SUPPORTED, never_counted_text, unsupported, unsupported_text
+from master.quotas.stale_sources import age
 
 MAX_SEEDS = 32  # lines in a status; 1,000 of them would rewrite 300 KB at every count
 STALE_AFTER = 10.0  # seconds without contact from which a seed's count is called stale
@@ -194,19 +196,6 @@ def seed_lines(seeds: Sequence[SeedView], limits: ResourceList) -> list[SeedUsag
     ]
 
 
-def age(seconds: float) -> str:
-    """Coarser the longer it is, so that a text with an age in it seldom changes."""
-    minutes = int(seconds // 60)
-    if minutes < 1:
-        return "less than 1m"
-    if minutes < 10:
-        return f"{minutes}m"
-    if minutes < 60:
-        return f"{minutes // 5 * 5}m"
-    hours = minutes // 60
-    return f"{hours}h" if hours < 48 else f"{hours // 24}d"
-
-
 def _ready(view: QuotaView, enforced: Condition) -> Condition:
     subject = view.spec.subject
     if text := unsupported_text(view.spec):
@@ -310,18 +299,9 @@ def _usage_current(seeds: Sequence[SeedView], absent: Sequence[str]) -> Conditio
         return condition(kind, False, "SeedUnreachable", f"{said}{more(stale)}; {whose} kept")
     sources = [(seed.name, source) for seed in seeds for source in seed.stale_sources]
     if sources:
-        sources.sort(key=lambda found: not found[1].never_counted)
-        said = "; ".join(_unreached(seed, source) for seed, source in sources[:NAMED])
-        return condition(kind, False, "SourceUnreachable", f"{said}{more(sources)}")
+        return condition(kind, False, *stale_sources.reason_and_message(sources))
     unknown = f"nothing is known of {listed(absent)}: never connected"
     return condition(kind, True, "AllReported", unknown if absent else "")
-
-
-def _unreached(seed: str, source: StaleSource) -> str:
-    where = f"{source.source} on {seed}"
-    if source.never_counted:
-        return f"{where} cannot be reached, and nothing of it is counted yet"
-    return f"{where} has not been reached for {age(source.seconds)}: its last count is kept"
 
 
 def _not_counted(view: QuotaView, seeds: Sequence[SeedView], before: QuotaStatus) -> list[Condition]:
@@ -330,7 +310,8 @@ def _not_counted(view: QuotaView, seeds: Sequence[SeedView], before: QuotaStatus
     if view.never_counted is None or any(seed.synced is False or seed.fenced or not seed.reported for seed in seeds):
         kept = [each for each in before.conditions if each.type == kind]
         return [each for each in kept if each.observed_generation == view.generation]
-    found = [name for name in view.never_counted if name not in unsupported(view.spec)]
+    of_machines = view.spec.subject.kind != "namespaces"
+    found = [name for name in view.never_counted if of_machines and name not in unsupported(view.spec)]
     if not found:
         return []
     used = {name for seed in seeds for name, amount in seed.use.items() if amount and name not in view.limits}

@@ -31,9 +31,10 @@ from seed.accounts.open_limiter import OpenLimiter
 from seed.accounts.plan import Progress, SourceFacts
 from seed.accounts.publisher import Publisher, kept_use
 from seed.accounts.registry import AccountHandle, AccountRegistry
+from seed.cache.clusters import ClusterCache
 from seed.cache.consumer import Consumer
 from seed.cache.quota import Quota
-from seed.cache.quotas import Catalog
+from seed.cache.quotas import QuotaCache
 from seed.cache.source_keys import project_of_key
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.store import Key, NoAccountError, Store, StoreUnavailableError
@@ -57,7 +58,8 @@ class Accounts:
     def __init__(
         self,
         cluster: Cluster,
-        catalog: Catalog,
+        quota_cache: QuotaCache,
+        cluster_cache: ClusterCache,
         registry: AccountRegistry,
         store: Store,
         sources: Mapping[str, UsageSource],
@@ -76,7 +78,8 @@ class Accounts:
         self._cold = cold
         self._raise_term = raise_term
         self._cluster = cluster
-        self._catalog = catalog
+        self._quota_cache = quota_cache
+        self._cluster_cache = cluster_cache
         self._registry = registry
         self._store = store
         self._sources = sources
@@ -90,21 +93,23 @@ class Accounts:
         self._demands = ListDemands(self.look_at)
         self._unsized: dict[tuple[str, str], Rest] = {}  # by quota uid and source
         self._progress: dict[str, Progress] = {}  # by quota uid
-        self._publisher = Publisher(cluster, catalog, known)
+        self._publisher = Publisher(cluster, cluster_cache, known)
 
     async def run(self) -> None:
-        stop_quota = self._catalog.on_quota(self._quota_changed)
+        stop_quota = self._quota_cache.on_quota(self._quota_changed)
+        stop_enforced = self._cluster_cache.on_enforced(self.look_again)
         stop_account = self._registry.on_account(lambda name, _account: self._controller.queue.add(name))
         try:
             for key in await self._store.keys():
                 self._keys[key.name] = key  # also of quotas that went while nobody led
                 self._controller.queue.add(key.name)
-            for quota in self._catalog.all_quotas():
+            for quota in self._quota_cache.all_quotas():
                 self._opening.seen(quota.name, quota.ceilings, new=False)
                 self._controller.queue.add(quota.name)
             await self._controller.run()
         finally:
             stop_quota()
+            stop_enforced()
             stop_account()
             self._demands.close()
 
@@ -112,7 +117,7 @@ class Accounts:
         """Writes and publishes each open account once more, before an orderly end. If no replica is left, the master
         then knows of each ledger that it is intact (docs/protocol.md 3.4), also where nothing was written since the
         master started or the link broke. What fails is left out: it costs the in-flight window at the next start."""
-        waiting = iter(list(self._catalog.all_quotas()))
+        waiting = iter(list(self._quota_cache.all_quotas()))
 
         async def confirm() -> None:
             for quota in waiting:
@@ -171,6 +176,8 @@ class Accounts:
         lent = {uid: kept for uid, kept in reservations.items() if kept.replaces}
         used = kept_use(unsized.used(rest, reservations, totals), account, quota)
         sizes = totals.sizes(uid for uid in lent if uid in seen)
+        if lent:
+            account = accounts.receive(account, quota.grant)  # it may have been asked for, to end a loan
         after = surge_loans.count(
             account,
             self.term,
@@ -185,7 +192,7 @@ class Accounts:
         return after
 
     def _quota_changed(self, name: str) -> None:
-        quota = self._catalog.quota(name)
+        quota = self._quota_cache.quota(name)
         if quota is None:
             self._opening.gone(name)
         else:
@@ -193,7 +200,7 @@ class Accounts:
         self._controller.queue.add(name)
 
     async def _reconcile(self, name: str) -> float | None:
-        quota = self._catalog.quota(name)
+        quota = self._quota_cache.quota(name)
         try:
             wait = await self._forget(name, quota)
             handle = self._registry.get(quota) if quota is not None else None
@@ -253,7 +260,7 @@ class Accounts:
             copy = await self._cluster.get(RESOURCE_QUOTAS, key.name)
         except NotFound:
             return False
-        return original_uid(copy, in_cluster=self._catalog.in_cluster) == key.uid
+        return original_uid(copy, in_cluster=self._quota_cache.in_cluster) == key.uid
 
     async def _tend(self, quota: Quota, handle: AccountHandle) -> float | None:
         writer, uid = handle.writer, quota.key.uid
@@ -267,7 +274,7 @@ class Accounts:
             # The lease object began anew below the epoch that the account has seen.
             self.term = await self._raise_term(account.epoch)
             self._unsized.clear()  # somebody else counted meanwhile
-            for other in self._catalog.all_quotas():
+            for other in self._quota_cache.all_quotas():
                 self._controller.queue.add(other.name)
         before = self._progress.get(uid, Progress())
         step, progress = plan.next_step(
@@ -338,7 +345,7 @@ class Accounts:
             facts.append(SourceFacts(key, countable=countable, unreachable=unreachable))
         if quota.kind == "organization" and account.fenced:
             known = {fact.key for fact in facts}
-            strays = (key for key in self._catalog.strays() if key not in known and self._may_use(quota, key))
+            strays = (key for key in self._cluster_cache.strays() if key not in known and self._may_use(quota, key))
             facts.extend(SourceFacts(key, countable=False, unreachable=True) for key in strays)
         return facts
 

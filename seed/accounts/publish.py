@@ -8,12 +8,14 @@ from common.api.types import StaleSource
 from common.quota import resources
 from common.quota.account import Account
 from common.quota.escrow import Report
-from seed.usage.source import UsageSource
+from seed.cache.source_keys import shown
+from seed.usage.source import NOT_LISTED, UsageSource
 
 USE_INTERVAL = 0.05  # seconds between two publications of changed use
 QUIET_INTERVAL = 1.0  # ... of a change that moves no total
 
 MAX_NAMED = 32  # sources of each kind: what a status takes
+MAX_TEXT = 1024  # characters of what one of them says
 STALE_STEP = 60  # the published age of a stale source grows in steps of so many seconds
 
 
@@ -45,9 +47,10 @@ def stale_source(source: UsageSource, account: Account, now: float) -> StaleSour
     if source.problem is None or source.lost_at is None:
         return None
     return StaleSource(
-        source=source.key,
+        source=shown(source.key),
         seconds=int(now - source.lost_at) // STALE_STEP * STALE_STEP,
         never_counted=not source.counted and source.key not in account.used,
+        not_listed=source.problem.message[:MAX_TEXT] if source.problem.reason == NOT_LISTED else "",
     )
 
 

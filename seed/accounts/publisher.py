@@ -19,18 +19,18 @@ from common.quota.account import Account
 from common.quota.escrow import report
 from common.quota.resources import ResourceList
 from seed.accounts.publish import MAX_NAMED, STALE_STEP, Published, Sources, publish_in, stale_source
+from seed.cache.clusters import ClusterCache
 from seed.cache.quota import Quota
-from seed.cache.quotas import Catalog
 from seed.usage.source import UsageSource
 
 log = logging.getLogger(__name__)
 
 
 class Publisher:
-    def __init__(self, cluster: Cluster, catalog: Catalog, known: Callable[[Quota], int | None]) -> None:
+    def __init__(self, cluster: Cluster, cluster_cache: ClusterCache, known: Callable[[Quota], int | None]) -> None:
         """`known`: which generation of the quota's copy all replicas have."""
         self._cluster = cluster
-        self._catalog = catalog
+        self._cluster_cache = cluster_cache
         self._known = known
         self._published: dict[str, Published] = {}  # by quota uid
 
@@ -38,7 +38,7 @@ class Publisher:
         """Returns in how many seconds to call again, None where only news are a reason to."""
         said = report(account)
         said = msgspec.structs.replace(said, used=kept_use(said.used, account, quota))
-        unenforced = tuple(self._catalog.unenforced(quota)[:MAX_NAMED])
+        unenforced = tuple(self._cluster_cache.unenforced(quota)[:MAX_NAMED])
         now = time.monotonic()
         facts = Sources(_stale(sources, account, now), unenforced, self._known(quota))
         before = self._before(quota, now)
@@ -61,7 +61,7 @@ class Publisher:
         try:
             await self._cluster.apply(RESOURCE_QUOTAS, body, manager=SEED_MANAGER, subresource="status")
         except (NotFound, Conflict):
-            return 1.0  # the copy was deleted or made anew: the catalog will report it
+            return 1.0  # the copy was deleted or made anew: the watch will report it
         except ApiError as error:
             log.warning("account not published", extra={"quota": quota.name, "error": str(error)})
             return 1.0

@@ -13,9 +13,10 @@ from common.runtime.listeners import Listeners
 from seed.accounts import snapshot
 from seed.accounts.capacity import CapacityRequester
 from seed.accounts.snapshot import QuotaSnapshot
+from seed.cache.clusters import ClusterCache
 from seed.cache.consumer import Consumer
 from seed.cache.quota import Quota
-from seed.cache.quotas import Catalog
+from seed.cache.quotas import QuotaCache
 from seed.ledger.store import Key, Store
 from seed.ledger.writer import AccountWriter
 
@@ -62,7 +63,8 @@ class AccountRegistry:
 
     def __init__(
         self,
-        catalog: Catalog,
+        quota_cache: QuotaCache,
+        cluster_cache: ClusterCache,
         store: Store,
         *,
         on_write: Callable[[float, int], None] = lambda _seconds, _claims: None,
@@ -70,14 +72,15 @@ class AccountRegistry:
         trusted: Callable[[], int | None] = lambda: 0,
     ) -> None:
         """`trusted`: see AccountWriter."""
-        self._catalog = catalog
+        self._quota_cache = quota_cache
+        self._cluster_cache = cluster_cache
         self._store = store
         self._on_write = on_write
         self._on_conflict = on_conflict
         self._trusted = trusted
         self._handles: dict[str, AccountHandle] = {}
         self._listeners: Listeners[[str, Account | None]] = Listeners()
-        catalog.on_quota(self._quota_changed)
+        quota_cache.on_quota(self._quota_changed)
 
     def get(self, quota: Quota) -> AccountHandle | None:
         handle = self._handles.get(quota.name)
@@ -90,20 +93,20 @@ class AccountRegistry:
         return account.granted if account is not None else {}
 
     def quotas_of(self, consumer: Consumer) -> list[Quota]:
-        """Every quota that counts the project: those that the catalog names, and while the copy of the Project is
+        """Every quota that counts the project: those that the cache names, and while the copy of the Project is
         missing those of an organization that counted it before. The copy may be put back: whose it is cannot change."""
         if consumer.quota:
-            return self._catalog.quotas_of(consumer)
-        found, project = self._catalog.quotas_of(consumer), consumer.project
-        if self._catalog.lacks(project):
-            found.extend(quota for quota in self._catalog.all_quotas() if project in self._missed(quota))
+            return self._quota_cache.quotas_of(consumer)
+        found, project = self._quota_cache.quotas_of(consumer), consumer.project
+        if self._quota_cache.lacks(project):
+            found.extend(quota for quota in self._quota_cache.all_quotas() if project in self._missed(quota))
         return found
 
     def source_keys(self, quota: Quota) -> list[str]:
         """The sources of all that the quota counts."""
-        keys = self._catalog.source_keys(quota)
+        keys = self._cluster_cache.source_keys(quota)
         for project in self._missed(quota):
-            keys.extend(self._catalog.sources_of(project))
+            keys.extend(self._cluster_cache.sources_of(project))
         return keys
 
     def _missed(self, quota: Quota) -> list[str]:
@@ -111,8 +114,8 @@ class AccountRegistry:
         handle = self.get(quota) if quota.kind == "organization" else None
         if handle is None or handle.writer.account is None:
             return []
-        projects = {self._catalog.project_of(key) for key in accounts.sources(handle.writer.account)}
-        return sorted(project for project in projects if project is not None and self._catalog.lacks(project))
+        projects = {self._cluster_cache.project_of(key) for key in accounts.sources(handle.writer.account)}
+        return sorted(project for project in projects if project is not None and self._quota_cache.lacks(project))
 
     def on_account(self, listener: Callable[[str, Account | None], None]) -> Callable[[], None]:
         """Returns how to stop listening."""
@@ -125,7 +128,7 @@ class AccountRegistry:
         await asyncio.gather(*(handle.task for handle in handles), return_exceptions=True)
 
     def _quota_changed(self, name: str) -> None:
-        quota = self._catalog.quota(name)
+        quota = self._quota_cache.quota(name)
         handle = self._handles.get(name)
         if handle is not None and (quota is None or handle.key != quota.key):
             del self._handles[name]
@@ -139,7 +142,7 @@ class AccountRegistry:
 
     def _open(self, key: Key) -> AccountHandle:
         def present() -> Quota | None:
-            quota = self._catalog.quota(key.name)
+            quota = self._quota_cache.quota(key.name)
             return quota if quota is not None and quota.key == key else None
 
         def on_account(account: Account | None) -> None:

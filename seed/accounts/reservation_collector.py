@@ -24,9 +24,7 @@ from seed.usage.source import UsageSource
 log = logging.getLogger(__name__)
 
 MAX_CHECKS = 64  # consistent reads a look, so that a storm of failed creations does not become one of reads
-READ_SECONDS = (
-    15.0  # ... for one source, so that others do not wait long for one that is slow: more than one read takes
-)
+READ_SECONDS = 15.0  # ... for one source: more than one read takes, and others do not wait long for a slow one
 MAX_ASKED = MAX_CHECKS // reservation_gc.MOST_UNSEEN  # ... and sources that are asked whether what was admitted came
 
 Found = Mapping[ReservationKey, int | None]

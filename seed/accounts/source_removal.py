@@ -13,8 +13,8 @@ from common.quota.account import Account
 from seed.accounts.account_write import write
 from seed.accounts.controller import Accounts
 from seed.accounts.registry import AccountHandle, AccountRegistry
+from seed.cache.clusters import ClusterCache
 from seed.cache.quota import Quota
-from seed.cache.quotas import Catalog
 from seed.cache.source_keys import (
     OWN_API_SERVER,
     cluster_of_namespaces,
@@ -30,14 +30,14 @@ class SourceRemoval:
     def __init__(
         self,
         cluster: Cluster,
-        catalog: Catalog,
+        cluster_cache: ClusterCache,
         registry: AccountRegistry,
         leader: Accounts,
         find_hosted: Callable[[str], Awaitable[UserCluster | None]] | None,
     ) -> None:
-        """`find_hosted`: for keys of the catalog's `hosted`, by a consistent read. Raises ApiError."""
+        """`find_hosted`: for keys of ClusterCache's `hosted`, by a consistent read. Raises ApiError."""
         self._cluster = cluster
-        self._catalog = catalog
+        self._cluster_cache = cluster_cache
         self._registry = registry
         self._accounts = leader
         self._find_hosted = find_hosted
@@ -52,7 +52,7 @@ class SourceRemoval:
                 continue
             if gone and await write(handle, quota, forgetting(self._accounts.term, key)):
                 log.info("source forgotten", extra={"quota": quota.name, "cluster": key})
-        for key in counted - set(self._catalog.source_keys(quota)):
+        for key in counted - set(self._cluster_cache.source_keys(quota)):
             if project_of_key(key) is not None and account.used.get(key) == {}:
                 await write(handle, quota, _forgetting_nothing(self._accounts.term, key))
 

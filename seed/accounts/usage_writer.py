@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from common.api.types import UserCluster
 from common.kube.client.api_client import Cluster
 from common.quota import account as accounts
-from common.quota import surge_loans
+from common.quota import resources, surge_loans
 from common.quota.account import Account
+from common.quota.resources import ResourceList
 from common.runtime.waiting import within
 from seed.accounts.account_write import NeverOpenError, write
 from seed.accounts.controller import Accounts
 from seed.accounts.registry import AccountHandle, AccountRegistry
 from seed.accounts.reservation_collector import ReservationCollector
 from seed.accounts.source_removal import SourceRemoval
-from seed.cache.quota import NAMESPACES, Quota
-from seed.cache.quotas import Catalog
-from seed.ledger.store import Key
+from seed.cache.clusters import ClusterCache
+from seed.cache.quota import Quota
+from seed.cache.quotas import QuotaCache
+from seed.ledger.encoding import MalformedLedgerError
+from seed.ledger.store import Key, NoAccountError, StoreUnavailableError
 from seed.usage.source import Usage, UsageSource
+
+log = logging.getLogger(__name__)
 
 FREED_DELAY = 0.02  # seconds from a deletion to its count: somebody may wait for the capacity
 COUNT_DELAY = 0.25  # ... from a creation: it only moves use from reserved to counted, and may ride on an admission
@@ -35,7 +41,8 @@ class Counting:
     def __init__(
         self,
         cluster: Cluster,
-        catalog: Catalog,
+        quota_cache: QuotaCache,
+        cluster_cache: ClusterCache,
         registry: AccountRegistry,
         leader: Accounts,
         sources: Mapping[str, UsageSource],
@@ -43,8 +50,8 @@ class Counting:
         in_flight_window: float,
         find_hosted: Callable[[str], Awaitable[UserCluster | None]] | None = None,
     ) -> None:
-        """`find_hosted`: for keys of the catalog's `hosted`, by a consistent read. Raises ApiError."""
-        self._catalog = catalog
+        """`find_hosted`: for keys of ClusterCache's `hosted`, by a consistent read. Raises ApiError."""
+        self._quota_cache = quota_cache
         self._registry = registry
         self._accounts = leader
         self._sources = sources
@@ -54,8 +61,9 @@ class Counting:
         self._known: dict[str, tuple[Key, frozenset[str]]] = {}  # quotas by name, and what they limit
         # Of each source: whose lists were counted last, and in which open accounts (quota's uid, incarnation).
         self._counted_in: dict[str, tuple[object, frozenset[tuple[str, str]]]] = {}
+        self._asks: dict[str, asyncio.Task[None]] = {}  # by quota uid: for what rollouts lack
         self._wake = asyncio.Event()
-        self._removal = SourceRemoval(cluster, catalog, registry, leader, find_hosted)
+        self._removal = SourceRemoval(cluster, cluster_cache, registry, leader, find_hosted)
         self._collector = ReservationCollector(leader, sources, self.changed, in_flight_window=in_flight_window)
 
     def changed(self, source: UsageSource, freed: bool) -> None:
@@ -69,25 +77,27 @@ class Counting:
             self._wake.set()
 
     async def run(self) -> None:
-        stop = self._catalog.on_quota(self._quota_changed)
+        stop = self._quota_cache.on_quota(self._quota_changed)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._count_when_due(), name="counting")
                 group.create_task(self._check(), name="evidence")
         finally:
             stop()
+            for asked in self._asks.values():
+                asked.cancel()
 
     def _quota_changed(self, name: str) -> None:
-        """Counts the sources that the account of a new quota lacks, those of a project that joins an organization, those
-        of a cluster whose namespaces count from now on, and all where the quota begins to limit another resource."""
-        quota = self._catalog.quota(name)
+        """Counts the sources that the account of a new quota lacks, those of a project that joins an organization, and
+        all of them where the quota begins to limit another resource."""
+        quota = self._quota_cache.quota(name)
         if quota is None:
             self._known.pop(name, None)
             return
         known = quota.key, frozenset(quota.ceilings)
         new = self._known.get(name) != known
         self._known[name] = known
-        if not new and quota.kind not in ("organization", NAMESPACES):
+        if not new and quota.kind != "organization":
             return
         handle = self._registry.get(quota)
         account = handle.writer.account if handle is not None else None
@@ -167,22 +177,44 @@ class Counting:
         while True:
             await asyncio.sleep(min(CHECK_INTERVAL, self._window))
             alive: set[tuple[str, str]] = set()
-            for quota in list(self._catalog.all_quotas()):
+            for quota in list(self._quota_cache.all_quotas()):
                 handle = self._registry.get(quota)
                 account = handle.writer.account if handle is not None else None
                 if handle is None or account is None or account.epoch != self._accounts.term:
                     continue
                 await self._removal.forget(handle, quota, account)
                 await self._collector.release(handle, quota, account)
-                self._end_loans(account)
+                self._end_loans(handle, quota, account)
                 alive.add((quota.key.uid, account.incarnation))
             self._collector.keep(alive)
 
-    def _end_loans(self, account: Account) -> None:
+    def _end_loans(self, handle: AccountHandle, quota: Quota, account: Account) -> None:
         """A loan ends in a count of its source. When there is room by another's count, or by a grant, its own may have
-        nothing new to tell."""
+        nothing new to tell. Once its older Machine has gone, what it still lacks is asked for as a request would."""
+        lacking: list[ResourceList] = []
+        account = accounts.receive(account, quota.grant)
         for (key, uid), kept in account.reservations.items():
             source = self._sources.get(key) if kept.replaces else None
-            sizes = source.totals.sizes([uid]) if source is not None else {}
-            if source is not None and uid in sizes and surge_loans.has_room(account, kept, sizes[uid]):
+            sizes = source.totals.sizes([uid, kept.replaces]) if source is not None else {}
+            if source is None or uid not in sizes:
+                continue
+            if surge_loans.has_room(account, kept, sizes[uid]):
                 self.changed(source, freed=True)
+            elif kept.replaces not in sizes:
+                more = surge_loans.lacking(account, kept, sizes[uid])
+                if not resources.over_limit(more, quota.global_usage, quota.limits):
+                    lacking.append(more)
+        if lacking and quota.key.uid not in self._asks:
+            asked = asyncio.create_task(self._ask(handle, lacking), name=f"rollouts of {quota.name}")
+            self._asks[quota.key.uid] = asked
+            asked.add_done_callback(lambda _asked: self._asks.pop(quota.key.uid, None))
+
+    async def _ask(self, handle: AccountHandle, lacking: Sequence[ResourceList]) -> None:
+        """The grant is seen by a later check."""
+        asks = (handle.requester.wait(more, CHECK_INTERVAL) for more in lacking)
+        for outcome in await asyncio.gather(*asks, return_exceptions=True):
+            match outcome:
+                case TimeoutError() | StoreUnavailableError() | MalformedLedgerError() | NoAccountError():
+                    log.info("a rollout waits on surge", extra={"quota": handle.key.name, "error": str(outcome)})
+                case BaseException():
+                    raise outcome

@@ -34,7 +34,7 @@ from seed.admission import denial
 from seed.admission.denial import Refusal
 from seed.admission.types import Attempt, Replaceable, Request, Verdict
 from seed.cache.quota import Quota
-from seed.cache.quotas import Catalog
+from seed.cache.quotas import QuotaCache
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.store import NoAccountError, StoreUnavailableError
 from seed.ledger.writer import BusyError
@@ -48,16 +48,16 @@ MAX_PLACES = 16  # that a rollout's Machine is tried in before it is refused
 
 class Admission:
     def __init__(
-        self, catalog: Catalog, registry: AccountRegistry, stale: Callable[[], str | None] = lambda: None
+        self, quota_cache: QuotaCache, registry: AccountRegistry, stale: Callable[[], str | None] = lambda: None
     ) -> None:
         """`stale`: why this replica may not know what limits whom (seed/cache/replicas.py)."""
-        self._catalog = catalog
+        self._quota_cache = quota_cache
         self._registry = registry
         self._stale = stale
 
     def undecided(self, request: Request | None = None, of: str = "of the project") -> Verdict | None:
         """What everybody is told while this replica must not admit anything."""
-        if self._catalog.lost:
+        if self._quota_cache.lost:
             decision = denial.decision_id()
             return Verdict(decision=decision, refusal=denial.lost(decision), request=request)
         why = self._stale()
@@ -75,11 +75,11 @@ class Admission:
             return undecided
         decision = denial.decision_id()
         if quotas is None:
-            if self._catalog.may_belong(request.consumer):
+            if self._quota_cache.may_belong(request.consumer):
                 why = f"what limits project {request.consumer.project} has not come from the master"
                 refusal = denial.unavailable("of the project", why, decision)
                 return Verdict(decision=decision, refusal=refusal, request=request)
-            quotas = self._catalog.quotas_of(request.consumer)
+            quotas = self._quota_cache.quotas_of(request.consumer)
         if not quotas:
             return Verdict(decision=decision, request=request)
         for quota in quotas:
@@ -242,7 +242,7 @@ class Admission:
                     return Attempt(snapshot=handle.snapshot(quota), refusal=refusal, waited=waited)
                 case Short():
                     pass
-            quota = self._catalog.quota(quota.name) or quota
+            quota = self._quota_cache.quota(quota.name) or quota
             hopeless = self._hopeless(handle, quota, request.need, decision)
             if hopeless is not None:
                 return Attempt(snapshot=handle.snapshot(quota), refusal=hopeless, waited=waited)
@@ -279,7 +279,7 @@ class Admission:
         return Attempt(snapshot=handle.snapshot(quota))
 
     def _too_late(self, handle: AccountHandle, quota: Quota, decision: str, answer: Answer | None) -> Attempt:
-        quota = self._catalog.quota(quota.name) or quota
+        quota = self._quota_cache.quota(quota.name) or quota
         if quota.out_of_reach:
             why = ", ".join(
                 f"{resources.text(held.idle)} is free but held by seed {held.seed}, "

@@ -13,16 +13,18 @@ from seed.admission.admitter import Admission
 from seed.admission.objects import RESERVING, ObjectAdmission
 from seed.admission.rollouts import Rolling
 from seed.admission.types import Replaceable, Verdict
-from seed.cache.quotas import Catalog
+from seed.cache.quotas import QuotaCache
 from seed.evaluators.machines import MachineEvaluator
 from seed.machines.machine_controller import Machine
 from seed.sizing.sizer import Sizing
 
 
 class MachineAdmission(ObjectAdmission[Machine]):
-    def __init__(self, catalog: Catalog, admission: Admission, sizing: Sizing, rolling: Rolling | None = None) -> None:
+    def __init__(
+        self, quota_cache: QuotaCache, admission: Admission, sizing: Sizing, rolling: Rolling | None = None
+    ) -> None:
         """`rolling`: None where no Machines are rolled out."""
-        super().__init__(catalog, admission, MachineEvaluator(sizing))
+        super().__init__(quota_cache, admission, MachineEvaluator(sizing))
         self._sizing = sizing
         self._rolling = rolling
 
@@ -32,7 +34,7 @@ class MachineAdmission(ObjectAdmission[Machine]):
         if self._sizing.tampered(cluster.metadata.uid, subject, old):
             decision = denial.decision_id()
             return Verdict(decision=decision, refusal=denial.forged(decision))
-        if old is None and (refused := projects.refuse_machine(self._catalog, cluster)) is not None:
+        if old is None and (refused := projects.refuse_machine(self._quota_cache, cluster)) is not None:
             return self._admission.undecided() or refused
         return await super().decide(cluster, subject, old, dry_run=dry_run, deadline=deadline)
 

@@ -13,7 +13,7 @@ from seed.admission import denial
 from seed.admission.admitter import Admission
 from seed.admission.types import Replaceable, Request, Verdict
 from seed.cache.consumer import consumer_of
-from seed.cache.quotas import Catalog
+from seed.cache.quotas import QuotaCache
 from seed.evaluators.evaluator import Evaluator
 from seed.providers.size import Footprint, NotSized, ProviderUnavailable
 
@@ -23,8 +23,8 @@ RESERVING = 0.3  # seconds that are left for the ledger when a cloud had to be a
 
 
 class ObjectAdmission(Generic[ObjectT]):
-    def __init__(self, catalog: Catalog, admission: Admission, evaluator: Evaluator[ObjectT]) -> None:
-        self._catalog = catalog
+    def __init__(self, quota_cache: QuotaCache, admission: Admission, evaluator: Evaluator[ObjectT]) -> None:
+        self._quota_cache = quota_cache
         self._admission = admission
         self._evaluator = evaluator
 
@@ -35,7 +35,7 @@ class ObjectAdmission(Generic[ObjectT]):
         if old is not None and self._evaluator.is_same(old, subject):
             return Verdict(decision="")  # costs nothing; one that cannot be sized must still lose its finalizer
         consumer = consumer_of(cluster)
-        enforced = [quota for quota in self._catalog.quotas_of(consumer) if quota.enforced]
+        enforced = [quota for quota in self._quota_cache.quotas_of(consumer) if quota.enforced]
         try:
             size = await self._evaluator.admitted(cluster, subject, deadline - RESERVING)
             for quota in enforced:

@@ -16,7 +16,7 @@ from common.api.types import Condition, UserCluster
 from seed.admission import denial
 from seed.admission.types import Verdict
 from seed.cache.consumer import consumer_of
-from seed.cache.quotas import Catalog
+from seed.cache.quotas import QuotaCache
 from seed.cache.source_keys import is_hosted, is_of_kubermatic
 
 CONDITION = "ProjectKnown"
@@ -49,31 +49,31 @@ def judge(before: Sequence[Condition], *, known: bool, has_copies: bool, allowed
     return Standing("False", UNKNOWN) if has_copies else Standing("Unknown", NOTHING)
 
 
-def standing(catalog: Catalog, cluster: UserCluster) -> Standing:
+def standing(quota_cache: QuotaCache, cluster: UserCluster) -> Standing:
     """By what this replica knows. A Cluster of another API has no status of ours: it is refused when it is created, see
     `new_cluster`, and one that is there was allowed before."""
-    found = _judge(catalog, cluster.spec.project, cluster.status.conditions)
+    found = _judge(quota_cache, cluster.spec.project, cluster.status.conditions)
     hosted = is_hosted(cluster.metadata.key) or is_of_kubermatic(cluster.metadata.key)
     return Standing("False", ALLOWED_BEFORE) if hosted and found.reason == UNKNOWN else found
 
 
-def _judge(catalog: Catalog, project: str, before: Sequence[Condition]) -> Standing:
+def _judge(quota_cache: QuotaCache, project: str, before: Sequence[Condition]) -> Standing:
     return judge(
         before,
-        known=catalog.knows(project),
-        has_copies=catalog.has_copies,
-        allowed=catalog.unknown_projects_allowed,
+        known=quota_cache.knows(project),
+        has_copies=quota_cache.has_copies,
+        allowed=quota_cache.unknown_projects_allowed,
     )
 
 
-def shown(catalog: Catalog, cluster: UserCluster) -> Condition:
-    found, project = standing(catalog, cluster), cluster.spec.project
-    if found.reason in (ALLOWED_BEFORE, ALLOWED_BY_SETTINGS) and catalog.may_belong(consumer_of(cluster)):
+def shown(quota_cache: QuotaCache, cluster: UserCluster) -> Condition:
+    found, project = standing(quota_cache, cluster), cluster.spec.project
+    if found.reason in (ALLOWED_BEFORE, ALLOWED_BY_SETTINGS) and quota_cache.may_belong(consumer_of(cluster)):
         message = (
             f"{_absent(project)}; no Machine can be created while a default quota or an organization's may limit it"
         )
     else:
-        message = _message(catalog, project, found.reason)
+        message = _message(quota_cache, project, found.reason)
     return Condition(type=CONDITION, status=found.status, reason=found.reason, message=message)
 
 
@@ -81,13 +81,13 @@ def _absent(project: str) -> str:
     return f"there is no Project {project} and no quota for it on this seed"
 
 
-def _message(catalog: Catalog, project: str, reason: str) -> str:
+def _message(quota_cache: QuotaCache, project: str, reason: str) -> str:
     absent = _absent(project)
     match reason:
         case "UnknownProject":
             return (
                 f"{absent}, so no Machine can be created; create the Project on the master"
-                f"{_or_nearest(catalog, project)}, or set unknownProjects: Allow in QuotaSettings"
+                f"{_or_nearest(quota_cache, project)}, or set unknownProjects: Allow in QuotaSettings"
             )
         case "AllowedBefore":
             return (
@@ -101,34 +101,33 @@ def _message(catalog: Catalog, project: str, reason: str) -> str:
     return ""
 
 
-def refuse_machine(catalog: Catalog, cluster: UserCluster) -> Verdict | None:
+def refuse_machine(quota_cache: QuotaCache, cluster: UserCluster) -> Verdict | None:
     """For a Machine that is to be created."""
     project = cluster.spec.project
-    if standing(catalog, cluster).reason != UNKNOWN:
+    if standing(quota_cache, cluster).reason != UNKNOWN:
         return None
-    if catalog.may_belong(consumer_of(cluster)):
+    if quota_cache.may_belong(consumer_of(cluster)):
         return None  # 503 for everything: what limits it may come in a moment
     decision = denial.decision_id()
     return Verdict(decision=decision, refusal=denial.unknown_project(project, "Machine", decision))
 
 
-def new_cluster(catalog: Catalog, project: str, *, declared: bool) -> Verdict:
+def new_cluster(quota_cache: QuotaCache, project: str, *, declared: bool) -> Verdict:
     """For a cluster that is to be created and that no quota limits. `declared`: it is a UserCluster. That may come
     before its Project: its Machines are refused until then."""
-    if not project or _judge(catalog, project, ()).reason != UNKNOWN:
+    if not project or _judge(quota_cache, project, ()).reason != UNKNOWN:
         return Verdict(decision="")
     decision = denial.decision_id()
     if not declared:
         return Verdict(decision=decision, refusal=denial.unknown_project(project, "Cluster", decision))
-    warning = (
-        f"project {project} is unknown: no Machine can be created; create the Project{_or_nearest(catalog, project)}"
-    )
+    nearest_known = _or_nearest(quota_cache, project)
+    warning = f"project {project} is unknown: no Machine can be created; create the Project{nearest_known}"
     return Verdict(decision=decision, warnings=[warning])
 
 
-def _or_nearest(catalog: Catalog, project: str) -> str:
+def _or_nearest(quota_cache: QuotaCache, project: str) -> str:
     """Only for those who register clusters: it is the name of another project."""
-    near = nearest(project, catalog.knows)
+    near = nearest(project, quota_cache.knows)
     return f"; did you mean {near}?" if near else ""
 
 

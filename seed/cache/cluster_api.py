@@ -17,7 +17,7 @@ from common.kube.controller.discovery import Served, Wanted
 from common.kube.controller.dynamic_informers import Following
 from common.kube.controller.store import Change
 from common.runtime.lru import LruDict
-from seed.cache.quotas import Catalog
+from seed.cache.clusters import ClusterCache
 from seed.cache.source_keys import HOSTED, hosted_key
 from seed.machines import cluster_api, infrastructure
 from seed.machines.cluster_api import ClusterMachine, Infrastructure, MachinePool, Reference
@@ -38,13 +38,13 @@ Subject = ClusterMachine | MachinePool
 class View:
     """`run()` it. `on_infrastructure(kind, key)`, `on_hosts(namespace)` and `on_cluster(key)` tell what changed."""
 
-    def __init__(self, cluster: Cluster, catalog: Catalog, project_label: str) -> None:
+    def __init__(self, cluster: Cluster, cluster_cache: ClusterCache, project_label: str) -> None:
         self.on_infrastructure: Callable[[str, str], None] = lambda _kind, _key: None
         self.on_hosts: Callable[[str], None] = lambda _namespace: None
         self.on_cluster: Callable[[str], None] = lambda _key: None
         self.served = Served(cluster)
         self._cluster = cluster
-        self._catalog = catalog
+        self._cluster_cache = cluster_cache
         self._label = project_label
         self._clusters = Wanted(
             cluster_api.GROUP, "Cluster", cluster_api.VERSIONS, cluster_api.Cluster, on_change=self._cluster_changed
@@ -74,7 +74,7 @@ class View:
         self._looked_up: LruDict[tuple[str, str], Infrastructure | None] = LruDict()
 
     async def run(self) -> None:
-        stop = self._catalog.on_user_cluster(self._declaration_changed)
+        stop = self._cluster_cache.on_user_cluster(self._declaration_changed)
         try:
             await asyncio.gather(self.served.run(), self._following.run())
         finally:
@@ -86,7 +86,7 @@ class View:
 
     def user_cluster(self, namespace: str, name: str) -> UserCluster | None:
         """As it was last seen. None for a Cluster that is not known or has no project."""
-        return self._catalog.hosted.get(hosted_key(namespace, name))
+        return self._cluster_cache.hosted.get(hosted_key(namespace, name))
 
     async def find_hosted(self, key: str) -> UserCluster | None:
         """None where consistent reads prove that no Cluster with a project has this key. Raises ApiError."""
@@ -221,7 +221,7 @@ class View:
 
     def _declared(self, namespace: str, name: str) -> UserCluster | None:
         """The UserCluster that has the Cluster's name: it says with which credentials clouds are asked."""
-        return self._catalog.user_clusters.store.get(object_key(namespace, name))
+        return self._cluster_cache.user_clusters.store.get(object_key(namespace, name))
 
     def _as_user_cluster(self, cluster: cluster_api.Cluster) -> UserCluster | None:
         project = cluster_api.project_of(cluster, self._label)
@@ -238,7 +238,7 @@ class View:
         seen = change.new or change.old
         assert seen is not None, "a change has an object before or after"
         key = hosted_key(seen.metadata.namespace, seen.metadata.name)
-        self._catalog.host(key, self._as_user_cluster(change.new) if change.new is not None else None)
+        self._cluster_cache.host(key, self._as_user_cluster(change.new) if change.new is not None else None)
         self.on_cluster(key)
 
     def _declaration_changed(self, key: str) -> None:

@@ -1,5 +1,5 @@
-"""What this seed knows of Kubermatic, on every replica: its Clusters, reported to the catalog as user clusters, and the
-datacenters of its Seeds, which tell where the clouds of these are."""
+"""What this seed knows of Kubermatic, on every replica: its Clusters, reported to ClusterCache as user clusters, and
+the datacenters of its Seeds, which tell where the clouds of these are."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from common.kube.client.api_client import Cluster as Connection
 from common.kube.controller.discovery import Served, Wanted
 from common.kube.controller.dynamic_informers import Following
 from common.kube.controller.store import Change
+from seed.cache.clusters import ClusterCache
 from seed.cache.kubermatic_objects import GROUP, VERSIONS, Cluster, datacenters_of, key_of, user_cluster_of
-from seed.cache.quotas import Catalog
 from seed.cache.source_keys import KUBERMATIC
 from seed.providers.cloud_account import Datacenter, KubermaticSeed
 
@@ -20,9 +20,9 @@ SEEDS = "seeds"
 class KubermaticView:
     """`run()` it, beside `served`."""
 
-    def __init__(self, cluster: Connection, catalog: Catalog, served: Served) -> None:
+    def __init__(self, cluster: Connection, cluster_cache: ClusterCache, served: Served) -> None:
         self._cluster = cluster
-        self._catalog = catalog
+        self._cluster_cache = cluster_cache
         self._served = served
         self._clusters = Wanted(GROUP, "Cluster", VERSIONS, Cluster, on_change=self._changed, namespaced=False)
         self._datacenters: dict[str, Datacenter] = {}
@@ -50,14 +50,14 @@ class KubermaticView:
         before = key_of(change.old) if change.old is not None else ""
         after = key_of(change.new) if change.new is not None else ""
         if before and before != after:
-            self._catalog.host(before, None)
+            self._cluster_cache.host(before, None)
         if change.new is not None:
             self._report(change.new)
 
     def _report(self, cluster: Cluster) -> None:
         key, wanted = key_of(cluster), user_cluster_of(cluster, self._datacenters)
-        if wanted != self._catalog.hosted.get(key):
-            self._catalog.host(key, wanted)
+        if wanted != self._cluster_cache.hosted.get(key):
+            self._cluster_cache.host(key, wanted)
 
     def _seed_changed(self, change: Change[KubermaticSeed]) -> None:
         if change.old is not None:

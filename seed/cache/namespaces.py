@@ -35,8 +35,9 @@ from common.kube.client.resource import Resource
 from common.kube.controller.reflector import PROMPT_SECONDS, Reflector
 from common.kube.controller.store import Change
 from common.runtime.listeners import Listeners
+from seed.cache.clusters import ClusterCache
 from seed.cache.quota import Quota
-from seed.cache.quotas import Catalog
+from seed.cache.quotas import QuotaCache
 from seed.cache.replicas import FRESH
 
 log = logging.getLogger(__name__)
@@ -100,9 +101,17 @@ class _Watched:
 class NamespaceCache:
     """`run()` it. `on_change(cluster, change)` is called for each change of a namespace."""
 
-    def __init__(self, seed: Cluster, catalog: Catalog, *, on_request: RequestHook | None = None) -> None:
+    def __init__(
+        self,
+        seed: Cluster,
+        quota_cache: QuotaCache,
+        cluster_cache: ClusterCache,
+        *,
+        on_request: RequestHook | None = None,
+    ) -> None:
         self._seed = seed
-        self._catalog = catalog
+        self._quota_cache = quota_cache
+        self._cluster_cache = cluster_cache
         self._on_request = on_request
         self._watched: dict[str, _Watched] = {}
         self._listeners: Listeners[[str, Change[Namespace]]] = Listeners()
@@ -110,7 +119,7 @@ class NamespaceCache:
 
     def takes_part(self, cluster: str) -> bool:
         """Whether quotas may count its namespaces, as far as is known here."""
-        return self._catalog.takes_part(cluster)
+        return self._cluster_cache.takes_part(cluster)
 
     def select(self, cluster: str, namespace: str) -> Selection:
         """From memory."""
@@ -123,7 +132,13 @@ class NamespaceCache:
 
     def select_by(self, cluster: str, labels: Mapping[str, str]) -> list[Quota]:
         """The quotas that count a namespace with these labels there, in the order of their names."""
-        return select(self._catalog, cluster, labels)
+        found = [
+            quota
+            for quota in self._quota_cache.namespace_quotas()
+            if self._cluster_cache.covers(quota, cluster)
+            and quota.selects(labels, self._cluster_cache.protected(cluster))
+        ]
+        return sorted(found, key=lambda quota: quota.name)
 
     async def read(self, cluster: str, namespace: str) -> list[Quota]:
         """By a consistent read. A namespace that is not there is in no quota. Raises ApiError."""
@@ -152,7 +167,7 @@ class NamespaceCache:
 
     async def run(self) -> None:
         """Until cancelled."""
-        stop = self._catalog.on_participants(self._wake.set)
+        stop = self._cluster_cache.on_participants(self._wake.set)
         try:
             while True:
                 self._wake.clear()
@@ -164,7 +179,7 @@ class NamespaceCache:
                 await self._end(key)
 
     async def _adjust(self) -> None:
-        wanted = self._catalog.participants()
+        wanted = self._cluster_cache.participants()
         for key, watched in list(self._watched.items()):
             if key not in wanted or not _is_same(watched.user_cluster, wanted[key]):
                 await self._end(key)
@@ -233,16 +248,6 @@ class NamespaceCache:
         )
         watched.cluster, watched.reflector = cluster, reflector
         await reflector.run()
-
-
-def select(catalog: Catalog, cluster: str, labels: Mapping[str, str]) -> list[Quota]:
-    """The quotas that count a namespace with these labels in that cluster, in the order of their names."""
-    found = [
-        quota
-        for quota in catalog.namespace_quotas()
-        if catalog.covers(quota, cluster) and quota.selects(labels, catalog.protected(cluster))
-    ]
-    return sorted(found, key=lambda quota: quota.name)
 
 
 def _is_same(known: UserCluster | None, present: UserCluster | None) -> bool:

@@ -24,7 +24,8 @@ from common.kube.client.errors import ApiError, Conflict, NotFound
 from common.kube.client.meta import ObjectMeta
 from common.kube.controller.leader_election import LEASES, MICRO_TIME, LeaseObject, LeaseSpec
 from seed.cache.quota import Quota
-from seed.cache.quotas import Catalog
+from seed.cache.quotas import QuotaCache
+from seed.cache.watches import Watches
 
 FRESH = 25.0  # seconds: a watch that proves itself, one after it that falls silent, and a list (PROMPT_SECONDS, SILENT)
 LAPSED = 30.0  # ... clocks run at different speeds, and what was decided in time is still to be answered
@@ -80,7 +81,8 @@ class Record:
         namespace: str,
         lease: str,
         identity: str,
-        catalog: Catalog,
+        quota_cache: QuotaCache,
+        watches: Watches,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -90,7 +92,8 @@ class Record:
         self._lease = lease
         self._identity = identity
         self._name = record_name(lease, identity)
-        self._catalog = catalog
+        self._quota_cache = quota_cache
+        self._watches = watches
         self._clock = clock
         self._record: LeaseObject | None = None
         self._sent = float("-inf")  # before the last write that arrived was sent
@@ -100,25 +103,25 @@ class Record:
 
     def stale(self) -> str | None:
         """Why this replica may not know what limits whom, so that it must not admit. None: it knows."""
-        silent = self._clock() - min(self._sent, self._catalog.proven_at)
+        silent = self._clock() - min(self._sent, self._watches.proven_at)
         if silent > FRESH:
             since = "yet" if silent == float("inf") else f"for {silent:.0f} s"
             return f"this replica has not heard from the API server {since}"
-        if self._catalog.quotas.lists_completed < self._list:
+        if self._quota_cache.quotas.lists_completed < self._list:
             return "this replica could not be heard from and lists the quotas again"
         return None
 
     async def run(self) -> None:
         """Until cancelled. Then `remove()` it, once this replica answers nobody any more."""
-        end = self._catalog.on_spec(lambda _name: self._wake.set())
+        end = self._quota_cache.on_spec(lambda _name: self._wake.set())
         try:
             while True:
                 self._wake.clear()
                 pause = await self._keep()
                 await asyncio.sleep(COALESCE)
                 with suppress(TimeoutError):
-                    if self._catalog.quotas.lists_completed < self._list:
-                        await self._catalog.quotas.wait_listed(self._list, pause)
+                    if self._quota_cache.quotas.lists_completed < self._list:
+                        await self._quota_cache.quotas.wait_listed(self._list, pause)
                     else:
                         async with asyncio.timeout(pause):
                             await self._wake.wait()
@@ -136,12 +139,12 @@ class Record:
 
     async def _keep(self) -> float:
         """Returns in how many seconds to write again."""
-        sent, proven = self._clock(), self._catalog.proven_at
-        if self._catalog.quotas.synced.is_set() and sent - proven > FRESH:
+        sent, proven = self._clock(), self._watches.proven_at
+        if self._quota_cache.quotas.synced.is_set() and sent - proven > FRESH:
             return RETRY  # it refuses everything: the leader need not wait until it knows a quota
         try:
             async with asyncio.timeout(WRITE_TIMEOUT):
-                await self._write(self._catalog.quotas.version)
+                await self._write(self._quota_cache.quotas.version)
         except (ApiError, TimeoutError) as error:
             why = str(error) or f"no answer within {WRITE_TIMEOUT:g} s"
             if why != self._error:
@@ -152,7 +155,7 @@ class Record:
         if self._clock() - self._sent > FRESH:
             # The leader may have done without this replica. What it took for known by all is in the list that begins
             # from here on, for it looks at the records after it has seen a quota.
-            self._list = self._catalog.quotas.relist()
+            self._list = self._quota_cache.quotas.relist()
         self._sent = sent
         self.kept.set()
         return RENEW
@@ -195,7 +198,7 @@ class Replicas:
         cluster: Cluster,
         namespace: str,
         lease: str,
-        catalog: Catalog,
+        quota_cache: QuotaCache,
         on_known: Callable[[str], None],
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -203,7 +206,7 @@ class Replicas:
         self._cluster = cluster
         self._namespace = namespace
         self._selector = f"{LABEL}={lease}"
-        self._catalog = catalog
+        self._quota_cache = quota_cache
         self._on_known = on_known
         self._clock = clock
         self._records: dict[str, Seen] = {}
@@ -220,9 +223,9 @@ class Replicas:
 
     async def run(self) -> None:
         """Until cancelled."""
-        end = self._catalog.on_spec(self._spec_changed)
+        end = self._quota_cache.on_spec(self._spec_changed)
         try:
-            for quota in self._catalog.all_quotas():
+            for quota in self._quota_cache.all_quotas():
                 self._spec_changed(quota.name)
             pause = LOOK_SOON
             while True:
@@ -239,7 +242,7 @@ class Replicas:
             end()
 
     def _spec_changed(self, name: str) -> None:
-        quota = self._catalog.quota(name)
+        quota = self._quota_cache.quota(name)
         self._waiting.pop(name, None)
         self._known.pop(name, None)
         if quota is None:

@@ -10,14 +10,14 @@ from common.kube.client.api_client import Cluster
 from common.kube.client.errors import NotFound
 from common.kube.client.meta import ObjectMeta
 from seed.cache.cluster_api import View
-from seed.cache.quotas import Catalog
+from seed.cache.clusters import ClusterCache
 from seed.machines import cluster_api
 
 
 class DuplicateClusters:
-    def __init__(self, cluster: Cluster, catalog: Catalog, view: View) -> None:
+    def __init__(self, cluster: Cluster, cluster_cache: ClusterCache, view: View) -> None:
         self._cluster = cluster
-        self._catalog = catalog
+        self._cluster_cache = cluster_cache
         self._view = view
 
     def known(self, group: str, cluster: ObjectMeta, project: str) -> bool:
@@ -26,7 +26,7 @@ class DuplicateClusters:
             case labels.GROUP:
                 found = self._view.user_cluster(cluster.namespace, cluster.name)
             case cluster_api.GROUP:
-                found = self._catalog.user_clusters.store.get(cluster.key)
+                found = self._cluster_cache.user_clusters.store.get(cluster.key)
             case _:
                 return False
         return found is not None and found.spec.project == project

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, NotFound
 from common.runtime.waiting import first_of, within
+from seed.cache.clusters import ClusterCache
 from seed.cache.quota import Quota
-from seed.cache.quotas import Catalog
+from seed.cache.quotas import QuotaCache
 from seed.cache.source_keys import namespaces_key
 from seed.registration import namespaces
 from seed.registration.configuration import WEBHOOK_CONFIGURATIONS, WebhookConfiguration
@@ -34,7 +35,8 @@ class NamespacedWebhook:
         self,
         cluster: Cluster,
         key: str,
-        catalog: Catalog,
+        quota_cache: QuotaCache,
+        cluster_cache: ClusterCache,
         desired: Callable[[Sequence[Quota]], WebhookConfiguration],
         *,
         on_enforced: Callable[[str], None],
@@ -43,7 +45,8 @@ class NamespacedWebhook:
         enforced there; it must not block."""
         self._cluster = cluster
         self._key = key
-        self._catalog = catalog
+        self._quota_cache = quota_cache
+        self._cluster_cache = cluster_cache
         self._wanted = desired
         self._on_enforced = on_enforced
         self._proven: dict[str, Limits] = {}  # by the quota's uid
@@ -61,8 +64,8 @@ class NamespacedWebhook:
     async def run(self) -> None:
         """Until cancelled. The configuration stays."""
         stops = [
-            self._catalog.on_spec(lambda _name: self.configuration_changed()),
-            self._catalog.on_participants(self.configuration_changed),
+            self._quota_cache.on_spec(lambda _name: self.configuration_changed()),
+            self._cluster_cache.on_participants(self.configuration_changed),
         ]
         try:
             while True:
@@ -102,10 +105,10 @@ class NamespacedWebhook:
         return True
 
     def _takes_part(self) -> bool:
-        return self._key in self._catalog.participants()
+        return self._cluster_cache.takes_part(self._key)
 
     def _quotas(self) -> list[Quota]:
-        return [quota for quota in self._catalog.namespace_quotas() if self._catalog.covers(quota, self._key)]
+        return [quota for quota in self._quota_cache.namespace_quotas() if self._cluster_cache.covers(quota, self._key)]
 
     def _desired(self) -> WebhookConfiguration:
         return self._wanted(self._quotas())
@@ -129,5 +132,5 @@ class NamespacedWebhook:
             enforced = works and self._proven.get(uid) == limits
             if proof is None and keeper.error is None:
                 continue  # nothing is known yet: what the leader before said stays
-            if self._catalog.tell_enforced_in_namespaces(namespaces_key(uid, self._key), enforced):
+            if self._cluster_cache.tell_enforced_in_namespaces(namespaces_key(uid, self._key), enforced):
                 self._on_enforced(name)

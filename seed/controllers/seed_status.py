@@ -21,7 +21,7 @@ from common.kube.client.errors import ApiError
 from common.kube.controller.reflector import Reflector
 from common.runtime.metrics import build_version
 from common.runtime.waiting import within
-from seed.cache.quotas import Catalog
+from seed.cache.clusters import ClusterCache
 from seed.cache.source_keys import CLUSTER_API, is_hosted
 from seed.registration.health import Proof, unseen, webhook_serving
 
@@ -36,9 +36,9 @@ PATIENCE = 30.0  # in which a new leader lets stand what the last one said, whil
 class SeedStatus:
     """`run()` it while this replica leads, on the seed's own cluster, which bears the seed's name."""
 
-    def __init__(self, cluster: Cluster, catalog: Catalog) -> None:
+    def __init__(self, cluster: Cluster, cluster_cache: ClusterCache) -> None:
         self._cluster = cluster
-        self._catalog = catalog
+        self._cluster_cache = cluster_cache
         self._proofs: dict[str, Proof] = {}
         self._wake = asyncio.Event()
         self._copies: Reflector[SeedCopy] = Reflector(
@@ -60,7 +60,7 @@ class SeedStatus:
 
     async def run(self) -> None:
         changed = self._changed
-        ends = self._catalog.on_user_cluster(changed), self._catalog.on_hosted(changed)
+        ends = self._cluster_cache.on_user_cluster(changed), self._cluster_cache.on_hosted(changed)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._copies.run(), name="copy of the Seed")
@@ -87,7 +87,7 @@ class SeedStatus:
         before = copy.status.agent if copy.spec.in_cluster else copy.status
         found = self._conditions(copy, before)
         now = time.monotonic()
-        version, clusters = build_version(), self._catalog.count_clusters()
+        version, clusters = build_version(), self._cluster_cache.count_clusters()
         left = 0.0
         if self._said is not None and self._said[0] == copy.metadata.uid:
             left = self._said[1] + EVERY - now
@@ -122,7 +122,9 @@ class SeedStatus:
         return conditions.transition(before, [said], conditions.now())
 
     def _of_each(self) -> dict[str, Proof | None]:
-        found = {cluster.metadata.key: self._proofs.get(cluster.metadata.key) for cluster in self._catalog.followed()}
-        for key in filter(is_hosted, self._catalog.hosted):
+        found = {
+            cluster.metadata.key: self._proofs.get(cluster.metadata.key) for cluster in self._cluster_cache.followed()
+        }
+        for key in filter(is_hosted, self._cluster_cache.hosted):
             found[key] = self._proofs.get(CLUSTER_API)
         return found

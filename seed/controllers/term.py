@@ -15,8 +15,9 @@ from seed.accounts.controller import Accounts
 from seed.accounts.registry import AccountRegistry
 from seed.accounts.usage_writer import Counting
 from seed.cache.cluster_api import View
+from seed.cache.clusters import ClusterCache
 from seed.cache.kubermatic import KubermaticView
-from seed.cache.quotas import Catalog
+from seed.cache.quotas import QuotaCache
 from seed.cache.replicas import Replicas
 from seed.cache.source_keys import OWN_API_SERVER, is_of_kubermatic
 from seed.controllers.namespaced_webhook import NamespacedWebhook
@@ -42,7 +43,8 @@ class Replica:
     """The parts of this process that the leader works with. `in_flight_window` is in seconds."""
 
     cluster: Cluster
-    catalog: Catalog
+    quota_cache: QuotaCache
+    cluster_cache: ClusterCache
     registry: AccountRegistry
     store: Store
     lease: Lease
@@ -80,12 +82,14 @@ class Leadership:
 
     def __init__(self, replica: Replica, term: Term) -> None:
         self._replica = replica
-        cluster, catalog, sizing = replica.cluster, replica.catalog, replica.sizing
-        self._status = SeedStatus(cluster, catalog)
-        self._unknown_projects = UnknownProjects(cluster, catalog)
+        cluster, sizing = replica.cluster, replica.sizing
+        quota_cache, cluster_cache = replica.quota_cache, replica.cluster_cache
+        self._status = SeedStatus(cluster, cluster_cache)
+        self._unknown_projects = UnknownProjects(cluster, quota_cache, cluster_cache)
         self._user_clusters = UserClusters(
             cluster,
-            catalog,
+            quota_cache,
+            cluster_cache,
             replica.wanted.for_cluster,
             replica.wanted.stamping_for_cluster,
             sizing,
@@ -98,7 +102,8 @@ class Leadership:
         )
         self._namespaces = NamespacedSources(
             cluster,
-            catalog,
+            quota_cache,
+            cluster_cache,
             replica.registry,
             on_change=self._changed,
             on_state=self._state_changed,
@@ -107,7 +112,7 @@ class Leadership:
         self._unadmitted = UnadmittedEvents(cluster, self._user_clusters.sources)
         self._for_cluster_api = Enforcement(
             cluster,
-            catalog,
+            cluster_cache,
             replica.cluster_api,
             replica.wanted.for_cluster_api,
             replica.lease.namespace,
@@ -119,7 +124,8 @@ class Leadership:
         self._for_clusters = ConfigurationKeeper(cluster, replica.wanted.for_clusters)
         self._informers = ClusterApiInformers(
             cluster,
-            catalog,
+            quota_cache,
+            cluster_cache,
             replica.cluster_api,
             sizing,
             self._for_cluster_api,
@@ -134,10 +140,25 @@ class Leadership:
             on_state=self._state_changed,
         )
         sources = AllSources(self._user_clusters.sources, self._informers.sources, self._clusters, self._namespaces)
-        self._replicas = Replicas(cluster, replica.lease.namespace, replica.lease.name, catalog, self._known)
-        self._accounts = Accounts(
+        self._replicas = Replicas(cluster, replica.lease.namespace, replica.lease.name, quota_cache, self._known)
+        self._accounts = self._make_accounts(term, sources)
+        self._counting = Counting(
             cluster,
-            catalog,
+            quota_cache,
+            cluster_cache,
+            replica.registry,
+            self._accounts,
+            sources,
+            in_flight_window=replica.in_flight_window,
+            find_hosted=self._find_hosted,
+        )
+
+    def _make_accounts(self, term: Term, sources: Mapping[str, UsageSource]) -> Accounts:
+        replica = self._replica
+        return Accounts(
+            replica.cluster,
+            replica.quota_cache,
+            replica.cluster_cache,
             replica.registry,
             replica.store,
             sources,
@@ -148,15 +169,6 @@ class Leadership:
             in_flight_window=replica.in_flight_window,
             known=self._replicas.generation,
             on_reconcile=metrics.reconciled,
-        )
-        self._counting = Counting(
-            cluster,
-            catalog,
-            replica.registry,
-            self._accounts,
-            sources,
-            in_flight_window=replica.in_flight_window,
-            find_hosted=self._find_hosted,
         )
 
     async def run(self) -> None:
@@ -196,8 +208,9 @@ class Leadership:
         return NamespacedWebhook(
             cluster,
             key,
-            replica.catalog,
-            lambda quotas: replica.wanted.for_namespaces(key, caller, quotas, replica.catalog.protected(key)),
+            replica.quota_cache,
+            replica.cluster_cache,
+            lambda quotas: replica.wanted.for_namespaces(key, caller, quotas, replica.cluster_cache.protected(key)),
             on_enforced=self._enforced,
         )
 

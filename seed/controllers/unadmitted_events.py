@@ -8,10 +8,7 @@ import time
 from collections.abc import Mapping
 
 from common.kube.client.api_client import Cluster
-from common.kube.client.errors import ApiError
-from common.kube.controller.events import EVENTS, event, event_name, microtime
-from seed.cache.regarding import regarding
-from seed.controllers.unknown_projects import CONTROLLER
+from seed.controllers.warning_events import warn
 from seed.usage.user_cluster import Source
 
 log = logging.getLogger(__name__)
@@ -49,20 +46,6 @@ class UnadmittedEvents:
         return bool(len(unadmitted)) and unadmitted.found_at > told and now - told >= TELL_AGAIN
 
     async def _tell(self, source: Source) -> None:
-        of, note = regarding(source.user_cluster), source.totals.unadmitted.text
-        body = event(
-            event_name(of),
-            of,
-            reason=REASON,
-            note=note,
-            warning=True,
-            action="Count",
-            controller=CONTROLLER,
-            instance=self._cluster.name,
-            time=microtime(),
-        )
+        note = source.totals.unadmitted.text
         log.warning("machines were not admitted", extra={"cluster": source.key, "text": note})
-        try:
-            await self._cluster.create(EVENTS, body)
-        except (ApiError, TimeoutError) as error:
-            log.info("Event not written", extra={"cluster": source.key, "error": str(error)})
+        await warn(self._cluster, source.user_cluster, reason=REASON, note=note, action="Count")

@@ -8,11 +8,10 @@ import time
 
 from common.api.types import UserCluster
 from common.kube.client.api_client import Cluster
-from common.kube.client.errors import ApiError
-from common.kube.controller.events import EVENTS, event, event_name, microtime
 from seed.admission import projects
-from seed.cache.quotas import Catalog
-from seed.cache.regarding import regarding
+from seed.cache.clusters import ClusterCache
+from seed.cache.quotas import QuotaCache
+from seed.controllers.warning_events import warn
 
 log = logging.getLogger(__name__)
 
@@ -20,15 +19,15 @@ LOOK_EVERY = 10.0  # seconds; a project that is on its way is there at the secon
 TELL_AGAIN = 3000.0  # ... API servers keep an Event for an hour
 RETRY = 60.0
 AT_ONCE = 32  # Events that are written after one look
-CONTROLLER = "seedquota.io/seed"
 
 
 class UnknownProjects:
     """`run()` it while this replica leads."""
 
-    def __init__(self, cluster: Cluster, catalog: Catalog) -> None:
+    def __init__(self, cluster: Cluster, quota_cache: QuotaCache, cluster_cache: ClusterCache) -> None:
         self._cluster = cluster
-        self._catalog = catalog
+        self._quota_cache = quota_cache
+        self._cluster_cache = cluster_cache
         self._due: dict[str, float] = {}  # by uid of such a cluster: when to tell of it next (monotonic)
 
     async def run(self) -> None:
@@ -45,29 +44,15 @@ class UnknownProjects:
             self._due[uid] = now + (TELL_AGAIN if told else RETRY)
 
     def _unknown(self) -> list[UserCluster]:
-        catalog = self._catalog
-        if catalog.unknown_projects_allowed or not catalog.has_copies:
+        quota_cache, user_clusters = self._quota_cache, self._cluster_cache.user_clusters
+        if quota_cache.unknown_projects_allowed or not quota_cache.has_copies:
             return []
-        clusters = (*catalog.user_clusters.store.values(), *catalog.hosted.values())
-        return [cluster for cluster in clusters if not catalog.knows(cluster.spec.project)]
+        clusters = (*user_clusters.store.values(), *self._cluster_cache.hosted.values())
+        return [cluster for cluster in clusters if not quota_cache.knows(cluster.spec.project)]
 
     async def _tell(self, cluster: UserCluster) -> bool:
-        of, shown = regarding(cluster), projects.shown(self._catalog, cluster)
-        body = event(
-            event_name(of),
-            of,
-            reason=projects.UNKNOWN,
-            note=shown.message,
-            warning=True,
-            action="Check",
-            controller=CONTROLLER,
-            instance=self._cluster.name,
-            time=microtime(),
-        )
-        try:
-            await self._cluster.create(EVENTS, body)
-        except (ApiError, TimeoutError) as error:
-            log.info("Event not written", extra={"cluster": cluster.metadata.key, "error": str(error)})
-            return False
-        log.warning(shown.message, extra={"cluster": cluster.metadata.key, "reason": shown.reason})
-        return True
+        shown = projects.shown(self._quota_cache, cluster)
+        written = await warn(self._cluster, cluster, reason=projects.UNKNOWN, note=shown.message, action="Check")
+        if written:
+            log.warning(shown.message, extra={"cluster": cluster.metadata.key, "reason": shown.reason})
+        return written

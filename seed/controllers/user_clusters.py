@@ -15,7 +15,8 @@ from common.kube.client.errors import ApiError, NotFound
 from common.kube.controller.controller import Controller, ReconcileHook
 from seed import metrics
 from seed.admission import projects
-from seed.cache.quotas import Catalog
+from seed.cache.clusters import ClusterCache
+from seed.cache.quotas import QuotaCache
 from seed.cache.source_keys import is_of_kubermatic
 from seed.controllers.user_cluster_conditions import believed_proof, judge
 from seed.controllers.user_cluster_status import desired_status, recorded, shown
@@ -43,7 +44,8 @@ class UserClusters:
     def __init__(
         self,
         cluster: Cluster,
-        catalog: Catalog,
+        quota_cache: QuotaCache,
+        cluster_cache: ClusterCache,
         desired: Callable[[UserCluster], WebhookConfiguration],
         stamping: Callable[[UserCluster], WebhookConfiguration],
         sizing: Sizing,
@@ -62,7 +64,8 @@ class UserClusters:
         self._canaries: dict[str, Canary] = {}
         self._keeping: dict[str, asyncio.Task[None]] = {}
         self._cluster = cluster
-        self._catalog = catalog
+        self._quota_cache = quota_cache
+        self._cluster_cache = cluster_cache
         self._desired = desired
         self._stamping = stamping
         self._sizing = sizing
@@ -71,15 +74,15 @@ class UserClusters:
         self._on_proof = on_proof
         self._on_request = on_request
         self._beside = beside
-        self._identities = Identities(cluster, catalog)
+        self._identities = Identities(cluster, cluster_cache)
         self._controller: Controller[str] = Controller(
             "userclusters", self._reconcile, workers=4, timeout=30, on_reconcile=on_reconcile
         )
 
     async def run(self) -> None:
-        stop = self._catalog.on_user_cluster(self._controller.queue.add)
+        stop = self._cluster_cache.on_user_cluster(self._controller.queue.add)
         try:
-            for cluster in self._catalog.followed():
+            for cluster in self._cluster_cache.followed():
                 self._controller.queue.add(cluster.metadata.key)
             await self._controller.run()
         finally:
@@ -94,7 +97,7 @@ class UserClusters:
             keeper.changed()
 
     async def _reconcile(self, key: str) -> float | None:
-        cluster = self._catalog.followed_as(key)
+        cluster = self._cluster_cache.followed_as(key)
         source = self.sources.get(key)
         if source is not None and (cluster is None or not _same_source(source.user_cluster, cluster)):
             del self.sources[key]
@@ -104,7 +107,7 @@ class UserClusters:
             self._identities.forget(source.uid)
             source = None
         if cluster is None:
-            self._catalog.tell_enforced(key, True)
+            self._cluster_cache.tell_enforced(key, True)
             self._on_proof(key, None)
             metrics.no_machines(key)
             return None
@@ -215,10 +218,10 @@ class UserClusters:
 
     async def _report(self, cluster: UserCluster, source: Source) -> float | None:
         keeper, canary = self._keepers.get(source.key), self._canaries.get(source.key)
-        quotas = self._catalog.quotas_of(source.consumer)
+        quotas = self._quota_cache.quotas_of(source.consumer)
         unsized = source.totals.unsized({name for quota in quotas if quota.enforced for name in quota.limits})
         proof = canary.proof if canary is not None else None
-        wanted = judge(cluster, source, keeper, proof, unsized, projects.shown(self._catalog, cluster))
+        wanted = judge(cluster, source, keeper, proof, unsized, projects.shown(self._quota_cache, cluster))
         metrics.canary(source.key, proof.enforced if proof is not None else None)
         self._on_proof(source.key, believed_proof(wanted, proof, source))
         metrics.machines(source.key, unsized.counts, source.drift.count, len(source.totals.unadmitted))
@@ -228,7 +231,7 @@ class UserClusters:
         settled = all(condition.status == "True" for condition in wanted) and not source.totals.unknown
         if is_of_kubermatic(source.key):  # it has no object of ours with a status
             refused = any(found.type == "Enforced" and found.status == "False" for found in wanted)
-            if self._catalog.tell_enforced(source.key, not refused):
+            if self._cluster_cache.tell_enforced(source.key, not refused):
                 self._on_state(source)
             return None if settled else LOOK_AGAIN
         used = shown(source.totals.used, [name for quota in quotas for name in quota.limits])

@@ -19,11 +19,8 @@ class Decider:
         self._name = name
         self._terms = terms
         self._trusts = trusts
-        self._measured: tuple[object, object, Load] = (
-            None,
-            None,
-            Load(0, {}, {}),
-        )  # reservations and use, and their load
+        # Reservations and use, and their load.
+        self._measured: tuple[object, object, Load] = (None, None, Load(0, {}, {}))
 
     def decide(self, batch: Sequence[Entry], account: Account | None) -> tuple[list[object], Account | None]:
         """The outcome of each entry, in order, and the account after all of them. An outcome may be an exception."""

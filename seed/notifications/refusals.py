@@ -22,9 +22,10 @@ from seed.accounts.registry import AccountRegistry
 from seed.accounts.snapshot import snapshot
 from seed.admission.denial import Refusal
 from seed.admission.types import Verdict
+from seed.cache.clusters import ClusterCache
 from seed.cache.consumer import Consumer
 from seed.cache.quota import Quota
-from seed.cache.quotas import Catalog
+from seed.cache.quotas import QuotaCache
 from seed.cache.regarding import regarding
 from seed.cache.user_cluster_clients import Connections
 from seed.notifications.event_series import Occurrence
@@ -48,7 +49,8 @@ class Refusals:
     def __init__(
         self,
         seed: Cluster,
-        catalog: Catalog,
+        quota_cache: QuotaCache,
+        cluster_cache: ClusterCache,
         registry: AccountRegistry,
         instance: str,
         *,
@@ -56,7 +58,8 @@ class Refusals:
         count: Callable[[str, int], None] = lambda _result, _number: None,
     ) -> None:
         self._seed = seed
-        self._catalog = catalog
+        self._quota_cache = quota_cache
+        self._cluster_cache = cluster_cache
         self._registry = registry
         self._connections = Connections(seed, on_request=on_request)  # admission waits for the others
         self._instance = instance
@@ -115,7 +118,9 @@ class Refusals:
         if server == SEED:
             return self._of(SEED, self._seed_itself)
         self._clusters[server] = cluster.metadata.key
-        return self._of(server, lambda: self._connections.to(self._catalog.user_cluster_by_uid(server) or cluster))
+        return self._of(
+            server, lambda: self._connections.to(self._cluster_cache.user_cluster_by_uid(server) or cluster)
+        )
 
     @asynccontextmanager
     async def _seed_itself(self) -> AsyncIterator[Cluster]:
@@ -156,9 +161,9 @@ class Refusals:
     async def run(self) -> None:
         """Until cancelled."""
         stops = [
-            self._catalog.on_quota(self._changed),
+            self._quota_cache.on_quota(self._changed),
             self._registry.on_account(self._account_changed),
-            self._catalog.on_user_cluster(self._cluster_changed),
+            self._cluster_cache.on_user_cluster(self._cluster_changed),
         ]
         closing = asyncio.create_task(self._connections.run(), name="connections to owners")
         try:
@@ -185,7 +190,7 @@ class Refusals:
 
     def _cluster_changed(self, key: str) -> None:
         for server, known in list(self._clusters.items()):
-            if known == key and self._catalog.user_cluster_by_uid(server) is None:
+            if known == key and self._cluster_cache.user_cluster_by_uid(server) is None:
                 self._forget(server)
 
     def _wake(self) -> float | None:
@@ -207,7 +212,7 @@ class Refusals:
         return max(choice.again - moment, 0.0) if choice.again is not None else None
 
     def _refusing(self, consumer: Consumer) -> Sequence[Quota]:
-        return [quota for quota in self._catalog.quotas_of(consumer) if quota.enforced]
+        return [quota for quota in self._quota_cache.quotas_of(consumer) if quota.enforced]
 
     def _room(self, quota: Quota) -> Room:
         handle = self._registry.get(quota)

@@ -10,7 +10,7 @@ from common.kube.client.resource import Resource
 from common.kube.controller.discovery import Wanted
 from seed import metrics
 from seed.cache.cluster_api import View
-from seed.cache.quotas import Catalog
+from seed.cache.clusters import ClusterCache
 from seed.cache.source_keys import CLUSTER_API
 from seed.machines import cluster_api, infrastructure
 from seed.machines.cluster_api import ClusterMachine
@@ -28,7 +28,7 @@ class Enforcement:
     def __init__(
         self,
         cluster: Cluster,
-        catalog: Catalog,
+        cluster_cache: ClusterCache,
         view: View,
         desired: Callable[[], WebhookConfiguration],
         namespace: str,
@@ -39,7 +39,7 @@ class Enforcement:
         """`namespace`: where canaries are sent to."""
         self._canary = Canary(cluster, self._sample, on_proof=self._proven)
         self._keeper = ConfigurationKeeper(cluster, desired, on_state=self._canary.look, on_write=self._canary.look)
-        self._catalog = catalog
+        self._cluster_cache = cluster_cache
         self._view = view
         self._namespace = namespace
         self._on_change = on_change
@@ -69,7 +69,7 @@ class Enforcement:
         enforced = proof.enforced if proof is not None else None
         metrics.canary(CLUSTER_API, enforced)
         self._on_proof(CLUSTER_API, proof)
-        if self._catalog.tell_enforced(CLUSTER_API, enforced is not False):
+        if self._cluster_cache.tell_enforced(CLUSTER_API, enforced is not False):
             self._on_change()
 
 

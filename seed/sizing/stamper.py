@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from seed.cache.quotas import Catalog
+from seed.cache.clusters import ClusterCache
 from seed.machines.machine_controller import Machine
 from seed.providers.size import NotSized, ProviderUnavailable
 from seed.sizing.sizer import Sizing
@@ -10,8 +10,8 @@ from seed.sizing.stamp import State, spec_hash, text_of
 
 
 class Stamping:
-    def __init__(self, catalog: Catalog, sizing: Sizing) -> None:
-        self._catalog = catalog
+    def __init__(self, cluster_cache: ClusterCache, sizing: Sizing) -> None:
+        self._cluster_cache = cluster_cache
         self._sizing = sizing
 
     async def stamp(self, cluster_uid: str, machine: Machine, old: Machine | None, deadline: float) -> str | None:
@@ -19,7 +19,7 @@ class Stamping:
 
         A forged one is left for admission to refuse. What cannot be sized goes unstamped: admission says why.
         """
-        cluster = self._catalog.user_cluster_by_uid(cluster_uid)
+        cluster = self._cluster_cache.user_cluster_by_uid(cluster_uid)
         if cluster is None or machine.metadata.deletion_timestamp:
             return None
         state, _ = self._sizing.stamped(cluster_uid, machine)

@@ -17,8 +17,9 @@ from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change, IndexFunction
 from seed import metrics
 from seed.cache.cluster_api import Subject, View
+from seed.cache.clusters import ClusterCache
 from seed.cache.consumer import Consumer, consumer_of
-from seed.cache.quotas import Catalog
+from seed.cache.quotas import QuotaCache
 from seed.cache.source_keys import hosted_key, is_hosted
 from seed.machines import cluster_api
 from seed.machines.cluster_api import ClusterMachine, MachinePool
@@ -140,7 +141,8 @@ class ClusterApiInformers(SharedInformers):
     def __init__(
         self,
         cluster: Cluster,
-        catalog: Catalog,
+        quota_cache: QuotaCache,
+        cluster_cache: ClusterCache,
         view: View,
         sizing: Sizing,
         enforcement: Enforcement,
@@ -156,7 +158,8 @@ class ClusterApiInformers(SharedInformers):
         self.on_change = on_change
         self._on_state = on_state
         self._cluster = cluster
-        self._catalog = catalog
+        self._quota_cache = quota_cache
+        self._cluster_cache = cluster_cache
         self._told_counted = False
         self._endings: set[asyncio.Task[None]] = set()
         kinds: tuple[tuple[str, str, type[Any]], ...] = (
@@ -184,7 +187,7 @@ class ClusterApiInformers(SharedInformers):
         try:
             await self._following.wait_settled()
             view.on_cluster, view.on_infrastructure, view.on_hosts = self._cluster_changed, self._remade, self._moved
-            for key in filter(is_hosted, list(self._catalog.hosted)):
+            for key in filter(is_hosted, list(self._cluster_cache.hosted)):
                 self._cluster_changed(key)
             while True:
                 self._judge()
@@ -255,7 +258,7 @@ class ClusterApiInformers(SharedInformers):
                 self.on_change(source, source.apply(subject, subject))
 
     def _cluster_changed(self, key: str) -> None:
-        wanted, source = self._catalog.hosted.get(key), self.sources.get(key)
+        wanted, source = self._cluster_cache.hosted.get(key), self.sources.get(key)
         if source is not None and wanted is not None and source.user_cluster == wanted:
             self._apply_again(self.subjects_of(key))  # it may have moved
             return
@@ -299,7 +302,7 @@ class ClusterApiInformers(SharedInformers):
             metrics.machines(source.key, unsized.counts, 0, len(totals.unadmitted))
 
     def _limited(self, consumer: Consumer) -> set[str]:
-        quotas = self._catalog.quotas_of(consumer)
+        quotas = self._quota_cache.quotas_of(consumer)
         return {name for quota in quotas if quota.enforced for name in quota.limits}
 
     def _indexed(self, index: str, value: str) -> list[Subject]:

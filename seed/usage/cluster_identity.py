@@ -15,7 +15,7 @@ from common.api.cluster_identity import CHANGED, DUPLICATE, KUBE_SYSTEM, NAMESPA
 from common.api.types import ACCEPT_CLUSTER_ANNOTATION, USER_CLUSTERS, UserCluster
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Conflict, Forbidden
-from seed.cache.quotas import Catalog
+from seed.cache.clusters import ClusterCache
 from seed.cache.source_keys import is_of_kubermatic
 from seed.usage.source import Problem
 
@@ -26,9 +26,9 @@ RECORD_ATTEMPTS = 4  # the status has other writers, too
 
 
 class Identities:
-    def __init__(self, seed: Cluster, catalog: Catalog) -> None:
+    def __init__(self, seed: Cluster, cluster_cache: ClusterCache) -> None:
         self._seed = seed
-        self._catalog = catalog
+        self._cluster_cache = cluster_cache
         self._found: dict[str, str] = {}  # by uid of the UserCluster: where its kubeconfig led last
         self._held: dict[str, str] = {}  # likewise: for which cluster it stands
 
@@ -67,7 +67,7 @@ class Identities:
     def is_shared(self, uid: str) -> bool:
         """Another UserCluster leads to the same cluster."""
         found = self._found.get(uid)
-        others = (other.metadata.uid for other in self._catalog.followed())
+        others = (other.metadata.uid for other in self._cluster_cache.followed())
         return bool(found) and any(other != uid and self._found.get(other) == found for other in others)
 
     def forget(self, uid: str) -> None:
@@ -85,7 +85,7 @@ class Identities:
     def _others(self, user_cluster: UserCluster) -> list[UserCluster]:
         return [
             other
-            for other in self._catalog.followed()
+            for other in self._cluster_cache.followed()
             if other.metadata.uid != user_cluster.metadata.uid and other.spec.kubeconfig_secret_ref is not None
         ]
 

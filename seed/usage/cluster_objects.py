@@ -25,9 +25,8 @@ from seed.evaluators.namespaced import Terms
 from seed.evaluators.registry import evaluator_of
 from seed.usage.kind_informer import KindInformer, find_kind
 from seed.usage.object_totals import ObjectTotals
-from seed.usage.source import Problem
+from seed.usage.source import NOT_LISTED, Problem
 
-NOT_LISTED = "ResourceNotListed"
 UNREACHABLE = "Unreachable"
 RIGHTS = "bind the role of charts/rbac/user-cluster-namespaces.yaml there"
 MOST_TEXT = 512  # characters of an API server's error

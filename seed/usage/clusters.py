@@ -45,7 +45,8 @@ class ProjectClusters(SharedInformerSource):
 class ClusterSources(SharedInformers, Mapping[str, UsageSource]):
     """The sources by key; any project's is made when it is first asked for. `run()` it while this replica leads.
 
-    Its watch caches are its own: the catalog's serve admission, and cannot be listed anew when counting demands it.
+    Its watch caches are its own: those in seed/cache serve admission, and cannot be listed again when counting demands
+    it.
     """
 
     def __init__(

@@ -50,11 +50,9 @@ class MachineApi(Cluster):
     API server itself behind it. Without the right to read it nothing is known, and nothing is read.
     """
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self.taken_over: str | None = None
-        self._version: str | None = None  # of the APIService, when it was last read
-        self._changed_at = float("-inf")
+    taken_over: str | None = None
+    _version: str | None = None  # of the APIService, when it was last read
+    _changed_at = float("-inf")
 
     async def check(self) -> str:
         """The APIService's version. Raises ApiError."""

@@ -18,14 +18,15 @@ from common.kube.controller.reflector import moment
 from common.quota.account import Account
 from common.quota.resources import ResourceList
 from common.runtime.waiting import first_of
+from seed.cache.clusters import ClusterCache
 from seed.cache.consumer import Consumer
 from seed.cache.quota import Quota
-from seed.cache.quotas import Catalog
+from seed.cache.quotas import QuotaCache
 from seed.cache.source_keys import OWN_API_SERVER, namespaces_key, parse_object
 from seed.evaluators.namespaced import Terms
-from seed.usage.cluster_objects import NOT_LISTED, ClusterObjects, QuotaNamespaces
+from seed.usage.cluster_objects import ClusterObjects, QuotaNamespaces
 from seed.usage.object_totals import ObjectTotals
-from seed.usage.source import ListBarrier, Problem, UsageSource
+from seed.usage.source import NOT_LISTED, ListBarrier, Problem, UsageSource
 
 
 class Since(ListBarrier, frozen=True, kw_only=True):
@@ -184,7 +185,8 @@ class NamespacedSources(Mapping[str, UsageSource]):
     def __init__(
         self,
         seed: Cluster,
-        catalog: Catalog,
+        quota_cache: QuotaCache,
+        cluster_cache: ClusterCache,
         accounts: GrantedNames,
         *,
         on_change: Callable[[UsageSource, bool], None],
@@ -192,7 +194,8 @@ class NamespacedSources(Mapping[str, UsageSource]):
         unreached: Callable[[str], Problem | None],
     ) -> None:
         self._seed = seed
-        self._catalog = catalog
+        self._quota_cache = quota_cache
+        self._cluster_cache = cluster_cache
         self._accounts = accounts
         self._on_change = on_change
         self._on_state = on_state
@@ -215,8 +218,8 @@ class NamespacedSources(Mapping[str, UsageSource]):
     async def run(self) -> None:
         """Until cancelled."""
         stops = [
-            self._catalog.on_spec(lambda _name: self._wake.set()),
-            self._catalog.on_participants(self._wake.set),
+            self._quota_cache.on_spec(lambda _name: self._wake.set()),
+            self._cluster_cache.on_participants(self._wake.set),
             self._accounts.on_account(self._account_changed),
         ]
         own = asyncio.create_task(self.follow(OWN_API_SERVER, self._seed), name="namespaces of the seed")
@@ -238,11 +241,11 @@ class NamespacedSources(Mapping[str, UsageSource]):
     async def follow(self, key: str, cluster: Cluster) -> None:
         """Counts through this connection while the cluster takes part; until cancelled."""
         changed = asyncio.Event()
-        stop = self._catalog.on_participants(changed.set)
+        stop = self._cluster_cache.on_participants(changed.set)
         try:
             while True:
                 changed.clear()
-                if not self._catalog.takes_part(key):
+                if not self._cluster_cache.takes_part(key):
                     await changed.wait()
                     continue
                 objects = self._objects[key] = ClusterObjects(key, cluster, lambda: self.look(key))
@@ -264,9 +267,9 @@ class NamespacedSources(Mapping[str, UsageSource]):
 
     async def _until_left(self, key: str) -> None:
         changed = asyncio.Event()
-        stop = self._catalog.on_participants(changed.set)
+        stop = self._cluster_cache.on_participants(changed.set)
         try:
-            while self._catalog.takes_part(key):
+            while self._cluster_cache.takes_part(key):
                 changed.clear()
                 await changed.wait()
         finally:
@@ -274,16 +277,16 @@ class NamespacedSources(Mapping[str, UsageSource]):
 
     def _connection_changed(self, cluster: str) -> None:
         for source in list(self._by_cluster.get(cluster, {}).values()):
-            quota = self._catalog.quota(source.consumer.quota)
+            quota = self._quota_cache.quota(source.consumer.quota)
             if quota is not None:
                 source.want(quota, self._terms(quota), self._objects.get(cluster))
 
     def _adjust(self) -> None:
         wanted: set[str] = set()
-        for quota in self._catalog.namespace_quotas():
+        for quota in self._quota_cache.namespace_quotas():
             terms = self._terms(quota)
             self._limited[quota.name] = terms.limited
-            for cluster in self._catalog.covered(quota):
+            for cluster in self._cluster_cache.covered(quota):
                 key = namespaces_key(quota.key.uid, cluster)
                 wanted.add(key)
                 source = self._sources.get(key)
@@ -294,7 +297,7 @@ class NamespacedSources(Mapping[str, UsageSource]):
             source = self._sources.pop(key)
             del self._by_cluster[source.cluster][key]
             source.end()
-        known = {quota.name for quota in self._catalog.namespace_quotas()}
+        known = {quota.name for quota in self._quota_cache.namespace_quotas()}
         self._limited = {name: limited for name, limited in self._limited.items() if name in known}
 
     def _made(self, key: str, quota: Quota, cluster: str) -> NamespacedSource:

@@ -18,7 +18,7 @@ from seed.admission import denial, projects
 from seed.admission.admitter import Admission
 from seed.admission.types import Request, Verdict
 from seed.cache.consumer import Consumer
-from seed.cache.quotas import Catalog
+from seed.cache.quotas import QuotaCache
 from seed.cache.same_cluster import DuplicateClusters
 from seed.cache.source_keys import clusters_key
 from seed.evaluators.clusters import NOTHING, ONE, RESOURCE, Kind, Owned
@@ -49,8 +49,10 @@ class ClusterWebhook(Webhook[_Created]):
     about = "a cluster"
     caller = CALLER
 
-    def __init__(self, catalog: Catalog, admission: Admission, kinds: Sequence[Kind], twins: DuplicateClusters) -> None:
-        self._catalog = catalog
+    def __init__(
+        self, quota_cache: QuotaCache, admission: Admission, kinds: Sequence[Kind], twins: DuplicateClusters
+    ) -> None:
+        self._quota_cache = quota_cache
         self._admission = admission
         self._kinds = {(kind.group, kind.plural): kind for kind in kinds}
         self._twins = twins
@@ -78,9 +80,9 @@ class ClusterWebhook(Webhook[_Created]):
         consumer = Consumer(project)
         if project and (undecided := self._admission.undecided()) is not None:
             return undecided
-        if not project or not self._catalog.may_limit(consumer, RESOURCE):
+        if not project or not self._quota_cache.may_limit(consumer, RESOURCE):
             # Nobody limits it: then no account that is fenced, and no ledger that is away, keeps it from being made.
-            return projects.new_cluster(self._catalog, project, declared=kind.group == GROUP)
+            return projects.new_cluster(self._quota_cache, project, declared=kind.group == GROUP)
 
         async def claim(need: ResourceList) -> Verdict:
             return await self._admission.decide(

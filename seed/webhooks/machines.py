@@ -7,7 +7,7 @@ import msgspec
 from seed.admission.machines import MachineAdmission
 from seed.admission.objects import undecided
 from seed.admission.types import Verdict
-from seed.cache.quotas import Catalog
+from seed.cache.clusters import ClusterCache
 from seed.machines.machine_controller import FOOTPRINT_ANNOTATION, Machine
 from seed.sizing.stamper import Stamping
 from seed.webhooks.endpoint import Answer, Patch, Question, Webhook
@@ -28,8 +28,8 @@ class MachineWebhook(Webhook[Machine]):
 
     about = "a Machine"
 
-    def __init__(self, catalog: Catalog, admission: MachineAdmission) -> None:
-        self._catalog = catalog
+    def __init__(self, cluster_cache: ClusterCache, admission: MachineAdmission) -> None:
+        self._cluster_cache = cluster_cache
         self._admission = admission
 
     def decode(self, body: bytes) -> Question[Machine]:
@@ -37,7 +37,7 @@ class MachineWebhook(Webhook[Machine]):
 
     async def decide(self, caller: str, question: Question[Machine], deadline: float) -> Answer:
         machine = question.new
-        cluster = self._catalog.user_cluster_by_uid(caller)
+        cluster = self._cluster_cache.user_cluster_by_uid(caller)
         if machine is None:
             verdict = Verdict(decision="")
         elif cluster is None:

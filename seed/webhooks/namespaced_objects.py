@@ -14,7 +14,7 @@ from common.kube.client.meta import Object, ObjectMeta
 from common.quota.object_names import PERSISTENT_VOLUME_CLAIMS, PODS, RESOURCE_CLAIMS, SERVICES, GroupResource
 from seed.admission.namespaced_objects import NamespacedAdmission
 from seed.admission.types import Verdict
-from seed.cache.quotas import Catalog
+from seed.cache.clusters import ClusterCache
 from seed.cache.source_keys import OWN_API_SERVER
 from seed.evaluators.namespaced import NamespacedEvaluator, Write
 from seed.evaluators.registry import evaluator_of
@@ -76,10 +76,10 @@ class NamespacedObjectWebhook(Webhook[Object]):
     about = "an object in a namespace"
 
     def __init__(
-        self, catalog: Catalog, admission: NamespacedAdmission, clock: Callable[[], float] = time.time
+        self, cluster_cache: ClusterCache, admission: NamespacedAdmission, clock: Callable[[], float] = time.time
     ) -> None:
         """`clock`: seconds since 1970. Only a pod that was deleted long ago counts by it."""
-        self._catalog = catalog
+        self._cluster_cache = cluster_cache
         self._admission = admission
         self._clock = clock
 
@@ -115,7 +115,7 @@ class NamespacedObjectWebhook(Webhook[Object]):
         if evaluator is None or subject is None:
             return Answer(verdict=Verdict(decision=""), kind=OTHER, recorded=False)
         own = caller == OWN_API_SERVER
-        cluster = None if own else self._catalog.user_cluster_by_uid(caller)
+        cluster = None if own else self._cluster_cache.user_cluster_by_uid(caller)
         kind = KINDS.get(evaluator.resource, OTHER)
         if cluster is None and not own:
             verdict = self._admission.undecided("its user cluster is not known to this seed any more")

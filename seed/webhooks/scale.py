@@ -25,9 +25,10 @@ from seed.admission import denial
 from seed.admission.denial import Refusal
 from seed.admission.types import Attempt, Request, Verdict
 from seed.cache.cluster_api import View
+from seed.cache.clusters import ClusterCache
 from seed.cache.consumer import consumer_of
 from seed.cache.quota import Quota
-from seed.cache.quotas import Catalog
+from seed.cache.quotas import QuotaCache
 from seed.cache.user_cluster_clients import Connections
 from seed.machines import machine_controller
 from seed.machines.deployments import DEPLOYMENTS, Deployment, cluster_machine_of, machine_of
@@ -75,9 +76,16 @@ class ScaleWebhook(Webhook[RawRequest]):
     advises = True
 
     def __init__(
-        self, catalog: Catalog, registry: AccountRegistry, sizing: Sizing, connections: Connections, view: View
+        self,
+        quota_cache: QuotaCache,
+        cluster_cache: ClusterCache,
+        registry: AccountRegistry,
+        sizing: Sizing,
+        connections: Connections,
+        view: View,
     ) -> None:
-        self._catalog = catalog
+        self._quota_cache = quota_cache
+        self._cluster_cache = cluster_cache
         self._registry = registry
         self._sizing = sizing
         self._connections = connections
@@ -102,7 +110,7 @@ class ScaleWebhook(Webhook[RawRequest]):
 
     async def _answer(self, caller: str, kind: str, review: RawRequest, decision: str, deadline: float) -> Answer:
         """Raises _Undecided."""
-        settings = self._catalog.settings.store.get(SETTINGS)
+        settings = self._quota_cache.settings.store.get(SETTINGS)
         mode = settings.spec.scale_check if settings is not None else "warn"
         question = await self._question(caller, kind, review, deadline) if mode != "off" else None
         if question is None:
@@ -171,7 +179,7 @@ class ScaleWebhook(Webhook[RawRequest]):
         return self._user_cluster(caller)
 
     def _user_cluster(self, uid: str) -> UserCluster:
-        found = self._catalog.user_cluster_by_uid(uid)
+        found = self._cluster_cache.user_cluster_by_uid(uid)
         if found is None:
             raise _Undecided("its user cluster is not known to this seed any more")
         return found
@@ -183,9 +191,9 @@ class ScaleWebhook(Webhook[RawRequest]):
 
     def _seen(self, cluster: UserCluster) -> list[QuotaSnapshot]:
         consumer = consumer_of(cluster)
-        if self._catalog.may_belong(consumer):
+        if self._quota_cache.may_belong(consumer):
             raise _Undecided(f"what limits project {consumer.project} has not come from the master")
-        return [self._snapshot(quota) for quota in self._catalog.quotas_of(consumer)]
+        return [self._snapshot(quota) for quota in self._quota_cache.quotas_of(consumer)]
 
     def _snapshot(self, quota: Quota) -> QuotaSnapshot:
         handle = self._registry.get(quota)

@@ -32,7 +32,9 @@ from seed.accounts.registry import AccountRegistry
 from seed.accounts.usage_writer import COUNT_AT_ONCE, COUNT_DELAY, FREED_DELAY
 from seed.admission.admitter import Admission
 from seed.admission.machines import MachineAdmission
-from seed.cache.quotas import Catalog
+from seed.cache.clusters import ClusterCache
+from seed.cache.quotas import QuotaCache
+from seed.cache.watches import Watches
 from seed.instance_types.cache import FlavourCache
 from seed.instance_types.http_client import Transport
 from seed.instance_types.settings import SettingsReader
@@ -81,23 +83,25 @@ async def admission(facts: Facts, ready: Ready) -> None:
     would, the reservations of a user cluster become use, in a write like any other.
     """
     cluster = await Cluster.from_kubeconfig(facts.kubeconfig, name="bench")
-    catalog = Catalog(cluster)
+    quota_cache = QuotaCache(cluster)
+    cluster_cache = ClusterCache(cluster, quota_cache)
+    watches = Watches(*quota_cache.reflectors, *cluster_cache.reflectors)
     options = LedgerOptions(namespace=NAMESPACE)
     if facts.redis_url:
         options = replace(options, ledger_store=REDIS, redis_url=redis_url(facts.redis_url))
     chosen = ChosenStore(options, cluster, "bench", lambda: facts.leads, LEASE_SECONDS)
-    registry = AccountRegistry(catalog, chosen.store)
+    registry = AccountRegistry(quota_cache, cluster_cache, chosen.store)
     certificates = Certificates(cluster, NAMESPACE, ["127.0.0.1"])
-    tasks = [asyncio.create_task(run) for run in (catalog.run(), chosen.run(), certificates.run())]
-    await catalog.wait_synced()
+    tasks = [asyncio.create_task(run) for run in (watches.run(), chosen.run(), certificates.run())]
+    await watches.wait_synced()
     await certificates.wait_ready(20)
     await chosen.store.keys()  # as soon as the store is in force
     key = WebhookKey(cluster, NAMESPACE)
     sizing = Sizing(FlavourCache(Transport()), SettingsReader(cluster), key.seal, key.check_seal)
-    admission = MachineAdmission(catalog, Admission(catalog, registry), sizing)
-    endpoint = Endpoint(MachineWebhook(catalog, admission), metrics.decision)
+    admission = MachineAdmission(quota_cache, Admission(quota_cache, registry), sizing)
+    endpoint = Endpoint(MachineWebhook(cluster_cache, admission), metrics.decision)
     handle_request = route({"machines": endpoint}, lambda _name, _uid, token: token == TOKEN)
-    quota = next(iter(catalog.all_quotas()))
+    quota = next(iter(quota_cache.all_quotas()))
     handle = registry.get(quota)
     assert handle is not None
     if facts.leads:
@@ -106,7 +110,7 @@ async def admission(facts: Facts, ready: Ready) -> None:
     server = HttpServer(handle_request, max_body=MAX_BODY)
     await server.start("127.0.0.1", 0, certificates.ssl_context)
     gc.set_threshold(*program.GC_THRESHOLDS)  # as the program has them
-    paths = [f"/machines/{found.metadata.uid}/{TOKEN}" for found in catalog.user_clusters.store.values()]
+    paths = [f"/machines/{found.metadata.uid}/{TOKEN}" for found in cluster_cache.user_clusters.store.values()]
     await ready(Listening(server.port, certificates.ca_bundle.decode(), paths))
     await server.stop(0)
     for task in tasks:

@@ -3,7 +3,6 @@ the programs as a user who may write nothing, and has no shell."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import re
@@ -15,7 +14,7 @@ from pathlib import Path
 import pytest
 from hatchling.builders.wheel import WheelBuilder
 
-from tests.unit.test_supply_chain import LOCK, PRODUCT, canonical, pinned
+from tests.unit.test_supply_chain import LOCK, PRODUCT, canonical, locked_files, pinned
 
 ROOT = Path(__file__).parents[2]
 IMAGE = ROOT / "image"
@@ -32,15 +31,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     packages = directory / "root" / Path(paths["purelib"]).relative_to("/")
     packages.mkdir(parents=True)
-    for name in pinned(LOCK):
-        try:
-            files = importlib.metadata.files(name) or []
-        except importlib.metadata.PackageNotFoundError:
-            continue  # for another Python or system
-        for file in files:
-            if file.parts[0] != ".." and file.suffix != ".pyc":
-                (packages / file).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(str(file.locate()), packages / file)
+    for file in locked_files():
+        if file.parts[0] != ".." and file.suffix != ".pyc":
+            (packages / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(str(file.locate()), packages / file)
     (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(directory), versions=["standard"])
     shutil.unpack_archive(wheel, packages, "zip")
     # Compiling takes much of the time, and changes nothing that is seen here.

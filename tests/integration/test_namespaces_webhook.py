@@ -103,9 +103,9 @@ class Site:
         await eventually(lambda: not self.unenforced(name), 12)
 
     def unenforced(self, name: str) -> Sequence[str]:
-        quota = self.world.catalog.quota(name)
+        quota = self.world.quota_cache.quota(name)
         assert quota is not None
-        return self.world.catalog.unenforced(quota)
+        return self.world.cluster_cache.unenforced(quota)
 
     def use(self, name: str) -> dict[str, int]:
         return accounts.use(self.world.account(name))
@@ -143,11 +143,11 @@ async def site(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         taking_part = msgspec.convert(
             {"metadata": {"name": "seed"}, "spec": {"copyOf": "u", "namespaceQuotas": "Enabled"}}, SeedCopy
         )
-        world.catalog.seed.store._set("seed", taking_part)
-        world.catalog._seed_changed(Change(None, taking_part))
+        world.quota_cache.seed.store._set("seed", taking_part)
+        world.quota_cache._seed_changed(Change(None, taking_part))
         found = Site(world, cluster, session)
-        cache = NamespaceCache(cluster, world.catalog)
-        webhook = NamespacedObjectWebhook(world.catalog, NamespacedAdmission(world.admission, cache))
+        cache = NamespaceCache(cluster, world.quota_cache, world.cluster_cache)
+        webhook = NamespacedObjectWebhook(world.cluster_cache, NamespacedAdmission(world.admission, cache))
         listening = HttpServer(
             noting(found, route({namespaces.KIND: Endpoint(webhook)}, lambda *_: True)), max_body=MAX_BODY
         )
@@ -157,13 +157,20 @@ async def site(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             return namespaces.desired(
                 quotas,
                 url=f"https://127.0.0.1:{listening.port}/{namespaces.KIND}/{OWN_API_SERVER}/token",
-                protected=world.catalog.protected(OWN_API_SERVER),
+                protected=world.cluster_cache.protected(OWN_API_SERVER),
                 ca_bundle=made.ca.encode(),
                 timeout_seconds=10,
                 break_glass_group="seedquota:break-glass",
             )
 
-        asking = NamespacedWebhook(cluster, OWN_API_SERVER, world.catalog, desired, on_enforced=lambda _name: None)
+        asking = NamespacedWebhook(
+            cluster,
+            OWN_API_SERVER,
+            world.quota_cache,
+            world.cluster_cache,
+            desired,
+            on_enforced=lambda _name: None,
+        )
         tasks = [asyncio.create_task(cache.run()), asyncio.create_task(asking.run())]
         yield found
         for task in tasks:

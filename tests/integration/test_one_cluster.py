@@ -36,11 +36,8 @@ async def installation(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterato
 
 @pytest_asyncio.fixture
 async def site(installation: Site) -> AsyncIterator[Site]:
-    before = installation.positions()
-    yield installation
-    await installation.clean()
-    failures = [line for line in installation.said(before) if line["level"] not in ("debug", "info", "warning")]
-    assert failures == []
+    async with installation.emptied() as site:
+        yield site
 
 
 async def ledgers(site: Site) -> list[str]:

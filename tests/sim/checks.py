@@ -316,7 +316,8 @@ class Truth:
 
     def _loans_end(self, uid: str, seed: str, after: Account) -> None:
         """Those that the account has now and not `after`. What there is past the limit without having been admitted may
-        go while a rollout puts in its place what was admitted: there is no more than before."""
+        go while a rollout puts in its place what was admitted: there is no more than before. A seed that lost its
+        ledger holds what was admitted there, although its account does not say so."""
         things, before = self._things, self.accounts.get((uid, seed))
         if before is None or before.reservations is after.reservations:
             return
@@ -329,13 +330,23 @@ class Truth:
         ]
         if not ended:
             return
-        there = (account for (quota, _), account in self.accounts.items() if quota == uid)
-        beyond = resources.subtract(resources.total(_held(account) for account in there), self.limits[uid])
+        there = (
+            resources.maximum(accounts.held(account), _used(account))
+            if account.granted
+            else self._admitted_on(uid, holder)
+            for (quota, holder), account in self.accounts.items()
+            if quota == uid
+        )
+        beyond = resources.subtract(resources.total(there), self.limits[uid])
         ceiling = self.ceiling[uid]
         for name in self.limits[uid]:
             lent = sum(min(cost.get(name, 0), amount.get(surge.PREFIX + name, 0)) for cost, amount in ended)
             if name in ceiling:
                 ceiling[name] += max(0, min(lent, beyond.get(name, 0)))
+
+    def _admitted_on(self, uid: str, seed: str) -> dict[str, int]:
+        on_seed = (thing for thing in self._things.values() if thing.source.partition("/")[0] == seed)
+        return resources.total(thing.cost.get(uid, {}) for thing in on_seed)
 
     # Ledgers -------------------------------------------------------------------------------------------------------
 
@@ -570,12 +581,6 @@ def _under(used: ResourceList, held: ResourceList) -> dict[str, int]:
         for name, more in left.items()
         if more > 0 and used.get(name, 0) > held.get(name, 0)
     }
-
-
-def _held(account: Account) -> dict[str, int]:
-    """What is held, or used beyond that and not on surge: that the master covers, or will."""
-    held, used = accounts.held(account), _used(account)
-    return resources.maximum(held, resources.subtract(used, _under(used, held)))
 
 
 def with_surge(used: ResourceList, held: ResourceList) -> dict[str, int]:

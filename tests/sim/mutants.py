@@ -40,7 +40,7 @@ from seed.accounts.source_removal import SourceRemoval, forgetting
 from seed.admission import denial
 from seed.admission.admitter import Admission
 from seed.cache.quota import Quota
-from seed.cache.quotas import Catalog
+from seed.cache.quotas import QuotaCache
 from seed.ledger import decision
 from seed.ledger.batcher import Batcher
 from seed.ledger.store import StoreUnavailableError
@@ -372,7 +372,7 @@ def stale_is_zero(self: Accounts, account: Account, source: Any, quota: Any) -> 
 
 async def drop_early(self: Any, handle: Any, quota: Any, account: Account) -> None:
     named = {*account.used, *(source for source, _ in account.reservations)}
-    for key in named - set(self._catalog.source_keys(quota)):
+    for key in named - set(self._cluster_cache.source_keys(quota)):
         await write(handle, quota, forgetting(self._accounts.term, key))
 
 
@@ -485,7 +485,7 @@ def whatever_was_listed(self: Accounts, quota: Quota, source: Any) -> bool:
     return bool(source.counted) if joined else _may_count(self, quota, source)
 
 
-def whoever_deleted_it(self: Catalog, change: Any) -> None:
+def whoever_deleted_it(self: QuotaCache, change: Any) -> None:
     if change.new is None:
         self._put(change.old.metadata.name, None)
     else:
@@ -598,7 +598,7 @@ _lend = Admission._lend
 _really_reopen = fencing.reopen
 _belongs = SourceRemoval._belongs
 _may_count = Accounts.may_count
-_quota_changed = Catalog._quota_changed
+_quota_changed = QuotaCache._quota_changed
 _count_loans = surge_loans.count
 _refuses = CapacityRequester.refuses
 _exceeded = denial.exceeded
@@ -951,19 +951,19 @@ ALL: tuple[Mutant, ...] = (
     ),
     Mutant(
         "what a project has when it joins an organization is not counted",
-        ((Catalog, "_project_changed", lambda *_a: None),),
+        ((QuotaCache, "_project_changed", lambda *_a: None),),
         ("two_quotas", "projects"),
     ),
     Mutant(
         "a project that is not known is limited by its own quota",
-        ((Catalog, "may_belong", lambda *_a: False),),
+        ((QuotaCache, "may_belong", lambda *_a: False),),
         ("two_quotas",),
         200,
         scenes.a_project_that_vanishes,
     ),
     Mutant(
         "a copy that is deleted limits no more",
-        ((Catalog, "_quota_changed", whoever_deleted_it),),
+        ((QuotaCache, "_quota_changed", whoever_deleted_it),),
         budget=200,
         scene=scenes.a_copy_that_somebody_deletes,
     ),

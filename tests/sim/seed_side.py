@@ -27,9 +27,10 @@ from seed.accounts.usage_writer import Counting
 from seed.admission.admitter import Admission
 from seed.admission.denial import Refusal
 from seed.admission.types import Request
+from seed.cache.clusters import ClusterCache
 from seed.cache.consumer import Consumer
 from seed.cache.quota import Quota
-from seed.cache.quotas import Catalog
+from seed.cache.quotas import QuotaCache
 from seed.cache.source_keys import project_of_key
 from seed.ledger.store import Key, Store, Stored, StoreUnavailableError
 from seed.usage.machine_totals import MachineTotals
@@ -48,13 +49,32 @@ RENEW_DEADLINE = 4.0
 RETRY = 1.0
 
 
-class View(Catalog):
-    """The real catalog, whose watches the schedule feeds: its reflectors do not run."""
+class Clusters(ClusterCache):
+    """Only user clusters are simulated, not that they themselves are counted."""
+
+    def __init__(self, cluster: Cluster, quota_cache: QuotaCache) -> None:
+        super().__init__(cluster, quota_cache)
+        self._sources: dict[str, list[str]] = {}
+
+    def sources_of(self, project: str) -> list[str]:
+        """Asked for much more often than clusters come and go."""
+        if project not in self._sources:
+            self._sources[project] = [key for key in super().sources_of(project) if project_of_key(key) is None]
+        return list(self._sources[project])
+
+    def hear(self, key: str, new: UserCluster | None) -> None:
+        self._sources.clear()
+        _tell(self.user_clusters, self._cluster_changed, key, new)
+
+
+class View:
+    """The real caches, whose watches the schedule feeds: their reflectors do not run."""
 
     def __init__(self, api: servers.Seed) -> None:
-        super().__init__(cast("Cluster", api))
+        cluster = cast("Cluster", api)
+        self.quota_cache = QuotaCache(cluster)
+        self.cluster_cache = Clusters(cluster, self.quota_cache)
         self.copies: dict[str, Copy] = {}
-        self._sources: dict[str, list[str]] = {}
         self.limits: dict[str, str] = {}  # by name: the uid of the quota that limits, so far as anybody has said
         for name, both in api.copies.items():
             self.hear("copy", name, both)
@@ -63,26 +83,19 @@ class View(Catalog):
         for name, organization in api.projects.items():
             self.hear("project", name, organization)
 
-    def sources_of(self, project: str) -> list[str]:
-        """Only user clusters are simulated, not that they themselves are counted. Asked for much more often than
-        clusters come and go."""
-        if project not in self._sources:
-            self._sources[project] = [key for key in super().sources_of(project) if project_of_key(key) is None]
-        return list(self._sources[project])
-
     def hear(self, what: str, name: str, value: Any) -> None:
+        known = self.quota_cache
         if what == "copy":
             if value is None:
                 self.copies.pop(name, None)
             else:
                 self.copies[name] = value[0]
                 self.limits[name] = "" if value[0].released else value[0].key.uid
-            _tell(self.quotas, self._quota_changed, name, value[1] if value is not None else None)
+            _tell(known.quotas, known._quota_changed, name, value[1] if value is not None else None)
         elif what == "cluster":
-            self._sources.clear()
-            _tell(self.user_clusters, self._cluster_changed, name, _cluster(name, value) if value is not None else None)
+            self.cluster_cache.hear(name, _cluster(name, value) if value is not None else None)
         else:
-            _tell(self.projects, self._project_changed, name, _project(name, value) if value is not None else None)
+            _tell(known.projects, known._project_changed, name, _project(name, value) if value is not None else None)
 
 
 def _tell(reflector: Reflector[Any], changed: Callable[[Change[Any]], None], key: str, new: Any) -> None:
@@ -141,7 +154,7 @@ class LedgerClient:
         replica, api = self._replica, self._replica.api
 
         leader = replica.led.get(account.epoch, replica.leader)  # it may have waited since an earlier term
-        quota = replica.view.quota(key.name)
+        quota = replica.view.quota_cache.quota(key.name)
         decided = Decided(
             leader.accounts.term if leader is not None else replica.last_term,
             dict(leader.sources) if leader is not None else {},
@@ -411,11 +424,13 @@ class Leader:
         self.term = term.number
         self.sources: dict[str, UsageSource] = {}
         client = cast("Cluster", SeedClient(replica))
-        catalog, store = replica.view, cast("Store", replica.store)
+        quota_cache, cluster_cache = replica.view.quota_cache, replica.view.cluster_cache
+        store = cast("Store", replica.store)
         sources = cast("dict[str, RealSource]", self.sources)
         self.accounts = Accounts(
             client,
-            catalog,
+            quota_cache,
+            cluster_cache,
             replica.registry,
             store,
             sources,
@@ -427,7 +442,9 @@ class Leader:
         )
         self.turns = Turns(replica.loop, self.accounts._reconcile)
         self.accounts._controller = cast("Any", self.turns)
-        self.counting = Counting(client, catalog, replica.registry, self.accounts, sources, in_flight_window=WINDOW)
+        self.counting = Counting(
+            client, quota_cache, cluster_cache, replica.registry, self.accounts, sources, in_flight_window=WINDOW
+        )
         self._tasks = [replica.loop.create_task(run) for run in (self.accounts.run(), self.counting.run())]
 
     @property
@@ -474,8 +491,13 @@ class Replica(Process):
         loop.call(self._begin_watching)
         self.at = len(api.events)
         self.store = LedgerClient(self)
-        self.registry = AccountRegistry(self.view, cast("Store", self.store), trusted=lambda: self.lease.trusted)
-        self.admission = Admission(self.view, self.registry)
+        self.registry = AccountRegistry(
+            self.view.quota_cache,
+            self.view.cluster_cache,
+            cast("Store", self.store),
+            trusted=lambda: self.lease.trusted,
+        )
+        self.admission = Admission(self.view.quota_cache, self.registry)
         self._shows = shows
         self.written = written
         self.last_term = 0
@@ -490,13 +512,23 @@ class Replica(Process):
         ]
         leader = self.leader
         led = [leader.accounts, leader.counting, leader.turns, leader] if leader is not None else []
-        return [*handles, *led, self.registry, self.admission, self.lease, self.view, self.store]
+        return [
+            *handles,
+            *led,
+            self.registry,
+            self.admission,
+            self.lease,
+            self.view,
+            self.view.quota_cache,
+            self.view.cluster_cache,
+            self.store,
+        ]
 
     def _begin_watching(self) -> None:
         self.view = View(self.api)
 
     def _open_accounts(self) -> None:
-        for quota in self.view.all_quotas():
+        for quota in self.view.quota_cache.all_quotas():
             self.registry._quota_changed(quota.name)
 
     def shows(self, name: str, said: Report | None) -> None:
@@ -526,7 +558,7 @@ class Replica(Process):
         self.at = max(self.at, upto)
 
     def _follow_clusters(self, leader: Leader) -> None:
-        clusters = self.view.user_clusters.store
+        clusters = self.view.cluster_cache.user_clusters.store
         for key in clusters.keys():  # noqa: SIM118
             if key not in leader.sources:
                 followed = leader.sources[key] = UsageSource(self, self.sources[key])
@@ -593,7 +625,7 @@ class Replica(Process):
             return cast("list[str]", await self.network.call("rollout", self, source, read, away(source.key)))
 
         async def answer() -> None:
-            quotas = self.view.quotas_of(request.consumer)
+            quotas = self.view.quota_cache.quotas_of(request.consumer)
             try:
                 verdict = await self.admission.decide(request, replaceable if replaces else None)
                 heard(verdict.refusal, quotas)

@@ -357,7 +357,7 @@ class World:
         return wish
 
     def call_webhook(self, site: Site, source: Source, wish: Wish) -> None:
-        serving = [replica for replica in site.replicas if source.key in replica.view.user_clusters.store]
+        serving = [replica for replica in site.replicas if source.key in replica.view.cluster_cache.user_clusters.store]
         if not serving:
             self._ended(wish)
             return
@@ -379,7 +379,7 @@ class World:
                 return
             asked = replica.loop.time(), self.truth.writes  # of this call: the same request may come twice
             applying = (spec for spec in self.master.quotas.values() if self._counts(spec, source))
-            known = replica.view.projects.store.get(source.project)
+            known = replica.view.quota_cache.projects.store.get(source.project)
             if known is not None and not known.spec.organization:
                 applying = (spec for spec in applying if spec.subject != EVERYBODY)
             there.update(spec.key.uid for spec in applying if replica.view.limits.get(spec.key.name) == spec.key.uid)

@@ -1,4 +1,4 @@
-"""A seed without Kubernetes: a catalog filled by hand, accounts in memory, and the master's part played by the test."""
+"""A seed without Kubernetes: caches filled by hand, accounts in memory, and the master's part played by the test."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from common.quota.account import Account
 from seed import metrics
 from seed.accounts.registry import AccountHandle, AccountRegistry
 from seed.admission.admitter import Admission
-from seed.cache.quotas import Catalog
+from seed.cache.clusters import ClusterCache
+from seed.cache.quotas import QuotaCache
 from seed.instance_types.cache import FlavourCache
 from seed.instance_types.http_client import Transport
 from seed.instance_types.settings import SettingsReader
@@ -55,15 +56,20 @@ def sizing(transport: Transport | None = None) -> Sizing:
 class SeedWorld:
     def __init__(self, store: MemoryStore) -> None:
         self.store = store
-        self.catalog = Catalog(cast(Cluster, SimpleNamespace(name="seed")))
-        self.registry = AccountRegistry(self.catalog, store)
-        self.admission = Admission(self.catalog, self.registry)
+        cluster = cast(Cluster, SimpleNamespace(name="seed"))
+        self.quota_cache = QuotaCache(cluster)
+        self.cluster_cache = ClusterCache(cluster, self.quota_cache)
+        self.registry = AccountRegistry(self.quota_cache, self.cluster_cache, store)
+        self.admission = Admission(self.quota_cache, self.registry)
         self.copies: dict[str, ResourceQuota] = {}
         self.present: dict[str, object] = {}  # what a fresh read of the seed's API server finds, by key
         project = {"metadata": {"name": PROJECT, "uid": "alpha-uid"}, "spec": {"organization": ORGANIZATION}}
-        self.catalog.projects.store._set(PROJECT, msgspec.convert(project, Project))
-        cluster = {"metadata": {"name": "c1", "namespace": PROJECT, "uid": CLUSTER_UID}, "spec": {"project": PROJECT}}
-        self.catalog.user_clusters.store._set(f"{PROJECT}/c1", msgspec.convert(cluster, UserCluster))
+        self.quota_cache.projects.store._set(PROJECT, msgspec.convert(project, Project))
+        user_cluster = {
+            "metadata": {"name": "c1", "namespace": PROJECT, "uid": CLUSTER_UID},
+            "spec": {"project": PROJECT},
+        }
+        self.cluster_cache.user_clusters.store._set(f"{PROJECT}/c1", msgspec.convert(user_cluster, UserCluster))
 
     def forget_project(self) -> None:
         """Its copy is not here any more."""
@@ -75,13 +81,13 @@ class SeedWorld:
         self._project(msgspec.convert(project, Project))
 
     def _project(self, new: Project | None) -> None:
-        projects = self.catalog.projects.store
+        projects = self.quota_cache.projects.store
         old = projects._remove(PROJECT)
         self.present.pop(PROJECT, None)
         if new is not None:
             projects._set(PROJECT, new)
             self.present[PROJECT] = new
-        self.catalog._project_changed(Change(old, new))
+        self.quota_cache._project_changed(Change(old, new))
 
     async def quota(
         self,
@@ -120,7 +126,7 @@ class SeedWorld:
         return handle
 
     def handle(self, name: str = "project-alpha") -> AccountHandle:
-        quota = self.catalog.quota(name)
+        quota = self.quota_cache.quota(name)
         assert quota is not None
         handle = self.registry.get(quota)
         assert handle is not None
@@ -159,12 +165,12 @@ class SeedWorld:
         if by_master:
             metadata = msgspec.structs.replace(copy.metadata, annotations={RELEASED_ANNOTATION: "true"})
             copy = msgspec.structs.replace(copy, metadata=metadata)
-        self.catalog._quota_changed(Change(copy, None))
+        self.quota_cache._quota_changed(Change(copy, None))
 
     def _put(self, copy: ResourceQuota) -> None:
         before = self.copies.get(copy.metadata.name)
         self.copies[copy.metadata.name] = copy
-        self.catalog._quota_changed(Change(before, copy))
+        self.quota_cache._quota_changed(Change(before, copy))
 
     async def asked(self, name: str = "project-alpha", number: int = 1) -> None:
         """Until the seed has asked the master so many times."""

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,15 @@ def pinned(lock: Path) -> dict[str, str]:
     return {canonical(name): version for name, version in PINNED.findall(lock.read_text())}
 
 
+def locked_files() -> Iterator[importlib.metadata.PackagePath]:
+    """Of the packages in the programs' lock, as far as they are for this Python and system."""
+    for name in pinned(LOCK):
+        try:
+            yield from importlib.metadata.files(name) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (built,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path_factory.mktemp("wheel")), versions=["standard"])
@@ -36,15 +46,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with what the programs' lock names, and nothing else."""
     directory = tmp_path_factory.mktemp("locked")
-    for name in pinned(LOCK):
-        try:
-            files = importlib.metadata.files(name) or []
-        except importlib.metadata.PackageNotFoundError:
-            continue  # for another Python or system
-        for file in files:
-            top = file.parts[0]
-            if top != ".." and top != "__pycache__" and not (directory / top).exists():
-                (directory / top).symlink_to(Path(str(file.locate())).parents[len(file.parts) - 1] / top)
+    for file in locked_files():
+        top = file.parts[0]
+        if top != ".." and top != "__pycache__" and not (directory / top).exists():
+            (directory / top).symlink_to(Path(str(file.locate())).parents[len(file.parts) - 1] / top)
     return directory
 
 

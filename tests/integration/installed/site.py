@@ -294,6 +294,15 @@ class Site:
         await overshoot.look()
         assert overshoot.worst == {}
 
+    @asynccontextmanager
+    async def emptied(self) -> AsyncIterator[Site]:
+        """For one test. Afterwards all works again and is empty, and no program failed in a way it does not expect."""
+        before = self.positions()
+        yield self
+        await self.clean()
+        failures = [line for line in self.said(before) if line["level"] not in ("debug", "info", "warning")]
+        assert failures == []
+
     # Cleaning up, and what the programs said ------------------------------------------------------------------
 
     def positions(self) -> dict[str, int]:

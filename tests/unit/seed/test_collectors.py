@@ -23,7 +23,7 @@ async def test_what_is_held_and_idle_has_its_unit() -> None:
     async with seed_world() as world:
         await world.quota(limits="cpu=64,memory=64Gi", granted="cpu=4,memory=1Gi", used="cpu=1")
         registry = CollectorRegistry()
-        registry.register(collectors.AccountsCollector(world.catalog, world.registry))
+        registry.register(collectors.AccountsCollector(world.quota_cache, world.registry))
         cpu = {"quota": "project-alpha", "resource": "cpu", "unit": "cores"}
         shown = [registry.get_sample_value(f"seedquota_seed_{name}", cpu) for name in ("used", "held", "idle")]
         assert shown == [1, 4, 3]
@@ -33,17 +33,17 @@ async def test_what_is_held_and_idle_has_its_unit() -> None:
 
 async def test_the_conditions_of_user_clusters_have_a_sample_each() -> None:
     async with seed_world() as world:
-        clusters = world.catalog.user_clusters.store
+        clusters = world.cluster_cache.user_clusters.store
         (cluster,) = clusters.values()
         said = [Condition(type="Enforced", status="False", reason="WebhookMissing", message="with tenants' words")]
         status = msgspec.structs.replace(cluster.status, conditions=said)
         clusters._set(f"{PROJECT}/c1", msgspec.structs.replace(cluster, status=status))
-        (family,) = collectors.UserClustersCollector(world.catalog).collect()
+        (family,) = collectors.UserClustersCollector(world.cluster_cache).collect()
         assert [(sample.labels, sample.value) for sample in family.samples] == [
             ({"cluster": "alpha/c1", "condition": "Enforced", "status": "False", "reason": "WebhookMissing"}, 1)
         ]
         clusters._remove(f"{PROJECT}/c1")
-        (family,) = collectors.UserClustersCollector(world.catalog).collect()
+        (family,) = collectors.UserClustersCollector(world.cluster_cache).collect()
         assert family.samples == []
 
 
@@ -51,7 +51,7 @@ async def test_refusals_are_counted_by_quota_for_as_long_as_there_is_one() -> No
     """Quotas come and go with tenants' projects: what is left of each would grow without an end."""
     async with seed_world() as world:
         await world.quota("counted", limits="cpu=4", granted="cpu=4")
-        refused = collectors.refusals_of(world.catalog)
+        refused = collectors.refusals_of(world.quota_cache)
         found = await world.admission.decide(request())
         assert found.refusal is not None
         refused(found.refusal)

@@ -8,7 +8,8 @@ from common.api.conditions import transition
 from common.api.types import Condition, ResourceQuotaSpec, StaleSource, Subject
 from common.quota import resources
 from master.cache.objects import QuotaStatus
-from master.quotas.status import MAX_SEEDS, QuotaView, SeedView, age, peak_text, quota_status, same, usage_text
+from master.quotas.stale_sources import age
+from master.quotas.status import MAX_SEEDS, QuotaView, SeedView, peak_text, quota_status, same, usage_text
 from master.reporting.seed_conditions import SeedHealth, seed_conditions, skewed
 
 NOW = "2026-11-20T10:00:00Z"

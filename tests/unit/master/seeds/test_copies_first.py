@@ -118,7 +118,8 @@ class Leading:
 
         self.accounts = Accounts(
             cast(Cluster, SimpleNamespace(apply=apply)),
-            world.catalog,
+            world.quota_cache,
+            world.cluster_cache,
             world.registry,
             world.store,
             {},
@@ -130,7 +131,7 @@ class Leading:
         )
 
     def come(self, name: str, project: str, limits: str = "cpu=1") -> None:
-        self.world.catalog._quota_changed(Change(None, copy(name, project, limits)))
+        self.world.quota_cache._quota_changed(Change(None, copy(name, project, limits)))
         self.accounts._quota_changed(name)
 
     async def account(self, name: str) -> Account | None:
@@ -170,7 +171,7 @@ async def test_a_leader_takes_over_first_what_somebody_can_use_and_of_the_rest_a
         names = [f"q-{number}" for number in range(AT_ONCE + 1)]
         leading = Leading(world, term=2)
         for name, project in [*zip(names, names, strict=True), ("used", PROJECT)]:
-            world.catalog._quota_changed(Change(None, copy(name, project, "cpu=1")))
+            world.quota_cache._quota_changed(Change(None, copy(name, project, "cpu=1")))
             await world.handle(name).writer.create(Account(incarnation=name, nonce="n", epoch=1))
         for name in names:
             await leading.accounts._reconcile(name)

@@ -27,7 +27,7 @@ class Clock:
 
 def shortage_of(world: SeedWorld, clock: Clock | None = None) -> CapacityRequester:
     """One with a clock of its own, told by the test alone; the book's own hears of changes too and has no waiters."""
-    return CapacityRequester(world.handle().writer, lambda: world.catalog.quota(NAME), clock=clock or Clock())
+    return CapacityRequester(world.handle().writer, lambda: world.quota_cache.quota(NAME), clock=clock or Clock())
 
 
 def answer(world: SeedWorld, requester: CapacityRequester, number: int, **told: object) -> None:
@@ -210,7 +210,7 @@ async def test_an_answer_that_no_other_can_better_is_final_capacity_out_of_reach
         await world.asked(number=1)
         answer(world, requester, 1, unavailable=[WireIdle(seed="us-1", idle={"cpu": "12"}, seconds=420)])
         assert (await waiting).final
-        quota = world.catalog.quota(NAME)
+        quota = world.quota_cache.quota(NAME)
         assert quota is not None
         (held,) = quota.out_of_reach
         assert (held.seed, held.idle, held.seconds) == ("us-1", nanos("cpu=12"), 420)

@@ -58,7 +58,7 @@ async def test_of_what_is_fenced_or_anothers_nothing_is_confirmed(monkeypatch: p
         leader.accounts.term = 2
         written = leader.world.account()
         said = len(leader.cluster.published)
-        await leader.accounts._confirm(leader.world.catalog.quota("project-alpha"))  # type: ignore[arg-type]
+        await leader.accounts._confirm(leader.world.quota_cache.quota("project-alpha"))  # type: ignore[arg-type]
         assert leader.world.account() == written and len(leader.cluster.published) == said
 
 

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from common.api.convert import report_to_wire
+from common.api.types import UserCluster
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import NotFound, Unavailable
 from common.kube.client.meta import ObjectMeta
@@ -161,7 +162,8 @@ class Leading:
 
         self.accounts = Accounts(
             cluster,
-            world.catalog,
+            world.quota_cache,
+            world.cluster_cache,
             world.registry,
             world.store,
             sources,
@@ -172,7 +174,13 @@ class Leading:
             in_flight_window=window,
         )
         self.counting = Counting(
-            cluster, world.catalog, world.registry, self.accounts, sources, in_flight_window=window
+            cluster,
+            world.quota_cache,
+            world.cluster_cache,
+            world.registry,
+            self.accounts,
+            sources,
+            in_flight_window=window,
         )
 
     def there(self, *names: str, cpu: str = "8", generation: int = 1) -> None:
@@ -255,6 +263,22 @@ async def test_a_new_leader_counts_nothing_before_a_list_that_began_after_its_cl
         await eventually(lambda: use(leader.world) == 16)
 
 
+async def test_the_quotas_of_a_user_cluster_are_looked_at_when_it_says_that_machines_are_not_checked_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with leading(monkeypatch) as leader:
+        await eventually(lambda: leader.cluster.published)
+        before = leader.world.cluster_cache.user_clusters.store.get(KEY)
+        body = {**msgspec.to_builtins(before), "status": {"conditions": [{"type": "Enforced", "status": "False"}]}}
+        now = msgspec.convert(body, UserCluster)
+        looked_at: list[str] = []
+        with monkeypatch.context() as patched:
+            patched.setattr(leader.accounts._controller.queue, "add", looked_at.append)
+            leader.world.cluster_cache._cluster_changed(Change(before, now))
+            leader.world.cluster_cache._cluster_changed(Change(now, now))
+        assert looked_at == ["project-alpha"]
+
+
 async def test_a_new_leader_publishes_what_changes_after_its_predecessor_published() -> None:
     async with seed_world() as world:
         await world.quota(limits="cpu=64", granted="cpu=64")
@@ -306,7 +330,7 @@ async def test_a_count_that_waits_beside_the_claim_is_not_decided_with_it(monkey
     async with seed_world() as world:
         await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=8")
         leader = Leading(world, term=2)
-        quota = world.catalog.quota("project-alpha")
+        quota = world.quota_cache.quota("project-alpha")
         assert quota is not None
         assert not leader.accounts.may_count(quota, cast(Source, leader.source))
         claiming = asyncio.create_task(leader.accounts._tend(quota, world.handle()))
@@ -381,7 +405,7 @@ async def test_another_request_for_the_same_object_starts_the_window_anew(monkey
     monkeypatch.setattr(reservation_collector, "time", SimpleNamespace(monotonic=lambda: now))
     async with seed_world() as world:
         handle = await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=8")
-        quota = world.catalog.quota("project-alpha")
+        quota = world.quota_cache.quota("project-alpha")
         assert quota is not None
         leader = Leading(world)
         await leader.accounts._tend(quota, handle)
@@ -407,7 +431,7 @@ async def test_an_update_that_is_tried_again_when_its_evidence_falls_due_has_an_
     monkeypatch.setattr(reservation_collector, "time", SimpleNamespace(monotonic=lambda: now))
     async with seed_world() as world:
         handle = await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=8")
-        quota = world.catalog.quota("project-alpha")
+        quota = world.quota_cache.quota("project-alpha")
         assert quota is not None
         leader = Leading(world)
         await leader.accounts._tend(quota, handle)
@@ -454,7 +478,7 @@ class Hand:
 
     @property
     def quota(self) -> Quota:
-        found = self.world.catalog.quota(self.handle.key.name)
+        found = self.world.quota_cache.quota(self.handle.key.name)
         assert found is not None
         return found
 
@@ -561,13 +585,13 @@ async def test_a_source_that_joins_a_quota_later_is_counted_from_a_list_that_beg
     """Its list is from before the claim, and lacks what the leader before has counted since."""
     async with seed_world() as world:
         handle = await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=8")
-        cluster = world.catalog.user_clusters.store.get(KEY)
-        world.catalog.user_clusters.store._remove(KEY)  # the catalog lags
+        cluster = world.cluster_cache.user_clusters.store.get(KEY)
+        world.cluster_cache.user_clusters.store._remove(KEY)  # the cache lags
         hand = Hand(monkeypatch, world, handle, 65.0)
         hand.leader = Leading(world, term=2)
         source = hand.leader.source
         await hand.leader.accounts._tend(hand.quota, handle)
-        world.catalog.user_clusters.store._set(KEY, cluster)
+        world.cluster_cache.user_clusters.store._set(KEY, cluster)
         assert not hand.leader.accounts.may_count(hand.quota, cast(Source, source))
         await hand.count()
         assert use(world) == 8
@@ -684,10 +708,10 @@ async def test_so_many_sources_are_asked_in_a_look_and_all_in_turn(monkeypatch: 
 async def test_a_user_cluster_that_a_fresh_read_still_finds_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     async with leading(monkeypatch, used="cpu=8") as leader:
         world = leader.world
-        world.present[KEY] = world.catalog.user_clusters.store.get(KEY)
+        world.present[KEY] = world.cluster_cache.user_clusters.store.get(KEY)
         # While it is read, the master shows a new global use: the quota is the same one all the while.
         leader.cluster.before_answer = lambda: world.tell(usage=f"cpu={asyncio.get_running_loop().time()}"[:20])
-        world.catalog.user_clusters.store._remove(KEY)
+        world.cluster_cache.user_clusters.store._remove(KEY)
         await asyncio.sleep(4 * WINDOW)
         assert use(world) == 8
         del world.present[KEY]
@@ -698,7 +722,7 @@ async def test_a_user_cluster_that_a_fresh_read_still_finds_is_not_forgotten(mon
 async def organization(monkeypatch: pytest.MonkeyPatch, term: int = 1, **quota: str) -> AsyncIterator[Leading]:
     """As `leading`, for the organization's quota. The user cluster is there."""
     async with leading(monkeypatch, term, kind="organization", **quota) as leader:
-        leader.world.present[KEY] = leader.world.catalog.user_clusters.store.get(KEY)
+        leader.world.present[KEY] = leader.world.cluster_cache.user_clusters.store.get(KEY)
         yield leader
 
 
@@ -728,7 +752,7 @@ async def test_a_new_leader_without_a_projects_copy_counts_what_the_organization
     async with seed_world() as world:
         await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=40", kind="organization")
         world.forget_project()
-        world.present[KEY] = world.catalog.user_clusters.store.get(KEY)
+        world.present[KEY] = world.cluster_cache.user_clusters.store.get(KEY)
         leader = Leading(world, term=2)
         monkeypatch.setattr(countings, "RETRY_DELAY", 0.01)
         tasks = [asyncio.create_task(leader.accounts.run()), asyncio.create_task(leader.counting.run())]
@@ -758,7 +782,7 @@ async def test_a_source_whose_cluster_is_gone_leaves_an_organization_also_withou
 ) -> None:
     async with organization(monkeypatch, used="cpu=8") as leader:
         leader.world.forget_project()
-        leader.world.catalog.user_clusters.store._remove(KEY)
+        leader.world.cluster_cache.user_clusters.store._remove(KEY)
         await asyncio.sleep(4 * WINDOW)
         assert use(leader.world) == 8, "our watch cache may be wrong"
         del leader.world.present[KEY]
@@ -912,6 +936,7 @@ async def test_a_loan_ends_when_there_is_room_though_its_source_has_nothing_new_
             loan = {(KEY, "new-uid"): lent}
             return msgspec.structs.replace(after, reservations=loan, reserved=lent.amount), None
 
+        world.tell(granted={"cpu": "8", "surge.cpu": "8"})
         await writer.change(full)
         found.there("old", "new")
         found.changed()
@@ -924,10 +949,42 @@ async def test_a_loan_ends_when_there_is_room_though_its_source_has_nothing_new_
         assert world.account().used[KEY]["cpu"] == nanos("cpu=16")["cpu"]
 
 
+async def test_what_a_rollout_lacks_once_its_older_machine_has_gone_is_asked_of_the_master(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lent = Reservation(source=KEY, object="ns/new", amount=nanos("surge.cpu=8"), replaces="old-uid")
+    async with leading(monkeypatch) as found:
+        world, writer = found.world, found.world.handle().writer
+
+        def full(account: Account) -> tuple[Account, None]:
+            held = nanos("cpu=4,surge.cpu=8")
+            after = msgspec.structs.replace(account, granted=held, used={KEY: nanos("cpu=4")})
+            loan = {(KEY, "new-uid"): lent}
+            return msgspec.structs.replace(after, reservations=loan, reserved=lent.amount), None
+
+        world.tell(granted={"cpu": "4", "surge.cpu": "8"}, usage="cpu=62")
+        await writer.change(full)
+        found.there("old", cpu="4")
+        found.there("new", cpu="8")
+        found.changed()
+        await asyncio.sleep(4 * WINDOW)
+        assert not world.account().ask.number, "its older machine is there"
+        found.source.totals.apply(Change(machine("old", "4"), None))
+        found.changed()
+        await asyncio.sleep(4 * WINDOW)
+        assert not world.account().ask.number, "there is no room, as the master said last"
+        world.tell(usage="cpu=12")
+        await world.asked()
+        assert world.account().ask.first == nanos("cpu=4")
+        world.tell(granted={"cpu": "8", "surge.cpu": "8"}, answered=1)
+        await eventually(lambda: not world.account().reservations)
+        assert world.account().used[KEY]["cpu"] == nanos("cpu=8")["cpu"]
+
+
 async def test_what_stands_on_surge_and_cannot_be_sized_goes_on_to_stand_there(monkeypatch: pytest.MonkeyPatch) -> None:
     async with seed_world() as world:
         handle = await world.quota(limits="cpu=24", granted="cpu=24,surge.cpu=8", used="cpu=8", surge={"cpu": "8"})
-        quota = world.catalog.quota("project-alpha")
+        quota = world.quota_cache.quota("project-alpha")
         assert quota is not None
         leader = Leading(world)
         leader.there("old")
@@ -946,7 +1003,7 @@ async def test_what_stands_on_surge_and_loses_its_size_is_counted_nowhere_else(m
     """An infrastructure object goes before its Machine."""
     async with seed_world() as world:
         handle = await world.quota(limits="cpu=8", granted="cpu=8,surge.cpu=8", used="cpu=8", surge={"cpu": "8"})
-        quota = world.catalog.quota("project-alpha")
+        quota = world.quota_cache.quota("project-alpha")
         assert quota is not None
         leader = Leading(world)
         leader.there("old")
@@ -962,7 +1019,7 @@ async def test_what_stands_on_surge_and_loses_its_size_is_counted_nowhere_else(m
 async def test_an_update_to_what_cannot_be_sized_keeps_its_reservation(monkeypatch: pytest.MonkeyPatch) -> None:
     async with seed_world() as world:
         handle = await world.quota(limits="cpu=24", granted="cpu=24", used="cpu=8")
-        quota = world.catalog.quota("project-alpha")
+        quota = world.quota_cache.quota("project-alpha")
         assert quota is not None
         leader = Leading(world)
         before = machine("a", "8")
@@ -1089,7 +1146,7 @@ async def test_a_report_takes_few_names_however_many_its_sources_have(monkeypatc
     limits = {f"example.com/limited-{number:02}": "1" for number in range(60)}
     async with leading(monkeypatch) as leader:
         for source in ("c8", "c9"):  # nobody follows them: what they use is what the account says
-            leader.world.present[f"{PROJECT}/{source}"] = leader.world.catalog.user_clusters.store.get(KEY)
+            leader.world.present[f"{PROJECT}/{source}"] = leader.world.cluster_cache.user_clusters.store.get(KEY)
         await leader.world.handle().writer.change(
             lambda account: (
                 msgspec.structs.replace(
@@ -1118,6 +1175,7 @@ async def test_a_machine_on_surge_that_takes_what_nobody_limits_leaves_no_less_t
     async with leading(monkeypatch) as leader:
         with_devices(leader, old=[], new=many)
         loan = Reservation(source=KEY, object="ns/new", amount={"surge.cpu": UNIT}, replaces="old-uid")
+        leader.world.tell(granted={"cpu": "1", "surge.cpu": "1"})
         await leader.world.handle().writer.change(
             lambda account: (
                 msgspec.structs.replace(

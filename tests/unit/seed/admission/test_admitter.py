@@ -76,7 +76,7 @@ async def shared(world: SeedWorld, uid: str = "u", **needs: str) -> Verdict:
         for name, need in needs.items()
     }
     asked = msgspec.structs.replace(request(uid), consumer=Consumer("", "alpha/c1"), shares=shares)
-    quotas = [quota for name in needs if (quota := world.catalog.quota(name)) is not None]
+    quotas = [quota for name in needs if (quota := world.quota_cache.quota(name)) is not None]
     return await world.admission.decide(asked, quotas=quotas)
 
 
@@ -139,7 +139,7 @@ def set_default(world: SeedWorld, kind: str, enforcement: str = "deny") -> None:
         "metadata": {"name": SETTINGS},
         "spec": {"defaults": {kind: {"quota": {"cpu": "4"}, "enforcement": enforcement}}},
     }
-    world.catalog.settings.store._set(SETTINGS, msgspec.convert(body, QuotaSettings))
+    world.quota_cache.settings.store._set(SETTINGS, msgspec.convert(body, QuotaSettings))
 
 
 @pytest.mark.parametrize("kind", ["project", "organization"])
@@ -373,7 +373,7 @@ async def test_a_seed_that_was_declared_lost_refuses_at_once_and_for_good(dry_ru
     """What it holds is given to others: nothing is admitted by it, and nobody waits for what never comes."""
     async with seed_world() as world:
         await world.quota(limits="cpu=64", granted="cpu=64")
-        copies = world.catalog.seed.store
+        copies = world.quota_cache.seed.store
         body = {"metadata": {"name": "seed"}, "spec": {"copyOf": "u", "state": "Draining"}}
         copies._set("seed", msgspec.convert(body, SeedCopy))
         assert (await world.admission.decide(request("before"))).refusal is None

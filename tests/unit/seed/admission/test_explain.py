@@ -40,7 +40,7 @@ def keep(
     dry_run: bool = False,
     namespace: str = "alpha",
 ) -> None:
-    cluster = world.catalog.user_cluster_by_uid(CLUSTER_UID)
+    cluster = world.cluster_cache.user_cluster_by_uid(CLUSTER_UID)
     assert cluster is not None
     cluster = msgspec.structs.replace(cluster, metadata=msgspec.structs.replace(cluster.metadata, namespace=namespace))
     subject = ObjectMeta(name=name, namespace="ns", uid=f"uid of {name}")

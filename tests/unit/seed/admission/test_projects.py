@@ -13,7 +13,8 @@ from common.api.types import Condition, QuotaSettings, UserCluster
 from common.server.http_parser import Request
 from seed.admission import projects
 from seed.admission.machines import MachineAdmission
-from seed.cache.quotas import Catalog
+from seed.cache.clusters import ClusterCache
+from seed.cache.quotas import QuotaCache
 from seed.cache.source_keys import HOSTED, KUBERMATIC
 from seed.controllers.user_cluster_conditions import judge as conditions_of
 from seed.registration.health import Proof
@@ -39,7 +40,7 @@ def recorded(reason: str) -> list[Condition]:
     return [condition("Ready", "Enforced"), condition(projects.CONDITION, reason)]
 
 
-def declare(catalog: Catalog, project: str = TYPO, before: list[Condition] | None = None) -> UserCluster:
+def declare(cluster_cache: ClusterCache, project: str = TYPO, before: list[Condition] | None = None) -> UserCluster:
     status = {"conditions": msgspec.to_builtins(before or [])}
     cluster = msgspec.convert(
         {
@@ -49,18 +50,18 @@ def declare(catalog: Catalog, project: str = TYPO, before: list[Condition] | Non
         },
         UserCluster,
     )
-    catalog.user_clusters.store._set(cluster.metadata.key, cluster)
+    cluster_cache.user_clusters.store._set(cluster.metadata.key, cluster)
     return cluster
 
 
-def allow(catalog: Catalog, word: str = "Allow") -> None:
+def allow(quota_cache: QuotaCache, word: str = "Allow") -> None:
     settings = {"metadata": {"name": "default"}, "spec": {"unknownProjects": word}}
-    catalog.settings.store._set("default", msgspec.convert(settings, QuotaSettings))
+    quota_cache.settings.store._set("default", msgspec.convert(settings, QuotaSettings))
 
 
 async def ask(world: SeedWorld, **request: Any) -> tuple[int, str, list[str]]:
     """A Machine in the cluster `typo`."""
-    webhook = MachineWebhook(world.catalog, MachineAdmission(world.catalog, world.admission, sizing()))
+    webhook = MachineWebhook(world.cluster_cache, MachineAdmission(world.quota_cache, world.admission, sizing()))
     body = json.dumps(review(machine("8"), **request)).encode()
     request_to_it = Request("POST", "/machines/typo-uid/t", "timeout=3s", body, close=False)
     answer = await Endpoint(webhook).handle("typo-uid", request_to_it)
@@ -128,7 +129,7 @@ def test_the_longest_name_costs_a_bounded_number_of_looks() -> None:
 
 async def test_no_machine_can_be_created_in_a_new_cluster_whose_project_is_unknown() -> None:
     async with seed_world() as world:
-        declare(world.catalog)
+        declare(world.cluster_cache)
         status, message, causes = await ask(world)
         assert (status, causes) == (403, ["UnknownProject"])
         assert message.startswith(SAID)
@@ -137,7 +138,7 @@ async def test_no_machine_can_be_created_in_a_new_cluster_whose_project_is_unkno
 
 async def test_what_is_there_can_be_changed_and_deleted() -> None:
     async with seed_world() as world:
-        declare(world.catalog)
+        declare(world.cluster_cache)
         assert (await ask(world, old=machine("4")))[0] == 200
         assert (await ask(world, operation="DELETE"))[0] == 200
 
@@ -146,7 +147,7 @@ async def test_a_quota_for_it_makes_a_project_known() -> None:
     async with seed_world() as world:
         await world.quota(limits="cpu=64", granted="cpu=64")
         world.forget_project()
-        declare(world.catalog, PROJECT)
+        declare(world.cluster_cache, PROJECT)
         assert (await ask(world))[0] == 200
         assert [kept.amount["cpu"] for kept in world.account().reservations.values()] == [nanos("cpu=8")["cpu"]]
         world.remove("project-alpha")
@@ -156,23 +157,23 @@ async def test_a_quota_for_it_makes_a_project_known() -> None:
 @pytest.mark.parametrize("before", ["ProjectFound", "AllowedBefore", "AllowedBySettings"])
 async def test_a_cluster_that_was_allowed_before_goes_on(before: str) -> None:
     async with seed_world() as world:
-        declare(world.catalog, before=recorded(before))
+        declare(world.cluster_cache, before=recorded(before))
         assert (await ask(world))[0] == 200
 
 
 async def test_settings_can_allow_unknown_projects() -> None:
     async with seed_world() as world:
-        declare(world.catalog, before=recorded("UnknownProject"))
-        allow(world.catalog, "Deny")
+        declare(world.cluster_cache, before=recorded("UnknownProject"))
+        allow(world.quota_cache, "Deny")
         assert (await ask(world))[0] == 403
-        allow(world.catalog)
+        allow(world.quota_cache)
         assert (await ask(world))[0] == 200
 
 
 async def test_where_an_organization_may_limit_it_the_answer_is_503() -> None:
     async with seed_world() as world:
         await world.quota("by-organization", limits="cpu=64", granted="cpu=64", kind="organization")
-        declare(world.catalog)
+        declare(world.cluster_cache)
         status, message, _causes = await ask(world)
         assert status == 503
         assert "what limits project alhpa has not come from the master" in message
@@ -180,7 +181,7 @@ async def test_where_an_organization_may_limit_it_the_answer_is_503() -> None:
 
 async def test_a_replica_that_does_not_know_what_is_new_refuses_for_no_unknown_project() -> None:
     async with seed_world() as world:
-        declare(world.catalog)
+        declare(world.cluster_cache)
         world.admission._stale = lambda: "this replica has not heard from the API server for 31 s"
         assert (await ask(world))[0] == 503
 
@@ -190,8 +191,8 @@ async def test_a_cluster_of_another_api_that_is_there_goes_on(prefix: str) -> No
     async with seed_world() as world:
         body = {"metadata": {"name": f"{prefix}c", "namespace": "alpha", "uid": "u"}, "spec": {"project": TYPO}}
         cluster = msgspec.convert(body, UserCluster)
-        assert projects.refuse_machine(world.catalog, cluster) is None
-        assert projects.standing(world.catalog, cluster).reason == "AllowedBefore"
+        assert projects.refuse_machine(world.quota_cache, cluster) is None
+        assert projects.standing(world.quota_cache, cluster).reason == "AllowedBefore"
 
 
 async def test_a_new_user_cluster_gets_a_warning_and_one_of_another_api_is_refused() -> None:
@@ -210,9 +211,9 @@ async def test_a_new_user_cluster_gets_a_warning_and_one_of_another_api_is_refus
             refused = await webhook.create("a", resource=resource, object=hosted)
             assert code(refused) == 403
             assert refused["status"]["message"].startswith(SAID)
-            allow(world.catalog)
+            allow(world.quota_cache)
             assert code(await webhook.create("a", resource=resource, object=hosted)) == 200
-            allow(world.catalog, "Deny")
+            allow(world.quota_cache, "Deny")
         assert "warnings" not in await webhook.create("a", PROJECT)
 
 
@@ -232,14 +233,14 @@ async def test_a_cluster_is_not_ready_while_its_project_is_unknown_unless_settin
     allowed: bool, ready: str, reason: str, words: str
 ) -> None:
     async with seed_world() as world:
-        cluster = declare(world.catalog)
+        cluster = declare(world.cluster_cache)
         if allowed:
-            allow(world.catalog)
+            allow(world.quota_cache)
         source = SimpleNamespace(problem=None, current=True, drift=SimpleNamespace(count=0), totals=MachineTotals())
         keeper = SimpleNamespace(in_place=True, error=None, contested=False)
         proof = Proof(True, "CanaryDenied")
         unsized = MachineTotals().unsized(set())
-        shown = projects.shown(world.catalog, cluster)
+        shown = projects.shown(world.quota_cache, cluster)
         found = conditions_of(cluster, cast(Source, source), cast(Any, keeper), proof, unsized, shown)
         by_type = {each.type: each for each in found}
         assert (by_type["Ready"].status, by_type["Ready"].reason) == (ready, reason)
@@ -250,7 +251,7 @@ async def test_a_cluster_is_not_ready_while_its_project_is_unknown_unless_settin
 async def test_its_clusters_are_looked_at_when_a_project_comes_and_goes() -> None:
     async with seed_world() as world:
         told: list[str] = []
-        world.catalog.on_user_cluster(told.append)
+        world.cluster_cache.on_user_cluster(told.append)
         for change in (world.forget_project, lambda: world.join("acme"), lambda: world.remove("project-alpha")):
             if not told:
                 await world.quota(limits="cpu=1")

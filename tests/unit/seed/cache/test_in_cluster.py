@@ -12,7 +12,7 @@ from common.api.labels import UID_LABEL
 from common.api.types import ResourceQuota, SeedCopy
 from common.kube.client.api_client import Cluster
 from common.kube.controller.store import Change
-from seed.cache.quotas import Catalog
+from seed.cache.quotas import QuotaCache
 
 
 def quota(uid: str = "original", **labels: str) -> ResourceQuota:
@@ -33,20 +33,20 @@ def seed(**spec: object) -> SeedCopy:
 
 class World:
     def __init__(self) -> None:
-        self.catalog = Catalog(cast(Cluster, SimpleNamespace(name="eu-1")))
+        self.quota_cache = QuotaCache(cast(Cluster, SimpleNamespace(name="eu-1")))
 
     def seed_is(self, now: SeedCopy | None, before: SeedCopy | None = None) -> None:
-        self.catalog._seed_changed(Change(before, now))
+        self.quota_cache._seed_changed(Change(before, now))
 
     def quota_is(self, now: ResourceQuota | None, before: ResourceQuota | None = None) -> None:
         known = now or before
         assert known is not None
-        self.catalog.quotas.store._replace({known.metadata.name: now} if now is not None else {})
-        self.catalog._quota_changed(Change(before, now))
+        self.quota_cache.quotas.store._replace({known.metadata.name: now} if now is not None else {})
+        self.quota_cache._quota_changed(Change(before, now))
 
     @property
     def limited_by(self) -> list[str]:
-        return [found.key.uid for found in self.catalog.all_quotas()]
+        return [found.key.uid for found in self.quota_cache.all_quotas()]
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_in_the_masters_cluster_a_quota_is_its_own_copy_whichever_watch_is_first
     if not seed_first:
         world.seed_is(seed(inCluster=True))
     assert world.limited_by == ["original"]
-    found = world.catalog.quota("project-alpha")
+    found = world.quota_cache.quota("project-alpha")
     assert found is not None
     assert (found.global_usage, found.global_reserved) == ({"cpu": 3_000_000_000}, {"cpu": 2_000_000_000})
 
@@ -99,7 +99,7 @@ def test_a_seed_that_is_deleted_takes_no_quota_with_it(world: World) -> None:
 def test_a_lost_seed_admits_nothing_also_in_the_masters_cluster(world: World) -> None:
     for spec in ({"inCluster": True}, {"copyOf": "uid"}):
         lost = seed(state="Lost", confirmLost="its machines are gone", **spec)
-        world.catalog.seed.store._set("eu-1", lost)
-        assert world.catalog.lost
-    world.catalog.seed.store._set("eu-1", seed(inCluster=True))
-    assert not world.catalog.lost
+        world.quota_cache.seed.store._set("eu-1", lost)
+        assert world.quota_cache.lost
+    world.quota_cache.seed.store._set("eu-1", seed(inCluster=True))
+    assert not world.quota_cache.lost

@@ -12,8 +12,9 @@ import pytest
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Unavailable
 from common.kube.controller.discovery import Served
+from seed.cache.clusters import ClusterCache
 from seed.cache.kubermatic import KubermaticView
-from seed.cache.quotas import Catalog
+from seed.cache.quotas import QuotaCache
 from seed.cache.source_keys import is_hosted, is_of_kubermatic
 from seed.providers.cloud_account import AccountedCluster
 from tests.unit import fake_api_server as fakes
@@ -27,11 +28,11 @@ class Seed:
     def __init__(self, api: FakeApiServer, cluster: Cluster) -> None:
         self.api = api
         self.connection = cluster
-        self.catalog = Catalog(cluster)
+        self.cluster_cache = ClusterCache(cluster, QuotaCache(cluster))
         self.told: list[str] = []
-        self.catalog.on_user_cluster(self.told.append)
+        self.cluster_cache.on_user_cluster(self.told.append)
         self.served = Served(cluster)
-        self.view = KubermaticView(cluster, self.catalog, self.served)
+        self.view = KubermaticView(cluster, self.cluster_cache, self.served)
 
     async def serve(self, kind: str = "Cluster") -> None:
         plural = f"{kind.lower()}s"
@@ -48,7 +49,7 @@ class Seed:
         await self.api.put("seeds", "kubermatic", "seed", spec={"datacenters": said})
 
     def auth_url(self) -> str | None:
-        found = self.catalog.hosted.get(KEY)
+        found = self.cluster_cache.hosted.get(KEY)
         return found.account.values.get("OS_AUTH_URL") if isinstance(found, AccountedCluster) else None
 
     async def cluster(self, project: str = "alpha", namespace: str = "", **spec: Any) -> str:
@@ -82,16 +83,16 @@ async def test_a_cluster_is_a_user_cluster_that_its_kubeconfig_leads_to(monkeypa
     async with seed(monkeypatch) as found:
         await found.serve()
         uid = await found.cluster()
-        await eventually(lambda: KEY in found.catalog.hosted)
-        cluster = found.catalog.followed_as(KEY)
+        await eventually(lambda: KEY in found.cluster_cache.hosted)
+        cluster = found.cluster_cache.followed_as(KEY)
         assert cluster is not None
         assert cluster.metadata.key == KEY
         assert (cluster.spec.project, cluster.metadata.uid) == ("alpha", uid)
         reference = cluster.spec.kubeconfig_secret_ref
         assert reference is not None
         assert (reference.name, reference.key) == ("admin-kubeconfig", "kubeconfig")
-        assert found.catalog.followed() == [cluster]
-        assert found.catalog.user_cluster_by_uid(uid) == cluster
+        assert found.cluster_cache.followed() == [cluster]
+        assert found.cluster_cache.user_cluster_by_uid(uid) == cluster
         assert is_of_kubermatic(KEY)
         assert not is_hosted(KEY), "its Machines are not the seed's"
         assert found.told == [KEY]
@@ -106,21 +107,21 @@ async def test_what_says_nothing_new_is_not_told(monkeypatch: pytest.MonkeyPatch
         await found.cluster(namespace="cluster-abc")
         await found.cluster("beta")
         await eventually(lambda: found.told == [KEY, KEY])
-        assert found.catalog.hosted[KEY].spec.project == "beta"
+        assert found.cluster_cache.hosted[KEY].spec.project == "beta"
 
 
 async def test_its_cloud_follows_the_datacenter_of_kubermatic_s_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     async with seed(monkeypatch) as found:
         await found.serve()
         await found.cluster(cloud={"dc": "dc1", "providerName": "openstack", "openstack": {}})
-        await eventually(lambda: KEY in found.catalog.hosted)
+        await eventually(lambda: KEY in found.cluster_cache.hosted)
         assert found.auth_url() is None, "no Seed is known yet"
         await found.datacenter("https://one.example")
         await found.serve("Seed")
         await eventually(lambda: found.auth_url() == "https://one.example")
         await found.datacenter("https://two.example")
         await eventually(lambda: found.auth_url() == "https://two.example")
-        assert await found.view.find_hosted(KEY) == found.catalog.hosted[KEY]
+        assert await found.view.find_hosted(KEY) == found.cluster_cache.hosted[KEY]
         await found.api.remove("seeds", "kubermatic", "seed")
         await eventually(lambda: found.auth_url() is None)
 
@@ -129,28 +130,28 @@ async def test_it_goes_with_its_label_its_namespace_or_the_whole_api(monkeypatch
     async with seed(monkeypatch) as found:
         await found.serve()
         uid = await found.cluster()
-        await eventually(lambda: KEY in found.catalog.hosted)
+        await eventually(lambda: KEY in found.cluster_cache.hosted)
         await found.cluster("")
-        await eventually(lambda: not found.catalog.hosted)
-        assert found.catalog.user_cluster_by_uid(uid) is None
-        assert found.catalog.followed() == []
+        await eventually(lambda: not found.cluster_cache.hosted)
+        assert found.cluster_cache.user_cluster_by_uid(uid) is None
+        assert found.cluster_cache.followed() == []
         await found.cluster(namespace="elsewhere")
-        await eventually(lambda: list(found.catalog.hosted) == ["elsewhere/kubermatic.k8c.io:abc"])
+        await eventually(lambda: list(found.cluster_cache.hosted) == ["elsewhere/kubermatic.k8c.io:abc"])
         await found.api.remove("customresourcedefinitions", "", CRD)
-        await eventually(lambda: not found.catalog.hosted)
+        await eventually(lambda: not found.cluster_cache.hosted)
 
 
 async def test_a_fresh_read_tells_whether_it_is_still_counted_here(monkeypatch: pytest.MonkeyPatch) -> None:
     async with seed(monkeypatch) as found:
         with pytest.raises(Unavailable):
-            await KubermaticView(found.connection, found.catalog, Served(found.connection)).find_hosted(KEY)
+            await KubermaticView(found.connection, found.cluster_cache, Served(found.connection)).find_hosted(KEY)
         await eventually(found.served.crds.synced.is_set)
         assert await found.view.find_hosted(KEY) is None, "there is no such kind"
         await found.serve()
         await found.cluster()
-        await eventually(lambda: KEY in found.catalog.hosted)
+        await eventually(lambda: KEY in found.cluster_cache.hosted)
         known = await found.view.find_hosted(KEY)
-        assert known == found.catalog.hosted[KEY]
+        assert known == found.cluster_cache.hosted[KEY]
         await found.cluster("beta")
         moved = await found.view.find_hosted(KEY)
         assert moved is not None

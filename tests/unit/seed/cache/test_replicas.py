@@ -22,7 +22,7 @@ from seed.admission.admitter import Admission
 from seed.admission.types import Request
 from seed.cache import replicas as module
 from seed.cache.consumer import Consumer
-from seed.cache.quotas import Catalog
+from seed.cache.quotas import QuotaCache
 from seed.cache.replicas import (
     FORGOTTEN,
     FRESH,
@@ -36,6 +36,7 @@ from seed.cache.replicas import (
     reaches,
     record_name,
 )
+from seed.cache.watches import Watches
 from tests.unit.fake_api_server import FakeApiServer, eventually, fake_api_server
 from tests.unit.seed_world import PROJECT, nanos, seed_world
 
@@ -59,19 +60,20 @@ class Seed:
         self.api = api
         self.clock = Clock()
         self.cluster = api.cluster()
-        self.catalog = Catalog(self.cluster)
+        self.quota_cache = QuotaCache(self.cluster)
+        self.watches = Watches(*self.quota_cache.reflectors)
         self.heard("")
         self.known: list[str] = []
 
     def record(self, identity: str = "one") -> Record:
-        return Record(self.cluster, NAMESPACE, LEASE, identity, self.catalog, clock=self.clock)
+        return Record(self.cluster, NAMESPACE, LEASE, identity, self.quota_cache, self.watches, clock=self.clock)
 
     def replicas(self) -> Replicas:
-        return Replicas(self.cluster, NAMESPACE, LEASE, self.catalog, self.known.append, clock=self.clock)
+        return Replicas(self.cluster, NAMESPACE, LEASE, self.quota_cache, self.known.append, clock=self.clock)
 
     def listed(self) -> None:
         """Every list that was asked for is complete."""
-        quotas = self.catalog.quotas
+        quotas = self.quota_cache.quotas
         quotas.lists_completed = quotas.lists_started = quotas.lists_started + 1
         quotas.synced.set()
         done, quotas._list_done = quotas._list_done, asyncio.Event()
@@ -79,11 +81,11 @@ class Seed:
         self.proven()
 
     def proven(self) -> None:
-        for reflector in self.catalog._reflectors:
+        for reflector in self.quota_cache.reflectors:
             reflector.proven_at = self.clock.now
 
     def heard(self, version: str) -> None:
-        self.catalog.quotas.version = version
+        self.quota_cache.quotas.version = version
 
     def quota(self, version: int, *, generation: int = 1, said: int | None = None, name: str = "q") -> None:
         """The seed's copy comes by on the watch."""
@@ -95,7 +97,7 @@ class Seed:
             "status": {"account": account},
         }
         copy = msgspec.convert(body, ResourceQuota)
-        self.catalog._quota_changed(Change(None, copy))
+        self.quota_cache._quota_changed(Change(None, copy))
 
     async def other(self, name: str, version: str) -> None:
         """Another replica writes its record."""
@@ -111,7 +113,7 @@ class Seed:
         return {"version": found.metadata.annotations[VERSION_ANNOTATION], **found.metadata.labels}
 
     def generation(self, replicas: Replicas, name: str = "q") -> int:
-        quota = self.catalog.quota(name)
+        quota = self.quota_cache.quota(name)
         assert quota is not None
         return replicas.generation(quota)
 
@@ -323,7 +325,7 @@ async def test_what_the_last_leader_said_stands_and_is_not_looked_for_again(seed
 async def test_records_that_were_read_before_a_quota_came_prove_nothing_of_it(seed: Seed) -> None:
     """Another replica may have made its record meanwhile, from a list without this quota."""
     replicas = seed.replicas()
-    seed.catalog.on_spec(replicas._spec_changed)
+    seed.quota_cache.on_spec(replicas._spec_changed)
     await seed.other("one", "900")
 
     def comes() -> None:
@@ -381,7 +383,7 @@ async def test_whoever_asks_a_replica_that_is_deaf_is_told_so_and_nothing_is_res
     async with seed_world() as world:
         await world.quota(limits="cpu=64", granted="cpu=64")
         why: str | None = "this replica has not heard from the API server for 31 s"
-        admission = Admission(world.catalog, world.registry, lambda: why)
+        admission = Admission(world.quota_cache, world.registry, lambda: why)
         kept = Reservation(source="alpha/c1", object="ns/u", amount=nanos("cpu=8"))
         request = Request(
             uid="u",

@@ -36,7 +36,7 @@ async def test_there_is_one_when_more_appear_and_one_a_minute_however_many_do() 
     events = UnadmittedEvents(cast(Cluster, seed), {"alpha/c1": cast(Source, source)})
     now = time.monotonic()
     await events.look(now)
-    assert seed.events == [], "a leader before this one told of it"
+    assert seed.events == [], "the leader before wrote its Event"
     appear(unadmitted, "a")
     await events.look(now + 1)
     assert seed.about() == [("UserCluster", "c1", "UsageNotAdmitted")]

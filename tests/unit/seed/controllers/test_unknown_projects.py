@@ -35,15 +35,15 @@ class Seed:
 
 def made(world: SeedWorld) -> tuple[Seed, UnknownProjects]:
     seed = Seed()
-    return seed, UnknownProjects(cast(Cluster, seed), world.catalog)
+    return seed, UnknownProjects(cast(Cluster, seed), world.quota_cache, world.cluster_cache)
 
 
 async def test_each_cluster_of_an_unknown_project_gets_a_warning_at_the_second_look_and_every_hour() -> None:
     async with seed_world() as world:
         seed, unknown = made(world)
-        declare(world.catalog)
+        declare(world.cluster_cache)
         body = {"metadata": {"name": f"{HOSTED}c", "namespace": "ns", "uid": "u"}, "spec": {"project": TYPO}}
-        world.catalog.host(f"ns/{HOSTED}c", msgspec.convert(body, UserCluster))
+        world.cluster_cache.host(f"ns/{HOSTED}c", msgspec.convert(body, UserCluster))
         await unknown.look(0.0)
         assert seed.events == [], "its Project may be on its way"
         await unknown.look(LOOK_EVERY)
@@ -61,7 +61,7 @@ async def test_each_cluster_of_an_unknown_project_gets_a_warning_at_the_second_l
 async def test_what_is_not_written_is_tried_again() -> None:
     async with seed_world() as world:
         seed, unknown = made(world)
-        declare(world.catalog)
+        declare(world.cluster_cache)
         await unknown.look(0.0)
         seed.answers = False
         await unknown.look(LOOK_EVERY)
@@ -73,8 +73,8 @@ async def test_what_is_not_written_is_tried_again() -> None:
 async def test_where_settings_allow_unknown_projects_nobody_is_warned() -> None:
     async with seed_world() as world:
         seed, unknown = made(world)
-        declare(world.catalog)
-        allow(world.catalog)
+        declare(world.cluster_cache)
+        allow(world.quota_cache)
         for now in (0.0, LOOK_EVERY):
             await unknown.look(now)
         assert seed.events == []
@@ -84,7 +84,7 @@ async def test_where_nothing_was_copied_nobody_is_warned() -> None:
     async with seed_world() as world:
         world.forget_project()
         seed, unknown = made(world)
-        declare(world.catalog)
+        declare(world.cluster_cache)
         for now in (0.0, LOOK_EVERY):
             await unknown.look(now)
         assert seed.events == []

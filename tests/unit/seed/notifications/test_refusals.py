@@ -37,12 +37,13 @@ class World:
         self.counts: Counter[str] = Counter()
         self.refusals = Refusals(
             cast(Cluster, self.server),
-            world.catalog,
+            world.quota_cache,
+            world.cluster_cache,
             world.registry,
             "replica",
             count=lambda result, number: self.counts.update({result: number}),
         )
-        cluster = world.catalog.user_cluster_by_uid(CLUSTER_UID)
+        cluster = world.cluster_cache.user_cluster_by_uid(CLUSTER_UID)
         assert cluster is not None
         self.cluster = cluster
 
@@ -60,7 +61,7 @@ class World:
         spec = msgspec.structs.replace(self.cluster.spec, kubeconfig_secret_ref=SecretRef(name=name))
         of = ObjectMeta(name=name, namespace=PROJECT, uid=f"uid of {name}")
         cluster = msgspec.structs.replace(self.cluster, metadata=of, spec=spec)
-        self.seed.catalog.user_clusters.store._set(of.key, cluster)
+        self.seed.cluster_cache.user_clusters.store._set(of.key, cluster)
         return cluster
 
 
@@ -127,7 +128,7 @@ async def test_nobody_waits_for_what_no_room_helps(world: World) -> None:
 
 async def test_owners_are_told_that_the_seed_is_lost_and_nobody_waits(world: World) -> None:
     body = {"metadata": {"name": "seed"}, "spec": {"copyOf": "u", "state": "Lost"}}
-    world.seed.catalog.seed.store._set("seed", msgspec.convert(body, SeedCopy))
+    world.seed.quota_cache.seed.store._set("seed", msgspec.convert(body, SeedCopy))
     await world.seed.quota(limits="cpu=64", granted="cpu=64")
     assert (await world.decided()).refusal is not None
     await world.until(written=2)
@@ -141,9 +142,9 @@ async def test_a_user_cluster_that_is_gone_is_forgotten_with_all_who_wait_there(
     world.refusals.decided(cluster, metadata(), await world.seed.admission.decide(request()))
     await eventually(lambda: "owners of alpha/c2" in running())
     assert world.refusals.waiting == 1
-    catalog = world.seed.catalog
-    catalog.user_clusters.store._remove(cluster.metadata.key)
-    catalog._cluster_changed(Change(cluster, None))
+    cluster_cache = world.seed.cluster_cache
+    cluster_cache.user_clusters.store._remove(cluster.metadata.key)
+    cluster_cache._cluster_changed(Change(cluster, None))
     assert world.refusals.waiting == 0
     await eventually(lambda: "owners of alpha/c2" not in running())
 

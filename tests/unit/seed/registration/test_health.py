@@ -69,12 +69,12 @@ class Published:
     def __init__(self, world: SeedWorld) -> None:
         self.written: list[dict[str, Any]] = []
         self.fails = False
-        self.catalog = world.catalog
+        self.cluster_cache = world.cluster_cache
         self.status = self.lead()
 
     def lead(self) -> SeedStatus:
         known = self.status._copies.store.get(self.name) if self.written else None
-        self.status = SeedStatus(cast(Cluster, self), self.catalog)
+        self.status = SeedStatus(cast(Cluster, self), self.cluster_cache)
         if known is not None:
             self.status._copies.store._set(self.name, known)
         return self.status
@@ -181,11 +181,11 @@ async def test_clusters_of_all_apis_count_once_and_those_of_cluster_api_share_on
 
     async with published() as seed:
         seed.copy(**{UID_LABEL: "of-the-master"})
-        catalog = seed.catalog
+        cluster_cache = seed.cluster_cache
         twin, second, theirs = hosted_key(PROJECT, "c1"), hosted_key(PROJECT, "c2"), f"{PROJECT}/{KUBERMATIC}k1"
         for key in (twin, second):
-            catalog.host(key, hosted(key.partition("/")[2]))
-        catalog.host(theirs, hosted(theirs.partition("/")[2], kubeconfigSecretRef={"name": "admin"}))
+            cluster_cache.host(key, hosted(key.partition("/")[2]))
+        cluster_cache.host(theirs, hosted(theirs.partition("/")[2], kubeconfigSecretRef={"name": "admin"}))
         for key in (C1, theirs):
             seed.status.proven(key, PROVEN)
         seed.status.proven(CLUSTER_API, Proof(False, "NotServing"))
@@ -194,10 +194,10 @@ async def test_clusters_of_all_apis_count_once_and_those_of_cluster_api_share_on
         assert seed.serving == ("False", "NotServing")
         assert seed.written[-1]["conditions"][0].message.startswith(f"{twin}, {second}: ")
 
-        catalog.host(twin, hosted("c1", project="beta"))
-        assert catalog.count_clusters() == 4, "of another project it is another cluster"
+        cluster_cache.host(twin, hosted("c1", project="beta"))
+        assert cluster_cache.count_clusters() == 4, "of another project it is another cluster"
         for key in (twin, second, theirs):
-            catalog.host(key, None)
+            cluster_cache.host(key, None)
         await seed.status._say()
         assert seed.written[-1]["clusters"] == 1
         assert seed.serving == ("True", "CanaryDenied")
@@ -206,9 +206,9 @@ async def test_clusters_of_all_apis_count_once_and_those_of_cluster_api_share_on
 async def test_whoever_counts_clusters_hears_of_those_of_cluster_api() -> None:
     async with seed_world() as world:
         heard: list[str] = []
-        ends = world.catalog.on_hosted(heard.append)
+        ends = world.cluster_cache.on_hosted(heard.append)
         key = hosted_key(PROJECT, "c2")
-        world.catalog.host(key, None)
+        world.cluster_cache.host(key, None)
         ends()
-        world.catalog.host(key, None)
+        world.cluster_cache.host(key, None)
         assert heard == [key]

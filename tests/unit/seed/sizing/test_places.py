@@ -15,7 +15,8 @@ from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Unavailable
 from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change, Store
-from seed.cache.quotas import Catalog
+from seed.cache.clusters import ClusterCache
+from seed.cache.quotas import QuotaCache
 from seed.instance_types import settings as reading
 from seed.instance_types.cache import FlavourCache
 from seed.instance_types.settings import SettingsReader
@@ -99,9 +100,10 @@ async def test_a_copied_stamp_of_another_place_is_not_trusted(world: World) -> N
     copied = world.copied(await world.stamped("m"), "other")
     world.api.secrets["alpha/place"]["region"] = LARGE
     assert (await world.sizing.admitted(world.cluster, copied, soon())).resources == IN_LARGE
-    catalog = Catalog(cast(Cluster, SimpleNamespace(name="seed")))
-    catalog.user_clusters.store._set("alpha/c1", world.cluster)
-    anew = await Stamping(catalog, world.sizing).stamp("u", copied, None, soon())
+    cluster = cast(Cluster, SimpleNamespace(name="seed"))
+    cluster_cache = ClusterCache(cluster, QuotaCache(cluster))
+    cluster_cache.user_clusters.store._set("alpha/c1", world.cluster)
+    anew = await Stamping(cluster_cache, world.sizing).stamp("u", copied, None, soon())
     assert anew is not None
     copied.metadata.annotations[ANNOTATION] = anew
     _, found = world.sizing.stamped("u", copied)

@@ -17,7 +17,8 @@ from seed.accounts.registry import AccountRegistry
 from seed.admission.admitter import Admission
 from seed.admission.machines import MachineAdmission
 from seed.cache.cluster_api import View
-from seed.cache.quotas import Catalog
+from seed.cache.clusters import ClusterCache
+from seed.cache.quotas import QuotaCache
 from seed.cache.source_keys import hosted_key, is_hosted
 from seed.registration.cluster_api import CALLER, Enforcement
 from seed.usage.cluster_api import ClusterApiInformers, ClusterSource
@@ -56,20 +57,22 @@ class NoEnforcement:
 class Seed:
     def __init__(self, api: FakeApiServer, cluster: Cluster) -> None:
         self.api = api
-        self.catalog = Catalog(cluster)
-        self.view = View(cluster, self.catalog, "seedquota.io/project")
+        self.quota_cache = QuotaCache(cluster)
+        self.cluster_cache = ClusterCache(cluster, self.quota_cache)
+        self.view = View(cluster, self.cluster_cache, "seedquota.io/project")
         self.changes: list[tuple[str, bool]] = []
         self.sizing = sizing()
         self.feed = ClusterApiInformers(
             cluster,
-            self.catalog,
+            self.quota_cache,
+            self.cluster_cache,
             self.view,
             self.sizing,
             cast(Enforcement, NoEnforcement()),
             on_change=lambda source, freed: self.changes.append((source.consumer.project, freed)),
             on_state=lambda _source: None,
         )
-        self.registry = AccountRegistry(self.catalog, MemoryStore())
+        self.registry = AccountRegistry(self.quota_cache, self.cluster_cache, MemoryStore())
 
     @property
     def source(self) -> ClusterSource:
@@ -381,7 +384,7 @@ async def test_a_kind_that_is_not_followed_yet_proves_nothing_gone(monkeypatch: 
 async def test_before_the_kinds_are_known_nothing_is_said_to_be_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     async with fake_api_server() as api:
         cluster = api.cluster()
-        view = View(cluster, Catalog(cluster), "seedquota.io/project")
+        view = View(cluster, ClusterCache(cluster, QuotaCache(cluster)), "seedquota.io/project")
         with pytest.raises(Unavailable):
             await view.find_hosted(KEY)
         await cluster.close()
@@ -409,7 +412,7 @@ def machine(name: str, cluster: str = "c1") -> dict[str, Any]:
 
 class Asked:
     def __init__(self, made: Seed) -> None:
-        admission = MachineAdmission(made.catalog, Admission(made.catalog, made.registry), made.sizing)
+        admission = MachineAdmission(made.quota_cache, Admission(made.quota_cache, made.registry), made.sizing)
         self.decisions: list[tuple[str, str]] = []
         endpoint = Endpoint(
             ClusterApiWebhook(made.view, admission),

@@ -13,7 +13,8 @@ from aiohttp import web
 from common.api.types import ACCEPT_CLUSTER_ANNOTATION, UserCluster
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Conflict, Unavailable
-from seed.cache.quotas import Catalog
+from seed.cache.clusters import ClusterCache
+from seed.cache.quotas import QuotaCache
 from seed.cache.source_keys import KUBERMATIC
 from seed.usage.cluster_identity import Identities, judge
 from seed.usage.source import Problem
@@ -31,8 +32,8 @@ class World:
         self.target = target
         self.seed = seed.cluster()
         self.cluster = target.cluster()
-        self.catalog = Catalog(self.seed)
-        self.identities = Identities(self.seed, self.catalog)
+        self.cluster_cache = ClusterCache(self.seed, QuotaCache(self.seed))
+        self.identities = Identities(self.seed, self.cluster_cache)
 
     async def leads_to(self, uid: str) -> None:
         async def kube_system(request: web.Request) -> web.Response:
@@ -57,7 +58,7 @@ class World:
 
     def seen(self, made: dict[str, Any]) -> UserCluster:
         found = msgspec.convert(made, UserCluster)
-        self.catalog.user_clusters.store._set(found.metadata.key, found)
+        self.cluster_cache.user_clusters.store._set(found.metadata.key, found)
         return found
 
     async def check(self, user_cluster: UserCluster) -> Problem | None:
@@ -141,7 +142,7 @@ async def test_what_is_recorded_is_read_not_what_a_watch_cache_has(monkeypatch: 
         await there.leads_to(SECOND)
         lagging = await there.user_cluster("c1")
         await there.user_cluster("c1", held=FIRST)
-        there.catalog.user_clusters.store._set("alpha/c1", lagging)
+        there.cluster_cache.user_clusters.store._set("alpha/c1", lagging)
         problem = await there.check(lagging)
         assert problem is not None and problem.reason == "ClusterChanged"
 
@@ -170,7 +171,7 @@ async def test_of_two_with_one_cluster_the_later_gives_way(monkeypatch: pytest.M
         assert problem is not None and problem.reason == "DuplicateCluster"
         assert "alpha/b" in problem.message and FIRST in problem.message
         assert there.identities.is_shared(earlier.metadata.uid)
-        there.catalog.user_clusters.store._remove("alpha/b")
+        there.cluster_cache.user_clusters.store._remove("alpha/b")
         there.identities.forget(earlier.metadata.uid)
         assert not there.identities.is_shared(later.metadata.uid)
         assert await there.check(later) is None
@@ -219,7 +220,7 @@ async def test_a_cluster_of_kubermatic_is_known_as_long_as_one_leads(monkeypatch
         metadata = {"name": f"{KUBERMATIC}abc", "namespace": "cluster-abc", "uid": "abc", "annotations": annotations}
         spec = {"project": "alpha", "kubeconfigSecretRef": {"name": "admin-kubeconfig"}}
         made = msgspec.convert({"metadata": metadata, "spec": spec}, UserCluster)
-        there.catalog.host(made.metadata.key, made)
+        there.cluster_cache.host(made.metadata.key, made)
         return made
 
     async with world(monkeypatch) as there:

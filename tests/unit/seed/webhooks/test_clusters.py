@@ -277,7 +277,7 @@ class Webhook:
         self.decisions: list[tuple[str, str]] = []
         self.twins = FakeTwins()
         endpoint = Endpoint(
-            ClusterWebhook(world.catalog, world.admission, KINDS, cast(DuplicateClusters, self.twins)),
+            ClusterWebhook(world.quota_cache, world.admission, KINDS, cast(DuplicateClusters, self.twins)),
             lambda _kind, decision, reason, _path, _seconds: self.decisions.append((decision, reason)),
         )
         self.handle = route({"clusters": endpoint}, lambda _name, caller, token: (caller, token) == (CALLER, "t"))
@@ -411,7 +411,7 @@ async def test_a_default_quota_that_has_not_come_is_waited_for_if_it_limits_clus
                 metadata=ObjectMeta(name="default"),
                 spec=QuotaSettingsSpec(defaults=Defaults(project=DefaultQuota(quota=dict(amounts(limits))))),
             )
-            world.catalog.settings.store._set("default", settings)
+            world.quota_cache.settings.store._set("default", settings)
             assert code(await webhook.create("a")) == expected
 
 

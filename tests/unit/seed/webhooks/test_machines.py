@@ -105,10 +105,10 @@ async def serving(
         handle = route(
             {
                 "machines": Endpoint(
-                    MachineWebhook(world.catalog, MachineAdmission(world.catalog, world.admission, sizes)),
+                    MachineWebhook(world.cluster_cache, MachineAdmission(world.quota_cache, world.admission, sizes)),
                     lambda _kind, decision, reason, path, _seconds: decisions.append((decision, reason, path)),
                 ),
-                "stamp": Endpoint(StampWebhook(Stamping(world.catalog, sizes))),
+                "stamp": Endpoint(StampWebhook(Stamping(world.cluster_cache, sizes))),
             },
             lambda _name, uid, token: (uid, token) == (CLUSTER_UID, TOKEN) or token == "token-of-a-deleted-cluster",
         )

@@ -15,7 +15,7 @@ from common.quota import account as accounts
 from common.server.http_parser import Request
 from seed.admission.admitter import Admission
 from seed.admission.namespaced_objects import NamespacedAdmission
-from seed.cache.namespaces import Selection, select
+from seed.cache.namespaces import Selection
 from seed.cache.quota import Quota
 from seed.registration.probe import ANNOTATION
 from seed.webhooks.endpoint import Endpoint
@@ -55,7 +55,10 @@ class Namespaces:
         return self._quotas(cluster, namespace, self.there.get(namespace, {}))
 
     def _quotas(self, cluster: str, namespace: str, labels: Mapping[str, str]) -> list[Quota]:
-        return select(self._world.catalog, cluster, {**labels, "kubernetes.io/metadata.name": namespace})
+        named = {**labels, "kubernetes.io/metadata.name": namespace}
+        world = self._world
+        found = world.quota_cache.namespace_quotas()
+        return [quota for quota in found if world.cluster_cache.covers(quota, cluster) and quota.selects(named)]
 
 
 class Caller:
@@ -65,8 +68,8 @@ class Caller:
         self.world = world
         self.namespaces = Namespaces(world)
         self.stale: str | None = None
-        admission = Admission(world.catalog, world.registry, lambda: self.stale)
-        webhook = NamespacedObjectWebhook(world.catalog, NamespacedAdmission(admission, self.namespaces))
+        admission = Admission(world.quota_cache, world.registry, lambda: self.stale)
+        webhook = NamespacedObjectWebhook(world.cluster_cache, NamespacedAdmission(admission, self.namespaces))
         self.kinds: list[str] = []
         self.endpoint = Endpoint(webhook, lambda kind, *_: self.kinds.append(kind))
 
@@ -129,7 +132,7 @@ async def caller() -> AsyncIterator[Caller]:
     async with seed_world() as world:
         found = Caller(world)
         found.namespaces.label("web", owner="ann", app="shop")
-        clusters = world.catalog.user_clusters.store
+        clusters = world.cluster_cache.user_clusters.store
         taking_part = {
             "metadata": {"name": "c1", "namespace": PROJECT, "uid": CLUSTER_UID},
             "spec": {"project": PROJECT, "namespaceQuotas": "Enabled", "kubeconfigSecretRef": {"name": "c1"}},

@@ -61,13 +61,14 @@ class Scaling:
     def __init__(self, world: SeedWorld, api: FakeApiServer, cluster: Cluster) -> None:
         self.world = world
         self.api = api
-        self.view = View(cluster, world.catalog, "seedquota.io/project")
+        self.view = View(cluster, world.cluster_cache, "seedquota.io/project")
         self.connections = Ways(cluster)
         self.answers: list[tuple[str, str, str]] = []
         self.sizes = sizing()
         self.decisions = Decisions()
         webhook = ScaleWebhook(
-            world.catalog,
+            world.quota_cache,
+            world.cluster_cache,
             world.registry,
             self.sizes,
             cast(Connections, self.connections),
@@ -100,7 +101,7 @@ class Scaling:
 
     def mode(self, check: str | None) -> None:
         body = {"metadata": {"name": SETTINGS}, "spec": {"scaleCheck": check} if check else {}}
-        self.world.catalog.settings.store._set(SETTINGS, msgspec.convert(body, QuotaSettings))
+        self.world.quota_cache.settings.store._set(SETTINGS, msgspec.convert(body, QuotaSettings))
 
     async def crd(self, plural: str, version: str) -> None:
         group, kind = KINDS[plural]
