@@ -1,7 +1,7 @@
 """One webhook request, from its bytes to its answer: the same steps for every kind of object.
 
 1. The caller must not have asked too often. 2. The review is decoded. 3. The probe of this seed's own leader is
-answered. 4. The object must be named as API servers name what they send. 5. The webhook decides, before the API server
+refused by whoever admits. 4. The object must be named as API servers name what they send. 5. The webhook decides, before the API server
 gives up. 6. The decision is recorded and answered.
 
 Who asks was proven before (seed/webhooks/router.py).
@@ -152,7 +152,7 @@ class Endpoint(Generic[SubjectT]):
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             return Response(400, f"not an AdmissionReview of {webhook.about}: {error}\n".encode(errors="replace"))
         head, subject = question.head, question.new
-        if isinstance(subject, Object) and is_canary(subject.metadata, dry_run=head.dry_run):
+        if not webhook.advises and isinstance(subject, Object) and is_canary(subject.metadata, dry_run=head.dry_run):
             return decided(head.uid, Verdict(decision="", refusal=denial.canary()))
         if not webhook.is_named(question):
             return Response(400, b"the object has no proper name, namespace and uid\n")

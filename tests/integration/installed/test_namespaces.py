@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 
 import pytest
 import pytest_asyncio
 
 from common.quota import resources
 from devcluster.install import API
-from tests.integration.installed.site import CLUSTERS, Json, Site, until
+from tests.integration.installed.site import CLUSTERS, Answer, Json, Site, until
 
 pytestmark = pytest.mark.integration
 
@@ -50,6 +52,21 @@ class Clusters:
         for name in names:
             answer = await self.site.call(cluster, "POST", f"/api/v1/namespaces/{namespace}/pods", pod(name))
             assert answer.status == 201, answer
+
+    async def refused(self, cluster: str, namespace: str, said: str = "") -> None:
+        path = f"/api/v1/namespaces/{namespace}/pods?dryRun=All"
+        answer = await self.site.call(cluster, "POST", path, pod("refused"))
+        assert answer.status == 403 and said in answer.message, answer
+
+    async def asked_about(self, cluster: str, namespace: str) -> None:
+        """Waits until a pod that lacks what the quota limits, or one too many, could be refused there."""
+        configuration = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/seedquota-namespaces"
+
+        async def written() -> None:
+            found = await self.site.get(cluster, configuration)
+            assert len(found["webhooks"]) == 2, found
+
+        await until(written, 60)
 
     async def counts(self, seed: str, name: str = QUOTA, **used: str) -> None:
         """Waits until the seed's account has exactly this."""
@@ -171,3 +188,47 @@ async def test_what_cannot_be_listed_stops_its_own_quota_alone(site: Site, clust
     await clusters.counts("seed-1", "broken", pods="1", **{"count/widgets__example__com": "1"})
     await site.delete("user-1", f"{CRD}/widgets.example.com")
     await clusters.counts("seed-1", "broken", pods="1")
+
+
+async def test_what_exceeds_the_quota_is_refused_in_both_clusters_until_something_ends(
+    site: Site, clusters: Clusters
+) -> None:
+    """Clients in three namespaces of two clusters at once; the seeds divide what the master grants."""
+    places = [("user-1", "web"), ("user-1", "shop"), ("user-2", "db")]
+    for cluster, name in places:
+        await clusters.namespace(cluster, name, ANN)
+    await site.apply("master", quota(pods="12"))
+    await asyncio.gather(
+        *(clusters.asked_about(cluster, "web" if cluster == "user-1" else "db") for cluster, _ in places)
+    )
+
+    async def decided(cluster: str, path: str, name: str) -> Answer:
+        """As every client does, which tries again after a 503."""
+        answer = await site.call(cluster, "POST", path, pod(name))
+        assert answer.status != 503, answer
+        return answer
+
+    async def fill(cluster: str, namespace: str, client: str) -> None:
+        path = f"/api/v1/namespaces/{namespace}/pods"
+        for number in range(8):
+            answer = await until(partial(decided, cluster, path, f"{client}-{number}"), 30)
+            assert answer.status == 201 or "exceeded quota: owner-ann" in answer.message, answer
+
+    await asyncio.gather(*(fill(*place, client) for place in places for client in "ab"))
+    for number, place in enumerate(places):
+        await fill(*place, f"last{number}")
+    found = [await site.items(cluster, f"/api/v1/namespaces/{name}/pods") for cluster, name in places]
+    assert sum(map(len, found)) == 12
+    for (cluster, name), listed in zip(places, found, strict=True):
+        if listed:
+            await site.delete(cluster, f"/api/v1/namespaces/{name}/pods/{listed[0]['metadata']['name']}")
+            break
+
+    async def admitted() -> None:
+        answer = await site.call("user-2", "POST", "/api/v1/namespaces/db/pods", pod("again"))
+        assert answer.status in (201, 409), answer
+
+    await until(admitted, 30)
+    await until(
+        lambda: clusters.refused("user-1", "web", "exceeded quota: owner-ann, requested: pods=1, used: pods=12"), 30
+    )
