@@ -1,8 +1,8 @@
 """One webhook request, from its bytes to its answer: the same steps for every kind of object.
 
 1. The caller must not have asked too often. 2. The review is decoded. 3. The probe of this seed's own leader is
-refused by whoever admits. 4. The object must be named as API servers name what they send. 5. The webhook decides, before the API server
-gives up. 6. The decision is recorded and answered.
+refused, but not by a webhook that only advises. 4. The object must be named as API servers name what they send. 5. The
+webhook decides, before the API server gives up. 6. The decision is recorded and answered.
 
 Who asks was proven before (seed/webhooks/router.py).
 """
