@@ -28,7 +28,7 @@ from common.api.cluster_identity import KUBE_SYSTEM, is_another
 from common.api.core import SECRETS, kubeconfig_text
 from common.api.types import UserCluster
 from common.kube.client.api_client import Cluster, RequestHook
-from common.kube.client.errors import ApiError, NotFound, Unavailable
+from common.kube.client.errors import ApiError, Unavailable
 from common.kube.client.kubeconfig import InvalidKubeconfig
 from common.kube.client.meta import Object, ObjectMeta
 from common.kube.client.resource import Resource
@@ -146,11 +146,8 @@ class NamespaceCache:
         if watched is None or watched.cluster is None:
             raise Unavailable(0, "Unavailable", watched.error if watched is not None else f"{cluster} is not followed")
         watched.check_same()
-        try:
-            found = await watched.cluster.get(NAMESPACES, namespace)
-        except NotFound:
-            return []
-        return self.select_by(cluster, found.metadata.labels)
+        found = await watched.cluster.find(NAMESPACES, namespace)
+        return self.select_by(cluster, found.metadata.labels) if found is not None else []
 
     def problem(self, cluster: str) -> str | None:
         """Why nothing is known of its namespaces now."""

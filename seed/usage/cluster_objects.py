@@ -31,6 +31,7 @@ UNREACHABLE = "Unreachable"
 RIGHTS = "bind the role of charts/rbac/user-cluster-namespaces.yaml there"
 MOST_TEXT = 512  # characters of an API server's error
 AFTER = 0.05  # seconds after an object ceases to count until it is looked at
+SOON, LATER = 0.1, 1.0  # ... between two looks at what is listed by now
 LONGEST_WAIT = 60.0  # ... between two looks at the clock, which may be set
 
 
@@ -117,7 +118,7 @@ class ClusterObjects:
                 if known != self._known:
                     self._known = known
                     self._on_list()
-                await asyncio.sleep(0.1 if not self._all_synced() else 1)
+                await asyncio.sleep(SOON if self._is_beginning() else LATER)
         finally:
             self._ended = True
             tasks = [*running, *self._tasks.values()]
@@ -183,8 +184,11 @@ class ClusterObjects:
     def _synced(self) -> frozenset[GroupResource]:
         return frozenset(kind for kind, informer in self.informers.items() if informer.synced)
 
-    def _all_synced(self) -> bool:
-        return self.namespaces.synced.is_set() and all(informer.synced for informer in self.informers.values())
+    def _is_beginning(self) -> bool:
+        """Something is being listed for the first time, as far as is known with success."""
+        if not self.namespaces.synced.is_set():
+            return self.namespaces.error is None
+        return any(not informer.synced and informer.error is None for informer in self.informers.values())
 
     def _namespace_changed(self, change: Change[Namespace]) -> None:
         namespace = change.new or change.old

@@ -5,74 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from types import SimpleNamespace
-from typing import Any, cast
 
-import msgspec
 import pytest
 
-from common.api.labels import UID_LABEL
-from common.api.types import ResourceQuota, SeedCopy, UserCluster
-from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Unavailable
 from common.kube.client.meta import ObjectMeta
-from common.kube.controller.store import Change
 from common.quota.object_names import GroupResource
 from seed.cache import namespaces, source_keys
-from seed.cache.clusters import ClusterCache
 from seed.cache.consumer import Consumer
 from seed.cache.namespaces import NamespaceCache
-from seed.cache.quotas import QuotaCache
 from seed.cache.source_keys import OWN_API_SERVER
 from tests.unit import fake_api_server as fakes
 from tests.unit.fake_api_server import FakeApiServer, eventually, fake_api_server
-
-ANN = {"owner": "ann"}
-PROD = {"matchLabels": {"tier": "prod"}}
-
-
-class World:
-    def __init__(self) -> None:
-        seed = cast(Cluster, SimpleNamespace(name="eu-1"))
-        self.quotas = QuotaCache(seed)
-        self.clusters = ClusterCache(seed, self.quotas)
-        self.cache = NamespaceCache(seed, self.quotas, self.clusters)
-        self.changes = 0
-        self.clusters.on_participants(self.changed)
-
-    def changed(self) -> None:
-        self.changes += 1
-
-    def quota(self, name: str, **subject: object) -> None:
-        body: dict[str, Any] = {
-            "metadata": {"name": name, "uid": f"{name}-copy", "labels": {UID_LABEL: f"{name}-uid"}},
-            "spec": {"subject": {"kind": "namespaces", **subject}, "quota": {"pods": "5"}},
-        }
-        self.quotas._quota_changed(Change(None, msgspec.convert(body, ResourceQuota)))
-
-    def cluster(self, name: str, participation: str = "Enabled", **labels: str) -> None:
-        spec = {"project": "alpha", "kubeconfigSecretRef": {"name": name}, "namespaceQuotas": participation}
-        metadata = {"name": name, "namespace": "alpha", "uid": f"{name}-uid", "labels": labels}
-        made = msgspec.convert({"metadata": metadata, "spec": spec}, UserCluster)
-        store = self.clusters.user_clusters.store
-        before = store.get(made.metadata.key)
-        store._set(made.metadata.key, made)
-        self.clusters._cluster_changed(Change(before, made))
-
-    def seed(self, participation: str) -> None:
-        spec = {"copyOf": "uid", "namespaceQuotas": participation}
-        made = msgspec.convert({"metadata": {"name": "eu-1", "uid": "s"}, "spec": spec}, SeedCopy)
-        before = self.quotas.seed.store.get("eu-1")
-        self.quotas.seed.store._set("eu-1", made)
-        self.quotas._seed_changed(Change(before, made))
-
-    def selected(self, cluster: str, labels: dict[str, str]) -> list[str]:
-        return [quota.name for quota in self.cache.select_by(cluster, labels)]
-
-    def sources(self, name: str) -> list[str]:
-        quota = self.quotas.quota(name)
-        assert quota is not None
-        return sorted(source_keys.shown(key) for key in self.clusters.source_keys(quota))
+from tests.unit.namespaces_world import ANN, PROD, World
 
 
 @pytest.fixture
