@@ -85,6 +85,7 @@ class WireReport(Wire):
     ask: WireAsk = msgspec.field(default_factory=WireAsk)
     stale: list[StaleSource] = []
     unenforced: list[str] = []
+    clusters: int = 0  # that a quota of kind namespaces covers
     enforced_generation: int | None = None  # of the copy, which every replica has; None: the agent does not know of it
 
 

@@ -93,6 +93,7 @@ class Views:
             reserved=report.reserved if report is not None else {},
             stale_sources=stale_sources,
             unenforced=account.wire.unenforced,
+            clusters=account.wire.clusters,
         )
 
     def _subject_exists(self, quota: MasterQuota) -> bool:

@@ -21,15 +21,17 @@ STALE_STEP = 60  # the published age of a stale source grows in steps of so many
 
 class Sources(msgspec.Struct, frozen=True):
     """What is reported of sources beside their use: those whose count is old, and those whose Machines are not checked.
-    `generation` is that of the quota's copy which all replicas have."""
+    `generation` is that of the quota's copy which all replicas have. `clusters`: how many a quota of kind namespaces
+    covers."""
 
     stale: tuple[StaleSource, ...] = ()
     unenforced: tuple[str, ...] = ()
     generation: int | None = None
+    clusters: int = 0
 
     @property
-    def names(self) -> tuple[list[str], tuple[str, ...], int | None]:
-        return [source.source for source in self.stale], self.unenforced, self.generation
+    def names(self) -> tuple[list[str], tuple[str, ...], int | None, int]:
+        return [source.source for source in self.stale], self.unenforced, self.generation, self.clusters
 
 
 class Published(msgspec.Struct, frozen=True):

@@ -40,7 +40,8 @@ class Publisher:
         said = msgspec.structs.replace(said, used=kept_use(said.used, account, quota))
         unenforced = tuple(self._cluster_cache.unenforced(quota)[:MAX_NAMED])
         now = time.monotonic()
-        facts = Sources(_stale(sources, account, now), unenforced, self._known(quota))
+        clusters = len(self._cluster_cache.covered(quota))
+        facts = Sources(_stale(sources, account, now), unenforced, self._known(quota), clusters)
         before = self._before(quota, now)
         wait = publish_in(before, said, facts, quota.published, now)
         if wait is None:
@@ -53,6 +54,7 @@ class Publisher:
                 stale=list(facts.stale),
                 unenforced=list(facts.unenforced),
                 enforced_generation=facts.generation,
+                clusters=facts.clusters,
             ),
             "localUsage": wire_quantities(resources.only(accounts.use(account), quota.ceilings)),
         }
@@ -81,7 +83,12 @@ class Publisher:
         if before is not None and before.copy_uid != quota.copy_uid:
             before = None  # the copy was made anew, without our status
         if before is None and quota.published is not None:
-            facts = Sources(tuple(quota.published_stale), tuple(quota.published_unenforced), quota.published_generation)
+            facts = Sources(
+                tuple(quota.published_stale),
+                tuple(quota.published_unenforced),
+                quota.published_generation,
+                quota.published_clusters,
+            )
             before = Published(quota.copy_uid, quota.published, facts, now)
             self._published[quota.key.uid] = before  # the intervals run from here: a predecessor's clock says nothing
         return before

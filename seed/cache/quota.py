@@ -62,6 +62,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     published: Report | None
     published_stale: Sequence[StaleSource] = ()
     published_unenforced: Sequence[str] = ()
+    published_clusters: int = 0
     published_generation: int | None = None  # that every replica has, as a leader said; None: none has said anything
 
     @property
@@ -126,5 +127,6 @@ def parse_quota(copy: ResourceQuota, *, in_cluster: bool) -> Quota | None:
         published=report_from_wire(copy.status.account),
         published_stale=copy.status.account.stale,
         published_unenforced=copy.status.account.unenforced,
+        published_clusters=copy.status.account.clusters,
         published_generation=copy.status.account.enforced_generation,
     )
