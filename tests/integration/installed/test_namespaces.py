@@ -18,6 +18,7 @@ pytestmark = pytest.mark.integration
 ANN = {"owner": "ann"}
 QUOTA = "owner-ann"
 WIDGETS = "/apis/example.com/v1/namespaces/shop/widgets"
+CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/seedquota-namespaces"
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
@@ -57,16 +58,6 @@ class Clusters:
         path = f"/api/v1/namespaces/{namespace}/pods?dryRun=All"
         answer = await self.site.call(cluster, "POST", path, pod("refused"))
         assert answer.status == 403 and said in answer.message, answer
-
-    async def asked_about(self, cluster: str, namespace: str) -> None:
-        """Waits until a pod that lacks what the quota limits, or one too many, could be refused there."""
-        configuration = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/seedquota-namespaces"
-
-        async def written() -> None:
-            found = await self.site.get(cluster, configuration)
-            assert len(found["webhooks"]) == 2, found
-
-        await until(written, 60)
 
     async def counts(self, seed: str, name: str = QUOTA, **used: str) -> None:
         """Waits until the seed's account has exactly this."""
@@ -126,8 +117,16 @@ async def test_use_follows_pods_and_labels_in_both_clusters(site: Site, clusters
         assert not (await site.ledger("seed-1", QUOTA))["account"].get("used")
 
     await until(left, 60)
-    # Until what exceeds such a quota is refused, it says that it does nothing.
-    await site.comes("master", f"resourcequotas/{QUOTA}", "Ready", "False", "NotSupported")
+    path = f"resourcequotas/{QUOTA}"
+    await site.comes("master", path, "Ready", "True", "Enforced", seconds=60)
+    await site.patch("seed-2", f"{CLUSTERS}/user-2", {"spec": {"namespaceQuotas": "Disabled"}})
+    await site.comes("master", path, "Ready", "False", "NoClusters", seconds=60)
+
+    async def let_go() -> None:
+        for cluster in ("user-1", "user-2"):
+            assert (await site.call(cluster, "GET", CONFIGURATION)).status == 404, "nothing waits there any more"
+
+    await until(let_go, 30)
 
 
 async def test_what_cannot_be_listed_stops_its_own_quota_alone(site: Site, clusters: Clusters) -> None:
@@ -198,9 +197,7 @@ async def test_what_exceeds_the_quota_is_refused_in_both_clusters_until_somethin
     for cluster, name in places:
         await clusters.namespace(cluster, name, ANN)
     await site.apply("master", quota(pods="12"))
-    await asyncio.gather(
-        *(clusters.asked_about(cluster, "web" if cluster == "user-1" else "db") for cluster, _ in places)
-    )
+    await site.comes("master", f"resourcequotas/{QUOTA}", "Enforced", "True", seconds=60)
 
     async def decided(cluster: str, path: str, name: str) -> Answer:
         """As every client does, which tries again after a 503."""
