@@ -43,7 +43,7 @@ ROLES = {
         "seed-own-webhooks",
         "master-on-seed",
     ],
-    USER: ["user-cluster"],
+    USER: ["user-cluster", "user-cluster-namespaces", "user-cluster-secrets"],
 }
 """The files of charts/rbac, by the cluster in which the programs have them."""
 
@@ -161,8 +161,29 @@ async def use_what_there_is(site: Site) -> None:
     await cluster_api(site)
     await own_machines(site)
     await kubermatic(site)
+    await namespaces(site)
     await decisions(site)
     await ends(site)
+
+
+async def namespaces(site: Site) -> None:
+    """All that the roles name is counted in a user cluster that takes part."""
+    await apply(site.server(USER), rights("user-cluster-secrets", SEED_USER))
+    counted = {(right.group, right.resource) for right in granted() if "-user-cluster-" in right.role}
+    names = sorted(f"count/{resource}.{group}".removesuffix(".") for group, resource in counted)
+    subject = {"kind": "namespaces", "selector": {"matchLabels": {"kubernetes.io/metadata.name": "default"}}}
+    quota = {name: 1000 for name in names if name != "count/namespaces"}
+    await site.apply("master", named("ResourceQuota", "namespaces", subject=subject, quota=quota))
+    path = f"namespaces/alpha/userclusters/{USER}"
+    await site.patch(SEED, path, {"spec": {"namespaceQuotas": "Enabled"}})
+
+    async def counts() -> None:
+        account = (await site.ledger(SEED, "namespaces"))["account"]
+        assert account.get("used") and not account.get("nonce"), account
+
+    await until(counts, 60)
+    await site.patch(SEED, path, {"spec": {"namespaceQuotas": "Disabled"}})
+    await site.delete("master", "resourcequotas/namespaces")
 
 
 async def defaults_and_quotas(site: Site) -> None:
