@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any
 
+from common.api.cluster_identity import KUBE_SYSTEM
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Malformed
 from common.kube.controller.reflector import Reflector
@@ -89,11 +90,14 @@ class ClusterObjects:
         cluster: Cluster,
         on_list: Callable[[], None],
         *,
+        protected: Collection[str] = (KUBE_SYSTEM,),
         clock: Callable[[], float] = time.time,
     ) -> None:
+        """`protected`: see seed/cache/selected.py."""
         self.key = key
         self._cluster = cluster
         self._on_list = on_list
+        self._protected = protected
         self._clock = clock
         self.namespaces: Reflector[Namespace] = Reflector(cluster, NAMESPACES, on_change=self._namespace_changed)
         self.informers: dict[GroupResource, KindInformer] = {}
@@ -130,7 +134,7 @@ class ClusterObjects:
         self._counting.add(counting)
         self._follow()
         for namespace in self.namespaces.store.values():
-            if counting.quota.selects(namespace.metadata.labels):
+            if counting.quota.selects(namespace.metadata.labels, self._protected):
                 self._enter(counting, namespace.metadata.name)
 
     def discard(self, counting: QuotaNamespaces) -> None:
@@ -164,7 +168,9 @@ class ClusterObjects:
         if found is None:
             return None
         inside = await self._cluster.find(NAMESPACES, namespace)
-        return generation_of(found.metadata) if inside is not None and quota.selects(inside.metadata.labels) else None
+        if inside is None or not quota.selects(inside.metadata.labels, self._protected):
+            return None
+        return generation_of(found.metadata)
 
     def _follow(self) -> None:
         """Only what some quota limits here."""
@@ -196,7 +202,7 @@ class ClusterObjects:
         name = namespace.metadata.name
         for counting in list(self._counting):
             before = counting in self._selecting.get(name, ())
-            after = change.new is not None and counting.quota.selects(change.new.metadata.labels)
+            after = change.new is not None and counting.quota.selects(change.new.metadata.labels, self._protected)
             if after and not before:
                 self._enter(counting, name)
                 counting.on_change(counting, False)

@@ -248,7 +248,9 @@ class NamespacedSources(Mapping[str, UsageSource]):
                 if not self._cluster_cache.takes_part(key):
                     await changed.wait()
                     continue
-                objects = self._objects[key] = ClusterObjects(key, cluster, lambda: self.look(key))
+                protected = self._cluster_cache.protected(key)
+                objects = ClusterObjects(key, cluster, lambda: self.look(key), protected=protected)
+                self._objects[key] = objects
                 self._connection_changed(key)
                 try:
                     ended = await first_of(objects.run(), self._until_left(key))

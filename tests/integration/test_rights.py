@@ -169,7 +169,8 @@ async def use_what_there_is(site: Site) -> None:
 async def namespaces(site: Site) -> None:
     """All that the roles name is counted in a user cluster that takes part."""
     await apply(site.server(USER), rights("user-cluster-secrets", SEED_USER))
-    counted = {(right.group, right.resource) for right in granted() if "-user-cluster-" in right.role}
+    of_namespaces = [right for right in granted() if "-user-cluster-" in right.role]
+    counted = {(right.group, right.resource) for right in of_namespaces if "webhook" not in right.resource}
     names = sorted(f"count/{resource}.{group}".removesuffix(".") for group, resource in counted)
     subject = {"kind": "namespaces", "selector": {"matchLabels": {"kubernetes.io/metadata.name": "default"}}}
     quota = {name: 1000 for name in names if name != "count/namespaces"}
@@ -181,8 +182,20 @@ async def namespaces(site: Site) -> None:
         account = (await site.ledger(SEED, "namespaces"))["account"]
         assert account.get("used") and not account.get("nonce"), account
 
+    configuration = f"{HOOKS}/{KINDS[0]}/seedquota-namespaces"
+
+    async def asks(status: int, *resources: str) -> None:
+        answer = await site.call(USER, "GET", configuration)
+        assert answer.status == status, answer
+        found = str(answer.body)
+        assert all(resource in found for resource in resources), found
+
     await until(counts, 60)
+    await until(partial(asks, 200, "'deployments'"), 60)
+    await site.patch("master", "resourcequotas/namespaces", {"spec": {"quota": {"count/endpoints": 5}}})
+    await until(partial(asks, 200, "'endpoints'"), 60)
     await site.patch(SEED, path, {"spec": {"namespaceQuotas": "Disabled"}})
+    await until(partial(asks, 404), 60)
     await site.delete("master", "resourcequotas/namespaces")
 
 

@@ -193,7 +193,7 @@ async def test_what_exceeds_the_quota_is_refused_in_both_clusters_until_somethin
     site: Site, clusters: Clusters
 ) -> None:
     """Clients in three namespaces of two clusters at once; the seeds divide what the master grants."""
-    places = [("user-1", "web"), ("user-1", "shop"), ("user-2", "db")]
+    places = [("user-1", "front"), ("user-1", "jobs"), ("user-2", "back")]
     for cluster, name in places:
         await clusters.namespace(cluster, name, ANN)
     await site.apply("master", quota(pods="12"))
@@ -222,10 +222,10 @@ async def test_what_exceeds_the_quota_is_refused_in_both_clusters_until_somethin
             break
 
     async def admitted() -> None:
-        answer = await site.call("user-2", "POST", "/api/v1/namespaces/db/pods", pod("again"))
+        answer = await site.call("user-2", "POST", "/api/v1/namespaces/back/pods", pod("again"))
         assert answer.status in (201, 409), answer
 
     await until(admitted, 30)
     await until(
-        lambda: clusters.refused("user-1", "web", "exceeded quota: owner-ann, requested: pods=1, used: pods=12"), 30
+        lambda: clusters.refused("user-1", "front", "exceeded quota: owner-ann, requested: pods=1, used: pods=12"), 30
     )
