@@ -85,7 +85,17 @@ class WireReport(Wire):
     ask: WireAsk = msgspec.field(default_factory=WireAsk)
     stale: list[StaleSource] = []
     unenforced: list[str] = []
+    namespaces: list[NamespaceUse] = []
+    namespaces_omitted: int = 0
     enforced_generation: int | None = None  # of the copy, which every replica has; None: the agent does not know of it
+
+
+class NamespaceUse(Wire):
+    """What one namespace has of a quota of kind namespaces."""
+
+    cluster: str
+    namespace: str
+    used: Quantities = {}
 
 
 class StaleSource(Wire):

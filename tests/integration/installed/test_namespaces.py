@@ -109,6 +109,9 @@ async def test_use_follows_pods_and_labels_in_both_clusters(site: Site, clusters
         assert not (await site.ledger("seed-1", QUOTA))["account"].get("used")
 
     await until(left, 60)
+    shown = (await site.get("seed-2", f"resourcequotas/{QUOTA}"))["status"]["account"]["namespaces"]
+    used = {"pods": "1", "requests.cpu": "1"}
+    assert shown == [{"cluster": "alpha/user-2", "namespace": "db", "used": used}]
     # Until what exceeds such a quota is refused, it says that it does nothing.
     await site.comes("master", f"resourcequotas/{QUOTA}", "Ready", "False", "NotSupported")
 
