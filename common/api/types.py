@@ -86,7 +86,17 @@ class WireReport(Wire):
     stale: list[StaleSource] = []
     unenforced: list[str] = []
     clusters: int = 0  # that a quota of kind namespaces covers
+    namespaces: list[NamespaceUse] = []
+    namespaces_omitted: int = 0
     enforced_generation: int | None = None  # of the copy, which every replica has; None: the agent does not know of it
+
+
+class NamespaceUse(Wire):
+    """What one namespace has of a quota of kind namespaces."""
+
+    cluster: str
+    namespace: str
+    used: Quantities = {}
 
 
 class StaleSource(Wire):

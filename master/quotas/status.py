@@ -8,12 +8,12 @@ import msgspec
 
 from common.api.conditions import NAMED, condition, more, some, transition
 from common.api.convert import wire_quantities
-from common.api.types import Condition, ResourceQuotaSpec, StaleSource
+from common.api.types import Condition, NamespaceUse, ResourceQuotaSpec, StaleSource
 from common.quota import quantity, resources, surge
 from common.quota.names import MAX_COUNTERS
 from common.quota.resources import ResourceList
 from master.cache.objects import QuotaStatus, SeedUsage, Summary, SurgeStatus
-from master.quotas import stale_sources
+from master.quotas import namespace_lines, stale_sources
 from master.quotas.countable import NAMESPACES, NOT_SUPPORTED, never_counted_text, unsupported, unsupported_text
 from master.quotas.stale_sources import age
 
@@ -61,6 +61,8 @@ class SeedView(msgspec.Struct, frozen=True, kw_only=True):
     stale_sources: Sequence[StaleSource] = ()
     unenforced: Sequence[str] = ()
     clusters: int = 0
+    namespaces: Sequence[NamespaceUse] = ()
+    namespaces_omitted: int = 0
 
     @property
     def stale(self) -> bool:
@@ -108,6 +110,7 @@ def quota_status(view: QuotaView, before: QuotaStatus, now: str) -> QuotaStatus:
     use = dict.fromkeys(counted, 0) | resources.total(resources.only(seed.use, counted) for seed in present)
     reserved = resources.total(resources.only(seed.reserved, counted) for seed in present)
     lines = seed_lines(view.seeds, view.limits)
+    namespaces, namespaces_omitted = namespace_lines.largest_of({seed.name: seed for seed in present}, counted)
     enforced = _unless_unsupported(_enforced(judged, absent, view.spec), view.spec)
     conditions = [
         _ready(view, enforced),
@@ -129,6 +132,8 @@ def quota_status(view: QuotaView, before: QuotaStatus, now: str) -> QuotaStatus:
         summary=summary(view.spec, use, view.limits, present),
         seeds=lines[:MAX_SEEDS],
         seeds_omitted=max(len(lines) - MAX_SEEDS, 0),
+        namespaces=namespaces,
+        namespaces_omitted=namespaces_omitted,
         conditions=transition(before.conditions, conditions, now),
     )
 

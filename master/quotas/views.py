@@ -94,6 +94,8 @@ class Views:
             stale_sources=stale_sources,
             unenforced=account.wire.unenforced,
             clusters=account.wire.clusters,
+            namespaces=account.wire.namespaces,
+            namespaces_omitted=account.wire.namespaces_omitted,
         )
 
     def _subject_exists(self, quota: MasterQuota) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from common.api.types import StaleSource
+from common.api.types import NamespaceUse, StaleSource
 from common.quota import resources
 from common.quota.account import Account
 from common.quota.escrow import Report
@@ -22,12 +22,19 @@ STALE_STEP = 60  # the published age of a stale source grows in steps of so many
 class Sources(msgspec.Struct, frozen=True):
     """What is reported of sources beside their use: those whose count is old, and those whose Machines are not checked.
     `generation` is that of the quota's copy which all replicas have. `clusters`: how many a quota of kind namespaces
-    covers."""
+    covers. `namespaces`: the largest, and how many others."""
 
     stale: tuple[StaleSource, ...] = ()
     unenforced: tuple[str, ...] = ()
     generation: int | None = None
     clusters: int = 0
+    namespaces: tuple[NamespaceUse, ...] = ()
+    namespaces_omitted: int = 0
+
+    @property
+    def troubles(self) -> Sources:
+        """Without what tells of use alone."""
+        return msgspec.structs.replace(self, namespaces=(), namespaces_omitted=0)
 
     @property
     def names(self) -> tuple[list[str], tuple[str, ...], int | None, int]:
@@ -70,9 +77,10 @@ def publish_in(
     if known is None:
         return max(0.0, before.at + USE_INTERVAL - now)
     if msgspec.structs.replace(said, sequence=0) == msgspec.structs.replace(known, sequence=0):
-        if sources != before.sources:
+        if sources.troubles != before.sources.troubles:
             return 0.0
-        if shown is None or shown == known:  # numbers of writes come again with a ledger that was restored
+        arrived = shown is None or shown == known  # numbers of writes come again with a ledger that was restored
+        if arrived and sources == before.sources:
             return None
         return max(0.0, before.at + QUIET_INTERVAL - now)
     urgent = (

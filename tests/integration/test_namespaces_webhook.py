@@ -28,7 +28,7 @@ from devcluster.controlplane import ApiServer, ControlPlane
 from seed.admission.namespaced_objects import NamespacedAdmission
 from seed.cache.namespaces import NamespaceCache
 from seed.cache.quota import Quota
-from seed.cache.source_keys import OWN_API_SERVER
+from seed.cache.source_keys import OWN_API_SERVER, shown
 from seed.controllers.namespaced_webhook import NamespacedWebhook
 from seed.registration import namespaces, probe
 from seed.registration.configuration import WEBHOOK_CONFIGURATIONS, WebhookConfiguration
@@ -105,7 +105,7 @@ class Site:
     def unenforced(self, name: str) -> Sequence[str]:
         quota = self.world.quota_cache.quota(name)
         assert quota is not None
-        return self.world.cluster_cache.unenforced(quota)
+        return [shown(key) for key in self.world.cluster_cache.unenforced(quota)]
 
     def use(self, name: str) -> dict[str, int]:
         return accounts.use(self.world.account(name))

@@ -156,12 +156,12 @@ async def use_what_there_is(site: Site) -> None:
     """Everything that makes the programs call an API server, once."""
     await defaults_and_quotas(site)
     await owners_of_machines(site, USER, "kube-system")
+    await namespaces(site)
     await secrets_of_the_release(site)
     await contention(site)
     await cluster_api(site)
     await own_machines(site)
     await kubermatic(site)
-    await namespaces(site)
     await decisions(site)
     await ends(site)
 

@@ -117,6 +117,9 @@ async def test_use_follows_pods_and_labels_in_both_clusters(site: Site, clusters
         assert not (await site.ledger("seed-1", QUOTA))["account"].get("used")
 
     await until(left, 60)
+    shown = (await site.get("seed-2", f"resourcequotas/{QUOTA}"))["status"]["account"]["namespaces"]
+    used = {"pods": "1", "requests.cpu": "1"}
+    assert shown == [{"cluster": "alpha/user-2", "namespace": "db", "used": used}]
     path = f"resourcequotas/{QUOTA}"
     await site.comes("master", path, "Ready", "True", "Enforced", seconds=60)
     await site.patch("seed-2", f"{CLUSTERS}/user-2", {"spec": {"namespaceQuotas": "Disabled"}})
