@@ -107,17 +107,21 @@ class Admission:
         that does not fit now: many clients that go on asking for one full quota would keep the others full."""
         if not quota.enforced:
             return None
-        handle = self._registry.get(quota)
-        need = request.need if request.shares is None else request.shares[quota.name].amount
+        shares = request.shares
+        need = request.need if shares is None else shares[quota.name].amount
         if resources.short(need, quota.limits):
+            handle = self._registry.get(quota)
             used = resources.maximum(quota.global_usage, handle.use if handle is not None else {})
             refusal = _exceeded(quota, need, used, quota.limits, quota.global_reserved, decision)
             seen = handle.snapshot(quota) if handle is not None else snapshot(quota, None, {})
             return Attempt(snapshot=seen, refusal=refusal)
-        account = handle.writer.account if handle is not None else None
-        if handle is None or account is None or account.fenced or request.shares is None or len(request.shares) == 1:
+        if shares is None or len(shares) == 1:
             return None
-        if (request.shares[quota.name].source, request.uid) in account.reservations:
+        handle = self._registry.get(quota)
+        account = handle.writer.account if handle is not None else None
+        if handle is None or account is None or account.fenced:
+            return None
+        if (shares[quota.name].source, request.uid) in account.reservations:
             return None  # a repeat costs nothing
         hopeless = self._hopeless(handle, quota, need, decision)
         return Attempt(snapshot=handle.snapshot(quota), refusal=hopeless) if hopeless is not None else None

@@ -126,7 +126,7 @@ class ClusterCache:
         said = self._enforced_in_namespaces
         known = quota.published is not None and quota.published_generation == quota.generation
         before = quota.published_unenforced
-        return [shown(key) for key in self.source_keys(quota) if not said.get(key, known and shown(key) not in before)]
+        return [key for key in self.source_keys(quota) if not said.get(key, known and shown(key) not in before)]
 
     def tell_enforced_in_namespaces(self, key: str, enforced: bool) -> bool:
         """The leader saw it of a source of objects in namespaces. True if that is new."""

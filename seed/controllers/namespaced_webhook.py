@@ -67,13 +67,17 @@ class NamespacedWebhook:
             self._quota_cache.on_spec(lambda _name: self.configuration_changed()),
             self._cluster_cache.on_participants(self.configuration_changed),
         ]
+        written = False
         try:
             while True:
                 self._wake.clear()
                 if self._takes_part():
+                    written = True
                     await self._keep()
-                else:
-                    await within(self._wake, None if await self._let_go() else RETRY_SECONDS)
+                    continue
+                if written:  # where it never was, there may be no right to it
+                    written = not await self._let_go()
+                await within(self._wake, RETRY_SECONDS if written else None)
         finally:
             for stop in stops:
                 stop()
@@ -100,7 +104,8 @@ class NamespacedWebhook:
         except NotFound:
             return True
         except ApiError as error:
-            return error.status in (401, 403)  # where there is no right to it, there never was one
+            log.warning("webhook configuration left behind", extra={"cluster": self._key, "error": error.message})
+            return False
         log.info("webhook configuration removed", extra={"cluster": self._key, "configuration": namespaces.NAME})
         return True
 

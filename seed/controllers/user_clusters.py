@@ -16,6 +16,7 @@ from common.kube.controller.controller import Controller, ReconcileHook
 from seed import metrics
 from seed.admission import projects
 from seed.cache.clusters import ClusterCache
+from seed.cache.quota import takes_part
 from seed.cache.quotas import QuotaCache
 from seed.cache.source_keys import is_of_kubermatic
 from seed.controllers.user_cluster_conditions import believed_proof, judge
@@ -159,7 +160,7 @@ class UserClusters:
         try:
             await keeper.remove()
             await stamper.remove()
-            if cluster is not None:
+            if cluster is not None and takes_part(source.user_cluster):
                 with suppress(NotFound):
                     await cluster.delete(WEBHOOK_CONFIGURATIONS, namespaces.NAME)
         except ApiError as error:

@@ -110,6 +110,25 @@ async def test_one_quota_that_denies_its_part_leaves_nothing_reserved_in_the_oth
         assert not world.account("ann").reservations
 
 
+async def test_a_full_quota_refuses_before_another_of_the_namespace_reserves_anything() -> None:
+    """Clients that go on asking for the full one would keep the other full otherwise."""
+    async with seed_world() as world:
+        await world.quota("ann", limits="pods=8", granted="pods=8", **NAMESPACES)
+        await world.quota("web", limits="pods=4", granted="pods=4", used="pods=4", **NAMESPACES)
+        written = world.account("ann").sequence
+        assert "exceeded quota: web" in message(await shared(world, ann="pods=1", web="pods=1"))
+        assert world.account("ann").sequence == written
+
+
+async def test_a_request_that_is_repeated_at_a_full_quota_is_admitted_again() -> None:
+    async with seed_world() as world:
+        await world.quota("ann", limits="pods=8", granted="pods=8", **NAMESPACES)
+        await world.quota("web", limits="pods=1", granted="pods=1", **NAMESPACES)
+        assert (await shared(world, ann="pods=1", web="pods=1")).refusal is None
+        assert (await shared(world, ann="pods=1", web="pods=1")).refusal is None
+        assert (await shared(world, "another", ann="pods=1", web="pods=1")).refusal is not None
+
+
 async def test_what_is_larger_than_one_limit_is_never_reserved_in_the_other() -> None:
     async with seed_world() as world:
         await world.quota("project-alpha", limits="cpu=64", granted="cpu=64")
