@@ -9,7 +9,7 @@ import asyncio
 import base64
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -70,7 +70,8 @@ class Installation:
     `in_flight_window` is in seconds. `organization` is the project's, if it has one. `seed_flags` gives more flags
     to the agents of a seed. With `breakable`, the master's cluster and each seed have an etcd of their own, which can
     be restored from a snapshot, and `links`, the master's way to each seed, and `balancers`, that to its webhook, can
-    be cut. With `in_cluster`, the first seed is the master's own cluster. `audited` is for `ControlPlane`.
+    be cut. With `in_cluster`, the first seed is the master's own cluster. `audited` and `also_served` are for
+    `ControlPlane`.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Installation:
         breakable: bool = False,
         in_cluster: bool = False,
         audited: bool = False,
+        also_served: Collection[str] = (),
         progress: Callable[[str], None] = lambda _line: None,
     ) -> None:
         self.directory = directory
@@ -104,6 +106,7 @@ class Installation:
         self.in_flight_window = in_flight_window
         self._progress = progress
         self._plane = ControlPlane(directory, audited=audited)
+        self._also_served = also_served
         self.balancers: dict[str, Balancer] = {}  # of webhooks: of several replicas, or to be cut off
 
     async def __aenter__(self) -> Self:
@@ -172,7 +175,8 @@ class Installation:
         seeds = self._remote_seeds()
         names = [MASTER, *seeds, *self.user_clusters.values()]
         self._progress(f"starting {len(names)} API servers")
-        await self._plane.start(names, own_etcd=[MASTER, *seeds] if self._breakable else ())
+        own_etcd = [MASTER, *seeds] if self._breakable else ()
+        await self._plane.start(names, own_etcd=own_etcd, also_served=self._also_served)
         if self._breakable:
             for seed in seeds:
                 link = self.links[seed] = Link(free_port(), self._plane.cluster(seed).port)

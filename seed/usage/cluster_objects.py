@@ -157,8 +157,10 @@ class ClusterObjects:
 
     async def generation(self, quota: Quota, kind: GroupResource, namespace: str, name: str, uid: str) -> int | None:
         """By consistent lists; None also for an object that the quota does not count. Raises ApiError."""
-        evaluator = evaluator_of(kind)
-        resource = await find_kind(self._cluster, evaluator) if evaluator is not None else None
+        informer, evaluator = self.informers.get(kind), evaluator_of(kind)
+        resource = informer.served if informer is not None else None
+        if resource is None and evaluator is not None:
+            resource = await find_kind(self._cluster, evaluator)
         if resource is None:
             return None
         listing = await self._cluster.list(resource, namespace, field_selector=f"metadata.name={name}")

@@ -12,7 +12,7 @@ import msgspec
 from common.kube.client.api_client import Cluster
 from common.kube.client.api_discovery import find_namespaced
 from common.kube.client.errors import ApiError
-from common.kube.client.meta import Object, ObjectMeta
+from common.kube.client.meta import Object, ObjectMeta, OwnerReference
 from common.kube.client.resource import Resource
 from common.kube.controller.reflector import Reflector, moment
 from common.kube.controller.store import Change
@@ -20,6 +20,7 @@ from common.quota.object_names import RESOURCE_CLAIMS, GroupResource
 from common.runtime.waiting import within
 from seed.evaluators import resource_claims
 from seed.evaluators.namespaced import NamespacedEvaluator
+from seed.evaluators.pods import Pod, PodMeta
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ class _NumberedMeta(ObjectMeta, frozen=True, kw_only=True):
 
     labels: dict[str, str] = msgspec.field(default_factory=dict, name=f"{NOT_READ}labels")
     annotations: dict[str, str] = msgspec.field(default_factory=dict, name=f"{NOT_READ}annotations")
+    owner_references: list[OwnerReference] = msgspec.field(default_factory=list, name=f"{NOT_READ}ownerReferences")
 
 
 class Numbered(Object, frozen=True, kw_only=True):
@@ -45,15 +47,30 @@ class Numbered(Object, frozen=True, kw_only=True):
     metadata: _NumberedMeta
 
 
+class _CountedPodMeta(PodMeta, frozen=True, kw_only=True):
+    labels: dict[str, str] = msgspec.field(default_factory=dict, name=f"{NOT_READ}labels")
+    annotations: dict[str, str] = msgspec.field(default_factory=dict, name=f"{NOT_READ}annotations")
+    owner_references: list[OwnerReference] = msgspec.field(default_factory=list, name=f"{NOT_READ}ownerReferences")
+
+
+class CountedPod(Pod, frozen=True, kw_only=True):
+    """A pod without what does not count: there may be very many."""
+
+    metadata: _CountedPodMeta
+
+
+_TYPES: dict[type[Object], type[Object]] = {Object: Numbered, Pod: CountedPod}
+
+
 async def find_kind(cluster: Cluster, evaluator: NamespacedEvaluator[Any]) -> Resource[Any] | None:
     """How it is served, by the API server's discovery. None proves that there are no objects of it. Raises ApiError."""
     wanted = evaluator.resource
     found = await find_namespaced(cluster, wanted.group, wanted.resource, _KNOWN.get(wanted, ()))
     if found is None:
         return None
-    if evaluator.type is Object:
-        return Resource(wanted.group, found.version, wanted.resource, found.kind, True, Numbered, metadata_only=True)
-    return Resource(wanted.group, found.version, wanted.resource, found.kind, True, evaluator.type)
+    read_as = _TYPES.get(evaluator.type, evaluator.type)
+    only_metadata = evaluator.type is Object
+    return Resource(wanted.group, found.version, wanted.resource, found.kind, True, read_as, only_metadata)
 
 
 class KindInformer:
@@ -70,6 +87,7 @@ class KindInformer:
         self._cluster = cluster
         self._evaluator = evaluator
         self._on_change = on_change
+        self.served: Resource[Any] | None = None  # as what it is followed
         self._reflector: Reflector[Any] | None = None
         self._unserved_from = 0  # the moment at which it was asked and the answer was that it is not served; 0: it is
         self._error: str | None = None  # of that question
@@ -147,7 +165,7 @@ class KindInformer:
 
     async def _follow(self, resource: Resource[Any]) -> None:
         """Until it is not served any more, as far as its list tells."""
-        before = self._reflector
+        before, self.served = self._reflector, resource
         reflector = self._reflector = Reflector(
             self._cluster,
             resource,
@@ -163,6 +181,7 @@ class KindInformer:
                     self._unserved_from = 0
                 await asyncio.sleep(CHECK_EVERY)
         finally:
+            self.served = None
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
 

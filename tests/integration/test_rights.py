@@ -46,6 +46,7 @@ ROLES = {
     USER: ["user-cluster", "user-cluster-namespaces", "user-cluster-secrets"],
 }
 """The files of charts/rbac, by the cluster in which the programs have them."""
+WORKLOADS = ("apps/v1", "batch/v1", "resource.k8s.io/v1")
 
 
 @dataclass(frozen=True, order=True)
@@ -146,7 +147,8 @@ def owner(of: Json) -> Json:
 
 @pytest_asyncio.fixture(scope="module")
 async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
-    async with Installation(tmp_path_factory.mktemp("rights"), seeds=1, audited=True) as installed:
+    directory = tmp_path_factory.mktemp("rights")
+    async with Installation(directory, seeds=1, audited=True, also_served=WORKLOADS) as installed:
         site = Site(installed)
         yield site
         await site.close()
