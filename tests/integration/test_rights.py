@@ -569,6 +569,10 @@ async def test_a_stolen_token_of_the_agent_gives_neither_secrets_nor_webhooks_of
                 body = asks_about(name, group, resource, WEBHOOK_KINDS[kind])
                 status, message = await send("POST", f"{HOOKS}/{kind}", body)
                 assert (status, said in message) == (403, True), message
+        for kind, expected in zip(KINDS, (201, 403), strict=True):  # what it asks about in namespaces, it never changes
+            body = asks_about("seedquota-namespaces", "", "pods", WEBHOOK_KINDS[kind])
+            status, message = await send("POST", f"{HOOKS}/{kind}", body)
+            assert status == expected, message
         assert (await send("DELETE", f"{HOOKS}/{KINDS[0]}/others"))[0] == 403
         status, message = await send(
             "POST", f"{HOOKS}/{KINDS[0]}", asks_about("seedquota-machines.a.b", "cluster.k8s.io", "machines")
