@@ -13,7 +13,9 @@ from common.quota.resources import ResourceList
 from common.runtime.lru import LruDict
 from seed.cache.source_keys import generation_of
 from seed.evaluators.namespaced import NamespacedEvaluator, Terms, used
-from seed.usage.machine_totals import MAX_REMEMBERED
+
+MAX_GONE = 1_000  # deleted objects whose reservation may still turn up; of others a read shows that they are gone
+MAX_SHARED = 1_000  # different uses that are kept once, for all objects that have the same
 
 
 class _Counted(msgspec.Struct, frozen=True):
@@ -38,6 +40,7 @@ class ObjectTotals:
         self._objects: dict[str, _Counted] = {}  # by uid
         self._uids: dict[str, set[str]] = {}  # by namespace
         self._gone: LruDict[str, None] = LruDict()
+        self._shared: dict[tuple[tuple[str, int], ...], ResourceList] = {}
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -45,7 +48,8 @@ class ObjectTotals:
     def put(self, evaluator: NamespacedEvaluator[Any], subject: Object, now: float) -> tuple[bool, bool]:
         """Whether what is counted changed, and whether something became free. `now`: seconds since 1970, UTC."""
         uid, namespace = subject.metadata.uid, subject.metadata.namespace
-        after = _Counted(namespace, generation_of(subject.metadata), used(evaluator, self.terms, subject, now))
+        uses = self._share(used(evaluator, self.terms, subject, now))
+        after = _Counted(namespace, generation_of(subject.metadata), uses)
         before = self._objects.get(uid)
         self._objects[uid] = after
         self._uids.setdefault(namespace, set()).add(uid)
@@ -68,7 +72,7 @@ class ObjectTotals:
         uids.discard(uid)
         if not uids:
             del self._uids[gone.namespace]
-        self._gone.keep(uid, None, MAX_REMEMBERED)
+        self._gone.keep(uid, None, MAX_GONE)
         self._add(gone.namespace, gone.used, -1)
         return any(gone.used.values())
 
@@ -88,6 +92,12 @@ class ObjectTotals:
 
     def sizes(self, uids: Iterable[str]) -> dict[str, ResourceList]:
         return {uid: self._objects[uid].used for uid in uids if uid in self._objects}
+
+    def _share(self, uses: ResourceList) -> ResourceList:
+        """The pods of one Deployment are alike."""
+        if len(self._shared) >= MAX_SHARED:
+            self._shared.clear()
+        return self._shared.setdefault(tuple(uses.items()), uses)
 
     def _add(self, namespace: str, amounts: ResourceList, sign: int) -> None:
         inside = self.by_namespace.setdefault(namespace, {})
