@@ -17,5 +17,7 @@ GRANT_MANAGER = "seedquota-master-grant"  # of what the master tells a seed thro
 SEED_MANAGER = "seedquota-seed"
 ACCOUNTS = "seedquota"  # manages the ledgers that are a seed's accounts; the master's are managed by MASTER_MANAGER
 DEFAULT_LABEL = "seedquota.io/default"  # "true" on a quota that follows QuotaSettings.spec.defaults
+UNINSTALL_ANNOTATION = "seedquota.io/uninstall"  # on the agents' Lease: see seed/registration/withdrawal.py
+UNINSTALLED_ANNOTATION = "seedquota.io/uninstalled"  # the leader's answer to it
 SETTINGS = "default"  # the name of the one QuotaSettings
 BACKUP_LABEL = "velero.io/exclude-from-backup"

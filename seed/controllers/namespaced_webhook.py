@@ -17,7 +17,7 @@ from seed.registration import namespaces
 from seed.registration.configuration import WEBHOOK_CONFIGURATIONS, WebhookConfiguration
 from seed.registration.keeper import ConfigurationKeeper
 from seed.registration.namespaces import Limits
-from seed.registration.probe import Canary
+from seed.registration.probe import Canary, Sample
 
 log = logging.getLogger(__name__)
 
@@ -39,17 +39,20 @@ class NamespacedWebhook:
         cluster_cache: ClusterCache,
         desired: Callable[[Sequence[Quota]], WebhookConfiguration],
         *,
+        wanted: Callable[[], bool],
         on_enforced: Callable[[str], None],
     ) -> None:
-        """`key`: the cluster's, or OWN_API_SERVER. `on_enforced` gets the name of a quota that is, or is no longer,
-        enforced there; it must not block."""
+        """`key`: the cluster's, or OWN_API_SERVER. `wanted`: False while webhooks are withdrawn. `on_enforced` gets the
+        name of a quota that is, or is no longer, enforced there; it must not block."""
         self._cluster = cluster
         self._key = key
         self._quota_cache = quota_cache
         self._cluster_cache = cluster_cache
         self._wanted = desired
+        self._are_wanted = wanted
         self._on_enforced = on_enforced
         self._proven: dict[str, Limits] = {}  # by the quota's uid
+        self._written = False  # it may be there still
         self._keeper: ConfigurationKeeper | None = None
         self._canary: Canary | None = None
         self._wake = asyncio.Event()
@@ -67,30 +70,39 @@ class NamespacedWebhook:
             self._quota_cache.on_spec(lambda _name: self.configuration_changed()),
             self._cluster_cache.on_participants(self.configuration_changed),
         ]
-        written = False
         try:
             while True:
                 self._wake.clear()
                 if self._takes_part():
-                    written = True
+                    self._written = True
                     await self._keep()
                     continue
-                if written:  # where it never was, there may be no right to it
-                    written = not await self._let_go()
-                await within(self._wake, RETRY_SECONDS if written else None)
+                if self._written:  # where it never was, there may be no right to it
+                    self._written = not await self._let_go()
+                await within(self._wake, RETRY_SECONDS if self._written else None)
         finally:
             for stop in stops:
                 stop()
 
     async def _keep(self) -> None:
         """As long as the cluster takes part."""
-        canary = Canary(self._cluster, lambda: namespaces.sample_of(self._desired()), on_proof=self._judge)
-        keeper = ConfigurationKeeper(self._cluster, self._desired, on_state=self._looked, on_write=canary.look)
+        canary = Canary(self._cluster, self._sample, on_proof=self._judge)
+        keeper = ConfigurationKeeper(
+            self._cluster, self._desired, on_state=self._looked, on_write=canary.look, wanted=self._are_wanted
+        )
         self._keeper, self._canary = keeper, canary
         try:
             (await first_of(keeper.run(), canary.run(), self._until_let_go())).result()
         finally:
             self._keeper, self._canary, self._proven = None, None, {}
+
+    @property
+    def absent(self) -> bool:
+        """Nothing is asked there by us."""
+        return self._keeper.absent if self._keeper is not None else not self._written
+
+    def _sample(self) -> Sample | None:
+        return namespaces.sample_of(self._desired()) if self._are_wanted() else None
 
     async def _until_let_go(self) -> None:
         while self._takes_part():
@@ -129,10 +141,11 @@ class NamespacedWebhook:
             return
         proof = canary.proof
         quotas = {quota.key.uid: (quota.name, namespaces.limits_of(quota)) for quota in self._quotas()}
-        sample = namespaces.sample_of(self._desired())
+        sample = self._sample()
         if sample is not None and sample.webhook == canary.proven:
             self._proven = {uid: limits for uid, (_, limits) in quotas.items()}
-        works = proof is not None and proof.enforced is not False and keeper.error is None and not keeper.contested
+        works = proof is not None and proof.enforced is not False and self._are_wanted()
+        works = works and keeper.error is None and not keeper.contested
         for uid, (name, limits) in quotas.items():
             enforced = works and self._proven.get(uid) == limits
             if proof is None and keeper.error is None:

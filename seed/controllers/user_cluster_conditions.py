@@ -10,6 +10,7 @@ from common.api import conditions
 from common.api.conditions import condition
 from common.api.types import Condition, UserCluster
 from seed.admission import projects
+from seed.registration import withdrawal
 from seed.registration.health import Proof
 from seed.registration.keeper import ConfigurationKeeper
 from seed.usage.machine_api import TAKEN_OVER
@@ -41,6 +42,9 @@ def _enforced(source: Source, keeper: ConfigurationKeeper | None, proof: Proof |
         return condition("Enforced", False, TAKEN_OVER, unseen.message)
     if unseen is not None:
         return condition("Enforced", None, unseen.reason, "whether the webhook is in place cannot be seen")
+    if keeper is not None and not keeper.wanted():
+        said = withdrawal.PROOF
+        return condition("Enforced", False, said.reason, said.message)
     if keeper is not None and keeper.contested:
         return condition("Enforced", False, "WebhookContested", "; ".join(filter(None, (_CONTESTED, unadmitted.text))))
     if keeper is None or not keeper.in_place:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 
 from common.api import conditions
+from common.api.cluster_identity import DUPLICATE
 from common.api.labels import SEED_MANAGER
 from common.api.types import USER_CLUSTERS, UserCluster
 from common.kube.client.api_client import Cluster, RequestHook
@@ -40,7 +41,7 @@ LOOK_AGAIN = 5.0  # ... while something is wrong, so that its end is seen
 
 class UserClusters:
     """Runs while this replica leads. `on_change` and `on_state` are those of each `Source`; `on_proof` gets how far it
-    is proven that Machines are checked there."""
+    is proven that Machines are checked there. While not `wanted()`, no webhook configuration must be there."""
 
     def __init__(
         self,
@@ -54,6 +55,7 @@ class UserClusters:
         on_change: Callable[[Source, bool], None],
         on_state: Callable[[Source], None],
         on_proof: Callable[[str, Proof | None], None],
+        wanted: Callable[[], bool] = lambda: True,
         on_request: RequestHook | None = None,
         on_reconcile: ReconcileHook | None = None,
         beside: Callable[[Source, Cluster], Coroutine[None, None, None]] | None = None,
@@ -73,6 +75,7 @@ class UserClusters:
         self._on_change = on_change
         self._on_state = on_state
         self._on_proof = on_proof
+        self._wanted = wanted
         self._on_request = on_request
         self._beside = beside
         self._identities = Identities(cluster, cluster_cache)
@@ -96,6 +99,23 @@ class UserClusters:
         """The CA bundle or a token changed: the configuration of every user cluster must change."""
         for keeper in (*self._keepers.values(), *self._stampers.values()):
             keeper.changed()
+
+    def with_webhooks(self) -> list[str]:
+        """The user clusters in which a configuration of ours may still be. Of two that lead to one cluster, the one
+        that is not followed is not named."""
+        return [
+            key
+            for cluster in self._cluster_cache.followed()
+            if not (self._is_absent(key := cluster.metadata.key) or self._is_duplicate(key))
+        ]
+
+    def _is_absent(self, key: str) -> bool:
+        keeper, stamper = self._keepers.get(key), self._stampers.get(key)
+        return keeper is not None and stamper is not None and keeper.absent and stamper.absent
+
+    def _is_duplicate(self, key: str) -> bool:
+        source = self.sources.get(key)
+        return source is not None and source.problem is not None and source.problem.reason == DUPLICATE
 
     async def _reconcile(self, key: str) -> float | None:
         cluster = self._cluster_cache.followed_as(key)
@@ -188,12 +208,14 @@ class UserClusters:
             on_state=kept,
             on_write=canary.look,
             on_restore=restored,
+            wanted=self._wanted,
         )
         stamper = ConfigurationKeeper(
             cluster,
             lambda: self._stamping(source.user_cluster),
             resource=STAMPING_CONFIGURATIONS,
             on_restore=lambda: metrics.webhook_restored(source.key),
+            wanted=self._wanted,
         )
 
         async def keep() -> None:

@@ -23,7 +23,7 @@ from common.kube.client.resource import Resource
 from common.runtime.waiting import within
 from seed.machines.machine_controller import MACHINES
 from seed.registration.configuration import WEBHOOK
-from seed.registration.health import DENIED, Proof
+from seed.registration.health import DENIED, TOO_OFTEN, Proof
 
 log = logging.getLogger(__name__)
 
@@ -66,10 +66,13 @@ def judge(error: ApiError | None, webhook: str, kind: str = "Machine") -> Proof:
             f"a dry-run {kind} that we refuse was admitted though our webhook is configured: look what stands between "
             "this API server and the webhook, and whether its version evaluates the configuration",
         )
+    ours = f'admission webhook "{webhook}" denied the request' in error.message
     if any(cause.reason == DENIED for cause in error.causes):
-        if f'"{webhook}"' in error.message:
+        if ours:
             return Proof(True, DENIED)
         return Proof(None, "NotProven", "the API server has not taken up the latest webhook configuration yet")
+    if ours and any(cause.reason == TOO_OFTEN for cause in error.causes):
+        return Proof(True, DENIED)  # others there ask without a pause, and a canary has no place before them
     if isinstance(error, Forbidden) and "admission webhook" not in error.message:
         what = f"{kind.lower()}s"
         return Proof(None, "NotProven", f"the kubeconfig may not create {what}, so no dry run can prove it")

@@ -169,6 +169,7 @@ async def site(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             world.quota_cache,
             world.cluster_cache,
             desired,
+            wanted=lambda: True,
             on_enforced=lambda _name: None,
         )
         tasks = [asyncio.create_task(cache.run()), asyncio.create_task(asking.run())]

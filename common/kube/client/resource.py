@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, Generic, TypeVar
@@ -83,8 +83,12 @@ class WatchEvent(Generic[T]):
 
 @dataclass(frozen=True)
 class Resource(Generic[T]):
-    """A kind of object, where it is served, and the struct it is read as. `metadata_only`: lists and watches ask for
-    no more than its metadata."""
+    """A kind of object, where it is served, and the struct it is read as.
+
+    `metadata_only`: lists and watches ask for no more than its metadata. `most`: bytes that all of one API server may
+    take here; None: whoever writes them is trusted. `weigh`: what one takes once it is read; None: as many bytes as
+    came.
+    """
 
     group: str
     version: str
@@ -93,6 +97,8 @@ class Resource(Generic[T]):
     namespaced: bool
     type: type[T]
     metadata_only: bool = False
+    most: int | None = None
+    weigh: Callable[[T], int] | None = None
 
     @property
     def api_version(self) -> str:

@@ -17,8 +17,9 @@ from seed.usage.unadmitted import ALARM_SECONDS, Unadmitted
 
 CLUSTER = msgspec.convert({"metadata": {"name": "c1", "namespace": "alpha"}, "spec": {"project": "alpha"}}, UserCluster)
 ALL_SIZED = Unsized({})
-IN_PLACE: Any = SimpleNamespace(in_place=True, error=None, contested=False)
-CONTESTED: Any = SimpleNamespace(in_place=True, error=None, contested=True)
+IN_PLACE: Any = SimpleNamespace(in_place=True, error=None, contested=False, wanted=lambda: True)
+CONTESTED: Any = SimpleNamespace(in_place=True, error=None, contested=True, wanted=lambda: True)
+WITHDRAWN: Any = SimpleNamespace(in_place=True, error=None, contested=True, wanted=lambda: False)
 
 
 def conditions(
@@ -70,6 +71,12 @@ def test_ready_is_no_contradiction_to_enforced() -> None:
 
 FOLLOWED = SimpleNamespace(problem=None, current=True, counted=True)
 DENIED = Proof(True, "CanaryDenied", "")
+
+
+def test_nothing_is_enforced_where_the_webhooks_are_withdrawn_whatever_was_proven() -> None:
+    found = conditions(FOLLOWED, proof=DENIED, keeper=WITHDRAWN)
+    for kind in ("Enforced", "Ready"):
+        assert (found[kind].status, found[kind].reason) == ("False", "Uninstalled")
 
 
 def test_machines_that_nobody_admitted_are_an_alarm_and_then_a_remark() -> None:
