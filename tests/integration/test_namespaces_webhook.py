@@ -339,9 +339,8 @@ async def test_break_glass_passes_and_a_configuration_that_is_deleted_comes_back
     assert status == 201, found["message"]
     await site.cluster.delete(WEBHOOK_CONFIGURATIONS, namespaces.NAME)
 
-    async def refused() -> bool:
-        return (await site.pod(namespace, dryRun="All"))[0] == 403
-
     async with asyncio.timeout(30):
-        while not await refused():
+        while await site.cluster.find(WEBHOOK_CONFIGURATIONS, namespaces.NAME) is None:
+            await asyncio.sleep(0.05)
+        while (await site.pod(namespace, dryRun="All"))[0] != 403:
             await asyncio.sleep(0.05)
