@@ -7,19 +7,20 @@ So RBAC says who may read decisions: charts/rbac/explain.yaml.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import aiohttp
 import msgspec
 
+from cli.clusters import TIMEOUT, kubeconfig_path
+from cli.outcome import Failed
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, NotFound
 from common.kube.client.kubeconfig import InvalidKubeconfig
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource
+from common.kube.client.service_account import request_token
 from common.runtime.health import AUDIENCE, TOKEN_HEADER
 
 LABEL = "app.kubernetes.io/name=seedquota-seed"
@@ -27,7 +28,6 @@ PORT_NAME = "health"
 PORT = 8081  # of --health-address
 ACCOUNT = "seedquota-explain"
 TOKEN_SECONDS = 600  # the shortest life that an API server gives
-TIMEOUT = 10.0  # seconds for one answer
 MAX_ANSWER = 16 * 2**20  # bytes
 MAX_SAID = 200  # ... of an error
 
@@ -59,18 +59,10 @@ class Pod(Object, frozen=True, kw_only=True):
         return next((port.container_port for port in ports if port.name == PORT_NAME), PORT)
 
 
-class _TokenStatus(msgspec.Struct):
-    token: str = ""
-
-
-class _TokenRequest(msgspec.Struct):
-    status: _TokenStatus
-
-
 PODS = Resource("", "v1", "pods", "Pod", True, Pod)
 
 
-class Unreachable(Exception):
+class Unreachable(Failed):
     """No agent can be asked. The message says why."""
 
 
@@ -143,11 +135,7 @@ async def in_pods(kubeconfig: str | None, context: str | None, namespace: str) -
 
 
 async def _connect(kubeconfig: str | None, context: str | None) -> Cluster:
-    path = kubeconfig or os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
-    if kubeconfig is None:
-        path = path.strip(os.pathsep)
-        if os.pathsep in path:
-            raise Unreachable("KUBECONFIG names several files, which is not supported: name one with --kubeconfig")
+    path = kubeconfig_path(kubeconfig, "name one with --kubeconfig")
     try:
         return await Cluster.from_kubeconfig_file(path, name="seed", context=context, timeout=TIMEOUT)
     except InvalidKubeconfig as error:
@@ -162,13 +150,11 @@ async def _pods(cluster: Cluster, namespace: str) -> list[Pod]:
 
 
 async def _token(cluster: Cluster, namespace: str) -> str:
-    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{ACCOUNT}/token"
-    spec = {"audiences": [AUDIENCE], "expirationSeconds": TOKEN_SECONDS}
-    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
     try:
-        content = await cluster.request("POST", path, msgspec.json.encode(body), timeout=TIMEOUT, verb="create")
-        return msgspec.json.decode(content, type=_TokenRequest).status.token
-    except (ApiError, msgspec.MsgspecError) as error:
+        return await request_token(
+            cluster, namespace, ACCOUNT, seconds=TOKEN_SECONDS, audiences=[AUDIENCE], timeout=TIMEOUT
+        )
+    except ApiError as error:
         raise Unreachable(
             f"no token of ServiceAccount {namespace}/{ACCOUNT} can be had: {error}; "
             "see charts/rbac/explain.yaml, or use kubectl port-forward and --url"

@@ -12,6 +12,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from cli.agents import Answer, Ask, Unreachable, at_urls, in_pods
+from cli.outcome import Failed
 from common.quota.quantity import QuantityError
 from seed.admission import replay
 from seed.admission.record import Record
@@ -23,7 +24,7 @@ MACHINE = "machine/"
 _WHAT = re.compile(r"[0-9A-Za-z]{8}|machine/([^/]+/)?[^/]+")
 
 
-class NotExplained(Exception):
+class NotExplained(Failed):
     """There is no such decision, or nobody can be asked. The message says which."""
 
 

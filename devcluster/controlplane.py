@@ -32,13 +32,19 @@ ADMIN = "admin"
 # Groups by user name. Only the admin may do anything by itself: rights of the others are given by RBAC objects.
 USERS: Mapping[str, tuple[str, ...]] = {ADMIN: ("system:masters",), "seedquota-master": (), "seedquota-seed": ()}
 
+# What the master is on a seed that `seedquota seed add` has added.
+_MASTER_ON_SEED = "system:serviceaccount:seedquota:seedquota-master-on-seed"
+
 AUDIT_LOG = "audit.log"
 AUDIT_POLICY = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
     "omitStages": ["RequestReceived"],
     "omitManagedFields": True,
-    "rules": [{"level": "Metadata", "users": [name for name in USERS if name != ADMIN]}, {"level": "None"}],
+    "rules": [
+        {"level": "Metadata", "users": [*(name for name in USERS if name != ADMIN), _MASTER_ON_SEED]},
+        {"level": "None"},
+    ],
 }
 
 REQUEST_TIMEOUT_SECONDS = 10  # for all requests but watches; Kubernetes' own default is 60

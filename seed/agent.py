@@ -115,6 +115,7 @@ def endpoints_of(
     decisions: Decisions,
     stale: Callable[[], str | None],
     turns: Turns,
+    local_copies: bool,
 ) -> Endpoints:
     """All webhooks, by the path that each is called at."""
     admission = Admission(quota_cache, registry, stale)
@@ -127,11 +128,13 @@ def endpoints_of(
         return Endpoint(webhook, observed.decision, decisions, turns)
 
     return {
-        "machines": endpoint(MachineWebhook(cluster_cache, machines)),
+        "machines": endpoint(MachineWebhook(cluster_cache, machines, local_copies=local_copies)),
         "stamp": endpoint(StampWebhook(Stamping(cluster_cache, sizing))),
         "cluster-api": endpoint(ClusterApiWebhook(view, of_cluster_api)),
         "clusters": endpoint(ClusterWebhook(quota_cache, admission, cluster_kinds, twins)),
-        "scale": endpoint(ScaleWebhook(quota_cache, cluster_cache, registry, sizing, connections, view)),
+        "scale": endpoint(
+            ScaleWebhook(quota_cache, cluster_cache, registry, sizing, connections, view, local_copies=local_copies)
+        ),
     }
 
 
@@ -225,6 +228,7 @@ def build(options: SeedOptions, cluster: Cluster, stopping: Callable[[], bool]) 
             kubermatic=kubermatic,
             kinds=cluster_kinds,
             in_flight_window=options.in_flight_window,
+            local_copies=options.local_copies == "on",
             on_request=metrics.kubernetes_request,
         )
     )
@@ -242,6 +246,7 @@ def build(options: SeedOptions, cluster: Cluster, stopping: Callable[[], bool]) 
     )
     decisions = Decisions(on_decision=refusals.decided, on_refusal=collectors.refusals_of(quota_cache))
     turns = Turns(options.webhook_requests_per_second, {cluster_api.CALLER, clusters.CALLER})
+    copies = options.local_copies == "on"
     endpoints = endpoints_of(
         cluster,
         connections,
@@ -254,6 +259,7 @@ def build(options: SeedOptions, cluster: Cluster, stopping: Callable[[], bool]) 
         decisions,
         record.stale,
         turns,
+        copies,
     )
     return Agent(
         cluster=cluster,

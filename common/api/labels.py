@@ -9,6 +9,7 @@ API_VERSION = f"{GROUP}/{VERSION}"
 UID_LABEL = "seedquota.io/uid"  # on a seed's copy: the uid of the master's object
 
 RELEASED_ANNOTATION = "seedquota.io/released"  # on a seed's copy that the master itself removes
+MASTER_SEEN_ANNOTATION = "seedquota.io/master-seen"  # on a Seed's copy: when its master wrote to the seed last
 LEDGER_ANNOTATION = "seedquota.io/ledger"  # on the master's quota: the incarnation of its ledger
 
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
@@ -17,5 +18,7 @@ GRANT_MANAGER = "seedquota-master-grant"  # of what the master tells a seed thro
 SEED_MANAGER = "seedquota-seed"
 ACCOUNTS = "seedquota"  # manages the ledgers that are a seed's accounts; the master's are managed by MASTER_MANAGER
 DEFAULT_LABEL = "seedquota.io/default"  # "true" on a quota that follows QuotaSettings.spec.defaults
+UNINSTALL_ANNOTATION = "seedquota.io/uninstall"  # on the agents' Lease: see seed/registration/withdrawal.py
+UNINSTALLED_ANNOTATION = "seedquota.io/uninstalled"  # the leader's answer to it
 SETTINGS = "default"  # the name of the one QuotaSettings
 BACKUP_LABEL = "velero.io/exclude-from-backup"

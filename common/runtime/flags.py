@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Annotated, TypeVar, get_type_hints
 from urllib.parse import urlsplit
 
+from common.runtime.logs import LEVELS
 from common.runtime.metrics import build_version
 
 ENVIRONMENT_PREFIX = "SEEDQUOTA_"
@@ -146,10 +147,9 @@ class CommonOptions:
         "", 8081
     )
     log_format: Annotated[str, Flag(choice("json", "text"), "json for machines, text for people")] = "json"
-    log_level: Annotated[
-        str,
-        Flag(choice("debug", "info", "warning", "error"), "debug, info, warning or error: the least that is written"),
-    ] = "info"
+    log_level: Annotated[str, Flag(choice(*LEVELS), "debug, info, warning or error: the least that is written")] = (
+        "info"
+    )
     drain_delay: Annotated[
         float, Flag(duration, "on SIGTERM: how long to be not ready but still serving, so that callers turn away")
     ] = 3.0

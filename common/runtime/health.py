@@ -1,5 +1,6 @@
-"""/healthz, /readyz and /metrics on a port of their own, so that probes and Prometheus need no certificate, and pages
-of JSON that a program adds. A page is for requests from this very host, and for those with a token that may read it.
+"""/healthz, /readyz, /metrics and /log-level on a port of their own, so that probes and Prometheus need no certificate,
+and pages of JSON that a program adds. A page is for requests from this very host, and for those with a token that may
+read it.
 
 Alive: the event loop turns. Ready: every named check says so, and the program is not stopping.
 """
@@ -7,6 +8,7 @@ Alive: the event loop turns. Ready: every named check says so, and the program i
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -16,7 +18,10 @@ from aiohttp import web
 from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
+from common.runtime import logs
 from common.runtime.flags import Address
+
+log = logging.getLogger(__name__)
 
 Check = Callable[[], str | None]  # why not ready, or None
 Page = Callable[[str, Mapping[str, str]], bytes | None]
@@ -85,6 +90,7 @@ class Health:
                 web.get("/healthz", self._healthz),
                 web.get("/readyz", self._readyz),
                 web.get("/metrics", self._metrics),
+                web.put("/log-level/{level}", _set_log_level),
                 web.get("/{name}", self._page),
                 web.get("/{name}/{rest}", self._page),
             ]
@@ -147,6 +153,17 @@ class Health:
     async def _metrics(self, request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         return web.Response(body=encode(self._registry), headers={"Content-Type": content_type})
+
+
+async def _set_log_level(request: web.Request) -> web.Response:
+    level = request.match_info["level"]
+    if not _is_local(request):
+        return web.Response(status=403, text="only from this host, such as by kubectl port-forward\n")
+    if level not in logs.LEVELS:
+        return web.Response(status=400, text=f"no level: {', '.join(logs.LEVELS)}\n")
+    logs.set_level(level)
+    log.warning("log level changed", extra={"to": level})
+    return web.Response(text=f"{level}\n")
 
 
 async def _nobody(_path: str, _token: str) -> PageAccess:

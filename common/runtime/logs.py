@@ -15,6 +15,8 @@ from typing import TextIO
 
 import msgspec
 
+LEVELS = ("debug", "info", "warning", "error")
+
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _RESERVED = ("time", "level", "logger", "message", "exception", "stack")
 
@@ -31,10 +33,16 @@ def setup(format: str, level: str, stream: TextIO | None = None) -> None:
     for old in root.handlers[:]:
         root.removeHandler(old)
     root.addHandler(handler)
+    set_level(level)
+    logging.captureWarnings(capture=True)
+
+
+def set_level(level: str) -> None:
+    """One of LEVELS: the least that is written from now on."""
+    root = logging.getLogger()
     root.setLevel(level.upper())
     for name, least in _LEAST_LEVELS.items():
         logging.getLogger(name).setLevel(max(least, root.level))
-    logging.captureWarnings(capture=True)
 
 
 class JSONFormatter(logging.Formatter):

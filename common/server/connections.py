@@ -100,17 +100,31 @@ class Connections(Generic[C]):
             pool.add(caller, connection)
             return True, None
         parties = [caller] if pool.count(caller) >= MAX_PROVEN_OF_ONE else pool.largest()
-        for party in parties:
-            victim = _idle(pool.of(party))
-            if victim is not None:
-                pool.remove(party, victim)
-                pool.add(caller, connection)
-                return True, victim
-        return False, None
+        victim = _victim(pool, parties, pool.count(caller))
+        if victim is None:
+            return False, None
+        pool.add(caller, connection)
+        return True, victim
 
     def left(self, connection: C, address: str, caller: str | None) -> None:
         if caller is None or not self._proven.remove(caller, connection):
             self._unproven.remove(address, connection)
+
+
+def _victim(pool: _Pool[C], parties: list[str], has: int) -> C | None:
+    """Taken out, for one of a caller that `has` so many. Else those who keep all theirs busy would keep it out."""
+    larger = [party for party in parties if pool.count(party) > has + 1]
+    for party in larger:
+        if (idle := _idle(pool.of(party))) is not None:
+            pool.remove(party, idle)
+            return idle
+    if larger:
+        return pool.first(larger[0])
+    for party in parties:
+        if (idle := _idle(pool.of(party))) is not None:
+            pool.remove(party, idle)
+            return idle
+    return None
 
 
 def _idle(connections: Iterable[C]) -> C | None:

@@ -190,7 +190,8 @@ class RequestReader:
     def _read_body(self, length: int) -> bytes | None:
         if len(self._buffer) < length:
             return None
-        body = bytes(self._buffer[:length])
+        with memoryview(self._buffer) as view:
+            body = bytes(view[:length])  # of the buffer itself a slice would be a copy more
         del self._buffer[:length]
         return body
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 from collections.abc import Iterable, Iterator
 
 import cli.__main__ as cli
+from cli import outcome
 from common.runtime import program
 from common.runtime.flags import CommonOptions, declared
 from devcluster.reference.markdown import code, table
@@ -43,12 +45,17 @@ def page() -> str:
                 "Exit status of seedquota-seed size",
                 [(0, "All Machines were sized."), (1, "Some cannot be sized."), (2, "Nothing could be done.")],
             ),
-            _command("seedquota explain", _subcommand("explain")),
+            *(_command(name, parser) for name, parser in _commands(cli.parser())),
             _exit(
                 "Exit status of seedquota",
                 [
-                    (cli.FOUND, "The decision was found."),
-                    (cli.FAILED, "It was not found, no agent could be asked, or the flags cannot be used."),
+                    (outcome.DONE, "It is done, or the decision was found."),
+                    (
+                        outcome.Failed.status,
+                        "It failed, was not found or not finished, or the flags cannot be used. The last line says "
+                        "what to do.",
+                    ),
+                    (outcome.Denied.status, "It would break a rule: a seed still holds something, or is another one."),
                 ],
             ),
         ]
@@ -70,7 +77,8 @@ def _program(name: str, options: type[CommonOptions]) -> str:
 
 def _command(name: str, parser: argparse.ArgumentParser) -> str:
     rows = list(_arguments(parser))
-    return f"## {name}\n\n{parser.description}\n\n{table(('argument', 'what it is'), rows)}\n"
+    said = inspect.cleandoc(parser.description or "")
+    return f"## {name}\n\n{said}\n\n{table(('argument', 'what it is'), rows)}\n"
 
 
 def _arguments(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
@@ -79,11 +87,14 @@ def _arguments(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
             yield ", ".join(map(code, action.option_strings or [str(action.metavar)])), action.help or ""
 
 
-def _subcommand(name: str) -> argparse.ArgumentParser:
-    (commands,) = (action for action in cli.parser()._actions if isinstance(action, argparse._SubParsersAction))
-    found = commands.choices[name]
-    assert isinstance(found, argparse.ArgumentParser)
-    return found
+def _commands(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Those that do something, with their whole name."""
+    inner = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    if not inner:
+        yield parser.prog, parser
+    for action in inner:
+        for found in action.choices.values():
+            yield from _commands(found)
 
 
 def _exit(title: str, meanings: Iterable[tuple[int, str]]) -> str:

@@ -41,6 +41,11 @@ class MasterMetrics(Collector):
         connected = GaugeMetricFamily(
             "seedquota_seed_connected", "Whether the master is connected to the seed.", labels=("seed",)
         )
+        token = GaugeMetricFamily(
+            "seedquota_seed_token_expiry_timestamp_seconds",
+            "When the token by which the master reaches the seed ends, in Unix time.",
+            labels=("seed",),
+        )
         of_quotas: list[tuple[str, list[Condition]]] = []
         of_seeds: list[tuple[str, list[Condition]]] = []
         present = self._present()
@@ -54,7 +59,9 @@ class MasterMetrics(Collector):
                 connected.add_metric((link.name,), float(link.connected))
                 if link.last_contact is not None:
                     contact.add_metric((link.name,), began + link.last_contact)
-        yield from (limit, used, reserved, overshoot, contact, connected)
+                if link.renewal.ends is not None:
+                    token.add_metric((link.name,), link.renewal.ends)
+        yield from (limit, used, reserved, overshoot, contact, connected, token)
         yield conditions_of("seedquota_quota_condition", "quota", of_quotas)
         yield conditions_of("seedquota_seed_condition", "seed", of_seeds)
 

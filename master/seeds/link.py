@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import random
 import time
@@ -14,14 +13,8 @@ import msgspec
 
 from common.api import cluster_identity
 from common.api.copies import original_uid
-from common.api.core import kubeconfig_text
-from common.api.types import (
-    ACCEPT_CLUSTER_ANNOTATION,
-    ORGANIZATIONS,
-    AgentStatus,
-    Seed,
-    SeedStatus,
-)
+from common.api.types import ORGANIZATIONS, AgentStatus, Seed, SeedStatus
+from common.kube.client import kubeconfig
 from common.kube.client.api_client import RequestHook
 from common.kube.client.errors import ApiError, Forbidden, Unauthorized
 from common.kube.client.kubeconfig import InvalidKubeconfig
@@ -34,6 +27,7 @@ from master.cache.informers import Caches, changed_name
 from master.cache.objects import Named, QuotaCopy
 from master.seeds.cluster_record import ClusterRecord
 from master.seeds.identity import Refused
+from master.seeds.kubeconfig_secret import TokenRenewal, Wanted, wanted
 from master.seeds.remote_cache import SeedCaches
 from master.seeds.replicator import CopySync
 from master.seeds.seed_cluster import SeedCluster
@@ -110,7 +104,8 @@ class SeedLink:
         self._there: SeedCaches | None = None
         self._sessions = 0
         self._cluster: SeedCluster | None = None
-        self._fingerprint = ""
+        self._used: Wanted | None = None
+        self.renewal = TokenRenewal(caches, namespace, lambda: self.seed)
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.publisher = Publisher(
@@ -185,19 +180,19 @@ class SeedLink:
 
     def check(self) -> None:
         """The Seed or a Secret changed: connect anew if that says something else than the present connection."""
-        if self._fingerprint != self._kubeconfig()[1]:
+        if self._used != self._wanted():
             self._changed.set()
 
     async def _run(self) -> None:
         while True:
             self._changed.clear()
-            text, self._fingerprint, problem = self._kubeconfig()
-            if problem:
-                self._set(Phase.INVALID_KUBECONFIG, problem)
+            self._used = used = self._wanted()
+            if used.problem:
+                self._set(Phase.INVALID_KUBECONFIG, used.problem)
                 await self._changed.wait()
                 continue
             try:
-                cluster = await self._connection(text)
+                cluster = await self._connection(used.text)
             except InvalidKubeconfig as error:
                 self._set(Phase.INVALID_KUBECONFIG, f"{self._where()}: {error}")
                 await self._changed.wait()
@@ -220,12 +215,31 @@ class SeedLink:
 
     async def _while_unchanged(self, cluster: SeedCluster) -> None:
         try:
-            ended = await first_of(self._session(cluster), self._changed.wait())
+            ended = await first_of(self._session(cluster), self._until_changed(cluster))
             if not ended.cancelled() and (error := ended.exception()) is not None:
                 await self._failed(error)
         finally:
             self._cluster = self._there = self.sync = None
             await cluster.close()
+
+    async def _until_changed(self, cluster: SeedCluster) -> None:
+        """Until another connection is needed. For another token alone none is: no request and no watch ends."""
+        await self._changed.wait()
+        while self.connected and self._used is not None:
+            self._changed.clear()
+            now = self._wanted()
+            if now.problem or now.about != self._used.about or now.text == self._used.text or self.in_cluster:
+                return
+            try:
+                access = await kubeconfig.from_text(now.text)
+            except InvalidKubeconfig:
+                return
+            if access.connection != cluster.access.connection:
+                return
+            cluster.authorize(access.authorization)
+            self._used = now
+            log.info("seed's token replaced", extra={"seed": self.name})
+            await self._changed.wait()
 
     async def _failed(self, error: BaseException) -> None:
         log.error("seed link failed, starting anew", exc_info=error, extra={"seed": self.name})
@@ -252,7 +266,9 @@ class SeedLink:
                 group.create_task(reflector.run())
             group.create_task(sync.run())
             group.create_task(self.publisher.run())
+            group.create_task(sync.show_signs(lambda: self.connected))
             group.create_task(self._probe(cluster, there))
+            group.create_task(self.renewal.run(cluster))
 
     async def _identify(self, cluster: SeedCluster) -> None:
         """Waits until the cluster is known to be this seed's. Nothing is read or written there before."""
@@ -373,17 +389,7 @@ class SeedLink:
         ref = self.seed.spec.kubeconfig_secret_ref
         return f"secret {self._namespace}/{ref.name}, key {ref.key}" if ref is not None else "the master's own cluster"
 
-    def _kubeconfig(self) -> tuple[str, str, str]:
-        """Text, fingerprint (of the text, or of what is wrong), and what is wrong, never the content."""
+    def _wanted(self) -> Wanted:
         ref = self.seed.spec.kubeconfig_secret_ref
-        text = problem = ""
-        if ref is not None:
-            secret = self._caches.secrets.store.get(f"{self._namespace}/{ref.name}")
-            try:
-                text = kubeconfig_text(secret, self._namespace, ref)
-            except InvalidKubeconfig as error:
-                problem = str(error)
-        accepted = self.seed.metadata.annotations.get(ACCEPT_CLUSTER_ANNOTATION, "")
-        said = f"{ref}\0{problem}\0{accepted}\0{text}"
-        fingerprint = hashlib.sha256(said.encode()).hexdigest()
-        return text, fingerprint, problem
+        secret = self._caches.secrets.store.get(f"{self._namespace}/{ref.name}") if ref is not None else None
+        return wanted(self.seed, secret, self._namespace)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -22,6 +22,7 @@ from common.kube.client.meta import Object, ObjectMeta
 from common.kube.client.resource import Resource
 from common.kube.controller.discovery import Wanted
 from common.quota.resources import ResourceList
+from common.runtime.lru import LruByOwner
 from seed.cache.cluster_api import View
 from seed.cache.user_cluster_clients import Connections
 from seed.machines import cluster_api, machine_controller
@@ -35,7 +36,9 @@ from seed.sizing.sizer import Sizing
 T = TypeVar("T", bound=Object)
 
 KEPT = 0.5  # seconds
-MAX_KEPT = 256
+MAX_KEPT = 64  # of one user cluster
+SEED = "seed"
+MOST = 16 * 2**20  # bytes of the MachineSets of a namespace, and of the Machines of one MachineDeployment
 TIMEOUT = 5.0  # seconds for all that is read together; who asks has less
 
 
@@ -48,8 +51,13 @@ class Family(msgspec.Struct, frozen=True):
 
 
 class Api(msgspec.Struct, Generic[T], frozen=True):
-    """One Machine API. `size` of one of its Machines is None where it cannot be told now; it may raise ApiError."""
+    """One Machine API. `size` of one of its Machines is None where it cannot be told now; it may raise ApiError.
 
+    `server`: whose it is, a user cluster's uid or SEED. An owner's uid is what somebody there wrote: it names nothing
+    elsewhere.
+    """
+
+    server: str
     connect: Callable[[], AbstractAsyncContextManager[Cluster]]
     machines: Resource[T]
     sets: Resource[Object]
@@ -90,7 +98,7 @@ class _Reading:
 
 class Rollouts:
     def __init__(self) -> None:
-        self._families: OrderedDict[str, _Reading] = OrderedDict()
+        self._families: LruByOwner[tuple[str, str], _Reading] = LruByOwner(MAX_KEPT)  # by namespace and MachineSet
 
     async def replaceable(self, api: Api[T], metadata: ObjectMeta, need: ResourceList, *, anew: bool) -> list[str]:
         """The uids of those that this new Machine may replace, none where it is of no rollout. `anew`: by a read that
@@ -103,13 +111,11 @@ class Rollouts:
 
     def _family(self, api: Api[T], namespace: str, newer: str, *, anew: bool) -> asyncio.Task[Family | None]:
         """One read for all that ask about the MachineSet within a moment; `anew`: at the same time."""
-        known = self._families.get(newer)
+        known = self._families.get(api.server, (namespace, newer))
         if known is not None and not known.failed and (known.serves_now if anew else known.serves):
             return known.task
-        reading = self._families[newer] = _Reading(api, namespace, newer)
-        self._families.move_to_end(newer)
-        if len(self._families) > MAX_KEPT:
-            self._families.popitem(last=False)
+        reading = _Reading(api, namespace, newer)
+        self._families.keep(api.server, (namespace, newer), reading)
         return reading.task
 
 
@@ -121,14 +127,15 @@ ApiError."""
 def in_user_clusters(rollouts: Rollouts, connections: Connections, sizing: Sizing) -> Rolling:
     """machine-controller's."""
     group, version = machine_controller.GROUP, machine_controller.VERSION
-    sets = Resource(group, version, "machinesets", "MachineSet", True, Object)
+    machines = replace(MACHINES, most=MOST)
+    sets = Resource(group, version, "machinesets", "MachineSet", True, Object, most=MOST)
     deployments = Resource(group, version, "machinedeployments", "MachineDeployment", True, Deployment)
 
     def rolling(cluster: UserCluster, machine: Machine, need: ResourceList, anew: bool) -> Awaitable[Sequence[str]]:
         async def size(found: Machine) -> ResourceList | None:
             return _size(sizing, cluster, found)
 
-        api = Api(lambda: connections.to(cluster), MACHINES, sets, deployments, size)
+        api = Api(cluster.metadata.uid, lambda: connections.to(cluster), machines, sets, deployments, size)
         return rollouts.replaceable(api, machine.metadata, need, anew=anew)
 
     return rolling
@@ -146,6 +153,7 @@ def in_cluster_api(rollouts: Rollouts, seed: Cluster, view: View, sizing: Sizing
             return _size(sizing, cluster, await view.find_machine(found))
 
         api = Api(
+            SEED,
             lambda: nullcontext(seed),
             wanted("Machine", ClusterMachine),
             wanted("MachineSet", Object),

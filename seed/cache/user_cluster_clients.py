@@ -18,7 +18,8 @@ from common.kube.client.api_client import Cluster, RequestHook
 from common.kube.client.errors import ApiError, Unavailable
 from common.kube.client.kubeconfig import InvalidKubeconfig
 
-MAX_OPEN = 64
+MAX_OPEN = 256
+AT_A_TIME = 4  # uses of one: a tenant can have its API server never answer, and others must not wait for it
 IDLE_SECONDS = 60.0
 TIMEOUT = 5.0  # seconds for one request
 
@@ -30,6 +31,14 @@ class _Connection:
         self.used_at = 0.0
 
 
+class _Turns:
+    """Of one user cluster, while somebody uses its connection or waits for that."""
+
+    def __init__(self) -> None:
+        self.places = asyncio.Semaphore(AT_A_TIME)
+        self.users = 0
+
+
 class Connections:
     """`run()` closes what is idle, and at its end all of them."""
 
@@ -38,6 +47,7 @@ class Connections:
         self._on_request = on_request
         self._open: OrderedDict[str, _Connection] = OrderedDict()  # by the UserCluster's uid, the least used first
         self._opening = asyncio.Lock()
+        self._turns: dict[str, _Turns] = {}
         self._places = asyncio.Semaphore(MAX_OPEN)
         self._ended = False
 
@@ -48,7 +58,7 @@ class Connections:
             yield self._seed
             return
         uid = user_cluster.metadata.uid
-        async with self._places:
+        async with self._turn(uid), self._places:
             connection = await self._connection(user_cluster)
             connection.users += 1
             try:
@@ -62,6 +72,18 @@ class Connections:
                 connection.used_at = time.monotonic()
                 if not connection.users and (self._ended or self._open.get(uid) is not connection):
                     await connection.cluster.close()
+
+    @asynccontextmanager
+    async def _turn(self, uid: str) -> AsyncIterator[None]:
+        turns = self._turns.setdefault(uid, _Turns())
+        turns.users += 1
+        try:
+            async with turns.places:
+                yield
+        finally:
+            turns.users -= 1
+            if not turns.users:
+                del self._turns[uid]
 
     async def run(self) -> None:
         """Until cancelled."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 
 import msgspec
 
@@ -23,6 +24,7 @@ from common.runtime.metrics import build_version
 from common.runtime.waiting import within
 from seed.cache.clusters import ClusterCache
 from seed.cache.source_keys import CLUSTER_API, is_hosted
+from seed.registration import withdrawal
 from seed.registration.health import Proof, unseen, webhook_serving
 
 log = logging.getLogger(__name__)
@@ -36,7 +38,11 @@ PATIENCE = 30.0  # in which a new leader lets stand what the last one said, whil
 class SeedStatus:
     """`run()` it while this replica leads, on the seed's own cluster, which bears the seed's name."""
 
-    def __init__(self, cluster: Cluster, cluster_cache: ClusterCache) -> None:
+    def __init__(
+        self, cluster: Cluster, cluster_cache: ClusterCache, enforces: Callable[[], bool] = lambda: True
+    ) -> None:
+        """`enforces`: whether there are to be webhooks at all. `look` when that has changed."""
+        self._enforces = enforces
         self._cluster = cluster
         self._cluster_cache = cluster_cache
         self._proofs: dict[str, Proof] = {}
@@ -56,6 +62,9 @@ class SeedStatus:
             self._proofs.pop(key, None)
         else:
             self._proofs[key] = proof
+        self._wake.set()
+
+    def look(self) -> None:
         self._wake.set()
 
     async def run(self) -> None:
@@ -113,7 +122,7 @@ class SeedStatus:
     def _conditions(self, copy: SeedCopy, published: AgentStatus) -> list[Condition]:
         before = published.conditions
         proofs = self._of_each()
-        serving = webhook_serving(proofs)
+        serving = webhook_serving(proofs) if self._enforces() else withdrawal.PROOF
         if serving.enforced is not False and unseen(proofs) and time.monotonic() - self._began < PATIENCE:
             return before
         message = conditions.short(serving.message)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
+from common.api.labels import UNINSTALLED_ANNOTATION
 from common.api.types import UserCluster
 from common.kube.client.api_client import Cluster, RequestHook
+from common.kube.client.errors import ApiError
 from common.kube.controller.leader_election import Lease, Term
 from common.runtime import metrics
 from seed.accounts.controller import Accounts
@@ -26,7 +29,10 @@ from seed.controllers.unknown_projects import UnknownProjects
 from seed.controllers.user_clusters import UserClusters
 from seed.evaluators.clusters import Kind
 from seed.ledger.store import Store
+from seed.projections.local_copies import LocalCopies
+from seed.registration import cluster_api, clusters, withdrawal
 from seed.registration.cluster_api import Enforcement
+from seed.registration.configuration import WEBHOOK_CONFIGURATIONS
 from seed.registration.keeper import ConfigurationKeeper
 from seed.registration.wanted import WantedConfigurations
 from seed.sizing.sizer import Sizing
@@ -35,6 +41,11 @@ from seed.usage.clusters import ClusterSources
 from seed.usage.namespaced_objects import NamespacedSources
 from seed.usage.source import Problem, UsageSource
 from seed.usage.user_cluster import Source
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY = 0.5  # seconds, at what the Lease asks for
+LOOK_AGAIN = 5.0  # ... once no webhook is left
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +64,7 @@ class Replica:
     kubermatic: KubermaticView
     kinds: tuple[Kind, ...]
     in_flight_window: float
+    local_copies: bool = True
     on_request: RequestHook | None = None
 
 
@@ -83,8 +95,11 @@ class Leadership:
         self._replica = replica
         cluster, sizing = replica.cluster, replica.sizing
         quota_cache, cluster_cache = replica.quota_cache, replica.cluster_cache
-        self._status = SeedStatus(cluster, cluster_cache)
+        wanted = replica.wanted.are_wanted
+        replica.wanted.withdrawn = bool(withdrawal.asked(replica.lease.annotations))  # before anything is kept
+        self._status = SeedStatus(cluster, cluster_cache, wanted)
         self._unknown_projects = UnknownProjects(cluster, quota_cache, cluster_cache)
+        self._local_copies = LocalCopies(quota_cache, replica.registry, enabled=replica.local_copies)
         self._user_clusters = UserClusters(
             cluster,
             quota_cache,
@@ -92,9 +107,11 @@ class Leadership:
             replica.wanted.for_cluster,
             replica.wanted.stamping_for_cluster,
             sizing,
+            self._local_copies,
             on_change=self._changed,
             on_state=self._cluster_state_changed,
             on_proof=self._status.proven,
+            wanted=wanted,
             on_request=replica.on_request,
             on_reconcile=metrics.reconciled,
             beside=self._follow_namespaces,
@@ -109,16 +126,8 @@ class Leadership:
             unreached=self._unreached,
         )
         self._unadmitted = UnadmittedEvents(cluster, self._user_clusters.sources)
-        self._for_cluster_api = Enforcement(
-            cluster,
-            cluster_cache,
-            replica.cluster_api,
-            replica.wanted.for_cluster_api,
-            replica.lease.namespace,
-            on_change=self._cluster_api_proven,
-            on_proof=self._status.proven,
-        )
-        self._for_clusters = ConfigurationKeeper(cluster, replica.wanted.for_clusters)
+        self._for_cluster_api = self._enforcement()
+        self._for_clusters = ConfigurationKeeper(cluster, replica.wanted.for_clusters, wanted=wanted)
         self._informers = ClusterApiInformers(
             cluster,
             quota_cache,
@@ -168,6 +177,19 @@ class Leadership:
             on_reconcile=metrics.reconciled,
         )
 
+    def _enforcement(self) -> Enforcement:
+        replica = self._replica
+        return Enforcement(
+            replica.cluster,
+            replica.cluster_cache,
+            replica.cluster_api,
+            replica.wanted.for_cluster_api,
+            replica.lease.namespace,
+            on_change=self._cluster_api_proven,
+            on_proof=self._status.proven,
+            wanted=replica.wanted.are_wanted,
+        )
+
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._accounts.run(), name="accounts")
@@ -179,8 +201,10 @@ class Leadership:
             group.create_task(self._namespaces.run(), name="namespaces")
             group.create_task(self._status.run(), name="seed status")
             group.create_task(self._unknown_projects.run(), name="unknown projects")
+            group.create_task(self._local_copies.run(), name="local copies")
             group.create_task(self._unadmitted.run(), name="Events of what was not admitted")
             group.create_task(self._for_clusters.run(), name="webhook configuration for clusters")
+            group.create_task(self._withdraw(), name="withdrawal of webhooks")
 
     async def confirm_accounts(self) -> None:
         """Before an orderly end."""
@@ -190,6 +214,34 @@ class Leadership:
         self._user_clusters.configuration_changed()
         self._for_cluster_api.changed()
         self._for_clusters.changed()
+
+    async def _withdraw(self) -> None:
+        """Removes the webhooks while that is asked for, and says what is left."""
+        lease, wanted = self._replica.lease, self._replica.wanted
+        while True:
+            question = withdrawal.asked(lease.annotations)
+            if wanted.withdrawn != bool(question):
+                wanted.withdrawn = bool(question)
+                log.warning("webhooks are withdrawn" if question else "webhooks are wanted again")
+                self.configuration_changed()
+                self._status.look()
+            left = await self._with_webhooks() if question else []
+            if question:
+                lease.notes[UNINSTALLED_ANNOTATION] = withdrawal.answer(question, left)
+            await asyncio.sleep(LOOK_EVERY if left or not question else LOOK_AGAIN)
+
+    async def _with_webhooks(self) -> list[str]:
+        found = self._user_clusters.with_webhooks()
+        cluster = self._replica.cluster
+        try:
+            await self._for_cluster_api.withdraw()
+            for name in (clusters.NAME, cluster_api.NAME):
+                if await cluster.find(WEBHOOK_CONFIGURATIONS, name) is not None:
+                    found.append(f"{name} on the seed itself")
+        except ApiError as error:
+            log.warning("webhook configurations of the seed not seen", extra={"error": error.message})
+            found.append("the seed itself")
+        return found
 
     def _changed(self, source: UsageSource, freed: bool) -> None:
         self._counting.changed(source, freed)

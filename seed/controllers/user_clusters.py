@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Coroutine
 
 from common.api import conditions
+from common.api.cluster_identity import DUPLICATE
 from common.api.labels import SEED_MANAGER
 from common.api.types import USER_CLUSTERS, UserCluster
 from common.kube.client.api_client import Cluster, RequestHook
@@ -17,8 +18,9 @@ from seed.admission import projects
 from seed.cache.clusters import ClusterCache
 from seed.cache.quotas import QuotaCache
 from seed.cache.source_keys import is_of_kubermatic
-from seed.controllers.user_cluster_conditions import believed_proof, judge
+from seed.controllers.user_cluster_conditions import believed_proof, copied, judge
 from seed.controllers.user_cluster_status import desired_status, recorded, shown
+from seed.projections.local_copies import LocalCopies
 from seed.registration.configuration import STAMPING_CONFIGURATIONS, WebhookConfiguration
 from seed.registration.health import Proof
 from seed.registration.keeper import ConfigurationKeeper
@@ -37,7 +39,7 @@ LOOK_AGAIN = 5.0  # ... while something is wrong, so that its end is seen
 
 class UserClusters:
     """Runs while this replica leads. `on_change` and `on_state` are those of each `Source`; `on_proof` gets how far it
-    is proven that Machines are checked there."""
+    is proven that Machines are checked there. While not `wanted()`, no webhook configuration must be there."""
 
     def __init__(
         self,
@@ -47,10 +49,12 @@ class UserClusters:
         desired: Callable[[UserCluster], WebhookConfiguration],
         stamping: Callable[[UserCluster], WebhookConfiguration],
         sizing: Sizing,
+        copies: LocalCopies,
         *,
         on_change: Callable[[Source, bool], None],
         on_state: Callable[[Source], None],
         on_proof: Callable[[str, Proof | None], None],
+        wanted: Callable[[], bool] = lambda: True,
         on_request: RequestHook | None = None,
         on_reconcile: ReconcileHook | None = None,
         beside: Callable[[Source, Cluster], Coroutine[None, None, None]] | None = None,
@@ -67,9 +71,11 @@ class UserClusters:
         self._desired = desired
         self._stamping = stamping
         self._sizing = sizing
+        self._copies = copies
         self._on_change = on_change
         self._on_state = on_state
         self._on_proof = on_proof
+        self._wanted = wanted
         self._on_request = on_request
         self._beside = beside
         self._identities = Identities(cluster, cluster_cache)
@@ -93,6 +99,23 @@ class UserClusters:
         """The CA bundle or a token changed: the configuration of every user cluster must change."""
         for keeper in (*self._keepers.values(), *self._stampers.values()):
             keeper.changed()
+
+    def with_webhooks(self) -> list[str]:
+        """The user clusters in which a configuration of ours may still be. Of two that lead to one cluster, the one
+        that is not followed is not named."""
+        return [
+            key
+            for cluster in self._cluster_cache.followed()
+            if not (self._is_absent(key := cluster.metadata.key) or self._is_duplicate(key))
+        ]
+
+    def _is_absent(self, key: str) -> bool:
+        keeper, stamper = self._keepers.get(key), self._stampers.get(key)
+        return keeper is not None and stamper is not None and keeper.absent and stamper.absent
+
+    def _is_duplicate(self, key: str) -> bool:
+        source = self.sources.get(key)
+        return source is not None and source.problem is not None and source.problem.reason == DUPLICATE
 
     async def _reconcile(self, key: str) -> float | None:
         cluster = self._cluster_cache.followed_as(key)
@@ -130,6 +153,7 @@ class UserClusters:
 
     def _state_changed(self, source: Source) -> None:
         self._controller.queue.add(source.key)
+        self._copies.source_changed(source.key)
         self._on_state(source)
 
     async def _identify(self, source: Source, cluster: Cluster) -> Problem | None:
@@ -145,7 +169,7 @@ class UserClusters:
     async def _stop_keeping(self, key: str, *, remove: bool) -> None:
         """A user cluster that is not counted here any more must not send its Machines to this webhook."""
         keeper, stamper = self._keepers.pop(key, None), self._stampers.pop(key, None)
-        task = self._keeping.pop(key, None)
+        task, copies = self._keeping.pop(key, None), self._copies.of(key)
         self._canaries.pop(key, None)
         if keeper is None or stamper is None or task is None:
             return
@@ -156,8 +180,10 @@ class UserClusters:
         try:
             await keeper.remove()
             await stamper.remove()
+            if copies is not None:
+                await copies.remove()
         except ApiError as error:
-            log.warning("webhook configuration left behind", extra={"cluster": key, "error": str(error)})
+            log.warning("left behind in a user cluster", extra={"cluster": key, "error": str(error)})
 
     def _keep_webhook(self, source: Source, cluster: Cluster) -> asyncio.Task[None]:
         def proven() -> None:
@@ -181,15 +207,18 @@ class UserClusters:
             on_state=kept,
             on_write=canary.look,
             on_restore=restored,
+            wanted=self._wanted,
         )
         stamper = ConfigurationKeeper(
             cluster,
             lambda: self._stamping(source.user_cluster),
             resource=STAMPING_CONFIGURATIONS,
             on_restore=lambda: metrics.webhook_restored(source.key),
+            wanted=self._wanted,
         )
 
         async def keep() -> None:
+            copying = self._copies.follow(source, cluster, lambda: self._controller.queue.add(source.key))
             try:
                 async with asyncio.TaskGroup() as group:
                     group.create_task(keeper.run())
@@ -198,6 +227,9 @@ class UserClusters:
                     if self._beside is not None:
                         group.create_task(self._beside(source, cluster))
             finally:
+                if copying is not None:
+                    copying.cancel()
+                    await asyncio.wait([copying])
                 # The connection has ended, and nothing is kept through it any more.
                 if self._keepers.get(source.key) is keeper:
                     for kept in (self._keepers, self._stampers, self._canaries, self._keeping):
@@ -215,7 +247,8 @@ class UserClusters:
         quotas = self._quota_cache.quotas_of(source.consumer)
         unsized = source.totals.unsized({name for quota in quotas if quota.enforced for name in quota.limits})
         proof = canary.proof if canary is not None else None
-        wanted = judge(cluster, source, keeper, proof, unsized, projects.shown(self._quota_cache, cluster))
+        copies = copied(source, self._copies.of(source.key)) if self._copies.enabled else None
+        wanted = judge(cluster, source, keeper, proof, unsized, projects.shown(self._quota_cache, cluster), copies)
         metrics.canary(source.key, proof.enforced if proof is not None else None)
         self._on_proof(source.key, believed_proof(wanted, proof, source))
         metrics.machines(source.key, unsized.counts, source.drift.count, len(source.totals.unadmitted))

@@ -25,7 +25,7 @@ from common.kube.client.errors import ApiError, NotFound
 from common.kube.client.kubeconfig import InvalidKubeconfig
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource
-from common.runtime.lru import LruDict
+from common.runtime.lru import LruByOwner
 from seed.instance_types.access import Access, Environment, Read, decide
 from seed.providers.cloud_account import SECRET, AccountedCluster
 from seed.providers.flavour import Lookup, Reference
@@ -35,7 +35,8 @@ log = logging.getLogger(__name__)
 
 KEPT_SECONDS = 60.0
 READ_SECONDS = 5.0
-MAX_KEPT = 4096
+MAX_KEPT = 16  # objects of one user cluster, and as many on the seed that are about it
+MAX_OBJECT = 256 * 1024  # characters of a Secret or ConfigMap, as of a kubeconfig
 MAX_CONNECTIONS = 256
 
 
@@ -44,6 +45,10 @@ class ConfigMap(Object, frozen=True, kw_only=True):
 
 
 CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap", True, ConfigMap)
+
+
+_Name = tuple[str, str, str]
+"""Kind, namespace and name."""
 
 
 class _Held(msgspec.Struct, frozen=True):
@@ -68,7 +73,7 @@ class SettingsReader:
         self._seed = seed
         self._on_request = on_request
         self._environment = environment
-        self._kept: LruDict[tuple[str, str, str, str], _Held] = LruDict()
+        self._kept: LruByOwner[_Name, _Held] = LruByOwner(MAX_KEPT)  # by the user cluster's uid, and where it is
         self._connections: OrderedDict[tuple[str, str], Cluster] = OrderedDict()  # cluster uid, kubeconfig
 
     async def access(self, cluster: UserCluster, lookup: Lookup) -> Access:
@@ -88,7 +93,7 @@ class SettingsReader:
             account = cluster.account
             data: Mapping[str, str] = {}
             if account.keys:
-                data = (await self._object("seed", self._seed, "Secret", namespace, SECRET, provider)).data
+                data = (await self._on_seed(cluster, self._seed, SECRET, provider)).data
             values = dict(account.values)
             for variable, keys in account.keys.items():
                 values[variable] = next((data[key] for key in keys if data.get(key)), "")
@@ -96,7 +101,7 @@ class SettingsReader:
         if self._seed is None or declared is None or declared.credentials_secret_ref is None:
             return Environment(self._environment, "seedquota-seed's environment", own=True)
         name = declared.credentials_secret_ref.name
-        read = await self._object("seed", self._seed, "Secret", namespace, name, provider)
+        read = await self._on_seed(cluster, self._seed, name, provider)
         return Environment(read.data, f"Secret {namespace}/{name} of the UserCluster")
 
     async def _referred(self, cluster: UserCluster, provider: str, reference: Reference) -> Read:
@@ -105,20 +110,23 @@ class SettingsReader:
         if cluster.spec.kubeconfig_secret_ref is None:
             # Who may create a Machine on the seed may not have this program use, or show, what is in a Secret there.
             return Read("", f": {reference} is not read for a Machine that the seed itself holds", refused=True)
-        key = (cluster.metadata.uid, reference.kind, reference.namespace, reference.name)
-        kept = self._kept.get(key)
+        owner = (cluster.metadata.uid, "user cluster")
+        name = (reference.kind, reference.namespace, reference.name)
+        kept = self._kept.get(owner, name)
         if kept is None or time.monotonic() >= kept.until:
             connection = await self._connection(cluster, self._seed, cluster.spec.kubeconfig_secret_ref, provider)
-            kept = await self._object(key[0], connection, *key[1:], provider)
+            kept = await self._object(owner, connection, name, provider)
         if kept.problem:
             return Read("", f": {kept.problem}")
         return Read(kept.data.get(reference.key, ""), f": {reference} is not set")
 
-    async def _object(
-        self, uid: str, connection: Cluster, kind: str, namespace: str, name: str, provider: str
-    ) -> _Held:
-        key = (uid, kind, namespace, name)
-        kept = self._kept.get(key)
+    async def _on_seed(self, cluster: UserCluster, seed: Cluster, secret: str, provider: str) -> _Held:
+        owner = (cluster.metadata.uid, "seed")
+        return await self._object(owner, seed, ("Secret", cluster.metadata.namespace, secret), provider)
+
+    async def _object(self, owner: tuple[str, str], connection: Cluster, key: _Name, provider: str) -> _Held:
+        kind, namespace, name = key
+        kept = self._kept.get(owner, key)
         if kept is not None and time.monotonic() < kept.until:
             return kept
         data: dict[str, str] = {}
@@ -139,13 +147,14 @@ class SettingsReader:
                 return kept  # however old: better than none
             else:
                 raise ProviderUnavailable(provider, f"{kind} {namespace}/{name} cannot be read now") from error
+        if sum(map(len, data)) + sum(map(len, data.values())) > MAX_OBJECT:
+            data, problem = {}, f"{kind} {namespace}/{name} has more than {MAX_OBJECT} characters"
         found = _Held(data, problem, time.monotonic() + (KEPT_SECONDS if not problem else KEPT_SECONDS / 12))
-        self._kept.keep(key, found, MAX_KEPT)
+        self._kept.keep(owner, key, found)
         return found
 
     async def _connection(self, cluster: UserCluster, seed: Cluster, reference: SecretRef, provider: str) -> Cluster:
-        namespace = cluster.metadata.namespace
-        read = await self._object("seed", seed, "Secret", namespace, reference.name, provider)
+        read = await self._on_seed(cluster, seed, reference.name, provider)
         kubeconfig = read.data.get(reference.key, "")
         key = (cluster.metadata.uid, kubeconfig)
         connection = self._connections.get(key)

@@ -7,6 +7,7 @@ them takes is not promised to the next.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
@@ -122,12 +123,17 @@ class Waiting:
         waiter = self._waiters.get(key)
         if waiter is None:
             if len(self._waiters) >= self._most:
-                del self._waiters[min(self._waiters, key=lambda known: self._waiters[known].refused_at)]
+                del self._waiters[self._least_needed()]
                 self.dropped += 1
             waiter = self._waiters[key] = Waiter(server, regarding, consumer)
         waiter.need, waiter.alike, waiter.refused_at = need, (consumer, frozenset(need.items())), now
         then = fit(need, [room(attempt.snapshot) for attempt in attempts if attempt.snapshot.enforced])
         waiter.then = Fit(lent=then.lent) if final else then
+
+    def _least_needed(self) -> tuple[str, str]:
+        """Of the API server with most, so that none fills it: the one that was not refused for longest."""
+        have = Counter(server for server, _ in self._waiters)
+        return min(self._waiters, key=lambda known: (-have[known[0]], self._waiters[known].refused_at))
 
     def admitted(self, server: str, uid: str) -> None:
         """A Machine of this MachineSet."""

@@ -15,6 +15,7 @@ from typing import Annotated
 import msgspec
 
 from common.quota.quantity import UNIT
+from common.runtime.pieces import in_pieces
 from seed.providers.alibaba_api import Keys, RefusedCall, call
 from seed.providers.decimals import gibibytes
 from seed.providers.entries import Entries
@@ -101,7 +102,7 @@ async def _described(query: Query, keys: Keys, wanted: dict[str, str]) -> Catalo
             if _UNKNOWN_TYPE.fullmatch(error.code):
                 return Catalogue({})
             raise
-        for kind in answer.types.items:
+        async for kind in in_pieces(answer.types.items):
             entries.add_json(kind, ("InstanceTypeId",), _Type, _flavour)
         if not answer.following:
             return entries.catalogue()

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from xml.etree.ElementTree import Element
 
 from common.quota.quantity import UNIT
+from common.runtime.pieces import in_pieces
 from seed.providers.aws_api import (
     EARLY,
     SESSION_SECONDS,
@@ -115,7 +116,7 @@ async def fetch(query: Query) -> Catalogue:
         if error.code in _UNKNOWN_TYPE:
             return Catalogue({}, await _offered(query, ec2, keys))
         raise
-    return _read(root.findall(_ITEMS))
+    return await _read(root.findall(_ITEMS))
 
 
 async def _described(query: Query, ec2: Service, keys: Keys) -> Catalogue:
@@ -126,7 +127,7 @@ async def _described(query: Query, ec2: Service, keys: Keys) -> Catalogue:
         items += root.findall(_ITEMS)
         following = root.findtext("./nextToken")
         if not following:
-            return _read(items)
+            return await _read(items)
         parameters["NextToken"] = following
     raise CloudError(f"answers more than {MAX_PAGES} pages")
 
@@ -148,9 +149,9 @@ async def _offered(query: Query, ec2: Service, keys: Keys) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _read(items: list[Element]) -> Catalogue:
+async def _read(items: list[Element]) -> Catalogue:
     entries = Entries()
-    for item in items:
+    async for item in in_pieces(items):
         entries.add([item.findtext("instanceType") or ""], partial(_flavour, item))
     return entries.catalogue()
 

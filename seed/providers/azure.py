@@ -18,6 +18,7 @@ import msgspec
 
 from common.quota import quantity
 from common.quota.quantity import UNIT
+from common.runtime.pieces import in_pieces
 from seed.providers.entries import Entries
 from seed.providers.flavour import (
     Catalogue,
@@ -48,6 +49,7 @@ _WITH_GPU = re.compile(r"Standard_N[CDGV]")  # also those whose capabilities do 
 _WITH_AMD_GPU = re.compile(r"Standard_(N.*_(MI[0-9]|V620)|NV[0-9]+as_v4)")
 LIST_SECONDS = 30.0  # for each attempt: the list takes seconds on good days
 MAX_LIST = 32 * 2**20  # bytes: the list of all SKUs takes some 10 MiB
+MAX_LISTED = 1_000_000  # values in it: some 200 for each SKU
 EARLY = 300.0  # seconds before its end at which a token is not used any more
 MAX_PAGES = 20
 
@@ -122,8 +124,8 @@ async def fetch(query: Query) -> Catalogue:
         answer = await query.http.request("GET", url, headers=headers, timeout=LIST_SECONDS, max_body=MAX_LIST)
         if answer.status != 200:
             raise CloudError(f"answered {answer.status} to the list of sizes", refused=True)
-        page = answer.json(_Page)
-        for sku in page.value:
+        page = answer.json(_Page, MAX_LISTED)
+        async for sku in in_pieces(page.value):
             if _is_machine(sku):
                 entries.add_json(sku, ("name",), _Sku, _flavour)
         if not page.next_link:

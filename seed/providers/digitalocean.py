@@ -13,6 +13,7 @@ from typing import Annotated
 import msgspec
 
 from common.quota.quantity import UNIT
+from common.runtime.pieces import in_pieces
 from seed.providers.entries import Entries
 from seed.providers.flavour import Catalogue, Cloud, CloudError, Flavour, Lookup, Place, Query, Settings
 from seed.providers.size import GIB, MIB
@@ -77,7 +78,7 @@ async def fetch(query: Query) -> Catalogue:
         if answer.status != 200:
             raise CloudError(f"answered {answer.status}")
         listed = answer.json(_Answer)
-        for size in listed.sizes:
+        async for size in in_pieces(listed.sizes):
             entries.add_json(size, ("slug",), _Size, _flavour)
         if not (listed.links and listed.links.pages and listed.links.pages.next):
             return entries.catalogue()

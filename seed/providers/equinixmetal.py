@@ -17,6 +17,7 @@ from typing import Annotated
 import msgspec
 
 from common.quota.quantity import UNIT
+from common.runtime.pieces import in_pieces
 from seed.providers.decimals import nanos
 from seed.providers.entries import Entries
 from seed.providers.flavour import (
@@ -125,7 +126,7 @@ async def fetch(query: Query) -> Catalogue:
     if answer.status != 200:
         raise CloudError(f"answered {answer.status}")
     entries = Entries()
-    for plan in answer.json(_Answer).plans:
+    async for plan in in_pieces(answer.json(_Answer).plans):
         # `baremetal_0` is `t1.small.x86`: both names are taken. Storage plans have no specs.
         entries.add_json(plan, ("slug", "name"), _Plan, _flavour)
     return entries.catalogue()

@@ -27,6 +27,9 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 MAX_BODY = 8 * 2**20
 """Bytes of one answer of a cloud, where nothing else is said."""
 
+MAX_VALUES = 250_000
+"""In one answer: it is decoded on the event loop, at some ten million a second."""
+
 MAX_BODY_OF_ANY_HOST = 2 * 2**20
 """... where somebody else than the platform may have named the host: it is decoded on the event loop."""
 
@@ -237,8 +240,10 @@ class Answer:
     headers: Mapping[str, str]
     body: bytes
 
-    def json(self, shape: type[T]) -> T:
-        """Raises CloudError when it is anything else."""
+    def json(self, shape: type[T], most: int = MAX_VALUES) -> T:
+        """Raises CloudError when it is anything else, or holds more than about so many values."""
+        if self.body.count(b",") > most:
+            raise CloudError(f"answers more than {most} values")
         try:
             return msgspec.json.decode(self.body, type=shape)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

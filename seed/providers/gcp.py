@@ -18,6 +18,7 @@ from collections.abc import Mapping
 import msgspec
 
 from common.quota.quantity import UNIT
+from common.runtime.pieces import in_pieces
 from seed.providers.entries import Entries
 from seed.providers.flavour import (
     ALL,
@@ -140,7 +141,7 @@ async def fetch(query: Query) -> Catalogue:
     answer = await query.http.request("GET", f"{url}/{query.flavour}", headers=headers)
     if answer.status == 200:
         answer.json(_Named)
-        return _read([msgspec.Raw(answer.body)])
+        return await _read([msgspec.Raw(answer.body)])
     if answer.status in (400, 404):
         return await _listed(query, url, headers)
     raise CloudError(f"answered {answer.status}", refused=True)
@@ -157,14 +158,14 @@ async def _listed(query: Query, url: str, headers: Mapping[str, str]) -> Catalog
         page = answer.json(_Page)
         items += page.items
         if not page.next_page_token:
-            return _read(items)
+            return await _read(items)
         wanted["pageToken"] = page.next_page_token
     raise CloudError("lists machine types without end")
 
 
-def _read(items: list[msgspec.Raw]) -> Catalogue:
+async def _read(items: list[msgspec.Raw]) -> Catalogue:
     entries = Entries()
-    for item in items:
+    async for item in in_pieces(items):
         entries.add_json(item, ("name",), _MachineType, _flavour)
     return entries.catalogue()
 

@@ -14,6 +14,7 @@ from typing import Annotated
 import msgspec
 
 from common.quota.quantity import UNIT
+from common.runtime.pieces import in_pieces
 from seed.providers.decimals import gibibytes
 from seed.providers.entries import Entries
 from seed.providers.flavour import Catalogue, Cloud, CloudError, Flavour, Lookup, Place, Query, Settings
@@ -74,7 +75,7 @@ async def fetch(query: Query) -> Catalogue:
         if answer.status != 200:
             raise CloudError(f"answered {answer.status}")
         listed = answer.json(_Answer)
-        for kind in listed.server_types:
+        async for kind in in_pieces(listed.server_types):
             entries.add_json(kind, ("name", "id"), _Type, _flavour)
         page = listed.meta.pagination.next_page
         if page is None:

@@ -12,6 +12,7 @@ from typing import Annotated
 import msgspec
 
 from common.quota.quantity import UNIT
+from common.runtime.pieces import in_pieces
 from seed.providers.entries import Entries
 from seed.providers.flavour import Catalogue, Cloud, CloudError, Flavour, Lookup, Place, Query, Settings
 from seed.providers.size import MIB
@@ -55,7 +56,7 @@ async def fetch(query: Query) -> Catalogue:
         if answer.status != 200:
             raise CloudError(f"answered {answer.status}")
         listed = answer.json(_Answer)
-        for kind in listed.data:
+        async for kind in in_pieces(listed.data):
             entries.add_json(kind, ("id",), _Type, _flavour)
         if page >= listed.pages:
             return entries.catalogue()

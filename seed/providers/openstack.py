@@ -20,6 +20,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from common.quota.quantity import UNIT
+from common.runtime.pieces import in_pieces
 from seed.providers.entries import Entries
 from seed.providers.flavour import (
     MAX_BODY_OF_ANY_HOST,
@@ -160,7 +161,7 @@ async def fetch(query: Query) -> Catalogue:
     entries = Entries()
     flavors = await nova.flavors()
     for field in ("id", "name"):  # the later counts: one flavor's name may be another's id
-        for flavor, extra_specs in flavors:
+        async for flavor, extra_specs in in_pieces(flavors):
             entries.add_json(flavor, (field,), _Flavor, partial(_flavour, extra_specs))
     return entries.catalogue()
 

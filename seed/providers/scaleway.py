@@ -15,6 +15,7 @@ from typing import Annotated
 import msgspec
 
 from common.quota.quantity import UNIT
+from common.runtime.pieces import in_pieces
 from seed.providers.entries import Entries
 from seed.providers.flavour import Catalogue, Cloud, CloudError, Flavour, Lookup, Place, Query, Settings, Unreadable
 from seed.providers.size import NotSized
@@ -74,7 +75,7 @@ async def fetch(query: Query) -> Catalogue:
         if answer.status != 200:
             raise CloudError(f"answered {answer.status}")
         servers = answer.json(_Answer).servers
-        for name, kind in servers.items():
+        async for name, kind in in_pieces(servers.items()):
             entries.add([name], partial(_flavour, kind))
         if len(servers) < PER_PAGE:
             return entries.catalogue()

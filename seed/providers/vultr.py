@@ -16,6 +16,7 @@ from typing import Annotated
 import msgspec
 
 from common.quota.quantity import UNIT
+from common.runtime.pieces import in_pieces
 from seed.providers.entries import Entries
 from seed.providers.flavour import Catalogue, Cloud, CloudError, Flavour, Lookup, Place, Query, Settings, Unreadable
 from seed.providers.size import GIB, MIB
@@ -76,9 +77,9 @@ class _Answer(msgspec.Struct):
 
 async def fetch(query: Query) -> Catalogue:
     entries = Entries()
-    for plan in await _listed(query, "plans"):
+    async for plan in in_pieces(await _listed(query, "plans")):
         entries.add_json(plan, ("id",), _Plan, _flavour)
-    for plan in await _listed(query, "plans-metal"):
+    async for plan in in_pieces(await _listed(query, "plans-metal")):
         entries.add_json(plan, ("id",), _Metal, _metal)
     return entries.catalogue()
 

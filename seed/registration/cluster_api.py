@@ -14,6 +14,7 @@ from seed.cache.clusters import ClusterCache
 from seed.cache.source_keys import CLUSTER_API
 from seed.machines import cluster_api, infrastructure
 from seed.machines.cluster_api import ClusterMachine
+from seed.registration import withdrawal
 from seed.registration.configuration import WebhookConfiguration, configuration, with_scale_checks
 from seed.registration.health import Proof
 from seed.registration.keeper import ConfigurationKeeper
@@ -35,10 +36,13 @@ class Enforcement:
         *,
         on_change: Callable[[], None],
         on_proof: Callable[[str, Proof | None], None],
+        wanted: Callable[[], bool],
     ) -> None:
         """`namespace`: where canaries are sent to."""
         self._canary = Canary(cluster, self._sample, on_proof=self._proven)
-        self._keeper = ConfigurationKeeper(cluster, desired, on_state=self._canary.look, on_write=self._canary.look)
+        look = self._canary.look
+        self._keeper = ConfigurationKeeper(cluster, desired, on_state=look, on_write=look, wanted=wanted)
+        self._running = False
         self._cluster_cache = cluster_cache
         self._view = view
         self._namespace = namespace
@@ -46,13 +50,22 @@ class Enforcement:
         self._on_proof = on_proof
 
     async def run(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._keeper.run())
-            group.create_task(self._canary.run())
+        self._running = True
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._keeper.run())
+                group.create_task(self._canary.run())
+        finally:
+            self._running = False
 
     def changed(self) -> None:
         """What the configuration should be is another."""
         self._keeper.changed()
+
+    async def withdraw(self) -> None:
+        """What an earlier leader may have left, while nobody keeps it. Raises ApiError."""
+        if not self._running:
+            await self._keeper.remove()
 
     async def remove(self) -> None:
         """Nothing is left to ask about. Raises ApiError."""
@@ -65,7 +78,7 @@ class Enforcement:
         return sample(resource, self._namespace) if resource is not None else None
 
     def _proven(self) -> None:
-        proof = self._canary.proof
+        proof = self._canary.proof if self._keeper.wanted() else withdrawal.PROOF
         enforced = proof.enforced if proof is not None else None
         metrics.canary(CLUSTER_API, enforced)
         self._on_proof(CLUSTER_API, proof)

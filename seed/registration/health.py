@@ -9,7 +9,9 @@ import msgspec
 from common.api.conditions import some
 
 DENIED = "CanaryDenied"  # the reason of a proof, and the cause that seed/admission/denial.py gives
+TOO_OFTEN = "TooManyRequests"  # ... and the one that it gives before it looks at what is asked
 WORST_FIRST = (
+    "Uninstalled",
     "CanaryAdmitted",
     "APITakenOver",
     "WebhookContested",

@@ -48,6 +48,7 @@ class _Accepted:
 class ConfigurationKeeper:
     """Keeps the configuration in one cluster as `desired()` says. `run()` it.
 
+    While not `wanted()`, it removes the configuration and keeps it away. `absent`: it was seen to be away.
     `in_place`: what was last seen there is right. `error`: why it cannot be kept, or not be followed, now; holds no
     token. `break_glass`: whether the API server lets the group pass.
     """
@@ -61,11 +62,14 @@ class ConfigurationKeeper:
         on_state: Callable[[], None] = lambda: None,
         on_write: Callable[[], None] = lambda: None,
         on_restore: Callable[[], None] = lambda: None,
+        wanted: Callable[[], bool] = lambda: True,
     ) -> None:
         """`on_state` tells that `in_place`, `error` or `contested` may have changed, `on_write` that it was written,
         `on_restore` that it was because somebody had deleted or changed it; they must not block."""
         self.in_place = False
+        self.absent = False
         self.break_glass = False
+        self.wanted = wanted
         self._cluster = cluster
         self._desired = desired
         self._resource = resource
@@ -98,7 +102,7 @@ class ConfigurationKeeper:
         return len(restored) == CONTESTED and time.monotonic() - restored[0] < CONTESTED_SECONDS
 
     def changed(self) -> None:
-        """What `desired` returns has changed."""
+        """What `desired` or `wanted` returns has changed."""
         self._wake.set()
 
     async def run(self) -> None:
@@ -121,7 +125,7 @@ class ConfigurationKeeper:
         failures = 0
         while True:
             self._wake.clear()
-            before = self.in_place, self._refused
+            before = self.in_place, self.absent, self._refused
             pause: float | None = None
             try:
                 await self._step()
@@ -132,11 +136,24 @@ class ConfigurationKeeper:
                 pause = min(RETRY_SECONDS[0] * 2.0 ** min(failures, 20), RETRY_SECONDS[1])
                 failures += 1
                 self._failed(error.message)
-            if before != (self.in_place, self._refused):
+            if before != (self.in_place, self.absent, self._refused):
                 self._on_state()
             await within(self._wake, pause)
 
+    async def _withdraw(self) -> None:
+        self.in_place, self._was_right, self._accepted = False, None, None
+        if self._reflector.store.get(self._name) is None:
+            self.absent = True
+            return
+        with suppress(NotFound):
+            await self._cluster.delete(self._resource, self._name)
+        log.warning("webhook configuration withdrawn", extra=self._facts)
+
     async def _step(self) -> None:
+        if not self.wanted():
+            await self._withdraw()
+            return
+        self.absent = False
         if self._found_right():
             return
         self.in_place = False

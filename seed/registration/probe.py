@@ -22,7 +22,7 @@ from common.kube.client.resource import Resource
 from common.runtime.waiting import within
 from seed.machines.machine_controller import MACHINES
 from seed.registration.configuration import WEBHOOK
-from seed.registration.health import DENIED, Proof
+from seed.registration.health import DENIED, TOO_OFTEN, Proof
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +64,9 @@ def judge(error: ApiError | None, webhook: str) -> Proof:
         )
     if any(cause.reason == DENIED for cause in error.causes):
         return Proof(True, DENIED)
+    ours = f'admission webhook "{webhook}" denied the request' in error.message
+    if ours and any(cause.reason == TOO_OFTEN for cause in error.causes):
+        return Proof(True, DENIED)  # others there ask without a pause, and a canary has no place before them
     if isinstance(error, Forbidden) and "admission webhook" not in error.message:
         return Proof(None, "NotProven", "the kubeconfig may not create machines, so no dry run can prove it")
     if f'failed calling webhook "{webhook}"' in error.message:

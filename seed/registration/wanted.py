@@ -27,6 +27,7 @@ class WantedConfigurations:
         user_cluster_break_glass_group: str,
     ) -> None:
         """Members of the groups pass the API server's webhooks; empty: nobody does."""
+        self.withdrawn = False  # none of them must be there: see seed/registration/withdrawal.py
         self._key = key
         self._certificates = certificates
         self._kinds = kinds
@@ -34,6 +35,9 @@ class WantedConfigurations:
         self._timeout_seconds = timeout_seconds
         self._seed_break_glass_group = seed_break_glass_group
         self._user_cluster_break_glass_group = user_cluster_break_glass_group
+
+    def are_wanted(self) -> bool:
+        return not self.withdrawn
 
     def for_cluster(self, cluster: UserCluster) -> WebhookConfiguration:
         on_seed = cluster.spec.kubeconfig_secret_ref is None

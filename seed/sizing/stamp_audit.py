@@ -16,6 +16,7 @@ import msgspec
 from common.api.types import UserCluster
 from common.quota import resources
 from common.quota.resources import ResourceList
+from common.runtime.pieces import in_pieces
 from seed.machines.machine_controller import Machine
 from seed.providers.size import EndpointNotAllowed, Footprint, NotSized, ProviderUnavailable
 from seed.sizing.sizer import Sizing
@@ -63,7 +64,7 @@ async def audit(sizing: Sizing, cluster: UserCluster, machines: Iterable[Machine
     that is not the platform's is named: its stamp is all that is known.
     """
     by_spec: dict[str, list[Machine]] = {}
-    for machine in machines:
+    async for machine in in_pieces(machines):
         by_spec.setdefault(spec_hash(machine), []).append(machine)
     count = 0
     named: list[str] = []
@@ -78,7 +79,7 @@ async def audit(sizing: Sizing, cluster: UserCluster, machines: Iterable[Machine
         except (NotSized, ProviderUnavailable):
             if now is None:
                 continue
-        for machine in alike:
+        async for machine in in_pieces(alike):
             _, stamped = sizing.stamped(cluster.metadata.uid, machine)
             if stamped is None:
                 continue

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from common.kube.controller.store import Change
+from common.runtime.pieces import in_pieces
 from common.runtime.waiting import within
 from seed.machines.machine_controller import Machine
 from seed.providers.size import NotSized, ProviderUnavailable
@@ -44,9 +45,11 @@ class SizeBackfill:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            waiting = {spec_hash(machine): machine for machine in self._totals.waiting.values()}
+            alike: dict[str, list[Machine]] = {}
+            async for machine in in_pieces(list(self._totals.waiting.values())):
+                alike.setdefault(spec_hash(machine), []).append(machine)
             limit = asyncio.Semaphore(MAX_ASKED)
-            await asyncio.gather(*(self._ask_for(digest, one, limit) for digest, one in waiting.items()))
+            await asyncio.gather(*(self._ask_for(machines, limit) for machines in alike.values()))
             if not self._totals.waiting:
                 pause = FIRST_ASK_PAUSE
                 continue
@@ -54,18 +57,20 @@ class SizeBackfill:
             self._wake.set()
             pause = min(pause * 2, LONGEST_ASK_PAUSE)
 
-    async def _ask_for(self, digest: str, machine: Machine, limit: asyncio.Semaphore) -> None:
+    async def _ask_for(self, alike: Sequence[Machine], limit: asyncio.Semaphore) -> None:
         problem: NotSized | ProviderUnavailable | None = None
         async with limit:
             try:
-                await self._ask(machine, asyncio.get_running_loop().time() + ASK_SECONDS)
+                await self._ask(alike[0], asyncio.get_running_loop().time() + ASK_SECONDS)
             except (NotSized, ProviderUnavailable) as error:
                 problem = error
         freed = False
-        for uid, waiting in list(self._totals.waiting.items()):
-            if spec_hash(waiting) == digest:
-                if problem is not None:
-                    self._totals.explain(uid, problem)
-                else:
-                    freed |= self._totals.apply(Change(waiting, self._renew(waiting)))
+        async for machine in in_pieces(alike):
+            uid = machine.metadata.uid
+            if self._totals.waiting.get(uid) is not machine:
+                continue  # it has changed or gone meanwhile
+            if problem is not None:
+                self._totals.explain(uid, problem)
+            else:
+                freed |= self._totals.apply(Change(machine, self._renew(machine)))
         self._on_change(freed)

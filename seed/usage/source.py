@@ -108,6 +108,8 @@ class UsageSource(Protocol):
 
 def reason_of(status: int) -> str:
     match status:
+        case 200:
+            return "MachinesUnreadable"
         case 401 | 403:
             return "Unauthorized"
         case 404:

@@ -20,6 +20,7 @@ from common.kube.client.errors import ApiError, Conflict, Malformed, Unavailable
 from common.kube.client.kubeconfig import InvalidKubeconfig
 from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change
+from common.runtime.pieces import in_pieces
 from seed.cache.consumer import consumer_of
 from seed.machines.machine_controller import MACHINES, Machine
 from seed.providers.size import Footprint
@@ -348,15 +349,15 @@ class Source:
             found = await audit(self._sizing, self.user_cluster, list(machines.store.values()), self.drift)
             if found != self.drift:
                 before, self.drift = self.drift, found
-                self._count_again({*before.now, *found.now}, machines)
+                await self._count_again({*before.now, *found.now}, machines)
                 self._on_state(self)
             await asyncio.sleep(AUDIT_SECONDS)
 
-    def _count_again(self, specs: set[str], machines: Reflector[Machine]) -> None:
+    async def _count_again(self, specs: set[str], machines: Reflector[Machine]) -> None:
         freed = [
             self.totals.apply(Change(machine, machine))
-            for machine in list(machines.store.values())
-            if specs and spec_hash(machine) in specs
+            async for machine in in_pieces(machines.store.values() if specs else ())
+            if spec_hash(machine) in specs and machines.store.get(machine.metadata.key) is machine
         ]
         if freed:
             self._on_change(self, any(freed))

@@ -26,7 +26,7 @@ from seed.admission.types import Verdict
 from seed.registration.probe import is_canary
 from seed.webhooks.refusal_log import log_refusal
 from seed.webhooks.review import Head, check, decided, is_named, patched, patience, uid_of
-from seed.webhooks.turns import Turns
+from seed.webhooks.turns import LARGE, Turn, Turns
 
 ANY_KIND = "Any"  # in metrics, where it was not looked at
 
@@ -110,7 +110,7 @@ class Endpoint(Generic[SubjectT]):
     async def handle(self, caller: str, request: Request) -> Response:
         deadline = asyncio.get_running_loop().time() + patience(request.query)
         if self._turns is None or caller in self._turns.unlimited:
-            return await self._answer(caller, request, deadline)
+            return await self._answer(caller, None, request, deadline)
         turn = self._turns.take(caller)
         if turn is None:
             return self._too_often(request, self._turns.per_second)
@@ -123,7 +123,7 @@ class Endpoint(Generic[SubjectT]):
         else:
             await turn.places.acquire()
         try:
-            return await self._answer(caller, request, deadline)
+            return await self._answer(caller, turn, request, deadline)
         finally:
             turn.places.release()
 
@@ -139,12 +139,16 @@ class Endpoint(Generic[SubjectT]):
             self._on_decision(ANY_KIND, "denied", refusal.cause, "unavailable", 0.0)
         return decided(uid, Verdict(decision="", refusal=refusal))
 
-    async def _answer(self, caller: str, request: Request, deadline: float) -> Response:
+    async def _answer(self, caller: str, turn: Turn | None, request: Request, deadline: float) -> Response:
         started = time.monotonic()
         webhook = self._webhook
         try:
-            check(request.body)
-            question = webhook.decode(request.body)
+            if turn is not None and len(request.body) > LARGE:
+                async with turn.reading:
+                    await asyncio.sleep(0)  # others first
+                    question = self._read(request.body)
+            else:
+                question = self._read(request.body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             return Response(400, f"not an AdmissionReview of {webhook.about}: {error}\n".encode(errors="replace"))
         head, subject = question.head, question.new
@@ -157,6 +161,11 @@ class Endpoint(Generic[SubjectT]):
             return patched(head.uid, answer.operations)
         self._record(head, answer, time.monotonic() - started)
         return decided(head.uid, answer.verdict)
+
+    def _read(self, body: bytes) -> Question[SubjectT]:
+        """Raises msgspec.MsgspecError, UnicodeDecodeError, RecursionError."""
+        check(body)
+        return self._webhook.decode(body)
 
     def _record(self, head: Head, answer: Answer, seconds: float) -> None:
         """In the metrics, among the last decisions, and of a refusal in the log."""

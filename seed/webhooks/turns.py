@@ -15,14 +15,19 @@ from common.runtime.lru import LruDict
 PER_SECOND = 500  # requests of one caller, on average
 BURST_SECONDS = 10  # so many seconds' requests may come at once
 AT_A_TIME = 64
+LARGE = 64 * 1024  # bytes of a request: it takes milliseconds to read
 MAX_CALLERS = 8192
 
 
 class Turn:
-    """Of one caller. `places`: one is held while a request is answered."""
+    """Of one caller. `places`: one is held while a request is answered; `reading`: while a large one is read.
+
+    The event loop serves others between two large ones, however many have come.
+    """
 
     def __init__(self, per_second: float, now: float) -> None:
         self.places = asyncio.Semaphore(AT_A_TIME)
+        self.reading = asyncio.Semaphore(1)
         self._per_second = per_second
         self._left = per_second * BURST_SECONDS
         self._as_of = now

@@ -7,29 +7,30 @@ import base64
 import itertools
 import re
 import ssl
+import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
 
-from common.server import connections
 from devcluster.controlplane import ApiServer
 from devcluster.install import Installation, Program
-from devcluster.load import Size, Tenant, machine
+from devcluster.load import Tenant
 from devcluster.observe import percentile
 from tests.bench.installed import site
+from tests.bench.storm import SIZE, Storm, named, review
 
 OTHER = "user-2"
-SIZE = Size("1", "1Gi", "1Gi")
-MACHINES = "/apis/cluster.k8s.io/v1alpha1/namespaces/kube-system/machines"
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/seedquota-machines"
-AT_ONCE = 32  # requests of the storm through the API server, and as many past it
 SETTLE_SECONDS = 5.0
-_STALL, _MEMORY = "seedquota_event_loop_longest_stall_seconds", "process_resident_memory_bytes"
+_STALL, _MEMORY, _CPU = (
+    "seedquota_event_loop_longest_stall_seconds",
+    "process_resident_memory_bytes",
+    "process_cpu_seconds_total",
+)
 _numbers = itertools.count(1)
 
 
@@ -37,43 +38,69 @@ _numbers = itertools.count(1)
 class _State:
     stall: float
     memory: float
+    cpu: float
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """The other's p99 in milliseconds: of Machines that it creates, and of the webhook's answers by themselves."""
+
+    machines: float
+    webhook: float
 
 
 async def hostile(seconds: float) -> None:
     seconds *= 5
-    asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)  # what the storm loses
     async with site({"cpu": "100000"}, seeds=1) as here:
         installed = here.installed
         await installed.add_user_cluster(OTHER, "seed-1", installed.project)
         agent = next(program for name, program in installed.programs.items() if name.startswith("seedquota-seed-1"))
-        async with Tenant(installed.cluster(OTHER)) as other:
-            await _p99(other, 2.0)
+        url, ca = await _webhook(installed.cluster(OTHER))
+        trusting = aiohttp.TCPConnector(ssl=ssl.create_default_context(cadata=ca))
+        async with Tenant(installed.cluster(OTHER)) as other, aiohttp.ClientSession(connector=trusting) as past:
+
+            async def create() -> float:
+                return (await other.create(SIZE)).seconds
+
+            async def ask() -> float:
+                started = time.monotonic()
+                body = msgspec.json.encode(named(f"asked-{next(_numbers)}"))
+                async with past.post(url, data=review(body)) as answer:
+                    await answer.read()
+                return time.monotonic() - started
+
+            async def see(seconds: float) -> _Seen:
+                return _Seen(await _p99(create, 4, seconds / 2), await _p99(ask, 1, seconds / 2))
+
+            await see(4.0)
+            quiet = await see(seconds)
             before = await _state(agent)
-            quiet = await _p99(other, seconds)
-            storming = asyncio.create_task(_storm(installed))
-            await asyncio.sleep(1.0)
-            loud = await _p99(other, seconds)
-            during = await _state(agent)
-            storming.cancel()
-            await asyncio.gather(storming, return_exceptions=True)
+            async with _storming(installed):
+                loud = await see(seconds)
+                during = await _state(agent)
         await asyncio.sleep(SETTLE_SECONDS)
         after = await _state(agent)
     print("one tenant's storm of dry runs, large and deep Machines and silent connections, and another's Machines")
-    print(f"  the other's p99: {quiet:.0f} ms without it, {loud:.0f} ms with it: {loud / quiet:.1f} times")
+    for what, without, with_it in (
+        ("the other's p99", quiet.machines, loud.machines),
+        ("of the webhook alone", quiet.webhook, loud.webhook),
+    ):
+        print(f"  {what}: {without:.0f} ms without it, {with_it:.0f} ms with it: {with_it / without:.1f} times")
     print(f"  the loop's longest stall: {before.stall * 1000:.0f} ms before, {during.stall * 1000:.0f} ms in it")
     print(f"  memory: {_mib(before.memory)} MiB before, {_mib(during.memory)} in it, {_mib(after.memory)} after it")
+    print(f"  CPU of the replica in it: {(during.cpu - before.cpu) / seconds:.0%} of a core")
 
 
-async def _p99(tenant: Tenant, seconds: float) -> float:
-    """Milliseconds from sending a Machine to its answer, by four clients."""
+async def _p99(ask: Callable[[], Awaitable[float]], clients: int, seconds: float) -> float:
+    """Milliseconds."""
     took: list[float] = []
     end = time.monotonic() + seconds
 
     async def client() -> None:
         while time.monotonic() < end:
-            took.append((await tenant.create(SIZE)).seconds)
+            took.append(await ask())
 
-    await asyncio.gather(*(client() for _ in range(4)))
+    await asyncio.gather(*(client() for _ in range(clients)))
     return percentile(sorted(took), 99) * 1000
 
 
@@ -86,90 +113,37 @@ async def _state(agent: Program) -> _State:
         assert found is not None, name
         return float(found[1])
 
-    return _State(of(_STALL), of(_MEMORY))
+    return _State(of(_STALL), of(_MEMORY), of(_CPU))
 
 
 def _mib(size: float) -> int:
     return int(size / 2**20)
 
 
-async def _storm(installed: Installation) -> None:
-    """Until cancelled."""
+@asynccontextmanager
+async def _storming(installed: Installation) -> AsyncIterator[None]:
+    """In a process of its own: what it costs to send it is no part of what another one waits for."""
     server = installed.cluster("user-1")
-    url, trusting = await _webhook(server)
-    connector = aiohttp.TCPConnector(ssl=trusting, limit=0)
-    async with server.session() as through, aiohttp.ClientSession(connector=connector) as past:
-        bodies = _bodies()
-
-        async def ask() -> None:
-            path = f"{MACHINES}?dryRun=All"
-            headers = {"Impersonate-User": "u" * 50_000, "Impersonate-Group": "system:masters"}
-            async with through.post(path, data=next(bodies), headers=headers) as answer:
-                await answer.read()
-
-        async def send() -> None:
-            async with past.post(url, data=_review(next(bodies))) as answer:
-                await answer.read()
-
-        async def connect() -> None:
-            where = urlsplit(url)
-            opened = []
-            for number in range(connections.MAX_UNPROVEN_OF_ONE):
-                tls = trusting if number % 2 else None
-                _, writer = await asyncio.open_connection(where.hostname, where.port, ssl=tls)
-                writer.write(b"P" if tls is not None else b"")
-                opened.append(writer)
-            for writer in opened:
-                writer.transport.abort()
-
-        await asyncio.gather(*(_again(work) for work in [ask, send] * AT_ONCE + [connect] * 2))
+    url, ca = await _webhook(server)
+    storm = Storm(server=server.url, server_ca=server.ca, token=server.tokens["admin"], webhook=url, webhook_ca=ca)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.bench.storm", stdin=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+    )
+    assert process.stdin is not None
+    process.stdin.write(msgspec.json.encode(storm))
+    process.stdin.close()
+    try:
+        await asyncio.sleep(2.0)
+        assert process.returncode is None, "it goes on until it is ended"
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
 
 
-async def _again(work: Callable[[], Awaitable[None]]) -> None:
-    while True:
-        with suppress(aiohttp.ClientError, OSError, TimeoutError):
-            await work()
-
-
-async def _webhook(server: ApiServer) -> tuple[str, ssl.SSLContext]:
+async def _webhook(server: ApiServer) -> tuple[str, str]:
     """Where it is and whom to trust there, as the tenant reads it in its own cluster."""
     async with server.session() as session, session.get(WEBHOOKS) as answer:
         client = (await answer.json())["webhooks"][0]["clientConfig"]
-    return client["url"], ssl.create_default_context(cadata=base64.b64decode(client["caBundle"]).decode())
-
-
-def _bodies() -> Iterator[bytes]:
-    kubeconfig = base64.b64encode(_laughs().encode()).decode()
-    while True:
-        number = next(_numbers)
-        plain = machine(f"storm-{number}", SIZE)
-        yield msgspec.json.encode(plain)
-        other = machine(f"storm-{number}", SIZE)
-        value = other["spec"]["providerSpec"]["value"]  # type: ignore[index]
-        value["sshPublicKeys"] = [f"{number}" * 100]
-        yield msgspec.json.encode(other)
-        value["cloudProvider"], value["cloudProviderSpec"] = "kubevirt", _kubevirt(kubeconfig)
-        yield msgspec.json.encode(other)
-        large = machine(f"storm-{number}", SIZE)
-        large["spec"]["junk"] = "x" * 2**20  # type: ignore[index]
-        yield msgspec.json.encode(large)
-        wide = machine(f"storm-{number}", SIZE)
-        wide["metadata"]["labels"] = {f"l{label}": "v" for label in range(20_000)}  # type: ignore[index]
-        yield msgspec.json.encode(wide)
-        yield msgspec.json.encode(plain)[:-2] + b',"deep":' + b"[" * 5000 + b"]" * 5000 + b"}}"
-
-
-def _laughs() -> str:
-    lines = ["m0: &m0 {k: v}"]
-    lines += [f"m{level}: &m{level} {{<<: [{', '.join([f'*m{level - 1}'] * 9)}]}}" for level in range(1, 12)]
-    return "\n".join(lines)
-
-
-def _kubevirt(kubeconfig: str) -> dict[str, object]:
-    vm = {"instancetype": {"name": "u1.nano"}, "template": {"primaryDisk": {"size": "1Gi"}}}
-    return {"auth": {"kubeconfig": {"value": kubeconfig}}, "virtualMachine": vm}
-
-
-def _review(subject: bytes) -> bytes:
-    head = b'{"request":{"uid":"r","operation":"CREATE","dryRun":true,"userInfo":{"username":"%b"},"object":'
-    return head % (b"u" * 10_000) + subject + b"}}"
+    return client["url"], base64.b64decode(client["caBundle"]).decode()

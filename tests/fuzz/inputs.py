@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from hypothesis import settings
 from hypothesis import strategies as st
 
 STALL = 0.5  # seconds of this process for one input
+GROWTH = 100 * 2**20  # bytes of this process while it works on one input
 FUZZ = settings.get_profile("fuzz")
 
 JSON = (b"[", b"]", b"{", b"}", b'"', b":", b",", b"null", b"true", b"-1", b"1e999", b"9" * 400, b'"\\ud800"', b"\xff")
@@ -45,8 +47,29 @@ def mangled(draw: st.DrawFn, samples: Sequence[bytes], tokens: Sequence[bytes], 
 
 
 @contextmanager
-def no_stall() -> Iterator[None]:
+def bounded() -> Iterator[None]:
+    """Of the memory, what this input takes and gives back. What Hypothesis keeps of all inputs is much more."""
+    before = _forget_the_peak()
     started = time.process_time()
     yield
     took = time.process_time() - started
     assert took < STALL, f"{took:.2f} s"
+    grown = _memory("VmHWM") - before
+    assert grown < GROWTH, f"{grown // 2**20} MiB"
+
+
+def _forget_the_peak() -> int:
+    """The memory in use. Where the kernel has no such peak nothing is measured."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+        return _memory("VmRSS")
+    return _memory("VmHWM")
+
+
+def _memory(name: str) -> int:
+    """Bytes."""
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith(f"{name}:"):
+                return int(line.split()[1]) * 1024
+    return 0

@@ -16,7 +16,7 @@ from hypothesis import given
 from seed.providers import CLOUDS
 from seed.providers.flavour import Answer, Catalogue, CloudError, Place, Query, Settings, SignIn
 from seed.providers.size import NotSized
-from tests.fuzz.inputs import FUZZ, JSON, mangled, no_stall
+from tests.fuzz.inputs import FUZZ, JSON, bounded, mangled
 
 XML = (
     b"<",
@@ -142,7 +142,7 @@ def test_the_samples_are_understood(name: str) -> None:
 @given(mangled([json.dumps(sample).encode() for sample in SAMPLES.values()], JSON))
 def test_answers_in_json(body: bytes) -> None:
     for name in SAMPLES:
-        with no_stall(), suppress(CloudError, NotSized):
+        with bounded(), suppress(CloudError, NotSized):
             catalogue = ask(name, body)
             assert all(flavour.cpu >= 0 and flavour.memory >= 0 for flavour in catalogue.flavours.values())
 
@@ -150,7 +150,7 @@ def test_answers_in_json(body: bytes) -> None:
 @FUZZ
 @given(mangled([AWS], XML))
 def test_answers_in_xml(body: bytes) -> None:
-    with no_stall(), suppress(CloudError, NotSized):
+    with bounded(), suppress(CloudError, NotSized):
         ask("aws", body)
 
 
@@ -161,5 +161,5 @@ def test_answers_of_keystone(body: bytes) -> None:
 
     some = Anything("openstack", {}, {"tokenId": "", "applicationCredentialID": ""})
     query = Query(Place("openstack", "https://host.example/v3", "r"), "m1", some, some, Answering(body), sign_in)
-    with no_stall(), suppress(CloudError, NotSized):
+    with bounded(), suppress(CloudError, NotSized):
         asyncio.run(keystone.sign_in(query))

@@ -6,7 +6,7 @@ import h11
 from hypothesis import assume, given
 
 from common.server.http_parser import RefusedError, Request, RequestReader
-from tests.fuzz.inputs import FUZZ, mangled, no_stall
+from tests.fuzz.inputs import FUZZ, bounded, mangled
 
 MAX_BODY = 2**16
 
@@ -79,7 +79,7 @@ def theirs(data: bytes) -> tuple[str, str, bytes, bytes] | str:
 @given(mangled(SAMPLES, TOKENS))
 def test_what_is_taken_is_what_h11_takes(data: bytes) -> None:
     assume(not data.startswith(b"\r\n"))  # taken here once, as RFC 9112 asks for
-    with no_stall():
+    with bounded():
         found = ours(data)
     if not isinstance(found, tuple):
         return
@@ -98,7 +98,7 @@ def test_what_is_taken_is_what_h11_takes(data: bytes) -> None:
 def test_what_is_taken_in_pieces_is_what_is_taken_whole(data: bytes) -> None:
     found = ours(data)
     reader = RequestReader(MAX_BODY)
-    with no_stall():
+    with bounded():
         for at in range(0, len(data), 7):
             reader.feed(data[at : at + 7])
             try:

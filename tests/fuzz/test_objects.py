@@ -30,7 +30,7 @@ from seed.webhooks.clusters import ClusterWebhook
 from seed.webhooks.machines import MachineWebhook
 from seed.webhooks.review import check, is_named, uid_of
 from seed.webhooks.scale import ScaleWebhook
-from tests.fuzz.inputs import FUZZ, JSON, YAML, mangled, no_stall
+from tests.fuzz.inputs import FUZZ, JSON, YAML, bounded, mangled
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
@@ -89,10 +89,10 @@ WEBHOOKS: list[tuple[Any, Any]] = [
 @FUZZ
 @given(mangled(REVIEWS, JSON))
 def test_reviews(body: bytes) -> None:
-    with no_stall(), suppress(*UNREADABLE):
+    with bounded(), suppress(*UNREADABLE):
         uid_of(body)
     for webhook, itself in WEBHOOKS:
-        with no_stall(), suppress(*UNREADABLE):
+        with bounded(), suppress(*UNREADABLE):
             check(body)
             question = webhook.decode(itself, body)
             assert len(question.head.user_info.username) < 300
@@ -106,7 +106,7 @@ def test_reviews(body: bytes) -> None:
 )
 def test_specs_of_machines(raw: bytes) -> None:
     made = Machine(metadata=ObjectMeta(name="m"), spec=MachineSpec(provider_spec=msgspec.Raw(raw)))
-    with no_stall():
+    with bounded():
         stamp.spec_hash(made)
         least(made)
         try:
@@ -134,7 +134,7 @@ INFRASTRUCTURE = [
 @given(mangled([json.dumps(spec).encode() for spec in INFRASTRUCTURE], JSON))
 def test_infrastructure_objects(raw: bytes) -> None:
     for kind in (*KINDS, "VSphereMachineTemplate", "Unheard"):
-        with no_stall(), suppress(NotSized):
+        with bounded(), suppress(NotSized):
             described = infrastructure.describe(kind, raw, Where("r", "z"))
             evaluate(Machine(metadata=ObjectMeta(name="m"), spec=described))
 
@@ -142,7 +142,7 @@ def test_infrastructure_objects(raw: bytes) -> None:
 @FUZZ
 @given(mangled([json.dumps(SCALABLE).encode()], JSON), mangled([json.dumps(SCALABLE).encode()], JSON))
 def test_machine_deployments(new: bytes, old: bytes) -> None:
-    with no_stall(), suppress(*UNREADABLE):
+    with bounded(), suppress(*UNREADABLE):
         first, second = (msgspec.json.decode(raw, type=deployments.Deployment) for raw in (new, old))
         deployments.surge(first)
         deployments.machine_of(first)
@@ -155,7 +155,7 @@ def test_machine_deployments(new: bytes, old: bytes) -> None:
 def test_lists_and_errors_of_api_servers(content: bytes) -> None:
     items: list[Machine] = []
     broken: list[Broken] = []
-    with no_stall():
+    with bounded():
         with suppress(msgspec.MsgspecError, UnicodeDecodeError):
             read_page(MACHINES, content, items, broken)
         with suppress(ApiError):
@@ -172,7 +172,7 @@ def test_stamps(text: bytes) -> None:
     metadata = ObjectMeta(name="m", annotations={"seedquota.io/footprint": text.decode(errors="replace")})
     made = Machine(metadata=metadata)
     for seal in (True, False):
-        with no_stall():
+        with bounded():
             state, found = stamp.read(made, "u", lambda _text, _seal, answer=seal: answer)
             assert (found is None) == (state is not stamp.State.VALID)
 
@@ -202,11 +202,11 @@ def test_kubeconfigs(raw: bytes) -> None:
     """Who is asked for sizes is whom the connection leads to."""
     text = raw.decode(errors="replace")
     server = endpoint = None
-    with no_stall(), suppress(InvalidKubeconfig):
+    with bounded(), suppress(InvalidKubeconfig):
         cluster, user = kubeconfig._select(text, None)
         kubeconfig._authorization(user, None)
         server = kubeconfig._server(cluster, allow_http=False)
-    with no_stall(), suppress(NotSized):
+    with bounded(), suppress(NotSized):
         endpoint = kubevirt_instancetypes.place(Settings("kubevirt", {"kubeconfig": text})).endpoint
     assert server is None or endpoint is None or server == endpoint
 

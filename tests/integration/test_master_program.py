@@ -5,23 +5,32 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import io
+import json
 import secrets
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 import pytest_asyncio
 
+from cli.__main__ import run as seedquota
+from cli.seeds.rights import ACCOUNT as ON_SEED
+from cli.seeds.rights import KINDS as RIGHTS
+from cli.seeds.rights import objects as rights_on_seed
 from common.api.cluster_identity import KUBE_SYSTEM, NAMESPACES
 from common.api.convert import grant_from_wire, ledger_from_wire, report_to_wire
 from common.api.core import SECRETS
-from common.api.labels import LEDGER_ANNOTATION, SEED_MANAGER, UID_LABEL
+from common.api.labels import LEDGER_ANNOTATION, MANAGED_BY_LABEL, SEED_MANAGER, UID_LABEL
 from common.api.types import ACCEPT_CLUSTER_ANNOTATION, MASTER_LEDGERS, RESOURCE_QUOTAS, SEED_COPIES, SEEDS
 from common.kube.client.api_client import Cluster
-from common.kube.client.errors import Forbidden, NotFound, Unavailable
+from common.kube.client.errors import Forbidden, NotFound, Unauthorized, Unavailable
+from common.kube.client.service_account import LIFE, read, request_token
 from common.kube.controller.leader_election import LEASES
 from common.kube.controller.reflector import Reflector
 from common.quota import account as accounts
@@ -35,6 +44,7 @@ from devcluster.install import rights
 from master.cache.objects import MASTER_QUOTAS, PROJECTS, QUOTA_COPIES, QUOTA_SETTINGS, MasterQuota, QuotaCopy
 from master.manager import LEASE, Master
 from master.quotas.ledger_store import Ledgers, ledger_name
+from master.seeds import kubeconfig_secret
 from tests.unit.fake_api_server import within
 
 pytestmark = pytest.mark.integration
@@ -885,3 +895,210 @@ async def test_nothing_is_written_while_nothing_changes(world: World) -> None:
         assert (await world.quota("alpha")).metadata.resource_version == before
         assert (await world.copy("eu-1", "alpha")).metadata.resource_version == copy
         assert writes() == []
+
+
+class Admin:
+    """Whoever runs `seedquota`: with the master's kubeconfig as the current one, and a file for each seed."""
+
+    def __init__(self, world: World, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self._directory = directory
+        self._capsys = capsys
+        self.files = {name: directory / f"{name}.yaml" for name in ("master", "eu-1", "us-1")}
+        for name, file in self.files.items():
+            file.write_text(world.server(name).kubeconfig())
+
+    async def run(self, *arguments: str) -> tuple[int, str]:
+        """The exit status, and what was written."""
+        status = await asyncio.to_thread(seedquota, ["seed", *arguments])
+        said = self._capsys.readouterr()
+        return status, said.out + said.err
+
+    async def add(self, name: str, cluster: str = "") -> tuple[int, str]:
+        return await self.run("add", name, "--kubeconfig", str(self.files[cluster or name]))
+
+
+@pytest.fixture
+def admin(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Admin:
+    made = Admin(world, tmp_path, capsys)
+    monkeypatch.setenv("KUBECONFIG", str(made.files["master"]))
+    return made
+
+
+async def _kubeconfig_of(world: World, seed: str) -> str:
+    return (await world.master.get(SECRETS, seed, NAMESPACE)).data["kubeconfig"].decode()
+
+
+async def test_seed_add_gives_the_master_what_it_needs_on_the_seed_and_nothing_more(world: World, admin: Admin) -> None:
+    status, said = await admin.add("eu-1")
+    assert status == 0 and "kubectl wait --for=condition=Ready sqseed/eu-1" in said, said
+    await world.start_master()
+    await world.apply_quota("alpha", cpu="64")
+    await until(lambda: world.copy("eu-1", "alpha"))
+    await until(lambda: _reason(world, "eu-1", "Connected"))
+    token = await Cluster.from_kubeconfig(await _kubeconfig_of(world, "eu-1"), name="token")
+    try:
+        for resource, namespace in ((SECRETS, NAMESPACE), (SECRETS, None), (MASTER_LEDGERS, NAMESPACE)):
+            with pytest.raises(Forbidden):
+                await token.list(resource, namespace)
+        with pytest.raises(Forbidden):
+            await request_token(token, NAMESPACE, "default", seconds=600)
+    finally:
+        await token.close()
+    life = read((await _kubeconfig_of(world, "eu-1")).partition("token: ")[2].split()[0])
+    assert life is not None and (life.namespace, life.account) == (NAMESPACE, "seedquota-master-on-seed")
+    assert life.ends - life.issued == LIFE
+
+
+async def test_seed_add_writes_nothing_where_the_kubeconfig_leads_to_the_wrong_cluster(
+    world: World, admin: Admin
+) -> None:
+    status, said = await admin.add("eu-1", "master")
+    assert status == 2 and "spec.inCluster: true" in said, said
+    await world.start_master()
+    await admin.add("eu-1")
+    await until(lambda: _reason(world, "eu-1", "Connected"))
+    before = await _kubeconfig_of(world, "eu-1")
+    status, said = await admin.add("eu-1", "us-1")
+    assert status == 2 and "leads to another cluster than seed eu-1" in said, said
+    status, said = await admin.add("us-1", "eu-1")
+    assert status == 2 and "this cluster is already the seed eu-1" in said, said
+    assert await _kubeconfig_of(world, "eu-1") == before
+    assert [seed.metadata.name for seed in (await world.master.list(SEEDS)).items] == ["eu-1"]
+    await world.add_secret("us-1", "of somebody else")
+    status, said = await admin.add("us-1")
+    assert status == 2 and "was not made by this command" in said, said
+
+
+async def test_a_token_is_renewed_before_it_ends_without_a_break_of_the_connection(
+    world: World, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another token, of an admin or of the master, is used from the next request on."""
+    await admin.add("eu-1")
+    monkeypatch.setattr(kubeconfig_secret, "LOOK_EVERY", 0.1)
+    master = await world.start_master()
+    await until(lambda: _reason(world, "eu-1", "Connected"))
+    await world.apply_quota("alpha", cpu="64")
+    await until(lambda: world.copy("eu-1", "alpha"))
+    assert master.leading is not None
+    link = master.leading[0].links["eu-1"]
+    first, sessions, copies = await _kubeconfig_of(world, "eu-1"), link._sessions, link._there.quotas  # type: ignore[union-attr]
+
+    async def used(text: str) -> bool:
+        cluster = link._cluster
+        assert cluster is not None
+        return (cluster.access.authorization or "?").removeprefix("Bearer ") in text
+
+    async def renewed() -> bool:
+        return await _kubeconfig_of(world, "eu-1") != first
+
+    assert await used(first)
+    await asyncio.sleep(0.5)
+    assert not await renewed(), "it is not due"
+    half = SimpleNamespace(time=lambda: time.time() + LIFE / 2 + 60)
+    with monkeypatch.context() as later:
+        later.setattr(kubeconfig_secret, "time", half)
+        await until(renewed)
+    await asyncio.sleep(0.3)  # a renewal that was under way
+    second = await _kubeconfig_of(world, "eu-1")
+    await until(lambda: used(second))
+    status, _ = await admin.add("eu-1")
+    third = await _kubeconfig_of(world, "eu-1")
+    assert status == 0 and third != second
+    await until(lambda: used(third))
+    await world.apply_quota("beta", cpu="64")
+    await until(lambda: world.copy("eu-1", "beta"))
+    assert link.connected and link._sessions == sessions and link._there.quotas is copies  # type: ignore[union-attr]
+    assert link.renewal.ends is not None and link.renewal.ends > time.time() + LIFE - 600
+
+
+async def test_a_token_that_nobody_marked_is_not_renewed(
+    world: World, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await admin.add("eu-1")
+    await world.master.merge_patch(SECRETS, "eu-1", {"metadata": {"labels": {MANAGED_BY_LABEL: None}}}, NAMESPACE)
+    before = await _kubeconfig_of(world, "eu-1")
+    monkeypatch.setattr(kubeconfig_secret, "LOOK_EVERY", 0.1)
+    monkeypatch.setattr(kubeconfig_secret, "time", SimpleNamespace(time=lambda: time.time() + LIFE))
+    await world.start_master()
+    await until(lambda: _reason(world, "eu-1", "Connected"))
+    await asyncio.sleep(0.5)
+    assert await _kubeconfig_of(world, "eu-1") == before
+
+
+async def test_a_seed_is_removed_only_when_it_drains_and_holds_nothing(world: World, admin: Admin) -> None:
+    await world.start_master()
+    await admin.add("eu-1")
+    await world.apply_quota("alpha", cpu="10")
+    await until(lambda: world.copy("eu-1", "alpha"))
+    token = await Cluster.from_kubeconfig(await _kubeconfig_of(world, "eu-1"), name="token")
+    await token.list(PROJECTS)
+    status, said = await admin.run("remove", "eu-1")
+    assert status == 2 and "seedquota seed drain eu-1" in said, said
+    async with fake_seeds(world, "alpha", "eu-1") as (eu,):
+        await eu.ask(cpu="6")
+        await until(lambda: _true(held(eu)))
+        await eu.use(cpu="6")
+        status, said = await admin.run("list")
+        assert status == 0 and "eu-1   Active" in said and "cpu=6" in said, said
+        status, said = await admin.run("list", "-o", "json")
+        (listed,) = json.loads(said)["items"]
+        assert (listed["name"], listed["holds"], listed["quotas"]) == ("eu-1", "cpu=6", "1")
+        status, said = await admin.run("drain", "eu-1")
+        assert status == 0 and "seedquota/alpha: cpu=6" in said, said
+        status, said = await admin.run("remove", "eu-1")
+        assert status == 2 and "still holds:\n  seedquota/alpha: cpu=6" in said, said
+        await eu.use(cpu="0")
+        eu.account = accounts.give_back(eu.account, resources.parse({"cpu": "6"}))
+        await eu.publish()
+
+        async def removed() -> bool:
+            return (await admin.run("remove", "eu-1", "--kubeconfig", str(admin.files["eu-1"])))[0] == 0
+
+        of_a_chart = {"metadata": {"annotations": {"meta.helm.sh/release-name": "seedquota-seed"}}}
+        await world.admin["eu-1"].merge_patch(RIGHTS["ClusterRole"], ON_SEED, of_a_chart)
+        status, said = await admin.run("remove", "eu-1", "--kubeconfig", str(admin.files["us-1"]))
+        assert status == 2 and "which is not seed eu-1" in said, said
+        await until(removed)
+    assert (await world.master.list(SEEDS)).items == [] and (await world.master.list(SECRETS, NAMESPACE)).items == []
+    assert (await world.quota("alpha")).status.global_usage in ({}, {"cpu": "0"})
+
+    async def ended() -> bool:
+        try:
+            await token.list(PROJECTS)
+        except Unauthorized:
+            return True
+        except Forbidden:
+            return False
+        raise AssertionError("it has rights")
+
+    await until(ended)  # an API server believes a token that it has seen for a few seconds more
+    await token.close()
+    await world.admin["eu-1"].delete(RIGHTS["ClusterRole"], ON_SEED)
+    for each in rights_on_seed(NAMESPACE):
+        resource = RIGHTS[each["kind"]]
+        with pytest.raises(NotFound):
+            await world.admin["eu-1"].get(resource, each["metadata"]["name"], each["metadata"].get("namespace"))
+    await manifests.apply(world.server("eu-1"), rights("master-on-seed", USER))
+
+
+async def test_a_seed_is_lost_only_by_the_words_and_what_may_be_exceeded_is_printed(
+    world: World, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.start_master()
+    await admin.add("eu-1")
+    await world.apply_quota("alpha", cpu="10")
+    await until(lambda: world.copy("eu-1", "alpha"))
+    async with fake_seeds(world, "alpha", "eu-1") as (eu,):
+        await eu.ask(cpu="6")
+        await until(lambda: _true(held(eu)))
+    for answer, arguments, code in (("", ("--dry-run",), 0), ("yes", (), 2), ("its machines are gone", (), 0)):
+        monkeypatch.setattr("sys.stdin", io.StringIO(f"{answer}\n"))
+        assert (await world.master.get(SEEDS, "eu-1")).spec.state == "Active"
+        status, said = await admin.run("lost", "eu-1", *arguments)
+        assert status == code and "seedquota/alpha: cpu=6" in said, said
+    assert (await world.master.get(SEEDS, "eu-1")).spec.state == "Lost"
+    status, said = await admin.run("drain", "eu-1")
+    assert status == 2 and "no way back" in said, said
+    status, said = await admin.run("remove", "eu-1")
+    assert status == 0, said
+    assert (await world.ledger("alpha")).seeds.get("eu-1") is None

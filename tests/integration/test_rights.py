@@ -4,21 +4,31 @@ nothing is granted that nobody asks for."""
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
+import time
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 import pytest_asyncio
+import yaml
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
+from cli.__main__ import run as seedquota
+from common.api.labels import MANAGED_BY_LABEL
 from devcluster.cluster_api import INFRASTRUCTURE_GROUP, infrastructure_crd
 from devcluster.controlplane import AUDIT_LOG
 from devcluster.install import API, CHARTS, NAMESPACE, SEED_USER, Installation, named, namespace, rights, secret
 from devcluster.load import machine
 from devcluster.manifests import MACHINE_CRDS, Manifest, apply, load
+from seed.projections import definition
 from tests.integration.installed.site import CLUSTERS, LEDGERS, MACHINES, QUOTA, SMALL, Json, Site, cpus, until
 from tests.integration.installed.test_kubermatic import crd as kubermatic_crd
 
@@ -63,7 +73,7 @@ def granted() -> Iterator[Right]:
     for cluster, files in ROLES.items():
         for role in load(*(CHARTS / "rbac" / f"{file}.yaml" for file in files)):
             found: Any = role
-            for rule in found["rules"]:
+            for rule in found.get("rules", ()):
                 for group in rule["apiGroups"]:
                     for resource in rule["resources"]:
                         for verb in rule["verbs"]:
@@ -103,7 +113,7 @@ def calls(installed: Installation) -> Iterator[Call]:
             resource = "/".join(filter(None, (of["resource"], of.get("subresource"))))
             # RBAC: allowed by ClusterRoleBinding "a" of ClusterRole "b" to User "c"
             reason = said.get("authorization.k8s.io/reason", "").partition(" of ")[2]
-            yield Call(
+            call = Call(
                 cluster=cluster,
                 user=event["user"]["username"],
                 verb=event["verb"],
@@ -114,6 +124,19 @@ def calls(installed: Installation) -> Iterator[Call]:
                 allowed=said["authorization.k8s.io/decision"] == "allow",
                 role=reason.partition(" to ")[0].replace('"', ""),
             )
+            yield call
+            yield from also_asked(call, event.get("responseStatus", {}).get("code", 0))
+
+
+def also_asked(call: Call, status: int) -> Iterator[Call]:
+    """What an API server has asked its authorizer about beside: the audit log has only the request itself."""
+    if (call.verb, status) == ("patch", 201):  # server-side apply of what was not there
+        yield replace(call, verb="create")
+    if call.resource == "clusterroles" and status in (200, 201):
+        found: Any = definition.ROLE
+        for rule in found["rules"]:
+            for verb in rule["verbs"]:  # nobody gives a right that he does not have
+                yield replace(call, verb=verb, group=rule["apiGroups"][0], resource=rule["resources"][0], name="")
 
 
 def cluster_api_crd(kind: str) -> Manifest:
@@ -165,6 +188,7 @@ async def use_what_there_is(site: Site) -> None:
     await own_machines(site)
     await kubermatic(site)
     await decisions(site)
+    await added_by_command(site)
     await ends(site)
 
 
@@ -425,6 +449,7 @@ async def cluster_api(site: Site) -> None:
     await until(lambda: site.get(SEED, configuration), 60)
     await site.patch(SEED, configuration, {"webhooks": []})
     await until(lambda: kept(site, SEED, configuration), 60)
+    await withdrawn(site)
 
     def spec(kind: str, name: str, of: str = "c1") -> Json:
         reference = {"apiGroup": INFRASTRUCTURE_GROUP, "kind": kind, "name": name}
@@ -470,6 +495,64 @@ async def decisions(site: Site) -> None:
             headers["Authorization"] = f"Bearer {token}"
         async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as answer:
             assert answer.status == status, (audience, await answer.text())
+
+
+async def command(site: Site, *arguments: str) -> None:
+    assert await asyncio.to_thread(seedquota, arguments) == 0, arguments
+
+
+async def added_by_command(site: Site) -> None:
+    """The seed's kubeconfig becomes one with a token, whose life is half over soon after. The master renews it."""
+    files = {name: site.installed.directory / f"{name}-admin.kubeconfig" for name in ("master", SEED)}
+    for name, file in files.items():
+        file.write_text(site.server(name).kubeconfig())
+    await site.patch("master", f"{SECRETS}/{SEED}", {"metadata": {"labels": {MANAGED_BY_LABEL: "seedquota"}}})
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("KUBECONFIG", str(files["master"]))
+        await command(site, "seed", "add", SEED, "--kubeconfig", str(files[SEED]))
+
+    async def token() -> str:
+        text = base64.b64decode((await site.get("master", f"{SECRETS}/{SEED}"))["data"]["kubeconfig"]).decode()
+        return str(yaml.safe_load(text)["users"][0]["user"]["token"])
+
+    new = await token()
+    old = aged(new, site.server(SEED).service_account_key, 600)
+    text = base64.b64decode((await site.get("master", f"{SECRETS}/{SEED}"))["data"]["kubeconfig"]).decode()
+    data = {"kubeconfig": base64.b64encode(text.replace(new, old).encode()).decode()}
+    await site.patch("master", f"{SECRETS}/{SEED}", {"data": data})
+
+    async def renewed() -> None:
+        assert await token() not in (old, new)
+
+    await until(renewed, 60)
+    await site.comes("master", f"seeds/{SEED}", "Connected", "True")
+
+
+def aged(token: str, key: Path, seconds: int) -> str:
+    """The same token as the API server would have issued it so long ago, for twice as long."""
+    head, claims, _ = token.split(".")
+    changed = json.loads(base64.urlsafe_b64decode(claims + "=="))
+    issued = int(time.time()) - seconds
+    changed |= {"iat": issued, "nbf": issued, "exp": issued + 2 * seconds}
+    body = base64.urlsafe_b64encode(json.dumps(changed).encode()).decode().rstrip("=")
+    signing = serialization.load_pem_private_key(key.read_bytes(), None)
+    assert isinstance(signing, ec.EllipticCurvePrivateKey)
+    r, s = decode_dss_signature(signing.sign(f"{head}.{body}".encode(), ec.ECDSA(hashes.SHA256())))
+    signature = base64.urlsafe_b64encode(r.to_bytes(32, "big") + s.to_bytes(32, "big")).decode().rstrip("=")
+    return f"{head}.{body}.{signature}"
+
+
+async def withdrawn(site: Site) -> None:
+    """The command has the agents' own rights, as in a Job of their ServiceAccount."""
+    kubeconfig = site.installed.directory / f"{SEED}-agent.kubeconfig"
+    kubeconfig.write_text(site.server(SEED).kubeconfig(SEED_USER))
+    places = [f"{HOOKS}/{KINDS[0]}/{name}" for name in ("seedquota-clusters", "seedquota-cluster-api")]
+    await command(site, "uninstall", "seed", "--kubeconfig", str(kubeconfig))
+    await gone(site, SEED, *places)
+    await gone(site, USER, *(f"{HOOKS}/{kind}/seedquota-machines" for kind in KINDS))
+    await command(site, "uninstall", "seed", "--kubeconfig", str(kubeconfig), "--undo")
+    for place in places:
+        await until(partial(kept, site, SEED, place), 60)
 
 
 async def ends(site: Site) -> None:

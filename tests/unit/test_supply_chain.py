@@ -59,7 +59,8 @@ def test_the_wheel_has_the_programs_and_neither_devcluster_nor_tests(wheel: Path
         metadata = next(content.read(name).decode() for name in names if name.endswith("/METADATA"))
     tops = {name.partition("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == set(PRODUCT)
-    assert all(name.endswith(".py") for name in names if ".dist-info/" not in name)
+    others = [name for name in names if ".dist-info/" not in name and not name.endswith(".py")]
+    assert others == ["cli/master-on-seed.yaml"]
     assert "pytest" not in metadata and "Provides-Extra" not in metadata
 
 
@@ -87,6 +88,18 @@ for command, module in {commands!r}.items():
     )
     assert ran.returncode == 0, ran.stderr
     assert len(re.findall(r"^seedquota", ran.stdout, re.MULTILINE)) == len(commands)
+
+
+def test_the_wheel_has_the_rights_of_the_master_on_a_seed_as_the_charts_have_them(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as content:
+        assert (
+            content.read("cli/master-on-seed.yaml") == (ROOT / "charts" / "rbac" / "master-on-seed.yaml").read_bytes()
+        )
+    code = (
+        f"import sys; sys.path.insert(0, {str(wheel)!r}); from cli.seeds import rights; print(len(rights.objects('n')))"
+    )
+    ran = subprocess.run([sys.executable, "-I", "-B", "-c", code], capture_output=True, text=True, check=False)
+    assert ran.stdout.strip() == "5", ran.stderr
 
 
 def test_the_locks_agree_are_hashed_and_name_no_registry() -> None:

@@ -23,12 +23,13 @@ from common.kube.client.resource import Broken, Listing, Resource, WatchEvent, r
 from common.kube.client.transport import new_session
 from common.kube.client.watch import MAX_BODY, T, WatchStream
 
-__all__ = ["MERGE_PATCH", "METADATA", "Cluster", "RequestHook"]
+__all__ = ["BROKEN", "MERGE_PATCH", "METADATA", "Cluster", "RequestHook"]
 
 MAX_PAGE = 8 * 1024 * 1024  # bytes of one page of a list ...
 PAGE = 500  # ... and objects in it
 SMALLER = 8  # by which they become fewer where a page is too large
 MAX_ITEMS = 500_000  # objects in one list
+BROKEN = 1024  # bytes that one takes which cannot be read
 LIST_RESTARTS = 3  # how often a list begins again because its continue token expired
 SILENT = 5.0  # seconds after which a watch must have ended that the API server was asked to end
 
@@ -123,7 +124,9 @@ class Cluster(Connection):
     ) -> Listing[T]:
         items: list[T] = []
         broken: list[Broken] = []
+        weight = 0
         while True:
+            begin = len(items)
             try:
                 content = await self.request(
                     "GET",
@@ -145,6 +148,10 @@ class Cluster(Connection):
             except msgspec.MsgspecError as error:
                 what = f"cluster {self.name}: list {resource.plural}"
                 raise Malformed(200, "Malformed", f"{what}: answer is not a list: {error}") from None
+            weight += len(content) if resource.weigh is None else sum(map(resource.weigh, items[begin:]))
+            if resource.most is not None and weight + BROKEN * len(broken) > resource.most:
+                what = f"cluster {self.name}: its {resource.plural}"
+                raise Malformed(200, "Malformed", f"{what} take more than {resource.most // 2**20} MiB")
             if len(items) > MAX_ITEMS:
                 raise Malformed(200, "Malformed", f"cluster {self.name}: more than {MAX_ITEMS} {resource.plural}")
             if not meta.continue_:
@@ -213,6 +220,11 @@ class Cluster(Connection):
         body = _encoder.encode({"preconditions": preconditions}) if preconditions else None
         path = resource.path(namespace, name)
         await self.request("DELETE", path, body, verb="delete", plural=resource.plural)
+
+    async def delete_all(self, resource: Resource[T], namespace: str, *, label_selector: str) -> None:
+        """All in the namespace that the labels pick, without reading them."""
+        path = resource.path(namespace) + _query({"labelSelector": label_selector})
+        await self.request("DELETE", path, verb="deletecollection", plural=resource.plural)
 
     async def watch(
         self,

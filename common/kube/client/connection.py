@@ -10,6 +10,7 @@ from asyncio import Lock, Semaphore
 from asyncio import timeout as timeout_after
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from io import BytesIO
 
 import aiohttp
@@ -77,6 +78,11 @@ class Connection:
     @property
     def server(self) -> str:
         return self._access.server
+
+    def authorize(self, authorization: str | None) -> None:
+        """From the next request on, with this Authorization header. Watches that are open go on."""
+        self._access = replace(self._access, authorization=authorization)
+        self._set_authorization(authorization)
 
     async def close(self) -> None:
         for pool in (self._watches, self._leases, self._requests):

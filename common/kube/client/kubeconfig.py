@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 import os
 import ssl
 import tempfile
@@ -40,6 +41,7 @@ class Access:
     """How to reach one API server, and who we are there.
 
     `refresh` gives the present Authorization header where credentials expire; it raises InvalidKubeconfig.
+    `connection` is a digest of all but the Authorization header, where that comes from a text.
     """
 
     server: str
@@ -47,6 +49,7 @@ class Access:
     tls_server_name: str | None = None
     authorization: str | None = field(default=None, repr=False)
     refresh: Callable[[], Awaitable[str | None]] | None = field(default=None, repr=False)
+    connection: str = ""
 
 
 async def from_text(text: str, context: str | None = None) -> Access:
@@ -67,6 +70,24 @@ async def from_file(path: Path, context: str | None = None) -> Access:
     if "exec" in user or "auth-provider" in user:
         return await _plugin_access(cluster, user, path.parent)
     return await asyncio.to_thread(_static_access, text, context, path.parent)
+
+
+async def server_of(path: Path, context: str | None = None) -> dict[str, str]:
+    """The entry of the cluster in the operator's own kubeconfig, with everything inline, for a kubeconfig of another
+    user. Raises InvalidKubeconfig, also where TLS would not be verified."""
+    try:
+        text = await asyncio.to_thread(path.read_text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidKubeconfig(f"kubeconfig file cannot be read: {_why(error)}") from None
+    cluster, _ = await asyncio.to_thread(_select, text, context)
+    if cluster.get("insecure-skip-tls-verify"):
+        raise InvalidKubeconfig("cluster uses insecure-skip-tls-verify: set certificate-authority-data instead")
+    entry = {"server": _server(cluster, allow_http=False)}
+    authority = await asyncio.to_thread(_data, cluster, "certificate-authority", path.parent)
+    if authority is not None:
+        entry["certificate-authority-data"] = base64.b64encode(authority).decode()
+    name = _optional_text(cluster, "tls-server-name", "cluster")
+    return entry if name is None else {**entry, "tls-server-name": name}
 
 
 async def in_cluster() -> Access:
@@ -112,6 +133,8 @@ def _static_access(text: str, context: str | None, base: Path | None) -> Access:
                 if entry.get(name):
                     raise InvalidKubeconfig(f"{what} uses {name}, which is not allowed here: put the data inline")
     server = _server(cluster, allow_http=base is not None)
+    server_name = _optional_text(cluster, "tls-server-name", "cluster")
+    authority = _data(cluster, "certificate-authority", base)
     certificate = _data(user, "client-certificate", base)
     key = _data(user, "client-key", base)
     authorization = _authorization(user, base)
@@ -124,9 +147,10 @@ def _static_access(text: str, context: str | None, base: Path | None) -> Access:
     return Access(
         server=server,
         tls=_cluster_tls(cluster, base, certificate, key) if server.startswith("https:") else None,
-        tls_server_name=_optional_text(cluster, "tls-server-name", "cluster"),
+        tls_server_name=server_name,
         authorization=authorization,
         refresh=refresh if "tokenFile" in user and "token" not in user else None,
+        connection=hashlib.sha256(repr((server, server_name, authority, certificate, key)).encode()).hexdigest(),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, Generic, TypeVar
@@ -83,8 +83,11 @@ class WatchEvent(Generic[T]):
 
 @dataclass(frozen=True)
 class Resource(Generic[T]):
-    """A kind of object, where it is served, and the struct it is read as. `metadata_only`: lists and watches ask for
-    no more than its metadata."""
+    """A kind of object, where it is served, and the struct it is read as.
+
+    `most`: bytes that all of one API server may take here; None: whoever writes them is trusted. `weigh`: what one
+    takes once it is read; None: as many bytes as came. `metadata_only`: lists and watches ask for no more than that.
+    """
 
     group: str
     version: str
@@ -92,6 +95,8 @@ class Resource(Generic[T]):
     kind: str
     namespaced: bool
     type: type[T]
+    most: int | None = None
+    weigh: Callable[[T], int] | None = None
     metadata_only: bool = False
 
     @property

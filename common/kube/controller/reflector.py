@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Generic
 
-from common.kube.client.api_client import Cluster
+from common.kube.client.api_client import BROKEN, Cluster
 from common.kube.client.errors import ApiError, Gone, Malformed
 from common.kube.client.resource import Broken, Listing, Resource, WatchEvent
 from common.kube.controller.store import Change, IndexFunction, Store, T
+from common.runtime.pieces import in_pieces
 
 LIST_TIMEOUT = 60.0  # seconds for one page
 # How long watches are, spread so that they do not all end at once. An API server sends no bookmark where nothing
@@ -85,6 +86,7 @@ class Reflector(Generic[T]):
         self.proven_at = float("-inf")  # time.monotonic() before what proved it was asked for
         self.version = ""  # the resourceVersion as of which the store is
         self.malformed: dict[str, str] = {}  # error by key
+        self._weight = 0  # of what is in the store
         self.lists_started = 0
         self.lists_completed = 0  # the number, as counted by lists_started, of the latest list that completed
         self.listed_from = 0  # the moment at which that list began
@@ -200,7 +202,7 @@ class Reflector(Generic[T]):
             afresh=self.error is not None,
         )
         self.last_contact = time.monotonic()
-        self._replace(listing)
+        await self._replace(listing)
         self._version = self.version = listing.resource_version
         self._ended_at, self.proven_at = time.monotonic(), began
         self._runs += 1
@@ -210,7 +212,8 @@ class Reflector(Generic[T]):
         done, self._list_done = self._list_done, asyncio.Event()
         done.set()
 
-    def _replace(self, listing: Listing[T]) -> None:
+    async def _replace(self, listing: Listing[T]) -> None:
+        """Changes come in pieces, what is gone last: meanwhile there never seems to be less than there is."""
         if len(listing.items) > MAX_OBJECTS:
             raise Malformed(200, "Malformed", f"more than {MAX_OBJECTS} {self._resource.plural}")
         before = {obj.metadata.key: obj for obj in self.store.values()}
@@ -223,13 +226,16 @@ class Reflector(Generic[T]):
         self.store._replace(after)
         for broken in listing.broken:
             self._note_malformed(broken)
-        for key, old in before.items():
-            if key not in after:
-                self._tell(old, None)
-        for key, new in after.items():
+        weight = 0
+        async for key, new in in_pieces(after.items()):
+            weight += self._weigh(new)
             found = before.get(key)
             if found is None or found.metadata.resource_version != new.metadata.resource_version:
                 self._tell(found, new)
+        self._weight = weight
+        async for key, old in in_pieces(before.items()):
+            if key not in after:
+                self._tell(old, None)
 
     async def _watch(self) -> None:
         """Returns when the watch ended normally, or when a fresh list was asked for."""
@@ -292,6 +298,10 @@ class Reflector(Generic[T]):
                 if len(self.store) >= MAX_OBJECTS and key not in self.store:
                     raise Malformed(200, "Malformed", f"more than {MAX_OBJECTS} {self._resource.plural}")
                 old = self.store.get(key)
+                weight = self._weight + self._weigh(event.object) - (self._weigh(old) if old is not None else 0)
+                if weight > self._weight:
+                    self._bound(weight)
+                self._weight = weight
                 self.store._set(key, event.object)
                 self._tell(old, event.object)
         if event.resource_version:
@@ -302,6 +312,8 @@ class Reflector(Generic[T]):
             self.malformed.pop(broken.key, None)
             self._drop(broken.key)
             return
+        if broken.key not in self.malformed:
+            self._bound(self._weight)
         last_good = self.store.get(broken.key)
         if last_good is not None and last_good.metadata.uid != broken.uid:
             self._drop(broken.key)
@@ -310,7 +322,17 @@ class Reflector(Generic[T]):
     def _drop(self, key: str) -> None:
         old = self.store._remove(key)
         if old is not None:
+            self._weight -= self._weigh(old)
             self._tell(old, None)
+
+    def _weigh(self, found: T) -> int:
+        return self._resource.weigh(found) if self._resource.weigh is not None else 0
+
+    def _bound(self, weight: int) -> None:
+        """Raises Malformed where so much in the store, beside what cannot be read, is more than there may be."""
+        most = self._resource.most
+        if most is not None and weight + BROKEN * len(self.malformed) > most:
+            raise Malformed(200, "Malformed", f"its {self._resource.plural} take more than {most // 2**20} MiB")
 
     def _note_malformed(self, broken: Broken) -> None:
         if self.malformed.get(broken.key) != broken.error:

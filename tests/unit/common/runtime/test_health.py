@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import logging
+
 import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry, Counter
@@ -118,3 +120,24 @@ async def test_of_another_host_the_token_decides(monkeypatch: pytest.MonkeyPatch
         assert (await get(serving, "/decisions", Authorization="Basic ann"))[0] == 401
         assert (await get(serving, "/other", **{TOKEN_HEADER: "ann"}))[0] == 404
         assert asked == []
+
+
+async def test_the_log_level_is_changed_from_this_host_alone() -> None:
+    async def put(level: str, **headers: str) -> int:
+        url = f"http://127.0.0.1:{serving.port}/log-level/{level}"
+        async with aiohttp.ClientSession() as session, session.put(url, headers=headers) as answer:
+            return answer.status
+
+    root, aiohttp_log = logging.getLogger(), logging.getLogger("aiohttp.access")
+    before, before_of_aiohttp = root.level, aiohttp_log.level
+    serving = Health(CollectorRegistry())
+    try:
+        async with serving.serve(LOCAL):
+            assert await put("debug") == 200 and root.level == logging.DEBUG
+            assert aiohttp_log.level == logging.ERROR, "its lines have tokens"
+            assert await put("error", **FROM_ELSEWHERE) == 403
+            assert await put("loud") == 400
+            assert root.level == logging.DEBUG
+    finally:
+        root.setLevel(before)
+        aiohttp_log.setLevel(before_of_aiohttp)

@@ -635,6 +635,38 @@ async def test_where_all_places_are_taken_the_caller_with_most_gives_one_up(
         assert (await client.answer())[2] == b"still here"
 
 
+async def test_a_caller_that_keeps_all_places_busy_keeps_no_other_out(
+    world: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "MAX_PROVEN", 4)
+    world.server.identify = lambda _head: "a"
+    busy = [await world.connect() for _ in range(4)]
+    for client in busy:
+        client.send(post("/wait"))
+    await world.until(lambda: len(world.service.asked) == len(busy))
+    world.server.identify = named
+    others = [await proven(world, caller) for caller in ("b", "c")]
+    for client in busy[:2]:
+        assert await client.ended() == b"", "of the one that has most"
+    for client, path in zip(others, ("/b", "/c"), strict=True):
+        client.send(post(path, b"still here"))
+        assert (await client.answer())[2] == b"still here"
+
+
+async def test_where_each_caller_has_one_busy_place_none_gives_it_up(
+    world: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "MAX_PROVEN", 2)
+    callers = ["a", "b"]
+    world.server.identify = lambda head: head.path if not callers else callers.pop()
+    for client in [await world.connect() for _ in callers[:]]:
+        client.send(post("/wait"))
+    await world.until(lambda: len(world.service.asked) == 2)
+    refused = await world.connect()
+    refused.send(post("/c"))
+    assert (await refused.answer())[0] == 503
+
+
 async def test_who_has_not_proven_itself_costs_nobody_who_has(world: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "MAX_UNPROVEN_OF_ONE", 3)
     monkeypatch.setattr(connections, "MAX_PROVEN", 2)

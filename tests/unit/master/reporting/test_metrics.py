@@ -33,6 +33,7 @@ def samples() -> CollectorRegistry:
     quotas = SimpleNamespace(states={"project-alpha": SimpleNamespace(view=view, shown=shown)})
     seed = SimpleNamespace(status=SimpleNamespace(conditions=[condition("Connected", "True", "Connected")]))
     link = SimpleNamespace(name="eu-1", seed=seed, connected=True, last_contact=time.monotonic() - 40)
+    link.renewal = SimpleNamespace(ends=1_800_000_000.0)
     links = SimpleNamespace(links={"eu-1": link}, present=lambda: [link])
     registry = CollectorRegistry()
     registry.register(MasterMetrics(lambda: cast(Any, (links, quotas))))

@@ -11,7 +11,7 @@ from common.api.labels import SETTINGS
 from common.api.types import QuotaSettings, SeedCopy, WireIdle
 from common.kube.client.errors import ApiError, Forbidden, Unavailable
 from common.quota import account as accounts
-from common.quota import fencing
+from common.quota import fencing, reservations
 from common.quota.account import Ask, Reservation
 from seed.accounts import capacity
 from seed.admission.types import Replaceable, Request, Verdict
@@ -591,3 +591,18 @@ async def test_surge_that_was_taken_away_lends_nothing() -> None:
         world.without_surge("project-alpha")
         refusal = (await world.admission.decide(request("new"), replacing("old"))).refusal
         assert refusal is not None and refusal.code == 403
+
+
+async def test_a_source_that_has_its_share_is_told_to_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is refused for good in no case. Another one is admitted beside it."""
+    monkeypatch.setattr(reservations, "MAX_RESERVATIONS", 100)
+    async with seed_world() as world:
+        await world.quota(limits="cpu=64", granted="cpu=64")
+        found = [await world.admission.decide(request(f"u{number}", "cpu=1n")) for number in range(80)]
+        refusals = [each.refusal for each in found if each.refusal is not None]
+        assert 0 < len(refusals) < 80
+        assert {refusal.code for refusal in refusals} == {503}
+        assert all("it has its share" in refusal.message for refusal in refusals)
+        other = request("other")
+        modest = msgspec.structs.replace(other.reservation, source="alpha/c2")
+        assert (await world.admission.decide(msgspec.structs.replace(other, reservation=modest))).refusal is None

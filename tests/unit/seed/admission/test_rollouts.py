@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from msgspec import structs
 
 from common.kube.client.meta import ObjectMeta, OwnerReference
 from seed.admission import rollouts
@@ -12,7 +13,7 @@ from seed.admission.rollouts import Api, Rollouts
 
 OWNER = OwnerReference(api_version="v1", kind="MachineSet", name="set", uid="set", controller=True)
 NEW = ObjectMeta(name="m", namespace="ns", owner_references=[OWNER])
-API = cast("Api[Any]", SimpleNamespace())
+API = cast("Api[Any]", SimpleNamespace(server="a"))
 
 
 @pytest.fixture
@@ -50,4 +51,20 @@ async def test_those_that_are_confirmed_at_the_same_time_share_a_read(reads: lis
     await asyncio.sleep(0.01)
     (ends,) = reads
     ends.set()
+    await asyncio.gather(*asking)
+
+
+async def test_what_was_read_of_one_cluster_or_namespace_is_no_answer_in_another(reads: list[asyncio.Event]) -> None:
+    """Who asks chooses the uid of the owner, and so could name another tenant's."""
+    of = Rollouts()
+    elsewhere = structs.replace(NEW, namespace="other")
+    other = cast("Api[Any]", SimpleNamespace(server="b"))
+    asking = [
+        asyncio.create_task(of.replaceable(api, new, {}, anew=False))
+        for api, new in ((API, NEW), (other, NEW), (API, elsewhere), (API, NEW))
+    ]
+    await asyncio.sleep(0.01)
+    assert len(reads) == 3
+    for ends in reads:
+        ends.set()
     await asyncio.gather(*asking)

@@ -131,3 +131,21 @@ async def test_a_secret_that_cannot_be_used_is_named(world: World) -> None:
         await _server(world, world.cluster("missing", None))
     with pytest.raises(Unavailable, match="secret alpha/empty, key kubeconfig"):
         await _server(world, world.cluster("empty", ""))
+
+
+async def test_a_tenant_whose_api_server_never_answers_keeps_nobody_from_another_s(world: World) -> None:
+    hanging, other = world.cluster("hanging"), world.cluster("other")
+    release, begun = asyncio.Event(), 0
+
+    async def hang() -> None:
+        nonlocal begun
+        begun += 1
+        async with world.connections.to(hanging):
+            await release.wait()
+
+    storm = [asyncio.create_task(hang()) for _ in range(2 * module.MAX_OPEN)]
+    await eventually(lambda: begun == len(storm) and "uid of hanging" in world.connections._open)
+    assert await asyncio.wait_for(_server(world, other), 5) == "https://127.0.0.1:1"
+    release.set()
+    await asyncio.gather(*storm)
+    assert not world.connections._turns, "nothing is remembered of who has gone"

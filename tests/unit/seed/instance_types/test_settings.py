@@ -20,8 +20,10 @@ from common.kube.client.meta import ObjectMeta
 from common.kube.client.resource import Resource
 from seed.instance_types import settings as reading
 from seed.instance_types.settings import CONFIG_MAPS, ConfigMap, SettingsReader
+from seed.providers import kubevirt
 from seed.providers.flavour import Lookup, Origin, Reference, Setting, Settings
 from seed.providers.size import EndpointNotAllowed, NotSized, ProviderUnavailable
+from seed.providers.spec import Spec
 
 SECRET = Reference("Secret", "alpha", "cloud", "token")
 CONFIG = Reference("ConfigMap", "alpha", "cloud", "region")
@@ -70,13 +72,13 @@ def reader(api: Api, **environment: str) -> SettingsReader:
     return SettingsReader(cast(Cluster, api), environment=environment)
 
 
-def cluster(*, credentials: str | None = None, own_source: bool = False) -> UserCluster:
+def cluster(*, credentials: str | None = None, own_source: bool = False, uid: str = "u") -> UserCluster:
     spec: dict[str, object] = {"project": "alpha", "provider": {"name": "aws"}}
     if credentials is not None:
         spec["provider"] = {"name": "aws", "credentialsSecretRef": {"name": credentials}}
     if not own_source:
         spec["kubeconfigSecretRef"] = {"name": "kubeconfig", "key": "kubeconfig"}
-    return msgspec.convert({"metadata": {"name": "c1", "namespace": "alpha", "uid": "u"}, "spec": spec}, UserCluster)
+    return msgspec.convert({"metadata": {"name": "c1", "namespace": "alpha", "uid": uid}, "spec": spec}, UserCluster)
 
 
 def lookup(endpoint: str = "", where: dict[str, Setting] | None = None, **credentials: Setting) -> Lookup:
@@ -320,3 +322,58 @@ async def test_no_value_shows(api: Api) -> None:
     access = await reader(api, TOKEN="s3cret").access(cluster(), asked)
     found = await access.credentials()
     assert "s3cret" not in repr(found) + repr(setting) + repr(lookup(token=setting)) + str(found) + repr(access)
+
+
+async def test_one_tenant_s_references_push_out_nothing_of_another_s(api: Api) -> None:
+    """Nor what the platform named for it."""
+    api.secrets["alpha/cloud"] = api.secrets["alpha/aws"] = {"token": "t"}
+    made, other = reader(api), cluster(credentials="aws")
+    asked = lookup(token=Setting(reference=SECRET, variable="TOKEN"))
+    await credentials_of(made, asked, other)
+    hostile = cluster(uid="hostile")
+    for number in range(5000):
+        guess = Setting(reference=Reference("Secret", "alpha", f"s{number}", "token"), variable="TOKEN")
+        await credentials_of(made, lookup(token=guess), hostile)
+    reads = len(api.reads)
+    await credentials_of(made, asked, other)
+    assert len(api.reads) == reads
+    assert len(made._kept._by_owner["hostile", "user cluster"]) == reading.MAX_KEPT
+
+
+async def test_a_secret_that_is_too_large_is_not_kept(api: Api) -> None:
+    api.secrets["alpha/cloud"] = {"token": "t", "more": "x" * reading.MAX_OBJECT}
+    made = reader(api)
+    found = await credentials_of(made, lookup(token=Setting(reference=SECRET)))
+    with pytest.raises(NotSized, match="Secret alpha/cloud has more than 262144 characters"):
+        found["token"]
+    assert all(not held.data for held in made._kept._by_owner["u", "user cluster"].values())
+
+
+@pytest.mark.parametrize(
+    "of_tenant",
+    [
+        {"certificate-authority-data": "b2YgdGhlIHRlbmFudA=="},
+        {"proxy-url": "https://tenant.example"},
+        {"insecure-skip-tls-verify": True, "tls-server-name": "tenant.example"},
+    ],
+    ids=lambda more: next(iter(more)),
+)
+async def test_of_a_kubeconfig_for_the_platform_s_server_nothing_is_used(
+    api: Api, of_tenant: dict[str, object]
+) -> None:
+    """Neither its authority nor its way there, and not its token either."""
+
+    def kubeconfig(token: str, **more: object) -> str:
+        config = {
+            "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            "clusters": [{"name": "c", "cluster": {"server": "https://kubevirt.example:6443", **more}}],
+            "users": [{"name": "u", "user": {"token": token}}],
+        }
+        return msgspec.json.encode(config).decode()
+
+    of_platform = kubeconfig("platform")
+    raw = msgspec.json.encode({"auth": {"kubeconfig": {"value": kubeconfig("tenant", **of_tenant)}}})
+    asked = kubevirt.lookup(Spec("kubevirt", raw, ""), "u1.medium", 0)
+    made = reader(api, KUBEVIRT_KUBECONFIG=of_platform, KUBEVIRT_NAMESPACE="n")
+    assert (await where_of(made, asked))["kubeconfig"] == of_platform

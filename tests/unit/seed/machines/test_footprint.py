@@ -12,7 +12,7 @@ from common.quota.quantity import UNIT
 from seed.machines import footprint as evaluator
 from seed.machines import machine_controller
 from seed.machines.footprint import footprint
-from seed.machines.machine_controller import LONGEST_SPEC, SHARED_BYTES, Machine, MachineSpec
+from seed.machines.machine_controller import LONGEST_SPEC, MACHINES, SHARED_BYTES, Machine, MachineSpec
 from seed.providers import PROVIDERS
 from seed.providers.flavour import Flavour, Lookup
 from seed.providers.kubevirt_instancetypes import NAME as KUBEVIRT
@@ -276,3 +276,24 @@ def test_devices_that_a_cloud_tells_of_are_bounded_too() -> None:
     assert len(found.resources) == 4 + MAX_DEVICES
     with pytest.raises(NotSized, match="more than 16"):
         found.require()
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"annotations": {"seedquota.io/footprint": "x" * 10_000}},
+        {"labels": {f"l{number}": "v" * 60 for number in range(200)}},
+        {"finalizers": ["f" * 300] * 50},
+        {"ownerReferences": [{"apiVersion": "v1", "kind": "K", "name": "n", "uid": "u" * 10_000}]},
+        {"name": "n" * 10_000},
+    ],
+    ids=lambda metadata: next(iter(metadata)),
+)
+def test_what_machines_of_one_user_cluster_take_is_bounded_whatever_it_is_made_of(metadata: dict[str, object]) -> None:
+    """100,000 of them, past the webhook, would fill the memory of each leader."""
+    body = {"metadata": metadata, "spec": {"providerSpec": {"value": FAKE | {"sshPublicKeys": ["k" * 50_000]}}}}
+    kept = msgspec.json.decode(msgspec.json.encode(body), type=Machine)
+    assert machine_controller.weigh(kept) > 60_000
+    assert MACHINES.weigh is machine_controller.weigh
+    assert MACHINES.most is not None and MACHINES.most <= 100 * 2**20
+    assert machine_controller.weigh(machine(FAKE)) < 4096

@@ -46,10 +46,18 @@ class World:
         self.waiting = Waiting(most)
         self.now = 0.0
 
-    def refused(self, uid: str, need: str = "cpu=1", *, final: bool = True, seen: QuotaSnapshot | None = None) -> None:
+    def refused(
+        self,
+        uid: str,
+        need: str = "cpu=1",
+        *,
+        final: bool = True,
+        seen: QuotaSnapshot | None = None,
+        server: str = "s",
+    ) -> None:
         regarding = Regarding(api_version="v", kind="MachineSet", namespace="ns", name=uid, uid=uid)
         attempts = [Attempt(snapshot=seen or snapshot(everywhere=LIMIT))]
-        self.waiting.refused("s", regarding, "alpha", nanos(need), attempts, final=final, now=self.now)
+        self.waiting.refused(server, regarding, "alpha", nanos(need), attempts, final=final, now=self.now)
 
     def wake(self, seen: QuotaSnapshot, *, after: float = 0.0, more: Mapping[str, Room] | None = None) -> list[str]:
         return [waiter.regarding.uid for waiter in self.choose(seen, after=after, more=more)]
@@ -190,6 +198,17 @@ def test_it_keeps_no_more_than_it_may_and_drops_who_was_not_refused_for_longest(
         world.now += 1
     assert world.waiting.dropped == 1
     assert world.wake(snapshot()) == ["a", "c"]
+
+
+def test_a_cluster_with_very_many_pushes_out_its_own_and_none_of_another() -> None:
+    """Whoever creates a Machine chooses the uid of its owner."""
+    world = World(most=10)
+    world.refused("quiet", server="other")
+    for number in range(100):
+        world.now += 1
+        world.refused(f"u{number}")
+    assert world.wake(snapshot())[0] == "quiet"
+    assert len(world.waiting) <= 10
 
 
 def test_who_is_gone_or_has_all_its_machines_is_dropped_and_so_is_a_whole_cluster() -> None:

@@ -2,14 +2,28 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from common.api.types import SecretRef, UserCluster, UserClusterSpec
 from common.kube.client.meta import ObjectMeta
+from common.runtime import flags
+from common.server.serving_certificate import Certificates
+from seed.agent import wanted_of
+from seed.options import SeedOptions
 from seed.registration import cluster_api
-from seed.registration.configuration import Webhook, WebhookConfiguration, desired, lost, name_for, stamping
-from seed.registration.token import token
+from seed.registration.configuration import (
+    Webhook,
+    WebhookConfiguration,
+    desired,
+    has_break_glass,
+    lost,
+    name_for,
+    stamping,
+)
+from seed.registration.token import WebhookKey, token
 
 
 def of_kind(kind: str) -> str:
@@ -174,3 +188,13 @@ def test_the_stamping_webhook_is_asked_about_the_same_machines_and_stops_none() 
         key: admitting.webhooks[0][key] for key in ("rules", "namespaceSelector", "timeoutSeconds")
     }
     assert webhook["matchConditions"] == [BREAK_GLASS], "also a Machine that was never stamped gets one when touched"
+
+
+@pytest.mark.parametrize(("given", "on"), [([], False), (["--user-cluster-break-glass=on"], True)])
+def test_break_glass_is_off_in_user_clusters_unless_it_is_switched_on(given: list[str], on: bool) -> None:
+    needed = ["--seed-name=a", "--webhook-url=https://a"]
+    options = flags.parse(SeedOptions, "seedquota-seed", "d", [*needed, *given], {})
+    key = cast(WebhookKey, SimpleNamespace(token=lambda kind, _caller: kind))
+    made = wanted_of(options, key, cast(Certificates, SimpleNamespace(ca_bundle=b"CA")), [])
+    for configuration in (made.for_cluster(user_cluster()), made.stamping_for_cluster(user_cluster())):
+        assert [has_break_glass(webhook) for webhook in configuration.webhooks] == [on] * len(configuration.webhooks)

@@ -67,3 +67,16 @@ def test_a_machine_that_is_really_made_is_no_canary() -> None:
     machine = msgspec.convert(body, Machine)
     assert is_canary(machine.metadata, dry_run=True)
     assert not is_canary(machine.metadata, dry_run=False)
+
+
+def test_a_refusal_for_asking_too_often_proves_as_much() -> None:
+    """A tenant who asks without a pause leaves a canary no room, and cannot make what is proven look unproven."""
+    refusal = denial.too_often(500)
+    causes = tuple(Cause(cause.reason, cause.message, cause.field) for cause in refusal.causes)
+
+    def answered(webhook: str) -> ApiError:
+        message = f'admission webhook "{webhook}" denied the request: {refusal.message}'
+        return ApiError(refusal.code, refusal.reason, message, refusal.retry_seconds, causes)
+
+    assert judge(answered("machines.seedquota.io"), "machines.seedquota.io").enforced
+    assert judge(answered("of-the-tenant"), "machines.seedquota.io").enforced is None

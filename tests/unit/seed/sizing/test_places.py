@@ -113,7 +113,7 @@ async def test_a_copied_stamp_of_another_place_is_not_trusted(world: World) -> N
 
 async def test_a_stamp_whose_place_cannot_be_read_now_is_not_trusted(world: World) -> None:
     copied = world.copied(await world.stamped("m"), "other")
-    world.sizing._settings._kept.clear()
+    world.sizing._settings._kept._by_owner.clear()
     world.api.error = Unavailable(0, "Unavailable", "no answer")
     with pytest.raises(ProviderUnavailable, match="Secret alpha/place cannot be read now"):
         await world.sizing.admitted(world.cluster, copied, soon())
@@ -138,7 +138,7 @@ async def test_what_drifted_stays_larger_while_its_place_cannot_be_asked(world: 
     made = await world.stamped("m")
     world.api.secrets["alpha/place"]["region"] = LARGE
     drift = await audit(world.sizing, world.cluster, [made])
-    world.sizing._settings._kept.clear()
+    world.sizing._settings._kept._by_owner.clear()
     world.api.error = Unavailable(0, "Unavailable", "no answer")
     assert await audit(world.sizing, world.cluster, [made], drift) == drift
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
+
 from common.kube.controller.store import Change
 from seed.machines.machine_controller import Machine
 from seed.providers.size import (
@@ -12,7 +16,11 @@ from seed.providers.size import (
     NotSized,
     ProviderUnavailable,
 )
+from seed.sizing.stamp import spec_hash
+from seed.usage import size_backfill
 from seed.usage.machine_totals import MachineTotals
+from seed.usage.size_backfill import SizeBackfill
+from tests.unit.fake_api_server import eventually
 from tests.unit.fake_cloud import machine
 from tests.unit.seed_world import nanos
 
@@ -94,3 +102,57 @@ def test_a_disk_of_unknown_size_is_told_only_where_a_quota_limits_storage() -> N
         "kube-system/m: cannot size machine: vsphere diskSizeGB is not set, so the disk is as big as the template's, "
         "which is not known: set it in the spec, because a quota limits storage"
     ]
+
+
+async def test_what_thousands_of_waiting_machines_cost_grows_with_their_number_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each has a spec of its own, and no cloud answers. A tenant writes as many as it likes."""
+    hashed, asked = 0, 0
+    totals = MachineTotals(size=Sizes())
+    subjects = [machine("aws", {"instanceType": f"t{number}"}, name=f"m{number}") for number in range(2000)]
+    for subject in subjects:
+        totals.apply(Change(None, subject))
+
+    def counting(subject: Machine) -> str:
+        nonlocal hashed
+        hashed += 1
+        return spec_hash(subject)
+
+    async def ask(_machine: Machine, _deadline: float) -> None:
+        nonlocal asked
+        asked += 1
+        raise ProviderUnavailable("aws", "must wait")
+
+    monkeypatch.setattr(size_backfill, "spec_hash", counting)
+    backfill = SizeBackfill(totals, ask, lambda _freed: None)
+    running = asyncio.create_task(backfill.run())
+    backfill.look()
+    await eventually(lambda: asked == len(subjects))
+    running.cancel()
+    assert hashed <= 2 * len(subjects)
+    assert totals.unsized().named == [
+        f"kube-system/m{number}: cannot size machine now: aws must wait" for number in range(5)
+    ]
+
+
+async def test_a_machine_that_changed_while_a_cloud_was_asked_is_looked_at_again() -> None:
+    sizes, subject, later = Sizes(), machine("aws", {"instanceType": "a"}), machine("aws", {"instanceType": "b"})
+    totals = MachineTotals(size=sizes)
+    totals.apply(Change(None, subject))
+    asked: list[Machine] = []
+
+    async def ask(found: Machine, _deadline: float) -> None:
+        asked.append(found)
+        if len(asked) == 1:
+            totals.apply(Change(subject, later))
+            backfill.look()
+        else:
+            sizes.told = True
+
+    backfill = SizeBackfill(totals, ask, lambda _freed: None)
+    running = asyncio.create_task(backfill.run())
+    backfill.look()
+    await eventually(lambda: totals.used == SIZE)
+    running.cancel()
+    assert asked == [subject, later]

@@ -348,3 +348,13 @@ async def test_while_namespaces_cannot_be_listed_nothing_is_counted_anew(monkeyp
         assert not source.listed_since(barrier) and source.listed_from == listed
         found.api.unlistable.clear()
         await eventually(lambda: source.listed_since(barrier))
+
+
+async def test_a_cluster_with_more_than_fits_is_a_problem_of_that_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kind_informer, "MOST", 1_000)
+    async with followed(monkeypatch) as found:
+        found.world.quota("all", selector={"matchLabels": ANN})
+        await eventually(lambda: found.sources and found.problem("all") is not None)
+        problem = found.problem("all")
+        assert problem is not None and "pods take more than" in problem.message
+        assert found.used() is None

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -10,6 +11,7 @@ from aiohttp import web
 
 from common.api.types import UserCluster
 from common.kube.client.errors import ApiError, Unavailable
+from seed.machines.machine_controller import MACHINES
 from seed.usage import user_cluster
 from seed.usage.user_cluster import Source
 from tests.unit import fake_api_server as fakes
@@ -172,3 +174,20 @@ async def test_a_secret_that_may_not_be_read_is_said_with_the_role_that_is_missi
         finally:
             await source.stop()
             await cluster.close()
+
+
+async def test_machines_that_take_too_much_are_not_read_and_the_last_count_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(user_cluster, "MACHINES", replace(MACHINES, most=20_000))
+    async with following(monkeypatch) as there:
+        await there.machine("a")
+        await eventually(lambda: there.source.current and there.source.totals.used.get("cpu") == nanos("cpu=8")["cpu"])
+        for number in range(20):
+            await there.api.put("machines", "alpha", f"m{number}", metadata={"annotations": {"a": "x" * 5000}})
+        await eventually(lambda: there.source.problem is not None)
+        problem = there.source.problem
+        assert problem is not None and problem.reason == "MachinesUnreadable"
+        assert "machines take more than" in problem.message
+        assert not there.source.current
+        assert there.source.totals.used["cpu"] == nanos("cpu=8")["cpu"]

@@ -16,7 +16,7 @@ from seed.webhooks.machines import MachineWebhook, StampWebhook
 from seed.webhooks.review import MAX_QUOTES, MAX_UID, MAX_USER, RawRequest, RawReview
 from seed.webhooks.router import identify, route
 from seed.webhooks.scale import ScaleWebhook
-from seed.webhooks.turns import AT_A_TIME, BURST_SECONDS, Turn, Turns
+from seed.webhooks.turns import AT_A_TIME, BURST_SECONDS, LARGE, Turn, Turns
 from tests.unit.fake_api_server import eventually
 from tests.unit.seed.webhooks.test_machines import machine, review
 
@@ -173,3 +173,22 @@ def test_the_review_of_an_api_server_is_far_below_the_bound() -> None:
     managed = {"managedFields": [{"manager": "m", "fieldsV1": {f"f:field-{number}": {} for number in range(400)}}]}
     large = machine(**managed)
     assert json.dumps(review(large, large)).count('"') < MAX_QUOTES / 4
+
+
+async def test_large_requests_of_one_caller_are_read_one_by_one_with_turns_of_others_between() -> None:
+    read: list[str] = []
+
+    class Reading(Waiting):
+        def decode(self, body: bytes) -> Question[RawRequest]:
+            question = super().decode(body)
+            read.append(question.head.uid)
+            return question
+
+    webhook = Reading()
+    webhook.go_on.set()
+    endpoint = Endpoint(webhook, None, None, Turns())
+    storm = [asyncio.create_task(endpoint.handle("a", asked(junk="x" * LARGE))) for _ in range(AT_A_TIME)]
+    other = asyncio.create_task(endpoint.handle("b", asked("b", uid="of another")))
+    assert all(answer(one)["allowed"] for one in await asyncio.gather(other, *storm))
+    assert read.index("of another") < 3
+    assert len(read) == AT_A_TIME + 1

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import aclosing
+from dataclasses import replace
 
 import pytest
 from aiohttp import web
@@ -460,3 +461,15 @@ async def test_a_failing_refresh_is_unavailable(fake):
             await cluster.request("GET", "/x")
     finally:
         await cluster.close()
+
+
+async def test_a_list_of_more_than_its_bound_is_given_up_while_it_is_read(fake, cluster):
+    for number in range(20):
+        await fake.put("configmaps", "n", f"c{number:02}", data={"k": "x" * 1000})
+    by_weight, by_bytes = replace(CONFIGMAPS, most=2020, weigh=lambda _found: 101), replace(CONFIGMAPS, most=12_000)
+    assert len((await cluster.list(by_weight)).items) == 20
+    for bounded in (replace(by_weight, most=1000), by_bytes):
+        before = len(fake.requests)
+        with pytest.raises(Malformed, match="its configmaps take more than"):
+            await cluster.list(bounded, limit=1)
+        assert 8 < len(fake.requests) - before < 12

@@ -344,3 +344,41 @@ async def test_the_service_account_of_a_pod_is_used_and_its_token_read_again(aut
 def test_a_program_that_needs_no_plugin_does_not_load_what_runs_them():
     script = "import sys, master.__main__, seed.__main__; sys.exit('kubernetes_asyncio' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False, timeout=60).returncode == 0
+
+
+async def test_another_token_alone_is_the_same_connection_and_can_be_used_without_a_new_one(server, authority):
+    trusted = {"server": server, "certificate-authority-data": b64(authority.pem)}
+    access = await kubeconfig.from_text(yaml.safe_dump(config(trusted)))
+    other = await kubeconfig.from_text(yaml.safe_dump(config(trusted, {"token": "another"})))
+    assert other.connection == access.connection != ""
+    for changed in ({"server": "https://127.0.0.2"}, {"tls-server-name": "x"}, {"certificate-authority-data": None}):
+        found = await kubeconfig.from_text(yaml.safe_dump(config({**trusted, **changed})))
+        assert found.connection != access.connection
+    cluster = Cluster(access, name="c")
+    try:
+        cluster.authorize(other.authorization)
+        assert yaml.safe_load(await cluster.request("GET", "/whoami"))["authorization"] == "Bearer another"
+        assert cluster.access.authorization == "Bearer another"
+    finally:
+        await cluster.close()
+
+
+async def test_the_server_of_a_file_is_told_inline_and_never_without_verification(authority, tmp_path):
+    path = tmp_path / "kubeconfig"
+    (tmp_path / "ca.crt").write_bytes(authority.pem)
+    path.write_text(yaml.safe_dump(config({"certificate-authority": "ca.crt", "tls-server-name": "x"})))
+    assert await kubeconfig.server_of(path) == {
+        "server": "https://127.0.0.1:6443",
+        "certificate-authority-data": b64(authority.pem),
+        "tls-server-name": "x",
+    }
+    path.write_text(yaml.safe_dump(config()))
+    assert await kubeconfig.server_of(path) == {"server": "https://127.0.0.1:6443"}
+    for cluster, message in (
+        ({"insecure-skip-tls-verify": True}, "insecure-skip-tls-verify"),
+        ({"server": "http://127.0.0.1"}, "not an https:// URL"),
+        ({"proxy-url": "http://127.0.0.1"}, "proxy-url"),
+    ):
+        path.write_text(yaml.safe_dump(config(cluster)))
+        with pytest.raises(InvalidKubeconfig, match=message):
+            await kubeconfig.server_of(path)

@@ -387,3 +387,32 @@ async def test_a_follower_trusts_nothing_after_the_record_went_back_until_it_gro
         await eventually(lambda trusted=trusted: follower.trusted == trusted)
     taking.cancel()
     await asyncio.gather(taking, return_exceptions=True)
+
+
+async def test_a_lease_that_is_released_is_taken_within_a_second_however_seldom_it_is_renewed(fake, cluster):
+    first, second = (Lease(cluster, "ns", "leader", identity, retry=4.0) for identity in "ab")
+    await first.acquire()
+    waiting = asyncio.create_task(second.acquire())
+    reads = len(fake.requests)
+    await eventually(lambda: len(fake.requests) > reads)  # it has looked, and waits
+    await first.release()
+    assert (await asyncio.wait_for(waiting, 1)).number == 2
+    await second.release()
+
+
+async def test_notes_are_written_with_the_next_renewal_and_what_others_wrote_is_read_with_it(fake, cluster, clock):
+    lease = candidate(cluster, "a", clock)
+    assert lease.annotations == {}
+    await lease.acquire()
+    found = fake.objects["leases", "ns", "leader"]
+    annotations = {**found["metadata"]["annotations"], "example.com/asked": "x"}
+    await fake.put("leases", "ns", "leader", spec=dict(found["spec"]), metadata={"annotations": annotations})
+    await eventually(lambda: lease.annotations.get("example.com/asked") == "x")
+    lease.notes["example.com/answered"] = "y"
+    stored = fake.objects
+    await eventually(
+        lambda: stored["leases", "ns", "leader"]["metadata"]["annotations"].get("example.com/answered") == "y"
+    )
+    assert stored["leases", "ns", "leader"]["metadata"]["annotations"]["example.com/asked"] == "x" and lease.held
+    await lease.release()
+    assert lease.annotations == {}

@@ -5,6 +5,7 @@ import json
 import logging
 import time
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,7 @@ from common.kube.client.meta import Object
 from common.kube.client.resource import Resource
 from common.kube.controller import reflector as module
 from common.kube.controller.reflector import Reflector, State
+from common.runtime import pieces
 from tests.unit.fake_api_server import PATIENCE, eventually, fake_api_server, status
 
 
@@ -36,7 +38,7 @@ def unhurried(monkeypatch):
 
 
 @asynccontextmanager
-async def reflecting(fake, **options):
+async def reflecting(fake, resource=CONFIGMAPS, **options):
     """A running reflector and the list of changes it reports: ("add" | "update" | "delete", key)."""
     changes = []
 
@@ -45,7 +47,7 @@ async def reflecting(fake, **options):
         changes.append((kind, (change.new or change.old).metadata.key))
 
     cluster = fake.cluster()
-    made = Reflector(cluster, CONFIGMAPS, on_change=note, **options)
+    made = Reflector(cluster, resource, on_change=note, **options)
     running = asyncio.create_task(made.run())
     try:
         yield made, changes
@@ -444,3 +446,58 @@ async def test_many_events_at_once_arrive_in_order(fake):
         fake.raw.put_nowait(b"".join(lines))
         await eventually(lambda: len(made.store) == 3000)
         assert changes == [("add", f"n/c{number}") for number in range(3000)]
+
+
+async def test_what_takes_more_than_its_bound_is_not_followed_and_the_store_stays_as_it_was(fake, monkeypatch):
+    """In the first list, and where it comes by the watch. What shrinks is followed again."""
+    bounded = replace(CONFIGMAPS, most=2000, weigh=lambda found: len(found.data.get("k", "")))
+    monkeypatch.setattr(module, "MAX_BACKOFF", 0.2)
+    for name in "ab":
+        await fake.put("configmaps", "n", name, data={"k": "x" * 900})
+    async with reflecting(fake, resource=bounded) as (made, _):
+        await made.wait_synced(PATIENCE)
+        await eventually(lambda: made.state is State.WATCHING)
+        await fake.put("configmaps", "n", "c", data={"k": "x" * 900})
+        await eventually(lambda: made.error is not None and "take more than" in made.error)
+        assert sorted(made.store.keys()) == ["n/a", "n/b"]
+        await fake.put("configmaps", "n", "a", data={"k": "x" * 10})
+        await eventually(lambda: made.error is None and len(made.store) == 3)
+    await fake.put("configmaps", "n", "d", data={"k": "x" * 900})
+    async with reflecting(fake, resource=bounded) as (made, _):
+        await eventually(lambda: made.error is not None and "take more than" in made.error)
+        assert not made.synced.is_set()
+
+
+async def test_changes_of_a_list_are_told_with_turns_of_others_between_and_what_is_gone_last(fake, monkeypatch):
+    """A user cluster's list may have thousands, and each costs something to count."""
+    monkeypatch.setattr(pieces, "PIECE_SECONDS", 0.0)
+    for number in range(5):
+        await fake.put("configmaps", "n", f"old-{number}")
+    async with reflecting(fake) as (made, changes):
+        await made.wait_synced(PATIENCE)
+        await eventually(lambda: fake.watches == 1)
+        changes.clear()
+        record, fake.record = fake.record, lambda *_: asyncio.sleep(0)  # what happens now, nobody sees
+        for number in range(5):
+            await fake.remove("configmaps", "n", f"old-{number}")
+            await fake.put("configmaps", "n", f"new-{number}")
+        fake.record = record
+        listed = asyncio.create_task(made.wait_listed(made.relist(), PATIENCE))
+        seen = set()
+        while not listed.done():
+            seen.add(len(changes))
+            await asyncio.sleep(0)
+        await listed
+        assert [kind for kind, _ in changes] == ["add"] * 5 + ["delete"] * 5
+        assert len(seen) > 5, "others had their turn between the changes"
+
+
+async def test_what_cannot_be_read_is_bounded_as_well(fake, monkeypatch):
+    bounded = replace(CONFIGMAPS, most=5 * 1024, weigh=lambda _found: 1)
+    async with reflecting(fake, resource=bounded) as (made, _):
+        await made.wait_synced(PATIENCE)
+        await eventually(lambda: made.state is State.WATCHING)
+        for number in range(20):
+            await fake.put("configmaps", "n", f"c{number}", data={"k": 5})
+        await eventually(lambda: made.error is not None and "take more than" in made.error)
+        assert len(made.malformed) <= 6

@@ -1,0 +1,68 @@
+"""`seedquota seed`: add, list, drain, declare lost and remove seeds."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from cli.seeds import add, listing, remove, states
+
+NAMESPACE = "seedquota"
+
+_EXAMPLES = """\
+examples:
+  seedquota seed add eu-2 --kubeconfig eu-2-admin.yaml     # also to replace the token, or after an upgrade
+  seedquota seed list
+  seedquota seed drain eu-2                                # no more capacity; what runs goes on
+  seedquota seed remove eu-2 --kubeconfig eu-2-admin.yaml  # once it holds nothing
+  seedquota seed lost eu-2 --dry-run                       # what may be exceeded
+
+The Seed and its Secret are on the master: the current context, or --context, of $KUBECONFIG or ~/.kube/config.
+Exit status: 0 done, 1 failed, 2 denied because it would break a rule.
+"""
+
+
+def declare(commands: Any) -> None:
+    parser = commands.add_parser(
+        "seed",
+        help="add, list, drain, declare lost and remove seeds",
+        description=__doc__,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = parser.add_subparsers(metavar="ACTION", required=True)
+    one = _action(actions, "add", add.run, add.__doc__, "make or renew a Seed, its rights on the seed and its token")
+    _seeds_kubeconfig(one, "an admin's of the seed", required=True)
+    one = _action(actions, "list", listing.run, listing.__doc__, "every Seed, and what it holds", named=False)
+    one.add_argument("-o", "--output", choices=("table", "json"), default="table", help="[default table]")
+    _action(actions, "drain", states.drain, states.drain.__doc__, "give it no more capacity")
+    one = _action(actions, "lost", states.lost, states.lost.__doc__, "give what it holds to others, for good")
+    one.add_argument("--dry-run", action="store_true", help="only print what may be exceeded")
+    one = _action(actions, "remove", remove.run, remove.__doc__, "delete a Seed that holds nothing")
+    _seeds_kubeconfig(one, "an admin's of the seed, to remove the master's rights there; not set: they stay")
+
+
+def _action(
+    actions: Any,
+    name: str,
+    run: Callable[[argparse.Namespace], Awaitable[str]],
+    description: str | None,
+    what: str,
+    *,
+    named: bool = True,
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = actions.add_parser(name, help=what, description=description)
+    if named:
+        parser.add_argument("name", metavar="NAME", help="of the Seed")
+    parser.add_argument("--context", help="of your kubeconfig, the master's; not set: its current one")
+    parser.add_argument(
+        "-n", "--namespace", default=NAMESPACE, help=f"that SeedQuota is installed in [default {NAMESPACE}]"
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _seeds_kubeconfig(parser: argparse.ArgumentParser, what: str, *, required: bool = False) -> None:
+    parser.add_argument("--kubeconfig", metavar="FILE", required=required, help=what)
+    parser.add_argument("--seed-context", metavar="CONTEXT", help="of that file; not set: its current one")

@@ -1,0 +1,92 @@
+"""What the master has of seeds: the objects, and what each seed holds of each quota."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from cli.clusters import connected
+from cli.outcome import Failed
+from common.api.convert import ledger_from_wire
+from common.api.labels import MANAGED_BY_LABEL, MASTER_MANAGER
+from common.api.types import MASTER_LEDGERS, SEEDS, Seed
+from common.kube.client.api_client import Cluster
+from common.kube.client.errors import NotFound
+from common.quota import escrow, resources
+from common.quota.quantity import QuantityError
+from common.quota.resources import ResourceList
+
+
+class Held(msgspec.Struct, frozen=True):
+    """What one seed holds of one quota. `known` is false while the master asks the seed after a restore."""
+
+    amounts: ResourceList
+    known: bool
+
+    def text(self) -> str:
+        return resources.text(self.amounts) if self.known else "not known until the seed has answered"
+
+
+@asynccontextmanager
+async def master_of(options: argparse.Namespace) -> AsyncIterator[Cluster]:
+    async with connected(None, options.context, "master") as cluster:
+        yield cluster
+
+
+async def all_seeds(master: Cluster) -> list[Seed]:
+    """Raises Failed."""
+    try:
+        return (await master.list(SEEDS)).items
+    except NotFound:
+        raise Failed(
+            f"{master.server} has no CRDs of SeedQuota: is it the master? --context names another cluster of your "
+            "kubeconfig"
+        ) from None
+
+
+async def find_seed(master: Cluster, name: str) -> Seed | None:
+    try:
+        return await master.get(SEEDS, name)
+    except NotFound:
+        return None
+
+
+async def the_seed(master: Cluster, name: str) -> Seed:
+    """Raises Failed."""
+    found = await find_seed(master, name)
+    if found is None:
+        raise Failed(f"there is no Seed {name} on {master.server}; `seedquota seed list` shows them, --context another")
+    return found
+
+
+async def held(master: Cluster, namespace: str) -> dict[str, dict[str, Held]]:
+    """By seed and quota, from the ledgers that the master grants by. Raises Failed where one cannot be read."""
+    listing = await master.list(MASTER_LEDGERS, namespace, label_selector=f"{MANAGED_BY_LABEL}={MASTER_MANAGER}")
+    if listing.broken:
+        raise Failed(f"the ledger {listing.broken[0].key} cannot be read: {listing.broken[0].error}")
+    found: dict[str, dict[str, Held]] = {}
+    for each in listing.items:
+        if each.grants is None:
+            continue
+        try:
+            ledger = ledger_from_wire(each.grants)
+        except QuantityError as error:
+            raise Failed(f"the ledger of seedquota/{each.quota.name} cannot be read: {error}") from None
+        for seed, holding in ledger.seeds.items():
+            amounts = {name: amount for name, amount in escrow.held(holding).items() if amount > 0}
+            if amounts or not holding.learned:
+                found.setdefault(seed, {})[each.quota.name] = Held(amounts, holding.learned)
+    return found
+
+
+def lines(by_quota: Mapping[str, Held]) -> list[str]:
+    return [f"  seedquota/{quota}: {by_quota[quota].text()}" for quota in sorted(by_quota)]
+
+
+def clusters_of(seed: Seed) -> int:
+    """As its agent last said."""
+    said = seed.status.agent if seed.spec.in_cluster else seed.status
+    return said.clusters or 0

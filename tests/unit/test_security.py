@@ -1,0 +1,305 @@
+"""Each row of docs/security.md has tests that prove it: here by the words that the row begins with."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+PAGE = TESTS.parent / "docs" / "security.md"
+NOT_PROVEN = ("Not prevented", "Noticed by nobody")  # what a row says that promises nothing
+
+SETTINGS = "unit/seed/instance_types/test_settings.py"
+PLACES = "unit/seed/sizing/test_places.py"
+CACHE = "unit/seed/instance_types/test_cache.py"
+CATALOGUE = "unit/seed/instance_types/test_catalogue.py"
+KUBEVIRT = "unit/seed/providers/test_kubevirt_instancetypes.py"
+CREDENTIALS = "property/test_credentials.py"
+FOOTPRINT = "unit/seed/machines/test_footprint.py"
+HOSTILE = "integration/installed/test_hostile.py"
+API_CLIENT = "unit/common/kube/client/test_api_client.py"
+DEEP = "unit/common/kube/client/test_deep_json.py"
+TURNS = "unit/seed/webhooks/test_turns.py"
+SERVER = "unit/common/server/test_http_server.py"
+EXPLAIN = "unit/seed/admission/test_explain.py"
+OPENSTACK = "unit/seed/providers/test_openstack.py"
+USAGE = "unit/seed/accounts/test_usage_writer.py"
+NAMES = "integration/installed/test_names.py"
+CONFIGURATION = "integration/test_webhook_configuration.py"
+QUOTAS = "integration/installed/test_quotas.py"
+CONDITIONS = "unit/seed/controllers/test_user_cluster_conditions.py"
+RIGHTS = "integration/test_rights.py"
+ROTATION = "unit/seed/registration/test_token_rotation.py"
+SUPPLY = "unit/test_supply_chain.py"
+IMAGE = "integration/test_image.py"
+PAGES = "unit/common/server/test_page_access.py"
+HEALTH = "unit/common/runtime/test_health.py"
+
+STOLEN = f"{RIGHTS}::test_a_stolen_token_of_the_agent_gives_neither_secrets_nor_webhooks_of_others"
+
+PROVEN: dict[str, tuple[str, ...]] = {
+    "A Machine names a host of the tenant": (
+        f"{SETTINGS}::test_an_endpoint_of_a_tenant_is_not_asked",
+        f"{CREDENTIALS}::test_no_host_is_sent_what_was_not_paired_with_it",
+    ),
+    "The endpoint is a reference": (
+        f"{SETTINGS}::test_a_reference_is_read_once_and_what_it_holds_later_does_not_matter",
+    ),
+    "A Machine on the seed names the platform's Secret": (
+        f"{SETTINGS}::test_what_is_in_secrets_of_the_seed_is_neither_sent_nor_shown_because_a_machine_names_it",
+    ),
+    "A Machine names an AWS role": (
+        f"{SETTINGS}::test_credentials_are_never_a_part_of_the_platform_s_and_a_part_of_the_tenant_s",
+        "unit/seed/providers/test_aws.py::test_a_role_of_a_tenant_is_not_assumed_with_the_identity_of_this_program",
+        f"{CREDENTIALS}::test_credentials_are_one_set_of_one_origin",
+    ),
+    "A tenant's own cloud says": (
+        f"{SETTINGS}::test_an_endpoint_of_a_tenant_is_not_asked",
+        "integration/installed/test_kubermatic.py"
+        "::test_a_machine_s_size_is_asked_of_the_datacenter_of_its_cluster_alone",
+    ),
+    "A kubeconfig of the tenant names the platform's": (
+        f"{SETTINGS}::test_of_a_kubeconfig_for_the_platform_s_server_nothing_is_used",
+    ),
+    "A stamp is copied": (f"{PLACES}::test_a_copied_stamp_of_another_place_is_not_trusted",),
+    "A reference leads to another region": (
+        f"{PLACES}::test_a_machine_counts_at_the_larger_size_of_both_places",
+        "integration/installed/test_machine_sizes.py"
+        "::test_a_cloud_that_tells_a_larger_size_than_a_stamp_is_told_and_counts",
+    ),
+    "A reference leads to a host of the tenant": (
+        f"{PLACES}::test_a_stamped_machine_that_leads_to_a_tenant_s_endpoint_is_named",
+    ),
+    "a tenant lets lookups hang": (f"{CACHE}::test_hanging_lookups_of_one_user_cluster_refuse_no_other_s",),
+    "a tenant asks about places": (
+        f"{CATALOGUE}::test_what_one_user_cluster_asks_pushes_out_nothing_of_another",
+        "integration/test_shared_sizes.py::test_what_is_shared_is_bounded",
+    ),
+    "a tenant makes a cloud fail": (
+        f"{CACHE}::test_what_one_user_cluster_sends_closes_a_cloud_to_no_other",
+        f"{CACHE}::test_a_lookup_that_goes_wrong_for_one_user_cluster_is_no_answer_for_another",
+    ),
+    "a tenant's account does not see": (
+        f"{CATALOGUE}::test_what_one_user_cluster_s_account_does_not_see_another_s_may",
+    ),
+    "a tenant signs in": (f"{CACHE}::test_sessions_of_one_user_cluster_push_out_no_other_s",),
+    "a Machine refers to many Secrets": (
+        f"{SETTINGS}::test_one_tenant_s_references_push_out_nothing_of_another_s",
+        f"{SETTINGS}::test_a_secret_that_is_too_large_is_not_kept",
+    ),
+    "a machine type that cannot be read": (
+        "unit/seed/instance_types/test_unreadable_entries.py::test_only_the_machine_that_names_it_is_refused",
+    ),
+    "KubeVirt: a Machine names a small": (
+        f"{KUBEVIRT}::test_the_type_of_the_namespace_counts_whatever_kind_or_revision_a_machine_names",
+    ),
+    "GPUs as": (
+        f"{KUBEVIRT}::test_what_real_types_cost",
+        "unit/seed/machines/test_cluster_api.py::test_a_kubevirt_machine_costs_what_its_guest_sees",
+    ),
+    "OpenNebula:": (
+        "unit/seed/providers/test_in_spec.py::test_a_spec_that_does_not_tell_its_size_is_refused_by_the_name_of_the_field",
+    ),
+    "a Machine of a cloud that the platform does not use": (
+        "unit/seed/sizing/test_sizer.py::test_a_cloud_is_off_unless_it_is_named",
+        "unit/seed/sizing/test_sizer.py::test_without_the_flag_no_cloud_is_named",
+    ),
+    "a kubeconfig in a Machine or a Secret": (
+        f"{KUBEVIRT}::test_a_kubeconfig_that_explodes_is_no_kubeconfig",
+        f"{HOSTILE}::test_a_machine_that_explodes_when_it_is_read_is_refused_and_stops_nobody",
+        "fuzz/test_objects.py::test_kubeconfigs",
+    ),
+    "a Machine with a very large provider spec": (
+        f"{FOOTPRINT}::test_a_spec_that_is_too_large_is_not_sized",
+        f"{HOSTILE}::test_a_machine_that_explodes_when_it_is_read_is_refused_and_stops_nobody",
+    ),
+    "a Machine whose status": (
+        f"{DEEP}::test_a_list_with_an_object_as_deep_as_api_servers_take_is_read",
+        f"{DEEP}::test_a_deep_object_that_is_malformed_as_well_hides_no_other",
+        f"{HOSTILE}::test_a_machine_that_is_nested_deep_freezes_no_count",
+    ),
+    "many Machines of a megabyte": (
+        f"{API_CLIENT}::test_a_list_of_large_objects_comes_in_smaller_pages",
+        f"{FOOTPRINT}::test_what_is_kept_of_a_machine_is_bounded",
+    ),
+    "thousands of Machines past the webhook": (
+        "unit/seed/usage/test_machine_totals_waiting.py"
+        "::test_what_thousands_of_waiting_machines_cost_grows_with_their_number_alone",
+        "unit/common/kube/controller/test_reflector.py"
+        "::test_changes_of_a_list_are_told_with_turns_of_others_between_and_what_is_gone_last",
+    ),
+    "a review of an API server": (
+        f"{TURNS}::test_a_review_of_many_names_is_refused_before_it_is_decoded",
+        "unit/seed/webhooks/test_machines.py::test_what_is_too_large_is_refused",
+    ),
+    "dry runs with another provider spec": (
+        f"{FOOTPRINT}::test_what_is_kept_of_specs_is_bounded_whoever_writes_them",
+        f"{TURNS}::test_a_user_s_name_is_kept_no_longer_than_a_line",
+        f"{EXPLAIN}::test_one_cluster_s_many_decisions_do_not_push_out_another_s",
+        f"{EXPLAIN}::test_dry_runs_push_out_nothing_but_dry_runs",
+        f"{HOSTILE}::test_a_long_name_of_a_user_is_not_kept",
+    ),
+    "names with control characters": (f"{EXPLAIN}::test_what_a_terminal_would_obey_is_shown_as_its_number",),
+    "an answer of a cloud with long names": (
+        f"{OPENSTACK}::test_names_of_devices_are_read_in_linear_time",
+        f"{OPENSTACK}::test_an_answer_that_is_too_large_is_not_read",
+        f"{CATALOGUE}::test_looking_for_the_nearest_of_thousands_of_long_names_takes_milliseconds",
+        f"{CATALOGUE}::test_names_that_are_too_long_are_not_kept",
+    ),
+    "a long list of machine types": (
+        "unit/seed/providers/test_azure.py::test_a_long_list_is_read_in_pieces_between_which_others_have_their_turn",
+        "unit/seed/providers/test_azure.py::test_a_list_of_nothing_but_values_is_refused_before_it_is_decoded",
+    ),
+    "connections to the webhook": (
+        f"{SERVER}::test_handshakes_that_never_end_are_counted_and_give_way",
+        f"{SERVER}::test_a_first_request_must_come_soon",
+        f"{SERVER}::test_who_has_not_proven_itself_costs_nobody_who_has",
+        f"{SERVER}::test_too_many_connections_of_a_caller_cost_its_own_that_is_idle_for_longest",
+        f"{SERVER}::test_a_caller_that_keeps_all_places_busy_keeps_no_other_out",
+        f"{HOSTILE}::test_connections_that_show_nothing_push_out_no_api_server",
+    ),
+    "requests without a valid token": (
+        f"{SERVER}::test_a_body_is_not_read_of_a_path_that_nobody_is_known_by",
+        f"{HOSTILE}::test_connections_that_show_nothing_push_out_no_api_server",
+    ),
+    "one cluster that asks without a pause": (
+        f"{TURNS}::test_who_asks_too_often_is_told_to_try_again",
+        f"{TURNS}::test_many_requests_of_one_caller_do_not_stand_before_another_s",
+        f"{TURNS}::test_large_requests_of_one_caller_are_read_one_by_one_with_turns_of_others_between",
+        f"{SERVER}::test_one_caller_who_holds_much_costs_no_other",
+    ),
+    "one cluster asks without a pause, so that": (
+        "unit/seed/registration/test_probe.py::test_a_refusal_for_asking_too_often_proves_as_much",
+    ),
+    "an API server of a tenant that never answers": (
+        "unit/seed/cache/test_user_cluster_clients.py"
+        "::test_a_tenant_whose_api_server_never_answers_keeps_nobody_from_another_s",
+    ),
+    "an error of an API server": (
+        f"{DEEP}::test_an_error_is_bounded",
+        f"{API_CLIENT}::test_a_status_becomes_an_error_with_reason_causes_and_retry",
+    ),
+    "A Machine with many kinds of devices": (
+        f"{FOOTPRINT}::test_a_machine_has_a_bounded_number_of_names_and_one_with_more_is_refused",
+        f"{NAMES}::test_one_who_asks_for_many_kinds_of_devices_is_told_so_and_keeps_nobody_out",
+        f"{NAMES}::test_machines_that_are_there_with_many_kinds_of_devices_are_counted_and_told_of",
+    ),
+    "Machines with other devices again and again": (
+        f"{USAGE}::test_what_no_quota_limits_is_counted_by_a_few_names_and_all_when_it_is_limited",
+        f"{USAGE}::test_a_report_takes_few_names_however_many_its_sources_have",
+    ),
+    "Thousands of creations": (
+        "unit/seed/admission/test_admitter.py::test_a_source_that_has_its_share_is_told_to_try_again",
+        "unit/common/quota/test_account.py::test_where_others_fill_their_shares_a_source_that_has_little_is_admitted",
+        "unit/common/quota/test_shares.py"
+        "::test_whatever_others_took_and_gave_back_each_of_few_sources_finds_its_least_share",
+        f"{USAGE}::test_what_another_webhook_refuses_again_and_again_does_not_fill_the_quota",
+    ),
+    "The API server of a user cluster answers slowly": (
+        f"{USAGE}::test_a_source_that_answers_slowly_keeps_no_reservation_of_another",
+    ),
+    "A generation or a number of replicas": (
+        "unit/seed/webhooks/test_machines.py::test_a_generation_that_no_api_server_has_does_not_reach_the_ledger",
+        "unit/common/kube/client/test_meta.py::test_a_number_that_no_api_server_has_is_not_read",
+    ),
+    "An API server asks its clients to wait": (
+        f"{API_CLIENT}::test_a_status_becomes_an_error_with_reason_causes_and_retry",
+    ),
+    "A Machine names an owner": (
+        "unit/seed/admission/test_rollouts.py::test_what_was_read_of_one_cluster_or_namespace_is_no_answer_in_another",
+    ),
+    "Refused Machines name thousands of owners": (
+        "unit/seed/notifications/test_wake_queue.py"
+        "::test_a_cluster_with_very_many_pushes_out_its_own_and_none_of_another",
+    ),
+    "impersonates the group": (
+        "unit/seed/registration/test_configuration.py::test_nobody_passes_where_break_glass_is_off",
+        "unit/seed/registration/test_configuration.py::test_break_glass_is_off_in_user_clusters_unless_it_is_switched_on",
+    ),
+    "deletes or changes the webhook configuration": (
+        f"{CONFIGURATION}::test_it_is_back_within_a_second_of_its_deletion",
+        f"{CONFIGURATION}::test_what_a_tenant_changes_is_corrected_with_one_write",
+        f"{QUOTAS}::test_a_webhook_configuration_that_a_tenant_removes_comes_back_at_once",
+        f"{QUOTAS}::test_what_comes_in_by_break_glass_is_counted_and_shown",
+    ),
+    "... in a loop": (
+        f"{CONFIGURATION}::test_who_deletes_it_in_a_loop_finds_it_restored_each_time_with_one_write",
+        f"{CONDITIONS}::test_what_is_wrong_now_comes_before_what_was_not_admitted",
+    ),
+    "creates so many or such large Machines": (
+        "unit/seed/usage/test_user_cluster.py::test_machines_that_take_too_much_are_not_read_and_the_last_count_stays",
+        f"{FOOTPRINT}::test_what_machines_of_one_user_cluster_take_is_bounded_whatever_it_is_made_of",
+        "unit/common/kube/controller/test_reflector.py"
+        "::test_what_takes_more_than_its_bound_is_not_followed_and_the_store_stays_as_it_was",
+        f"{API_CLIENT}::test_a_list_of_more_than_its_bound_is_given_up_while_it_is_read",
+    ),
+    "copies the stamp": (f"{QUOTAS}::test_what_comes_in_by_break_glass_is_counted_and_shown",),
+    "has another server serve": (
+        f"{CONFIGURATION}::test_a_tenant_who_serves_the_machines_hides_none_of_them",
+        "unit/seed/usage/test_machine_api.py::test_what_another_server_lists_or_tells_is_not_used",
+        f"{CONDITIONS}::test_an_api_that_the_tenant_serves_is_not_enforced",
+    ),
+    "takes away the right to read": (
+        "unit/seed/usage/test_machine_api.py::test_without_the_right_to_look_nothing_is_read",
+    ),
+    "the agent's token on a seed is stolen": (STOLEN,),
+    "... write webhook configurations": (STOLEN,),
+    "... create a Secret": (STOLEN,),
+    "... register a webhook": (),
+    "read `/decisions`": (
+        f"{HEALTH}::test_a_page_is_for_this_host_and_what_a_proxy_passes_on_is_not_from_it",
+        f"{HEALTH}::test_of_another_host_the_token_decides",
+        f"{PAGES}::test_the_api_server_says_who_it_is_and_whether_the_path_may_be_read",
+    ),
+    "read the token of such a request": (f"{PAGES}::test_a_token_for_the_api_server_itself_is_not_accepted",),
+    "flood `/decisions`": (
+        f"{PAGES}::test_many_tokens_cost_the_api_server_few_reviews_and_this_program_little_memory",
+        f"{PAGES}::test_an_answer_is_kept_for_seconds_only",
+    ),
+    "reads the token of a webhook": (
+        "unit/seed/webhooks/test_router.py::test_a_token_opens_its_own_webhook_to_its_own_caller_alone",
+        f"{ROTATION}::test_a_token_is_good_for_its_own_webhook_and_caller_and_only_while_its_key_is_accepted",
+    ),
+    "creates an object on the seed": (
+        f"{ROTATION}::test_every_replica_can_read_the_next_key_before_it_is_used_and_the_former_is_accepted_for_a_bounded_time",
+        f"{ROTATION}::test_a_key_that_was_removed_is_replaced_at_once_and_accepted_for_a_minute_at_most",
+    ),
+    "a package is replaced": (f"{SUPPLY}::test_the_locks_agree_are_hashed_and_name_no_registry",),
+    "a tool for development": (
+        f"{SUPPLY}::test_the_wheel_has_the_programs_and_neither_devcluster_nor_tests",
+        f"{SUPPLY}::test_the_wheel_starts_with_nothing_but_what_the_lock_names",
+    ),
+    "somebody who can run a command": (f"{IMAGE}::test_the_programs_run_without_a_shell_as_a_user_who_owns_nothing",),
+    "nobody knows what is in the image": (
+        f"{IMAGE}::test_the_bill_of_materials_names_what_is_there_and_is_the_same_each_time",
+    ),
+}
+
+
+def rows() -> dict[str, str]:
+    """The attacks of the page, and what happens."""
+    attacks = PAGE.read_text().partition("## Attacks")[2]
+    found = re.findall(r"^\| (.+?) \| (.+) \|$", attacks, re.MULTILINE)
+    return {attack: happens for attack, happens in found if attack != "attack"}
+
+
+@pytest.mark.parametrize("attack", rows())
+def test_each_attack_has_a_test_that_proves_what_is_said_of_it(attack: str) -> None:
+    named = [begin for begin in PROVEN if attack.startswith(begin)]
+    assert named, "a row of docs/security.md without a test"
+    longest = max(named, key=len)
+    assert PROVEN[longest] or rows()[attack].startswith(NOT_PROVEN)
+
+
+def test_each_that_is_listed_here_is_a_row() -> None:
+    assert [begin for begin in PROVEN if not any(attack.startswith(begin) for attack in rows())] == []
+
+
+@pytest.mark.parametrize("test", sorted({test for tests in PROVEN.values() for test in tests}))
+def test_each_test_that_is_named_exists(test: str) -> None:
+    path, _, name = test.partition("::")
+    tree = ast.parse((TESTS / path).read_text())
+    assert name in [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
