@@ -120,6 +120,7 @@ def endpoints_of(
     stale: Callable[[], str | None],
     turns: Turns,
     namespaces: NamespaceCache,
+    local_copies: bool,
 ) -> Endpoints:
     """All webhooks, by the path that each is called at."""
     admission = Admission(quota_cache, registry, stale)
@@ -132,12 +133,14 @@ def endpoints_of(
         return Endpoint(webhook, observed.decision, decisions, turns)
 
     return {
-        "machines": endpoint(MachineWebhook(cluster_cache, machines)),
+        "machines": endpoint(MachineWebhook(cluster_cache, machines, local_copies=local_copies)),
         "stamp": endpoint(StampWebhook(Stamping(cluster_cache, sizing))),
         "cluster-api": endpoint(ClusterApiWebhook(view, of_cluster_api)),
         "clusters": endpoint(ClusterWebhook(quota_cache, admission, cluster_kinds, twins)),
         "namespaces": endpoint(NamespacedObjectWebhook(cluster_cache, NamespacedAdmission(admission, namespaces))),
-        "scale": endpoint(ScaleWebhook(quota_cache, cluster_cache, registry, sizing, connections, view)),
+        "scale": endpoint(
+            ScaleWebhook(quota_cache, cluster_cache, registry, sizing, connections, view, local_copies=local_copies)
+        ),
     }
 
 
@@ -148,12 +151,6 @@ def server_of(endpoints: Endpoints, key: WebhookKey, stopping: Callable[[], bool
         identify=identify(endpoints, key.verify),
         stopping=stopping,
     )
-
-
-def host_of(url: str) -> str:
-    host = urlsplit(url).hostname
-    assert host is not None, "https_url has checked it"
-    return host
 
 
 async def connect(options: CommonOptions, name: str) -> Cluster:
@@ -212,7 +209,7 @@ def build(options: SeedOptions, cluster: Cluster, stopping: Callable[[], bool]) 
     configuration: Listeners[[]] = Listeners()  # called when what webhook configurations should be has changed
     key = WebhookKey(cluster, options.namespace, on_change=configuration.call)
     certificates = Certificates(
-        cluster, options.namespace, [host_of(options.webhook_url)], on_bundle=configuration.call
+        cluster, options.namespace, [urlsplit(options.webhook_url).hostname or ""], on_bundle=configuration.call
     )
     cache, sizing = sizing_of(options, cluster, key)
     view = View(cluster, cluster_cache, options.project_label)
@@ -232,6 +229,7 @@ def build(options: SeedOptions, cluster: Cluster, stopping: Callable[[], bool]) 
             kubermatic=kubermatic,
             kinds=cluster_kinds,
             in_flight_window=options.in_flight_window,
+            local_copies=options.local_copies == "on",
             on_request=metrics.kubernetes_request,
         )
     )
@@ -250,6 +248,7 @@ def build(options: SeedOptions, cluster: Cluster, stopping: Callable[[], bool]) 
     )
     decisions = Decisions(on_decision=refusals.decided, on_refusal=collectors.refusals_of(quota_cache))
     turns = Turns(options.webhook_requests_per_second, {cluster_api.CALLER, clusters.CALLER, OWN_API_SERVER})
+    copies = options.local_copies == "on"
     endpoints = endpoints_of(
         cluster,
         connections,
@@ -263,6 +262,7 @@ def build(options: SeedOptions, cluster: Cluster, stopping: Callable[[], bool]) 
         record.stale,
         turns,
         namespaces,
+        copies,
     )
     return Agent(
         cluster=cluster,

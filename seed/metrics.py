@@ -82,7 +82,15 @@ _EVENTS = Counter(
 )
 _WOKEN = Counter("seedquota_machinesets_woken_total", "MachineSets told to try again because capacity is free.")
 _WAITING = Gauge("seedquota_machinesets_waiting", "MachineSets that this replica is to wake when capacity is free.")
-_OF_LEADER = (_UNSIZED, _DRIFTED, _UNADMITTED, _TAKEN_OVER, _CANARY)
+_LOCAL_COPIES = Gauge(
+    "seedquota_local_copies_success",
+    "1 if the LocalResourceQuotas in the user cluster are as they should be, 0 if the last try to write them failed.",
+    ["cluster"],
+)
+_LOCAL_WRITES = Counter(
+    "seedquota_local_copies_writes_total", "LocalResourceQuotas: written, or failed to be.", ["result"]
+)
+_OF_LEADER = (_UNSIZED, _DRIFTED, _UNADMITTED, _TAKEN_OVER, _CANARY, _LOCAL_COPIES)
 _allowed = {path: (_REQUESTS.labels("Machine", "allowed", ""), _SECONDS.labels(path)) for path in ("local", "recall")}
 
 
@@ -155,6 +163,14 @@ def canary(cluster: str, success: bool | None) -> None:
         _CANARY.labels(cluster).set(success)
     else:
         _CANARY.remove_by_labels({"cluster": cluster})
+
+
+def local_copies(cluster: str, *, success: bool) -> None:
+    _LOCAL_COPIES.labels(cluster).set(success)
+
+
+def local_copy_written(*, ok: bool) -> None:
+    _LOCAL_WRITES.labels("written" if ok else "failed").inc()
 
 
 def no_machines(cluster: str) -> None:

@@ -67,6 +67,10 @@ class SeedOptions(LedgerOptions):
     project_label: Annotated[
         str, Flag(text, "the label, or annotation, of a Cluster API Cluster that names its project")
     ] = PROJECT_LABEL
+    local_copies: Annotated[
+        str,
+        Flag(choice("on", "off"), "LocalResourceQuotas in user clusters: on or off; off removes them"),
+    ] = "on"
     providers: Annotated[
         tuple[str, ...],
         Flag(provider_names, "cloudProviders whose Machines are sized, such as aws,azure; not set: none"),

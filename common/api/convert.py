@@ -53,7 +53,12 @@ def report_from_wire(wire: WireReport) -> Report | None:
 
 
 def grant_to_wire(
-    grant: Grant, *, learning: bool = False, draining: bool = False, unavailable: list[WireIdle] | None = None
+    grant: Grant,
+    *,
+    learning: bool = False,
+    draining: bool = False,
+    usage_stale: bool = False,
+    unavailable: list[WireIdle] | None = None,
 ) -> WireGrant:
     return WireGrant(
         incarnation=grant.incarnation,
@@ -67,6 +72,7 @@ def grant_to_wire(
         unbroken=grant.unbroken,
         learning=learning,
         draining=draining,
+        usage_stale=usage_stale,
         unavailable=unavailable or [],
     )
 

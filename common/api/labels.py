@@ -9,6 +9,7 @@ API_VERSION = f"{GROUP}/{VERSION}"
 UID_LABEL = "seedquota.io/uid"  # on a seed's copy: the uid of the master's object
 
 RELEASED_ANNOTATION = "seedquota.io/released"  # on a seed's copy that the master itself removes
+MASTER_SEEN_ANNOTATION = "seedquota.io/master-seen"  # on a Seed's copy: when its master wrote to the seed last
 LEDGER_ANNOTATION = "seedquota.io/ledger"  # on the master's quota: the incarnation of its ledger
 
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"

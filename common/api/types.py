@@ -127,6 +127,7 @@ class WireGrant(Wire):
     unbroken: bool = False
     learning: bool = False
     draining: bool = False
+    usage_stale: bool = False
     unavailable: list[WireIdle] = []
     # What it was decided with, on the master's own object. On a copy it is in the status itself.
     global_usage: Quantities = {}

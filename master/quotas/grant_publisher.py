@@ -33,6 +33,7 @@ class GrantPublisher:
         global_usage = wire_quantities(use)
         shown_reserved = wire_quantities({name: amount for name, amount in reserved.items() if amount})
         hard = wire_quantities(state.limits)
+        stale = usage_stale(view)
         words = summary(state.spec, use, state.limits, present)
         for seed in ledger.seeds:
             link = self._seeds.links.get(seed)
@@ -53,6 +54,7 @@ class GrantPublisher:
                     message,
                     learning=decision.learning,
                     draining=account.draining,
+                    usage_stale=stale,
                     unavailable=account.unavailable,
                 ),
             )
@@ -85,6 +87,15 @@ class GrantPublisher:
             if (amount := use.get(name)) is not None
         )
         return publish_delay(since if fell else None, now - written_at, len(self._seeds.links))
+
+
+def usage_stale(view: QuotaView) -> bool:
+    """Whether some of the use was not reported lately, or is not known."""
+    return view.learning or any(
+        seed.gone or seed.stale or seed.fenced or not seed.reported or not seed.learned or bool(seed.stale_sources)
+        for seed in view.seeds
+        if not seed.lost and not seed.absent
+    )
 
 
 def _speaks(before: Shown, shown: Shown) -> bool:

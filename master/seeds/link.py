@@ -266,6 +266,7 @@ class SeedLink:
                 group.create_task(reflector.run())
             group.create_task(sync.run())
             group.create_task(self.publisher.run())
+            group.create_task(sync.show_signs(lambda: self.connected))
             group.create_task(self._probe(cluster, there))
             group.create_task(self.renewal.run(cluster))
 

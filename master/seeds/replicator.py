@@ -11,7 +11,14 @@ from typing import Any
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from common.api.labels import MANAGED_BY_LABEL, MASTER_MANAGER, RELEASED_ANNOTATION, UID_LABEL
+from common.api.conditions import now
+from common.api.labels import (
+    MANAGED_BY_LABEL,
+    MASTER_MANAGER,
+    MASTER_SEEN_ANNOTATION,
+    RELEASED_ANNOTATION,
+    UID_LABEL,
+)
 from common.api.types import GENERATION_ANNOTATION, Seed
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import AlreadyExists, ApiError, Conflict, NotFound
@@ -40,6 +47,8 @@ log = logging.getLogger(__name__)
 WORKERS = 8  # for quotas, and as many for the rest
 TIMEOUT = 30.0  # seconds for one object
 SEED_AGAIN = 0.1  # seconds
+SIGN_EVERY = 30.0  # seconds between two signs of the master; seed/projections waits for three
+SOON = 1.0  # ... until the next try
 FINALIZING = 1.0  # seconds until another look at a copy that is being deleted
 SUCCEEDED = 1.0  # ... at one that must not go before another is here; that one's coming is reported sooner
 # Of a quota's copy. Master and seed apply each time all that they ever apply to its status: without an owner nothing is
@@ -111,6 +120,29 @@ class CopySync:
                 if await self._update(("seeds", self._seed)) is None:
                     return
             await asyncio.sleep(SEED_AGAIN)
+
+    async def show_signs(self, connected: Callable[[], bool]) -> None:
+        """Until cancelled: shows the seed, by its copy of the Seed, that the master is there. Where there is no copy,
+        the status of the Seed shows that."""
+        while not self._in_cluster:
+            pause = SOON
+            if connected():
+                with suppress(ApiError):  # others say what is wrong with the connection
+                    pause = SIGN_EVERY if await self._show_sign() else SOON
+            await asyncio.sleep(pause)
+
+    async def _show_sign(self) -> bool:
+        """Raises ApiError."""
+        key = "seeds", self._seed
+        actual, desired = self._actual(key), self._desired(key)
+        if not isinstance(actual, Named) or desired is None:
+            return False
+        if actual.metadata.labels.get(UID_LABEL) != desired.metadata.uid:
+            return False
+        annotations = {**actual.metadata.annotations, MASTER_SEEN_ANNOTATION: now()}
+        metadata = replace(actual.metadata, annotations=annotations)
+        await self._cluster.replace(SEED_COPIES, replace(actual, metadata=metadata))
+        return True
 
     def in_sync(self, plural: str, name: str) -> bool:
         return self._there.synced and (plural, name) not in self._unsynced

@@ -16,6 +16,7 @@ from common.quota import resources
 from common.quota.resources import ResourceList
 
 RETRY_SECONDS = 1
+SEE_COPIES = "kubectl get lsq -n kube-system"
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32, as ULIDs are written
 _PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
 
@@ -184,6 +185,15 @@ def not_specified(quota: str, lacking: str, decision: str) -> Refusal:
         causes=[Cause(reason="NotSpecified", message=lacking, field="spec")],
         quota=quota,
     )
+
+
+def with_copies(refusal: Refusal, decision: str) -> Refusal:
+    """In a user cluster that has LocalResourceQuotas, see seed/projections."""
+    if refusal.cause != "QuotaExceeded":
+        return refusal
+    end = f"; decision {decision}"
+    message = refusal.message.replace(end, f"; see: {SEE_COPIES}{end}", 1)
+    return msgspec.structs.replace(refusal, message=message)
 
 
 def not_sized(text: str, decision: str) -> Refusal:

@@ -59,6 +59,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     out_of_reach: Sequence[OutOfReach]
     learning: bool
     draining: bool
+    usage_stale: bool = False  # some of `global_usage` is an old count
     published: Report | None
     published_stale: Sequence[StaleSource] = ()
     published_unenforced: Sequence[str] = ()
@@ -124,6 +125,7 @@ def parse_quota(copy: ResourceQuota, *, in_cluster: bool) -> Quota | None:
         out_of_reach=[OutOfReach(idle.seed, resources.parse(idle.idle), idle.seconds) for idle in grant.unavailable],
         learning=grant.learning,
         draining=grant.draining,
+        usage_stale=grant.usage_stale,
         published=report_from_wire(copy.status.account),
         published_stale=copy.status.account.stale,
         published_unenforced=copy.status.account.unenforced,

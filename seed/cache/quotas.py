@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from common.api.labels import RELEASED_ANNOTATION, SETTINGS
+from common.api.labels import MASTER_SEEN_ANNOTATION, RELEASED_ANNOTATION, SETTINGS
 from common.api.types import (
     PROJECTS,
     QUOTA_SETTINGS,
@@ -52,6 +53,7 @@ class QuotaCache:
         self.quotas = Reflector(cluster, RESOURCE_QUOTAS, on_change=self._quota_changed, watch_seconds=prompt)
         self.projects = Reflector(cluster, PROJECTS, on_change=self._project_changed, watch_seconds=prompt)
         self.settings = Reflector(cluster, QUOTA_SETTINGS, watch_seconds=prompt)
+        self.master_seen_at: float | None = None  # its last sign (monotonic); None: none since this replica started
         self.seed = Reflector(
             cluster,
             SEED_COPIES,
@@ -173,7 +175,12 @@ class QuotaCache:
         before = change.old.spec.namespace_quotas if change.old is not None else ""
         if change.new is None or change.new.spec.namespace_quotas != before:
             self._participation_listeners.call()
-        if change.new is None or change.new.spec.in_cluster == self.in_cluster:
+        if change.new is None:
+            return
+        sign = _sign_of_master(change.new)
+        if sign and change.old is not None and sign != _sign_of_master(change.old):
+            self.master_seen_at = time.monotonic()
+        if change.new.spec.in_cluster == self.in_cluster:
             return
         self.in_cluster = change.new.spec.in_cluster
         for quota in self.quotas.store.values():
@@ -228,3 +235,10 @@ class QuotaCache:
             if project is not None and project.spec.organization:
                 for name in self._by_subject.get(("organization", project.spec.organization), {}):
                     self._quota_listeners.call(name)
+
+
+def _sign_of_master(seed: SeedCopy) -> str:
+    """It differs from one sign to the next."""
+    if seed.spec.in_cluster:
+        return seed.status.last_seen_time
+    return seed.metadata.annotations.get(MASTER_SEEN_ANNOTATION, "")

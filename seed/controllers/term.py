@@ -30,6 +30,7 @@ from seed.controllers.unknown_projects import UnknownProjects
 from seed.controllers.user_clusters import UserClusters
 from seed.evaluators.clusters import Kind
 from seed.ledger.store import Store
+from seed.projections.local_copies import LocalCopies
 from seed.registration import cluster_api, clusters, namespaces, withdrawal
 from seed.registration.cluster_api import Enforcement
 from seed.registration.configuration import WEBHOOK_CONFIGURATIONS
@@ -64,6 +65,7 @@ class Replica:
     kubermatic: KubermaticView
     kinds: tuple[Kind, ...]
     in_flight_window: float
+    local_copies: bool = True
     on_request: RequestHook | None = None
 
 
@@ -98,6 +100,7 @@ class Leadership:
         replica.wanted.withdrawn = bool(withdrawal.asked(replica.lease.annotations))  # before anything is kept
         self._status = SeedStatus(cluster, cluster_cache, wanted)
         self._unknown_projects = UnknownProjects(cluster, quota_cache, cluster_cache)
+        self._local_copies = LocalCopies(quota_cache, replica.registry, enabled=replica.local_copies)
         self._user_clusters = UserClusters(
             cluster,
             quota_cache,
@@ -105,6 +108,7 @@ class Leadership:
             replica.wanted.for_cluster,
             replica.wanted.stamping_for_cluster,
             sizing,
+            self._local_copies,
             on_change=self._changed,
             on_state=self._cluster_state_changed,
             on_proof=self._status.proven,
@@ -200,6 +204,7 @@ class Leadership:
             group.create_task(self._namespaces.run(), name="namespaces")
             group.create_task(self._status.run(), name="seed status")
             group.create_task(self._unknown_projects.run(), name="unknown projects")
+            group.create_task(self._local_copies.run(), name="local copies")
             group.create_task(self._unadmitted.run(), name="Events of what was not admitted")
             group.create_task(self._for_clusters.run(), name="webhook configuration for clusters")
             group.create_task(self._own_namespaced.run(), name="webhook for namespaces of the seed")

@@ -9,7 +9,8 @@ from msgspec import structs
 from common.api import conditions
 from common.api.conditions import condition
 from common.api.types import Condition, UserCluster
-from seed.admission import projects
+from seed.admission import local_copies, projects
+from seed.projections.cluster_copies import ClusterCopies
 from seed.registration import withdrawal
 from seed.registration.health import Proof
 from seed.registration.keeper import ConfigurationKeeper
@@ -82,6 +83,19 @@ def _stamps(source: Source) -> Condition:
     return condition("StampsCurrent", False, "FlavorsChanged", named)
 
 
+def copied(source: Source, copies: ClusterCopies | None) -> Condition | None:
+    """None where the Machines are the seed's own: there is no user cluster to write to."""
+    if source.on_seed:
+        return None
+    if copies is not None and copies.written:
+        return condition(local_copies.CONDITION, True, "Written", "")
+    if copies is not None and copies.written is False:
+        return condition(local_copies.CONDITION, False, "NotWritten", copies.problem)
+    why = _followed(source)
+    reason = why.reason if why.status != "True" else "Connecting"
+    return condition(local_copies.CONDITION, None, reason, "nothing was written through the present connection yet")
+
+
 def believed_proof(wanted: list[Condition], proof: Proof | None, source: Source) -> Proof | None:
     """What the condition Enforced says, as a proof; None while it is only a matter of a moment what it will say."""
     said = next(condition for condition in wanted if condition.type == "Enforced")
@@ -115,8 +129,10 @@ def judge(
     proof: Proof | None,
     unsized: Unsized,
     project: Condition = KNOWN,
+    copies: Condition | None = None,
 ) -> list[Condition]:
-    """The UserCluster's conditions, Ready first. `project`: its condition ProjectKnown."""
+    """The UserCluster's conditions, Ready first. `project`: its condition ProjectKnown. `copies`: LocalQuotasWritten,
+    where there are any."""
     followed = _followed(source)
     if source.current or source.counted:
         sized, stamps = _sized(unsized), _stamps(source)
@@ -126,6 +142,8 @@ def judge(
             for kind in ("MachinesSized", "StampsCurrent")
         )
     parts = [followed, _enforced(source, keeper, proof), sized, stamps, project]
+    if copies is not None:
+        parts.append(copies)
     generation = cluster.metadata.generation
     return [
         structs.replace(each, message=conditions.short(each.message), observed_generation=generation)

@@ -20,8 +20,9 @@ from seed.cache.clusters import ClusterCache
 from seed.cache.quota import takes_part
 from seed.cache.quotas import QuotaCache
 from seed.cache.source_keys import is_of_kubermatic
-from seed.controllers.user_cluster_conditions import believed_proof, judge
+from seed.controllers.user_cluster_conditions import believed_proof, copied, judge
 from seed.controllers.user_cluster_status import desired_status, recorded, shown
+from seed.projections.local_copies import LocalCopies
 from seed.registration import namespaces
 from seed.registration.configuration import STAMPING_CONFIGURATIONS, WEBHOOK_CONFIGURATIONS, WebhookConfiguration
 from seed.registration.health import Proof
@@ -51,6 +52,7 @@ class UserClusters:
         desired: Callable[[UserCluster], WebhookConfiguration],
         stamping: Callable[[UserCluster], WebhookConfiguration],
         sizing: Sizing,
+        copies: LocalCopies,
         *,
         on_change: Callable[[Source, bool], None],
         on_state: Callable[[Source], None],
@@ -72,6 +74,7 @@ class UserClusters:
         self._desired = desired
         self._stamping = stamping
         self._sizing = sizing
+        self._copies = copies
         self._on_change = on_change
         self._on_state = on_state
         self._on_proof = on_proof
@@ -153,6 +156,7 @@ class UserClusters:
 
     def _state_changed(self, source: Source) -> None:
         self._controller.queue.add(source.key)
+        self._copies.source_changed(source.key)
         self._on_state(source)
 
     async def _identify(self, source: Source, cluster: Cluster) -> Problem | None:
@@ -169,7 +173,7 @@ class UserClusters:
         """A user cluster that is not counted here any more must not send its objects to this webhook."""
         key, cluster = source.key, source.cluster
         keeper, stamper = self._keepers.pop(key, None), self._stampers.pop(key, None)
-        task = self._keeping.pop(key, None)
+        task, copies = self._keeping.pop(key, None), self._copies.of(key)
         self._canaries.pop(key, None)
         if keeper is None or stamper is None or task is None:
             return
@@ -183,8 +187,10 @@ class UserClusters:
             if cluster is not None and takes_part(source.user_cluster):
                 with suppress(NotFound):
                     await cluster.delete(WEBHOOK_CONFIGURATIONS, namespaces.NAME)
+            if copies is not None:
+                await copies.remove()
         except ApiError as error:
-            log.warning("webhook configuration left behind", extra={"cluster": key, "error": str(error)})
+            log.warning("left behind in a user cluster", extra={"cluster": key, "error": str(error)})
 
     def _keep_webhook(self, source: Source, cluster: Cluster) -> asyncio.Task[None]:
         def proven() -> None:
@@ -219,6 +225,7 @@ class UserClusters:
         )
 
         async def keep() -> None:
+            copying = self._copies.follow(source, cluster, lambda: self._controller.queue.add(source.key))
             try:
                 async with asyncio.TaskGroup() as group:
                     group.create_task(keeper.run())
@@ -227,6 +234,9 @@ class UserClusters:
                     if self._beside is not None:
                         group.create_task(self._beside(source, cluster))
             finally:
+                if copying is not None:
+                    copying.cancel()
+                    await asyncio.wait([copying])
                 # The connection has ended, and nothing is kept through it any more.
                 if self._keepers.get(source.key) is keeper:
                     for kept in (self._keepers, self._stampers, self._canaries, self._keeping):
@@ -244,7 +254,8 @@ class UserClusters:
         quotas = self._quota_cache.quotas_of(source.consumer)
         unsized = source.totals.unsized({name for quota in quotas if quota.enforced for name in quota.limits})
         proof = canary.proof if canary is not None else None
-        wanted = judge(cluster, source, keeper, proof, unsized, projects.shown(self._quota_cache, cluster))
+        copies = copied(source, self._copies.of(source.key)) if self._copies.enabled else None
+        wanted = judge(cluster, source, keeper, proof, unsized, projects.shown(self._quota_cache, cluster), copies)
         metrics.canary(source.key, proof.enforced if proof is not None else None)
         self._on_proof(source.key, believed_proof(wanted, proof, source))
         metrics.machines(source.key, unsized.counts, source.drift.count, len(source.totals.unadmitted))

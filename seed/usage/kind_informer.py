@@ -27,9 +27,12 @@ log = logging.getLogger(__name__)
 LOOK_AGAIN = 10.0  # seconds until it is asked again whether a kind is served that was not
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0  # ... while that cannot be told
 CHECK_EVERY = 1.0  # seconds between two looks whether a kind that is followed is still served
+MOST = 256 * 2**20  # bytes that one kind of one cluster may take: its tenants write them
+EMPTY, OF_ENCODED = 1000, 3  # bytes that an object takes, and those for each byte of its shortest form
 BY_NAMESPACE = "namespace"
 NOT_READ = "-"  # no field of an object has this name
 
+_encoder = msgspec.msgpack.Encoder()
 _KNOWN = {RESOURCE_CLAIMS: resource_claims.VERSIONS}
 
 
@@ -68,9 +71,22 @@ async def find_kind(cluster: Cluster, evaluator: NamespacedEvaluator[Any]) -> Re
     found = await find_namespaced(cluster, wanted.group, wanted.resource, _KNOWN.get(wanted, ()))
     if found is None:
         return None
-    read_as = _TYPES.get(evaluator.type, evaluator.type)
-    only_metadata = evaluator.type is Object
-    return Resource(wanted.group, found.version, wanted.resource, found.kind, True, read_as, only_metadata)
+    return Resource(
+        wanted.group,
+        found.version,
+        wanted.resource,
+        found.kind,
+        True,
+        _TYPES.get(evaluator.type, evaluator.type),
+        most=MOST,
+        weigh=weigh,
+        metadata_only=evaluator.type is Object,
+    )
+
+
+def weigh(subject: Object) -> int:
+    """About the bytes that it takes here."""
+    return EMPTY + OF_ENCODED * len(_encoder.encode(subject))
 
 
 class KindInformer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from seed.admission.local_copies import named_in
 from seed.admission.machines import MachineAdmission
 from seed.admission.objects import undecided
 from seed.admission.types import Verdict
@@ -28,9 +29,11 @@ class MachineWebhook(Webhook[Machine]):
 
     about = "a Machine"
 
-    def __init__(self, cluster_cache: ClusterCache, admission: MachineAdmission) -> None:
+    def __init__(self, cluster_cache: ClusterCache, admission: MachineAdmission, *, local_copies: bool = True) -> None:
+        """`local_copies`: user clusters have LocalResourceQuotas, as far as they can be written there."""
         self._cluster_cache = cluster_cache
         self._admission = admission
+        self._local_copies = local_copies
 
     def decode(self, body: bytes) -> Question[Machine]:
         return _decode(body)
@@ -45,6 +48,8 @@ class MachineWebhook(Webhook[Machine]):
         else:
             dry_run = question.head.dry_run
             verdict = await self._admission.decide(cluster, machine, question.old, dry_run=dry_run, deadline=deadline)
+            if self._local_copies:
+                verdict = named_in(verdict, cluster)
         subject = machine.metadata if machine is not None else None
         return Answer(verdict=verdict, kind="Machine", cluster=cluster, subject=subject)
 

@@ -23,6 +23,7 @@ from seed.accounts.registry import AccountRegistry
 from seed.accounts.snapshot import QuotaSnapshot, snapshot
 from seed.admission import denial
 from seed.admission.denial import Refusal
+from seed.admission.local_copies import named_in
 from seed.admission.types import Attempt, Request, Verdict
 from seed.cache.cluster_api import View
 from seed.cache.clusters import ClusterCache
@@ -83,13 +84,17 @@ class ScaleWebhook(Webhook[RawRequest]):
         sizing: Sizing,
         connections: Connections,
         view: View,
+        *,
+        local_copies: bool = True,
     ) -> None:
+        """`local_copies`: user clusters have LocalResourceQuotas, as far as they can be written there."""
         self._quota_cache = quota_cache
         self._cluster_cache = cluster_cache
         self._registry = registry
         self._sizing = sizing
         self._connections = connections
         self._view = view
+        self._local_copies = local_copies
 
     def decode(self, body: bytes) -> Question[RawRequest]:
         review = _review(body).request
@@ -119,6 +124,8 @@ class ScaleWebhook(Webhook[RawRequest]):
         advice = scale_advice.advise(question.asked, question.size, rooms, deny=mode == "deny", decision=decision)
         if advice.refusals:
             verdict = _refused(question, advice.refusals, decision, dry_run=review.dry_run)
+            if self._local_copies and caller != CLUSTER_API:
+                verdict = named_in(verdict, question.cluster)
             return Answer(verdict=verdict, kind=kind, cluster=question.cluster, subject=question.subject)
         warnings = [advice.warning] if advice.warning else []
         verdict = Verdict(decision=decision, warnings=warnings)

@@ -39,9 +39,18 @@ class Api:
         self._session = session
 
     async def call(
-        self, method: str, path: str, body: object = None, *, content_type: str = "application/json", accept: str = ""
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        content_type: str = "application/json",
+        accept: str = "",
+        user: str = "",
     ) -> Answer:
         headers = {"Content-Type": content_type, "Accept": accept or "application/json"}
+        if user:
+            headers["Impersonate-User"] = user
         while True:
             async with self._session.request(method, path, json=body, headers=headers) as answer:
                 found = Answer(answer.status, await answer.json(), answer.headers.getall("Warning", []))
@@ -100,13 +109,18 @@ def definitions() -> dict[str, dict]:
 
 
 @pytest.fixture(scope="session")
-async def api(definitions: dict[str, dict]) -> AsyncIterator[Api]:
+async def plane() -> AsyncIterator[ControlPlane]:
     async with ControlPlane() as plane:
         await plane.start(["charts"])
-        async with plane.cluster("charts").session() as session:
-            api = Api(session)
-            warnings = await asyncio.gather(*(install(api, definition) for definition in definitions.values()))
-            assert warnings == [[]] * len(definitions)
-            namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "alpha"}}
-            assert (await api.call("POST", "/api/v1/namespaces", namespace)).status == 201
-            yield api
+        yield plane
+
+
+@pytest.fixture(scope="session")
+async def api(plane: ControlPlane, definitions: dict[str, dict]) -> AsyncIterator[Api]:
+    async with plane.cluster("charts").session() as session:
+        api = Api(session)
+        warnings = await asyncio.gather(*(install(api, definition) for definition in definitions.values()))
+        assert warnings == [[]] * len(definitions)
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "alpha"}}
+        assert (await api.call("POST", "/api/v1/namespaces", namespace)).status == 201
+        yield api

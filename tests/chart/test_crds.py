@@ -642,12 +642,15 @@ async def test_every_kind_has_its_short_names_and_one_category(api) -> None:
         "UserCluster": ["uc"],
         "QuotaLedger": ["sql"],
         "QuotaSettings": ["sqset"],
+        "LocalResourceQuota": ["lsq"],
     }
     assert all(entry["categories"] == ["seedquota-all"] for entry in kinds.values())
     subresources = {entry["name"] for entry in answer.body["resources"] if "/" in entry["name"]}
     assert subresources == {
-        f"{entry['name']}/status" for kind, entry in kinds.items() if kind not in {"QuotaLedger", "QuotaSettings"}
-    }  # a ledger is written whole, in one write; settings say nothing back
+        f"{entry['name']}/status"
+        for kind, entry in kinds.items()
+        if kind not in {"QuotaLedger", "QuotaSettings", "LocalResourceQuota"}
+    }  # a ledger and a LocalResourceQuota are written whole, in one write; settings say nothing back
 
 
 def schemas(schema: dict, path: str) -> Iterator[tuple[str, dict]]:

@@ -73,6 +73,14 @@ async def test_the_status_of_a_quota_shows_both_seeds_and_each_side_writes_its_o
         "seed-2": "0",
     }
     assert status["localUsage"]["cpu"] == "2" and status["globalUsage"]["cpu"] == "2"
+
+    async def current() -> None:
+        """By the signs of the master, which are in the Seed's own status here."""
+        for cluster in ("user-1", "user-2"):
+            shown = (await site.get(cluster, f"namespaces/kube-system/localresourcequotas/{QUOTA}"))["status"]
+            assert shown["total"]["used"] == cpus(2) and "currentTime" in shown and "stale" not in shown, shown
+
+    await until(current, 100)
     seed: Json = await site.get("master", "seeds/seed-1")
     assert seed["spec"] == {"inCluster": True, "state": "Active"}
     await site.comes("master", "seeds/seed-1", "Ready", "True")

@@ -8,7 +8,7 @@ import base64
 import json
 import time
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from devcluster.controlplane import AUDIT_LOG
 from devcluster.install import API, CHARTS, NAMESPACE, SEED_USER, Installation, named, namespace, rights, secret
 from devcluster.load import machine
 from devcluster.manifests import MACHINE_CRDS, Manifest, apply, load
+from seed.projections import definition
 from tests.integration.installed.site import CLUSTERS, LEDGERS, MACHINES, QUOTA, SMALL, Json, Site, cpus, until
 from tests.integration.installed.test_kubermatic import crd as kubermatic_crd
 
@@ -112,7 +113,7 @@ def calls(installed: Installation) -> Iterator[Call]:
             resource = "/".join(filter(None, (of["resource"], of.get("subresource"))))
             # RBAC: allowed by ClusterRoleBinding "a" of ClusterRole "b" to User "c"
             reason = said.get("authorization.k8s.io/reason", "").partition(" of ")[2]
-            yield Call(
+            call = Call(
                 cluster=cluster,
                 user=event["user"]["username"],
                 verb=event["verb"],
@@ -123,6 +124,19 @@ def calls(installed: Installation) -> Iterator[Call]:
                 allowed=said["authorization.k8s.io/decision"] == "allow",
                 role=reason.partition(" to ")[0].replace('"', ""),
             )
+            yield call
+            yield from also_asked(call, event.get("responseStatus", {}).get("code", 0))
+
+
+def also_asked(call: Call, status: int) -> Iterator[Call]:
+    """What an API server has asked its authorizer about beside: the audit log has only the request itself."""
+    if (call.verb, status) == ("patch", 201):  # server-side apply of what was not there
+        yield replace(call, verb="create")
+    if call.resource == "clusterroles" and status in (200, 201):
+        found: Any = definition.ROLE
+        for rule in found["rules"]:
+            for verb in rule["verbs"]:  # nobody gives a right that he does not have
+                yield replace(call, verb=verb, group=rule["apiGroups"][0], resource=rule["resources"][0], name="")
 
 
 def cluster_api_crd(kind: str) -> Manifest:

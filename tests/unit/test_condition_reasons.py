@@ -44,6 +44,7 @@ def code_by_kind() -> dict[str, str]:
     conditions = text("master/reporting/tenant_conditions.py")
     assert "self._on_seeds(" in tenants and "self._on_seeds(" in organizations.partition("def _on_seeds")[0]
     return {
+        "localresourcequota": text("seed/projections/local_quota.py"),
         "organization": organizations + conditions,
         "project": tenants + organizations.partition("def _quotas(")[2] + conditions,
         "resourcequota": text("master/quotas/*.py", "master/seeds/status_publisher.py", "seed/accounts/*.py"),

@@ -221,6 +221,11 @@ class Cluster(Connection):
         path = resource.path(namespace, name)
         await self.request("DELETE", path, body, verb="delete", plural=resource.plural)
 
+    async def delete_all(self, resource: Resource[T], namespace: str, *, label_selector: str) -> None:
+        """All in the namespace that the labels pick, without reading them."""
+        path = resource.path(namespace) + _query({"labelSelector": label_selector})
+        await self.request("DELETE", path, verb="deletecollection", plural=resource.plural)
+
     async def watch(
         self,
         resource: Resource[T],

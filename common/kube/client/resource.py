@@ -85,9 +85,8 @@ class WatchEvent(Generic[T]):
 class Resource(Generic[T]):
     """A kind of object, where it is served, and the struct it is read as.
 
-    `metadata_only`: lists and watches ask for no more than its metadata. `most`: bytes that all of one API server may
-    take here; None: whoever writes them is trusted. `weigh`: what one takes once it is read; None: as many bytes as
-    came.
+    `most`: bytes that all of one API server may take here; None: whoever writes them is trusted. `weigh`: what one
+    takes once it is read; None: as many bytes as came. `metadata_only`: lists and watches ask for no more than that.
     """
 
     group: str
@@ -96,9 +95,9 @@ class Resource(Generic[T]):
     kind: str
     namespaced: bool
     type: type[T]
-    metadata_only: bool = False
     most: int | None = None
     weigh: Callable[[T], int] | None = None
+    metadata_only: bool = False
 
     @property
     def api_version(self) -> str:

@@ -8,6 +8,7 @@ from common.api.conditions import transition
 from common.api.types import Condition, NamespaceUse, ResourceQuotaSpec, StaleSource, Subject
 from common.quota import resources
 from master.cache.objects import QuotaStatus
+from master.quotas.grant_publisher import usage_stale
 from master.quotas.stale_sources import age
 from master.quotas.status import MAX_SEEDS, QuotaView, SeedView, peak_text, quota_status, same, usage_text
 from master.reporting.seed_conditions import SeedHealth, seed_conditions, skewed
@@ -444,3 +445,23 @@ def test_the_largest_namespaces_of_all_seeds_are_shown_and_the_others_counted():
     assert found.namespaces[:3] == [used_by("us-1", "web", 40), used_by("alpha/c1", "n01", 39), many[-1]]
     assert len(found.namespaces) == 32
     assert found.namespaces_omitted == 5
+
+
+@pytest.mark.parametrize(
+    ("quota", "stale"),
+    [
+        (view(seed("eu-1"), seed("us-1")), False),
+        (view(seed("eu-1"), seed("gone", lost=True, connected=False, silent=None)), False),
+        (view(seed("eu-1"), seed("new", connected=False, silent=None, never_connected=True)), False),
+        (view(seed("eu-1"), seed("us-1", connected=False, silent=5.0)), False),
+        (view(seed("eu-1"), seed("us-1", connected=False, silent=50.0)), True),
+        (view(seed("eu-1", reported=False)), True),
+        (view(seed("eu-1", fenced=True)), True),
+        (view(seed("eu-1", learned=False)), True),
+        (view(seed("eu-1", gone=True)), True),
+        (view(seed("eu-1", stale_sources=[StaleSource(source="alpha/c1", seconds=60)])), True),
+        (view(seed("eu-1"), learning=True), True),
+    ],
+)
+def test_seeds_are_shown_whether_some_of_the_use_is_an_old_count(quota, stale):
+    assert usage_stale(quota) is stale

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
 import pytest
 
-from common.api.labels import MANAGED_BY_LABEL, MASTER_MANAGER, RELEASED_ANNOTATION, UID_LABEL
+from common.api.labels import (
+    MANAGED_BY_LABEL,
+    MASTER_MANAGER,
+    MASTER_SEEN_ANNOTATION,
+    RELEASED_ANNOTATION,
+    UID_LABEL,
+)
 from common.api.types import GENERATION_ANNOTATION, ResourceQuotaStatus
 from common.api.types import Seed as MasterSeed
 from common.kube.client.api_client import Cluster
@@ -22,7 +31,7 @@ from master.cache.objects import MASTER_QUOTAS, MasterQuota, Named, QuotaCopy
 from master.seeds import replicator
 from master.seeds.remote_cache import SeedCaches
 from master.seeds.replicator import SUCCEEDED, CopySync
-from tests.unit.fake_api_server import within
+from tests.unit.fake_api_server import eventually, within
 
 QUOTA = "resourcequotas"
 LABELS = {UID_LABEL: "same-uid", MANAGED_BY_LABEL: MASTER_MANAGER}
@@ -390,3 +399,39 @@ async def test_a_kubeconfig_that_leads_to_the_master_itself_is_refused_with_what
     with pytest.raises(Conflict, match="replace kubeconfigSecretRef with inCluster: true"):
         await seed.look("one")
     assert seed.done == []
+
+
+async def signs(seed: Seed, copy: Named | None, number: int = 1) -> list[dict[str, Any]]:
+    """What is written when the sign of the master is shown for as long as it takes to write so many."""
+    if copy is not None:
+        seed.there.seed.store._set("eu-1", copy)
+    seed.master.seeds.store._set("eu-1", of_master())
+    showing = asyncio.create_task(seed.sync.show_signs(lambda: True))
+    with suppress(TimeoutError):
+        await asyncio.wait_for(eventually(lambda: len(seed.bodies) == number or showing.done()), 0.2)
+    showing.cancel()
+    await asyncio.gather(showing, return_exceptions=True)
+    return seed.bodies
+
+
+def of_seed(**labels: str) -> Named:
+    metadata = ObjectMeta(name="eu-1", uid="copy", labels=labels, annotations={"mine": "kept"})
+    return Named(metadata=metadata, spec={"copyOf": "seed-uid", "state": "Active"})
+
+
+async def test_a_seed_is_shown_now_and_then_that_its_master_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replicator, "SIGN_EVERY", 0.01)
+    monkeypatch.setattr(replicator, "now", map(str, itertools.count(1)).__next__)
+    uid = of_master().metadata.uid
+    written = await signs(Seed(), of_seed(**{UID_LABEL: uid}), 2)
+    assert [body["metadata"]["annotations"] for body in written] == [
+        {"mine": "kept", MASTER_SEEN_ANNOTATION: "1"},
+        {"mine": "kept", MASTER_SEEN_ANNOTATION: "2"},
+    ]
+    assert {str(body["spec"]) for body in written} == {str(of_seed().spec)}
+
+
+async def test_no_sign_is_written_to_what_is_no_copy_of_the_seed() -> None:
+    assert await signs(Seed(), None) == []
+    assert await signs(Seed(), of_seed(**{UID_LABEL: "another-masters"})) == []
+    assert await signs(Seed(in_cluster=True), of_seed(**{UID_LABEL: of_master().metadata.uid})) == []

@@ -178,3 +178,13 @@ def test_where_the_quota_only_warns_the_warning_says_by_how_much() -> None:
     assert denial.over_allowed("project-alpha", over, nanos("cpu=68"), LIMITS) == (
         "seedquota/project-alpha: over by cpu=4 (68/64); allowed because enforcement is warn"
     )
+
+
+def test_in_a_user_cluster_with_local_copies_a_full_quota_names_the_command_that_shows_them() -> None:
+    full = refused("cpu=8,memory=16Gi,machines=1", "cpu=60,memory=232Gi", "cpu=2")
+    see = "; see: kubectl get lsq -n kube-system; decision 01JD3Y6K"
+    assert denial.with_copies(full, "01JD3Y6K").message == full.message.replace("; decision 01JD3Y6K", see)
+    beyond = denial.with_copies(denial.beyond_surge(full, refused("cpu=8", "cpu=64")), "01JD3Y6K").message
+    assert f"{see}; its rollout may use surge" in beyond
+    busy = denial.unavailable("project-alpha", "the ledger does not answer", "01JD3Y6K")
+    assert denial.with_copies(busy, "01JD3Y6K") == busy, "what it shows says nothing of that"

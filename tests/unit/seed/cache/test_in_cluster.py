@@ -8,7 +8,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from common.api.labels import UID_LABEL
+from common.api.labels import MASTER_SEEN_ANNOTATION, UID_LABEL
 from common.api.types import ResourceQuota, SeedCopy
 from common.kube.client.api_client import Cluster
 from common.kube.controller.store import Change
@@ -103,3 +103,34 @@ def test_a_lost_seed_admits_nothing_also_in_the_masters_cluster(world: World) ->
         assert world.quota_cache.lost
     world.quota_cache.seed.store._set("eu-1", seed(inCluster=True))
     assert not world.quota_cache.lost
+
+
+@pytest.mark.parametrize("in_cluster", [True, False])
+def test_a_sign_of_the_master_is_one_that_differs_from_the_one_before(
+    world: World, monkeypatch: pytest.MonkeyPatch, in_cluster: bool
+) -> None:
+    """The first that is seen may be old. On a copy, lastSeenTime is this agent's own sign."""
+
+    def shown(master: str, agent: str = "2026-11-20T10:00:00Z") -> SeedCopy:
+        annotations = {} if in_cluster else {MASTER_SEEN_ANNOTATION: master}
+        body = {
+            "metadata": {"name": "eu-1", "uid": "s", "annotations": annotations},
+            "spec": {"inCluster": True} if in_cluster else {"copyOf": "uid"},
+            "status": {"lastSeenTime": master, "agent": {"lastSeenTime": agent}}
+            if in_cluster
+            else {"lastSeenTime": agent},
+        }
+        return msgspec.convert(body, SeedCopy)
+
+    moments = iter((1.0, 2.0))
+    monkeypatch.setattr("seed.cache.quotas.time.monotonic", lambda: next(moments))
+    first, second, third = shown("10:00"), shown("10:30"), shown("11:00")
+    world.seed_is(first)
+    assert world.quota_cache.master_seen_at is None
+    world.seed_is(shown("10:00", "2026-11-20T11:00:00Z"), first)
+    assert world.quota_cache.master_seen_at is None
+    world.seed_is(second, first)
+    assert world.quota_cache.master_seen_at == 1.0
+    world.seed_is(None, second)
+    world.seed_is(third, second)
+    assert world.quota_cache.master_seen_at == 2.0

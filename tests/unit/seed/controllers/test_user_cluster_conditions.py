@@ -6,9 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import pytest
 
 from common.api.types import Condition, UserCluster
-from seed.controllers.user_cluster_conditions import judge
+from seed.controllers.user_cluster_conditions import copied, judge
 from seed.registration.health import Proof
 from seed.sizing.stamp_audit import Drift
 from seed.usage.machine_totals import Unsized
@@ -118,3 +119,30 @@ def test_an_api_that_the_tenant_serves_is_not_enforced() -> None:
     found = conditions(SimpleNamespace(problem=problem, current=False, counted=True), proof=DENIED)
     for kind in ("Ready", "UsageCurrent", "Enforced"):
         assert (found[kind].status, found[kind].reason) == ("False", "APITakenOver")
+
+
+REACHED = {"problem": None, "current": True, "counted": True, "on_seed": False}
+AWAY = {"problem": Problem("Unreachable", "nobody listens"), "current": False, "counted": True, "on_seed": False}
+
+
+@pytest.mark.parametrize(
+    ("source", "written", "expected"),
+    [
+        (REACHED, True, ("True", "Written", "")),
+        (REACHED, False, ("False", "NotWritten", "no right")),
+        (REACHED, None, ("Unknown", "Connecting", "nothing was written through the present connection yet")),
+        (AWAY, None, ("Unknown", "Unreachable", "nothing was written through the present connection yet")),
+        ({**REACHED, "on_seed": True}, True, None),
+    ],
+)
+def test_whether_the_local_quotas_are_written_is_said_where_there_is_a_user_cluster(
+    source: dict[str, Any], written: bool | None, expected: tuple[str, str, str] | None
+) -> None:
+    of: Any = SimpleNamespace(drift=Drift(), totals=SimpleNamespace(unadmitted=Unadmitted()), **source)
+    copies: Any = SimpleNamespace(written=written, problem="no right") if written is not None else None
+    found = copied(of, copies)
+    assert (found and (found.status, found.reason, found.message)) == expected
+    if found is not None and source is REACHED:
+        judged = judge(CLUSTER, of, IN_PLACE, None, ALL_SIZED, copies=found)
+        assert judged[-1].type == "LocalQuotasWritten"
+        assert (judged[0].type, judged[0].status) == ("Ready", "True"), "it is no part of Ready"

@@ -331,3 +331,30 @@ async def test_a_cluster_that_takes_part_no_more_is_not_watched(monkeypatch: pyt
         await eventually(lambda: not found.sources._objects)
         found.world.cluster("c1")
         await eventually(lambda: found.used() == {"pods": 1})
+
+
+async def test_while_namespaces_cannot_be_listed_nothing_is_counted_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with followed(monkeypatch) as found:
+        found.world.quota("all", selector={"matchLabels": ANN})
+        await eventually(lambda: found.used() == {"pods": 1})
+        found.api.unlistable["namespaces"] = "forbidden"
+        source = found.source()
+        barrier, listed = source.request_relist(), source.listed_from
+        await eventually(lambda: source.problem is not None)
+        assert source.problem is not None and "namespaces cannot be listed" in source.problem.message
+        assert source._counted is not None
+        (pods,) = source._counted.informers
+        await eventually(lambda: pods.listed_from > listed)
+        assert not source.listed_since(barrier) and source.listed_from == listed
+        found.api.unlistable.clear()
+        await eventually(lambda: source.listed_since(barrier))
+
+
+async def test_a_cluster_with_more_than_fits_is_a_problem_of_that_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kind_informer, "MOST", 1_000)
+    async with followed(monkeypatch) as found:
+        found.world.quota("all", selector={"matchLabels": ANN})
+        await eventually(lambda: found.sources and found.problem("all") is not None)
+        problem = found.problem("all")
+        assert problem is not None and "pods take more than" in problem.message
+        assert found.used() is None

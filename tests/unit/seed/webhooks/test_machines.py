@@ -10,7 +10,9 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from msgspec.structs import replace
 
+from common.api.types import Condition
 from common.quota import fencing
 from common.server.http_server import HttpServer
 from devcluster import certificates
@@ -154,6 +156,18 @@ async def test_a_refusal_carries_what_people_and_programs_need(caller: Caller) -
     cause = {"reason": "QuotaExceeded", "message": "requested cpu=8, used cpu=60, limited cpu=64", "field": "cpu"}
     assert status == {"code": 403, "reason": "Forbidden", "status": "Failure", "details": {"causes": [cause]}}
     assert caller.decisions == [("denied", "QuotaExceeded", "local")]
+
+
+@pytest.mark.parametrize("status", ["True", "False", "Unknown", ""])
+async def test_a_refusal_names_the_local_copies_only_where_they_are(caller: Caller, status: str) -> None:
+    conditions = [Condition(type="LocalQuotasWritten", status=status)] if status else []
+    clusters = caller.world.cluster_cache.user_clusters.store
+    cluster = clusters.get("alpha/c1")
+    assert cluster is not None
+    clusters._set("alpha/c1", replace(cluster, status=replace(cluster.status, conditions=conditions)))
+    await caller.world.quota(limits="cpu=64", granted="cpu=64", used="cpu=60")
+    message = (await caller.ask(review(machine())))["status"]["message"]
+    assert ("; see: kubectl get lsq -n kube-system; decision " in message) is (status == "True")
 
 
 async def test_what_cannot_be_decided_now_names_the_seconds_to_wait(caller: Caller) -> None:

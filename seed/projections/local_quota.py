@@ -1,0 +1,127 @@
+"""What a LocalResourceQuota says: the totals of a quota, and what is used of it in one user cluster. Pure.
+
+Tenants read it. It has no name and no amount of any other cluster, project or seed beyond the totals.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from common.api.convert import wire_quantities
+from common.api.labels import GROUP, MANAGED_BY_LABEL, SEED_MANAGER, UID_LABEL, VERSION
+from common.kube.client.meta import Object
+from common.kube.client.resource import Resource
+from common.quota import account as accounts
+from common.quota import names, resources
+from common.quota.account import Account
+from common.quota.resources import ResourceList
+from seed.cache.quota import Quota
+
+LOCAL_QUOTAS = Resource(GROUP, VERSION, "localresourcequotas", "LocalResourceQuota", True, Object)
+
+MASTER_SILENT = 90.0  # seconds; master/seeds/replicator.py gives three signs in them
+
+_FIRST = ("cpu", "memory", "storage", "machines", "clusters")
+_BEYOND_A_CLUSTER = "clusters"  # is counted, but not in any of them
+
+
+class Known(msgspec.Struct, frozen=True, kw_only=True):
+    """What the seed knows of a quota and of one user cluster that it counts.
+
+    `source`: the key of the user cluster. `followed`: its Machines are being read. `master_silent`: seconds since the
+    last sign of the master; None: there was none yet.
+    """
+
+    quota: Quota
+    account: Account | None
+    source: str
+    followed: bool
+    master_silent: float | None
+
+
+class LocalQuota(msgspec.Struct, frozen=True, kw_only=True):
+    """`here`: None while it is not known. `stale`: why an amount may be old; empty while all of them are current."""
+
+    name: str
+    uid: str  # of the quota on the master
+    hard: ResourceList
+    used: ResourceList
+    here: ResourceList | None
+    stale: str = ""
+
+
+def desired(known: Known) -> LocalQuota:
+    quota, account = known.quota, known.account
+    counted = [name for name in quota.limits if _is_counted(name)]
+    own = accounts.use(account) if account is not None else {}
+    used = resources.maximum(quota.global_usage, own)
+    return LocalQuota(
+        name=quota.name,
+        uid=quota.key.uid,
+        hard=quota.limits,
+        used={name: used.get(name, 0) for name in counted},
+        here=_here(account, known.source, counted) if account is not None else None,
+        stale=_stale(known),
+    )
+
+
+def manifest(local: LocalQuota, namespace: str, current_time: str) -> dict[str, object]:
+    """The object. `current_time`: when all amounts were last known to be current, RFC 3339; empty if never."""
+    total = {"hard": wire_quantities(local.hard), "used": wire_quantities(local.used)}
+    summary = {"usage": _usage_text(local), "here": _here_text(local)}
+    status: dict[str, object] = {"total": total, "summary": summary}
+    if local.here is not None:
+        status["here"] = {"used": wire_quantities(local.here)}
+    if current_time:
+        status["currentTime"] = current_time
+    if local.stale:
+        status["stale"] = local.stale
+    labels = {MANAGED_BY_LABEL: SEED_MANAGER, UID_LABEL: local.uid}
+    return {"metadata": {"name": local.name, "namespace": namespace, "labels": labels}, "status": status}
+
+
+def _is_counted(name: str) -> bool:
+    return name in names.BASE or "/" in name
+
+
+def _here(account: Account, source: str, counted: list[str]) -> ResourceList:
+    reserved = (reservation.amount for reservation in accounts.of_source(account, source).values())
+    used = resources.total((account.used.get(source, {}), *reserved))
+    return {name: used.get(name, 0) for name in counted if name != _BEYOND_A_CLUSTER}
+
+
+def _stale(known: Known) -> str:
+    quota, account = known.quota, known.account
+    if not quota.grant.incarnation or known.master_silent is None:
+        return "the master has not said yet what is used"
+    if known.master_silent > MASTER_SILENT:
+        return "the master has not been heard from lately; its last sum is kept"
+    if quota.learning:
+        return "the master is learning what is used"
+    if quota.usage_stale:
+        return "a part of what is used was not reported lately; its last count is kept"
+    if account is None or account.fenced:
+        return "what is used is being counted again"
+    if not known.followed:
+        return "the Machines of this cluster cannot be read now; their last count is kept"
+    return ""
+
+
+def _usage_text(local: LocalQuota) -> str:
+    """All amounts of a resource are in one unit. What nothing counts has no amount."""
+    parts = []
+    for name in _in_order(local.hard):
+        if name in local.used:
+            parts.append(f"{name} {'/'.join(resources.alike(name, local.used[name], local.hard[name]))}")
+        else:
+            parts.append(f"{name} ?/{resources.alike(name, local.hard[name])[0]}")
+    return ", ".join(parts)
+
+
+def _here_text(local: LocalQuota) -> str:
+    here = local.here or {}
+    return ", ".join(f"{name} {resources.alike(name, here[name])[0]}" for name in _in_order(here))
+
+
+def _in_order(found: ResourceList) -> list[str]:
+    return [name for name in _FIRST if name in found] + sorted(name for name in found if name not in _FIRST)

@@ -1,0 +1,169 @@
+"""What a LocalResourceQuota says of a quota, and what it never says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.quota import resources
+from common.quota.account import Account, Grant, Reservation
+from seed.cache.quota import Quota
+from seed.ledger.store import Key
+from seed.projections.definition import DEFINITION
+from seed.projections.local_quota import MASTER_SILENT, Known, LocalQuota, desired, manifest
+from tests.unit.seed_world import nanos
+
+CHARTS = Path(__file__).parents[4] / "charts"
+HERE, THERE = "alpha/c1", "alpha/secret-cluster"
+NOW = "2026-11-20T10:00:03Z"
+
+
+def quota(limits: str = "cpu=64,memory=256Gi", usage: str = "cpu=60,memory=232Gi", **fields: Any) -> Quota:
+    defaults: dict[str, Any] = {
+        "key": Key(uid="quota-uid", name="project-alpha"),
+        "copy_uid": "copy-uid",
+        "kind": "project",
+        "subject": "alpha",
+        "limits": nanos(limits),
+        "ceilings": nanos(limits),
+        "enforced": True,
+        "warn_at_percent": 90,
+        "grant": Grant(incarnation="m"),
+        "global_usage": nanos(usage),
+        "global_reserved": {},
+        "out_of_reach": (),
+        "learning": False,
+        "draining": False,
+        "published": None,
+    }
+    return Quota(**{**defaults, **fields})
+
+
+def account(used: str = "cpu=22", being_created: str = "cpu=2", **fields: Any) -> Account:
+    amount = nanos(being_created) if being_created else {}
+    reservations = {(HERE, "u1"): Reservation(source=HERE, object="kube-system/m1", amount=amount)}
+    return Account(
+        incarnation="life",
+        used={HERE: nanos(used), THERE: nanos("cpu=7")},
+        reservations=reservations if amount else {},
+        reserved=amount,
+        **fields,
+    )
+
+
+def known(of: Quota | None = None, here: Account | None = None, **fields: Any) -> Known:
+    defaults: dict[str, Any] = {"source": HERE, "followed": True, "master_silent": 3.0}
+    return Known(quota=of or quota(), account=here or account(), **{**defaults, **fields})
+
+
+def test_it_has_the_totals_and_what_is_used_here() -> None:
+    assert manifest(desired(known()), "kube-system", NOW) == {
+        "metadata": {
+            "name": "project-alpha",
+            "namespace": "kube-system",
+            "labels": {"app.kubernetes.io/managed-by": "seedquota-seed", "seedquota.io/uid": "quota-uid"},
+        },
+        "status": {
+            "total": {"hard": {"cpu": "64", "memory": "256Gi"}, "used": {"cpu": "60", "memory": "232Gi"}},
+            "here": {"used": {"cpu": "24", "memory": "0"}},
+            "summary": {"usage": "cpu 60/64, memory 232Gi/256Gi", "here": "cpu 24, memory 0"},
+            "currentTime": NOW,
+        },
+    }
+
+
+def test_the_total_is_the_number_by_which_is_refused() -> None:
+    """What this seed counts is in it at once, before the master has heard of it."""
+    assert desired(known(here=account(used="cpu=60"))).used["cpu"] == nanos("cpu=69")["cpu"]
+
+
+def test_amounts_of_one_resource_are_in_one_unit_and_what_nothing_counts_has_none() -> None:
+    of = quota("cpu=2003,gpus=4,nvidia.com/gpu=8,clusters=5", "cpu=2k,clusters=3")
+    found = manifest(desired(known(of)), "kube-system", "")
+    assert found["status"] == {
+        "total": {
+            "hard": {"cpu": "2003", "gpus": "4", "nvidia.com/gpu": "8", "clusters": "5"},
+            "used": {"cpu": "2k", "nvidia.com/gpu": "0", "clusters": "3"},
+        },
+        "here": {"used": {"cpu": "24", "nvidia.com/gpu": "0"}},
+        "summary": {
+            "usage": "cpu 2000/2003, clusters 3/5, gpus ?/4, nvidia.com/gpu 0/8",
+            "here": "cpu 24, nvidia.com/gpu 0",
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        (known(), ""),
+        (known(quota(grant=Grant(incarnation=""))), "the master has not said yet"),
+        (known(master_silent=None), "the master has not said yet"),
+        (known(master_silent=MASTER_SILENT + 1), "not been heard from lately"),
+        (known(quota(learning=True)), "is learning"),
+        (known(quota(usage_stale=True)), "was not reported lately"),
+        (known(here=account(nonce="n")), "counted again"),
+        (known(followed=False), "cannot be read now"),
+    ],
+)
+def test_it_says_why_an_amount_may_be_old(found: Known, why: str) -> None:
+    assert (why in desired(found).stale) if why else desired(found).stale == ""
+
+
+def test_nothing_is_said_of_this_cluster_before_its_account_is_known() -> None:
+    found = desired(Known(quota=quota(), account=None, source=HERE, followed=True, master_silent=1.0))
+    assert found.here is None
+    assert "counted again" in found.stale
+    body = manifest(found, "kube-system", "")
+    assert body["status"] == {
+        "total": {"hard": {"cpu": "64", "memory": "256Gi"}, "used": {"cpu": "60", "memory": "232Gi"}},
+        "summary": {"usage": "cpu 60/64, memory 232Gi/256Gi", "here": ""},
+        "stale": "what is used is being counted again",
+    }
+
+
+NAMES = st.sampled_from(["cpu", "memory", "storage", "machines", "clusters", "gpus", "nvidia.com/gpu"])
+AMOUNTS = st.integers(0, 10**15)
+LISTS = st.dictionaries(NAMES, AMOUNTS, max_size=7)
+
+
+@given(LISTS.filter(bool), LISTS, LISTS, LISTS, st.lists(LISTS, max_size=3), st.booleans())
+def test_it_depends_on_nothing_of_others_but_the_totals(
+    limits: dict[str, int],
+    usage: dict[str, int],
+    here: dict[str, int],
+    reserved: dict[str, int],
+    others: list[dict[str, int]],
+    stale: bool,
+) -> None:
+    """However what others use is divided among them, and whatever they are called."""
+
+    def seen(divided: list[dict[str, int]], name: str) -> LocalQuota:
+        used = {HERE: here, **{f"{name}/{number}": amounts for number, amounts in enumerate(divided)}}
+        kept = Reservation(source=HERE, object="kube-system/m", amount=reserved)
+        of = Account(incarnation="l", used=used, reservations={(HERE, "u"): kept}, reserved=reserved)
+        limited = quota(usage_stale=stale)
+        limited = msgspec.structs.replace(limited, limits=limits, ceilings=limits, global_usage=usage)
+        return desired(Known(quota=limited, account=of, source=HERE, followed=True, master_silent=0.0))
+
+    found = seen(others, "others-name")
+    assert found == seen([resources.total(others)], "x")
+    text = json.dumps(manifest(found, "kube-system", NOW))
+    assert "others-name" not in text and "copy-uid" not in text
+    for name, amount in (found.here or {}).items():
+        assert amount == here.get(name, 0) + reserved.get(name, 0)
+        assert amount <= found.used[name], "what is used here is part of the total"
+    assert found.hard == limits
+    assert found.used.keys() <= limits.keys()
+
+
+def test_the_definition_that_is_installed_is_that_of_the_chart() -> None:
+    chart = yaml.safe_load((CHARTS / "crds" / "localresourcequota.yaml").read_text())
+    assert {key: chart[key] for key in ("metadata", "spec")} == DEFINITION
