@@ -19,7 +19,7 @@ EXAMPLES ?= 5000
 export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/pycache
 
-.PHONY: demo test unit lint fmt bench fuzz sim chaos clean lock wheel image help
+.PHONY: demo test unit lint fmt bench fuzz sim chaos clean lock wheel image charts help
 
 help:
 	@echo "make demo         the whole way on real control planes, narrated (KEEP=1 leaves it running)"
@@ -34,6 +34,7 @@ help:
 	@echo "make lock         compute requirements.lock and requirements-dev.lock again from pyproject.toml"
 	@echo "make wheel        build the wheel of the programs in dist"
 	@echo "make image        build the image IMAGE=$(IMAGE) with docker, podman or buildah; BASE=... PLATFORM=linux/arm64"
+	@echo "make charts       package the Helm charts in dist"
 	@echo "make clean        remove .venv"
 
 $(STAMP): requirements-dev.lock pyproject.toml
@@ -99,6 +100,11 @@ image: wheel
 	@$(BUILDER) build --file Containerfile --tag $(IMAGE) $(if $(BASE),--build-arg BASE=$(BASE)) \
 	  $(if $(PLATFORM),--platform $(PLATFORM)) $(if $(PIP_INDEX_URL),--build-arg PIP_INDEX_URL) \
 	  --build-arg SOURCE_DATE_EPOCH --build-arg VERSION=$(VERSION) --build-arg REVISION=$(REVISION) .
+
+# It names each link of a chart that it follows.
+charts: $(STAMP)
+	@mkdir -p dist; helm=$$($(BIN)/python -m devcluster build helm) && for chart in seedquota-master seedquota-seed; do \
+	  $$helm package charts/$$chart --destination dist 2> dist/helm.log || { cat dist/helm.log; exit 1; }; done; rm -f dist/helm.log
 
 clean:
 	rm -rf $(VENV)

@@ -69,9 +69,10 @@ def _parser() -> argparse.ArgumentParser:
         "build",
         help="build what is missing, so that later starts are quick",
         description="Finds or builds every executable, kubectl too, and prints where each is; but for Cluster API's\n"
-        "manager, which the tests that need it build.",
+        "manager and helm, which the tests that need them build, unless they are named here.",
         formatter_class=raw,
     )
+    build.add_argument("names", nargs="*", choices=[*binaries.PROGRAMS, []], metavar="NAME", help="only these")
     build.set_defaults(run=_build)
     return parser
 
@@ -90,7 +91,7 @@ async def _until_terminated(command: Coroutine[None, None, None]) -> None:
 
 
 async def _build(arguments: argparse.Namespace) -> None:
-    names = [name for name, program in binaries.PROGRAMS.items() if not program.on_demand]
+    names = arguments.names or [name for name, program in binaries.PROGRAMS.items() if not program.on_demand]
     for path in (await binaries.ensure(names)).values():
         print(path)
 

@@ -59,6 +59,7 @@ PROGRAMS = {
         Program("kube-controller-manager", "kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager"),
         Program("kubectl", "kubernetes", "k8s.io/kubernetes/cmd/kubectl", ("version", "--client"), any_version=True),
         Program("cluster-api-controller-manager", "cluster-api", "sigs.k8s.io/cluster-api", on_demand=True),
+        Program("helm", "helm", "helm.sh/helm/v3/cmd/helm", ("version", "--short"), on_demand=True),
     )
 }
 
@@ -157,6 +158,15 @@ def _build_flags(program: Program) -> list[str]:
         major, minor, _ = version(program).removeprefix("v").split(".", 2)
         values = {"gitVersion": version(program), "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
         link += [f"-X k8s.io/component-base/version.{name}={value}" for name, value in values.items()]
+    if program.module == "helm":
+        # As Helm's own Makefile. Without it, Helm takes a cluster that it does not ask for Kubernetes 1.20.
+        minor = version(PROGRAMS["kube-apiserver"]).split(".")[1]
+        for package in ("pkg/lint/rules", "pkg/chartutil"):
+            link += [
+                f"-X helm.sh/helm/v3/{package}.k8sVersionMajor=1",
+                f"-X helm.sh/helm/v3/{package}.k8sVersionMinor={minor}",
+            ]
+        link.append(f"-X helm.sh/helm/v3/internal/version.version={version(program)}")
     return ["-mod=readonly", "-trimpath", "-buildvcs=false", f"-ldflags={' '.join(link)}"]
 
 

@@ -70,8 +70,8 @@ class Installation:
     `in_flight_window` is in seconds. `organization` is the project's, if it has one. `seed_flags` gives more flags
     to the agents of a seed. With `breakable`, the master's cluster and each seed have an etcd of their own, which can
     be restored from a snapshot, and `links`, the master's way to each seed, and `balancers`, that to its webhook, can
-    be cut. With `in_cluster`, the first seed is the master's own cluster. `audited` and `also_served` are for
-    `ControlPlane`.
+    be cut. With `in_cluster`, the first seed is the master's own cluster. With `api`, the first replica of the master
+    serves the HTTP API at `api_url`. `audited` and `also_served` are for `ControlPlane`.
     """
 
     def __init__(
@@ -87,6 +87,7 @@ class Installation:
         seed_flags: Mapping[str, Sequence[str]] = {},
         breakable: bool = False,
         in_cluster: bool = False,
+        api: bool = False,
         audited: bool = False,
         also_served: Collection[str] = (),
         progress: Callable[[str], None] = lambda _line: None,
@@ -103,6 +104,7 @@ class Installation:
         self._seed_flags = seed_flags
         self._breakable = breakable
         self._in_cluster = self.seeds[0] if in_cluster else None
+        self.api_url = f"https://127.0.0.1:{free_port()}" if api else ""
         self.in_flight_window = in_flight_window
         self._progress = progress
         self._plane = ControlPlane(directory, audited=audited)
@@ -206,7 +208,11 @@ class Installation:
         projects = [project(self.project, self._organization)]
         if self._organization:
             projects.insert(0, named("Organization", self._organization))
-        await apply(self.master, [*crds, namespace(NAMESPACE), *rights("master", MASTER_USER), *seeds, *projects])
+        roles = [*rights("master", MASTER_USER)]
+        if self.api_url:
+            given = load(CHARTS / "rbac" / "master-api.yaml")
+            roles += [*rights("master-api", MASTER_USER), *(found for found in given if found["kind"] == "Secret")]
+        await apply(self.master, [*crds, namespace(NAMESPACE), *roles, *seeds, *projects])
 
     def _way_to(self, seed: str) -> str:
         """The kubeconfig by which the master reaches the seed."""
@@ -252,7 +258,9 @@ class Installation:
         kubeconfig = self._kubeconfig(MASTER, MASTER_USER)
         for suffix in _SUFFIXES[: self._master_replicas]:
             name = f"seedquota-master{suffix}"
-            self._add(name, ["master", kubeconfig, *common, f"--identity={name}"])
+            address = self.api_url.removeprefix("https://") if not suffix else ""
+            api = [f"--api-address={address}", "--api-names=127.0.0.1"] if address else []
+            self._add(name, ["master", kubeconfig, *common, f"--identity={name}", *api])
         for seed in self.seeds:
             ports = [free_port() for _ in range(self._replicas)]
             url = f"https://127.0.0.1:{ports[0]}"

@@ -14,9 +14,10 @@ from prometheus_client import REGISTRY
 from common.kube.client.api_client import Cluster
 from common.kube.client.kubeconfig import InvalidKubeconfig
 from common.runtime import flags, metrics, program
-from common.runtime.flags import CommonOptions, Flag, UsageError
+from common.runtime.flags import Address, CommonOptions, Flag, UsageError
 from common.runtime.program import Program
 from common.runtime.waiting import first_of
+from master.apiserver.app import ApiServer
 from master.manager import Master
 from master.reporting.metrics import MasterMetrics
 
@@ -31,6 +32,17 @@ class MasterOptions(CommonOptions):
         str | None,
         Flag(flags.text, "name of this replica in leader election; unset: the host's name and a random part"),
     ] = None
+    api_address: Annotated[
+        Address | None, Flag(flags.address, "where the HTTP API listens, TLS, such as :8443; not set: there is none")
+    ] = None
+    api_names: Annotated[
+        tuple[str, ...],
+        Flag(
+            flags.words,
+            "DNS names and IP addresses by which the HTTP API is called, for its certificate; not set: "
+            "seedquota-master.NAMESPACE.svc",
+        ),
+    ] = ()
 
 
 async def connect(given: MasterOptions) -> Cluster:
@@ -54,8 +66,21 @@ async def serve(running: Program, given: MasterOptions) -> None:
     collector = MasterMetrics(lambda: master.leading)
     REGISTRY.register(collector)
     metrics.watch_leader(lambda: master.lease.held)
+    work = [master.run(), running.stop.wait()]
+    if given.api_address is not None:
+        names = given.api_names or (f"seedquota-master.{given.namespace}.svc",)
+        api = ApiServer(
+            cluster,
+            master.caches,
+            given.namespace,
+            given.api_address,
+            names,
+            stopping=lambda: running.health.stopping,
+        )
+        running.health.add("api", api.not_ready)
+        work.append(api.run())
     try:
-        (await first_of(master.run(), running.stop.wait())).result()
+        (await first_of(*work)).result()
     finally:
         REGISTRY.unregister(collector)
         await cluster.close()

@@ -8,7 +8,6 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
-from urllib.parse import urlsplit
 
 from prometheus_client import REGISTRY
 
@@ -23,7 +22,6 @@ from common.runtime.listeners import Listeners
 from common.runtime.program import Program
 from common.server.http_server import HttpServer
 from common.server.page_access import PageReaders
-from common.server.serving_certificate import Certificates
 from seed import collectors
 from seed import metrics as observed
 from seed.accounts.registry import AccountRegistry
@@ -54,6 +52,7 @@ from seed.ledger.backend import ChosenStore, redis_access
 from seed.notifications.refusals import Refusals
 from seed.options import SeedOptions
 from seed.registration import cluster_api, clusters
+from seed.registration.certificates import Served, certificates_of
 from seed.registration.token import WebhookKey
 from seed.registration.wanted import WantedConfigurations
 from seed.sizing.sizer import Sizing
@@ -93,7 +92,7 @@ def sizing_of(options: SeedOptions, cluster: Cluster, key: WebhookKey) -> tuple[
 
 
 def wanted_of(
-    options: SeedOptions, key: WebhookKey, certificates: Certificates, cluster_kinds: Sequence[Kind]
+    options: SeedOptions, key: WebhookKey, certificates: Served, cluster_kinds: Sequence[Kind]
 ) -> WantedConfigurations:
     group = options.break_glass_group
     return WantedConfigurations(
@@ -104,6 +103,7 @@ def wanted_of(
         timeout_seconds=options.webhook_timeout,
         seed_break_glass_group=group if options.seed_break_glass == "on" else "",
         user_cluster_break_glass_group=group if options.user_cluster_break_glass == "on" else "",
+        seed_service=(options.namespace, options.webhook_service) if options.webhook_service is not None else None,
     )
 
 
@@ -145,12 +145,8 @@ def endpoints_of(
 
 
 def server_of(endpoints: Endpoints, key: WebhookKey, stopping: Callable[[], bool]) -> HttpServer:
-    return HttpServer(
-        route(endpoints, key.verify),
-        max_body=MAX_BODY,
-        identify=identify(endpoints, key.verify),
-        stopping=stopping,
-    )
+    calls = identify(endpoints, key.verify)
+    return HttpServer(route(endpoints, key.verify), max_body=MAX_BODY, identify=calls, stopping=stopping)
 
 
 async def connect(options: CommonOptions, name: str) -> Cluster:
@@ -175,7 +171,7 @@ class Agent:
     ledger: ChosenStore
     registry: AccountRegistry
     key: WebhookKey
-    certificates: Certificates
+    certificates: Served
     cache: FlavourCache
     sizing: Sizing
     view: View
@@ -208,8 +204,13 @@ def build(options: SeedOptions, cluster: Cluster, stopping: Callable[[], bool]) 
     )
     configuration: Listeners[[]] = Listeners()  # called when what webhook configurations should be has changed
     key = WebhookKey(cluster, options.namespace, on_change=configuration.call)
-    certificates = Certificates(
-        cluster, options.namespace, [urlsplit(options.webhook_url).hostname or ""], on_bundle=configuration.call
+    certificates = certificates_of(
+        cluster,
+        options.namespace,
+        options.webhook_tls_directory,
+        base_url=options.webhook_url,
+        service=options.webhook_service,
+        on_bundle=configuration.call,
     )
     cache, sizing = sizing_of(options, cluster, key)
     view = View(cluster, cluster_cache, options.project_label)

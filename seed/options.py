@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -34,12 +35,34 @@ def provider_names(raw: str) -> tuple[str, ...]:
     return names
 
 
+def service_name(raw: str) -> str:
+    if not re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", raw):
+        raise ValueError(f"{raw!r} is not the name of a Service")
+    return raw
+
+
 @dataclass(frozen=True, kw_only=True)
 class SeedOptions(LedgerOptions):
     seed_name: Annotated[str, Flag(text, "the name that this seed has on the master")]
     webhook_url: Annotated[
         str, Flag(https_url, "where the API servers of user clusters reach the webhook: https://host[:port]")
     ]
+    webhook_service: Annotated[
+        str | None,
+        Flag(
+            service_name,
+            "Service of this release's namespace, port 443, by which the seed's own API server reaches the webhook; "
+            "not set: by --webhook-url",
+        ),
+    ] = None
+    webhook_tls_directory: Annotated[
+        Path | None,
+        Flag(
+            path,
+            "directory with tls.crt, tls.key and ca.crt of the webhook, read again when they change; "
+            "not set: the agents make certificates and renew them",
+        ),
+    ] = None
     webhook_address: Annotated[Address, Flag(address, "where the webhook listens, TLS")] = WEBHOOK_ADDRESS
     webhook_timeout: Annotated[
         int, Flag(whole_seconds(1, 30), "how long an API server waits for the webhook's answer", unit="s")

@@ -31,6 +31,7 @@ LONGEST = (
     "integration/installed",
     "integration/test_master_program.py",
     "integration/test_one_cluster.py",
+    "chart/test_installation.py",
     "integration/test_rights.py",
     "integration/test_tutorial.py",
     "integration/test_core_quotas.py",

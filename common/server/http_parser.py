@@ -14,6 +14,7 @@ from http import HTTPStatus
 import msgspec
 
 Check = Callable[["Head"], None]
+Fields = dict[bytes, list[bytes]]
 
 MAX_HEAD = 16 * 1024
 MAX_CHUNK_LINE = 256
@@ -23,7 +24,9 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class Head(msgspec.Struct, frozen=True):
-    """`length` of the body; None: it comes in chunks. `expects`: the caller waits to be asked for the body."""
+    """`length` of the body; None: it comes in chunks. `expects`: the caller waits to be asked for the body. `fields`:
+    values by name in lower case.
+    """
 
     method: str
     path: str
@@ -31,22 +34,36 @@ class Head(msgspec.Struct, frozen=True):
     length: int | None
     close: bool
     expects: bool
+    fields: Fields = {}
+
+    def field(self, name: str) -> str | None:
+        """Its value, if it comes once."""
+        return only_value(self.fields, name)
 
 
 class Request(msgspec.Struct, frozen=True):
-    """`path` and `query` as they came, nothing is unquoted. After a `close` one no other can follow."""
+    """`path`, `query` and `fields` as they came, nothing is unquoted. After a `close` one no other can follow."""
 
     method: str
     path: str
     query: str
     body: bytes
     close: bool
+    fields: Fields = {}
+
+    def field(self, name: str) -> str | None:
+        """Its value, if it comes once."""
+        return only_value(self.fields, name)
 
 
 class Response(msgspec.Struct, frozen=True):
+    """`headers` beside those that every answer has. With `close` it is the last on its connection."""
+
     status: int
     body: bytes
     content_type: str = "text/plain; charset=utf-8"
+    headers: tuple[tuple[str, str], ...] = ()
+    close: bool = False
 
 
 class RefusedError(Exception):
@@ -57,10 +74,16 @@ class RefusedError(Exception):
         self.response = Response(status, f"{text}\n".encode())
 
 
+def only_value(fields: Fields, name: str) -> str | None:
+    values = fields.get(name.encode(), ())
+    return values[0].decode("latin-1") if len(values) == 1 else None
+
+
 _REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,32}) ([!-~]+) HTTP/([0-9]\.[0-9])")
 _FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):([ -~\t\x80-\xff]*)")
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(;[ -~\t\x80-\xff]*)?")
 _LENGTH = re.compile(rb"[0-9]{1,15}")
+_VALUE = re.compile(r"[ -~]*")
 
 
 @lru_cache(maxsize=256)
@@ -92,6 +115,7 @@ def parse_head(head: bytes) -> Head:
         length=length,
         close=version == b"1.0" or b"close" in options,
         expects=bool(expect) and version == b"1.1",
+        fields=fields,
     )
 
 
@@ -163,7 +187,7 @@ class RequestReader:
             return None
         self._head = None
         self._asked = False
-        return Request(head.method, head.path, head.query, body, head.close)
+        return Request(head.method, head.path, head.query, body, head.close, head.fields)
 
     def asks_to_continue(self) -> bool:
         """True once for a request whose caller holds the body back until it is asked to send it."""
@@ -240,18 +264,28 @@ class RequestReader:
 
 
 def render(response: Response, *, last: bool, body: bool = True) -> bytes:
-    head = b"%b%bDate: %b\r\nContent-Length: %d\r\n\r\n" % (
-        _status(response.status, response.content_type),
+    empty = response.status == 204  # it says nothing about a body
+    head = b"%b%b%bDate: %b\r\n%b\r\n" % (
+        _status(response.status, "" if empty else response.content_type),
+        b"".join(_header(name, value) for name, value in response.headers),
         b"Connection: close\r\n" if last else b"",
         _date(int(time.time())),
-        len(response.body),
+        b"" if empty else b"Content-Length: %d\r\n" % len(response.body),
     )
     return head + response.body if body else head
 
 
+def _header(name: str, value: str) -> bytes:
+    """Raises ValueError for a value that would end its line."""
+    if not _VALUE.fullmatch(value):
+        raise ValueError(f"the header {name} cannot have this value")
+    return f"{name}: {value}\r\n".encode()
+
+
 @lru_cache(maxsize=64)
 def _status(status: int, content_type: str) -> bytes:
-    return f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: {content_type}\r\n".encode()
+    kind = f"Content-Type: {content_type}\r\n" if content_type else ""
+    return f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n{kind}".encode()
 
 
 @lru_cache(maxsize=1)

@@ -38,7 +38,7 @@ ACCEPT_PAUSE = 0.1  # where no descriptors are left
 
 Handler = Callable[[Request], Awaitable[Response]]
 Identify = Callable[[Head], str | None]
-"""Who calls, by a head that has come; None: nobody who is served here."""
+"""Who calls, by a head that has come; None: nobody who is served here. It may raise RefusedError."""
 
 _FAILED = Response(500, b"the request failed here\n")
 _SLOW = Response(408, b"the request did not come in time\n")
@@ -60,9 +60,12 @@ class HttpServer:
         max_body: int,
         identify: Identify = lambda _head: "",
         stopping: Callable[[], bool] = lambda: False,
+        refusal: Callable[[Response], Response] = lambda response: response,
     ) -> None:
+        """`refusal` words the answer to what was not handed to `handle`, or failed there."""
         self.handle = handle
         self.identify = identify
+        self.refusal = refusal
         self.max_body = max_body
         self.port = 0  # where it listens, once it does
         self.held = 0
@@ -358,10 +361,10 @@ class _Connection(asyncio.Protocol):
             response = await self._server.handle(request)
         except Exception:  # the outermost edge of a request; its path is a secret
             log.exception("request failed")
-            response = _FAILED
+            response = self._server.refusal(_FAILED)
         if self._ended:
             return
-        last = request.close or self._server.stopping
+        last = request.close or response.close or self._server.stopping
         self._made.write(render(response, last=last, body=request.method != "HEAD"))
         self._task = None
         self._hold(self._reader.kept)
@@ -372,7 +375,7 @@ class _Connection(asyncio.Protocol):
 
     def _refuse(self, response: Response) -> None:
         """Answer, and read on for a moment without looking: closing on unread bytes would take the answer away."""
-        self._made.write(render(response, last=True))
+        self._made.write(render(self._server.refusal(response), last=True))
         self._ended = True
         self._reader = RequestReader(0)
         self._hold(0)

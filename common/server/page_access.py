@@ -9,7 +9,6 @@ import hashlib
 import logging
 import time
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -18,41 +17,13 @@ from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError
 from common.runtime.health import AUDIENCE, PageAccess
 from common.runtime.lru import LruDict
+from common.server.access_reviews import review_access, review_token
 
 log = logging.getLogger(__name__)
 
 KEPT_SECONDS = 10.0
 MAX_KEPT = 256
 REVIEWS_PER_SECOND = 5  # of all who ask together; more are told to ask again
-TIMEOUT = 5.0  # seconds for one request to the API server
-
-_TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 (a path)
-_ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-
-
-class _User(msgspec.Struct):
-    username: str = ""
-    uid: str = ""
-    groups: list[str] = []
-    extra: dict[str, list[str]] = {}
-
-
-class _TokenStatus(msgspec.Struct):
-    authenticated: bool = False
-    audiences: list[str] = []
-    user: _User = msgspec.field(default_factory=_User)
-
-
-class _TokenReview(msgspec.Struct):
-    status: _TokenStatus = msgspec.field(default_factory=_TokenStatus)
-
-
-class _AccessStatus(msgspec.Struct):
-    allowed: bool = False
-
-
-class _AccessReview(msgspec.Struct):
-    status: _AccessStatus = msgspec.field(default_factory=_AccessStatus)
 
 
 @dataclass(frozen=True)
@@ -87,27 +58,9 @@ class PageReaders:
         return access
 
     async def _review(self, path: str, token: str) -> PageAccess:
-        asked = {"token": token, "audiences": [AUDIENCE]}
-        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": asked}
-        content = await self._create(_TOKEN_REVIEWS, "tokenreviews", body)
-        found = msgspec.json.decode(content, type=_TokenReview).status
-        # No audience: the API server did not look at it, and the token is one for the API server itself.
-        if not found.authenticated or AUDIENCE not in found.audiences:
+        user = await review_token(self._cluster, token, [AUDIENCE])
+        if user is None:
             return PageAccess.UNAUTHENTICATED
-        user = found.user
-        spec = {
-            "user": user.username,
-            "uid": user.uid,
-            "groups": user.groups,
-            "extra": user.extra,
-            "nonResourceAttributes": {"path": path, "verb": "get"},
-        }
-        body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
-        content = await self._create(_ACCESS_REVIEWS, "subjectaccessreviews", body)
-        allowed = msgspec.json.decode(content, type=_AccessReview).status.allowed
+        attributes = {"nonResourceAttributes": {"path": path, "verb": "get"}}
+        allowed = await review_access(self._cluster, user, attributes)
         return PageAccess.ALLOWED if allowed else PageAccess.FORBIDDEN
-
-    async def _create(self, path: str, plural: str, body: Mapping[str, object]) -> bytes:
-        return await self._cluster.request(
-            "POST", path, msgspec.json.encode(body), timeout=TIMEOUT, verb="create", plural=plural
-        )

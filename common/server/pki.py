@@ -173,12 +173,12 @@ def _read_certificate(data: Mapping[str, bytes], key: str) -> x509.Certificate:
 
 def load(context: ssl.SSLContext, pair: Pair) -> None:
     """Into a live context: handshakes from now on use it, open connections go on."""
-    with _file(pair.certificate_pem() + pair.key_pem()) as path:
+    with in_file(pair.certificate_pem() + pair.key_pem()) as path:
         context.load_cert_chain(path)
 
 
 @contextmanager
-def _file(content: bytes) -> Iterator[Path]:
+def in_file(content: bytes) -> Iterator[Path]:
     """Python loads keys from files only. In memory where the system can, so that no key touches a disk."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("seedquota-tls", os.MFD_CLOEXEC)

@@ -1,4 +1,4 @@
-"""The webhook's certificates, which look after themselves: one CA and one serving certificate in one Secret.
+"""Certificates that are served and renew themselves: one CA and one serving certificate in one Secret.
 
 Every replica follows the Secret and loads what it finds into the live TLS context. Any replica may change it, by
 compare-and-set, and all decide alike: `decide` is a pure function of the Secret, the names wanted and the time. The CA
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 SECRET_NAME = "seedquota-webhook-tls"  # noqa: S105 (its name)
 RECHECK_SECONDS = 60.0
 
-_EXPIRY = Gauge(
+EXPIRY = Gauge(
     "seedquota_certificate_expiry_timestamp_seconds", "When the certificate expires, in Unix time.", ["certificate"]
 )
 
@@ -45,7 +45,7 @@ _EXPIRY = Gauge(
 class Certificates:
     """Keeps the Secret right and `ssl_context` loaded with what it holds. `run()` it.
 
-    `names`: DNS names and IP addresses by which the webhook is called. `ca_bundle` is PEM, empty until the first
+    `names`: DNS names and IP addresses by which the server is called. `ca_bundle` is PEM, empty until the first
     certificate is there; `on_bundle` is called when it has changed, and must not block.
     """
 
@@ -55,6 +55,7 @@ class Certificates:
         namespace: str,
         names: Iterable[str],
         *,
+        secret: str = SECRET_NAME,
         policy: Policy | None = None,
         on_bundle: Callable[[], None] | None = None,
         recheck_seconds: float = RECHECK_SECONDS,
@@ -70,7 +71,7 @@ class Certificates:
         self._secret = OwnSecret(
             cluster,
             namespace,
-            SECRET_NAME,
+            secret,
             correct=self._correct,
             on_data=self._take,
             recheck_seconds=recheck_seconds,
@@ -106,7 +107,7 @@ class Certificates:
             return None
         after = carry_out(decision.action, now, contents, self._names, self._policy)
         why = f"{decision.action.value}: {decision.reason}"
-        return Correction(write(after), why, warn=data is not None and bool(contents.problems))
+        return Correction(write(after), why, warn=bool(data) and bool(contents.problems))
 
     def _take(self, data: Mapping[str, bytes]) -> None:
         contents = read(data)
@@ -116,8 +117,8 @@ class Certificates:
             load(self.ssl_context, contents.serving)
             self._loaded = contents.serving
             log.info("webhook certificate loaded", extra={"expires": contents.serving.expires.isoformat()})
-        _EXPIRY.labels("serving").set(contents.serving.expires.timestamp())
-        _EXPIRY.labels("ca").set(contents.ca.expires.timestamp())
+        EXPIRY.labels("serving").set(contents.serving.expires.timestamp())
+        EXPIRY.labels("ca").set(contents.ca.expires.timestamp())
         if (bundle := contents.bundle()) != self.ca_bundle:
             self.ca_bundle = bundle
             if self._on_bundle is not None:

@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 from common.runtime import metrics
 from common.server import serving_certificate
 from devcluster.reference.markdown import code, table
+from master.apiserver import metrics as api
 from master.reporting.metrics import MasterMetrics
 from seed import collectors
 from seed import metrics as observed
@@ -29,8 +30,8 @@ _BOTH = "## Both programs\n"
 _MASTER = """\
 ## seedquota-master
 
-Only the replica that leads has samples. An amount is in cores for `cpu`, in bytes for memory and storage, else in
-pieces; `unit` says which.
+Only the replica that leads has samples. Those of the HTTP API (`seedquota_api_...`) are on each replica that serves it.
+An amount is in cores for `cpu`, in bytes for memory and storage, else in pieces; `unit` says which.
 What seeds hold of a quota, and what of that is idle, is on the seeds: `seedquota_seed_held`, `seedquota_seed_idle`.
 """
 _SEED = """\
@@ -53,13 +54,16 @@ class _Nothing(dict[str, Any]):
 
 
 def page() -> str:
-    both = [*_declared(metrics), *_collected(metrics.QueuesCollector().collect())]
+    both = [
+        *_declared(metrics),
+        *_declared(serving_certificate),
+        *_collected(metrics.QueuesCollector().collect()),
+    ]
     seed = [
         *_declared(observed),
-        *_declared(serving_certificate),
         *(row for collector in _collectors(collectors) for row in _collected(collector.collect())),
     ]
-    master = _collected(MasterMetrics(lambda: None).collect())
+    master = [*_declared(api), *_collected(MasterMetrics(lambda: None).collect())]
     parts = ((_BOTH, both), (_MASTER, master), (_SEED, seed))
     tables = [f"{text}\n{table(('metric', 'kind', 'labels', 'what it is'), sorted(rows))}\n" for text, rows in parts]
     return "\n".join([_HEAD, *tables])

@@ -33,6 +33,7 @@ LABELS = {MANAGED_BY_LABEL: "seedquota"}
 RETRY_SECONDS = (0.2, 10.0)  # first and longest pause after a refused write
 MATCH_CONDITIONS = "matchConditions"
 BREAK_GLASS = "break-glass"
+SERVICE_PORT = 443
 
 Webhook = dict[str, object]
 
@@ -164,6 +165,31 @@ def with_scale_checks(admitting: WebhookConfiguration, url: str) -> WebhookConfi
         "sideEffects": "None",
     }
     return structs.replace(admitting, webhooks=[webhook, scale])
+
+
+def through_service(
+    configuration: WebhookConfiguration, base_url: str, namespace: str, service: str
+) -> WebhookConfiguration:
+    """As it is where the API server reaches the webhook through a Service of its own cluster, not by URL.
+
+    An API server often cannot resolve names of its cluster's Services; what it reaches through them it finds itself.
+    """
+    webhooks: list[Webhook] = []
+    for webhook in configuration.webhooks:
+        client = webhook["clientConfig"]
+        assert isinstance(client, dict), "as `configuration` writes it"
+        path = str(client["url"]).removeprefix(base_url)
+        reference = {"name": service, "namespace": namespace, "port": SERVICE_PORT, "path": path}
+        webhooks.append({**webhook, "clientConfig": {"service": reference, "caBundle": client["caBundle"]}})
+    return structs.replace(configuration, webhooks=webhooks)
+
+
+def token_of(webhook: Webhook) -> str:
+    """The last part of the path at which it is called."""
+    client = webhook["clientConfig"]
+    assert isinstance(client, dict), "as `configuration` writes it"
+    called = client["url"] if "url" in client else client["service"]["path"]
+    return str(called).rpartition("/")[2]
 
 
 def stamping(admitting: WebhookConfiguration, url: str) -> WebhookConfiguration:

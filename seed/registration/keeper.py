@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -28,6 +28,7 @@ from seed.registration.configuration import (
     has_break_glass,
     log,
     lost,
+    token_of,
 )
 
 BURST = 20  # writes at once
@@ -238,13 +239,7 @@ class ConfigurationKeeper:
 
     def _failed(self, message: str) -> None:
         for webhook in self._desired().webhooks:
-            message = message.replace(_token(webhook), "***")  # API servers quote what they find wrong
+            message = message.replace(token_of(webhook), "***")  # API servers quote what they find wrong
         if message != self._refused:
             log.warning("webhook configuration cannot be kept", extra={**self._facts, "error": message})
         self._refused = message
-
-
-def _token(webhook: Mapping[str, object]) -> str:
-    client = webhook["clientConfig"]
-    assert isinstance(client, dict)
-    return str(client["url"]).rpartition("/")[2]

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from common.api.types import UserCluster
-from common.server.serving_certificate import Certificates
 from seed.cache.quota import Quota
 from seed.cache.source_keys import OWN_API_SERVER
 from seed.evaluators.clusters import Kind
 from seed.registration import cluster_api, clusters, namespaces
-from seed.registration.configuration import WebhookConfiguration, desired, stamping
+from seed.registration.configuration import WebhookConfiguration, desired, stamping, through_service
 from seed.registration.token import WebhookKey
+
+
+class Bundle(Protocol):
+    @property
+    def ca_bundle(self) -> bytes:
+        """Whom callers of the webhook trust, PEM."""
 
 
 class WantedConfigurations:
@@ -20,15 +26,20 @@ class WantedConfigurations:
     def __init__(
         self,
         key: WebhookKey,
-        certificates: Certificates,
+        certificates: Bundle,
         kinds: Sequence[Kind],
         *,
         base_url: str,
         timeout_seconds: int,
         seed_break_glass_group: str,
         user_cluster_break_glass_group: str,
+        seed_service: tuple[str, str] | None = None,
     ) -> None:
-        """Members of the groups pass the API server's webhooks; empty: nobody does."""
+        """Members of the groups pass the API server's webhooks; empty: nobody does.
+
+        `seed_service`: namespace and name of the Service by which the seed's own API server reaches the webhook. If
+        it is None, `base_url` is used there as in user clusters.
+        """
         self.withdrawn = False  # none of them must be there: see seed/registration/withdrawal.py
         self._key = key
         self._certificates = certificates
@@ -37,11 +48,15 @@ class WantedConfigurations:
         self._timeout_seconds = timeout_seconds
         self._seed_break_glass_group = seed_break_glass_group
         self._user_cluster_break_glass_group = user_cluster_break_glass_group
+        self._seed_service = seed_service
 
     def are_wanted(self) -> bool:
         return not self.withdrawn
 
     def for_cluster(self, cluster: UserCluster) -> WebhookConfiguration:
+        return self._reached_from(cluster, self._for_cluster(cluster))
+
+    def _for_cluster(self, cluster: UserCluster) -> WebhookConfiguration:
         on_seed = cluster.spec.kubeconfig_secret_ref is None
         return desired(
             cluster,
@@ -54,24 +69,26 @@ class WantedConfigurations:
 
     def stamping_for_cluster(self, cluster: UserCluster) -> WebhookConfiguration:
         uid = cluster.metadata.uid
-        return stamping(self.for_cluster(cluster), f"{self._base_url}/stamp/{uid}/{self._key.token('stamp', uid)}")
+        url = f"{self._base_url}/stamp/{uid}/{self._key.token('stamp', uid)}"
+        return self._reached_from(cluster, stamping(self._for_cluster(cluster), url))
 
     def for_cluster_api(self) -> WebhookConfiguration:
         """On the seed, for Machines of Cluster API."""
-        return cluster_api.desired(
+        configuration = cluster_api.desired(
             base_url=self._base_url,
             token=self._tokens_of(cluster_api.CALLER),
             ca_bundle=self._certificates.ca_bundle,
             timeout_seconds=self._timeout_seconds,
             break_glass_group=self._seed_break_glass_group,
         )
+        return self._reached_from_seed(configuration)
 
     def for_namespaces(
         self, cluster: str, caller: str, quotas: Sequence[Quota], protected: Sequence[str]
     ) -> WebhookConfiguration:
         """For objects in the namespaces that these quotas select. `cluster` is a key, the token proves `caller`."""
         own = cluster == OWN_API_SERVER
-        return namespaces.desired(
+        configuration = namespaces.desired(
             quotas,
             url=f"{self._base_url}/{namespaces.KIND}/{caller}/{self._key.token(namespaces.KIND, caller)}",
             protected=protected,
@@ -79,10 +96,11 @@ class WantedConfigurations:
             timeout_seconds=self._timeout_seconds,
             break_glass_group=self._seed_break_glass_group if own else self._user_cluster_break_glass_group,
         )
+        return self._reached_from_seed(configuration) if own else configuration
 
     def for_clusters(self) -> WebhookConfiguration:
         """On the seed, for clusters themselves."""
-        return clusters.desired(
+        configuration = clusters.desired(
             self._kinds,
             base_url=self._base_url,
             token=self._tokens_of(clusters.CALLER),
@@ -90,6 +108,16 @@ class WantedConfigurations:
             timeout_seconds=self._timeout_seconds,
             break_glass_group=self._seed_break_glass_group,
         )
+        return self._reached_from_seed(configuration)
+
+    def _reached_from(self, cluster: UserCluster, configuration: WebhookConfiguration) -> WebhookConfiguration:
+        on_seed = cluster.spec.kubeconfig_secret_ref is None
+        return self._reached_from_seed(configuration) if on_seed else configuration
+
+    def _reached_from_seed(self, configuration: WebhookConfiguration) -> WebhookConfiguration:
+        if self._seed_service is None:
+            return configuration
+        return through_service(configuration, self._base_url, *self._seed_service)
 
     def _tokens_of(self, caller: str) -> Callable[[str], str]:
         return lambda kind: self._key.token(kind, caller)

@@ -9,7 +9,9 @@ import aiohttp
 import pytest
 import yaml
 
+from devcluster import binaries
 from devcluster.controlplane import ControlPlane
+from tests.chart.helm import Helm
 
 CHARTS = Path(__file__).parents[2] / "charts"
 APPLY = "application/apply-patch+yaml"
@@ -99,6 +101,17 @@ async def install(api: Api, definition: Mapping[str, object]) -> list[str]:
                 assert conditions["NamesAccepted"] == "True"
                 return answer.warnings
             await asyncio.sleep(0.05)
+
+
+@pytest.fixture(scope="session")
+async def helm_executable() -> Path:
+    return (await binaries.ensure(["helm"]))["helm"]
+
+
+@pytest.fixture(scope="session")
+def helm(helm_executable: Path, tmp_path_factory: pytest.TempPathFactory) -> Helm:
+    """Asks no cluster."""
+    return Helm(helm_executable, tmp_path_factory.mktemp("helm"))
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import ssl
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
@@ -44,7 +45,7 @@ HOOKS = "/apis/admissionregistration.k8s.io/v1"
 KUBERMATIC = "kubermatic.k8c.io/v1"
 SECRETS = "/api/v1/namespaces/seedquota/secrets"
 ROLES = {
-    "master": ["master"],
+    "master": ["master", "master-api"],
     SEED: [
         "seed",
         "seed-namespace",
@@ -171,7 +172,7 @@ def owner(of: Json) -> Json:
 @pytest_asyncio.fixture(scope="module")
 async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
     directory = tmp_path_factory.mktemp("rights")
-    async with Installation(directory, seeds=1, audited=True, also_served=WORKLOADS) as installed:
+    async with Installation(directory, seeds=1, audited=True, api=True, also_served=WORKLOADS) as installed:
         site = Site(installed)
         yield site
         await site.close()
@@ -189,6 +190,7 @@ async def use_what_there_is(site: Site) -> None:
     await kubermatic(site)
     await decisions(site)
     await added_by_command(site)
+    await http_api(site)
     await ends(site)
 
 
@@ -565,6 +567,26 @@ async def withdrawn(site: Site) -> None:
     await command(site, "uninstall", "seed", "--kubeconfig", str(kubeconfig), "--undo")
     for place in places:
         await until(partial(kept, site, SEED, place), 60)
+
+
+async def http_api(site: Site) -> None:
+    """By the CA in the Secret, which the program renews when it is lost."""
+    path = f"{SECRETS}/seedquota-api-tls"
+    before = (await site.get("master", path))["data"]["tls.crt"]
+    await site.patch("master", path, {"data": {"tls.crt": ""}})
+    headers = {"Authorization": f"Bearer {site.server('master').tokens['admin']}"}
+
+    async def asked() -> None:
+        found = (await site.get("master", path))["data"]
+        assert found["tls.crt"] not in ("", before)
+        tls = ssl.create_default_context(cadata=base64.b64decode(found["ca.crt"]).decode())
+        async with (
+            aiohttp.ClientSession(headers=headers, connector=aiohttp.TCPConnector(ssl=tls)) as session,
+            session.get(f"{site.installed.api_url}/api/v2/quotas/{QUOTA}") as answer,
+        ):
+            assert (answer.status, (await answer.json())["name"]) == (200, QUOTA)
+
+    await until(asked, 60)
 
 
 async def ends(site: Site) -> None:

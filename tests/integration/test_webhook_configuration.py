@@ -30,7 +30,14 @@ from devcluster.controlplane import ApiServer, ControlPlane
 from seed.machines.machine_controller import MACHINES as MACHINE_RESOURCE
 from seed.registration import cluster_api
 from seed.registration import keeper as keeper_module
-from seed.registration.configuration import NAME, WEBHOOK_CONFIGURATIONS, Webhook, WebhookConfiguration, desired
+from seed.registration.configuration import (
+    NAME,
+    WEBHOOK_CONFIGURATIONS,
+    Webhook,
+    WebhookConfiguration,
+    desired,
+    through_service,
+)
 from seed.registration.keeper import ConfigurationKeeper
 from seed.usage import user_cluster as source_module
 from seed.usage.machine_api import API_SERVICES
@@ -157,6 +164,19 @@ async def test_it_is_created_and_then_left_alone(seed: Counting, admin: Cluster)
         assert configuration.webhooks == wanted().webhooks, "every default is written out: comparing is exact"
         assert configuration.metadata.labels == {"app.kubernetes.io/managed-by": "seedquota"}
         await admin.merge_patch(WEBHOOK_CONFIGURATIONS, NAME, {"metadata": {"annotations": {"by": "tenant"}}})
+        await settle()
+        assert seed.writes == ["create"]
+
+
+async def test_one_through_a_service_is_asked_there_and_then_left_alone(
+    seed: Counting, admin: Cluster, server: ApiServer
+) -> None:
+    """There is no such Service here: the API server's own words say that it looked for it."""
+    want = through_service(wanted(), NOWHERE, "alpha", "seedquota-seed")
+    async with keeping(seed.cluster, lambda: want):
+        assert await found(admin) == want.webhooks, "every default is written out: comparing is exact"
+        text = await eventually(server, 500, "m1", "alpha", "system:masters")
+        assert 'service \\"seedquota-seed\\" not found' in text
         await settle()
         assert seed.writes == ["create"]
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from devcluster.install import CHARTS
+from devcluster.reference.charts import NAMES, readmes
 from devcluster.reference.pages import DIRECTORY, pages
 
 ROOT = Path(__file__).parents[3]
@@ -18,6 +20,27 @@ PAGES = pages()
 @pytest.mark.parametrize("name", PAGES)
 def test_the_page_is_as_it_is_made(name: str) -> None:
     assert (DIRECTORY / name).read_text() == PAGES[name], "run `python -m devcluster.reference`"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_readme_of_a_chart_has_the_values_as_they_are(name: str) -> None:
+    assert (CHARTS / name / "README.md").read_text() == readmes()[name], "run `python -m devcluster.reference`"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_readme_of_a_chart_leaves_no_value_out(name: str) -> None:
+    """By another way than the page finds them."""
+
+    def leaves(value: object, path: str = "") -> Iterator[str]:
+        if isinstance(value, dict) and value and path not in ("resources.requests.", "resources.limits."):
+            for key, each in value.items():
+                yield from leaves(each, f"{path}{key}.")
+        else:
+            yield path.removesuffix(".")
+
+    values = yaml.safe_load((CHARTS / name / "values.yaml").read_text())
+    page = readmes()[name]
+    assert [leaf for leaf in leaves(values) if f"| `{leaf}` |" not in page] == []
 
 
 def test_no_other_page_is_there() -> None:

@@ -43,9 +43,23 @@ def refusal(data: bytes) -> int:
 # The reader
 
 
-def test_a_request_is_its_method_path_query_and_body() -> None:
+def test_a_request_is_its_method_path_query_body_and_fields() -> None:
     (request,) = read(POST + b"Content-Length: 3\r\n\r\nxyz")
-    assert request == Request(method="POST", path="/a", query="b=c", body=b"xyz", close=False)
+    fields = {b"host": [b"h"], b"content-length": [b"3"]}
+    assert request == Request(method="POST", path="/a", query="b=c", body=b"xyz", close=False, fields=fields)
+
+
+def test_a_field_has_a_value_where_it_comes_once() -> None:
+    (request,) = read(b"GET / HTTP/1.1\r\nHost: h\r\nA: 1\r\nB: 2\r\nb: 3\r\n\r\n")
+    assert [request.field(name) for name in ("a", "b", "c")] == ["1", None, None]
+
+
+def test_an_answer_has_its_headers_and_none_that_would_end_its_line() -> None:
+    answer = Response(200, b"", headers=(("ETag", '"1"'),))
+    assert b'\r\nETag: "1"\r\n' in render(answer, last=False)
+    for value in ("a\r\nb: c", "a\nb", "\u00e9"):
+        with pytest.raises(ValueError, match="X-Name"):
+            render(Response(200, b"", headers=(("X-Name", value),)), last=False)
 
 
 def test_a_request_without_a_length_has_no_body() -> None:
@@ -268,7 +282,11 @@ def _message(draw: st.DrawFn) -> tuple[bytes, Request]:
     headers = draw(st.permutations([*headers, "Host: h"]))
     line = f"{method} {path}{'?' if query else ''}{query} HTTP/1.1"
     head = "\r\n".join([line, *headers]).encode() + b"\r\n\r\n"
-    return head + content, Request(method=method, path=path, query=query, body=body, close=False)
+    fields: dict[bytes, list[bytes]] = {}
+    for header in headers:
+        name, _, value = header.partition(":")
+        fields.setdefault(name.lower().encode(), []).append(value.strip(" \t").encode())
+    return head + content, Request(method=method, path=path, query=query, body=body, close=False, fields=fields)
 
 
 @given(st.lists(_message(), max_size=4), st.data())
@@ -360,6 +378,8 @@ class Service:
                 raise
         if request.path == "/fail":
             raise ValueError("it broke")
+        if request.path == "/last":
+            return Response(200, b"", close=True)
         if request.path == "/large":
             return Response(200, self.large)
         return Response(200, request.body)
@@ -420,6 +440,27 @@ async def test_a_connection_is_kept_from_request_to_request(world: Running) -> N
         client.send(post("/", body))
         status, headers, answer = await client.answer()
         assert (status, answer, headers.get("connection")) == (200, body, None)
+
+
+def test_an_answer_without_content_says_nothing_about_one() -> None:
+    lines = render(Response(204, b""), last=False).split(b"\r\n")
+    assert [line.partition(b":")[0] for line in lines] == [b"HTTP/1.1 204 No Content", b"Date", b"", b""]
+
+
+async def test_an_answer_can_be_the_last_of_its_connection(world: Running) -> None:
+    client = await world.connect()
+    client.send(post("/last"))
+    _, headers, _ = await client.answer()
+    assert headers["connection"] == "close"
+    assert await client.ended() == b""
+
+
+async def test_whoever_serves_words_the_refusals(world: Running) -> None:
+    world.server.refusal = lambda response: Response(response.status, b"{}", "application/json")
+    for data, status in ((post("/fail"), 500), (post("/", b"x" * (MAX_BODY + 1)), 413), (b"?\r\n\r\n", 400)):
+        client = await world.connect()
+        client.send(data)
+        assert (await client.answer())[::2] == (status, b"{}")
 
 
 async def test_requests_that_come_together_are_answered_one_by_one_in_order(world: Running) -> None:

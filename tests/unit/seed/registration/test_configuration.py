@@ -3,7 +3,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -12,6 +12,7 @@ from common.kube.client.meta import ObjectMeta
 from common.runtime import flags
 from common.server.serving_certificate import Certificates
 from seed.agent import wanted_of
+from seed.evaluators.clusters import kinds
 from seed.options import SeedOptions
 from seed.registration import cluster_api
 from seed.registration.configuration import (
@@ -22,8 +23,11 @@ from seed.registration.configuration import (
     lost,
     name_for,
     stamping,
+    through_service,
+    token_of,
 )
 from seed.registration.token import WebhookKey, token
+from seed.registration.wanted import WantedConfigurations
 
 
 def of_kind(kind: str) -> str:
@@ -31,6 +35,7 @@ def of_kind(kind: str) -> str:
 
 
 BREAK_GLASS = {"name": "break-glass", "expression": "!('seedquota:break-glass' in request.userInfo.groups)"}
+KINDS = kinds("seedquota.io/project")
 UID = "6f9619ff-8b86-d011-b42d-00c04fc964ff"
 
 
@@ -188,6 +193,53 @@ def test_the_stamping_webhook_is_asked_about_the_same_machines_and_stops_none() 
         key: admitting.webhooks[0][key] for key in ("rules", "namespaceSelector", "timeoutSeconds")
     }
     assert webhook["matchConditions"] == [BREAK_GLASS], "also a Machine that was never stamped gets one when touched"
+
+
+def test_through_a_service_the_path_and_all_else_are_the_same() -> None:
+    configuration = desired(user_cluster(own_source=True), base_url="https://a:8443", token=of_kind, ca_bundle=b"CA\n")
+    reached = through_service(configuration, "https://a:8443", "quotas", "seedquota-seed")
+    for kind, before, after in zip(("machines", "scale"), configuration.webhooks, reached.webhooks, strict=True):
+        service = {"namespace": "quotas", "name": "seedquota-seed", "port": 443, "path": f"/{kind}/{UID}/t-{kind}"}
+        assert after == {**before, "clientConfig": {"service": service, "caBundle": "Q0EK"}}
+        assert token_of(before) == token_of(after) == f"t-{kind}"
+
+
+class Parts:
+    """The key and the certificates."""
+
+    ca_bundle = b"CA\n"
+
+    def token(self, kind: str, _caller: str) -> str:
+        return of_kind(kind)
+
+
+@pytest.mark.parametrize("service", [None, ("quotas", "seedquota-seed")])
+def test_only_the_seeds_own_api_server_goes_through_the_service(service: tuple[str, str] | None) -> None:
+    parts: Any = Parts()
+    wanted = WantedConfigurations(
+        parts,
+        parts,
+        KINDS,
+        base_url="https://a",
+        timeout_seconds=3,
+        seed_break_glass_group="",
+        user_cluster_break_glass_group="",
+        seed_service=service,
+    )
+    theirs, own = user_cluster(), user_cluster(own_source=True)
+    on_seed = [
+        wanted.for_clusters(),
+        wanted.for_cluster_api(),
+        wanted.for_cluster(own),
+        wanted.stamping_for_cluster(own),
+    ]
+    in_user_clusters = [wanted.for_cluster(theirs), wanted.stamping_for_cluster(theirs)]
+    assert {tuple(client) for client in clients(in_user_clusters)} == {("url", "caBundle")}
+    assert {tuple(client) for client in clients(on_seed)} == {("service" if service else "url", "caBundle")}
+
+
+def clients(configurations: list[WebhookConfiguration]) -> list[Any]:
+    return [webhook["clientConfig"] for configuration in configurations for webhook in configuration.webhooks]
 
 
 @pytest.mark.parametrize(("given", "on"), [([], False), (["--user-cluster-break-glass=on"], True)])

@@ -1,0 +1,6 @@
+{{- define "seedquota.ingressRules" -}}
+{{- end }}
+
+{{- define "seedquota.egressPorts" -}}
+[]
+{{- end }}

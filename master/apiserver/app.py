@@ -1,0 +1,285 @@
+"""The HTTP API of one replica: each request from its bytes to its answer, what is logged of it, and the server.
+
+It is served by common/server/http_server.py, as the webhooks are: that bounds connections, heads, bodies and the time
+for each, which aiohttp's server does not. Connections with a token that was somebody's are counted by user, all others
+together: who only guesses tokens takes no place from those.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from common.kube.client.api_client import Cluster
+from common.kube.client.errors import ApiError
+from common.runtime import metrics as runtime_metrics
+from common.runtime.flags import Address
+from common.server.access_reviews import User
+from common.server.http_parser import Head, RefusedError, Request, Response
+from common.server.http_server import HttpServer
+from common.server.serving_certificate import Certificates
+from master.apiserver import metrics
+from master.apiserver.auth import Identities, Rights, bearer, unauthenticated
+from master.apiserver.handlers import Answer, Call, Handlers, of_api_error
+from master.apiserver.limits import Limits
+from master.apiserver.problem import MEDIA_TYPE, FieldError, ProblemError, of_validation
+from master.apiserver.routes import Route, find
+from master.cache.informers import Caches
+
+log = logging.getLogger(__name__)
+audit = logging.getLogger("master.apiserver.audit")
+
+SECRET_NAME = "seedquota-api-tls"  # noqa: S105 (its name)
+MAX_BODY = 256 * 1024
+SECONDS = 15.0  # for one request
+LONGEST = 256  # characters of what somebody chose, in a line of the log
+CONNECTIONS = 32  # to the API server: apart from those of the master's other work
+CERTIFICATE_SECONDS = 60.0
+STOP_SECONDS = 10.0
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_UNVERIFIED = "unverified"
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+_JSON = "application/json"
+
+
+class App:
+    """`handle`, `identify` and `refusal` are for an HttpServer."""
+
+    def __init__(self, cluster: Cluster, caches: Caches) -> None:
+        self._caches = caches
+        self._identities = Identities(cluster)
+        self._handlers = Handlers(cluster, caches, Rights(cluster))
+        self._limits = Limits()
+
+    def identify(self, head: Head) -> str:
+        """Raises RefusedError: nothing more is read of whoever has no token."""
+        route, _, _ = find(head.method, head.path)
+        if route is not None and route.public:
+            return _UNVERIFIED
+        token = bearer(head)
+        if token is None:
+            refused = RefusedError(401, "a token is needed: Authorization: Bearer TOKEN")
+            refused.response = _response(unauthenticated(str(refused)), _new_id())
+            raise refused
+        known = self._identities.known(token)
+        return f"user {known}" if known is not None else _UNVERIFIED
+
+    def refusal(self, response: Response) -> Response:
+        """What the server itself refuses."""
+        metrics.REQUESTS.labels("none", "none", str(response.status)).inc()
+        if response.content_type == MEDIA_TYPE:
+            return response
+        return _response(ProblemError(response.status, response.body.decode().strip()), _new_id())
+
+    async def handle(self, request: Request) -> Response:
+        begun = time.monotonic()
+        given = request.field("x-request-id") or ""
+        served = _Served(request, given if _REQUEST_ID.fullmatch(given) else _new_id())
+        try:
+            async with asyncio.timeout(SECONDS):
+                response = await self._answer(served)
+        except TimeoutError:
+            late = ProblemError(503, f"not answered within {SECONDS:g} s; what was written is not known")
+            response = served.problem(late)
+        except ProblemError as problem:
+            response = served.problem(problem)
+        except ApiError as error:
+            log.warning("request failed", extra={"request_id": served.id, "error": error.message[:LONGEST]})
+            response = served.problem(of_api_error(error))
+        except Exception:  # the outermost edge of a request
+            log.exception("request failed", extra={"request_id": served.id})
+            response = served.problem(ProblemError(500, "the request failed here"))
+        finally:
+            served.note(time.monotonic() - begun)
+        return response
+
+    async def _answer(self, served: _Served) -> Response:
+        request = served.request
+        route, parameters, others = find(request.method, request.path)
+        served.route = route
+        user = User()
+        if route is None or not route.public:
+            served.user = user = await self._identities.user(bearer(request) or "")
+        with self._limits.one(user.username):
+            if route is None:
+                raise _no_route(request, others)
+            if not route.public and self._caches.not_synced() is not None:
+                raise ProblemError(503, "the lists of the API server are not complete yet")
+            query = read_query(route, request.query)
+            body = read_body(route, request.body)
+            served.call = call = Call(user, parameters, query, body, _if_match(route, request))
+            handler: Callable[[Call], Awaitable[Answer]] = getattr(self._handlers, route.handler)
+            return served.answer(route, await handler(call))
+
+
+class _Served:
+    """One request, and what is known of it until it is logged."""
+
+    def __init__(self, request: Request, id: str) -> None:
+        self.request = request
+        self.id = id
+        self.route: Route | None = None
+        self.user: User | None = None
+        self.call: Call | None = None
+        self.status = 0  # nobody was there for the answer
+        self.code = ""
+
+    def answer(self, route: Route, answer: Answer) -> Response:
+        self.status = route.status
+        content = b"" if answer.content is None else msgspec.json.encode(answer.content)
+        return Response(route.status, content, _JSON, (*_headers(self.id), *answer.headers))
+
+    def problem(self, problem: ProblemError) -> Response:
+        self.status, self.code = problem.status, problem.code
+        return _response(problem, self.id)
+
+    def note(self, seconds: float) -> None:
+        request, route = self.request, self.route
+        method = request.method if request.method in _METHODS else "other"
+        template = route.path if route is not None else "none"
+        metrics.REQUESTS.labels(method, template, str(self.status) if self.status else "none").inc()
+        metrics.SECONDS.labels(template).observe(seconds)
+        facts = {
+            "request_id": self.id,
+            "method": method,
+            "route": template,
+            "path": request.path[:LONGEST],
+            "user": self.user.username[:LONGEST] if self.user is not None else "",
+            "status": self.status,
+            "code": self.code,
+        }
+        log.info("request", extra={**facts, "duration_ms": round(seconds * 1000, 3)})
+        if route is not None and route.writes and self.user is not None:
+            audit.info("write", extra={**facts, "changes": self.call.changes if self.call is not None else None})
+
+
+def read_query(route: Route, raw: str) -> dict[str, str]:
+    """Raises ProblemError."""
+    try:
+        pairs = parse_qsl(raw, keep_blank_values=True, strict_parsing=True, max_num_fields=16) if raw else []
+    except ValueError:
+        raise ProblemError(400, "the query is malformed") from None
+    schemas = {each.name: each.schema for each in route.query}
+    found: dict[str, str] = {}
+    for name, value in pairs:
+        schema = schemas.get(name)
+        if schema is None or name in found:
+            raise ProblemError(400, f"the query has {name[:64]!r} twice, or this route does not know it")
+        least, most = schema.get("minimum"), schema.get("maximum")
+        if isinstance(least, int) and isinstance(most, int):
+            if not re.fullmatch(r"[0-9]{1,9}", value) or not least <= int(value) <= most:
+                raise ProblemError(400, f"{name} must be a whole number from {least} to {most}")
+        elif isinstance(choices := schema.get("enum"), list) and value not in choices:
+            raise ProblemError(400, f"{name} must be one of {', '.join(choices)}")
+        found[name] = value
+    return found
+
+
+def read_body(route: Route, raw: bytes) -> object:
+    """Raises ProblemError: 400 for what is no JSON, 422 for JSON that does not fit."""
+    if route.body is None:
+        return None
+    try:
+        return msgspec.json.decode(raw, type=route.body)
+    except msgspec.ValidationError as error:
+        raise of_validation(error) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        detail = f"the body is not JSON: {error}"[:LONGEST]
+        raise ProblemError(400, detail, errors=[FieldError("", detail)]) from None
+    except RecursionError:
+        raise ProblemError(400, "the body is nested too deep") from None
+
+
+class ApiServer:
+    """Serves until cancelled. `names`: DNS names and IP addresses of the certificate."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        caches: Caches,
+        namespace: str,
+        address: Address,
+        names: Sequence[str],
+        *,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._cluster = Cluster(
+            cluster.access, name="master", connections=CONNECTIONS, on_request=runtime_metrics.kubernetes_request
+        )
+        self._address = address
+        self._app = App(self._cluster, caches)
+        self.certificates = Certificates(self._cluster, namespace, names, secret=SECRET_NAME)
+        self.server = HttpServer(
+            self._app.handle,
+            max_body=MAX_BODY,
+            identify=self._app.identify,
+            stopping=stopping,
+            refusal=self._app.refusal,
+        )
+
+    def not_ready(self) -> str | None:
+        """A readiness check."""
+        missing = self.certificates.not_ready()
+        return missing if missing is not None or self.server.port else "not listening yet"
+
+    async def run(self) -> None:
+        """Raises OSError when the address cannot be had."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.certificates.run(), name="certificate of the HTTP API")
+                group.create_task(self._serve(), name="HTTP API")
+        finally:
+            await self._cluster.close()
+
+    async def _serve(self) -> None:
+        while True:
+            try:
+                await self.certificates.wait_ready(CERTIFICATE_SECONDS)
+                break
+            except TimeoutError as error:  # the master's other work goes on
+                log.warning("the HTTP API has no certificate", extra={"error": str(error)})
+        address = self._address
+        await self.server.start(address.host or None, address.port, self.certificates.ssl_context)
+        log.info("the HTTP API is served", extra={"port": self.server.port})
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await self.server.stop(STOP_SECONDS)
+
+
+def _response(problem: ProblemError, request_id: str) -> Response:
+    content = msgspec.json.encode(problem.problem(request_id))
+    headers = (*_headers(request_id), *problem.headers)
+    return Response(problem.status, content, MEDIA_TYPE, headers, close=problem.status == 401)
+
+
+def _headers(request_id: str) -> tuple[tuple[str, str], ...]:
+    return (("X-Request-Id", request_id), ("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"))
+
+
+def _new_id() -> str:
+    return secrets.token_hex(8)
+
+
+def _no_route(request: Request, others: Sequence[str]) -> ProblemError:
+    if not others:
+        return ProblemError(404, "there is no such route; /openapi.json names them")
+    return ProblemError(405, f"it has {', '.join(sorted(others))}", headers=(("Allow", ", ".join(sorted(others))),))
+
+
+def _if_match(route: Route, request: Request) -> str | None:
+    """Raises ProblemError."""
+    if not route.conditional or b"if-match" not in request.fields:
+        return None
+    given = request.field("if-match")
+    if given is None:
+        raise ProblemError(400, "there must be one If-Match")
+    return given

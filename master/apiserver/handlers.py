@@ -1,0 +1,333 @@
+"""What each route does. Reads are answered from the watch caches, writes by compare-and-set on the API server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlencode
+
+from common.kube.client.api_client import Cluster
+from common.kube.client.errors import (
+    AlreadyExists,
+    ApiError,
+    Cause,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+)
+from common.server.access_reviews import User
+from master.apiserver import openapi, serializers
+from master.apiserver.auth import Right, Rights
+from master.apiserver.problem import FieldError, ProblemError, escape, invalid
+from master.apiserver.routes import MAX_LIMIT
+from master.apiserver.serializers import (
+    Calculation,
+    OrganizationQuotasUpdate,
+    QuotaCreate,
+    QuotaUpdate,
+)
+from master.cache.informers import BY_SUBJECT, Caches, organization_of, subject_of
+from master.cache.objects import MASTER_QUOTAS, MasterQuota
+from master.tenancy.default_policy import Kind, usual_name
+
+TRIES = 8  # writes by compare-and-set: the status is written all the time
+PAGE = 100
+
+
+@dataclass
+class Call:
+    """One request. `changes` is for the audit line: what is written."""
+
+    user: User
+    parameters: Mapping[str, str]
+    query: Mapping[str, str]
+    body: Any
+    if_match: str | None
+    changes: object = None
+
+
+@dataclass
+class Answer:
+    content: object
+    headers: list[tuple[str, str]] = field(default_factory=list)
+
+
+class Handlers:
+    """Each raises ProblemError and ApiError. `cluster` is for writes."""
+
+    def __init__(self, cluster: Cluster, caches: Caches, rights: Rights) -> None:
+        self._cluster = cluster
+        self._caches = caches
+        self._rights = rights
+
+    async def openapi(self, _call: Call) -> Answer:
+        return Answer(openapi.document())
+
+    async def get_organization_quotas(self, call: Call) -> Answer:
+        name = call.parameters["organization"]
+        await self._see_organization(call.user, name)
+        quotas = self._of("organization", name)
+        return _versioned(serializers.organization_quotas(quotas), quotas)
+
+    async def put_organization_quotas(self, call: Call) -> Answer:
+        name = call.parameters["organization"]
+        await self._see_organization(call.user, name)
+        body: OrganizationQuotasUpdate = call.body
+        pointers = {each.type: f"/capacity/{number}" for number, each in enumerate(body.capacity)}
+        for _ in range(TRIES):
+            present = await self._present("organization", name)
+            await self._rights.require(call.user, _write_right(present))
+            _check(call, present)
+            if len(present) > 1:
+                names = ", ".join(quota.metadata.name for quota in present)
+                raise ProblemError(409, f"several quotas limit {name}: {names}; set each", code="several_quotas")
+            quota = present[0] if present else None
+            changes = serializers.capacity_changes(quota, body.capacity)
+            try:
+                if quota is None:
+                    written = await self._make(call, usual_name("organization", name), "organization", name, changes)
+                else:
+                    written = await self._change(call, quota, changes)
+            except (Conflict, AlreadyExists, NotFound):
+                continue
+            except Invalid as error:
+                raise _refused(error, "/capacity", pointers) from None
+            return _versioned(serializers.organization_quotas([written]), [written])
+        raise _contended()
+
+    async def get_project_quota(self, call: Call) -> Answer:
+        name = call.parameters["project"]
+        await self._see_project(call.user, name)
+        quotas = self._of("project", name)
+        if not quotas:
+            raise ProblemError(404, f"project {name} has no quota", code="no_quota")
+        return _versioned(serializers.combined(quotas, self._display_name("project", name)), quotas)
+
+    async def calculate(self, call: Call) -> Answer:
+        name = call.parameters["project"]
+        body: Calculation = call.body
+        organization = await self._see_project(call.user, name)
+        quotas = self._of("project", name)
+        if organization:
+            quotas = [*quotas, *self._of("organization", organization)]
+        if uncounted := [quota.metadata.name for quota in quotas if not quota.status.observed_generation]:
+            raise ProblemError(503, f"nothing is counted yet for {', '.join(uncounted)}")
+        return Answer(serializers.calculate(quotas, body))
+
+    async def list_quotas(self, call: Call) -> Answer:
+        await self._rights.require(call.user, Right(verb="list", resource="resourcequotas"))
+        wanted = call.query.get("subjectKind"), call.query.get("subjectName")
+        store = self._caches.quotas.store
+        names = sorted(
+            quota.metadata.name
+            for quota in store.values()
+            if all(want in (None, has) for want, has in zip(wanted, subject_of(quota), strict=True))
+        )
+        limit = int(call.query.get("limit", PAGE))
+        found, rest = serializers.page(
+            names, min(limit, MAX_LIMIT), serializers.read_token(call.query.get("continue", ""))
+        )
+        answer = Answer([self._one(quota) for name in found if (quota := store.get(name)) is not None])
+        if rest:
+            query = urlencode({**call.query, "continue": rest})
+            answer.headers.append(("Link", f'</api/v2/quotas?{query}>; rel="next"'))
+        return answer
+
+    async def create_quota(self, call: Call) -> Answer:
+        body: QuotaCreate = call.body
+        await self._rights.require(call.user, Right(verb="create", resource="resourcequotas"))
+        name = body.name if isinstance(body.name, str) else usual_name(body.subject_kind, body.subject_name)
+        serializers.amounts(body.quota, "/quota")
+        try:
+            made = await self._make(call, name, body.subject_kind, body.subject_name, body.quota)
+        except AlreadyExists:
+            raise ProblemError(409, f"quota {name} exists", code="already_exists") from None
+        except Invalid as error:
+            raise _refused(error, "/quota", _limit_pointers(body.quota)) from None
+        answer = _versioned(self._one(made), [made])
+        answer.headers.append(("Location", f"/api/v2/quotas/{name}"))
+        return answer
+
+    async def get_quota(self, call: Call) -> Answer:
+        name = call.parameters["name"]
+        await self._rights.require(call.user, Right(verb="get", resource="resourcequotas", name=name))
+        quota = self._caches.quotas.store.get(name)
+        if quota is None:
+            raise _no_quota(name)
+        return _versioned(self._one(quota), [quota])
+
+    async def put_quota(self, call: Call) -> Answer:
+        name = call.parameters["name"]
+        body: QuotaUpdate = call.body
+        await self._rights.require(call.user, Right(verb="update", resource="resourcequotas", name=name))
+        serializers.amounts(body.quota, "/quota")
+        for _ in range(TRIES):
+            quota = await self._get(name)
+            _check(call, [quota])
+            _check_immutable(body, quota)
+            changes = serializers.limit_changes(quota, body.quota)
+            try:
+                written = await self._change(call, quota, changes)
+            except Conflict:
+                continue
+            except NotFound:
+                raise _no_quota(name) from None
+            except Invalid as error:
+                raise _refused(error, "/quota", _limit_pointers(body.quota)) from None
+            return _versioned(self._one(written), [written])
+        raise _contended()
+
+    async def delete_quota(self, call: Call) -> Answer:
+        name = call.parameters["name"]
+        await self._rights.require(call.user, Right(verb="delete", resource="resourcequotas", name=name))
+        for _ in range(TRIES):
+            quota = await self._get(name)
+            _check(call, [quota])
+            metadata = quota.metadata
+            call.changes = {"quota": name, "deleted": serializers.spec_quota(quota)}
+            try:
+                await self._cluster.delete(
+                    MASTER_QUOTAS, name, uid=metadata.uid, resource_version=metadata.resource_version
+                )
+            except Conflict:
+                continue
+            except NotFound:
+                raise _no_quota(name) from None
+            return Answer(None)
+        raise _contended()
+
+    async def _see_organization(self, user: User, name: str) -> None:
+        """Who cannot see it does not learn whether it exists."""
+        right = Right(
+            verb="get", resource="organizations", subresource="quotas", name=name, namespace=namespace_of(name)
+        )
+        if not await self._rights.has(user, right) or self._caches.organizations.store.get(name) is None:
+            raise ProblemError(404, f"there is no organization {name}, or you cannot see it")
+
+    async def _see_project(self, user: User, name: str) -> str:
+        """Its organization, or nothing. Who cannot see the project does not learn whether it exists."""
+        project = self._caches.projects.store.get(name)
+        organization = organization_of(project) if project is not None else ""
+        namespace = namespace_of(organization) if organization else ""
+        right = Right(verb="get", resource="projects", subresource="quotas", name=name, namespace=namespace)
+        if not await self._rights.has(user, right) or project is None:
+            raise ProblemError(404, f"there is no project {name}, or you cannot see it")
+        return organization
+
+    def _of(self, kind: Kind, name: str) -> list[MasterQuota]:
+        found = self._caches.quotas.store.by_index(BY_SUBJECT, f"{kind}/{name}")
+        return sorted(found, key=lambda quota: quota.metadata.name)
+
+    async def _present(self, kind: Kind, name: str) -> list[MasterQuota]:
+        """As the API server has them: a cache may be behind."""
+        names = {quota.metadata.name for quota in self._of(kind, name)} | {usual_name(kind, name)}
+        present = []
+        for each in sorted(names):
+            try:
+                quota = await self._cluster.get(MASTER_QUOTAS, each)
+            except NotFound:
+                continue
+            if subject_of(quota) == (kind, name) and quota.metadata.deletion_timestamp is None:
+                present.append(quota)
+        return present
+
+    async def _get(self, name: str) -> MasterQuota:
+        try:
+            return await self._cluster.get(MASTER_QUOTAS, name)
+        except NotFound:
+            raise _no_quota(name) from None
+
+    async def _make(self, call: Call, name: str, kind: Kind, subject: str, limits: Mapping[str, object]) -> MasterQuota:
+        call.changes = {"quota": name, "limits": limits}
+        spec = {"subject": {"kind": kind, "name": subject}, "quota": limits}
+        return await self._cluster.create(MASTER_QUOTAS, {"metadata": {"name": name}, "spec": spec})
+
+    async def _change(self, call: Call, quota: MasterQuota, limits: Mapping[str, object]) -> MasterQuota:
+        """Of its limits those that are named; None removes one."""
+        name = quota.metadata.name
+        call.changes = {"quota": name, "before": serializers.spec_quota(quota), "limits": limits}
+        if not limits:
+            return quota
+        patch = {"metadata": {"resourceVersion": quota.metadata.resource_version}, "spec": {"quota": limits}}
+        return await self._cluster.merge_patch(MASTER_QUOTAS, name, patch)
+
+    def _one(self, quota: MasterQuota) -> serializers.Quota:
+        return serializers.one_quota(quota, self._display_name(*subject_of(quota)))
+
+    def _display_name(self, kind: str, name: str) -> str:
+        reflectors = {"project": self._caches.projects, "organization": self._caches.organizations}
+        found = reflectors[kind].store.get(name) if kind in reflectors else None
+        return str(found.spec.get("displayName", "")) if found is not None else ""
+
+
+def namespace_of(organization: str) -> str:
+    """In which rights on an organization may be bound. The CRD keeps the name free for it."""
+    return f"org-{organization}"
+
+
+def of_api_error(error: ApiError) -> ProblemError:
+    """What a handler did not expect."""
+    if isinstance(error, Forbidden):
+        return ProblemError(403, error.message, code="refused_by_api_server")
+    if error.status == 400:
+        return ProblemError(422, error.message)
+    return ProblemError(503, "the API server of the master cannot be asked now; what was written is not known")
+
+
+def _versioned(content: object, quotas: Sequence[MasterQuota]) -> Answer:
+    return Answer(content, headers=[("ETag", serializers.etag(quotas))])
+
+
+def _write_right(present: Sequence[MasterQuota]) -> Right:
+    """That which the same write with kubectl needs."""
+    if not present:
+        return Right(verb="create", resource="resourcequotas")
+    return Right(verb="update", resource="resourcequotas", name=present[0].metadata.name)
+
+
+def _check(call: Call, present: Sequence[MasterQuota]) -> None:
+    if not serializers.matches(call.if_match, present):
+        raise ProblemError(412, "the limits are not those that If-Match names: read them again")
+
+
+def _check_immutable(body: QuotaUpdate, quota: MasterQuota) -> None:
+    kind, name = subject_of(quota)
+    for pointer, given, has in (
+        ("/name", body.name, quota.metadata.name),
+        ("/subjectKind", body.subject_kind, kind),
+        ("/subjectName", body.subject_name, name),
+    ):
+        if isinstance(given, str) and given != has:
+            problem = invalid(pointer, f"it is {has} and cannot be changed")
+            problem.code = "immutable"
+            raise problem
+
+
+def _limit_pointers(limits: Mapping[str, object]) -> dict[str, str]:
+    return {name: f"/quota/{escape(name)}" for name in limits}
+
+
+def _refused(error: Invalid, pointer: str, pointers: Mapping[str, str]) -> ProblemError:
+    """What the API server found wrong, by the CRD."""
+    causes = error.causes or (Cause(message=error.message),)
+    errors = [FieldError(_pointer(cause, pointer, pointers), cause.message) for cause in causes]
+    return ProblemError(422, "; ".join(each.detail for each in errors), errors=errors)
+
+
+def _pointer(cause: Cause, pointer: str, pointers: Mapping[str, str]) -> str:
+    for name, found in pointers.items():
+        if cause.field.endswith((f".{name}", f"[{name}]")) or any(
+            said in cause.message for said in (f": {name};", f": {name}: ")
+        ):
+            return found
+    return pointer
+
+
+def _no_quota(name: str) -> ProblemError:
+    return ProblemError(404, f"there is no quota {name}")
+
+
+def _contended() -> ProblemError:
+    return ProblemError(409, "others write the same quota all the time", code="contended", retryable=True)

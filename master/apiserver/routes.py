@@ -1,0 +1,171 @@
+"""The routes, and everything about each that the OpenAPI document says and the server holds it to. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+from urllib.parse import unquote
+
+from master.apiserver import serializers as types
+
+Method = Literal["GET", "POST", "PUT", "DELETE"]
+
+NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+MAX_LIMIT = 500
+
+
+@dataclass(frozen=True)
+class Parameter:
+    name: str
+    what: str
+    schema: dict[str, object]
+
+
+@dataclass(frozen=True)
+class Route:
+    """`handler` is a method of `Handlers`. `problems`: statuses beside those that every route has."""
+
+    method: Method
+    path: str
+    handler: str
+    summary: str
+    answer: Any = None
+    status: int = 200
+    body: Any = None
+    query: tuple[Parameter, ...] = ()
+    problems: tuple[int, ...] = ()
+    conditional: bool = False
+    public: bool = False
+    headers: dict[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def parameters(self) -> list[str]:
+        return re.findall(r"\{(\w+)\}", self.path)
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        return re.compile(re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>[^/]+)", re.escape(self.path)))
+
+    @property
+    def writes(self) -> bool:
+        return self.handler in ("put_organization_quotas", "create_quota", "put_quota", "delete_quota")
+
+
+_ETAG = {"ETag": "The version of the limits, for If-Match. It does not change with the use."}
+_KIND = Parameter("subjectKind", "Only quotas of this kind of subject", {"enum": ["project", "organization"]})
+_SUBJECT = Parameter("subjectName", "Only quotas of the subject of this name", {"type": "string"})
+_LIMIT = Parameter(
+    "limit", "Quotas in one answer", {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": 100}
+)
+_CONTINUE = Parameter("continue", "From the Link of the answer before", {"type": "string"})
+
+ROUTES = (
+    Route("GET", "/openapi.json", "openapi", "This document", dict[str, Any], public=True),
+    Route(
+        "GET",
+        "/api/v1/organizations/{organization}/quotas",
+        "get_organization_quotas",
+        "What an organization may use, what of it is used, and what is free",
+        types.OrganizationQuotas,
+        problems=(404,),
+        headers=_ETAG,
+    ),
+    Route(
+        "PUT",
+        "/api/v1/organizations/{organization}/quotas",
+        "put_organization_quotas",
+        "Set what an organization may use",
+        types.OrganizationQuotas,
+        body=types.OrganizationQuotasUpdate,
+        problems=(403, 404, 409),
+        conditional=True,
+        headers=_ETAG,
+    ),
+    Route(
+        "GET",
+        "/api/v2/projects/{project}/quota",
+        "get_project_quota",
+        "The quota of a project",
+        types.Quota,
+        problems=(404,),
+        headers=_ETAG,
+    ),
+    Route(
+        "POST",
+        "/api/v2/projects/{project}/quotacalculation",
+        "calculate",
+        "Whether something would fit into the quotas of a project and of its organization",
+        types.CalculationResult,
+        body=types.Calculation,
+        problems=(404,),
+    ),
+    Route(
+        "GET",
+        "/api/v2/quotas",
+        "list_quotas",
+        "Quotas of projects and organizations, by name",
+        list[types.Quota],
+        query=(_KIND, _SUBJECT, _LIMIT, _CONTINUE),
+        problems=(403,),
+        headers={"Link": "The next page, rel=next, if there is one"},
+    ),
+    Route(
+        "POST",
+        "/api/v2/quotas",
+        "create_quota",
+        "Make a quota",
+        types.Quota,
+        201,
+        types.QuotaCreate,
+        problems=(403, 409),
+        headers={**_ETAG, "Location": "The quota"},
+    ),
+    Route(
+        "GET",
+        "/api/v2/quotas/{name}",
+        "get_quota",
+        "One quota",
+        types.Quota,
+        problems=(403, 404),
+        headers=_ETAG,
+    ),
+    Route(
+        "PUT",
+        "/api/v2/quotas/{name}",
+        "put_quota",
+        "Set the limits of a quota",
+        types.Quota,
+        body=types.QuotaUpdate,
+        problems=(403, 404, 409),
+        conditional=True,
+        headers=_ETAG,
+    ),
+    Route(
+        "DELETE",
+        "/api/v2/quotas/{name}",
+        "delete_quota",
+        "Delete a quota: its subject is limited by its other quotas, or by a default one",
+        None,
+        204,
+        problems=(403, 404, 409),
+        conditional=True,
+    ),
+)
+
+
+def find(method: str, path: str) -> tuple[Route | None, dict[str, str], list[str]]:
+    """The route and its parameters, or else the methods that the path has. Names that no object has are not found."""
+    others: list[str] = []
+    for route in ROUTES:
+        match = route.pattern.fullmatch(path)
+        if match is None:
+            continue
+        given = {name: unquote(value) for name, value in match.groupdict().items()}
+        if not all(NAME.fullmatch(value) for value in given.values()):
+            return None, {}, []
+        if route.method == method or (method == "HEAD" and route.method == "GET"):
+            return route, given, []
+        others.append(route.method)
+    return None, {}, others

@@ -1,0 +1,333 @@
+"""What requests and answers are, and how quotas become them. The OpenAPI document is made of these types. Pure."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from common.api.labels import DEFAULT_LABEL
+from common.api.types import Quantities
+from common.quota import resources
+from common.quota.quantity import UNIT, QuantityError
+from common.quota.resources import ResourceList
+from master.apiserver.problem import ProblemError, escape, invalid
+from master.cache.informers import subject_of
+from master.cache.objects import MasterQuota
+
+MAX_AMOUNT = 2**53 - 1  # what every reader of JSON has exactly
+MAX_TYPES = 64  # as the CRD has it
+
+Type = Annotated[str, Meta(min_length=1, max_length=317, description="A type of resource, such as clusters.")]
+Name = Annotated[str, Meta(min_length=1, max_length=253, pattern="^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
+SubjectName = Annotated[str, Meta(min_length=1, max_length=63, pattern="^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
+Quantity = Annotated[str, Meta(max_length=64)] | Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Limits = Annotated[
+    dict[str, Quantity],
+    Meta(
+        min_length=1,
+        max_length=MAX_TYPES,
+        description='Kubernetes quantities by resource, such as {"cpu": "64", "memory": "256Gi"}.',
+    ),
+]
+ReadOnly = Annotated[msgspec.Raw | UnsetType, Meta(description="Ignored, so that what was read can be sent back.")]
+SubjectKind = Literal["project", "organization"]
+
+
+class _Body(msgspec.Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    pass
+
+
+class _Answer(msgspec.Struct, kw_only=True, rename="camel"):
+    pass
+
+
+class Amount(_Answer, kw_only=True):
+    type: Type
+    amount: Annotated[int, Meta(ge=0)]
+
+
+class Allocated(_Answer, kw_only=True):
+    """How much of a type is used. `reserved` is for allocations, of which this version has none."""
+
+    type: Type
+    amount: Annotated[int, Meta(ge=0)]
+    committed: Annotated[int, Meta(ge=0)]
+    reserved: Annotated[int, Meta(ge=0)]
+
+
+class OrganizationQuotas(_Answer, kw_only=True):
+    """A type that is missing in `capacity` is unlimited. One that is in `capacity` alone is not counted yet."""
+
+    capacity: list[Amount]
+    free: list[Amount]
+    allocated: list[Allocated]
+
+
+class Capacity(_Body, kw_only=True):
+    type: Type
+    amount: Annotated[int, Meta(ge=0, le=MAX_AMOUNT)]
+
+
+class OrganizationQuotasUpdate(_Body, kw_only=True):
+    """Replaces the limits of the organization. A type that is missing becomes unlimited."""
+
+    capacity: Annotated[list[Capacity], Meta(min_length=1, max_length=MAX_TYPES)]
+    free: ReadOnly = UNSET
+    allocated: ReadOnly = UNSET
+
+
+class QuotaStatus(_Answer, kw_only=True):
+    """`globalUsage`: counted and reserved, over all seeds; of it `reserved` is admitted and not yet counted."""
+
+    global_usage: dict[str, str]
+    reserved: dict[str, str]
+
+
+class Quota(_Answer, kw_only=True):
+    """One quota. `name` is empty where several quotas limit one subject: `quota` has the lowest limits of all."""
+
+    name: str
+    subject_kind: str
+    subject_name: str
+    subject_human_readable_name: str
+    is_default: bool
+    quota: dict[str, str]
+    status: QuotaStatus
+
+
+class QuotaCreate(_Body, kw_only=True):
+    """`name`: by default made of the subject's."""
+
+    subject_kind: SubjectKind = "project"
+    subject_name: SubjectName
+    quota: Limits
+    name: Name | UnsetType = UNSET
+
+
+class QuotaUpdate(_Body, kw_only=True):
+    """Replaces the limits. What the quota is called and whom it limits cannot be changed."""
+
+    quota: Limits
+    name: str | UnsetType = UNSET
+    subject_kind: str | UnsetType = UNSET
+    subject_name: str | UnsetType = UNSET
+    subject_human_readable_name: ReadOnly = UNSET
+    is_default: ReadOnly = UNSET
+    status: ReadOnly = UNSET
+
+
+class Calculation(_Body, kw_only=True):
+    """What `replicas` pieces of `resources` would use, less what `replaces` uses already: for an edit, what is
+    edited."""
+
+    resources: Limits
+    replicas: Annotated[int, Meta(ge=0, le=1_000_000)] = 1
+    replaces: Annotated[dict[str, Quantity], Meta(max_length=MAX_TYPES)] = {}
+
+
+class Shortage(_Answer, kw_only=True):
+    """`enforcement` warn: it would be admitted, with a warning."""
+
+    quota: str
+    type: str
+    requested: str
+    used: str
+    limit: str
+    short: str
+    enforcement: str
+
+
+class CalculationResult(_Answer, kw_only=True):
+    """`asOf`: no seed's last report is older; empty where there is none. `stale`: some use is a last known one."""
+
+    fits: bool
+    shortages: list[Shortage]
+    calculated_quota: dict[str, str]
+    message: str
+    as_of: str
+    stale: bool
+
+
+def organization_quotas(quotas: Sequence[MasterQuota]) -> OrganizationQuotas:
+    limits, used = limits_of(quotas), used_of(quotas)
+    counted = resources.only(used, sorted(limits))
+    return OrganizationQuotas(
+        capacity=[Amount(type=name, amount=limits[name] // UNIT) for name in sorted(limits)],
+        free=[Amount(type=name, amount=max(limits[name] - use, 0) // UNIT) for name, use in counted.items()],
+        allocated=[
+            Allocated(type=name, amount=-(-use // UNIT), committed=-(-use // UNIT), reserved=0)
+            for name, use in counted.items()
+        ],
+    )
+
+
+def limits_of(quotas: Iterable[MasterQuota]) -> dict[str, int]:
+    """Of several quotas of one subject the most restrictive one decides."""
+    limits: dict[str, int] = {}
+    for quota in quotas:
+        for name, limit in resources.parse(spec_quota(quota)).items():
+            limits[name] = min(limit, limits.get(name, limit))
+    return limits
+
+
+def used_of(quotas: Iterable[MasterQuota]) -> dict[str, int]:
+    """What is known; a name that is missing is not counted yet, or never."""
+    used: ResourceList = {}
+    for quota in quotas:
+        used = resources.maximum(used, resources.parse(quota.status.global_usage))
+    return dict(used)
+
+
+def spec_quota(quota: MasterQuota) -> Quantities:
+    """Raises msgspec.ValidationError for what the API server should have refused."""
+    return msgspec.convert(quota.spec.get("quota", {}), Quantities)
+
+
+def capacity_changes(quota: MasterQuota | None, wanted: Sequence[Capacity]) -> dict[str, str | int | None]:
+    """A merge patch of `spec.quota`. An amount that is shown stays as it is: what is shown may be rounded.
+
+    Raises ProblemError for a type that is named twice, or lowered below what is used.
+    """
+    seen: set[str] = set()
+    for number, each in enumerate(wanted):
+        if each.type in seen:
+            raise invalid(f"/capacity/{number}/type", f"{each.type} is named twice")
+        seen.add(each.type)
+    before = spec_quota(quota) if quota is not None else {}
+    limits = resources.parse(before)
+    used = used_of([quota]) if quota is not None else {}
+    changes: dict[str, str | int | None] = dict.fromkeys(name for name in before if name not in seen)
+    below = []
+    for each in wanted:
+        amount = each.amount * UNIT
+        old = limits.get(each.type)
+        if old is not None and old // UNIT == each.amount:
+            continue
+        if amount < used.get(each.type, 0) and (old is None or amount < old):
+            below.append(f"{each.type}: capacity {each.amount}, allocated {-(-used[each.type] // UNIT)}")
+        changes[each.type] = resources.render({each.type: amount})[each.type]
+    if below:
+        raise ProblemError(409, "; ".join(below), code="capacity_below_allocated")
+    return changes
+
+
+def limit_changes(quota: MasterQuota, wanted: Mapping[str, str | int]) -> dict[str, str | int | None]:
+    """A merge patch of `spec.quota`."""
+    before = spec_quota(quota)
+    gone: dict[str, str | int | None] = dict.fromkeys(name for name in before if name not in wanted)
+    return gone | {name: limit for name, limit in wanted.items() if before.get(name) != limit}
+
+
+def one_quota(quota: MasterQuota, display_name: str = "") -> Quota:
+    return combined([quota], display_name)
+
+
+def combined(quotas: Sequence[MasterQuota], display_name: str = "") -> Quota:
+    """All of one subject; there is at least one."""
+    first = quotas[0]
+    kind, name = subject_of(first)
+    reserved: ResourceList = {}
+    for quota in quotas:
+        reserved = resources.maximum(reserved, resources.parse(quota.status.reserved))
+    return Quota(
+        name=first.metadata.name if len(quotas) == 1 else "",
+        subject_kind=kind,
+        subject_name=name,
+        subject_human_readable_name=display_name,
+        is_default=all(quota.metadata.labels.get(DEFAULT_LABEL) == "true" for quota in quotas),
+        quota=resources.render(limits_of(quotas)),
+        status=QuotaStatus(
+            global_usage=resources.render(used_of(quotas)),
+            reserved=resources.render(reserved),
+        ),
+    )
+
+
+def amounts(raw: Mapping[str, str | int], where: str) -> dict[str, int]:
+    """Raises ProblemError, which points below `where`."""
+    found: dict[str, int] = {}
+    for name, amount in raw.items():
+        try:
+            found |= resources.parse({name: amount})
+        except QuantityError as error:
+            raise invalid(f"{where}/{escape(name)}", str(error)) from None
+        if found[name] < 0:
+            raise invalid(f"{where}/{escape(name)}", f"{name}: an amount cannot be negative")
+    return found
+
+
+def calculate(quotas: Sequence[MasterQuota], asked: Calculation) -> CalculationResult:
+    """`quotas`: of the project and of its organization."""
+    need = {name: amount * asked.replicas for name, amount in amounts(asked.resources, "/resources").items()}
+    need = resources.at_least_zero(resources.subtract(need, amounts(asked.replaces, "/replaces")))
+    shortages = [shortage for quota in quotas for shortage in _shortages(quota, need)]
+    used = used_of(quotas)
+    reports = [seed.last_report_time for quota in quotas for seed in quota.status.seeds if seed.state != "Lost"]
+    return CalculationResult(
+        fits=not shortages,
+        shortages=shortages,
+        calculated_quota=resources.render(resources.add(used, resources.only(need, used))),
+        message="; ".join(f"{each.quota}: {each.type} short by {each.short}" for each in shortages),
+        as_of=min(filter(None, reports), default=""),
+        stale=any(
+            condition.type == "UsageCurrent" and condition.status != "True"
+            for quota in quotas
+            for condition in quota.status.conditions
+        ),
+    )
+
+
+def _shortages(quota: MasterQuota, need: ResourceList) -> Iterable[Shortage]:
+    """By what a seed admits with: used + requested > limit. What is never counted is never refused."""
+    used, limits = used_of([quota]), limits_of([quota])
+    counted = resources.only(limits, used)
+    for name, short in resources.over_limit(need, used, counted).items():
+        requested, use, limit, missing = resources.alike(name, need[name], used[name], limits[name], short)
+        yield Shortage(
+            quota=quota.metadata.name,
+            type=name,
+            requested=requested,
+            used=use,
+            limit=limit,
+            short=missing,
+            enforcement=str(quota.spec.get("enforcement", "deny")),
+        )
+
+
+def etag(quotas: Iterable[MasterQuota]) -> str:
+    """Of the limits, not of the use: it is for If-Match, and use changes all the time."""
+    versions = sorted(f"{quota.metadata.uid}/{quota.metadata.generation}" for quota in quotas)
+    return f'"{hashlib.sha256(" ".join(versions).encode()).hexdigest()[:24]}"'
+
+
+def matches(if_match: str | None, present: Sequence[MasterQuota]) -> bool:
+    """RFC 9110, 13.1.1: a weak one never does."""
+    if if_match is None:
+        return True
+    if if_match.strip() == "*":
+        return bool(present)
+    return etag(present) in (each.strip() for each in if_match.split(","))
+
+
+def page(names: Sequence[str], limit: int, after: str) -> tuple[Sequence[str], str]:
+    """Those of one page, and what continues it; empty at the end. `names` are sorted."""
+    rest = [name for name in names if name > after]
+    return rest[:limit], (token(rest[limit - 1]) if len(rest) > limit else "")
+
+
+def token(name: str) -> str:
+    return base64.urlsafe_b64encode(name.encode()).decode().rstrip("=")
+
+
+def read_token(text: str) -> str:
+    """Raises ProblemError."""
+    try:
+        return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True).decode()
+    except (binascii.Error, UnicodeError, ValueError):
+        raise ProblemError(400, "continue is not what a Link of an earlier answer had") from None

@@ -1,0 +1,327 @@
+"""The charts installed, upgraded and uninstalled by the real helm on a real API server, and the programs beside it with
+the flags and the ServiceAccounts of their releases. No pod runs here."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import shlex
+import ssl
+import subprocess
+from collections.abc import AsyncIterator, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import trustme
+import yaml
+from cryptography import x509
+
+from common.runtime.metrics import build_version
+from common.server.pki import alternative_names
+from devcluster import binaries
+from devcluster.cluster_api import infrastructure_crd
+from devcluster.controlplane import ApiServer, ControlPlane
+from devcluster.install import CHARTS, Program
+from devcluster.manifests import load
+from devcluster.network import free_port
+from devcluster.processes import ProcessGroup
+from tests.chart import values
+from tests.chart.helm import MASTER, SEED, Helm, Object, arguments, full
+
+pytestmark = pytest.mark.integration
+
+OTHERS = {  # kinds of others, which the charts make where they are switched on
+    "PodMonitor": "monitoring.coreos.com/v1",
+    "ServiceMonitor": "monitoring.coreos.com/v1",
+    "PrometheusRule": "monitoring.coreos.com/v1",
+    "Certificate": "cert-manager.io/v1",
+    "TLSRoute": "gateway.networking.k8s.io/v1alpha2",
+}
+KINDS = (
+    "deployments,services,serviceaccounts,poddisruptionbudgets,networkpolicies,roles,rolebindings,clusterroles,"
+    "clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings"
+)
+OURS = "app.kubernetes.io/part-of=seedquota"
+
+
+class Place:
+    """`programs`: where helm and kubectl are."""
+
+    def __init__(self, server: ApiServer, directory: Path, programs: Mapping[str, Path]) -> None:
+        self.server = server
+        self.helm = Helm(programs["helm"], directory, server.kubeconfig())
+        self.directory = directory
+        self._kubectl = programs["kubectl"]
+        self._environment = {
+            "KUBECONFIG": str(directory / "kubeconfig"),
+            "HOME": str(directory),
+            "PATH": ":".join([*(str(path.parent) for path in programs.values()), os.environ["PATH"]]),
+        }
+
+    def kubectl(self, *arguments: str, given: str = "", fails: bool = False) -> str:
+        """Its output; with `fails` what it complains of."""
+        return self._run([str(self._kubectl), *arguments], given, fails=fails)
+
+    def shell(self, commands: str) -> str:
+        return self._run(["sh", "-ec", commands], "", fails=False)
+
+    def _run(self, command: list[str], given: str, *, fails: bool) -> str:
+        done = subprocess.run(
+            command,
+            input=given,
+            env=self._environment,
+            cwd=CHARTS.parent,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert (done.returncode != 0) == fails, done.stderr + done.stdout
+        return done.stderr if fails else done.stdout
+
+    def install(self, chart: str, namespace: str) -> str:
+        """What helm says then. The release has the chart's name."""
+        where = (str(CHARTS / chart), f"--namespace={namespace}")
+        return self.helm("install", chart, *where, "--create-namespace", values=full(chart, {}))
+
+    def upgrade(self, chart: str, namespace: str, **changed: object) -> str:
+        return self.helm("upgrade", chart, str(CHARTS / chart), f"--namespace={namespace}", values=full(chart, changed))
+
+    def uninstall(self, chart: str, namespace: str) -> None:
+        self.helm("uninstall", chart, f"--namespace={namespace}")
+
+    def objects(self, *arguments: str) -> list[Any]:
+        return list(json.loads(self.kubectl("get", "-o=json", *arguments))["items"])
+
+    def crds(self) -> dict[str, str]:
+        """Ours, with the release that each belongs to."""
+        found = (each["metadata"] for each in self.objects("crd"))
+        release = "meta.helm.sh/release-name"
+        return {one["name"]: one["annotations"][release] for one in found if one["name"].endswith(".seedquota.io")}
+
+    def left(self) -> list[str]:
+        found = self.kubectl("get", KINDS, "-A", f"-l={OURS}", "-o=name").split()
+        return (
+            found
+            + self.kubectl("get", "serviceaccounts", "-A", "-l=app.kubernetes.io/managed-by=Helm", "-o=name").split()
+        )
+
+
+@pytest_asyncio.fixture(scope="module")
+async def place(helm_executable: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place]:
+    directory = tmp_path_factory.mktemp("installed")
+    programs = await binaries.ensure(["kubectl"]) | {"helm": helm_executable}
+    async with ControlPlane() as plane:
+        await plane.start(["helm"], also_served=["apps/v1", "policy/v1"])
+        yield Place(plane.cluster("helm"), directory, programs)
+
+
+NAMES = {str(each["metadata"]["name"]) for each in load(CHARTS / "crds")}  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "namespaces"),
+    [(MASTER, SEED, ("quotas", "quotas")), (SEED, MASTER, ("agents", "masters"))],
+    ids=["one namespace", "two namespaces, the seed first"],
+)
+def test_both_are_installed_in_one_cluster_upgraded_and_uninstalled(
+    place: Place, first: str, second: str, namespaces: tuple[str, str]
+) -> None:
+    place.install(first, namespaces[0])
+    notes = place.install(second, namespaces[1])
+    assert f"belong to the release {first} in the namespace {namespaces[0]}" in notes
+    assert place.crds() == dict.fromkeys(NAMES, first)
+    for chart, namespace in ((first, namespaces[0]), (second, namespaces[1])):
+        place.upgrade(chart, namespace, replicas=3)
+        (deployment,) = place.objects("deployments", "-A", f"-l=app.kubernetes.io/instance={chart}")
+        assert deployment["spec"]["replicas"] == 3
+
+    place.uninstall(first, namespaces[0])
+    assert place.crds() == dict.fromkeys(NAMES, first), "quotas stay"
+    notes = place.upgrade(second, namespaces[1])
+    place.shell("\n".join(line for line in notes.splitlines() if " --overwrite crd " in line))
+    place.upgrade(second, namespaces[1])
+    assert place.crds() == dict.fromkeys(NAMES, second)
+    manifest = place.helm("get", "manifest", second, f"--namespace={namespaces[1]}")
+    assert manifest.count("kind: CustomResourceDefinition\n") == len(NAMES)
+
+    place.uninstall(second, namespaces[1])
+    assert place.crds().keys() == NAMES
+    assert place.left() == []
+    assert "custom resource definitions" not in place.install(second, namespaces[1]), "they are its own again"
+    place.uninstall(second, namespaces[1])
+    place.kubectl("delete", "crd", *NAMES)
+
+
+def test_the_commands_of_the_readme_install_both_and_make_a_seed_of_the_cluster(place: Place) -> None:
+    section = (CHARTS.parent / "README.md").read_text().partition("## Install it\n")[2].partition("\n## ")[0]
+    place.shell("\n".join(line[4:] for line in section.splitlines() if line.startswith("    ")))
+    assert place.kubectl("get", "sqseed", "-o=name").strip() == "seed.seedquota.io/main"
+    deployments = place.objects("deployments", "-n=seedquota", f"-l={OURS}")
+    images = {each["spec"]["template"]["spec"]["containers"][0]["image"] for each in deployments}
+    assert (len(deployments), images) == (2, {f"registry.example.com/seedquota:{build_version()}"})
+    place.uninstall(SEED, "seedquota")
+    place.uninstall("seedquota", "seedquota")
+    place.kubectl("delete", "crd", *NAMES)
+
+
+def test_definitions_that_were_applied_by_hand_are_left_alone(place: Place) -> None:
+    place.kubectl("apply", "--server-side", f"-f={CHARTS / 'crds'}")
+    notes = place.install(MASTER, "quotas")
+    assert "The custom resource definitions were not brought by Helm." in notes
+    assert "app.kubernetes.io/managed-by" not in place.kubectl("get", "crd", "seeds.seedquota.io", "-o=yaml")
+    place.uninstall(MASTER, "quotas")
+    place.kubectl("delete", "crd", *NAMES)
+
+
+def test_an_api_server_takes_every_object(place: Place) -> None:
+    """Strictly, and without storing it. Kinds of others have any fields here."""
+    crds = [others_crd(kind, *api.split("/")) for kind, api in OTHERS.items()]
+    namespaces = [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+        for name in ("dry", "alpha", "beta", "own")
+    ]
+    place.kubectl("apply", "--server-side", "-f=-", given=yaml.safe_dump_all([*crds, *namespaces]))
+    place.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+    objects = [
+        *place.helm.render(MASTER, values.MONITORED, namespace="dry"),
+        *place.helm.render(SEED, values.OF_A_SEED["all"], namespace="dry"),
+        *place.helm.render(SEED, values.OWN_CERTIFICATE, namespace="dry"),
+    ]
+    assert {found["kind"] for found in objects} >= OTHERS.keys() | {"Ingress", "NetworkPolicy"}
+    flags = ("--server-side", "--dry-run=server", "--validate=strict", "--force-conflicts")
+    done = place.kubectl("apply", *flags, "-f=-", given=yaml.safe_dump_all(objects))
+    assert len(done.splitlines()) == len(objects)
+    assert place.crds() == {}
+
+
+def others_crd(kind: str, group: str, version: str) -> Any:
+    found: Any = infrastructure_crd(kind, version)
+    return {
+        **found,
+        "metadata": {
+            "name": f"{found['spec']['names']['plural']}.{group}",
+            "annotations": {"api-approved.kubernetes.io": "unapproved, for a test"},
+        },
+        "spec": {**found["spec"], "group": group},
+    }
+
+
+@pytest_asyncio.fixture
+async def programs(place: Place) -> AsyncIterator[dict[str, Program]]:
+    group = ProcessGroup()
+    made: dict[str, Program] = {}
+    try:
+        for chart, namespace in ((MASTER, "masters"), (SEED, "agents")):
+            manifest = place.helm("get", "manifest", chart, f"--namespace={namespace}")
+            given = as_installed(place, chart, namespace, yaml.safe_load_all(manifest))
+            made[chart] = Program(chart, given, place.directory, group)
+        yield made
+    finally:
+        group.close()
+
+
+def as_installed(place: Place, chart: str, namespace: str, manifest: Iterable[Object]) -> list[str]:
+    """As the container is started, but for where it finds the API server and where it listens."""
+    objects = [found for found in manifest if found]
+    config = yaml.safe_load(place.server.kubeconfig())
+    config["users"][0]["user"] = {"token": place.kubectl("-n", namespace, "create", "token", chart).strip()}
+    kubeconfig = place.directory / f"{chart}.kubeconfig"
+    kubeconfig.write_text(yaml.safe_dump(config))
+    here = [f"--kubeconfig={kubeconfig}", f"--identity={chart}", "--drain-delay=0s"]
+    if chart == SEED:
+        here += [f"--webhook-address=127.0.0.1:{free_port()}", "--lease-duration=5s"]
+    return [chart.removeprefix("seedquota-"), *arguments(objects), *here]
+
+
+@pytest_asyncio.fixture
+async def installed(place: Place) -> str:
+    """In two namespaces of one cluster. What helm said about the master."""
+    notes = place.install(MASTER, "masters")
+    place.helm(
+        "install",
+        SEED,
+        str(CHARTS / SEED),
+        "--namespace=agents",
+        "--create-namespace",
+        values={"seedName": "main"},
+    )
+    return notes
+
+
+async def test_the_programs_serve_with_the_flags_and_the_rights_of_their_releases(
+    place: Place, installed: str, programs: dict[str, Program]
+) -> None:
+    for program in programs.values():
+        await program.start()
+    # The notes tell what comes next: the Seed of this cluster.
+    lines = [line.strip() for line in installed.splitlines()]
+    start = lines.index("kubectl apply -f - <<Y")
+    place.shell("\n".join(lines[start : lines.index("Y", start) + 1]))
+    for condition in ("Connected", "Synced", "AccountsOpen"):
+        place.kubectl("wait", f"--for=condition={condition}", "sqseed/main", "--timeout=60s")
+    assert place.kubectl("get", "sqseed/main", "-o=jsonpath={.status.clusterUID}"), (
+        "it may not be known which one it is"
+    )
+
+    (configuration,) = place.objects("validatingwebhookconfigurations", "-l=app.kubernetes.io/managed-by=seedquota")
+    client = configuration["webhooks"][0]["clientConfig"]
+    service = {key: client["service"][key] for key in ("namespace", "name", "port")}
+    assert service == {"namespace": "agents", "name": SEED, "port": 443}
+    secret = json.loads(place.kubectl("-n=agents", "get", "secret", "seedquota-webhook-tls", "-o=json"))["data"]
+    certificate = x509.load_pem_x509_certificate(base64.b64decode(secret["tls.crt"]))
+    assert alternative_names(certificate) == {"seedquota-seed.agents.svc"}
+
+    foreign = {**configuration, "metadata": {"name": "mine"}}
+    as_agent = f"--kubeconfig={place.directory / SEED}.kubeconfig"
+    said = place.kubectl(as_agent, "create", "-f=-", given=json.dumps(foreign), fails=True)
+    assert "may not write the webhook configuration mine: it is not its own" in said
+
+    for program in programs.values():
+        await program.stop()
+        refused = [line for line in program.log.read_text().splitlines() if "forbidden" in line.lower()]
+        assert refused == [], f"{program.name} lacks rights"
+
+
+async def test_a_certificate_of_others_is_served_and_its_ca_is_in_the_configuration(
+    place: Place, tmp_path: Path
+) -> None:
+    """After the other test, as with tls.mode=existingSecret; the Secret is a directory."""
+    authority = trustme.CA()
+    made = authority.issue_cert(f"{SEED}.agents.svc")
+    made.cert_chain_pems[0].write_to_path(str(tmp_path / "tls.crt"))
+    made.private_key_pem.write_to_path(str(tmp_path / "tls.key"))
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.crt"))
+    manifest = yaml.safe_load_all(place.helm("get", "manifest", SEED, "--namespace=agents"))
+    port, group = free_port(), ProcessGroup()
+    changed = [f"--webhook-tls-directory={tmp_path}", f"--webhook-address=127.0.0.1:{port}"]
+    try:
+        await Program(SEED, [*as_installed(place, SEED, "agents", manifest), *changed], place.directory, group).start()
+        trusting = ssl.create_default_context(cadata=authority.cert_pem.bytes().decode())
+        _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting, server_hostname=f"{SEED}.agents.svc")
+        writer.close()
+
+        def bundle() -> bytes:
+            (found,) = place.objects("validatingwebhookconfigurations", "-l=app.kubernetes.io/managed-by=seedquota")
+            return base64.b64decode(found["webhooks"][0]["clientConfig"]["caBundle"])
+
+        async with asyncio.timeout(60):
+            while bundle().strip() != authority.cert_pem.bytes().strip():
+                await asyncio.sleep(0.5)
+    finally:
+        group.close()
+
+
+def test_what_the_seed_needs_is_named_in_its_notes(place: Place) -> None:
+    """After the other test: a project's namespace is opened to the agents with the command of the notes."""
+    notes = place.upgrade(SEED, "agents", seedName="main")
+    (command,) = (line.strip() for line in notes.splitlines() if "create rolebinding" in line)
+    place.kubectl("create", "namespace", "project")
+    place.shell(command.replace("NAMESPACE", "project", 1))
+    can = shlex.split("auth can-i list secrets --as=system:serviceaccount:agents:seedquota-seed")
+    assert place.kubectl(*can, "-n=project").strip() == "yes"
+    assert place.kubectl(*can, "-n=masters", fails=True) == ""

@@ -1,0 +1,99 @@
+"""Values to render the charts with: each switch at least once, and all of them."""
+
+from __future__ import annotations
+
+MONITORED: dict[str, object] = {
+    "metrics": {
+        "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+        "podMonitor": {"enabled": True},
+    },
+    "networkPolicy": {"enabled": True, "egressPorts": [443, 6443, 30443], "metricsFrom": [{"namespaceSelector": {}}]},
+    "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
+}
+
+PLACED: dict[str, object] = {
+    "image": {"repository": "registry.example.com/seedquota", "digest": f"sha256:{'0' * 64}", "pullPolicy": "Always"},
+    "imagePullSecrets": [{"name": "registry"}],
+    "replicas": 3,
+    "log": {"level": "debug", "format": "text"},
+    "priorityClassName": "",
+    "nodeSelector": {"kubernetes.io/os": "linux"},
+    "tolerations": [{"key": "node-role.kubernetes.io/control-plane", "operator": "Exists", "effect": "NoSchedule"}],
+    "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": []}},
+    "topologySpreadConstraints": [
+        {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule"}
+    ],
+    "podAnnotations": {"example.com/a": "b"},
+    "podLabels": {"example.com/c": "d"},
+    "extraEnv": [{"name": "AWS_REGION", "value": "eu-central-1"}],
+    "extraEnvFrom": [{"secretRef": {"name": "clouds"}}],
+    "serviceAccount": {"name": "agent", "annotations": {"example.com/role": "reader"}},
+    "resources": {"requests": {"cpu": "1"}},
+}
+
+ALONE: dict[str, object] = {
+    "replicas": 1,
+    "crds": {"install": False},
+    "rbac": {"create": False},
+    "serviceAccount": {"create": False, "name": "mine"},
+    "podDisruptionBudget": {"enabled": False},
+}
+
+BOTH: dict[str, dict[str, object]] = {"defaults": {}, "monitored": MONITORED, "placed": PLACED, "alone": ALONE}
+
+REDIS: dict[str, object] = {
+    "ledger": {
+        "store": "redis",
+        "redis": {
+            "url": "rediss+sentinel://a.example.com:26379,b.example.com:26379/quotas",
+            "username": "quotas",
+            "passwordSecret": {"name": "redis", "key": "pass"},
+            "caSecret": "redis-ca",
+            "clientCertificateSecret": "redis-client",
+        },
+    },
+    "networkPolicy": {"enabled": True},
+}
+
+OUTSIDE: dict[str, object] = {
+    "webhook": {
+        "externalURL": "https://webhook.example.com:8443",
+        "timeoutSeconds": 5,
+        "breakGlass": {"seed": False, "userClusters": True},
+        "service": {"type": "LoadBalancer", "annotations": {"example.com/internal": "true"}, "nodePort": 31443},
+        "ingress": {"enabled": True, "className": "nginx", "annotations": {"example.com/ssl-passthrough": "true"}},
+        "tlsRoute": {"enabled": True, "parentRefs": [{"name": "public", "namespace": "gateways"}]},
+    },
+    "tls": {"mode": "certManager", "certManager": {"issuerRef": {"kind": "Issuer", "name": "webhook"}}},
+}
+
+OWN_CERTIFICATE: dict[str, object] = {"tls": {"mode": "existingSecret", "existingSecret": "webhook"}}
+
+RIGHTS: dict[str, object] = {
+    "userClusters": {"namespaces": ["alpha", "beta"]},
+    "ownMachines": {"namespaces": ["own", "beta"]},
+    "kubermatic": {"enabled": True},
+    "master": {"subjects": [{"kind": "User", "name": "master", "apiGroup": "rbac.authorization.k8s.io"}]},
+    "serviceAccount": {"name": "agent"},
+}
+
+CLOUDS: dict[str, object] = {
+    "providers": {
+        "enabled": ["aws", "openstack"],
+        "proxy": "http://proxy.example.com:3128",
+        "noProxy": "10.0.0.0/8",
+        "caBundle": {"existingConfigMap": "clouds", "key": "bundle.pem"},
+    },
+    "projectLabel": "example.com/project",
+    "inFlightWindow": "1m10s",
+}
+
+OF_A_SEED: dict[str, dict[str, object]] = {
+    **BOTH,
+    "redis": REDIS,
+    "outside": OUTSIDE,
+    "own certificate": OWN_CERTIFICATE,
+    "rights": RIGHTS,
+    "clouds": CLOUDS,
+    "all": {**MONITORED, **PLACED, **REDIS, **OUTSIDE, **RIGHTS, **CLOUDS},
+}

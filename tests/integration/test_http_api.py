@@ -1,0 +1,529 @@
+"""The HTTP API of two replicas on a real API server, with real tokens and the rights of charts/rbac alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import ssl
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+
+from common.kube.client.api_client import Cluster
+from common.runtime.flags import Address
+from common.server import http_server
+from devcluster import manifests
+from devcluster.controlplane import ApiServer as KubeApiServer
+from devcluster.controlplane import ControlPlane
+from devcluster.install import CHARTS, NAMESPACE, named, namespace, rights
+from master.apiserver import app as api
+from master.apiserver.app import ApiServer
+from master.cache.informers import Caches
+
+pytestmark = pytest.mark.integration
+
+Json = Any
+GROUP = "/apis/seedquota.io/v1alpha1"
+USER = "seedquota-master"
+ORGANIZATION = "/api/v1/organizations/acme/quotas"
+PROJECT = "/api/v2/projects/alpha/quota"
+CALCULATION = "/api/v2/projects/alpha/quotacalculation"
+QUOTAS = "/api/v2/quotas"
+
+EVERYWHERE = ("platform-administrator", "quota-manager-service")
+IN_THE_ORGANIZATION = ("administrator", "user", "reader")
+ACTORS = (*EVERYWHERE, *IN_THE_ORGANIZATION)
+NOBODY = "nobody"  # a valid token without any right
+OF_ANOTHER = "of-another"  # an administrator of another organization
+
+
+@dataclass
+class Answer:
+    status: int
+    body: Json
+    headers: Mapping[str, str]
+
+
+class World:
+    def __init__(self, server: KubeApiServer) -> None:
+        self.server = server
+        self.tokens: dict[str, str] = {}
+        self.replicas: list[ApiServer] = []
+        self.admin: aiohttp.ClientSession = server.session()
+        self.session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30))
+        self.tls: ssl.SSLContext | None = None
+
+    async def call(
+        self,
+        actor: str,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        replica: int = 0,
+        raw: bytes | None = None,
+        **headers: str,
+    ) -> Answer:
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        if actor:
+            sent["Authorization"] = f"Bearer {self.tokens.get(actor, actor)}"
+        data = raw if raw is not None else json.dumps(body).encode() if body is not None else None
+        url = f"https://127.0.0.1:{self.replicas[replica].server.port}{path}"
+        async with self.session.request(method, url, data=data, headers=sent, ssl=self.tls or False) as answer:
+            content = await answer.read()
+            assert answer.headers["X-Request-Id"]
+            return Answer(answer.status, json.loads(content) if content else None, answer.headers)
+
+    async def kube(self, method: str, path: str, body: object = None, status: int = 200) -> Json:
+        headers = {"Content-Type": "application/merge-patch+json"} if method == "PATCH" else {}
+        async with self.admin.request(method, path, json=body, headers=headers) as answer:
+            found = await answer.json()
+            assert answer.status in (status, 404 if method == "DELETE" else status), found
+            return found
+
+    async def clean(self) -> None:
+        for quota in (await self.kube("GET", f"{GROUP}/resourcequotas"))["items"]:
+            await self.kube("DELETE", f"{GROUP}/resourcequotas/{quota['metadata']['name']}")
+
+        async def gone() -> None:
+            for replica in range(2):
+                assert (await self.call("platform-administrator", "GET", QUOTAS, replica=replica)).body == []
+
+        await until(gone)
+
+    async def quota(self, name: str, kind: str, subject: str, limits: Json, used: Json = None) -> None:
+        """As kubectl and a master that leads would make it; returns when both replicas know it."""
+        await manifests.apply(
+            self.server, [named("ResourceQuota", name, subject={"kind": kind, "name": subject}, quota=limits)]
+        )
+        path = f"{GROUP}/resourcequotas/{name}/status"
+        status = {"observedGeneration": 1, "hard": limits, "globalUsage": used or {}}
+        await self.kube("PATCH", path, {"status": status})
+
+        async def known() -> None:
+            for replica in range(2):
+                found = await self.call("platform-administrator", "GET", f"{QUOTAS}/{name}", replica=replica)
+                assert found.status == 200 and found.body["status"]["globalUsage"].keys() == (used or {}).keys()
+
+        await until(known)
+
+
+async def until(check: Callable[[], Awaitable[None]], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return await check()
+        except AssertionError:
+            if time.monotonic() > deadline:
+                raise
+        await asyncio.sleep(0.05)
+
+
+def service_account(name: str) -> Json:
+    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": "default"}}
+
+
+def bound(role: str, actor: str, in_namespace: str = "") -> Json:
+    group = "rbac.authorization.k8s.io"
+    return {
+        "apiVersion": f"{group}/v1",
+        "kind": "RoleBinding" if in_namespace else "ClusterRoleBinding",
+        "metadata": {"name": actor} | ({"namespace": in_namespace} if in_namespace else {}),
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": f"seedquota:{role}"},
+        "subjects": [{"kind": "ServiceAccount", "name": actor, "namespace": "default"}],
+    }
+
+
+async def install(server: KubeApiServer) -> None:
+    roles = CHARTS / "rbac"
+    await manifests.apply(
+        server,
+        [
+            *manifests.load(CHARTS / "crds"),
+            *map(namespace, (NAMESPACE, "org-acme", "org-other")),
+            *rights("master", USER),
+            *rights("master-api", USER),
+            *(found for found in manifests.load(roles / "master-api.yaml") if found["kind"] == "Secret"),
+            *manifests.load(roles / "api-actors.yaml"),
+            *(service_account(actor) for actor in (*ACTORS, NOBODY, OF_ANOTHER)),
+            *(bound(actor, actor) for actor in EVERYWHERE),
+            *(bound(actor, actor, "org-acme") for actor in IN_THE_ORGANIZATION),
+            bound("administrator", OF_ANOTHER, "org-other"),
+            named("Organization", "acme", displayName="Acme"),
+            named("Organization", "other"),
+            named("Project", "alpha", displayName="Alpha", organization="acme"),
+            named("Project", "solo"),
+        ],
+    )
+
+
+@pytest_asyncio.fixture(scope="module")
+async def shared(control_plane: ControlPlane) -> AsyncIterator[World]:
+    await control_plane.start(["api-master"])
+    server = control_plane.cluster("api-master")
+    await install(server)
+    world = World(server)
+    for actor in (*ACTORS, NOBODY, OF_ANOTHER):
+        path = f"/api/v1/namespaces/default/serviceaccounts/{actor}/token"
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+        world.tokens[actor] = (await world.kube("POST", path, request, 201))["status"]["token"]
+    world.tokens["admin"] = server.tokens["admin"]  # of the API server's token file
+    clusters, tasks = [], []
+    for _ in range(2):
+        cluster = await Cluster.from_kubeconfig(server.kubeconfig(USER), name="master")
+        caches = Caches(cluster, NAMESPACE)
+        replica = ApiServer(cluster, caches, NAMESPACE, Address("127.0.0.1", 0), ["127.0.0.1"])
+        clusters.append(cluster)
+        world.replicas.append(replica)
+        tasks += [asyncio.create_task(caches.run()), asyncio.create_task(replica.run())]
+
+    async def ready() -> None:
+        assert [replica.not_ready() for replica in world.replicas] == [None, None]
+
+    await until(ready, 60)
+    world.tls = ssl.create_default_context(cadata=world.replicas[0].certificates.ca_bundle.decode())
+    yield world
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    for cluster in clusters:
+        await cluster.close()
+    await world.admin.close()
+    await world.session.close()
+
+
+@pytest_asyncio.fixture
+async def world(shared: World) -> AsyncIterator[World]:
+    await shared.clean()
+    yield shared
+
+
+async def test_the_quotas_of_an_organization_are_what_004_shows(world: World) -> None:
+    """Its example but for what needs allocations: what is counted is committed, and nothing is reserved."""
+    await world.quota(
+        "org-acme", "organization", "acme", {"clusters": "5", "machines": "10"}, {"clusters": 1, "machines": 8}
+    )
+    expected = {
+        "capacity": [{"type": "clusters", "amount": 5}, {"type": "machines", "amount": 10}],
+        "free": [{"type": "clusters", "amount": 4}, {"type": "machines", "amount": 2}],
+        "allocated": [
+            {"type": "clusters", "amount": 1, "committed": 1, "reserved": 0},
+            {"type": "machines", "amount": 8, "committed": 8, "reserved": 0},
+        ],
+    }
+    for replica in range(2):
+        answer = await world.call("reader", "GET", ORGANIZATION, replica=replica)
+        assert (answer.status, answer.body) == (200, expected)
+    back = await world.call("platform-administrator", "PUT", ORGANIZATION, expected, If_Match=answer.headers["ETag"])
+    assert (back.status, back.body) == (200, expected), "what was read can be sent back"
+
+
+async def test_each_actor_may_do_what_its_role_says(world: World) -> None:
+    await world.quota("org-acme", "organization", "acme", {"machines": "10"}, {"machines": 8})
+    await world.quota("project-alpha", "project", "alpha", {"cpu": "64"}, {"cpu": 60})
+    writes = {"capacity": [{"type": "machines", "amount": 10}]}
+    quota = {"subjectName": "solo", "quota": {"cpu": "1"}}
+    every, platform, cluster = {*ACTORS}, {"platform-administrator"}, {"platform-administrator"}
+    cells: list[tuple[str, str, object, int, set[str], int]] = [
+        ("GET", ORGANIZATION, None, 200, every, 404),
+        ("PUT", ORGANIZATION, writes, 200, platform, 403),
+        ("GET", PROJECT, None, 200, every, 404),
+        ("POST", CALCULATION, {"resources": {"cpu": 1}}, 200, every, 404),
+        ("GET", QUOTAS, None, 200, cluster, 403),
+        ("GET", f"{QUOTAS}/project-alpha", None, 200, cluster, 403),
+        ("PUT", f"{QUOTAS}/project-alpha", {"quota": {"cpu": "64"}}, 200, cluster, 403),
+        ("POST", QUOTAS, quota, 201, cluster, 403),
+        ("DELETE", f"{QUOTAS}/project-solo", None, 204, cluster, 403),
+    ]
+    for method, path, body, allowed, actors, refused in cells:
+        for actor in (*ACTORS, NOBODY, OF_ANOTHER):
+            answer = await world.call(actor, method, path, body, replica=len(actor) % 2)
+            outside = 404 if path == ORGANIZATION else refused
+            expected = allowed if actor in actors else refused if actor in ACTORS else outside
+            assert answer.status == expected, (method, path, actor, answer)
+    admin = await world.call("admin", "GET", QUOTAS)
+    assert [each["name"] for each in admin.body] == ["org-acme", "project-alpha"]
+
+
+async def test_who_cannot_see_an_organization_does_not_learn_whether_it_exists(world: World) -> None:
+    for actor in (NOBODY, OF_ANOTHER, "reader"):
+        hidden = "/api/v1/organizations/other/quotas" if actor == "reader" else ORGANIZATION
+        missing = "/api/v1/organizations/none/quotas"
+        there, not_there = [await world.call(actor, "GET", path) for path in (hidden, missing)]
+        assert there.status == not_there.status == 404
+        assert {*there.body} == {*not_there.body} and there.body["code"] == not_there.body["code"] == "not_found"
+    assert (await world.call(NOBODY, "GET", "/api/v2/projects/solo/quota")).status == 404
+    assert (await world.call("platform-administrator", "GET", "/api/v2/projects/solo/quota")).body["code"] == "no_quota"
+
+
+async def test_limits_are_made_changed_and_never_lowered_below_what_is_used(world: World) -> None:
+    who = "platform-administrator"
+
+    async def put(*amounts: tuple[str, int], **headers: str) -> Answer:
+        capacity = [{"type": name, "amount": amount} for name, amount in amounts]
+        return await world.call(who, "PUT", ORGANIZATION, {"capacity": capacity}, **headers)
+
+    made = await put(("cpu", 64), ("memory", 2**38))
+    assert made.status == 200 and made.body["free"] == made.body["allocated"] == [], "nothing is counted yet"
+    stored = await world.kube("GET", f"{GROUP}/resourcequotas/org-acme")
+    assert stored["spec"]["quota"] == {"cpu": "64", "memory": "256Gi"}
+    await world.clean()
+    await world.quota(
+        "org-acme", "organization", "acme", {"cpu": "64500m", "machines": 5}, {"cpu": "60500m", "machines": 8}
+    )
+    shown = await world.call(who, "GET", ORGANIZATION)
+    assert [each["amount"] for each in shown.body["capacity"]] == [64, 5], "rounded down"
+    assert [each["amount"] for each in shown.body["free"]] == [4, 0]
+    assert [each["amount"] for each in shown.body["allocated"]] == [61, 8], "rounded up"
+    below = await put(("cpu", 60), ("machines", 5))
+    assert (below.status, below.body["code"], below.body["error"]) == (409, "capacity_below_allocated", "conflict")
+    assert below.body["detail"] == "cpu: capacity 60, allocated 61"
+    more = await put(("cpu", 64), ("machines", 6))
+    assert more.status == 200, "what is raised may be below what is used"
+    stored = await world.kube("GET", f"{GROUP}/resourcequotas/org-acme")
+    assert stored["spec"]["quota"] == {"cpu": "64500m", "machines": "6"}, "an amount that was shown rounded stays"
+    stale = await put(("cpu", 65), If_Match=shown.headers["ETag"])
+    assert (stale.status, stale.body["code"]) == (412, "precondition_failed")
+    fresh = await put(("cpu", 65), If_Match=f'W/"x", {more.headers["ETag"]}')
+    assert fresh.status == 200
+    stored = await world.kube("GET", f"{GROUP}/resourcequotas/org-acme")
+    assert stored["spec"]["quota"] == {"cpu": "65"}, "a type that is missing becomes unlimited"
+    unknown = await put(("cpu", 65), ("serverz", 1))
+    assert unknown.status == 422 and unknown.body["errors"][0]["pointer"] == "/capacity/1", unknown.body
+    await world.quota("more", "organization", "acme", {"cpu": 3})
+    assert (await put(("cpu", 1))).body["code"] == "several_quotas"
+
+
+async def test_two_replicas_write_one_quota_and_nothing_is_lost(world: World) -> None:
+    """All write with the ETag that they read: of each round exactly one is written."""
+    who = "platform-administrator"
+    await world.quota("org-acme", "organization", "acme", {"machines": 1})
+    etag = (await world.call(who, "GET", ORGANIZATION)).headers["ETag"]
+
+    async def write(number: int) -> int:
+        body = {"capacity": [{"type": "machines", "amount": 10 + number}]}
+        return (await world.call(who, "PUT", ORGANIZATION, body, replica=number % 2, If_Match=etag)).status
+
+    assert sorted(await asyncio.gather(*map(write, range(6)))) == [200, 412, 412, 412, 412, 412]
+
+
+async def test_quotas_are_listed_by_page_and_kept_like_kubermatics(world: World) -> None:
+    who = "platform-administrator"
+    for name in ("alpha", "beta", "gamma"):
+        made = await world.call(who, "POST", QUOTAS, {"subjectName": name, "quota": {"cpu": 4, "memory": "8Gi"}})
+        assert (made.status, made.headers["Location"]) == (201, f"{QUOTAS}/project-{name}")
+    again = await world.call(who, "POST", QUOTAS, {"subjectName": "beta", "quota": {"cpu": 5}})
+    assert (again.status, again.body["code"]) == (409, "already_exists")
+
+    async def listed() -> None:
+        assert len((await world.call(who, "GET", QUOTAS, replica=1)).body) == 3
+
+    await until(listed)
+    names: list[str] = []
+    path = f"{QUOTAS}?limit=2&subjectKind=project"
+    while path:
+        page = await world.call(who, "GET", path, replica=1)
+        names += [each["name"] for each in page.body]
+        path = page.headers["Link"].partition(">")[0][1:] if "Link" in page.headers else ""
+    assert names == ["project-alpha", "project-beta", "project-gamma"]
+    found = await world.call(who, "GET", f"{QUOTAS}/project-alpha", replica=1)
+    assert found.body == {
+        "name": "project-alpha",
+        "subjectKind": "project",
+        "subjectName": "alpha",
+        "subjectHumanReadableName": "Alpha",
+        "isDefault": False,
+        "quota": {"cpu": "4", "memory": "8Gi"},
+        "status": {"globalUsage": {}, "reserved": {}},
+    }
+    assert (await world.call(who, "PUT", f"{QUOTAS}/project-alpha", found.body)).status == 200
+    moved = await world.call(who, "PUT", f"{QUOTAS}/project-alpha", {**found.body, "subjectName": "beta"})
+    assert (moved.status, moved.body["code"], moved.body["errors"][0]["pointer"]) == (422, "immutable", "/subjectName")
+    changed = await world.call(who, "PUT", f"{QUOTAS}/project-alpha", {"quota": {"cpu": "500m"}})
+    assert changed.body["quota"] == {"cpu": "500m"}
+    for limits, pointer in (
+        ({"cpu": "many"}, "/quota/cpu"),
+        ({"a/b": "-1"}, "/quota/a~1b"),
+        ({"\0": 1}, "/quota/\0"),
+        ({"cpu": -1}, "/quota"),
+        ({"memory": "64m"}, "/quota/memory"),
+        ({"cpus": "4"}, "/quota/cpus"),
+    ):
+        wrong = await world.call(who, "PUT", f"{QUOTAS}/project-alpha", {"quota": limits})
+        assert wrong.status == 422 and wrong.body["errors"][0]["pointer"] == pointer, wrong.body
+    stale = await world.call(who, "DELETE", f"{QUOTAS}/project-alpha", If_Match=found.headers["ETag"])
+    assert stale.status == 412
+    gone = await world.call(who, "DELETE", f"{QUOTAS}/project-alpha", If_Match=changed.headers["ETag"])
+    assert (gone.status, gone.body) == (204, None)
+    assert (await world.call(who, "DELETE", f"{QUOTAS}/project-alpha")).status == 404
+
+
+async def test_a_calculation_says_what_is_short_in_both_quotas(world: World) -> None:
+    await world.quota(
+        "project-alpha", "project", "alpha", {"cpu": "64", "memory": "256Gi"}, {"cpu": "60", "memory": "0"}
+    )
+    await world.quota("org-acme", "organization", "acme", {"cpu": "62", "servers": 0}, {"cpu": "61"})
+    asked = {"resources": {"cpu": "2", "memory": "8Gi", "servers": 3}, "replicas": 4}
+    answer = await world.call("user", "POST", CALCULATION, asked)
+    assert answer.status == 200 and answer.body["fits"] is False
+    shortages = [(each["quota"], each["type"], each["short"]) for each in answer.body["shortages"]]
+    assert shortages == [("project-alpha", "cpu", "4"), ("org-acme", "cpu", "7")], "servers are not counted"
+    edit = await world.call("user", "POST", CALCULATION, {**asked, "replaces": {"cpu": 7}})
+    assert (edit.body["fits"], edit.body["shortages"]) == (True, []), "an edit costs its difference"
+
+
+async def test_who_has_no_valid_token_gets_nothing_but_the_document(world: World) -> None:
+    nothing = await world.call("", "GET", ORGANIZATION)
+    assert (nothing.status, nothing.headers["WWW-Authenticate"]) == (401, "Bearer")
+    assert nothing.headers["Content-Type"] == "application/problem+json"
+    for token in ("forged", "x" * 9000, '"quoted"'):
+        answer = await world.call(token, "GET", "/nowhere")
+        assert (answer.status, answer.headers["Connection"]) == (401, "close")
+    document = await world.call("", "GET", "/openapi.json")
+    assert (document.status, document.body["openapi"]) == (200, "3.1.0")
+    revoked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": ["other"]}}
+    path = f"/api/v1/namespaces/default/serviceaccounts/{NOBODY}/token"
+    other = (await world.kube("POST", path, revoked, 201))["status"]["token"]
+    assert (await world.call(other, "GET", ORGANIZATION)).status == 401, "a token for somebody else"
+
+
+@pytest.mark.parametrize(
+    ("raw", "status"),
+    [
+        (b"", 400),
+        (b"{", 400),
+        (b'{"capacity": [{"type": "cpu", "amount": NaN}]}', 400),
+        (b"[" * 100_000, 422),
+        (b'{"capacity": ' + b"[" * 50_000 + b"]" * 50_000 + b"}", 422),
+        (b'{"free": ' + b"[" * 50_000 + b"]" * 50_000 + b"}", 400),
+        (b"\xff\xfe", 400),
+        (b"[]", 422),
+        (b"null", 422),
+        (b'{"capacity": []}', 422),
+        (b'{"capacity": [{"type": "cpu", "amount": 1.5}]}', 422),
+        (b'{"capacity": [{"type": "cpu", "amount": -1}]}', 422),
+        (b'{"capacity": [{"type": "cpu", "amount": 9007199254740992}]}', 422),
+        (b'{"capacity": [{"type": "cpu", "amount": ' + b"9" * 5000 + b"}]}", 422),
+        (b'{"capacity": [{"type": "cpu", "amount": true}]}', 422),
+        (b'{"capacity": [{"type": "cpu", "amount": 1}, {"type": "cpu", "amount": 2}]}', 422),
+        (b'{"capacity": [{"type": "cpu", "amount": 1}], "limit": 3}', 422),
+        (b'{"capacity": [{"type": "' + b"c" * 400 + b'", "amount": 1}]}', 422),
+        (b'{"capacity": "' + b"x" * api.MAX_BODY + b'"}', 413),
+    ],
+    ids=range(19),
+)
+async def test_a_hostile_body_is_refused_with_a_problem(world: World, raw: bytes, status: int) -> None:
+    answer = await world.call("platform-administrator", "PUT", ORGANIZATION, raw=raw)
+    assert answer.status == status, answer.body
+    assert answer.headers["Content-Type"] == "application/problem+json"
+    assert answer.body["type"].startswith("https://seedquota.io/errors/") and answer.body["error"]
+    assert len(json.dumps(answer.body)) < 4096
+    assert (await world.call("platform-administrator", "GET", QUOTAS)).body == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("PATCH", ORGANIZATION, 405),
+        ("DELETE", ORGANIZATION, 405),
+        ("GET", "/api/v1/organizations/../quotas", 404),
+        ("GET", "/api/v1/organizations/%2e%2e%2fx/quotas", 404),
+        ("GET", "/api/v1/organizations/a%00b/quotas", 404),
+        ("GET", "/api/v2/quotas/x%2fstatus", 404),
+        ("GET", f"{QUOTAS}?limit=0", 400),
+        ("GET", f"{QUOTAS}?limit=501", 400),
+        ("GET", f"{QUOTAS}?limit=1&limit=2", 400),
+        ("GET", f"{QUOTAS}?continue=!!", 400),
+        ("GET", f"{QUOTAS}?what=1", 400),
+        ("GET", f"{QUOTAS}?subjectKind=seed", 400),
+    ],
+)
+async def test_a_path_or_a_query_that_is_not_known_is_refused(
+    world: World, method: str, path: str, status: int
+) -> None:
+    port = world.replicas[0].server.port
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=world.tls)
+    token = world.tokens["platform-administrator"]
+    head = f"{method} {path} HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n\r\n"
+    writer.write(head.encode())
+    answer = await reader.read()
+    writer.close()
+    assert answer.startswith(f"HTTP/1.1 {status} ".encode()), answer[:200]
+    assert b"application/problem+json" in answer
+
+
+async def test_slow_clients_are_cut_off_and_others_are_served(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FIRST_SECONDS", "READ_SECONDS"):
+        monkeypatch.setattr(http_server, name, 1.0)
+    port, token = world.replicas[0].server.port, world.tokens["platform-administrator"]
+    begun = f"PUT {ORGANIZATION} HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {token}\r\nContent-Length: 99\r\n\r\n"
+    slow = []
+    for data in (b"", b"GET /", begun.encode() + b"{"):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=world.tls)
+        writer.write(data)
+        slow.append((reader, writer))
+    assert (await world.call("platform-administrator", "GET", QUOTAS)).status == 200
+    async with asyncio.timeout(20):
+        ends = [await reader.read() for reader, _ in slow]
+    assert ends[0] == b"" and all(end.startswith(b"HTTP/1.1 408 ") for end in ends[1:]), ends
+    for _, writer in slow:
+        writer.close()
+
+
+async def test_every_write_is_in_the_audit_log_and_no_token_in_any(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    body = {"capacity": [{"type": "machines", "amount": 3}]}
+    await world.call("platform-administrator", "PUT", ORGANIZATION, body, X_Request_Id="mine")
+    await world.call("reader", "PUT", ORGANIZATION, body)
+    await world.call("reader", "GET", ORGANIZATION, X_Request_Id="x\ty")
+    lines = [vars(record) for record in caplog.records if record.name == "master.apiserver.audit"]
+    assert [(line["user"], line["status"], line["changes"]) for line in lines] == [
+        (
+            "system:serviceaccount:default:platform-administrator",
+            200,
+            {"quota": "org-acme", "limits": {"machines": "3"}},
+        ),
+        ("system:serviceaccount:default:reader", 403, None),
+    ]
+    assert lines[0]["request_id"] == "mine" and lines[0]["route"] == "/api/v1/organizations/{organization}/quotas"
+    everything = "\n".join(str(vars(record)) for record in caplog.records)
+    assert not [actor for actor, token in world.tokens.items() if token in everything]
+
+
+async def test_a_right_that_is_taken_away_ends_within_seconds(world: World) -> None:
+    path = "/apis/rbac.authorization.k8s.io/v1/namespaces/org-acme/rolebindings"
+    assert (await world.call("user", "GET", ORGANIZATION)).status == 200
+    await world.kube("DELETE", f"{path}/user")
+    try:
+
+        async def taken() -> None:
+            assert (await world.call("user", "GET", ORGANIZATION)).status == 404
+
+        await until(taken, 30)
+    finally:
+        await manifests.apply(world.server, [bound("user", "user", "org-acme")])
+
+
+async def test_an_emptied_secret_gets_another_certificate_which_is_served_at_once(world: World) -> None:
+    """As docs/http-api.md says for a key that leaked. The program may not create the Secret, only change it."""
+    before = [replica.certificates.ca_bundle for replica in world.replicas]
+    path = f"/api/v1/namespaces/{NAMESPACE}/secrets/{api.SECRET_NAME}"
+    await world.kube("PATCH", path, {"data": None})
+
+    async def renewed() -> None:
+        after = [replica.certificates.ca_bundle for replica in world.replicas]
+        assert after[0] == after[1] != before[0]
+
+    await until(renewed)
+    world.tls = ssl.create_default_context(cadata=world.replicas[0].certificates.ca_bundle.decode())
+    for replica in range(2):
+        found = await world.call("reader", "GET", ORGANIZATION, replica=replica, Connection="close")
+        assert found.status == 200

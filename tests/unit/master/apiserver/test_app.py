@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+
+import pytest
+
+from common.server.http_parser import Head, RefusedError, Request
+from master.apiserver import app as api
+from master.apiserver.app import App
+from master.cache.informers import Caches
+from tests.unit.master.apiserver.test_auth import Reviewer, reviewer
+
+
+def request(method: str, path: str, token: str = "token-of-ann", body: bytes = b"") -> Request:
+    fields = {b"authorization": [f"Bearer {token}".encode()]}
+    return Request(method, path, "", body, False, fields)
+
+
+def head(path: str, token: str = "") -> Head:
+    fields = {b"authorization": [f"Bearer {token}".encode()]} if token else {}
+    return Head("GET", path, "", 0, False, False, fields)
+
+
+def app(cluster: Reviewer) -> App:
+    return App(cluster, Caches(cluster, "seedquota"))
+
+
+async def test_who_shows_no_token_is_refused_by_the_head_and_may_read_the_document() -> None:
+    async with reviewer() as cluster:
+        found = app(cluster)
+        with pytest.raises(RefusedError) as refused:
+            found.identify(head("/api/v2/quotas"))
+        assert refused.value.response.status == 401
+        assert json.loads(refused.value.response.body)["code"] == "unauthenticated"
+        assert ("WWW-Authenticate", "Bearer") in refused.value.response.headers
+        assert found.identify(head("/openapi.json")) == "unverified"
+        answer = await found.handle(request("GET", "/openapi.json", token=""))
+        assert (answer.status, cluster.asked) == (200, [])
+
+
+async def test_connections_of_a_token_that_was_valid_are_counted_by_user() -> None:
+    async with reviewer() as cluster:
+        found = app(cluster)
+        assert found.identify(head("/api/v2/quotas", "token-of-ann")) == "unverified"
+        for token in ("token-of-ann", "guess"):
+            await found.handle(request("GET", "/api/v2/quotas", token))
+        assert found.identify(head("/api/v2/quotas", "token-of-ann")) == "user ann"
+        assert found.identify(head("/api/v2/quotas", "guess")) == "unverified"
+
+
+async def test_nothing_is_answered_from_caches_that_are_not_complete() -> None:
+    async with reviewer() as cluster:
+        answer = await app(cluster).handle(request("GET", "/api/v2/quotas"))
+        assert answer.status == 503 and ("Retry-After", "1") in answer.headers
+
+
+async def test_a_request_has_so_much_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "SECONDS", 0.01)
+    async with reviewer() as cluster:
+        cluster.go_on.clear()
+        answer = await app(cluster).handle(request("GET", "/api/v2/quotas"))
+        cluster.go_on.set()
+        assert answer.status == 503 and json.loads(answer.body)["retryable"]
+
+
+async def test_a_request_whose_caller_has_gone_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with reviewer() as cluster:
+        cluster.go_on.clear()
+        asking = asyncio.create_task(app(cluster).handle(request("GET", "/api/v2/quotas")))
+        await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        cluster.go_on.set()
+    (line,) = [vars(record) for record in caplog.records if record.message == "request"]
+    assert (line["status"], line["route"], line["user"]) == (0, "/api/v2/quotas", "")

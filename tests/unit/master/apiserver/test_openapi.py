@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from master.apiserver import openapi
+from master.apiserver.handlers import Handlers
+from master.apiserver.routes import ROUTES
+
+DOCUMENT: Any = json.loads(msgspec.json.encode(openapi.document()))
+
+
+def everything(part: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(part, dict):
+        yield part
+        part = list(part.values())
+    if isinstance(part, list):
+        for each in part:
+            yield from everything(each)
+
+
+def operations() -> Iterator[tuple[str, str, Any]]:
+    for path, methods in DOCUMENT["paths"].items():
+        for method, operation in methods.items():
+            yield path, method, operation
+
+
+def test_every_reference_leads_somewhere_and_every_schema_is_used() -> None:
+    used = {each["$ref"] for each in everything(DOCUMENT) if "$ref" in each}
+    assert used == {f"#/components/schemas/{name}" for name in DOCUMENT["components"]["schemas"]}
+
+
+def test_every_route_is_in_the_document_and_has_a_handler() -> None:
+    assert {(route.path, route.method.lower()) for route in ROUTES} == {
+        (path, method) for path, method, _ in operations()
+    }
+    assert all(callable(getattr(Handlers, route.handler)) for route in ROUTES)
+    names = [operation["operationId"] for _, _, operation in operations()]
+    assert len(set(names)) == len(names)
+
+
+def test_every_parameter_of_a_path_is_declared() -> None:
+    for path, _, operation in operations():
+        declared = {each["name"] for each in operation["parameters"] if each["in"] == "path"}
+        assert declared == {part[1:-1] for part in path.split("/") if part.startswith("{")}
+
+
+def test_every_answer_has_a_description_and_every_problem_the_one_type() -> None:
+    for _, _, operation in operations():
+        for status, answer in operation["responses"].items():
+            assert answer["description"]
+            if int(status) >= 400:
+                schema = answer["content"]["application/problem+json"]["schema"]
+                assert schema == {"$ref": "#/components/schemas/Problem"}
+
+
+def test_whoever_changes_limits_may_say_which_and_must_have_a_body_unless_it_deletes() -> None:
+    for _, method, operation in operations():
+        conditional = any(each["name"] == "If-Match" for each in operation["parameters"])
+        assert conditional == (method in ("put", "delete")) == ("412" in operation["responses"])
+        assert ("requestBody" in operation) == (method in ("put", "post"))

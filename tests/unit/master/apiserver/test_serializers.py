@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.api.types import Condition
+from common.kube.client.meta import ObjectMeta
+from common.quota import resources
+from common.quota.quantity import UNIT
+from master.apiserver import serializers
+from master.apiserver.problem import ProblemError
+from master.apiserver.serializers import Calculation, Capacity
+from master.cache.objects import MasterQuota, QuotaStatus, SeedUsage
+
+
+def quota(
+    limits: dict[str, str | int], used: dict[str, str | int] | None = None, name: str = "q", **status: Any
+) -> MasterQuota:
+    spec: dict[str, object] = {"subject": {"kind": "organization", "name": "acme"}, "quota": limits}
+    return MasterQuota(
+        metadata=ObjectMeta(name=name, uid=name, generation=1),
+        spec=spec,
+        status=QuotaStatus(global_usage=used or {}, **status),
+    )
+
+
+def wanted(**amounts: int) -> list[Capacity]:
+    return [Capacity(type=name, amount=amount) for name, amount in amounts.items()]
+
+
+def test_of_several_quotas_the_lowest_limit_and_the_most_use_are_shown() -> None:
+    found = serializers.organization_quotas(
+        [quota({"cpu": 4, "machines": 9}, {"cpu": 1}), quota({"cpu": 6}, {"cpu": 2})]
+    )
+    assert [(each.type, each.amount) for each in found.capacity] == [("cpu", 4), ("machines", 9)]
+    assert [(each.type, each.amount) for each in found.free] == [("cpu", 2)], "machines are not counted yet"
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["cpu", "memory", "machines"]), st.integers(0, 10**6).map(lambda n: f"{n}m"), max_size=3
+    ),
+    st.dictionaries(st.sampled_from(["cpu", "memory", "machines"]), st.integers(0, 10**6).map(lambda n: f"{n}m")),
+)
+def test_what_is_read_can_be_sent_back_and_nothing_free_is_invented(
+    limits: dict[str, str | int], used: dict[str, str | int]
+) -> None:
+    present = quota(limits, used)
+    shown = serializers.organization_quotas([present])
+    sent = [Capacity(type=each.type, amount=each.amount) for each in shown.capacity]
+    assert serializers.capacity_changes(present, sent) == {}
+    exact, use = resources.parse(limits), resources.parse(used)
+    for each in shown.free:
+        assert each.amount * UNIT <= max(exact[each.type] - use[each.type], 0)
+
+
+def test_limits_change_and_what_is_not_named_goes() -> None:
+    present = quota({"cpu": "4", "machines": 3}, {"cpu": 1})
+    assert serializers.capacity_changes(present, wanted(cpu=5)) == {"machines": None, "cpu": "5"}
+    assert serializers.capacity_changes(None, wanted(memory=2**30)) == {"memory": "1Gi"}
+
+
+def test_only_lowering_below_what_is_used_is_refused() -> None:
+    present = quota({"cpu": 4, "machines": 3}, {"cpu": 8, "machines": 2})
+    for amount in (4, 5, 7):
+        serializers.capacity_changes(present, wanted(cpu=amount, machines=2))
+    with pytest.raises(
+        ProblemError, match="cpu: capacity 3, allocated 8; machines: capacity 1, allocated 2"
+    ) as refused:
+        serializers.capacity_changes(present, wanted(cpu=3, machines=1))
+    assert refused.value.code == "capacity_below_allocated"
+    with pytest.raises(ProblemError, match="gpus: capacity 0"):
+        serializers.capacity_changes(quota({"cpu": 4}, {"cpu": 1, "gpus": 1}), wanted(gpus=0))
+
+
+def test_an_etag_changes_with_the_limits_and_not_with_the_use() -> None:
+    one = quota({"cpu": 4}, {"cpu": 1})
+    used = msgspec.structs.replace(one, status=QuotaStatus(global_usage={"cpu": 2}))
+    metadata = msgspec.structs.replace(one.metadata, generation=2)
+    changed = msgspec.structs.replace(one, metadata=metadata)
+    assert serializers.etag([one]) == serializers.etag([used]) != serializers.etag([changed])
+    tag = serializers.etag([one])
+    assert serializers.matches(None, [one]) and serializers.matches("*", [one]) and serializers.matches(tag, [one])
+    assert serializers.matches(f'"a", {tag}', [one])
+    for other in ("*", tag, ""):
+        assert not serializers.matches(other, [])
+    for other in (f"W/{tag}", tag.strip('"'), "", '"a"'):
+        assert not serializers.matches(other, [one])
+
+
+@given(st.sets(st.text(alphabet="ab-.", min_size=1, max_size=4)), st.integers(1, 5))
+def test_pages_together_are_everything_once(names: set[str], limit: int) -> None:
+    found: list[str] = []
+    after = ""
+    for _ in range(len(names) + 1):
+        page, rest = serializers.page(sorted(names), limit, serializers.read_token(after))
+        assert len(page) <= limit
+        found += page
+        if not rest:
+            break
+        after = rest
+    assert found == sorted(names)
+
+
+@pytest.mark.parametrize("token", ["!", "a", "%", "_____", "\u00e9"])
+def test_a_token_that_nobody_gave_is_refused_or_means_a_name(token: str) -> None:
+    try:
+        assert isinstance(serializers.read_token(token), str)
+    except ProblemError as refused:
+        assert refused.status == 400
+
+
+def calculation(*quotas: MasterQuota, **asked: Any) -> serializers.CalculationResult:
+    return serializers.calculate(quotas, Calculation(**asked))
+
+
+def test_what_fits_exactly_fits_and_a_thousandth_more_is_short() -> None:
+    present = quota({"cpu": "4"}, {"cpu": "1500m"})
+    assert calculation(present, resources={"cpu": "500m"}, replicas=5).fits
+    (short,) = calculation(present, resources={"cpu": "2501m"}).shortages
+    assert (short.requested, short.used, short.limit, short.short) == ("2501m", "1500m", "4000m", "1m")
+
+
+def test_what_has_no_limit_or_is_never_counted_is_never_short() -> None:
+    present = quota({"cpu": 1, "servers": 0}, {"cpu": 0})
+    assert calculation(present, resources={"memory": "1Ti", "servers": 9}).fits
+    assert calculation(resources={"cpu": 9}).fits
+
+
+def test_a_calculation_says_of_when_it_is() -> None:
+    old, new = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
+    seeds = [SeedUsage(name="a", last_report_time=new), SeedUsage(name="b", last_report_time=old)]
+    lost = SeedUsage(name="c", state="Lost", last_report_time="2020-01-01T00:00:00Z")
+    stale = Condition(type="UsageCurrent", status="False")
+    found = calculation(quota({"cpu": 1}, {"cpu": 0}, seeds=[*seeds, lost], conditions=[stale]), resources={"cpu": 1})
+    assert (found.as_of, found.stale, found.fits) == (old, True, True)
+
+
+@pytest.mark.parametrize("text", ["many", "-1", "1e99", "9" * 40])
+def test_an_amount_that_is_none_is_pointed_to(text: str) -> None:
+    with pytest.raises(ProblemError) as refused:
+        serializers.amounts({"cpu": 1, "a/b": text}, "/quota")
+    assert [each.pointer for each in refused.value.errors] == ["/quota/a~1b"]
