@@ -312,7 +312,10 @@ def _limit_pointers(limits: Mapping[str, object]) -> dict[str, str]:
 def _refused(error: Invalid, pointer: str, pointers: Mapping[str, str]) -> ProblemError:
     """What the API server found wrong, by the CRD."""
     causes = error.causes or (Cause(message=error.message),)
-    errors = [FieldError(_pointer(cause, pointer, pointers), cause.message) for cause in causes]
+    errors = [
+        FieldError(_pointer(cause, pointer, pointers), cause.message.removeprefix('Invalid value: "object": '))
+        for cause in causes
+    ]
     return ProblemError(422, "; ".join(each.detail for each in errors), errors=errors)
 
 

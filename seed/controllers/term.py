@@ -96,9 +96,8 @@ class Leadership:
         self._replica = replica
         cluster, sizing = replica.cluster, replica.sizing
         quota_cache, cluster_cache = replica.quota_cache, replica.cluster_cache
-        wanted = replica.wanted.are_wanted
         replica.wanted.withdrawn = bool(withdrawal.asked(replica.lease.annotations))  # before anything is kept
-        self._status = SeedStatus(cluster, cluster_cache, wanted)
+        self._status = SeedStatus(cluster, cluster_cache, replica.wanted.are_wanted)
         self._unknown_projects = UnknownProjects(cluster, quota_cache, cluster_cache)
         self._local_copies = LocalCopies(quota_cache, replica.registry, enabled=replica.local_copies)
         self._user_clusters = UserClusters(
@@ -112,7 +111,7 @@ class Leadership:
             on_change=self._changed,
             on_state=self._cluster_state_changed,
             on_proof=self._status.proven,
-            wanted=wanted,
+            wanted=replica.wanted.are_wanted,
             on_request=replica.on_request,
             on_reconcile=metrics.reconciled,
             beside=self._follow_namespaces,
@@ -130,7 +129,7 @@ class Leadership:
         self._for_cluster_api = self._enforcement()
         self._own_namespaced = self._namespaced_webhook(OWN_API_SERVER, OWN_API_SERVER, cluster)
         self._namespaced = {OWN_API_SERVER: self._own_namespaced}  # webhooks by cluster, as far as they are connected
-        self._for_clusters = ConfigurationKeeper(cluster, replica.wanted.for_clusters, wanted=wanted)
+        self._for_clusters = self._keeper()
         self._informers = ClusterApiInformers(
             cluster,
             quota_cache,
@@ -179,6 +178,10 @@ class Leadership:
             known=self._replicas.generation,
             on_reconcile=metrics.reconciled,
         )
+
+    def _keeper(self) -> ConfigurationKeeper:
+        wanted = self._replica.wanted
+        return ConfigurationKeeper(self._replica.cluster, wanted.for_clusters, wanted=wanted.are_wanted)
 
     def _enforcement(self) -> Enforcement:
         replica = self._replica

@@ -20,8 +20,8 @@ from seed.options import SeedOptions
 from tests.chart import values
 from tests.chart.helm import MASTER, SEED, Helm, HelmError, Object, arguments, container, full, of_kind, the
 
-CASES = [(MASTER, name) for name in values.BOTH] + [(SEED, name) for name in values.OF_A_SEED]
-OF_CHART = {MASTER: values.BOTH, SEED: values.OF_A_SEED}
+CASES = [(MASTER, name) for name in values.OF_A_MASTER] + [(SEED, name) for name in values.OF_A_SEED]
+OF_CHART = {MASTER: values.OF_A_MASTER, SEED: values.OF_A_SEED}
 OPTIONS: Mapping[str, type[flags.CommonOptions]] = {MASTER: MasterOptions, SEED: SeedOptions}
 ROLES = ("Role", "ClusterRole")
 
@@ -76,6 +76,18 @@ def test_each_value_comes_to_its_flag(rendered: Rendered) -> None:
     assert (given.log_level, given.log_format) == ("debug", "text")
 
 
+def test_the_http_api_has_a_service_and_its_name_in_the_certificate(rendered: Rendered) -> None:
+    objects = rendered[MASTER, "api"]
+    given = flags.parse(MasterOptions, MASTER, "", arguments(objects), {})
+    assert isinstance(given, MasterOptions)
+    assert given.api_address is not None
+    assert given.api_address.port == port(container(objects), "api")
+    assert given.api_names == ("seedquota-master.quotas.svc", "quotas.example.com")
+    assert the(objects, "Service")["spec"]["ports"][0]["targetPort"] == "api"
+    assert the(objects, "NetworkPolicy")["spec"]["ingress"] == [{"ports": [{"port": "api", "protocol": "TCP"}]}]
+    assert not list(of_kind(rendered[MASTER, "defaults"], "Service", "Secret"))
+
+
 @every_case
 def test_every_file_that_a_flag_names_is_mounted(rendered: Rendered, case: tuple[str, str]) -> None:
     pod = the(rendered[case], "Deployment")["spec"]["template"]["spec"]
@@ -97,6 +109,25 @@ def test_its_pods_are_allowed_where_pod_security_is_restricted(rendered: Rendere
     }
     assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
     assert {kind for volume in pod.get("volumes", []) for kind in volume if kind != "name"} <= {"secret", "configMap"}
+
+
+@pytest.mark.parametrize("case", [name for name in values.OF_A_SEED if name != "own certificate"])
+def test_before_a_seeds_release_goes_its_agents_remove_their_webhooks(rendered: Rendered, case: str) -> None:
+    job, deployment = (the(rendered[SEED, case], kind) for kind in ("Job", "Deployment"))
+    assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete"
+    pod, agent = (found["spec"]["template"]["spec"] for found in (job, deployment))
+    for name in ("serviceAccountName", "imagePullSecrets", "nodeSelector", "tolerations"):
+        assert pod.get(name) == agent.get(name)
+    (ours,), (theirs,) = pod["containers"], agent["containers"]
+    for name in ("image", "imagePullPolicy", "securityContext"):
+        assert ours[name] == theirs[name]
+    assert pod["securityContext"].items() <= agent["securityContext"].items()
+    selector = deployment["spec"]["selector"]["matchLabels"]
+    assert not selector.items() <= job["spec"]["template"]["metadata"]["labels"].items(), "no Service is to find it"
+
+
+def test_the_job_before_a_release_goes_can_be_switched_off(rendered: Rendered) -> None:
+    assert not list(of_kind(rendered[SEED, "own certificate"], "Job"))
 
 
 @every_case
@@ -195,6 +226,10 @@ BOUND: dict[tuple[str, str], set[tuple[str, str, str | None]]] = {
     },
     (SEED, "defaults"): {("ClusterRole", "seedquota-seed", None), ("Role", "seedquota-seed", "quotas")},
 }
+BOUND[MASTER, "api"] = BOUND[MASTER, "defaults"] | {
+    ("ClusterRole", "seedquota-master-api", None),
+    ("Role", "seedquota-master-api", "quotas"),
+}
 BOUND[SEED, "rights"] = BOUND[SEED, "defaults"] | {
     ("ClusterRole", "seedquota-seed-kubermatic", None),
     *(("ClusterRole", "seedquota-seed-namespace", namespace) for namespace in ("alpha", "beta", "own")),
@@ -223,6 +258,8 @@ def test_the_program_has_the_rights_that_it_was_seen_to_use_and_no_other(
 
 def test_the_roles_are_those_of_charts_rbac(rendered: Rendered) -> None:
     assert rules_of(rendered[MASTER, "defaults"]) == rules_in("master", "master-in-cluster")
+    of_api = ("master-api", "api-actors")
+    assert rules_of(rendered[MASTER, "api"]) == rules_in("master", "master-in-cluster", *of_api)
     always = rules_in("seed", "seed-namespace", "explain")
     always |= {found: rules for found, rules in rules_in("master-on-seed").items() if found[0] == "ClusterRole"}
     assert rules_of(rendered[SEED, "defaults"]) == always
@@ -251,7 +288,8 @@ def test_every_file_of_charts_rbac_has_a_chart_but_those_of_user_clusters() -> N
     texts = [(CHARTS / chart / "templates" / "rbac.yaml").read_text() for chart in (MASTER, SEED)]
     files = {path.stem for path in (CHARTS / "rbac").glob("*.yaml")}
     left_out = {file for file in files if not any(f'"{file}"' in text for text in texts)}
-    assert {file for file in left_out if not file.startswith("user-cluster")} == set()
+    any_cluster = {"project-owner"}
+    assert {file for file in left_out if not file.startswith("user-cluster")} == any_cluster
 
 
 def test_the_policies_hold_for_the_agents_own_account(rendered: Rendered) -> None:

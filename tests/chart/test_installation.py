@@ -10,6 +10,7 @@ import os
 import shlex
 import ssl
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,8 @@ class Place:
         return self.helm("upgrade", chart, str(CHARTS / chart), f"--namespace={namespace}", values=full(chart, changed))
 
     def uninstall(self, chart: str, namespace: str) -> None:
-        self.helm("uninstall", chart, f"--namespace={namespace}")
+        """Without the hook: no pod runs here."""
+        self.helm("uninstall", chart, f"--namespace={namespace}", "--no-hooks")
 
     def objects(self, *arguments: str) -> list[Any]:
         return list(json.loads(self.kubectl("get", "-o=json", *arguments))["items"])
@@ -116,7 +118,7 @@ async def place(helm_executable: Path, tmp_path_factory: pytest.TempPathFactory)
     directory = tmp_path_factory.mktemp("installed")
     programs = await binaries.ensure(["kubectl"]) | {"helm": helm_executable}
     async with ControlPlane() as plane:
-        await plane.start(["helm"], also_served=["apps/v1", "policy/v1"])
+        await plane.start(["helm"], also_served=["apps/v1", "batch/v1", "policy/v1"])
         yield Place(plane.cluster("helm"), directory, programs)
 
 
@@ -189,6 +191,7 @@ def test_an_api_server_takes_every_object(place: Place) -> None:
     place.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
     objects = [
         *place.helm.render(MASTER, values.MONITORED, namespace="dry"),
+        *place.helm.render(MASTER, values.OF_A_MASTER["api"], namespace="dry"),
         *place.helm.render(SEED, values.OF_A_SEED["all"], namespace="dry"),
         *place.helm.render(SEED, values.OWN_CERTIFICATE, namespace="dry"),
     ]
@@ -280,6 +283,13 @@ async def test_the_programs_serve_with_the_flags_and_the_rights_of_their_release
     as_agent = f"--kubeconfig={place.directory / SEED}.kubeconfig"
     said = place.kubectl(as_agent, "create", "-f=-", given=json.dumps(foreign), fails=True)
     assert "may not write the webhook configuration mine: it is not its own" in said
+
+    # What the Job runs before the release goes, with its account's rights.
+    (job,) = (found for found in yaml.safe_load_all(place.helm("get", "hooks", SEED, "--namespace=agents")) if found)
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    assert container["command"] == ["seedquota"]
+    place.shell(shlex.join([sys.executable, "-m", "cli", *container["args"], as_agent]))
+    assert place.objects("validatingwebhookconfigurations", "-l=app.kubernetes.io/managed-by=seedquota") == []
 
     for program in programs.values():
         await program.stop()

@@ -41,6 +41,11 @@ ALONE: dict[str, object] = {
 
 BOTH: dict[str, dict[str, object]] = {"defaults": {}, "monitored": MONITORED, "placed": PLACED, "alone": ALONE}
 
+OF_A_MASTER: dict[str, dict[str, object]] = {
+    **BOTH,
+    "api": {"api": {"enabled": True, "names": ["quotas.example.com"]}, "networkPolicy": {"enabled": True}},
+}
+
 REDIS: dict[str, object] = {
     "ledger": {
         "store": "redis",
@@ -67,7 +72,10 @@ OUTSIDE: dict[str, object] = {
     "tls": {"mode": "certManager", "certManager": {"issuerRef": {"kind": "Issuer", "name": "webhook"}}},
 }
 
-OWN_CERTIFICATE: dict[str, object] = {"tls": {"mode": "existingSecret", "existingSecret": "webhook"}}
+OWN_CERTIFICATE: dict[str, object] = {
+    "uninstall": {"removeWebhooks": False},
+    "tls": {"mode": "existingSecret", "existingSecret": "webhook"},
+}
 
 RIGHTS: dict[str, object] = {
     "userClusters": {"namespaces": ["alpha", "beta"]},

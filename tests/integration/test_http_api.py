@@ -251,6 +251,24 @@ async def test_each_actor_may_do_what_its_role_says(world: World) -> None:
     assert [each["name"] for each in admin.body] == ["org-acme", "project-alpha"]
 
 
+async def test_rights_in_a_namespace_alone_set_no_limits(world: World) -> None:
+    await world.quota("org-acme", "organization", "acme", {"machines": "10"})
+    await manifests.apply(
+        world.server, [service_account("of-one"), bound("platform-administrator", "of-one", "org-acme")]
+    )
+    path = "/api/v1/namespaces/default/serviceaccounts/of-one/token"
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    token = (await world.kube("POST", path, request, 201))["status"]["token"]
+    assert (await world.call(token, "GET", ORGANIZATION)).status == 200
+    for method, where, body in (
+        ("PUT", ORGANIZATION, {"capacity": [{"type": "machines", "amount": 11}]}),
+        ("PUT", f"{QUOTAS}/org-acme", {"quota": {"machines": 11}}),
+        ("POST", QUOTAS, {"subjectName": "alpha", "quota": {"machines": 11}}),
+        ("DELETE", f"{QUOTAS}/org-acme", None),
+    ):
+        assert (await world.call(token, method, where, body)).status == 403, (method, where)
+
+
 async def test_who_cannot_see_an_organization_does_not_learn_whether_it_exists(world: World) -> None:
     for actor in (NOBODY, OF_ANOTHER, "reader"):
         hidden = "/api/v1/organizations/other/quotas" if actor == "reader" else ORGANIZATION
@@ -296,6 +314,7 @@ async def test_limits_are_made_changed_and_never_lowered_below_what_is_used(worl
     assert stored["spec"]["quota"] == {"cpu": "65"}, "a type that is missing becomes unlimited"
     unknown = await put(("cpu", 65), ("serverz", 1))
     assert unknown.status == 422 and unknown.body["errors"][0]["pointer"] == "/capacity/1", unknown.body
+    assert unknown.body["detail"].startswith("quota names an unknown resource: serverz;")
     await world.quota("more", "organization", "acme", {"cpu": 3})
     assert (await put(("cpu", 1))).body["code"] == "several_quotas"
 

@@ -1,4 +1,8 @@
 {{- define "seedquota.ingressRules" -}}
+{{- if .Values.api.enabled }}
+- ports:
+  - {port: api, protocol: TCP}
+{{- end }}
 {{- end }}
 
 {{- define "seedquota.egressPorts" -}}

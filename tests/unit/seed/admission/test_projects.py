@@ -237,7 +237,7 @@ async def test_a_cluster_is_not_ready_while_its_project_is_unknown_unless_settin
         if allowed:
             allow(world.quota_cache)
         source = SimpleNamespace(problem=None, current=True, drift=SimpleNamespace(count=0), totals=MachineTotals())
-        keeper = SimpleNamespace(in_place=True, error=None, contested=False)
+        keeper = SimpleNamespace(in_place=True, error=None, contested=False, wanted=lambda: True)
         proof = Proof(True, "CanaryDenied")
         unsized = MachineTotals().unsized(set())
         shown = projects.shown(world.quota_cache, cluster)

@@ -83,7 +83,7 @@ def test_a_drift_is_a_condition_that_leaves_the_cluster_ready_and_a_metric(
     drift: Drift, status: str, reason: str, message: str
 ) -> None:
     source = SimpleNamespace(drift=drift, problem=None, current=True, totals=MachineTotals())
-    keeper = SimpleNamespace(in_place=True, error=None, contested=False)
+    keeper = SimpleNamespace(in_place=True, error=None, contested=False, wanted=lambda: True)
     judged = judge(
         cluster(),
         cast(Source, source),
