@@ -9,7 +9,7 @@ import asyncio
 import base64
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -71,7 +71,7 @@ class Installation:
     to the agents of a seed. With `breakable`, the master's cluster and each seed have an etcd of their own, which can
     be restored from a snapshot, and `links`, the master's way to each seed, and `balancers`, that to its webhook, can
     be cut. With `in_cluster`, the first seed is the master's own cluster. With `api`, the first replica of the master
-    serves the HTTP API at `api_url`. `audited` is for `ControlPlane`.
+    serves the HTTP API at `api_url`. `audited` and `also_served` are for `ControlPlane`.
     """
 
     def __init__(
@@ -89,6 +89,7 @@ class Installation:
         in_cluster: bool = False,
         api: bool = False,
         audited: bool = False,
+        also_served: Collection[str] = (),
         progress: Callable[[str], None] = lambda _line: None,
     ) -> None:
         self.directory = directory
@@ -107,6 +108,7 @@ class Installation:
         self.in_flight_window = in_flight_window
         self._progress = progress
         self._plane = ControlPlane(directory, audited=audited)
+        self._also_served = also_served
         self.balancers: dict[str, Balancer] = {}  # of webhooks: of several replicas, or to be cut off
 
     async def __aenter__(self) -> Self:
@@ -175,7 +177,8 @@ class Installation:
         seeds = self._remote_seeds()
         names = [MASTER, *seeds, *self.user_clusters.values()]
         self._progress(f"starting {len(names)} API servers")
-        await self._plane.start(names, own_etcd=[MASTER, *seeds] if self._breakable else ())
+        own_etcd = [MASTER, *seeds] if self._breakable else ()
+        await self._plane.start(names, own_etcd=own_etcd, also_served=self._also_served)
         if self._breakable:
             for seed in seeds:
                 link = self.links[seed] = Link(free_port(), self._plane.cluster(seed).port)
@@ -243,7 +246,8 @@ class Installation:
         ]
 
     async def _install_user_cluster(self, name: str) -> None:
-        await apply(self._plane.cluster(name), [*load(MACHINE_CRDS), *rights("user-cluster", SEED_USER)])
+        may = [*rights("user-cluster", SEED_USER), *rights("user-cluster-namespaces", SEED_USER)]
+        await apply(self._plane.cluster(name), [*load(MACHINE_CRDS), *may])
 
     def _all_programs(self) -> list[Program]:
         common = (

@@ -28,13 +28,16 @@ from seed.accounts.registry import AccountRegistry
 from seed.admission.admitter import Admission
 from seed.admission.decision_log import PATH, Decisions
 from seed.admission.machines import MachineAdmission
+from seed.admission.namespaced_objects import NamespacedAdmission
 from seed.admission.rollouts import Rollouts, in_cluster_api, in_user_clusters
 from seed.cache.cluster_api import View
 from seed.cache.clusters import ClusterCache
 from seed.cache.kubermatic import KubermaticView
+from seed.cache.namespaces import NamespaceCache
 from seed.cache.quotas import QuotaCache
 from seed.cache.replicas import Record
 from seed.cache.same_cluster import DuplicateClusters
+from seed.cache.source_keys import OWN_API_SERVER
 from seed.cache.user_cluster_clients import Connections
 from seed.cache.watches import Watches
 from seed.controllers.leader import Leader
@@ -58,6 +61,7 @@ from seed.webhooks.cluster_api import ClusterApiWebhook
 from seed.webhooks.clusters import ClusterWebhook
 from seed.webhooks.endpoint import Endpoint, Webhook
 from seed.webhooks.machines import MachineWebhook, StampWebhook
+from seed.webhooks.namespaced_objects import NamespacedObjectWebhook
 from seed.webhooks.review import MAX_BODY
 from seed.webhooks.router import Endpoints, identify, route
 from seed.webhooks.scale import ScaleWebhook
@@ -115,6 +119,7 @@ def endpoints_of(
     decisions: Decisions,
     stale: Callable[[], str | None],
     turns: Turns,
+    namespaces: NamespaceCache,
     local_copies: bool,
 ) -> Endpoints:
     """All webhooks, by the path that each is called at."""
@@ -132,6 +137,7 @@ def endpoints_of(
         "stamp": endpoint(StampWebhook(Stamping(cluster_cache, sizing))),
         "cluster-api": endpoint(ClusterApiWebhook(view, of_cluster_api)),
         "clusters": endpoint(ClusterWebhook(quota_cache, admission, cluster_kinds, twins)),
+        "namespaces": endpoint(NamespacedObjectWebhook(cluster_cache, NamespacedAdmission(admission, namespaces))),
         "scale": endpoint(
             ScaleWebhook(quota_cache, cluster_cache, registry, sizing, connections, view, local_copies=local_copies)
         ),
@@ -139,12 +145,8 @@ def endpoints_of(
 
 
 def server_of(endpoints: Endpoints, key: WebhookKey, stopping: Callable[[], bool]) -> HttpServer:
-    return HttpServer(
-        route(endpoints, key.verify),
-        max_body=MAX_BODY,
-        identify=identify(endpoints, key.verify),
-        stopping=stopping,
-    )
+    calls = identify(endpoints, key.verify)
+    return HttpServer(route(endpoints, key.verify), max_body=MAX_BODY, identify=calls, stopping=stopping)
 
 
 async def connect(options: CommonOptions, name: str) -> Cluster:
@@ -174,6 +176,7 @@ class Agent:
     sizing: Sizing
     view: View
     kubermatic: KubermaticView
+    namespaces: NamespaceCache
     lease: Lease
     record: Record
     leader: Leader
@@ -188,7 +191,7 @@ def build(options: SeedOptions, cluster: Cluster, stopping: Callable[[], bool]) 
     identity = options.identity or socket.gethostname()
     lease = lease_of(options, cluster, identity)
     quota_cache = QuotaCache(cluster)
-    cluster_cache = ClusterCache(cluster, quota_cache)
+    cluster_cache = ClusterCache(cluster, quota_cache, options.namespace)
     watches = Watches(*quota_cache.reflectors, *cluster_cache.reflectors)
     ledger = ChosenStore(options, cluster, options.seed_name, lambda: lease.held, options.lease_duration)
     registry = AccountRegistry(
@@ -232,6 +235,7 @@ def build(options: SeedOptions, cluster: Cluster, stopping: Callable[[], bool]) 
         )
     )
     configuration.add(leader.configuration_changed)
+    namespaces = NamespaceCache(cluster, quota_cache, cluster_cache, on_request=metrics.kubernetes_request)
     record = Record(cluster, options.namespace, LEASE_NAME, identity, quota_cache, watches)
     connections = Connections(cluster, on_request=metrics.kubernetes_request)
     refusals = Refusals(
@@ -244,7 +248,7 @@ def build(options: SeedOptions, cluster: Cluster, stopping: Callable[[], bool]) 
         count=observed.owners_notified,
     )
     decisions = Decisions(on_decision=refusals.decided, on_refusal=collectors.refusals_of(quota_cache))
-    turns = Turns(options.webhook_requests_per_second, {cluster_api.CALLER, clusters.CALLER})
+    turns = Turns(options.webhook_requests_per_second, {cluster_api.CALLER, clusters.CALLER, OWN_API_SERVER})
     copies = options.local_copies == "on"
     endpoints = endpoints_of(
         cluster,
@@ -258,6 +262,7 @@ def build(options: SeedOptions, cluster: Cluster, stopping: Callable[[], bool]) 
         decisions,
         record.stale,
         turns,
+        namespaces,
         copies,
     )
     return Agent(
@@ -273,6 +278,7 @@ def build(options: SeedOptions, cluster: Cluster, stopping: Callable[[], bool]) 
         sizing=sizing,
         view=view,
         kubermatic=kubermatic,
+        namespaces=namespaces,
         lease=lease,
         record=record,
         leader=leader,
@@ -316,6 +322,7 @@ def follow(agent: Agent) -> list[asyncio.Task[None]]:
         asyncio.create_task(listed_after(agent.record.kept, agent.watches), name="watches"),
         asyncio.create_task(agent.view.run(), name="view of Cluster API"),
         asyncio.create_task(agent.kubermatic.run(), name="view of Kubermatic"),
+        asyncio.create_task(agent.namespaces.run(), name="namespaces"),
         asyncio.create_task(agent.connections.run(), name="connections to user clusters"),
         asyncio.create_task(agent.refusals.run(), name="refusals"),
     ]

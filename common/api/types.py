@@ -10,9 +10,11 @@ from typing import Literal
 
 import msgspec
 
+from common.api.label_selector import LabelSelector
 from common.api.labels import GROUP, VERSION
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource
+from common.quota.scopes import ScopeRequirement
 
 GENERATION_ANNOTATION = "seedquota.io/generation"  # on a seed's copy: that of the master's object it was made from
 # On a Seed or a UserCluster: the uid of the cluster that takes the place of the one before.
@@ -42,15 +44,24 @@ class Condition(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class Subject(Wire):
+    """`selector` picks namespaces, `clusters` narrows that to UserClusters by their labels."""
+
     kind: str
     name: str = ""
-    selector: dict[str, object] | None = None
+    selector: LabelSelector | None = None
+    clusters: LabelSelector | None = None
+
+
+class ScopeSelector(Wire):
+    match_expressions: list[ScopeRequirement] = []
 
 
 class ResourceQuotaSpec(Wire):
     subject: Subject
     quota: Quantities
     surge: Quantities = {}
+    scopes: list[str] = []
+    scope_selector: ScopeSelector = msgspec.field(default_factory=ScopeSelector)
     enforcement: Literal["deny", "warn"] = "deny"
     warn_at_percent: int = 90
 
@@ -74,16 +85,28 @@ class WireReport(Wire):
     ask: WireAsk = msgspec.field(default_factory=WireAsk)
     stale: list[StaleSource] = []
     unenforced: list[str] = []
+    clusters: int = 0  # that a quota of kind namespaces covers
+    namespaces: list[NamespaceUse] = []
+    namespaces_omitted: int = 0
     enforced_generation: int | None = None  # of the copy, which every replica has; None: the agent does not know of it
+
+
+class NamespaceUse(Wire):
+    """What one namespace has of a quota of kind namespaces."""
+
+    cluster: str
+    namespace: str
+    used: Quantities = {}
 
 
 class StaleSource(Wire):
     """A source whose last count is kept because it cannot be reached; `seconds` since it last could. `never_counted`:
-    there is no last count."""
+    there is no last count. `not_listed`: it can be reached, and this is what of it cannot be listed, and why."""
 
     source: str
     seconds: int = 0
     never_counted: bool = False
+    not_listed: str = ""
 
 
 class WireIdle(Wire):
@@ -167,13 +190,18 @@ class QuotaSettings(Object, frozen=True, kw_only=True):
     spec: QuotaSettingsSpec = msgspec.field(default_factory=QuotaSettingsSpec)
 
 
+NamespaceQuotas = Literal["Enabled", "Disabled"]
+"""Whether quotas of kind namespaces count the namespaces of a cluster."""
+
+
 class SeedSpec(Wire):
     """Exactly one is set: `kubeconfig_secret_ref`, or `in_cluster`, which says that the master's own API server is the
-    seed."""
+    seed. `namespace_quotas` is for the seed's own API server."""
 
     kubeconfig_secret_ref: SecretRef | None = None
     in_cluster: bool = False
     state: Literal["Active", "Draining", "Lost"] = "Active"
+    namespace_quotas: NamespaceQuotas = "Disabled"
 
 
 class AgentStatus(Wire):
@@ -201,6 +229,7 @@ class SeedCopySpec(Wire):
     copy_of: str = ""
     in_cluster: bool = False
     state: Literal["Active", "Draining", "Lost"] = "Active"
+    namespace_quotas: NamespaceQuotas = "Disabled"
 
 
 class SeedCopy(Object, frozen=True, kw_only=True):
@@ -225,6 +254,7 @@ class UserClusterSpec(Wire):
     project: str
     kubeconfig_secret_ref: SecretRef | None = None
     provider: ProviderRef | None = None
+    namespace_quotas: NamespaceQuotas = "Disabled"
 
 
 class UnadmittedMachines(Wire):

@@ -55,13 +55,14 @@ _QUOTA = "project-alpha"
 _WHY_FILES = (
     "seed/admission/admitter.py",
     "seed/admission/machines.py",
+    "seed/admission/namespaced_objects.py",
     "seed/webhooks",
     "seed/ledger/writer.py",
     "seed/cache/replicas.py",
 )
 _PLACES = {"why"}
 _FUNCTION = "stale"  # returns such a text
-_CALLS = {"undecided": 0, "BusyError": 0, "unavailable": 1}  # which argument is the text
+_CALLS = {"undecided": 0, "BusyError": 0, "unavailable": 1, "Unknown": 0}  # which argument is the text
 
 
 def page() -> str:
@@ -97,6 +98,7 @@ def _refusals() -> Iterator[Refusal]:
     yield denial.taken(_QUOTA, _DECISION)
     yield denial.not_sized("cannot size machine: vsphere memoryMB is missing", _DECISION)
     yield denial.not_sized_now("cannot size machine now: aws eu-central-1 answers too many requests (429)", _DECISION)
+    yield denial.not_specified("owner-ann", "must specify requests.cpu for: web", _DECISION)
     yield denial.forged(_DECISION)
     yield denial.unknown_project("alhpa", "Machine", _DECISION)
     yield denial.lost(_DECISION)
@@ -110,6 +112,7 @@ def _warnings() -> Iterator[tuple[str, str]]:
     yield "", near
     over = resources.parse({"cpu": "4"})
     yield "", denial.over_allowed(_QUOTA, over, resources.parse({"cpu": "68"}), limits)
+    yield "", denial.not_specified_allowed("owner-ann", "must specify requests.cpu for: web")
     size = resources.parse({"cpu": "8"})
     for room, asked in (
         ("24", Asked(10, 10, True)),

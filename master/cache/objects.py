@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from common.api.labels import GROUP, VERSION
-from common.api.types import Condition, Quantities, ResourceQuotaStatus, Wire
+from common.api.types import Condition, NamespaceUse, Quantities, ResourceQuotaStatus, Wire
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource
 
@@ -50,6 +50,8 @@ class QuotaStatus(Wire):
     summary: Summary = msgspec.field(default_factory=Summary)
     seeds: list[SeedUsage] = []
     seeds_omitted: int = 0
+    namespaces: list[NamespaceUse] = []
+    namespaces_omitted: int = 0
     conditions: list[Condition] = []
 
 

@@ -8,19 +8,22 @@ from functools import lru_cache
 
 from common.api.conditions import some
 from common.api.types import ResourceQuotaSpec
-from common.quota import names
+from common.quota import names, object_names, scopes
 from common.quota.escrow import MasterLedger, Report
 from common.quota.resources import ResourceList
 
 NOT_SUPPORTED = "NotSupported"
+NAMESPACES = "namespaces"
 MAX_KNOWN = 1024  # names; tenants choose them
 _ALIKE = 0.7  # of 1: how alike a name is to the one that was probably meant
 
 
 def unsupported(spec: ResourceQuotaSpec) -> list[str]:
     """What the quota limits and this version never counts."""
-    if spec.subject.kind == "namespaces":
-        return sorted(spec.quota)
+    if spec.subject.kind == NAMESPACES:
+        if _scope_problem(spec):
+            return sorted(spec.quota)
+        return sorted(name for name in spec.quota if not object_names.counted(name))
     return sorted(name for name in spec.quota if name not in names.BASE and "/" not in name)
 
 
@@ -29,15 +32,17 @@ def unsupported_text(spec: ResourceQuotaSpec) -> str:
     found = unsupported(spec)
     if not found:
         return ""
-    if spec.subject.kind == "namespaces":
-        return (
-            "subject kind namespaces is not supported by this version: nothing is counted and nothing is refused; "
-            "limit projects or organizations instead"
-        )
+    if spec.subject.kind == NAMESPACES and (problem := _scope_problem(spec)):
+        return f"{problem}: nothing is counted and nothing is refused"
     text = f"not supported by this version, so not counted and never refused: {some(found)}"
     if "gpus" in found:
         text += "; limit GPUs by the name of the device, such as nvidia.com/gpu"
     return text if len(found) == len(spec.quota) else f"{text}; the other resources of this quota are limited"
+
+
+def _scope_problem(spec: ResourceQuotaSpec) -> str:
+    """Why nothing is counted by its scopes, as core's validation says it."""
+    return scopes.problem(spec.quota, scopes.requirements(spec.scopes, spec.scope_selector.match_expressions))
 
 
 def never_counted_text(name: str, used: Iterable[str]) -> str:

@@ -8,12 +8,14 @@ import msgspec
 
 from common.api.conditions import NAMED, condition, more, some, transition
 from common.api.convert import wire_quantities
-from common.api.types import Condition, ResourceQuotaSpec, StaleSource
+from common.api.types import Condition, NamespaceUse, ResourceQuotaSpec, StaleSource
 from common.quota import quantity, resources, surge
 from common.quota.names import MAX_COUNTERS
 from common.quota.resources import ResourceList
 from master.cache.objects import QuotaStatus, SeedUsage, Summary, SurgeStatus
-from master.quotas.countable import NOT_SUPPORTED, never_counted_text, unsupported, unsupported_text
+from master.quotas import namespace_lines, stale_sources
+from master.quotas.countable import NAMESPACES, NOT_SUPPORTED, never_counted_text, unsupported, unsupported_text
+from master.quotas.stale_sources import age
 
 MAX_SEEDS = 32  # lines in a status; 1,000 of them would rewrite 300 KB at every count
 STALE_AFTER = 10.0  # seconds without contact from which a seed's count is called stale
@@ -22,6 +24,7 @@ SILENT_AFTER = (
 )
 
 NO_SEEDS = "NoSeeds"
+NO_CLUSTERS = "NoClusters"
 
 _FIRST = ("cpu", "memory", "storage", "machines", "clusters")
 _TROUBLE = {"Stale": 0, "Learning": 1, "Fenced": 2, "NeverConnected": 3}
@@ -57,6 +60,9 @@ class SeedView(msgspec.Struct, frozen=True, kw_only=True):
     reserved: ResourceList = {}
     stale_sources: Sequence[StaleSource] = ()
     unenforced: Sequence[str] = ()
+    clusters: int = 0
+    namespaces: Sequence[NamespaceUse] = ()
+    namespaces_omitted: int = 0
 
     @property
     def stale(self) -> bool:
@@ -104,7 +110,8 @@ def quota_status(view: QuotaView, before: QuotaStatus, now: str) -> QuotaStatus:
     use = dict.fromkeys(counted, 0) | resources.total(resources.only(seed.use, counted) for seed in present)
     reserved = resources.total(resources.only(seed.reserved, counted) for seed in present)
     lines = seed_lines(view.seeds, view.limits)
-    enforced = _unless_unsupported(_enforced(judged, absent), view.spec)
+    namespaces, namespaces_omitted = namespace_lines.largest_of({seed.name: seed for seed in present}, counted)
+    enforced = _unless_unsupported(_enforced(judged, absent, view.spec), view.spec)
     conditions = [
         _ready(view, enforced),
         enforced,
@@ -125,6 +132,8 @@ def quota_status(view: QuotaView, before: QuotaStatus, now: str) -> QuotaStatus:
         summary=summary(view.spec, use, view.limits, present),
         seeds=lines[:MAX_SEEDS],
         seeds_omitted=max(len(lines) - MAX_SEEDS, 0),
+        namespaces=namespaces,
+        namespaces_omitted=namespaces_omitted,
         conditions=transition(before.conditions, conditions, now),
     )
 
@@ -194,19 +203,6 @@ def seed_lines(seeds: Sequence[SeedView], limits: ResourceList) -> list[SeedUsag
     ]
 
 
-def age(seconds: float) -> str:
-    """Coarser the longer it is, so that a text with an age in it seldom changes."""
-    minutes = int(seconds // 60)
-    if minutes < 1:
-        return "less than 1m"
-    if minutes < 10:
-        return f"{minutes}m"
-    if minutes < 60:
-        return f"{minutes // 5 * 5}m"
-    hours = minutes // 60
-    return f"{hours}h" if hours < 48 else f"{hours // 24}d"
-
-
 def _ready(view: QuotaView, enforced: Condition) -> Condition:
     subject = view.spec.subject
     if text := unsupported_text(view.spec):
@@ -237,6 +233,8 @@ def _ready(view: QuotaView, enforced: Condition) -> Condition:
             f"{listed(view.beyond_counters)}: nothing can be granted, since this quota has limited {MAX_COUNTERS} "
             "other resources before and must keep count of them; limit these in a new quota of the same subject",
         )
+    if enforced.reason == NO_CLUSTERS:
+        return msgspec.structs.replace(enforced, type="Ready")
     if enforced.status != "True":
         why = f"{enforced.reason}: {enforced.message}"
         return msgspec.structs.replace(enforced, type="Ready", reason="Degraded", message=why)
@@ -250,7 +248,7 @@ def _unless_unsupported(found: Condition, spec: ResourceQuotaSpec) -> Condition:
     return condition(found.type, False, NOT_SUPPORTED, text) if text else found
 
 
-def _enforced(seeds: Sequence[SeedView], absent: Sequence[str]) -> Condition:
+def _enforced(seeds: Sequence[SeedView], absent: Sequence[str], spec: ResourceQuotaSpec) -> Condition:
     kind = "Enforced"
     if all(seed.gone for seed in seeds):
         there = f"no Seed has connected yet; see the condition Connected of {listed(absent)}"
@@ -275,7 +273,18 @@ def _enforced(seeds: Sequence[SeedView], absent: Sequence[str]) -> Condition:
             f"{listed(behind)}: not every replica of the agent has the present quota yet; one that does not get it "
             "soon admits nothing more",
         )
+    of_namespaces = spec.subject.kind == NAMESPACES
+    if of_namespaces and not any(seed.clusters for seed in seeds):
+        return condition(kind, False, NO_CLUSTERS, _no_clusters(spec))
     unchecked = [f"{source} on {seed.name}" for seed in seeds for source in seed.unenforced]
+    if unchecked and of_namespaces:
+        return condition(
+            kind,
+            False,
+            "WebhookNotServing",
+            f"{listed(unchecked)}: objects in namespaces are not checked there, or cannot be created; see what "
+            "seedquota-seed logs of its canary",
+        )
     if unchecked:
         return condition(
             kind,
@@ -285,6 +294,14 @@ def _enforced(seeds: Sequence[SeedView], absent: Sequence[str]) -> Condition:
             "the UserCluster, or for other clusters what seedquota-seed logs of its canary",
         )
     return condition(kind, True, "AllSeeds", f"not on {listed(absent)}: never connected" if absent else "")
+
+
+def _no_clusters(spec: ResourceQuotaSpec) -> str:
+    text = (
+        "no cluster takes part, so nothing is counted and nothing is refused; set spec.namespaceQuotas to Enabled in a "
+        "UserCluster, or in a Seed for its own API server"
+    )
+    return f"{text}; spec.subject.clusters picks none of them" if spec.subject.clusters is not None else text
 
 
 def _usage_current(seeds: Sequence[SeedView], absent: Sequence[str]) -> Condition:
@@ -310,18 +327,9 @@ def _usage_current(seeds: Sequence[SeedView], absent: Sequence[str]) -> Conditio
         return condition(kind, False, "SeedUnreachable", f"{said}{more(stale)}; {whose} kept")
     sources = [(seed.name, source) for seed in seeds for source in seed.stale_sources]
     if sources:
-        sources.sort(key=lambda found: not found[1].never_counted)
-        said = "; ".join(_unreached(seed, source) for seed, source in sources[:NAMED])
-        return condition(kind, False, "SourceUnreachable", f"{said}{more(sources)}")
+        return condition(kind, False, *stale_sources.reason_and_message(sources))
     unknown = f"nothing is known of {listed(absent)}: never connected"
     return condition(kind, True, "AllReported", unknown if absent else "")
-
-
-def _unreached(seed: str, source: StaleSource) -> str:
-    where = f"{source.source} on {seed}"
-    if source.never_counted:
-        return f"{where} cannot be reached, and nothing of it is counted yet"
-    return f"{where} has not been reached for {age(source.seconds)}: its last count is kept"
 
 
 def _not_counted(view: QuotaView, seeds: Sequence[SeedView], before: QuotaStatus) -> list[Condition]:
@@ -330,7 +338,8 @@ def _not_counted(view: QuotaView, seeds: Sequence[SeedView], before: QuotaStatus
     if view.never_counted is None or any(seed.synced is False or seed.fenced or not seed.reported for seed in seeds):
         kept = [each for each in before.conditions if each.type == kind]
         return [each for each in kept if each.observed_generation == view.generation]
-    found = [name for name in view.never_counted if name not in unsupported(view.spec)]
+    of_machines = view.spec.subject.kind != NAMESPACES
+    found = [name for name in view.never_counted if of_machines and name not in unsupported(view.spec)]
     if not found:
         return []
     used = {name for seed in seeds for name, amount in seed.use.items() if amount and name not in view.limits}

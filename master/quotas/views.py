@@ -93,6 +93,9 @@ class Views:
             reserved=report.reserved if report is not None else {},
             stale_sources=stale_sources,
             unenforced=account.wire.unenforced,
+            clusters=account.wire.clusters,
+            namespaces=account.wire.namespaces,
+            namespaces_omitted=account.wire.namespaces_omitted,
         )
 
     def _subject_exists(self, quota: MasterQuota) -> bool:

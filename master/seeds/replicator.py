@@ -308,6 +308,8 @@ def _is_shown(actual: Object | None, desired: Object) -> bool:
 def seed_copy(seed: Seed) -> Named:
     """What the seed itself gets of it: nothing of where its kubeconfig is."""
     spec: dict[str, object] = {"copyOf": seed.metadata.uid, "state": seed.spec.state}
+    if seed.spec.namespace_quotas == "Enabled":
+        spec["namespaceQuotas"] = "Enabled"
     if seed.spec.state == "Lost":
         spec["confirmLost"] = "its machines are gone"
     return Named(metadata=seed.metadata, spec=spec)

@@ -4,30 +4,41 @@ from __future__ import annotations
 
 import msgspec
 
-from common.api.types import StaleSource
+from common.api.types import NamespaceUse, StaleSource
 from common.quota import resources
 from common.quota.account import Account
 from common.quota.escrow import Report
-from seed.usage.source import UsageSource
+from seed.cache.source_keys import shown
+from seed.usage.source import NOT_LISTED, UsageSource
 
 USE_INTERVAL = 0.05  # seconds between two publications of changed use
 QUIET_INTERVAL = 1.0  # ... of a change that moves no total
 
 MAX_NAMED = 32  # sources of each kind: what a status takes
+MAX_TEXT = 1024  # characters of what one of them says
 STALE_STEP = 60  # the published age of a stale source grows in steps of so many seconds
 
 
 class Sources(msgspec.Struct, frozen=True):
     """What is reported of sources beside their use: those whose count is old, and those whose Machines are not checked.
-    `generation` is that of the quota's copy which all replicas have."""
+    `generation` is that of the quota's copy which all replicas have. `clusters`: how many a quota of kind namespaces
+    covers. `namespaces`: the largest, and how many others."""
 
     stale: tuple[StaleSource, ...] = ()
     unenforced: tuple[str, ...] = ()
     generation: int | None = None
+    clusters: int = 0
+    namespaces: tuple[NamespaceUse, ...] = ()
+    namespaces_omitted: int = 0
 
     @property
-    def names(self) -> tuple[list[str], tuple[str, ...], int | None]:
-        return [source.source for source in self.stale], self.unenforced, self.generation
+    def troubles(self) -> Sources:
+        """Without what tells of use alone."""
+        return msgspec.structs.replace(self, namespaces=(), namespaces_omitted=0)
+
+    @property
+    def names(self) -> tuple[list[str], tuple[str, ...], int | None, int]:
+        return [source.source for source in self.stale], self.unenforced, self.generation, self.clusters
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -45,9 +56,10 @@ def stale_source(source: UsageSource, account: Account, now: float) -> StaleSour
     if source.problem is None or source.lost_at is None:
         return None
     return StaleSource(
-        source=source.key,
+        source=shown(source.key),
         seconds=int(now - source.lost_at) // STALE_STEP * STALE_STEP,
         never_counted=not source.counted and source.key not in account.used,
+        not_listed=source.problem.message[:MAX_TEXT] if source.problem.reason == NOT_LISTED else "",
     )
 
 
@@ -65,9 +77,10 @@ def publish_in(
     if known is None:
         return max(0.0, before.at + USE_INTERVAL - now)
     if msgspec.structs.replace(said, sequence=0) == msgspec.structs.replace(known, sequence=0):
-        if sources != before.sources:
+        if sources.troubles != before.sources.troubles:
             return 0.0
-        if shown is None or shown == known:  # numbers of writes come again with a ledger that was restored
+        arrived = shown is None or shown == known  # numbers of writes come again with a ledger that was restored
+        if arrived and sources == before.sources:
             return None
         return max(0.0, before.at + QUIET_INTERVAL - now)
     urgent = (

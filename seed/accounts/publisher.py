@@ -10,17 +10,20 @@ import msgspec
 
 from common.api.convert import report_to_wire, wire_quantities
 from common.api.labels import SEED_MANAGER
-from common.api.types import RESOURCE_QUOTAS, StaleSource
+from common.api.types import RESOURCE_QUOTAS, NamespaceUse, StaleSource
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Conflict, NotFound
 from common.quota import account as accounts
 from common.quota import names, resources
 from common.quota.account import Account
 from common.quota.escrow import report
+from common.quota.largest import largest
 from common.quota.resources import ResourceList
 from seed.accounts.publish import MAX_NAMED, STALE_STEP, Published, Sources, publish_in, stale_source
 from seed.cache.clusters import ClusterCache
 from seed.cache.quota import Quota
+from seed.cache.source_keys import shown
+from seed.usage.namespaced_objects import NamespacedSource
 from seed.usage.source import UsageSource
 
 log = logging.getLogger(__name__)
@@ -38,9 +41,15 @@ class Publisher:
         """Returns in how many seconds to call again, None where only news are a reason to."""
         said = report(account)
         said = msgspec.structs.replace(said, used=kept_use(said.used, account, quota))
-        unenforced = tuple(self._cluster_cache.unenforced(quota)[:MAX_NAMED])
+        unenforced = tuple(map(shown, self._cluster_cache.unenforced(quota)[:MAX_NAMED]))
         now = time.monotonic()
-        facts = Sources(_stale(sources, account, now), unenforced, self._known(quota))
+        facts = Sources(
+            _stale(sources, account, now),
+            unenforced,
+            self._known(quota),
+            len(self._cluster_cache.covered(quota)),
+            *_largest_namespaces(sources, quota),
+        )
         before = self._before(quota, now)
         wait = publish_in(before, said, facts, quota.published, now)
         if wait is None:
@@ -53,6 +62,9 @@ class Publisher:
                 stale=list(facts.stale),
                 unenforced=list(facts.unenforced),
                 enforced_generation=facts.generation,
+                clusters=facts.clusters,
+                namespaces=list(facts.namespaces),
+                namespaces_omitted=facts.namespaces_omitted,
             ),
             "localUsage": wire_quantities(resources.only(accounts.use(account), quota.ceilings)),
         }
@@ -81,7 +93,12 @@ class Publisher:
         if before is not None and before.copy_uid != quota.copy_uid:
             before = None  # the copy was made anew, without our status
         if before is None and quota.published is not None:
-            facts = Sources(tuple(quota.published_stale), tuple(quota.published_unenforced), quota.published_generation)
+            facts = Sources(
+                tuple(quota.published_stale),
+                tuple(quota.published_unenforced),
+                quota.published_generation,
+                quota.published_clusters,
+            )
             before = Published(quota.copy_uid, quota.published, facts, now)
             self._published[quota.key.uid] = before  # the intervals run from here: a predecessor's clock says nothing
         return before
@@ -95,3 +112,19 @@ def kept_use(used: ResourceList, account: Account, quota: Quota) -> ResourceList
 def _stale(sources: Iterable[UsageSource], account: Account, now: float) -> tuple[StaleSource, ...]:
     found = (stale_source(source, account, now) for source in sources)
     return tuple(source for source in found if source is not None)[:MAX_NAMED]
+
+
+def _largest_namespaces(sources: Iterable[UsageSource], quota: Quota) -> tuple[tuple[NamespaceUse, ...], int]:
+    """And how many others there are that use something."""
+    found = [
+        ((source.cluster, namespace), limited)
+        for source in sources
+        if isinstance(source, NamespacedSource)
+        for namespace, used in source.totals.by_namespace.items()
+        if (limited := resources.only(used, quota.limits))
+    ]
+    lines = tuple(
+        NamespaceUse(cluster=cluster, namespace=namespace, used=wire_quantities(used))
+        for (cluster, namespace), used in largest(found, quota.limits)
+    )
+    return lines, len(found) - len(lines)

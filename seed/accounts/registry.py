@@ -86,9 +86,17 @@ class AccountRegistry:
         handle = self._handles.get(quota.name)
         return handle if handle is not None and handle.key == quota.key else None
 
+    def granted(self, quota: Quota) -> ResourceList:
+        """All that the quota's account was ever granted, as far as it was read."""
+        handle = self.get(quota)
+        account = handle.writer.account if handle is not None else None
+        return account.granted if account is not None else {}
+
     def quotas_of(self, consumer: Consumer) -> list[Quota]:
         """Every quota that counts the project: those that the cache names, and while the copy of the Project is
         missing those of an organization that counted it before. The copy may be put back: whose it is cannot change."""
+        if consumer.quota:
+            return self._quota_cache.quotas_of(consumer)
         found, project = self._quota_cache.quotas_of(consumer), consumer.project
         if self._quota_cache.lacks(project):
             found.extend(quota for quota in self._quota_cache.all_quotas() if project in self._missed(quota))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 
-from common.api.types import PROJECTS, USER_CLUSTERS, UserCluster
+from common.api.types import PROJECTS, SEED_COPIES, USER_CLUSTERS, UserCluster
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError
 from common.quota import account as accounts
@@ -15,7 +15,13 @@ from seed.accounts.controller import Accounts
 from seed.accounts.registry import AccountHandle, AccountRegistry
 from seed.cache.clusters import ClusterCache
 from seed.cache.quota import Quota
-from seed.cache.source_keys import is_hosted, is_of_kubermatic, project_of_key
+from seed.cache.source_keys import (
+    OWN_API_SERVER,
+    cluster_of_namespaces,
+    is_hosted,
+    is_of_kubermatic,
+    project_of_key,
+)
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +58,9 @@ class SourceRemoval:
 
     async def _belongs(self, key: str, quota: Quota) -> bool:
         """By consistent reads. A missing Project is no proof: it may be put back. Raises ApiError."""
+        counted = cluster_of_namespaces(key)
+        if counted is not None:
+            return await self._is_covered(counted, quota)
         project = project_of_key(key)
         if project is None:
             cluster = await self._find(key)
@@ -62,6 +71,14 @@ class SourceRemoval:
             found = await self._cluster.find(PROJECTS, project)
             return found is None or found.spec.organization == quota.subject
         return quota.subject == project
+
+    async def _is_covered(self, cluster: str, quota: Quota) -> bool:
+        """Whether the quota counts namespaces there. A missing Seed is no proof, as a missing Project is none."""
+        if cluster == OWN_API_SERVER:
+            seed = await self._cluster.find(SEED_COPIES, self._cluster.name)
+            return seed is None or (seed.spec.namespace_quotas == "Enabled" and quota.clusters is None)
+        found = await self._find(cluster)
+        return found is not None and quota.covers(found)
 
     async def _find(self, key: str) -> UserCluster | None:
         """None where it is proven that there is none. Raises ApiError."""

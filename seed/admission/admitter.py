@@ -55,7 +55,7 @@ class Admission:
         self._registry = registry
         self._stale = stale
 
-    def undecided(self, request: Request | None = None) -> Verdict | None:
+    def undecided(self, request: Request | None = None, of: str = "of the project") -> Verdict | None:
         """What everybody is told while this replica must not admit anything."""
         if self._quota_cache.lost:
             decision = denial.decision_id()
@@ -64,30 +64,30 @@ class Admission:
         if why is None:
             return None
         decision = denial.decision_id()
-        refusal = denial.unavailable("of the project", why, decision)
-        return Verdict(decision=decision, refusal=refusal, request=request)
+        return Verdict(decision=decision, refusal=denial.unavailable(of, why, decision), request=request)
 
-    async def decide(self, request: Request, replaceable: Replaceable | None = None) -> Verdict:
-        undecided = self.undecided(request)
+    async def decide(
+        self, request: Request, replaceable: Replaceable | None = None, quotas: Sequence[Quota] | None = None
+    ) -> Verdict:
+        """`quotas`: those of its shares."""
+        undecided = self.undecided(request, "of the project" if request.shares is None else "of the namespace")
         if undecided is not None:
             return undecided
         decision = denial.decision_id()
-        if self._quota_cache.may_belong(request.consumer):
-            why = f"what limits project {request.consumer.project} has not come from the master"
-            refusal = denial.unavailable("of the project", why, decision)
-            return Verdict(decision=decision, refusal=refusal, request=request)
-        quotas = self._quota_cache.quotas_of(request.consumer)
+        if quotas is None:
+            if self._quota_cache.may_belong(request.consumer):
+                why = f"what limits project {request.consumer.project} has not come from the master"
+                refusal = denial.unavailable("of the project", why, decision)
+                return Verdict(decision=decision, refusal=refusal, request=request)
+            quotas = self._quota_cache.quotas_of(request.consumer)
         if not quotas:
             return Verdict(decision=decision, request=request)
         for quota in quotas:
-            if quota.enforced and resources.short(request.need, quota.limits):
-                # It never fits: nothing is reserved in the others meanwhile.
-                handle = self._registry.get(quota)
-                used = resources.maximum(quota.global_usage, handle.use if handle is not None else {})
-                refusal = denial.exceeded(quota.name, request.need, used, quota.limits, quota.global_reserved, decision)
-                seen = handle.snapshot(quota) if handle is not None else snapshot(quota, None, {})
-                attempt = Attempt(snapshot=seen, refusal=refusal)
-                return Verdict(decision=decision, refusal=refusal, request=request, attempts=[attempt])
+            attempt = self._certain(quota, request, decision)
+            if attempt is not None:
+                # Nothing is reserved in the others meanwhile, where it would keep out what fits.
+                refused = attempt.refusal
+                return Verdict(decision=decision, refusal=refused, request=request, attempts=[attempt])
         if len(quotas) == 1:
             attempts = [await self._reserve(quotas[0], request, decision, replaceable)]
         else:
@@ -101,6 +101,30 @@ class Admission:
             return Verdict(decision=decision, refusal=refusal, waited=waited, request=request, attempts=attempts)
         warnings = [warning for attempt in attempts for warning in attempt.warnings]
         return Verdict(decision=decision, warnings=warnings, waited=waited, request=request, attempts=attempts)
+
+    def _certain(self, quota: Quota, request: Request, decision: str) -> Attempt | None:
+        """A refusal for which nothing has to be reserved: it never fits. Where quotas of namespaces overlap, also one
+        that does not fit now: many clients that go on asking for one full quota would keep the others full."""
+        if not quota.enforced:
+            return None
+        shares = request.shares
+        need = request.need if shares is None else shares[quota.name].amount
+        if resources.short(need, quota.limits):
+            handle = self._registry.get(quota)
+            used = resources.maximum(quota.global_usage, handle.use if handle is not None else {})
+            refusal = _exceeded(quota, need, used, quota.limits, quota.global_reserved, decision)
+            seen = handle.snapshot(quota) if handle is not None else snapshot(quota, None, {})
+            return Attempt(snapshot=seen, refusal=refusal)
+        if shares is None or len(shares) == 1:
+            return None
+        handle = self._registry.get(quota)
+        account = handle.writer.account if handle is not None else None
+        if handle is None or account is None or account.fenced:
+            return None
+        if (shares[quota.name].source, request.uid) in account.reservations:
+            return None  # a repeat costs nothing
+        hopeless = self._hopeless(handle, quota, need, decision)
+        return Attempt(snapshot=handle.snapshot(quota), refusal=hopeless) if hopeless is not None else None
 
     async def _cancel(self, request: Request, quotas: Sequence[Quota], attempts: Sequence[Attempt]) -> None:
         """Rule 4.2: one that denies releases what the others reserved. What fails here goes on evidence later."""
@@ -121,6 +145,7 @@ class Admission:
                 log.info("reservation left to evidence", extra={"quota": undone[future].name, "error": str(error)})
 
     async def _reserve(self, quota: Quota, request: Request, decision: str, replaceable: Replaceable | None) -> Attempt:
+        request = request.of(quota.name)
         handle = self._registry.get(quota)
         if handle is None:
             why = "this seed has not opened its account yet"
@@ -243,17 +268,17 @@ class Admission:
         answer = handle.requester.refuses(need)
         if answer is not None:
             used = resources.maximum(answer.used, own)
-            return denial.exceeded(quota.name, need, used, quota.ceilings, answer.reserved, decision)
+            return _exceeded(quota, need, used, quota.ceilings, answer.reserved, decision)
         if resources.over_limit(need, own, quota.ceilings):
             used = resources.maximum(quota.global_usage, own)
-            return denial.exceeded(quota.name, need, used, quota.ceilings, quota.global_reserved, decision)
+            return _exceeded(quota, need, used, quota.ceilings, quota.global_reserved, decision)
         return None
 
     def _foreseen(self, handle: AccountHandle, quota: Quota, need: ResourceList, decision: str) -> Attempt:
         """A dry run asks nobody: what the master showed last decides whether what others hold idle would do."""
         used = resources.maximum(quota.global_usage, handle.use)
         if resources.over_limit(need, used, quota.ceilings):
-            refusal = denial.exceeded(quota.name, need, used, quota.ceilings, quota.global_reserved, decision)
+            refusal = _exceeded(quota, need, used, quota.ceilings, quota.global_reserved, decision)
             return Attempt(snapshot=handle.snapshot(quota), refusal=refusal)
         return Attempt(snapshot=handle.snapshot(quota))
 
@@ -309,12 +334,19 @@ class Admission:
         return Attempt(snapshot=handle.snapshot(quota), warnings=(warning,))
 
 
+def _exceeded(
+    quota: Quota, need: ResourceList, used: ResourceList, limits: ResourceList, reserved: ResourceList, decision: str
+) -> Refusal:
+    objects = "objects" if quota.kind == "namespaces" else "machines"
+    return denial.exceeded(quota.name, need, used, limits, reserved, decision, objects=objects)
+
+
 def _not_now(outcome: NotNow, quota: str, decision: str) -> Refusal:
     match outcome:
         case Fenced():
             return denial.unavailable(quota, "its account is being rebuilt or waits for the master", decision)
         case Full():
-            return denial.unavailable(quota, "too many machines are being created at once", decision)
+            return denial.unavailable(quota, "too many objects are being created at once", decision)
         case OverShare():
             why = "too much is being created in this cluster at once: it has its share, and others go on"
             return denial.unavailable(quota, why, decision)

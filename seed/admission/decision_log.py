@@ -13,7 +13,7 @@ from common.api.types import UserCluster
 from common.kube.client.meta import ObjectMeta, object_key
 from common.quota import resources
 from seed.admission.denial import Refusal
-from seed.admission.record import QuotaRecord, Record, quota_record
+from seed.admission.record import Record, quota_records
 from seed.admission.types import Verdict
 
 MAX_KEPT = 8192
@@ -167,9 +167,5 @@ def record(decided: Decided) -> Record:
         reason=refusal.cause if refusal is not None else "",
         message=refusal.message if refusal is not None else "",
         warnings=list(found.warnings),
-        quotas=_quotas(found),
+        quotas=quota_records(found),
     )
-
-
-def _quotas(found: Verdict) -> list[QuotaRecord]:
-    return [quota_record(attempt) for attempt in found.attempts]

@@ -67,8 +67,12 @@ def exceeded(
     decision: str,
     *,
     note: str = "",
+    objects: str = "machines",
 ) -> Refusal:
-    """Every resource that fails is named. `being_created` is the part of `used` that no object shows yet."""
+    """Every resource that fails is named. `being_created` is the part of `used` that no object shows yet.
+
+    `objects`: what the quota counts, beside clusters.
+    """
     over = resources.over_limit(need, used, limits)
     assert over, "never say exceeded when it is not"
     failing = {
@@ -83,7 +87,7 @@ def exceeded(
     if note:
         message += f"; {note}"
     if created:
-        what = "clusters" if set(creating) == {"clusters"} else "machines"
+        what = "clusters" if set(creating) == {"clusters"} else objects
         message += f"; {created} of used is {what} being created"
     if any(need[name] > limits[name] for name in over):
         hope = "it can never fit: the request is larger than the limit"
@@ -168,6 +172,18 @@ def beyond_surge(refused: Refusal, on_surge: Refusal) -> Refusal:
         refused,
         message=f"{refused.message}; its rollout may use surge, but of that too: {surge}",
         causes=[*refused.causes, *on_surge.causes],
+    )
+
+
+def not_specified(quota: str, lacking: str, decision: str) -> Refusal:
+    """Core's own words: controllers and people know them."""
+    text = f"failed quota: {quota}: {lacking}"
+    return Refusal(
+        code=403,
+        reason="Forbidden",
+        message=f"{text}; decision {decision}",
+        causes=[Cause(reason="NotSpecified", message=lacking, field="spec")],
+        quota=quota,
     )
 
 
@@ -260,6 +276,11 @@ def near_limit(quota: str, used: ResourceList, limits: ResourceList, warn_at_per
         return None
     of_used, of_limit = resources.alike(name, used.get(name, 0), limits[name])
     return f"seedquota/{quota}: {name} {of_used}/{of_limit} ({percent}%) after this"
+
+
+def not_specified_allowed(quota: str, lacking: str) -> str:
+    """A warning where the quota only warns."""
+    return f"seedquota/{quota}: {lacking}; allowed because enforcement is warn"
 
 
 def over_allowed(quota: str, over: ResourceList, used: ResourceList, limits: ResourceList) -> str:

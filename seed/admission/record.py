@@ -9,7 +9,7 @@ import msgspec
 from common.quota import resources
 from common.quota.resources import ResourceList
 from seed.accounts.snapshot import QuotaSnapshot, free_here
-from seed.admission.types import Attempt
+from seed.admission.types import Attempt, Verdict
 
 Quantities = dict[str, str]
 
@@ -48,13 +48,15 @@ class AccountRecord(_Wire):
 class QuotaRecord(_Wire):
     """One quota's part. `used` is the use by which it refused, or the last that the master had told, everywhere.
 
-    `limits` has surge, too. `lent`: what was taken instead of what is needed, since a rollout may use surge. `note` is
-    in `message`, beside the numbers.
+    `need`: what this quota counts of the object, where quotas count different parts of it. `limits` has surge, too.
+    `lent`: what was taken instead of what is needed, since a rollout may use surge. `note` is in `message`, beside the
+    numbers.
     """
 
     name: str
     enforcement: Literal["deny", "warn"]
     admits: bool
+    need: Quantities = {}
     limits: Quantities = {}
     used: Quantities = {}
     being_created: Quantities = {}
@@ -73,9 +75,11 @@ class QuotaRecord(_Wire):
 
 
 class Record(_Wire):
-    """`consumer` is machine, cluster, machinedeployment or machineset, `object` its namespace/name.
+    """`consumer` is machine, cluster, machinedeployment or machineset; pod, service, persistentvolumeclaim,
+    resourceclaim or object in a namespace. `object` is its namespace/name.
 
-    `cluster` is the namespace/name of a Machine's UserCluster. `need` is that of all replicas that are asked for.
+    `cluster` is the namespace/name of the UserCluster that it is in. `need` is that of all replicas that are asked for,
+    and of several quotas that count different parts of an object the most that one of them counts.
 
     Times are RFC 3339.
     """
@@ -100,7 +104,16 @@ class Record(_Wire):
     quotas: list[QuotaRecord] = []
 
 
-def quota_record(attempt: Attempt) -> QuotaRecord:
+def quota_records(found: Verdict) -> list[QuotaRecord]:
+    request = found.request
+    shares = request.shares if request is not None else None
+    if shares is None:
+        return [quota_record(attempt) for attempt in found.attempts]
+    return [quota_record(attempt, shares[attempt.snapshot.quota].amount) for attempt in found.attempts]
+
+
+def quota_record(attempt: Attempt, need: ResourceList | None = None) -> QuotaRecord:
+    """`need`: of this quota alone."""
     seen, refusal = attempt.snapshot, attempt.refusal
     numbers = refusal is not None and bool(refusal.used)
     used = refusal.used if refusal is not None and numbers else seen.global_usage
@@ -110,6 +123,7 @@ def quota_record(attempt: Attempt) -> QuotaRecord:
         name=seen.quota,
         enforcement="deny" if seen.enforced else "warn",
         admits=refusal is None,
+        need=_some(need or {}),
         limits=resources.render(seen.ceilings),
         used=resources.render(resources.only(used, seen.ceilings)),
         being_created=_some(resources.only(creating, seen.ceilings)),

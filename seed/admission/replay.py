@@ -36,6 +36,8 @@ def replay(record: Record) -> Replay:
 
 
 def _replay(record: Record, quota: QuotaRecord, need: ResourceList) -> QuotaReplay:
+    """`need`: of the quotas that tell of none of their own."""
+    need = resources.parse(quota.need) if quota.need else need
     if quota.admits:
         return _admitted(record, quota, need)
     if quota.code == 403:
@@ -72,13 +74,22 @@ def _exceeded(record: Record, quota: QuotaRecord, need: ResourceList) -> QuotaRe
     if not over:
         return QuotaReplay(name=quota.name, result="admitted", as_then=False)
     creating = resources.parse(quota.being_created)
-    said = denial.exceeded(quota.name, need, used, limits, creating, record.decision, note=quota.note).message
+    said = denial.exceeded(
+        quota.name,
+        need,
+        used,
+        limits,
+        creating,
+        record.decision,
+        note=quota.note,
+        objects=f"{_thing(quota)}s",
+    ).message
     # Where a rollout could have used surge, what is short of that follows.
     return QuotaReplay(
         name=quota.name,
         result=f"refused: short by {resources.text(over)}",
         as_then=quota.message.startswith(said),
-        cure=cure(need, used, limits),
+        cure=cure(need, used, limits, _thing(quota)),
     )
 
 
@@ -103,7 +114,7 @@ def _undecided(quota: QuotaRecord, need: ResourceList) -> QuotaReplay:
         name=quota.name,
         result=f"not decided: this seed is short by {missing}",
         as_then=True,
-        cure=cure(need, _used(quota), limits)
+        cure=cure(need, _used(quota), limits, _thing(quota))
         if over
         else f"fits if {missing} is freed on this seed, or {_when(quota)}",
     )
@@ -121,7 +132,7 @@ def _when(quota: QuotaRecord) -> str:
     return "when the master answers"
 
 
-def cure(need: ResourceList, used: ResourceList, limits: ResourceList) -> str:
+def cure(need: ResourceList, used: ResourceList, limits: ResourceList, thing: str = "machine") -> str:
     """What would make it fit: how much is to be freed, or how high the limit is to be; and what fits as it is."""
     over = resources.over_limit(need, used, limits)
     room = {name: max(limits[name] - used.get(name, 0), 0) for name in sorted(need) if need[name] and name in limits}
@@ -130,10 +141,11 @@ def cure(need: ResourceList, used: ResourceList, limits: ResourceList) -> str:
     enough = all(need[name] <= limits[name] for name in over)
     freed = f"{short} is freed or " if enough else ""
     if all(room.values()):
-        smaller = f"a machine of at most {most} fits now"
+        article = "an" if thing == "object" else "a"
+        smaller = f"{article} {thing} of at most {most} fits now"
     else:
         without = ", ".join(name for name, amount in room.items() if not amount)
-        smaller = f"no machine that needs {without} fits now"
+        smaller = f"no {thing} that needs {without} fits now"
     return f"fits if {freed}the limit is raised to {wanted}; {smaller}"
 
 
@@ -174,6 +186,7 @@ def _quota(quota: QuotaRecord, again: QuotaReplay) -> list[str]:
     )
     lines = [
         f"seedquota/{quota.name} ({quota.enforcement}): {result}",
+        *([f"  needs: {_text(quota.need)}"] if quota.need else []),
         f"  limited: {limits}",
         f"  used everywhere: {used}{_creating(quota.being_created, creating)}",
     ]
@@ -204,6 +217,10 @@ def _alike(*lists: Mapping[str, str]) -> list[str]:
 
 def _text(amounts: Mapping[str, str]) -> str:
     return ",".join(f"{name}={amount}" for name, amount in sorted(amounts.items())) or "nothing"
+
+
+def _thing(quota: QuotaRecord) -> str:
+    return "object" if quota.need else "machine"
 
 
 def _used(quota: QuotaRecord) -> ResourceList:

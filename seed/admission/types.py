@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
@@ -30,7 +30,12 @@ MARGIN = 0.4  # seconds of the API server's patience that are left for the answe
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What one object asks of the quotas of its consumer. `need` is what it costs beyond what it cost before."""
+    """What one object asks of the quotas of its consumer. `need` is what it costs beyond what it cost before.
+
+    `shares`, by quota: set where quotas count different parts of the object. Then these are all the quotas that limit
+    it, `need` is the most that one of them counts, and `reservation` serves none. None: `reservation` serves every
+    quota of the consumer.
+    """
 
     uid: str
     consumer: Consumer
@@ -38,6 +43,14 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     reservation: Reservation
     dry_run: bool
     deadline: float  # on the event loop's clock
+    shares: Mapping[str, Reservation] | None = None
+
+    def of(self, quota: str) -> Request:
+        """What it asks of that quota."""
+        if self.shares is None:
+            return self
+        reservation = self.shares[quota]
+        return msgspec.structs.replace(self, need=reservation.amount, reservation=reservation)
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):

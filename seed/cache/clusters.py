@@ -6,15 +6,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from common.api.cluster_identity import KUBE_SYSTEM
 from common.api.types import USER_CLUSTERS, UserCluster
 from common.kube.client.api_client import Cluster
 from common.kube.controller.reflector import PROMPT_SECONDS, Reflector
 from common.kube.controller.store import Change
 from common.runtime.listeners import Listeners
 from seed.cache.consumer import Consumer, consumer_of
-from seed.cache.quota import Quota
+from seed.cache.quota import NAMESPACES, Quota, takes_part
 from seed.cache.quotas import QuotaCache
-from seed.cache.source_keys import CLUSTER_API, HOSTED, clusters_key, is_hosted, is_of_kubermatic, project_of_key
+from seed.cache.source_keys import (
+    CLUSTER_API,
+    HOSTED,
+    OWN_API_SERVER,
+    clusters_key,
+    is_hosted,
+    is_of_kubermatic,
+    namespaces_key,
+    project_of_key,
+    shown,
+)
 
 BY_PROJECT = "project"
 BY_UID = "uid"
@@ -25,16 +36,21 @@ class ClusterCache:
 
     - `on_user_cluster(key)`: a cluster that is followed came, changed or went, or whether its project is known.
     - `on_hosted(key)`: `host` was called.
+    - `on_participants()`: other clusters take part in quotas of kind namespaces, or the same by other labels.
     - `on_enforced(consumer)`: what the condition Enforced of a UserCluster says is another. `tell_enforced` calls none.
     """
 
-    def __init__(self, cluster: Cluster, quota_cache: QuotaCache) -> None:
+    def __init__(self, cluster: Cluster, quota_cache: QuotaCache, release_namespace: str = "") -> None:
+        """`release_namespace`: where the agent runs, in the seed's own API server."""
+        self._release_namespace = release_namespace
         self._quota_cache = quota_cache
         self._cluster_listeners: Listeners[[str]] = Listeners()
         self._hosted_listeners: Listeners[[str]] = Listeners()
         self._enforced_listeners: Listeners[[Consumer]] = Listeners()
+        self._participants_listeners: Listeners[[]] = Listeners()
         self.hosted: dict[str, UserCluster] = {}  # by key, see `host`
         self._unenforced: set[str] = set()  # see `tell_enforced`
+        self._enforced_in_namespaces: dict[str, bool] = {}  # by source, see `tell_enforced_in_namespaces`
         self._hosted_by_project: dict[str, dict[str, UserCluster]] = {}
         self._reached: dict[str, UserCluster] = {}  # by uid: hosted ones that a kubeconfig leads to
         self.user_clusters = Reflector(
@@ -46,10 +62,47 @@ class ClusterCache:
         )
         self.reflectors: tuple[Reflector[Any], ...] = (self.user_clusters,)
         quota_cache.on_project(self._project_changed)
+        quota_cache.on_participation(self._participants_listeners.call)
 
     def source_keys(self, quota: Quota) -> list[str]:
-        """The sources that the quota counts: for each project its clusters, and the Machines of each of them."""
+        """The sources that the quota counts: for each project its clusters, and the Machines of each of them. Those of
+        a quota of kind namespaces are the clusters that it covers."""
+        if quota.kind == NAMESPACES:
+            return [namespaces_key(quota.key.uid, cluster) for cluster in self.covered(quota)]
         return [key for project in self._quota_cache.projects_of(quota) for key in self.sources_of(project)]
+
+    def participants(self) -> dict[str, UserCluster | None]:
+        """The clusters whose namespaces quotas may count, by key. None: the seed's own API server."""
+        found: dict[str, UserCluster | None] = {
+            cluster.metadata.key: cluster for cluster in self.user_clusters.store.values() if takes_part(cluster)
+        }
+        if self._quota_cache.own_takes_part:
+            found[OWN_API_SERVER] = None
+        return found
+
+    def takes_part(self, cluster: str) -> bool:
+        """Whether quotas may count its namespaces."""
+        if cluster == OWN_API_SERVER:
+            return self._quota_cache.own_takes_part
+        found = self.user_clusters.store.get(cluster)
+        return found is not None and takes_part(found)
+
+    def covered(self, quota: Quota) -> list[str]:
+        """The clusters whose namespaces the quota counts."""
+        return [cluster for cluster in self.participants() if self.covers(quota, cluster)]
+
+    def covers(self, quota: Quota, cluster: str) -> bool:
+        """Whether the quota counts namespaces there. Labels are those of UserClusters: the seed's own API server has
+        none, and is counted by quotas that ask for none."""
+        if cluster == OWN_API_SERVER:
+            return quota.kind == NAMESPACES and quota.clusters is None and self._quota_cache.own_takes_part
+        found = self.user_clusters.store.get(cluster)
+        return found is not None and quota.covers(found)
+
+    def protected(self, cluster: str) -> tuple[str, ...]:
+        """The namespaces there that a quota counts only if its selector names them, see seed/cache/selected.py."""
+        own = (self._release_namespace,) if cluster == OWN_API_SERVER and self._release_namespace else ()
+        return (KUBE_SYSTEM, *own)
 
     def sources_of(self, project: str) -> list[str]:
         return [clusters_key(project), *(cluster.metadata.key for cluster in self._clusters_of(project))]
@@ -66,8 +119,20 @@ class ClusterCache:
         return [key for project in sorted(projects) for key in self.sources_of(project)]
 
     def unenforced(self, quota: Quota) -> list[str]:
-        """User clusters of which the leader said last that Machines are not checked there."""
-        return [key for key in self.source_keys(quota) if self._is_unenforced(key)]
+        """Clusters of which the leader said last that Machines are not checked there. Of a quota of kind namespaces,
+        also those of which nothing was said since the quota has this spec."""
+        if quota.kind != NAMESPACES:
+            return [key for key in self.source_keys(quota) if self._is_unenforced(key)]
+        said = self._enforced_in_namespaces
+        known = quota.published is not None and quota.published_generation == quota.generation
+        before = quota.published_unenforced
+        return [key for key in self.source_keys(quota) if not said.get(key, known and shown(key) not in before)]
+
+    def tell_enforced_in_namespaces(self, key: str, enforced: bool) -> bool:
+        """The leader saw it of a source of objects in namespaces. True if that is new."""
+        before = self._enforced_in_namespaces.get(key)
+        self._enforced_in_namespaces[key] = enforced
+        return before != enforced
 
     def tell_enforced(self, key: str, enforced: bool) -> bool:
         """The leader saw it of a Cluster of Kubermatic, or of CLUSTER_API for all of them. True if that is new."""
@@ -130,6 +195,9 @@ class ClusterCache:
     def on_hosted(self, listener: Callable[[str], None]) -> Callable[[], None]:
         return self._hosted_listeners.add(listener)
 
+    def on_participants(self, listener: Callable[[], None]) -> Callable[[], None]:
+        return self._participants_listeners.add(listener)
+
     def on_enforced(self, listener: Callable[[Consumer], None]) -> Callable[[], None]:
         return self._enforced_listeners.add(listener)
 
@@ -137,12 +205,21 @@ class ClusterCache:
         cluster = change.new if change.new is not None else change.old
         assert cluster is not None, "a change has an object before or after"
         self._cluster_listeners.call(cluster.metadata.key)
+        if _participation(change.old) != _participation(change.new):
+            self._participants_listeners.call()
         if _unenforced(change.old) != _unenforced(change.new):
             self._enforced_listeners.call(consumer_of(cluster))
 
     def _project_changed(self, project: str) -> None:
         for cluster in self.user_clusters.store.by_index(BY_PROJECT, project):
             self._cluster_listeners.call(cluster.metadata.key)
+
+
+def _participation(cluster: UserCluster | None) -> object:
+    """What decides which quotas count its namespaces, and where they are read."""
+    if cluster is None or not takes_part(cluster):
+        return None
+    return cluster.metadata.uid, cluster.metadata.labels, cluster.spec.kubeconfig_secret_ref
 
 
 def _unenforced(cluster: UserCluster | None) -> bool:

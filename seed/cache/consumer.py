@@ -12,10 +12,12 @@ class Consumer(msgspec.Struct, frozen=True):
 
     `project`: the project that the object is of; the project's organization is read from the cache each time, since it
     may change. `cluster`: the key of the user cluster that the object is in, empty for what is not in one.
+    `quota`: the name of the one quota that counts it, for what is in namespaces.
     """
 
     project: str
     cluster: str = ""
+    quota: str = ""
 
 
 def consumer_of(user_cluster: UserCluster) -> Consumer:

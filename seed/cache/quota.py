@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
+from common.api import label_selector
+from common.api.cluster_identity import KUBE_SYSTEM
 from common.api.convert import grant_from_wire, report_from_wire
 from common.api.copies import original_uid
+from common.api.label_selector import LabelSelector
 from common.api.types import (
     ResourceQuota,
     StaleSource,
+    UserCluster,
 )
-from common.quota import resources, surge
+from common.quota import resources, scopes, surge
 from common.quota.account import Grant
 from common.quota.escrow import Report
 from common.quota.resources import ResourceList
+from common.quota.scopes import ScopeRequirement
+from seed.cache import selected
 from seed.ledger.store import Key, Terms
+
+NAMESPACES = "namespaces"
 
 
 class OutOfReach(msgspec.Struct, frozen=True):
@@ -29,7 +37,7 @@ class OutOfReach(msgspec.Struct, frozen=True):
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True):
     """A quota's copy on this seed, parsed once per change. `ceilings`: its limits and its surge, see
-    common/quota/surge.py."""
+    common/quota/surge.py. `selector`, `clusters` and `scopes` are those of a quota of kind namespaces."""
 
     key: Key
     copy_uid: str  # of the object on this seed: what we publish must not land on its successor
@@ -37,6 +45,9 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     version: str = ""  # the copy's resourceVersion
     kind: str
     subject: str
+    selector: LabelSelector | None = None
+    clusters: LabelSelector | None = None
+    scopes: tuple[ScopeRequirement, ...] = ()
     limits: ResourceList
     surge: ResourceList = {}
     ceilings: ResourceList
@@ -52,6 +63,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     published: Report | None
     published_stale: Sequence[StaleSource] = ()
     published_unenforced: Sequence[str] = ()
+    published_clusters: int = 0
     published_generation: int | None = None  # that every replica has, as a leader said; None: none has said anything
 
     @property
@@ -66,6 +78,22 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def terms(self) -> Terms:
         return Terms(limits=self.ceilings, grant=self.grant)
+
+    def selects(self, labels: Mapping[str, str], protected: Collection[str] = (KUBE_SYSTEM,)) -> bool:
+        """Whether it counts a namespace with these labels, where it covers the cluster. For `protected` see
+        seed/cache/selected.py."""
+        return self.selector is not None and selected.picks(self.selector, labels, protected)
+
+    def covers(self, cluster: UserCluster) -> bool:
+        """Whether it counts namespaces of that cluster."""
+        if self.kind != NAMESPACES or not takes_part(cluster):
+            return False
+        return self.clusters is None or label_selector.matches(self.clusters, cluster.metadata.labels)
+
+
+def takes_part(cluster: UserCluster) -> bool:
+    """Whether quotas count namespaces there. The seed's own API server takes part by its Seed."""
+    return cluster.spec.namespace_quotas == "Enabled" and cluster.spec.kubeconfig_secret_ref is not None
 
 
 def parse_quota(copy: ResourceQuota, *, in_cluster: bool) -> Quota | None:
@@ -83,6 +111,9 @@ def parse_quota(copy: ResourceQuota, *, in_cluster: bool) -> Quota | None:
         version=copy.metadata.resource_version,
         kind=copy.spec.subject.kind,
         subject=copy.spec.subject.name,
+        selector=copy.spec.subject.selector,
+        clusters=copy.spec.subject.clusters,
+        scopes=scopes.requirements(copy.spec.scopes, copy.spec.scope_selector.match_expressions),
         limits=limits,
         surge=extra,
         ceilings=surge.ceilings(limits, extra),
@@ -98,5 +129,6 @@ def parse_quota(copy: ResourceQuota, *, in_cluster: bool) -> Quota | None:
         published=report_from_wire(copy.status.account),
         published_stale=copy.status.account.stale,
         published_unenforced=copy.status.account.unenforced,
+        published_clusters=copy.status.account.clusters,
         published_generation=copy.status.account.enforced_generation,
     )

@@ -25,7 +25,7 @@ from common.kube.controller.store import Change
 from common.quota.quantity import QuantityError
 from common.runtime.listeners import Listeners
 from seed.cache.consumer import Consumer
-from seed.cache.quota import Quota, parse_quota
+from seed.cache.quota import NAMESPACES, Quota, parse_quota
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +38,7 @@ class QuotaCache:
     - `on_quota(name)`: the quota came, changed or went, or a project that it counts did.
     - `on_spec(name)`: the quota came or went, or its spec changed, not its status.
     - `on_project(name)`: a Project or a quota of it came or went. Whether the project is known may have changed.
+    - `on_participation()`: the seed's own API server takes part in quotas of kind namespaces, or no more.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -46,6 +47,7 @@ class QuotaCache:
         self._quota_listeners: Listeners[[str]] = Listeners()
         self._spec_listeners: Listeners[[str]] = Listeners()
         self._project_listeners: Listeners[[str]] = Listeners()
+        self._participation_listeners: Listeners[[]] = Listeners()
         self.in_cluster = False  # the master is in this API server: its objects stand for themselves
         prompt = PROMPT_SECONDS
         self.quotas = Reflector(cluster, RESOURCE_QUOTAS, on_change=self._quota_changed, watch_seconds=prompt)
@@ -77,6 +79,9 @@ class QuotaCache:
 
     def quotas_of(self, consumer: Consumer) -> list[Quota]:
         """Every quota that limits it: its project's own and those of the project's organization."""
+        if consumer.quota:
+            quota = self._quotas.get(consumer.quota)
+            return [quota] if quota is not None else []
         project = consumer.project
         found = list(self._by_subject.get(("project", project), {}).values())
         known = self.projects.store.get(project)
@@ -143,6 +148,15 @@ class QuotaCache:
             return [project.metadata.name for project in projects if project.spec.organization == quota.subject]
         return []
 
+    def namespace_quotas(self) -> list[Quota]:
+        """Those of kind namespaces."""
+        return list(self._by_subject.get((NAMESPACES, ""), {}).values())
+
+    @property
+    def own_takes_part(self) -> bool:
+        """Whether quotas of kind namespaces count the namespaces of the seed's own API server."""
+        return any(copy.spec.namespace_quotas == "Enabled" for copy in self.seed.store.values())
+
     def on_quota(self, listener: Callable[[str], None]) -> Callable[[], None]:
         """Returns how to stop listening."""
         return self._quota_listeners.add(listener)
@@ -153,8 +167,14 @@ class QuotaCache:
     def on_project(self, listener: Callable[[str], None]) -> Callable[[], None]:
         return self._project_listeners.add(listener)
 
+    def on_participation(self, listener: Callable[[], None]) -> Callable[[], None]:
+        return self._participation_listeners.add(listener)
+
     def _seed_changed(self, change: Change[SeedCopy]) -> None:
         """A Seed that is deleted says nothing: what was enforced stays enforced."""
+        before = change.old.spec.namespace_quotas if change.old is not None else ""
+        if change.new is None or change.new.spec.namespace_quotas != before:
+            self._participation_listeners.call()
         if change.new is None:
             return
         sign = _sign_of_master(change.new)

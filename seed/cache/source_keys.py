@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from common.kube.client.meta import object_key
+from common.kube.client.meta import ObjectMeta, object_key
+from common.quota.object_names import GroupResource
 
 HOSTED = "cluster.x-k8s.io:"  # begins the name of a Cluster that counts as a user cluster; no UserCluster has such
 
@@ -35,3 +36,54 @@ def clusters_key(project: str) -> str:
 def project_of_key(key: str) -> str | None:
     """Whose clusters the source is of, None for one of Machines."""
     return key.removeprefix(_CLUSTERS_OF) if key.startswith(_CLUSTERS_OF) else None
+
+
+OWN_API_SERVER = "seed"  # the key of the seed's own API server, as that of a UserCluster is `namespace/name`
+
+_NAMESPACES = "namespaces:"  # begins the key of a source of objects in namespaces
+
+
+def namespaces_key(quota_uid: str, cluster: str) -> str:
+    """The source of what a quota's namespaces of one cluster have. `cluster`: a UserCluster's key, or OWN_API_SERVER.
+
+    It has the quota's uid, since what is counted there differs from quota to quota.
+    """
+    return f"{_NAMESPACES}{quota_uid}:{cluster}"
+
+
+def cluster_of_namespaces(key: str) -> str | None:
+    """Which cluster the source is in; None for another source."""
+    return key.removeprefix(_NAMESPACES).partition(":")[2] if key.startswith(_NAMESPACES) else None
+
+
+def generation_after(old: ObjectMeta) -> int:
+    """What a reservation for an update of the object names as the generation that it makes.
+
+    Most objects in namespaces have no metadata.generation. A resourceVersion does the same: an update is admitted on
+    the very version that it changes, and what is stored next has a later one. They are compared as numbers (rule 4.11);
+    one that is none is 0, which is before all others.
+    """
+    return generation_of(old) + 1
+
+
+def generation_of(metadata: ObjectMeta) -> int:
+    version = metadata.resource_version
+    return int(version) if version.isascii() and version.isdigit() and len(version) < 19 else 0
+
+
+def shown(key: str) -> str:
+    """The source, for people who read of it beside the quota's name."""
+    return cluster_of_namespaces(key) or key
+
+
+def object_in_namespace(resource: GroupResource, namespace: str, name: str) -> str:
+    """What a reservation calls an object of such a source: its kind is needed to look for it."""
+    return f"{resource}:{object_key(namespace, name)}"
+
+
+def parse_object(text: str) -> tuple[GroupResource, str, str]:
+    """Resource, namespace, name."""
+    kind, _, key = text.partition(":")
+    plural, _, group = kind.partition(".")
+    namespace, _, name = key.partition("/")
+    return GroupResource(plural, group), namespace, name

@@ -22,7 +22,8 @@ from seed.cache.clusters import ClusterCache
 from seed.cache.kubermatic import KubermaticView
 from seed.cache.quotas import QuotaCache
 from seed.cache.replicas import Replicas
-from seed.cache.source_keys import is_of_kubermatic
+from seed.cache.source_keys import OWN_API_SERVER, is_of_kubermatic
+from seed.controllers.namespaced_webhook import NamespacedWebhook
 from seed.controllers.seed_status import SeedStatus
 from seed.controllers.unadmitted_events import UnadmittedEvents
 from seed.controllers.unknown_projects import UnknownProjects
@@ -30,7 +31,7 @@ from seed.controllers.user_clusters import UserClusters
 from seed.evaluators.clusters import Kind
 from seed.ledger.store import Store
 from seed.projections.local_copies import LocalCopies
-from seed.registration import cluster_api, clusters, withdrawal
+from seed.registration import cluster_api, clusters, namespaces, withdrawal
 from seed.registration.cluster_api import Enforcement
 from seed.registration.configuration import WEBHOOK_CONFIGURATIONS
 from seed.registration.keeper import ConfigurationKeeper
@@ -38,7 +39,9 @@ from seed.registration.wanted import WantedConfigurations
 from seed.sizing.sizer import Sizing
 from seed.usage.cluster_api import ClusterApiInformers
 from seed.usage.clusters import ClusterSources
-from seed.usage.source import UsageSource
+from seed.usage.namespaced_objects import NamespacedSources
+from seed.usage.source import Problem, UsageSource
+from seed.usage.user_cluster import Source
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +70,7 @@ class Replica:
 
 
 class AllSources(Mapping[str, UsageSource]):
-    """Of user clusters, of what the seed itself is for, and of projects' clusters."""
+    """Of user clusters, of what the seed itself is for, of projects' clusters, and of namespaces."""
 
     def __init__(self, *parts: Mapping[str, UsageSource]) -> None:
         self._parts = parts
@@ -106,14 +109,26 @@ class Leadership:
             sizing,
             self._local_copies,
             on_change=self._changed,
-            on_state=self._state_changed,
+            on_state=self._cluster_state_changed,
             on_proof=self._status.proven,
             wanted=replica.wanted.are_wanted,
             on_request=replica.on_request,
             on_reconcile=metrics.reconciled,
+            beside=self._follow_namespaces,
+        )
+        self._namespaces = NamespacedSources(
+            cluster,
+            quota_cache,
+            cluster_cache,
+            replica.registry,
+            on_change=self._changed,
+            on_state=self._state_changed,
+            unreached=self._unreached,
         )
         self._unadmitted = UnadmittedEvents(cluster, self._user_clusters.sources)
         self._for_cluster_api = self._enforcement()
+        self._own_namespaced = self._namespaced_webhook(OWN_API_SERVER, OWN_API_SERVER, cluster)
+        self._namespaced = {OWN_API_SERVER: self._own_namespaced}  # webhooks by cluster, as far as they are connected
         self._for_clusters = self._keeper()
         self._informers = ClusterApiInformers(
             cluster,
@@ -132,12 +147,26 @@ class Leadership:
             on_change=self._changed,
             on_state=self._state_changed,
         )
-        sources = AllSources(self._user_clusters.sources, self._informers.sources, self._clusters)
+        sources = AllSources(self._user_clusters.sources, self._informers.sources, self._clusters, self._namespaces)
         self._replicas = Replicas(cluster, replica.lease.namespace, replica.lease.name, quota_cache, self._known)
-        self._accounts = Accounts(
+        self._accounts = self._make_accounts(term, sources)
+        self._counting = Counting(
             cluster,
             quota_cache,
             cluster_cache,
+            replica.registry,
+            self._accounts,
+            sources,
+            in_flight_window=replica.in_flight_window,
+            find_hosted=self._find_hosted,
+        )
+
+    def _make_accounts(self, term: Term, sources: Mapping[str, UsageSource]) -> Accounts:
+        replica = self._replica
+        return Accounts(
+            replica.cluster,
+            replica.quota_cache,
+            replica.cluster_cache,
             replica.registry,
             replica.store,
             sources,
@@ -148,16 +177,6 @@ class Leadership:
             in_flight_window=replica.in_flight_window,
             known=self._replicas.generation,
             on_reconcile=metrics.reconciled,
-        )
-        self._counting = Counting(
-            cluster,
-            quota_cache,
-            cluster_cache,
-            replica.registry,
-            self._accounts,
-            sources,
-            in_flight_window=replica.in_flight_window,
-            find_hosted=self._find_hosted,
         )
 
     def _keeper(self) -> ConfigurationKeeper:
@@ -185,11 +204,13 @@ class Leadership:
             group.create_task(self._user_clusters.run(), name="user clusters")
             group.create_task(self._informers.run(), name="Cluster API")
             group.create_task(self._clusters.run(), name="clusters")
+            group.create_task(self._namespaces.run(), name="namespaces")
             group.create_task(self._status.run(), name="seed status")
             group.create_task(self._unknown_projects.run(), name="unknown projects")
             group.create_task(self._local_copies.run(), name="local copies")
             group.create_task(self._unadmitted.run(), name="Events of what was not admitted")
             group.create_task(self._for_clusters.run(), name="webhook configuration for clusters")
+            group.create_task(self._own_namespaced.run(), name="webhook for namespaces of the seed")
             group.create_task(self._withdraw(), name="withdrawal of webhooks")
 
     async def confirm_accounts(self) -> None:
@@ -200,6 +221,8 @@ class Leadership:
         self._user_clusters.configuration_changed()
         self._for_cluster_api.changed()
         self._for_clusters.changed()
+        for webhook in self._namespaced.values():
+            webhook.configuration_changed()
 
     async def _withdraw(self) -> None:
         """Removes the webhooks while that is asked for, and says what is left."""
@@ -218,6 +241,7 @@ class Leadership:
 
     async def _with_webhooks(self) -> list[str]:
         found = self._user_clusters.with_webhooks()
+        found += [f"{namespaces.NAME} of {key}" for key, webhook in self._namespaced.items() if not webhook.absent]
         cluster = self._replica.cluster
         try:
             await self._for_cluster_api.withdraw()
@@ -234,6 +258,40 @@ class Leadership:
 
     def _state_changed(self, source: UsageSource) -> None:
         self._accounts.look_again(source.consumer)
+
+    def _namespaced_webhook(self, key: str, caller: str, cluster: Cluster) -> NamespacedWebhook:
+        replica = self._replica
+        return NamespacedWebhook(
+            cluster,
+            key,
+            replica.quota_cache,
+            replica.cluster_cache,
+            lambda quotas: replica.wanted.for_namespaces(key, caller, quotas, replica.cluster_cache.protected(key)),
+            wanted=replica.wanted.are_wanted,
+            on_enforced=self._enforced,
+        )
+
+    def _enforced(self, name: str) -> None:
+        """Of the quota, something else than before is proven of what is asked in some cluster."""
+        self._accounts.look_at(name)
+
+    async def _follow_namespaces(self, source: Source, cluster: Cluster) -> None:
+        webhook = self._namespaced[source.key] = self._namespaced_webhook(source.key, source.uid, cluster)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._namespaces.follow(source.key, cluster))
+                group.create_task(webhook.run())
+        finally:
+            if self._namespaced.get(source.key) is webhook:
+                del self._namespaced[source.key]
+
+    def _unreached(self, key: str) -> Problem | None:
+        source = self._user_clusters.sources.get(key)
+        return source.problem if source is not None else None
+
+    def _cluster_state_changed(self, source: Source) -> None:
+        self._state_changed(source)
+        self._namespaces.look(source.key)
 
     def _cluster_api_proven(self) -> None:
         for source in self._informers.sources.values():

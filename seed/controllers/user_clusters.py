@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 
 from common.api import conditions
 from common.api.cluster_identity import DUPLICATE
@@ -16,12 +17,14 @@ from common.kube.controller.controller import Controller, ReconcileHook
 from seed import metrics
 from seed.admission import projects
 from seed.cache.clusters import ClusterCache
+from seed.cache.quota import takes_part
 from seed.cache.quotas import QuotaCache
 from seed.cache.source_keys import is_of_kubermatic
 from seed.controllers.user_cluster_conditions import believed_proof, copied, judge
 from seed.controllers.user_cluster_status import desired_status, recorded, shown
 from seed.projections.local_copies import LocalCopies
-from seed.registration.configuration import STAMPING_CONFIGURATIONS, WebhookConfiguration
+from seed.registration import namespaces
+from seed.registration.configuration import STAMPING_CONFIGURATIONS, WEBHOOK_CONFIGURATIONS, WebhookConfiguration
 from seed.registration.health import Proof
 from seed.registration.keeper import ConfigurationKeeper
 from seed.registration.probe import Canary, in_user_cluster
@@ -57,7 +60,9 @@ class UserClusters:
         wanted: Callable[[], bool] = lambda: True,
         on_request: RequestHook | None = None,
         on_reconcile: ReconcileHook | None = None,
+        beside: Callable[[Source, Cluster], Coroutine[None, None, None]] | None = None,
     ) -> None:
+        """`beside`: what else goes through each connection, for as long as that lasts."""
         self.sources: dict[str, Source] = {}
         self._keepers: dict[str, ConfigurationKeeper] = {}
         self._stampers: dict[str, ConfigurationKeeper] = {}
@@ -75,6 +80,7 @@ class UserClusters:
         self._on_proof = on_proof
         self._wanted = wanted
         self._on_request = on_request
+        self._beside = beside
         self._identities = Identities(cluster, cluster_cache)
         self._controller: Controller[str] = Controller(
             "userclusters", self._reconcile, workers=4, timeout=30, on_reconcile=on_reconcile
@@ -120,7 +126,7 @@ class UserClusters:
         if source is not None and (cluster is None or not _same_source(source.user_cluster, cluster)):
             del self.sources[key]
             # Another one of the same cluster takes the configuration over: it must stay in place meanwhile.
-            await self._stop_keeping(key, remove=cluster is None and not self._identities.is_shared(source.uid))
+            await self._stop_keeping(source, remove=cluster is None and not self._identities.is_shared(source.uid))
             await source.stop()
             self._identities.forget(source.uid)
             source = None
@@ -163,8 +169,9 @@ class UserClusters:
                     other.identify_again()
         return problem
 
-    async def _stop_keeping(self, key: str, *, remove: bool) -> None:
-        """A user cluster that is not counted here any more must not send its Machines to this webhook."""
+    async def _stop_keeping(self, source: Source, *, remove: bool) -> None:
+        """A user cluster that is not counted here any more must not send its objects to this webhook."""
+        key, cluster = source.key, source.cluster
         keeper, stamper = self._keepers.pop(key, None), self._stampers.pop(key, None)
         task, copies = self._keeping.pop(key, None), self._copies.of(key)
         self._canaries.pop(key, None)
@@ -177,6 +184,9 @@ class UserClusters:
         try:
             await keeper.remove()
             await stamper.remove()
+            if cluster is not None and takes_part(source.user_cluster):
+                with suppress(NotFound):
+                    await cluster.delete(WEBHOOK_CONFIGURATIONS, namespaces.NAME)
             if copies is not None:
                 await copies.remove()
         except ApiError as error:
@@ -221,6 +231,8 @@ class UserClusters:
                     group.create_task(keeper.run())
                     group.create_task(stamper.run())
                     group.create_task(canary.run())
+                    if self._beside is not None:
+                        group.create_task(self._beside(source, cluster))
             finally:
                 if copying is not None:
                     copying.cancel()

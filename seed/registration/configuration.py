@@ -113,12 +113,13 @@ def configuration(
     rules: Sequence[Mapping[str, object]],
     namespaces: Mapping[str, object] = MappingProxyType({}),
     sized_by: Sequence[str] = (),
+    conditions: Mapping[str, str] = MappingProxyType({}),
 ) -> WebhookConfiguration:
     """One that admits by these rules, in the `namespaces` of that selector.
 
     Members of `break_glass_group` are not asked about; empty: everybody is.
     `sized_by`: the fields of `spec` that tell what an object costs and who pays. If given, an update that leaves them
-    as they are is not asked about.
+    as they are is not asked about. `conditions`: others of CEL, by name.
 
     Everything is written out, also what is the API server's default, so that comparing finds what a tenant changed.
     """
@@ -135,13 +136,14 @@ def configuration(
         "admissionReviewVersions": ["v1"],
     }
     # Evaluated by the API server: both work with every one of our pods dead.
-    conditions: list[object] = []
+    matching: list[object] = []
     if break_glass_group:
         group = _cel_string(break_glass_group)
-        conditions.append({"name": BREAK_GLASS, "expression": f"!({group} in request.userInfo.groups)"})
+        matching.append({"name": BREAK_GLASS, "expression": f"!({group} in request.userInfo.groups)"})
     if sized_by:
-        conditions.append({"name": "changes-size", "expression": _changes_size(sized_by)})
-    written = _with_conditions(written, conditions)
+        matching.append({"name": "changes-size", "expression": _changes_size(sized_by)})
+    matching += [{"name": condition, "expression": expression} for condition, expression in conditions.items()]
+    written = _with_conditions(written, matching)
     return WebhookConfiguration(metadata=ObjectMeta(name=name, labels=LABELS), webhooks=[written])
 
 
@@ -231,11 +233,11 @@ def _changes_size(fields: Sequence[str]) -> str:
     An error would refuse the update, also while we answer. So no expression reads what may be missing or of another
     type, and none costs more for a larger object.
     """
-    same = f"{_same('spec', fields)} && {_same('metadata.annotations', [FOOTPRINT_ANNOTATION])}"
-    return f"!(request.operation == 'UPDATE' && {same})"
+    unchanged = f"{same('spec', fields)} && {same('metadata.annotations', [FOOTPRINT_ANNOTATION])}"
+    return f"!(request.operation == 'UPDATE' && {unchanged})"
 
 
-def _same(path: str, names: Sequence[str]) -> str:
+def same(path: str, names: Sequence[str]) -> str:
     """CEL: these entries of the map at `path` are the same in the old and the new object. False where it is no map."""
     new, old = (f"[has({which}.{path}) ? {which}.{path} : {{}}]" for which in ("object", "oldObject"))
     quoted = ", ".join(_cel_string(name) for name in names)

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -34,12 +35,15 @@ TIMEOUT = 35.0  # ... for one: a webhook may take 30
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """The Machine that is sent, as valid as any, and the webhook that is to refuse it."""
+    """The object that is sent, as valid as any, and the webhook that is to refuse it. `kind`: what that webhook is
+    asked about, for messages."""
 
     resource: Resource[Any]
     namespace: str
     spec: Mapping[str, object]
     webhook: str
+    labels: Mapping[str, str] = MappingProxyType({})
+    kind: str = "Machine"
 
 
 def in_user_cluster(namespace: str) -> Sample:
@@ -53,34 +57,41 @@ def is_canary(metadata: ObjectMeta, *, dry_run: bool) -> bool:
     return dry_run and ANNOTATION in metadata.annotations
 
 
-def judge(error: ApiError | None, webhook: str) -> Proof:
+def judge(error: ApiError | None, webhook: str, kind: str = "Machine") -> Proof:
     """What the API server's answer to a canary proves; None: it was admitted."""
     if error is None:
         return Proof(
             False,
             "CanaryAdmitted",
-            "a dry-run Machine that we refuse was admitted though our webhook is configured: look what stands between "
+            f"a dry-run {kind} that we refuse was admitted though our webhook is configured: look what stands between "
             "this API server and the webhook, and whether its version evaluates the configuration",
         )
-    if any(cause.reason == DENIED for cause in error.causes):
-        return Proof(True, DENIED)
     ours = f'admission webhook "{webhook}" denied the request' in error.message
+    if any(cause.reason == DENIED for cause in error.causes):
+        if ours:
+            return Proof(True, DENIED)
+        return Proof(None, "NotProven", "the API server has not taken up the latest webhook configuration yet")
     if ours and any(cause.reason == TOO_OFTEN for cause in error.causes):
         return Proof(True, DENIED)  # others there ask without a pause, and a canary has no place before them
     if isinstance(error, Forbidden) and "admission webhook" not in error.message:
-        return Proof(None, "NotProven", "the kubeconfig may not create machines, so no dry run can prove it")
+        what = f"{kind.lower()}s"
+        return Proof(None, "NotProven", f"the kubeconfig may not create {what}, so no dry run can prove it")
     if f'failed calling webhook "{webhook}"' in error.message:
         why = error.message.rpartition('": ')[2]  # what comes before has the URL, and that a token
         reason = "CertificateInvalid" if "x509:" in why or "tls:" in why else "NotServing"
-        return Proof(False, reason, f"no Machine can be created, the API server does not reach the webhook: {why}")
+        return Proof(False, reason, f"no {kind} can be created, the API server does not reach the webhook: {why}")
     return Proof(None, "NotProven", f"a dry run was refused before it came to us ({error.status} {error.reason})")
 
 
 class Canary:
-    """`run()` it; `proof` is None until there is one. `on_proof` must not block. `sample` is None while none can be."""
+    """`run()` it; `proof` is None until there is one. `on_proof` must not block. `sample` is None while none can be.
+
+    `proven`: the webhook that refused the last canary, empty if none did.
+    """
 
     def __init__(self, cluster: Cluster, sample: Callable[[], Sample | None], *, on_proof: Callable[[], None]) -> None:
         self.proof: Proof | None = None
+        self.proven = ""
         self._cluster = cluster
         self._sample = sample
         self._on_proof = on_proof
@@ -95,39 +106,45 @@ class Canary:
             await self._wake.wait()
             self._wake.clear()
             await asyncio.sleep(TAKES_UP)
-            proof = await self._ask()
+            proof, webhook = await self._ask()
             if proof is not None and proof.enforced is False:
                 await asyncio.sleep(TAKES_UP)  # once may be the moment of a change
-                proof = await self._ask()
-            if proof is not None and proof != self.proof:
+                proof, webhook = await self._ask()
+            if proof is not None and (proof, webhook) != (self.proof, self.proven):
                 level = logging.INFO if proof.enforced else logging.WARNING
                 facts = {"cluster": self._cluster.name, "reason": proof.reason, "text": proof.message}
                 log.log(level, "canary", extra=facts)
-                self.proof = proof
+                self.proof, self.proven = proof, webhook
                 self._on_proof()
             again = EVERY if proof is not None and proof.enforced else SOON
             await within(self._wake, again * random.uniform(0.8, 1.2))  # noqa: S311
             self._wake.set()
 
-    async def _ask(self) -> Proof | None:
+    async def _ask(self) -> tuple[Proof | None, str]:
         """None where the API server does not answer: then nothing is known, and its source says so."""
         sample = self._sample()
         if sample is None:
-            return None
+            return None, ""
+        plural, error = sample.resource.plural, None
         path = sample.resource.path(sample.namespace)
         try:
             await self._cluster.request(
-                "POST", f"{path}?dryRun=All", _body(sample), timeout=TIMEOUT, verb="create", plural="machines"
+                "POST", f"{path}?dryRun=All", _body(sample), timeout=TIMEOUT, verb="create", plural=plural
             )
-        except ApiError as error:
-            if error.status == 0:
-                return None
-            return judge(error, sample.webhook)
-        return judge(None, sample.webhook)
+        except ApiError as refused:
+            if refused.status == 0:
+                return None, ""
+            error = refused
+        proof = judge(error, sample.webhook, sample.kind)
+        return proof, sample.webhook if proof.enforced else ""
 
 
 def _body(sample: Sample) -> bytes:
-    metadata = {"generateName": "seedquota-canary-", "namespace": sample.namespace, "annotations": {ANNOTATION: "true"}}
+    metadata: dict[str, object] = {"generateName": "seedquota-canary-", "annotations": {ANNOTATION: "true"}}
+    if sample.namespace:
+        metadata["namespace"] = sample.namespace
+    if sample.labels:
+        metadata["labels"] = dict(sample.labels)
     return msgspec.json.encode(
         {
             "apiVersion": sample.resource.api_version,

@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from common.api.types import UserCluster
+from seed.cache.quota import Quota
+from seed.cache.source_keys import OWN_API_SERVER
 from seed.evaluators.clusters import Kind
-from seed.registration import cluster_api, clusters
+from seed.registration import cluster_api, clusters, namespaces
 from seed.registration.configuration import WebhookConfiguration, desired, stamping, through_service
 from seed.registration.token import WebhookKey
 
@@ -80,6 +82,21 @@ class WantedConfigurations:
             break_glass_group=self._seed_break_glass_group,
         )
         return self._reached_from_seed(configuration)
+
+    def for_namespaces(
+        self, cluster: str, caller: str, quotas: Sequence[Quota], protected: Sequence[str]
+    ) -> WebhookConfiguration:
+        """For objects in the namespaces that these quotas select. `cluster` is a key, the token proves `caller`."""
+        own = cluster == OWN_API_SERVER
+        configuration = namespaces.desired(
+            quotas,
+            url=f"{self._base_url}/{namespaces.KIND}/{caller}/{self._key.token(namespaces.KIND, caller)}",
+            protected=protected,
+            ca_bundle=self._certificates.ca_bundle,
+            timeout_seconds=self._timeout_seconds,
+            break_glass_group=self._seed_break_glass_group if own else self._user_cluster_break_glass_group,
+        )
+        return self._reached_from_seed(configuration) if own else configuration
 
     def for_clusters(self) -> WebhookConfiguration:
         """On the seed, for clusters themselves."""

@@ -12,6 +12,8 @@ from common.quota.resources import ResourceList
 from seed.cache.consumer import Consumer
 from seed.usage.unadmitted import Unadmitted
 
+NOT_LISTED = "ResourceNotListed"  # the reason of a source that can be reached, and of which something cannot be listed
+
 
 class ListBarrier(msgspec.Struct, frozen=True):
     """A demand for a list that begins after this moment: that list of that connection, or any of a later one."""

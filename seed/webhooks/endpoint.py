@@ -1,8 +1,8 @@
 """One webhook request, from its bytes to its answer: the same steps for every kind of object.
 
 1. The caller must not have asked too often. 2. The review is decoded. 3. The probe of this seed's own leader is
-answered. 4. The object must be named as API servers name what they send. 5. The webhook decides, before the API server
-gives up. 6. The decision is recorded and answered.
+refused, but not by a webhook that only advises. 4. The object must be named as API servers name what they send. 5. The
+webhook decides, before the API server gives up. 6. The decision is recorded and answered.
 
 Who asks was proven before (seed/webhooks/router.py).
 """
@@ -72,6 +72,10 @@ class Webhook(ABC, Generic[SubjectT]):
     about: ClassVar[str]
     caller: ClassVar[str | None] = None
     advises: ClassVar[bool] = False
+
+    def check(self, body: bytes) -> None:
+        """Before it is decoded. Raises TooManyNames."""
+        check(body)
 
     @abstractmethod
     def decode(self, body: bytes) -> Question[SubjectT]:
@@ -152,7 +156,7 @@ class Endpoint(Generic[SubjectT]):
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             return Response(400, f"not an AdmissionReview of {webhook.about}: {error}\n".encode(errors="replace"))
         head, subject = question.head, question.new
-        if isinstance(subject, Object) and is_canary(subject.metadata, dry_run=head.dry_run):
+        if not webhook.advises and isinstance(subject, Object) and is_canary(subject.metadata, dry_run=head.dry_run):
             return decided(head.uid, Verdict(decision="", refusal=denial.canary()))
         if not webhook.is_named(question):
             return Response(400, b"the object has no proper name, namespace and uid\n")
@@ -164,7 +168,7 @@ class Endpoint(Generic[SubjectT]):
 
     def _read(self, body: bytes) -> Question[SubjectT]:
         """Raises msgspec.MsgspecError, UnicodeDecodeError, RecursionError."""
-        check(body)
+        self._webhook.check(body)
         return self._webhook.decode(body)
 
     def _record(self, head: Head, answer: Answer, seconds: float) -> None:

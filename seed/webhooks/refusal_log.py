@@ -9,7 +9,7 @@ import msgspec
 from common.kube.client.meta import ObjectMeta
 from common.quota import resources
 from seed.admission.denial import Refusal
-from seed.admission.record import quota_record
+from seed.admission.record import quota_records
 from seed.admission.types import Verdict
 from seed.webhooks.review import Head
 
@@ -34,7 +34,7 @@ def log_refusal(
             "reason": refusal.cause,
             "text": refusal.message,
             "needs": resources.text(request.need) if request is not None else "",
-            "quotas": [msgspec.to_builtins(quota_record(attempt)) for attempt in verdict.attempts],
+            "quotas": [msgspec.to_builtins(found) for found in quota_records(verdict)],
             "duration_ms": round(seconds * 1000, 1),
         },
     )

@@ -43,6 +43,20 @@ def seed(**spec: object) -> dict:
     return resource("Seed", "eu-1", {"kubeconfigSecretRef": {"name": "eu-1"}, **spec})
 
 
+def namespaces(clusters: dict | None = None, **spec: object) -> dict:
+    """A quota of namespaces, with all that narrows it."""
+    subject = {"kind": "namespaces", "selector": {"matchLabels": {"owner": "ann"}}}
+    subject["clusters"] = clusters or {"matchLabels": {"tier": "prod"}}
+    scopes = {
+        "scopes": ["NotTerminating"],
+        "scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["low"]}]},
+    }
+    return project_quota(subject=subject, **{"quota": {"pods": "50"}, **scopes, **spec})
+
+
+REACHED = {"project": "alpha", "kubeconfigSecretRef": {"name": "c1"}}
+
+
 def project(name: str, spec: dict) -> dict:
     return resource("Project", name, spec)
 
@@ -152,6 +166,27 @@ NAME = "lower case letters, digits, '-' and '.', with a letter or digit at both 
         ),
         (project_quota(subject={"kind": "namespaces"}), "spec.subject", NEEDS_SELECTOR),
         (
+            project_quota(subject={"kind": "project", "name": "alpha", "clusters": {}}),
+            "spec.subject",
+            "only kind namespaces has clusters",
+        ),
+        (project_quota(scopes=["Terminating"]), "spec", "only quotas of kind namespaces have scopes"),
+        (
+            namespaces(scopeSelector={"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In"}]}),
+            "spec.scopeSelector.matchExpressions[0]",
+            "operators In and NotIn need values; Exists and DoesNotExist take none",
+        ),
+        (
+            namespaces(scopeSelector={"matchExpressions": [{"scopeName": "BestEffort", "operator": "DoesNotExist"}]}),
+            "spec.scopeSelector.matchExpressions[0]",
+            "only PriorityClass and VolumeAttributesClass have values",
+        ),
+        (
+            cluster("c1", {"project": "alpha", "namespaceQuotas": "Enabled"}),
+            "spec",
+            "namespaceQuotas needs kubeconfigSecretRef",
+        ),
+        (
             project_quota(subject={"kind": "namespaces", "selector": {}}),
             "spec.subject.selector",
             "an empty selector would pick every namespace; give matchLabels or matchExpressions",
@@ -235,6 +270,7 @@ async def test_a_mistake_is_refused_with_a_message_that_says_what_to_do(api, bod
 
 LOST = seed(state="Lost", confirmLost="its machines are gone")
 IMMUTABLE_SUBJECT = "the subject cannot be changed; create another quota for the other subject, then delete this one"
+IMMUTABLE_SCOPES = "scopes cannot be changed; create another quota with the other scopes, then delete this one"
 IMMUTABLE_ORGANIZATION = "a project's organization can be set once and not be changed or removed later"
 NO_WAY_BACK = "a lost seed never comes back; delete this Seed and add the cluster again under a new name"
 
@@ -264,6 +300,15 @@ NO_WAY_BACK = "a lost seed never comes back; delete this Seed and add the cluste
         ),
         (project("o2", {"organization": "acme"}), {"organization": None}, "spec.organization", IMMUTABLE_ORGANIZATION),
         (project("o3", {"organization": "acme"}), None, "spec.organization", IMMUTABLE_ORGANIZATION),
+        (
+            named(namespaces(), "s4"),
+            {"subject": {"clusters": {"matchLabels": {"tier": "dev"}}}},
+            "spec.subject",
+            IMMUTABLE_SUBJECT,
+        ),
+        (named(namespaces(), "s5"), {"subject": {"clusters": None}}, "spec.subject", IMMUTABLE_SUBJECT),
+        (named(namespaces(), "s6"), {"scopes": ["Terminating"]}, "spec", IMMUTABLE_SCOPES),
+        (named(namespaces(), "s7"), {"scopeSelector": None}, "spec", IMMUTABLE_SCOPES),
         (named(LOST, "l1"), {"state": "Active", "confirmLost": None}, "spec", NO_WAY_BACK),
         (named(LOST, "l2"), {"state": None}, "spec", NO_WAY_BACK),
         (named(LOST, "l3"), {"confirmLost": None}, "spec", CONFIRM),
@@ -289,6 +334,9 @@ async def test_what_may_not_change_stays_as_it_is(api, before, patch, field, mes
             ),
             {"subject": {"selector": {"matchLabels": {"a": "c"}}}},
         ),
+        (named(namespaces(), "c7"), {"subject": {"selector": {"matchLabels": {"a": "c"}}}, "quota": {"pods": 1}}),
+        (cluster("c8", {**REACHED, "namespaceQuotas": "Enabled"}), {"namespaceQuotas": "Disabled"}),
+        (named(seed(), "c9"), {"namespaceQuotas": "Enabled"}),
         (project("c3", {"organization": "acme"}), {"displayName": "Other"}),
         (project("o4", {}), {"organization": "acme"}),
         (cluster("c4", {"project": "alpha"}), {"kubeconfigSecretRef": {"name": "rotated"}}),

@@ -54,9 +54,10 @@ ROLES = {
         "seed-own-webhooks",
         "master-on-seed",
     ],
-    USER: ["user-cluster"],
+    USER: ["user-cluster", "user-cluster-namespaces", "user-cluster-secrets"],
 }
 """The files of charts/rbac, by the cluster in which the programs have them."""
+WORKLOADS = ("apps/v1", "batch/v1", "resource.k8s.io/v1")
 
 
 @dataclass(frozen=True, order=True)
@@ -170,7 +171,8 @@ def owner(of: Json) -> Json:
 
 @pytest_asyncio.fixture(scope="module")
 async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
-    async with Installation(tmp_path_factory.mktemp("rights"), seeds=1, audited=True, api=True) as installed:
+    directory = tmp_path_factory.mktemp("rights")
+    async with Installation(directory, seeds=1, audited=True, api=True, also_served=WORKLOADS) as installed:
         site = Site(installed)
         yield site
         await site.close()
@@ -180,6 +182,7 @@ async def use_what_there_is(site: Site) -> None:
     """Everything that makes the programs call an API server, once."""
     await defaults_and_quotas(site)
     await owners_of_machines(site, USER, "kube-system")
+    await namespaces(site)
     await secrets_of_the_release(site)
     await contention(site)
     await cluster_api(site)
@@ -189,6 +192,38 @@ async def use_what_there_is(site: Site) -> None:
     await added_by_command(site)
     await http_api(site)
     await ends(site)
+
+
+async def namespaces(site: Site) -> None:
+    """All that the roles name is counted in a user cluster that takes part."""
+    await apply(site.server(USER), rights("user-cluster-secrets", SEED_USER))
+    of_namespaces = [right for right in granted() if "-user-cluster-" in right.role]
+    counted = {(right.group, right.resource) for right in of_namespaces if "webhook" not in right.resource}
+    names = sorted(f"count/{resource}.{group}".removesuffix(".") for group, resource in counted)
+    subject = {"kind": "namespaces", "selector": {"matchLabels": {"kubernetes.io/metadata.name": "default"}}}
+    quota = {name: 1000 for name in names if name != "count/namespaces"}
+    await site.apply("master", named("ResourceQuota", "namespaces", subject=subject, quota=quota))
+    path = f"namespaces/alpha/userclusters/{USER}"
+    await site.patch(SEED, path, {"spec": {"namespaceQuotas": "Enabled"}})
+
+    async def counts() -> None:
+        account = (await site.ledger(SEED, "namespaces"))["account"]
+        assert account.get("used") and not account.get("nonce"), account
+
+    configuration = f"{HOOKS}/{KINDS[0]}/seedquota-namespaces"
+
+    async def asks(status: int, *, services: bool = False) -> None:
+        answer = await site.call(USER, "GET", configuration)
+        assert (answer.status, "'services'" in str(answer.body)) == (status, services), answer
+
+    await until(counts, 60)
+    await until(partial(asks, 200, services=True), 60)
+    fewer = dict.fromkeys(quota, None) | {"pods": 5}
+    await site.patch("master", "resourcequotas/namespaces", {"spec": {"quota": fewer}})
+    await until(partial(asks, 200), 60)
+    await site.patch(SEED, path, {"spec": {"namespaceQuotas": "Disabled"}})
+    await until(partial(asks, 404), 60)
+    await site.delete("master", "resourcequotas/namespaces")
 
 
 async def defaults_and_quotas(site: Site) -> None:
@@ -639,6 +674,10 @@ async def test_a_stolen_token_of_the_agent_gives_neither_secrets_nor_webhooks_of
                 body = asks_about(name, group, resource, WEBHOOK_KINDS[kind])
                 status, message = await send("POST", f"{HOOKS}/{kind}", body)
                 assert (status, said in message) == (403, True), message
+        for kind, expected in zip(KINDS, (201, 403), strict=True):  # what it asks about in namespaces, it never changes
+            body = asks_about("seedquota-namespaces", "", "pods", WEBHOOK_KINDS[kind])
+            status, message = await send("POST", f"{HOOKS}/{kind}", body)
+            assert status == expected, message
         assert (await send("DELETE", f"{HOOKS}/{KINDS[0]}/others"))[0] == 403
         status, message = await send(
             "POST", f"{HOOKS}/{KINDS[0]}", asks_about("seedquota-machines.a.b", "cluster.k8s.io", "machines")

@@ -41,6 +41,8 @@ class FakeApiServer:
         self.end_watches = asyncio.Event()
         self.keeps_time = False  # ends watches when their timeoutSeconds are over
         self.page_hook: Callable[[], Any] | None = None
+        self.discovery: dict[str, Any] = {}  # what is served, by path
+        self.unlistable: dict[str, str] = {}  # plurals, and why a list of them fails
         self.url = ""
 
     def cluster(self, **options: Any) -> Cluster:
@@ -88,11 +90,13 @@ class FakeApiServer:
             answer = await self.answers.pop(0)(request)
             if answer is not None:
                 return answer
+        if request.path in self.discovery:
+            return web.json_response(self.discovery[request.path])
         parts = request.path.split("/")
-        plural = next((part for part in parts if part in PLURALS), "")
+        plural = next((part for part in reversed(parts) if part in PLURALS), "")
         if not plural:
             return web.Response(status=404, text="404 page not found")
-        namespace = parts[parts.index("namespaces") + 1] if "namespaces" in parts else ""
+        namespace = parts[parts.index("namespaces") + 1] if "namespaces" in parts and plural != "namespaces" else ""
         name = parts[-1] if parts[-1] != plural else ""
         if request.method == "GET" and name:
             found = self.objects.get((plural, namespace, name))
@@ -100,6 +104,8 @@ class FakeApiServer:
         if request.method == "GET":
             if request.query.get("watch"):
                 return await self.watch(request, plural, namespace)
+            if plural in self.unlistable:
+                return status(500, "InternalError", self.unlistable[plural])
             return await self.list(request, plural, namespace)
         body = await request.json() if request.can_read_body else {}
         if request.method == "DELETE":
@@ -125,7 +131,12 @@ class FakeApiServer:
             offset, version = (int(part) for part in token.split("."))
             if version < self.compacted:
                 return status(410, "Expired", "The provided continue parameter is too old")
-        items = [o for (p, ns, _), o in self.objects.items() if p == plural and namespace in ("", ns)]
+        only = request.query.get("fieldSelector", "").removeprefix("metadata.name=")
+        items = [
+            o
+            for (p, ns, name), o in self.objects.items()
+            if p == plural and namespace in ("", ns) and only in ("", name)
+        ]
         end = offset + int(request.query["limit"])
         meta = {"resourceVersion": str(version)} | ({"continue": f"{end}.{version}"} if end < len(items) else {})
         if self.page_hook is not None:

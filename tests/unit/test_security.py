@@ -36,6 +36,7 @@ RIGHTS = "integration/test_rights.py"
 ROTATION = "unit/seed/registration/test_token_rotation.py"
 SUPPLY = "unit/test_supply_chain.py"
 IMAGE = "integration/test_image.py"
+IN_NAMESPACES = "unit/seed/webhooks/test_namespaced_objects.py"
 PAGES = "unit/common/server/test_page_access.py"
 HEALTH = "unit/common/runtime/test_health.py"
 
@@ -355,6 +356,20 @@ PROVEN: dict[str, tuple[str, ...]] = {
         f"{SUPPLY}::test_the_wheel_starts_with_nothing_but_what_the_lock_names",
     ),
     "somebody who can run a command": (f"{IMAGE}::test_the_programs_run_without_a_shell_as_a_user_who_owns_nothing",),
+    "A review with a namespace, labels or a kind of the tenant's choice": (
+        f"{IN_NAMESPACES}::test_nothing_is_admitted_while_the_labels_of_its_namespace_cannot_be_known",
+        f"{IN_NAMESPACES}::test_a_namespace_that_was_labelled_a_moment_ago_is_read",
+        f"{IN_NAMESPACES}::test_what_no_api_server_sends_is_not_answered",
+    ),
+    "Large objects, to take the memory of a replica": (
+        f"{IN_NAMESPACES}::test_kinds_of_which_only_the_number_counts_may_be_large",
+        f"{IN_NAMESPACES}::test_what_no_api_server_sends_is_not_answered",
+        f"{IN_NAMESPACES}::test_objects_nested_without_end_are_not_answered",
+    ),
+    "A webhook that lets its own canary pass": (
+        "unit/seed/registration/test_probe.py::test_only_our_own_refusal_proves_that_machines_are_checked",
+        "unit/seed/registration/test_namespaces.py::test_the_name_of_the_canary_tells_what_is_asked_and_nothing_else",
+    ),
     "nobody knows what is in the image": (
         f"{IMAGE}::test_the_bill_of_materials_names_what_is_there_and_is_the_same_each_time",
     ),

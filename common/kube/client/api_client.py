@@ -36,6 +36,7 @@ SILENT = 5.0  # seconds after which a watch must have ended that the API server 
 METADATA = f"application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{JSON}"
 """What to accept of a write of much: its answer without what was written."""
 
+_METADATA_LIST = f"application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{JSON}"
 
 _encoder = msgspec.json.Encoder()
 
@@ -134,6 +135,7 @@ class Cluster(Connection):
                     verb="list",
                     plural=resource.plural,
                     max_body=MAX_PAGE if query["limit"] != "1" else MAX_BODY,
+                    accept=_METADATA_LIST if resource.metadata_only else JSON,
                     pool=pool,
                 )
             except TooLarge:
@@ -270,7 +272,8 @@ class Cluster(Connection):
         }
         path = resource.path(namespace) + _query(query)
         limits = aiohttp.ClientTimeout(total=None, sock_connect=self.timeout, connect=self.timeout)
-        response = await self._open(path, limits, resource.plural)
+        accept = METADATA if resource.metadata_only else JSON
+        response = await self._open(path, limits, resource.plural, accept)
         try:
             yield WatchStream(self.name, resource, response, timeout_seconds + SILENT)
         finally:

@@ -88,9 +88,14 @@ class Connection:
         for pool in (self._watches, self._leases, self._requests):
             await pool.close()
 
-    async def _open(self, path: str, limits: aiohttp.ClientTimeout, plural: str) -> aiohttp.ClientResponse:
+    async def _open(
+        self, path: str, limits: aiohttp.ClientTimeout, plural: str, accept: str = JSON
+    ) -> aiohttp.ClientResponse:
         what = f"watch {plural}"
         headers = await self._headers_for("", what)
+        if accept != JSON:
+            headers = headers.copy()
+            headers["Accept"] = accept
         started = time.monotonic()
         status = 0
         try:

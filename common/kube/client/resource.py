@@ -86,7 +86,7 @@ class Resource(Generic[T]):
     """A kind of object, where it is served, and the struct it is read as.
 
     `most`: bytes that all of one API server may take here; None: whoever writes them is trusted. `weigh`: what one
-    takes once it is read; None: as many bytes as came.
+    takes once it is read; None: as many bytes as came. `metadata_only`: lists and watches ask for no more than that.
     """
 
     group: str
@@ -97,6 +97,7 @@ class Resource(Generic[T]):
     type: type[T]
     most: int | None = None
     weigh: Callable[[T], int] | None = None
+    metadata_only: bool = False
 
     @property
     def api_version(self) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from common.api.label_selector import LabelSelector
 from common.api.types import Condition, ResourceQuotaSpec, Subject
 from common.kube.client.meta import ObjectMeta
 from common.quota import resources
@@ -15,13 +16,13 @@ from common.quota.names import BASE, DEVICES
 from common.quota.quantity import UNIT
 from master.cache.objects import MasterQuota, QuotaStatus
 from master.quotas.condition_events import new_warnings
-from master.quotas.countable import MAX_KNOWN, CountedNames, unsupported
+from master.quotas.countable import MAX_KNOWN, CountedNames, unsupported, unsupported_text
 from master.quotas.status import QuotaView, SeedView, quota_status
 from master.tenancy.default_policy import in_force
 
 ROOT = Path(__file__).parents[4]
 NOW = "2026-11-20T10:00:00Z"
-NAMESPACES = Subject(kind="namespaces", selector={"matchLabels": {"owner": "ann"}})
+NAMESPACES = Subject(kind="namespaces", selector=LabelSelector(match_labels={"owner": "ann"}))
 PROJECT = Subject(kind="project", name="alpha")
 
 
@@ -50,15 +51,42 @@ def condition(found: QuotaStatus, kind: str) -> Condition:
     return match
 
 
-def test_a_quota_of_namespaces_is_neither_ready_nor_enforced_nor_current() -> None:
-    found = status(NAMESPACES, **{"pods": "50", "requests.cpu": "20"})
+PODS = {"pods": "50", "requests.cpu": "20"}
+
+
+def test_a_quota_of_namespaces_is_enforced_where_clusters_take_part() -> None:
+    found = status(NAMESPACES, SeedView(name="eu-1", clusters=1, use={"pods": 2 * UNIT}), SeedView(name="us-1"), **PODS)
     for kind in ("Ready", "Enforced", "UsageCurrent"):
-        assert (condition(found, kind).status, condition(found, kind).reason) == ("False", "NotSupported")
-    for kind in ("NearLimit", "Exceeded"):
-        assert (condition(found, kind).status, condition(found, kind).reason) == ("Unknown", "NotSupported")
-    assert "nothing is counted and nothing is refused" in condition(found, "Ready").message
-    assert found.summary.usage == "pods ?/50, requests.cpu ?/20"
-    assert (found.summary.peak, found.global_usage) == ("", {})
+        assert condition(found, kind).status == "True"
+    assert found.summary.usage == "pods 2/50, requests.cpu 0/20"
+
+
+def test_a_quota_of_namespaces_says_so_while_no_cluster_takes_part() -> None:
+    found = status(NAMESPACES, SeedView(name="eu-1"), **PODS)
+    for kind in ("Ready", "Enforced"):
+        assert (condition(found, kind).status, condition(found, kind).reason) == ("False", "NoClusters")
+        assert "set spec.namespaceQuotas to Enabled" in condition(found, kind).message
+        assert "spec.subject.clusters" not in condition(found, kind).message
+    narrowed = Subject(kind="namespaces", selector=LabelSelector(), clusters=LabelSelector(match_labels={"a": "b"}))
+    assert "spec.subject.clusters picks none" in condition(status(narrowed, **PODS), "Ready").message
+
+
+def test_a_quota_of_namespaces_names_the_clusters_in_which_nothing_is_checked() -> None:
+    found = status(NAMESPACES, SeedView(name="eu-1", clusters=2, unenforced=["alpha/c1"]), **PODS)
+    assert condition(found, "Enforced").reason == "WebhookNotServing"
+    assert "alpha/c1 on eu-1: objects in namespaces are not checked" in condition(found, "Enforced").message
+
+
+def test_names_that_no_object_in_a_namespace_has_are_named() -> None:
+    found = status(NAMESPACES, SeedView(name="eu-1", clusters=1), **{"pods": "5", "machines": "4"})
+    assert (condition(found, "Ready").status, condition(found, "Ready").reason) == ("False", "NotSupported")
+    assert "never refused: machines; the other resources" in condition(found, "Ready").message
+
+
+def test_scopes_that_cannot_limit_the_names_of_a_quota_count_nothing() -> None:
+    spec = ResourceQuotaSpec(subject=NAMESPACES, quota=PODS, scopes=["BestEffort"])
+    assert unsupported(spec) == sorted(PODS)
+    assert "scope BestEffort cannot limit requests.cpu" in unsupported_text(spec)
 
 
 def test_gpus_and_servers_are_named_and_the_rest_of_the_quota_is_still_counted() -> None:

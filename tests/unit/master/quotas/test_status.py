@@ -5,11 +5,12 @@ import pytest
 from msgspec.structs import replace
 
 from common.api.conditions import transition
-from common.api.types import Condition, ResourceQuotaSpec, StaleSource, Subject
+from common.api.types import Condition, NamespaceUse, ResourceQuotaSpec, StaleSource, Subject
 from common.quota import resources
 from master.cache.objects import QuotaStatus
 from master.quotas.grant_publisher import usage_stale
-from master.quotas.status import MAX_SEEDS, QuotaView, SeedView, age, peak_text, quota_status, same, usage_text
+from master.quotas.stale_sources import age
+from master.quotas.status import MAX_SEEDS, QuotaView, SeedView, peak_text, quota_status, same, usage_text
 from master.reporting.seed_conditions import SeedHealth, seed_conditions, skewed
 
 NOW = "2026-11-20T10:00:00Z"
@@ -409,6 +410,41 @@ def test_surge_that_is_used_and_was_withdrawn_is_not_named():
     """Its names would add up without end."""
     use = {f"surge.example.com/{number}": "1" for number in range(100)} | {"surge.cpu": "2"}
     assert status(seed(use=use), surge=amounts(cpu="4")).surge.used == {"cpu": "2"}
+
+
+NOT_LISTED = StaleSource(source="alpha/c2", not_listed="pods cannot be listed: forbidden", never_counted=True)
+
+
+def test_what_cannot_be_listed_is_named_after_what_cannot_be_reached():
+    found = condition(status(seed("eu-1", stale_sources=[NOT_LISTED])), "UsageCurrent")
+    assert found == (
+        "False",
+        "ResourceNotListed",
+        "alpha/c2 on eu-1: pods cannot be listed: forbidden; nothing of it is counted yet",
+    )
+    away = StaleSource(source="alpha/c1", seconds=125)
+    kept = msgspec.structs.replace(NOT_LISTED, never_counted=False)
+    found = condition(status(seed("eu-1", stale_sources=[kept, away])), "UsageCurrent")
+    assert found == (
+        "False",
+        "SourceUnreachable",
+        "alpha/c1 on eu-1 has not been reached for 2m: its last count is kept; "
+        "alpha/c2 on eu-1: pods cannot be listed: forbidden; the last count of that is kept",
+    )
+
+
+def used_by(cluster, namespace, cpu):
+    return NamespaceUse(cluster=cluster, namespace=namespace, used={"cpu": str(cpu)})
+
+
+def test_the_largest_namespaces_of_all_seeds_are_shown_and_the_others_counted():
+    many = [used_by("alpha/c1", f"n{number:02}", number) for number in range(2, 34)]
+    one = seed("eu-1", namespaces=many, namespaces_omitted=3)
+    two = seed("us-1", namespaces=[used_by("seed", "web", 40), used_by("alpha/c1", "n01", 39)])
+    found = status(one, two)
+    assert found.namespaces[:3] == [used_by("us-1", "web", 40), used_by("alpha/c1", "n01", 39), many[-1]]
+    assert len(found.namespaces) == 32
+    assert found.namespaces_omitted == 5
 
 
 @pytest.mark.parametrize(

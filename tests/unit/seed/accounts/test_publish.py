@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.api.convert import report_from_wire, report_to_wire
-from common.api.types import StaleSource, WireReport
+from common.api.types import NamespaceUse, StaleSource, WireReport
 from common.quota.account import Account, Ask
 from common.quota.escrow import Report
 from seed.accounts.publish import QUIET_INTERVAL, USE_INTERVAL, Published, Sources, publish_in, stale_source
-from seed.usage.source import Problem
+from seed.cache.source_keys import namespaces_key
+from seed.usage.source import NOT_LISTED, Problem, UsageSource
 
 SAID = Report(incarnation="life", sequence=7, master="m", granted={"cpu": 8}, used={"cpu": 4})
 BEFORE = Published("copy", SAID, Sources(), at=0.0)
@@ -93,3 +94,22 @@ def test_a_source_without_a_count_here_and_in_the_account_was_never_counted(
     assert stale_source(source, account, now=140.0) == StaleSource(source="alpha/c1", seconds=120, never_counted=never)
     source.problem = None
     assert stale_source(source, account, now=140.0) is None
+
+
+def test_which_namespaces_use_the_most_is_published_when_it_is_quiet() -> None:
+    """A namespace that moves no total is no reason to hurry, and no total may come without it."""
+    lines = (NamespaceUse(cluster="alpha/c1", namespace="web", used={"pods": "1"}),)
+    moved = Sources(namespaces=lines)
+    assert publish_in(BEFORE, SAID, moved, SAID, now=0.0) == QUIET_INTERVAL
+    assert publish_in(BEFORE, SAID, moved, SAID, now=QUIET_INTERVAL) == 0.0
+    assert publish_in(Published("copy", SAID, moved, at=0.0), SAID, moved, SAID, now=9.0) is None
+    assert publish_in(BEFORE, SAID, Sources(namespaces=lines, unenforced=("alpha/c1",)), SAID, now=0.0) == 0.0
+
+
+def test_what_cannot_be_listed_is_reported_in_words_and_under_the_clusters_name() -> None:
+    problem = Problem(NOT_LISTED, "secrets cannot be listed: forbidden")
+    source = SimpleNamespace(key=namespaces_key("uid", "alpha/c1"), problem=problem, lost_at=0.0, counted=False)
+    found = stale_source(cast(UsageSource, source), Account(incarnation="life"), 125.0)
+    assert found == StaleSource(
+        source="alpha/c1", seconds=120, never_counted=True, not_listed="secrets cannot be listed: forbidden"
+    )

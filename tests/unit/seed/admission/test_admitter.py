@@ -69,6 +69,66 @@ async def test_machines_of_two_clusters_from_one_snapshot_have_equal_uids_and_ea
         assert "requested: cpu=16, used: cpu=16, limited: cpu=24; short by cpu=8" in message(refused)
 
 
+async def shared(world: SeedWorld, uid: str = "u", **needs: str) -> Verdict:
+    """Decided by what each quota counts of the object."""
+    shares = {
+        name: Reservation(source=f"{name}:c1", object=f"pods:web/{uid}", amount=nanos(need))
+        for name, need in needs.items()
+    }
+    asked = msgspec.structs.replace(request(uid), consumer=Consumer("", "alpha/c1"), shares=shares)
+    quotas = [quota for name in needs if (quota := world.quota_cache.quota(name)) is not None]
+    return await world.admission.decide(asked, quotas=quotas)
+
+
+NAMESPACES = {"subject": {"kind": "namespaces", "selector": {"matchLabels": {"owner": "ann"}}}}
+
+
+async def test_quotas_that_count_different_parts_of_an_object_each_hold_their_own() -> None:
+    async with seed_world() as world:
+        await world.quota("project-alpha", limits="cpu=1", granted="cpu=1")
+        await world.quota("ann", limits="requests.cpu=8", granted="requests.cpu=8", **NAMESPACES)
+        await world.quota("web", limits="pods=1,limits.cpu=4", granted="pods=1,limits.cpu=4", **NAMESPACES)
+        found = await shared(world, ann="requests.cpu=2", web="pods=1,limits.cpu=3")
+        assert found.refusal is None
+        assert {name: accounts.use(world.account(name)) for name in ("ann", "web", "project-alpha")} == {
+            "ann": nanos("requests.cpu=2"),
+            "web": nanos("pods=1,limits.cpu=3"),
+            "project-alpha": {},
+        }
+        assert {source for source, _ in world.account("ann").reservations} == {"ann:c1"}
+
+
+async def test_one_quota_that_denies_its_part_leaves_nothing_reserved_in_the_others() -> None:
+    async with seed_world() as world:
+        await world.quota("ann", limits="requests.cpu=8", granted="requests.cpu=8", **NAMESPACES)
+        await world.quota("web", limits="pods=4", granted="pods=4", used="pods=4", **NAMESPACES)
+        found = await shared(world, ann="requests.cpu=2", web="pods=1")
+        assert "exceeded quota: web, requested: pods=1, used: pods=4, limited: pods=4; short by pods=1" in message(
+            found
+        )
+        assert "machine" not in message(found)
+        assert not world.account("ann").reservations
+
+
+async def test_a_full_quota_refuses_before_another_of_the_namespace_reserves_anything() -> None:
+    """Clients that go on asking for the full one would keep the other full otherwise."""
+    async with seed_world() as world:
+        await world.quota("ann", limits="pods=8", granted="pods=8", **NAMESPACES)
+        await world.quota("web", limits="pods=4", granted="pods=4", used="pods=4", **NAMESPACES)
+        written = world.account("ann").sequence
+        assert "exceeded quota: web" in message(await shared(world, ann="pods=1", web="pods=1"))
+        assert world.account("ann").sequence == written
+
+
+async def test_a_request_that_is_repeated_at_a_full_quota_is_admitted_again() -> None:
+    async with seed_world() as world:
+        await world.quota("ann", limits="pods=8", granted="pods=8", **NAMESPACES)
+        await world.quota("web", limits="pods=1", granted="pods=1", **NAMESPACES)
+        assert (await shared(world, ann="pods=1", web="pods=1")).refusal is None
+        assert (await shared(world, ann="pods=1", web="pods=1")).refusal is None
+        assert (await shared(world, "another", ann="pods=1", web="pods=1")).refusal is not None
+
+
 async def test_what_is_larger_than_one_limit_is_never_reserved_in_the_other() -> None:
     async with seed_world() as world:
         await world.quota("project-alpha", limits="cpu=64", granted="cpu=64")

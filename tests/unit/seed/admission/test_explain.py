@@ -27,7 +27,7 @@ from seed.admission.decision_log import PATH, Decisions
 from seed.admission.record import Record
 from seed.admission.replay import replay, text
 from seed.admission.types import Verdict
-from tests.unit.seed.admission.test_admitter import SILENT, full_with_surge, replacing, request
+from tests.unit.seed.admission.test_admitter import NAMESPACES, SILENT, full_with_surge, replacing, request, shared
 from tests.unit.seed_world import CLUSTER_UID, SeedWorld, seed_world
 
 
@@ -96,6 +96,18 @@ async def warned(world: SeedWorld) -> Verdict:
     return await world.admission.decide(request())
 
 
+async def shared_by_quotas_of_namespaces(world: SeedWorld) -> Verdict:
+    await world.quota("ann", limits="requests.cpu=8", granted="requests.cpu=8", **NAMESPACES)
+    await world.quota("web", limits="pods=4", granted="pods=4", used="pods=2", **NAMESPACES)
+    return await shared(world, ann="requests.cpu=2", web="pods=1")
+
+
+async def refused_by_one_of_namespaces(world: SeedWorld) -> Verdict:
+    await world.quota("ann", limits="requests.cpu=8", granted="requests.cpu=8", **NAMESPACES)
+    await world.quota("web", limits="pods=4", granted="pods=4", used="pods=4", **NAMESPACES)
+    return await shared(world, ann="requests.cpu=2", web="pods=1")
+
+
 async def larger_than_the_limit(world: SeedWorld) -> Verdict:
     await world.quota(limits="cpu=4", granted="cpu=4")
     return await world.admission.decide(request())
@@ -157,6 +169,14 @@ Deciding = Callable[[SeedWorld], Awaitable[Verdict]]
         (fits_after_an_answer, ["the master was asked for cpu=8 (ask 1)", "replayed: admitted"]),
         (lent, ["on surge: surge.cpu=8", "replayed: admitted"]),
         (warned, ["replayed: over by cpu=4, admitted because enforcement is warn"]),
+        (
+            shared_by_quotas_of_namespaces,
+            ["  needs: requests.cpu=2", "  needs: pods=1", "used here, this one included: pods=3, pods=1 of it"],
+        ),
+        (
+            refused_by_one_of_namespaces,
+            ["fits if pods=1 is freed or the limit is raised to pods=5; no object that needs pods fits now"],
+        ),
         (larger_than_the_limit, ["fits if the limit is raised to cpu=8; a machine of at most cpu=4 fits now"]),
         (
             full,

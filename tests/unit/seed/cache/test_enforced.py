@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from common.api.types import UserCluster
+from common.quota.escrow import Report
 from seed.cache.consumer import Consumer
-from seed.cache.source_keys import CLUSTER_API, KUBERMATIC, hosted_key
+from seed.cache.source_keys import CLUSTER_API, KUBERMATIC, hosted_key, namespaces_key
 from tests.unit.seed_world import PROJECT, seed_world
 
 
@@ -44,3 +45,30 @@ async def test_a_user_cluster_is_named_by_its_own_condition() -> None:
             body = {**msgspec.to_builtins(known), "status": {"conditions": conditions}}
             store._set(f"{PROJECT}/c1", msgspec.convert(body, UserCluster))
             assert world.cluster_cache.unenforced(quota) == named
+
+
+async def test_a_quota_of_namespaces_is_enforced_where_that_was_said_of_its_present_spec() -> None:
+    async with seed_world() as world:
+        part = {
+            "metadata": {"name": "c1", "namespace": PROJECT, "uid": "c1-uid"},
+            "spec": {"project": PROJECT, "namespaceQuotas": "Enabled", "kubeconfigSecretRef": {"name": "c1"}},
+        }
+        cluster_cache = world.cluster_cache
+        cluster_cache.user_clusters.store._set(f"{PROJECT}/c1", msgspec.convert(part, UserCluster))
+        subject = {"kind": "namespaces", "selector": {"matchLabels": {"owner": "ann"}}}
+        await world.quota("ann", limits="pods=4", subject=subject)
+        quota = world.quota_cache.quota("ann")
+        assert quota is not None
+        key = namespaces_key(quota.key.uid, f"{PROJECT}/c1")
+        assert cluster_cache.unenforced(quota) == [key], "nothing was said of it yet"
+        assert cluster_cache.tell_enforced_in_namespaces(key, True)
+        assert cluster_cache.unenforced(quota) == []
+        assert not cluster_cache.tell_enforced_in_namespaces(key, True), "it is known"
+        # A replica that has just begun to lead goes on with what the one before has published.
+        published = msgspec.structs.replace(quota, published=Report(incarnation="life"), published_generation=0)
+        cluster_cache._enforced_in_namespaces.clear()
+        assert cluster_cache.unenforced(published) == []
+        edited = msgspec.structs.replace(published, generation=1)
+        assert cluster_cache.unenforced(edited) == [key], "that was of another spec"
+        unproven = msgspec.structs.replace(published, published_unenforced=[f"{PROJECT}/c1"])
+        assert cluster_cache.unenforced(unproven) == [key]

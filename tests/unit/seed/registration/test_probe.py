@@ -13,13 +13,13 @@ from seed.registration.probe import ANNOTATION, is_canary, judge
 WEBHOOK = 'failed calling webhook "machines.seedquota.io": failed to call webhook: Post "https://seed:9443/machines/u/t0k3n?timeout=3s"'
 
 
-def refused() -> ApiError:
+def refused(webhook: str = "machines.seedquota.io") -> ApiError:
     refusal = denial.canary()
     causes = tuple(Cause(cause.reason, cause.message, cause.field) for cause in refusal.causes)
     return Forbidden(
         403,
         "Forbidden",
-        f'admission webhook "machines.seedquota.io" denied the request: {refusal.message}',
+        f'admission webhook "{webhook}" denied the request: {refusal.message}',
         None,
         causes,
     )
@@ -29,6 +29,7 @@ def refused() -> ApiError:
     ("answer", "enforced", "reason"),
     [
         (refused(), True, "CanaryDenied"),
+        (refused("stamp.machines.seedquota.io"), None, "NotProven"),
         (None, False, "CanaryAdmitted"),
         (ApiError(500, "InternalError", f"{WEBHOOK}: connect: connection refused"), False, "NotServing"),
         (ApiError(500, "InternalError", f"{WEBHOOK}: context deadline exceeded"), False, "NotServing"),

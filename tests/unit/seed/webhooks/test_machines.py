@@ -17,6 +17,7 @@ from common.quota import fencing
 from common.server.http_server import HttpServer
 from devcluster import certificates
 from seed.admission.machines import MachineAdmission
+from seed.registration.probe import ANNOTATION
 from seed.sizing.sizer import Sizing
 from seed.sizing.stamper import Stamping
 from seed.webhooks.endpoint import Endpoint
@@ -193,6 +194,14 @@ async def test_a_machine_that_cannot_be_sized_is_invalid(caller: Caller) -> None
     assert (status["code"], status["reason"]) == (422, "Invalid")
     assert status["message"].startswith('cannot size machine: cloudProvider "unheard-of" is not supported')
     assert status["details"]["causes"][0]["reason"] == "MachineNotSized"
+
+
+async def test_a_canary_is_refused_by_the_webhook_that_admits_and_not_by_the_one_that_stamps(caller: Caller) -> None:
+    """API servers ask the one that stamps first, so its refusal would prove nothing of the other."""
+    canary = review(machine(annotations={ANNOTATION: "true"}), dry_run=True)
+    refused = await caller.ask(canary)
+    assert refused["status"]["details"]["causes"][0]["reason"] == "CanaryDenied"
+    assert (await caller.ask(canary, f"/stamp/{CLUSTER_UID}/{TOKEN}?timeout=30s"))["allowed"]
 
 
 async def test_a_dry_run_writes_nothing(caller: Caller) -> None:

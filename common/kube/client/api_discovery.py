@@ -1,0 +1,79 @@
+"""How an API server serves a kind of objects, by its own discovery: also built-in kinds and those of other servers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from common.kube.client.api_client import Cluster
+from common.kube.client.errors import Malformed, NotFound
+
+
+class ServedKind(msgspec.Struct, frozen=True):
+    version: str
+    kind: str
+
+
+class _Version(msgspec.Struct, frozen=True):
+    version: str = ""
+
+
+class _Group(msgspec.Struct, frozen=True, rename="camel"):
+    versions: list[_Version] = []
+    preferred_version: _Version = _Version()
+
+
+class _Resource(msgspec.Struct, frozen=True):
+    name: str
+    kind: str = ""
+    namespaced: bool = False
+    verbs: list[str] = []
+
+
+class _Resources(msgspec.Struct, frozen=True):
+    resources: list[_Resource] = []
+
+
+_group = msgspec.json.Decoder(_Group)
+_resources = msgspec.json.Decoder(_Resources)
+
+
+async def find_namespaced(cluster: Cluster, group: str, plural: str, known: Sequence[str] = ()) -> ServedKind | None:
+    """`known`: versions that can be read, the best first; else the preferred one. None proves that there are no objects
+    of it in namespaces, which could be listed and watched. Raises ApiError.
+
+    An API server answers 404 only once it knows all that it serves; before that it answers 503.
+    """
+    for version in _in_order(await _versions(cluster, group), known):
+        path = f"/apis/{group}/{version}" if group else f"/api/{version}"
+        try:
+            content = await cluster.request("GET", path, verb="discover", plural=plural)
+            found = _resources.decode(content).resources
+        except NotFound:
+            continue
+        except msgspec.MsgspecError as error:
+            raise Malformed(200, "Malformed", f"cluster {cluster.name}: {path} cannot be read: {error}") from None
+        for resource in found:
+            if resource.name == plural and resource.namespaced and {"list", "watch"} <= {*resource.verbs}:
+                return ServedKind(version, resource.kind)
+    return None
+
+
+async def _versions(cluster: Cluster, group: str) -> list[str]:
+    if not group:
+        return ["v1"]
+    try:
+        found = _group.decode(await cluster.request("GET", f"/apis/{group}", verb="discover", plural=group))
+    except NotFound:
+        return []
+    except msgspec.MsgspecError as error:
+        raise Malformed(200, "Malformed", f"cluster {cluster.name}: /apis/{group} cannot be read: {error}") from None
+    return [found.preferred_version.version, *(version.version for version in found.versions)]
+
+
+def _in_order(served: Iterable[str], known: Sequence[str]) -> Iterator[str]:
+    """Each once. Others than the known come last: what is in them may still be readable."""
+    present = dict.fromkeys(filter(None, served))
+    yield from (version for version in known if version in present)
+    yield from (version for version in present if version not in known)

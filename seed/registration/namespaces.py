@@ -1,0 +1,226 @@
+"""The configuration that makes a cluster ask about objects in namespaces: only about what some quota counts there.
+
+There is one webhook for the namespaces of each selector, so that an API server evaluates the selectors itself: what is
+in other namespaces, and of other kinds, never waits. All of them lead to the same URL.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from common.api.label_selector import LabelRequirement, LabelSelector
+from common.kube.client.meta import Object, ObjectMeta
+from common.kube.client.resource import Resource
+from common.quota import object_names, scopes
+from common.quota.object_names import PODS, GroupResource
+from seed.cache.quota import Quota
+from seed.cache.selected import METADATA_NAME, picked_by_name
+from seed.evaluators.namespaced import UPDATE
+from seed.evaluators.persistent_volume_claims import CLASS_ANNOTATION
+from seed.evaluators.registry import evaluator_of
+from seed.registration.configuration import (
+    LABELS,
+    Webhook,
+    WebhookConfiguration,
+    configuration,
+    same,
+)
+from seed.registration.probe import ANNOTATION, Sample
+
+KIND = "namespaces"
+"""The webhook's kind: the first part of its URL's path."""
+
+NAME = "seedquota-namespaces"
+SUFFIX = "namespaces.seedquota.io"
+MAX_WEBHOOKS = 64  # in one configuration: an API server evaluates each of their selectors for each request
+
+READ_OF_UPDATES = (
+    "activeDeadlineSeconds",
+    "allocateLoadBalancerNodePorts",
+    "devices",
+    "ports",
+    "resources",
+    "storageClassName",
+    "type",
+    "volumeAttributesClassName",
+)
+"""The fields of `spec` that decide what an update of an object, not of its subresources, adds to what is used."""
+
+_REVIEWS = Resource("authorization.k8s.io", "v1", "selfsubjectrulesreviews", "SelfSubjectRulesReview", False, Object)
+"""What the canary is: everybody may create one (`system:basic-user`), and nothing is stored. Unlike a
+SelfSubjectAccessReview, it may have labels."""
+
+_UNCHANGED = (
+    "request.operation == 'UPDATE' && !(has(request.subResource) && request.subResource != '')"
+    f" && {same('spec', READ_OF_UPDATES)} && {same('metadata.annotations', [CLASS_ANNOTATION])}"
+)
+_CONDITIONS = {"changes-use": f"!({_UNCHANGED})"}
+"""CEL: what leaves an object's use as it is never waits, such as the removal of its finalizers."""
+
+Rule = dict[str, object]
+Rules = frozenset[tuple[str, str, str]]
+"""Of what is asked: group, resource with its subresource, operation."""
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What is counted in the namespaces of one selector."""
+
+    selector: LabelSelector
+    asked: Rules
+
+
+def limits_of(quota: Quota) -> Limits:
+    assert quota.selector is not None, "a quota of kind namespaces has one"
+    timed = any(scope.scope_name in (scopes.TERMINATING, scopes.NOT_TERMINATING) for scope in quota.scopes)
+    asked = {
+        (counted.group, f"{counted.resource}/{part}" if part else counted.resource, operation)
+        for counted in object_names.resources_of(quota.limits)
+        for part, operation in _asked(counted)
+        # Only a pod's deadline can change without its subresources.
+        if (counted, part, operation) != (PODS, "", UPDATE) or timed
+    }
+    return Limits(quota.selector, frozenset(asked))
+
+
+def _asked(counted: GroupResource) -> Iterable[tuple[str, str]]:
+    evaluator = evaluator_of(counted)
+    if evaluator is None:
+        return ()
+    return ((part, operation) for part, operations in evaluator.asked_of.items() for operation in operations)
+
+
+def desired(
+    quotas: Sequence[Quota],
+    *,
+    url: str,
+    protected: Sequence[str],
+    ca_bundle: bytes,
+    timeout_seconds: int,
+    break_glass_group: str,
+) -> WebhookConfiguration:
+    """`quotas`: those that count namespaces of the cluster. `protected`: see seed/cache/selected.py. It holds a token:
+    never log it."""
+    entries = _entries([limits_of(quota) for quota in quotas], protected)
+    webhooks: list[Webhook] = []
+    for number, (selector, asked) in enumerate(entries):
+        (webhook,) = configuration(
+            NAME,
+            f"n{number}.{SUFFIX}",
+            url=url,
+            ca_bundle=ca_bundle,
+            timeout_seconds=timeout_seconds,
+            break_glass_group=break_glass_group,
+            rules=_rules(asked),
+            namespaces=selector,
+            conditions=_CONDITIONS,
+        ).webhooks
+        webhooks.append(webhook)
+    if webhooks:
+        webhooks.append(_canary(webhooks[0], version_of(webhooks)))
+    return WebhookConfiguration(metadata=ObjectMeta(name=NAME, labels=LABELS), webhooks=webhooks)
+
+
+def version_of(webhooks: Sequence[Webhook]) -> str:
+    """Of what is asked, without the URL: a token that is replaced changes nothing."""
+    parts = [(webhook["rules"], webhook["namespaceSelector"]) for webhook in webhooks if "rules" in webhook]
+    return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()[:16]
+
+
+def sample_of(configured: WebhookConfiguration) -> Sample | None:
+    """What proves that an API server asks as this configuration says; None if it asks nothing."""
+    if not configured.webhooks:
+        return None
+    name = configured.webhooks[-1]["name"]
+    assert isinstance(name, str)
+    return Sample(_REVIEWS, "", {"namespace": "default"}, name, labels={ANNOTATION: "true"}, kind=_REVIEWS.kind)
+
+
+def _canary(webhook: Webhook, version: str) -> Webhook:
+    """It is called at the same URL, for nothing but canaries. Its name changes with what the others ask, so whoever is
+    refused by it knows that the API server has taken up all of this configuration."""
+    rule = {
+        "apiGroups": [_REVIEWS.group],
+        "apiVersions": [_REVIEWS.version],
+        "operations": ["CREATE"],
+        "resources": [_REVIEWS.plural],
+        "scope": "Cluster",
+    }
+    return {
+        **webhook,
+        "name": f"canary-{version}.{SUFFIX}",
+        "rules": [rule],
+        "namespaceSelector": {},
+        "objectSelector": {"matchLabels": {ANNOTATION: "true"}},
+    }
+
+
+def _rules(asked: Rules) -> list[Rule]:
+    """One for each group and set of operations."""
+    operations: dict[tuple[str, str], set[str]] = {}
+    for group, resource, operation in asked:
+        operations.setdefault((group, resource), set()).add(operation)
+    together: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for (group, resource), found in operations.items():
+        together.setdefault((group, tuple(sorted(found))), []).append(resource)
+    return [
+        {
+            "apiGroups": [group],
+            "apiVersions": ["*"],  # an object counts the same in each
+            "operations": list(found),
+            "resources": sorted(resources),
+            "scope": "Namespaced",
+        }
+        for (group, found), resources in sorted(together.items())
+    ]
+
+
+def _entries(limits: Iterable[Limits], protected: Sequence[str]) -> list[tuple[dict[str, object], Rules]]:
+    """Selectors as an API server has them, and what is asked in their namespaces; once of a namespace, if possible.
+
+    Quotas of one selector share an entry. So do those that ask the same of the values of one label. If there would be
+    more than MAX_WEBHOOKS, one entry asks in all namespaces.
+    """
+    of_selector: dict[bytes, tuple[LabelSelector, set[tuple[str, str, str]]]] = {}
+    for limit in limits:
+        key = msgspec.json.encode(limit.selector, order="sorted")
+        of_selector.setdefault(key, (limit.selector, set()))[1].update(limit.asked)
+    wanted = [(selector, frozenset(asked)) for _, (selector, asked) in sorted(of_selector.items()) if asked]
+    values: dict[tuple[str, Rules], set[str]] = {}
+    for selector, asked in wanted:
+        if (label := _one_label(selector)) is not None:
+            values.setdefault((label[0], asked), set()).update(label[1])
+    found = [
+        (LabelSelector(match_expressions=(LabelRequirement(key, "In", tuple(sorted(picked))),)), asked)
+        for (key, asked), picked in values.items()
+    ]
+    found += [(selector, asked) for selector, asked in wanted if _one_label(selector) is None]
+    if len(found) > MAX_WEBHOOKS:
+        named = frozenset(name for selector, _ in found for name in picked_by_name(selector))
+        rest = [name for name in protected if name not in named]
+        return [(_wire(LabelSelector(), rest), frozenset(rule for _, asked in found for rule in asked))]
+    return [(_wire(selector, () if picked_by_name(selector) else protected), asked) for selector, asked in found]
+
+
+def _one_label(selector: LabelSelector) -> tuple[str, Sequence[str]] | None:
+    """The label and its values, if the selector asks nothing else."""
+    match list(selector.match_labels.items()), selector.match_expressions:
+        case [(key, value)], ():
+            return key, (value,)
+        case [], (LabelRequirement(operator="In") as only,):
+            return only.key, only.values
+    return None
+
+
+def _wire(selector: LabelSelector, protected: Sequence[str]) -> dict[str, object]:
+    written: dict[str, object] = {}
+    if selector.match_labels:
+        written["matchLabels"] = dict(selector.match_labels)
+    expressions: list[object] = msgspec.json.decode(msgspec.json.encode(selector.match_expressions))
+    if protected:
+        expressions.append({"key": METADATA_NAME, "operator": "NotIn", "values": sorted(protected)})
+    if expressions:
+        written["matchExpressions"] = expressions
+    return written

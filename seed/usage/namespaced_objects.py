@@ -1,0 +1,325 @@
+"""What the seed's leader counts in namespaces: a source for each quota of kind namespaces in each cluster it covers.
+
+A source's sum stays while its cluster cannot be reached, and while something that its quota limits was never listed: it
+is replaced only by a sum that stands on complete lists of the namespaces and of every kind that the quota limits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Protocol
+
+from common.kube.client.api_client import Cluster
+from common.kube.client.errors import Unavailable
+from common.kube.controller.reflector import moment
+from common.quota.account import Account
+from common.quota.resources import ResourceList
+from common.runtime.waiting import first_of
+from seed.cache.clusters import ClusterCache
+from seed.cache.consumer import Consumer
+from seed.cache.quota import Quota
+from seed.cache.quotas import QuotaCache
+from seed.cache.source_keys import OWN_API_SERVER, namespaces_key, parse_object
+from seed.evaluators.namespaced import Terms
+from seed.usage.cluster_objects import ClusterObjects, QuotaNamespaces
+from seed.usage.object_totals import ObjectTotals
+from seed.usage.source import NOT_LISTED, ListBarrier, Problem, UsageSource
+
+
+class Since(ListBarrier, frozen=True, kw_only=True):
+    """A demand for lists that begin after this moment."""
+
+    moment: int
+
+
+class NamespacedSource:
+    """What one quota's namespaces have in one cluster.
+
+    `_counted` stands behind the sum; `_next`, while there is one, takes its place when all that it needs is listed.
+    """
+
+    def __init__(
+        self,
+        quota: Quota,
+        cluster: str,
+        *,
+        on_change: Callable[[NamespacedSource, bool], None],
+        on_state: Callable[[NamespacedSource], None],
+        unreached: Callable[[str], Problem | None],
+    ) -> None:
+        """`unreached`: why there is no connection to the cluster, as far as that is known."""
+        self.key = namespaces_key(quota.key.uid, cluster)
+        self.cluster = cluster
+        self.consumer = Consumer("", cluster, quota.name)
+        self.problem: Problem | None = None
+        self.lost_at: float | None = None
+        self._quota = quota
+        self._on_change = on_change
+        self._on_state = on_state
+        self._unreached = unreached
+        self._objects: ClusterObjects | None = None  # of the connection that there is
+        self._counted: QuotaNamespaces | None = None
+        self._next: QuotaNamespaces | None = None
+        self._nothing = ObjectTotals(Terms(limited=frozenset()))
+
+    @property
+    def totals(self) -> ObjectTotals:
+        return self._counted.totals if self._counted is not None else self._nothing
+
+    @property
+    def counted(self) -> bool:
+        return self._counted is not None
+
+    @property
+    def current(self) -> bool:
+        return self._counted is not None and self._counted.objects is self._objects and self.problem is None
+
+    @property
+    def live(self) -> bool:
+        return self._counted is not None and self._counted.objects is self._objects and self._counted.live
+
+    @property
+    def listed_from(self) -> int:
+        return self._counted.listed_from if self._counted is not None else 0
+
+    def request_relist(self) -> ListBarrier:
+        since = Since(moment=moment())
+        for counting in (self._counted, self._next):
+            if counting is not None:
+                counting.relist()
+        return since
+
+    def listed_since(self, token: ListBarrier) -> bool:
+        assert isinstance(token, Since), "our own token"
+        return self.listed_from > token.moment
+
+    async def listed(self, token: ListBarrier) -> None:
+        assert isinstance(token, Since), "our own token"
+        while not self.listed_since(token):
+            counted = self._counted
+            if counted is None or counted.objects is not self._objects or self.problem is not None:
+                await asyncio.sleep(0.2)
+                continue
+            await asyncio.sleep(0.02)
+            namespaces = counted.objects.namespaces
+            missing = next((found for found in counted.informers if found.listed_from <= token.moment), None)
+            if missing is not None:
+                await missing.next_list(1)
+            elif namespaces.listed_from <= token.moment:
+                with suppress(TimeoutError):
+                    await namespaces.wait_listed(namespaces.lists_completed + 1, 1)
+
+    async def generation(self, namespaced_name: str, uid: str) -> int | None:
+        """The object's resourceVersion as a number: see seed/cache/source_keys.py."""
+        objects = self._objects
+        if objects is None:
+            raise Unavailable(0, "Unavailable", f"cluster {self.cluster} is not connected")
+        kind, namespace, name = parse_object(namespaced_name)
+        return await objects.generation(self._quota, kind, namespace, name, uid)
+
+    def want(self, quota: Quota, terms: Terms, objects: ClusterObjects | None) -> None:
+        """Counts by these from now on, as soon as all that they need is listed. `objects`: of the connection."""
+        self._quota, self._objects = quota, objects
+        latest = self._next or self._counted
+        if objects is None:
+            self._end_next()
+        elif latest is None or latest.objects is not objects or not _is_same(latest, quota, terms):
+            self._end_next()
+            self._next = QuotaNamespaces(objects, quota, terms, self._changed)
+            objects.add(self._next)
+        self.look()
+
+    def look(self) -> None:
+        """What is listed may have changed, and what cannot be."""
+        if self._next is not None and self._next.listed_from:
+            before, self._counted, self._next = self._counted, self._next, None
+            if before is not None:
+                before.objects.discard(before)
+            self._on_change(self, True)
+            self._on_state(self)
+        problem = self._found_problem()
+        self.lost_at = None if problem is None else self.lost_at or time.monotonic()
+        if problem != self.problem:
+            self.problem = problem
+            self._on_state(self)
+
+    def end(self) -> None:
+        self._end_next()
+        if self._counted is not None:
+            self._counted.objects.discard(self._counted)
+
+    def _changed(self, counting: QuotaNamespaces, freed: bool) -> None:
+        if counting is self._counted:
+            self._on_change(self, freed)
+
+    def _end_next(self) -> None:
+        if self._next is not None:
+            self._next.objects.discard(self._next)
+            self._next = None
+
+    def _found_problem(self) -> Problem | None:
+        if self._objects is None:
+            return self._unreached(self.cluster)
+        latest = self._next or self._counted
+        problems = self._objects.problems(latest.kinds if latest is not None else ())
+        if not problems:
+            return None
+        found = next((each for each in problems.values() if each.reason != NOT_LISTED), None)
+        return found or Problem(NOT_LISTED, "; ".join(problems[name].message for name in sorted(problems)))
+
+
+class GrantedNames(Protocol):
+    """The accounts, as far as they tell what to count."""
+
+    def granted(self, quota: Quota) -> ResourceList: ...
+
+    def on_account(self, listener: Callable[[str, Account | None], None]) -> Callable[[], None]: ...
+
+
+class NamespacedSources(Mapping[str, UsageSource]):
+    """The sources by key. `run()` it while this replica leads, and `follow` each cluster that is connected."""
+
+    def __init__(
+        self,
+        seed: Cluster,
+        quota_cache: QuotaCache,
+        cluster_cache: ClusterCache,
+        accounts: GrantedNames,
+        *,
+        on_change: Callable[[UsageSource, bool], None],
+        on_state: Callable[[UsageSource], None],
+        unreached: Callable[[str], Problem | None],
+    ) -> None:
+        self._seed = seed
+        self._quota_cache = quota_cache
+        self._cluster_cache = cluster_cache
+        self._accounts = accounts
+        self._on_change = on_change
+        self._on_state = on_state
+        self._unreached = unreached
+        self._sources: dict[str, NamespacedSource] = {}
+        self._by_cluster: dict[str, dict[str, NamespacedSource]] = {}  # by key
+        self._objects: dict[str, ClusterObjects] = {}  # of the clusters that are connected
+        self._limited: dict[str, frozenset[str]] = {}  # by quota name
+        self._wake = asyncio.Event()
+
+    def __getitem__(self, key: str) -> NamespacedSource:
+        return self._sources[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._sources)
+
+    def __len__(self) -> int:
+        return len(self._sources)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        stops = [
+            self._quota_cache.on_spec(lambda _name: self._wake.set()),
+            self._cluster_cache.on_participants(self._wake.set),
+            self._accounts.on_account(self._account_changed),
+        ]
+        own = asyncio.create_task(self.follow(OWN_API_SERVER, self._seed), name="namespaces of the seed")
+        try:
+            while True:
+                self._wake.clear()
+                self._adjust()
+                await self._wake.wait()
+        finally:
+            for stop in stops:
+                stop()
+            own.cancel()
+            await asyncio.gather(own, return_exceptions=True)
+            for source in self._sources.values():
+                source.end()
+            self._sources.clear()
+            self._by_cluster.clear()
+
+    async def follow(self, key: str, cluster: Cluster) -> None:
+        """Counts through this connection while the cluster takes part; until cancelled."""
+        changed = asyncio.Event()
+        stop = self._cluster_cache.on_participants(changed.set)
+        try:
+            while True:
+                changed.clear()
+                if not self._cluster_cache.takes_part(key):
+                    await changed.wait()
+                    continue
+                protected = self._cluster_cache.protected(key)
+                objects = ClusterObjects(key, cluster, lambda: self.look(key), protected=protected)
+                self._objects[key] = objects
+                self._connection_changed(key)
+                try:
+                    ended = await first_of(objects.run(), self._until_left(key))
+                    ended.result()
+                finally:
+                    if self._objects.get(key) is objects:
+                        del self._objects[key]
+                        self._connection_changed(key)
+        finally:
+            stop()
+
+    def look(self, cluster: str) -> None:
+        """What can be listed there may have changed."""
+        for source in list(self._by_cluster.get(cluster, {}).values()):
+            source.look()
+
+    async def _until_left(self, key: str) -> None:
+        changed = asyncio.Event()
+        stop = self._cluster_cache.on_participants(changed.set)
+        try:
+            while self._cluster_cache.takes_part(key):
+                changed.clear()
+                await changed.wait()
+        finally:
+            stop()
+
+    def _connection_changed(self, cluster: str) -> None:
+        for source in list(self._by_cluster.get(cluster, {}).values()):
+            quota = self._quota_cache.quota(source.consumer.quota)
+            if quota is not None:
+                source.want(quota, self._terms(quota), self._objects.get(cluster))
+
+    def _adjust(self) -> None:
+        wanted: set[str] = set()
+        for quota in self._quota_cache.namespace_quotas():
+            terms = self._terms(quota)
+            self._limited[quota.name] = terms.limited
+            for cluster in self._cluster_cache.covered(quota):
+                key = namespaces_key(quota.key.uid, cluster)
+                wanted.add(key)
+                source = self._sources.get(key)
+                if source is None:
+                    source = self._made(key, quota, cluster)
+                source.want(quota, terms, self._objects.get(cluster))
+        for key in self._sources.keys() - wanted:
+            source = self._sources.pop(key)
+            del self._by_cluster[source.cluster][key]
+            source.end()
+        known = {quota.name for quota in self._quota_cache.namespace_quotas()}
+        self._limited = {name: limited for name, limited in self._limited.items() if name in known}
+
+    def _made(self, key: str, quota: Quota, cluster: str) -> NamespacedSource:
+        source = NamespacedSource(
+            quota, cluster, on_change=self._on_change, on_state=self._on_state, unreached=self._unreached
+        )
+        self._sources[key] = source
+        self._by_cluster.setdefault(cluster, {})[key] = source
+        return source
+
+    def _terms(self, quota: Quota) -> Terms:
+        """Also what the quota limited once: it is held still, and may be limited again at any moment."""
+        limited = frozenset(quota.limits) | frozenset(self._accounts.granted(quota))
+        return Terms(limited=limited, scopes=quota.scopes)
+
+    def _account_changed(self, name: str, account: Account | None) -> None:
+        limited = self._limited.get(name)
+        if limited is not None and account is not None and not account.granted.keys() <= limited:
+            self._wake.set()
+
+
+def _is_same(counting: QuotaNamespaces, quota: Quota, terms: Terms) -> bool:
+    return counting.terms == terms and counting.quota.selector == quota.selector

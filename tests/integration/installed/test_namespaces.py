@@ -1,0 +1,234 @@
+"""Quotas of kind namespaces count what is in the namespaces that they select, in every cluster that takes part."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from functools import partial
+
+import pytest
+import pytest_asyncio
+
+from common.quota import resources
+from devcluster.install import API
+from tests.integration.installed.site import CLUSTERS, Answer, Json, Site, until
+
+pytestmark = pytest.mark.integration
+
+ANN = {"owner": "ann"}
+QUOTA = "owner-ann"
+WIDGETS = "/apis/example.com/v1/namespaces/shop/widgets"
+CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/seedquota-namespaces"
+CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+
+def quota(name: str = QUOTA, **limits: str) -> Json:
+    subject = {"kind": "namespaces", "selector": {"matchLabels": ANN}}
+    spec = {"subject": subject, "quota": {name.replace("__", "."): limit for name, limit in limits.items()}}
+    return {"apiVersion": API, "kind": "ResourceQuota", "metadata": {"name": name}, "spec": spec}
+
+
+def pod(name: str, cpu: str = "1") -> Json:
+    container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu}}}
+    return {"metadata": {"name": name}, "spec": {"containers": [container], "terminationGracePeriodSeconds": 0}}
+
+
+class Clusters:
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.made: list[tuple[str, str]] = []
+
+    async def namespace(self, cluster: str, name: str, labels: Mapping[str, str]) -> None:
+        path = f"/api/v1/namespaces/{name}"
+        body = {"metadata": {"name": name, "labels": dict(labels)}}
+        assert (await self.site.call(cluster, "POST", "/api/v1/namespaces", body)).status == 201
+        self.made.append((cluster, path))
+        account = {"metadata": {"name": "default"}}
+        assert (await self.site.call(cluster, "POST", f"{path}/serviceaccounts", account)).status == 201
+
+    async def label(self, cluster: str, name: str, owner: str) -> None:
+        await self.site.patch(cluster, f"/api/v1/namespaces/{name}", {"metadata": {"labels": {"owner": owner}}})
+
+    async def pods(self, cluster: str, namespace: str, *names: str) -> None:
+        for name in names:
+            answer = await self.site.call(cluster, "POST", f"/api/v1/namespaces/{namespace}/pods", pod(name))
+            assert answer.status == 201, answer
+
+    async def refused(self, cluster: str, namespace: str, said: str = "") -> None:
+        path = f"/api/v1/namespaces/{namespace}/pods?dryRun=All"
+        answer = await self.site.call(cluster, "POST", path, pod("refused"))
+        assert answer.status == 403 and said in answer.message, answer
+
+    async def counts(self, seed: str, name: str = QUOTA, **used: str) -> None:
+        """Waits until the seed's account has exactly this."""
+        wanted = resources.parse({key.replace("__", "."): amount for key, amount in used.items()})
+
+        async def holds() -> None:
+            account = (await self.site.ledger(seed, name))["account"]
+            found = resources.total(resources.parse(each) for each in account.get("used", {}).values())
+            assert found == wanted and len(account.get("used", {})) == 1, account
+            assert not account.get("nonce"), "it is open"
+
+        await until(holds, 60)
+
+
+@pytest_asyncio.fixture
+async def clusters(site: Site) -> AsyncIterator[Clusters]:
+    """Both user clusters take part."""
+    found = Clusters(site)
+    for seed, name in site.installed.user_clusters.items():
+        await site.patch(seed, f"{CLUSTERS}/{name}", {"spec": {"namespaceQuotas": "Enabled"}})
+    yield found
+    for cluster, path in found.made:
+        for listed in await site.items(cluster, f"{path}/pods"):
+            await site.delete(cluster, f"{path}/pods/{listed['metadata']['name']}?gracePeriodSeconds=0")
+        await site.patch(cluster, path, {"metadata": {"labels": {"owner": None}}})  # nobody finalizes it here
+    for seed, name in site.installed.user_clusters.items():
+        await site.patch(seed, f"{CLUSTERS}/{name}", {"spec": {"namespaceQuotas": None}})
+
+
+async def test_use_follows_pods_and_labels_in_both_clusters(site: Site, clusters: Clusters) -> None:
+    await clusters.namespace("user-1", "web", ANN)
+    await clusters.namespace("user-2", "db", ANN)
+    await clusters.namespace("user-2", "other", {"owner": "bob"})
+    await clusters.pods("user-1", "web", "a", "b")
+    await clusters.pods("user-2", "db", "a")
+    await clusters.pods("user-2", "other", "a", "b", "c")
+    await site.apply("master", quota(pods="50", requests__cpu="20"))
+    await clusters.counts("seed-1", pods="2", requests__cpu="2")
+    await clusters.counts("seed-2", pods="1", requests__cpu="1")
+    # One that has ended frees what it used, and stays.
+    ended = {"status": {"phase": "Succeeded"}}
+    await site.patch("user-1", "/api/v1/namespaces/web/pods/a/status", ended)
+    await clusters.counts("seed-1", pods="1", requests__cpu="1")
+    # A namespace moves with all that it has.
+    await clusters.label("user-2", "other", "ann")
+    await clusters.counts("seed-2", pods="4", requests__cpu="4")
+    await clusters.label("user-2", "db", "bob")
+    await clusters.counts("seed-2", pods="3", requests__cpu="3")
+    await site.patch(
+        "master", f"resourcequotas/{QUOTA}", {"spec": {"subject": {"selector": {"matchLabels": {"owner": "bob"}}}}}
+    )
+    await clusters.counts("seed-2", pods="1", requests__cpu="1")
+    # A cluster that takes part no more has nothing in the account.
+    await site.patch("seed-1", f"{CLUSTERS}/user-1", {"spec": {"namespaceQuotas": "Disabled"}})
+
+    async def left() -> None:
+        assert not (await site.ledger("seed-1", QUOTA))["account"].get("used")
+
+    await until(left, 60)
+    shown = (await site.get("seed-2", f"resourcequotas/{QUOTA}"))["status"]["account"]["namespaces"]
+    used = {"pods": "1", "requests.cpu": "1"}
+    assert shown == [{"cluster": "alpha/user-2", "namespace": "db", "used": used}]
+    path = f"resourcequotas/{QUOTA}"
+    await site.comes("master", path, "Ready", "True", "Enforced", seconds=60)
+    await site.patch("seed-2", f"{CLUSTERS}/user-2", {"spec": {"namespaceQuotas": "Disabled"}})
+    await site.comes("master", path, "Ready", "False", "NoClusters", seconds=60)
+
+    async def let_go() -> None:
+        for cluster in ("user-1", "user-2"):
+            assert (await site.call(cluster, "GET", CONFIGURATION)).status == 404, "nothing waits there any more"
+
+    await until(let_go, 30)
+
+
+async def test_what_cannot_be_listed_stops_its_own_quota_alone(site: Site, clusters: Clusters) -> None:
+    """The CRD's conversion webhook does not answer, and the rights for Secrets were not given."""
+    await clusters.namespace("user-1", "shop", ANN)
+    await clusters.pods("user-1", "shop", "a")
+    versions = [
+        {
+            "name": name,
+            "served": True,
+            "storage": name == "v1",
+            "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
+        }
+        for name in ("v1", "v2")
+    ]
+    names = {"plural": "widgets", "singular": "widget", "kind": "Widget"}
+    spec: Json = {"group": "example.com", "scope": "Namespaced", "names": names, "versions": versions}
+    crd = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
+    await site.apply("user-1", {**crd, "metadata": {"name": "widgets.example.com"}, "spec": spec})
+    group = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "widgets"}}
+    rule = {"apiGroups": ["example.com"], "resources": ["widgets"], "verbs": ["list", "watch"]}
+    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "seedquota-seed"}
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "widgets"}
+    await site.apply(
+        "user-1",
+        {**group, "kind": "ClusterRole", "rules": [rule]},
+        {**group, "kind": "ClusterRoleBinding", "roleRef": reference, "subjects": [subject]},
+    )
+    widget = {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}}
+
+    async def created() -> None:
+        assert (await site.call("user-1", "POST", WIDGETS, widget)).status == 201
+
+    await until(created, 30)
+    nowhere = {"url": "https://127.0.0.1:1/convert"}
+    conversion = {"strategy": "Webhook", "webhook": {"clientConfig": nowhere, "conversionReviewVersions": ["v1"]}}
+    for version in versions:
+        version["storage"] = version["name"] == "v2"
+    await site.patch("user-1", f"{CRD}/widgets.example.com", {"spec": {"conversion": conversion, "versions": versions}})
+    await site.apply(
+        "master",
+        quota("broken", **{"count/widgets__example__com": "5", "pods": "5"}),
+        quota("secret", **{"count/secrets": "5"}),
+        quota(pods="50"),
+    )
+    await clusters.counts("seed-1", pods="1")
+    for name, resource in (("broken", "widgets.example.com"), ("secret", "secrets")):
+        path = f"resourcequotas/{name}"
+        await site.comes("master", path, "UsageCurrent", "False", "ResourceNotListed", "user-1", resource)
+        account = (await site.ledger("seed-1", name))["account"]
+        assert not account.get("used"), "nothing is counted of it, not even as zero"
+    found = await site.condition("master", f"resourcequotas/{QUOTA}", "UsageCurrent")
+    assert found[1] != "ResourceNotListed", found
+    # Once it can be listed it is counted; once it is not served there is none.
+    await site.patch(
+        "user-1", f"{CRD}/widgets.example.com", {"spec": {"conversion": {"strategy": "None", "webhook": None}}}
+    )
+    await clusters.counts("seed-1", "broken", pods="1", **{"count/widgets__example__com": "1"})
+    await site.delete("user-1", f"{CRD}/widgets.example.com")
+    await clusters.counts("seed-1", "broken", pods="1")
+
+
+async def test_what_exceeds_the_quota_is_refused_in_both_clusters_until_something_ends(
+    site: Site, clusters: Clusters
+) -> None:
+    """Clients in three namespaces of two clusters at once; the seeds divide what the master grants."""
+    places = [("user-1", "front"), ("user-1", "jobs"), ("user-2", "back")]
+    for cluster, name in places:
+        await clusters.namespace(cluster, name, ANN)
+    await site.apply("master", quota(pods="12"))
+    await site.comes("master", f"resourcequotas/{QUOTA}", "Enforced", "True", seconds=60)
+
+    async def decided(cluster: str, path: str, name: str) -> Answer:
+        """As every client does, which tries again after a 503."""
+        answer = await site.call(cluster, "POST", path, pod(name))
+        assert answer.status != 503, answer
+        return answer
+
+    async def fill(cluster: str, namespace: str, client: str) -> None:
+        path = f"/api/v1/namespaces/{namespace}/pods"
+        for number in range(8):
+            answer = await until(partial(decided, cluster, path, f"{client}-{number}"), 30)
+            assert answer.status == 201 or "exceeded quota: owner-ann" in answer.message, answer
+
+    await asyncio.gather(*(fill(*place, client) for place in places for client in "ab"))
+    for number, place in enumerate(places):
+        await fill(*place, f"last{number}")
+    found = [await site.items(cluster, f"/api/v1/namespaces/{name}/pods") for cluster, name in places]
+    assert sum(map(len, found)) == 12
+    for (cluster, name), listed in zip(places, found, strict=True):
+        if listed:
+            await site.delete(cluster, f"/api/v1/namespaces/{name}/pods/{listed[0]['metadata']['name']}")
+            break
+
+    async def admitted() -> None:
+        answer = await site.call("user-2", "POST", "/api/v1/namespaces/back/pods", pod("again"))
+        assert answer.status in (201, 409), answer
+
+    await until(admitted, 30)
+    await until(
+        lambda: clusters.refused("user-1", "front", "exceeded quota: owner-ann, requested: pods=1, used: pods=12"), 30
+    )

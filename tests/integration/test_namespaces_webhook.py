@@ -1,0 +1,346 @@
+"""Quotas of kind namespaces at a real API server: its webhooks, its reviews over TLS, and what is reserved."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+import pytest_asyncio
+
+from common.api.types import SeedCopy
+from common.kube.client.api_client import Cluster
+from common.kube.client.meta import Object
+from common.kube.controller.store import Change
+from common.quota import account as accounts
+from common.quota.quantity import UNIT
+from common.server.http_parser import Request, Response
+from common.server.http_server import HttpServer
+from devcluster import certificates
+from devcluster.controlplane import ApiServer, ControlPlane
+from seed.admission.namespaced_objects import NamespacedAdmission
+from seed.cache.namespaces import NamespaceCache
+from seed.cache.quota import Quota
+from seed.cache.source_keys import OWN_API_SERVER, shown
+from seed.controllers.namespaced_webhook import NamespacedWebhook
+from seed.registration import namespaces, probe
+from seed.registration.configuration import WEBHOOK_CONFIGURATIONS, WebhookConfiguration
+from seed.registration.probe import is_canary
+from seed.webhooks.endpoint import Endpoint
+from seed.webhooks.namespaced_objects import NamespacedObjectWebhook
+from seed.webhooks.review import MAX_BODY, RawReview
+from seed.webhooks.router import route
+from tests.unit.fake_api_server import eventually
+from tests.unit.seed_world import SeedWorld, nanos, seed_world
+
+pytestmark = pytest.mark.integration
+
+JSON = "application/json"
+MERGE = "application/merge-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
+BREAK_GLASS = {"Impersonate-User": "ann", "Impersonate-Group": "seedquota:break-glass"}
+_numbers = count()
+
+
+class Site:
+    """The seed's own API server with the webhook of a replica that leads; the master's part is played by the test."""
+
+    def __init__(self, world: SeedWorld, cluster: Cluster, session: aiohttp.ClientSession) -> None:
+        self.world = world
+        self.cluster = cluster
+        self.session = session
+        self.asked: Counter[str] = Counter()  # reviews, by resource and subresource
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        content: str = JSON,
+        headers: dict[str, str] | None = None,
+        **query: str,
+    ) -> tuple[int, Any]:
+        data = None if body is None else msgspec.json.encode(body)
+        sent = {"Content-Type": content, **(headers or {})}
+        async with self.session.request(method, path, data=data, headers=sent, params=query) as answer:
+            return answer.status, msgspec.json.decode(await answer.read())
+
+    async def must(self, method: str, path: str, body: object = None, content: str = JSON, **query: str) -> Any:
+        status, found = await self.send(method, path, body, content, **query)
+        assert status < 300, found
+        return found
+
+    async def namespace(self, **labels: str) -> str:
+        name = f"n{next(_numbers)}"
+        await self.must("POST", "/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
+        await self.must("POST", f"/api/v1/namespaces/{name}/serviceaccounts", {"metadata": {"name": "default"}})
+        return name
+
+    async def pod(self, namespace: str, cpu: str | None = "1", name: str = "", **query: str) -> tuple[int, str]:
+        status, found = await self.send("POST", path(namespace, "pods"), pod(cpu, name), **query)
+        return status, found.get("message", "")
+
+    async def pods(self, *names: str) -> int:
+        found = [await self.must("GET", path(name, "pods")) for name in names]
+        return sum(len(listed["items"]) for listed in found)
+
+    async def quota(self, limits: str, **selector: str) -> str:
+        """One that is enforced."""
+        name = f"q{next(_numbers)}"
+        subject = {"kind": "namespaces", "selector": {"matchLabels": selector}}
+        await self.world.quota(name, limits=limits, granted=limits, subject=subject)
+        await self.enforced(name)
+        return name
+
+    async def enforced(self, name: str) -> None:
+        await eventually(lambda: not self.unenforced(name), 12)
+
+    def unenforced(self, name: str) -> Sequence[str]:
+        quota = self.world.quota_cache.quota(name)
+        assert quota is not None
+        return [shown(key) for key in self.world.cluster_cache.unenforced(quota)]
+
+    def use(self, name: str) -> dict[str, int]:
+        return accounts.use(self.world.account(name))
+
+
+def path(namespace: str, plural: str, name: str = "") -> str:
+    return f"/api/v1/namespaces/{namespace}/{plural}" + (f"/{name}" if name else "")
+
+
+def pod(cpu: str | None = "1", name: str = "") -> dict[str, Any]:
+    resources = {} if cpu is None else {"requests": {"cpu": cpu}}
+    named = {"name": name} if name else {"generateName": "web-"}
+    return {"metadata": named, "spec": {"containers": [{"name": "web", "image": "nginx", "resources": resources}]}}
+
+
+@pytest_asyncio.fixture(scope="module")
+async def server(control_plane: ControlPlane) -> AsyncIterator[ApiServer]:
+    await control_plane.start(["namespaces-webhook"])
+    server = control_plane.cluster("namespaces-webhook")
+    yield server
+    await server.kill()
+
+
+@pytest_asyncio.fixture
+async def site(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
+    monkeypatch.setattr(probe, "TAKES_UP", 0.3)
+    monkeypatch.setattr(probe, "SOON", 0.2)
+    made = certificates.serving("webhook")
+    (tmp_path / "tls.crt").write_text(made.certificate)
+    (tmp_path / "tls.key").write_text(made.key)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
+    cluster = await Cluster.from_kubeconfig(server.kubeconfig(), name="seed")
+    async with seed_world() as world, server.session() as session:
+        taking_part = msgspec.convert(
+            {"metadata": {"name": "seed"}, "spec": {"copyOf": "u", "namespaceQuotas": "Enabled"}}, SeedCopy
+        )
+        world.quota_cache.seed.store._set("seed", taking_part)
+        world.quota_cache._seed_changed(Change(None, taking_part))
+        found = Site(world, cluster, session)
+        cache = NamespaceCache(cluster, world.quota_cache, world.cluster_cache)
+        webhook = NamespacedObjectWebhook(world.cluster_cache, NamespacedAdmission(world.admission, cache))
+        listening = HttpServer(
+            noting(found, route({namespaces.KIND: Endpoint(webhook)}, lambda *_: True)), max_body=MAX_BODY
+        )
+        await listening.start("127.0.0.1", 0, context)
+
+        def desired(quotas: Sequence[Quota]) -> WebhookConfiguration:
+            return namespaces.desired(
+                quotas,
+                url=f"https://127.0.0.1:{listening.port}/{namespaces.KIND}/{OWN_API_SERVER}/token",
+                protected=world.cluster_cache.protected(OWN_API_SERVER),
+                ca_bundle=made.ca.encode(),
+                timeout_seconds=10,
+                break_glass_group="seedquota:break-glass",
+            )
+
+        asking = NamespacedWebhook(
+            cluster,
+            OWN_API_SERVER,
+            world.quota_cache,
+            world.cluster_cache,
+            desired,
+            wanted=lambda: True,
+            on_enforced=lambda _name: None,
+        )
+        tasks = [asyncio.create_task(cache.run()), asyncio.create_task(asking.run())]
+        yield found
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await cluster.delete(WEBHOOK_CONFIGURATIONS, namespaces.NAME)
+        await listening.stop(0.1)
+    await cluster.close()
+
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def noting(site: Site, handle: Handler) -> Handler:
+    decode = msgspec.json.Decoder(RawReview).decode
+
+    async def noted(request: Request) -> Response:
+        asked = decode(request.body).request
+        what = f"{asked.resource.resource}/{asked.sub_resource}".rstrip("/")
+        if not is_canary(msgspec.json.decode(asked.object, type=Object).metadata, dry_run=asked.dry_run):
+            site.asked[what] += 1
+        return await handle(request)
+
+    return noted
+
+
+async def test_two_quotas_over_three_namespaces_are_filled_exactly(site: Site) -> None:
+    """Clients in all of them at once; the second namespace is in both quotas."""
+    ann = await site.quota("pods=20,requests.cpu=19", owner="ann")
+    shop = await site.quota("pods=15", app="shop")
+    one = await site.namespace(owner="ann")
+    both = await site.namespace(owner="ann", app="shop")
+    three = await site.namespace(app="shop")
+
+    async def fill(namespace: str) -> None:
+        for _ in range(15):
+            status, message = await site.pod(namespace)
+            assert status == 201 or (status == 403 and "exceeded quota: q" in message), message
+
+    await asyncio.gather(*(fill(namespace) for namespace in (one, both, three) for _ in range(3)))
+    # While a pod that another quota refuses was reserved for, one that would have fitted may have been refused.
+    for namespace in (one, both, three):
+        await fill(namespace)
+    assert await site.pods(one, both) == 19
+    assert await site.pods(both, three) == 15
+    assert site.use(ann) == nanos("pods=19,requests.cpu=19")
+    assert site.use(shop) == nanos("pods=15")
+
+
+async def test_a_namespace_that_was_made_a_moment_ago_is_not_missed(site: Site) -> None:
+    quota = await site.quota("pods=5", owner="bob")
+
+    async def create() -> int:
+        return (await site.pod(await site.namespace(owner="bob")))[0]
+
+    answers = Counter(await asyncio.gather(*(create() for _ in range(12))))
+    assert answers == {201: 5, 403: 7}
+    assert site.use(quota) == nanos("pods=5")
+
+
+async def test_what_is_refused_names_the_quota_in_cores_words(site: Site) -> None:
+    quota = await site.quota("pods=1,requests.cpu=4", owner="eve")
+    namespace = await site.namespace(owner="eve")
+    status, message = await site.pod(namespace, cpu=None)
+    assert status == 403
+    assert f"failed quota: {quota}: must specify requests.cpu for: web; decision " in message
+    status, message = await site.pod(namespace, cpu="5")
+    assert status == 403
+    assert (
+        f"exceeded quota: {quota}, requested: requests.cpu=5, used: requests.cpu=0, limited: requests.cpu=4" in message
+    )
+
+
+async def test_dry_runs_are_decided_and_reserve_nothing(site: Site) -> None:
+    quota = await site.quota("pods=1", owner="zoe")
+    namespace = await site.namespace(owner="zoe")
+    assert [(await site.pod(namespace, dryRun="All"))[0] for _ in range(3)] == [201] * 3
+    assert not any(site.use(quota).values())
+    assert (await site.pod(namespace))[0] == 201
+    assert (await site.pod(namespace, dryRun="All"))[0] == 403
+
+
+async def test_a_pod_that_is_resized_and_a_service_that_changes_its_type_are_asked_about(site: Site) -> None:
+    quota = await site.quota("requests.cpu=4,services.loadbalancers=1,services.nodeports=3", owner="max")
+    namespace = await site.namespace(owner="max")
+    assert (await site.pod(namespace, name="web"))[0] == 201
+
+    async def resize(cpu: str) -> tuple[int, Any]:
+        container = {"name": "web", "resources": {"requests": {"cpu": cpu}}}
+        body = {"spec": {"containers": [container]}}
+        return await site.send("PATCH", f"{path(namespace, 'pods', 'web')}/resize", body, STRATEGIC)
+
+    status, found = await resize("3")
+    assert status == 200, found
+    assert site.use(quota)["requests.cpu"] == 3 * UNIT
+    (kept,) = [kept for kept in site.world.account(quota).reservations.values() if "pods" in kept.object]
+    assert kept.generation <= int(found["metadata"]["resourceVersion"]), "a count that has it drops the reservation"
+    status, found = await resize("5")
+    assert (status, "requested: requests.cpu=2, used: requests.cpu=3" in found["message"]) == (403, True)
+
+    service = {"metadata": {"name": "web"}, "spec": {"ports": [{"name": "a", "port": 1}, {"name": "b", "port": 2}]}}
+    await site.must("POST", path(namespace, "services"), service)
+    await site.must("PATCH", path(namespace, "services", "web"), {"spec": {"type": "LoadBalancer"}}, MERGE)
+    assert site.use(quota) == nanos("requests.cpu=3,services.loadbalancers=1,services.nodeports=2")
+    again = service | {"metadata": {"name": "more"}, "spec": {**service["spec"], "type": "NodePort"}}
+    status, found = await site.send("POST", path(namespace, "services"), again)
+    assert (status, "exceeded quota" in found["message"]) == (403, True)
+
+
+async def test_what_adds_nothing_never_reaches_the_webhook(site: Site) -> None:
+    await site.quota("pods=9,services=9,count/persistentvolumeclaims=9", owner="tim")
+    namespace, elsewhere = await site.namespace(owner="tim"), await site.namespace(owner="nobody")
+    assert (await site.pod(namespace, name="web"))[0] == 201
+    service = {"metadata": {"name": "web"}, "spec": {"ports": [{"port": 1}]}}
+    await site.must("POST", path(namespace, "services"), service)
+    claim = {
+        "metadata": {"name": "data"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    }
+    await site.must("POST", path(namespace, "persistentvolumeclaims"), claim)
+    assert site.asked == {"pods": 1, "services": 1, "persistentvolumeclaims": 1}
+    await site.must("POST", path(namespace, "configmaps"), {"metadata": {"name": "c"}})
+    assert (await site.pod(elsewhere))[0] == 201
+    note: dict[str, Any] = {"metadata": {"labels": {"a": "b"}, "annotations": {"c": "d"}}}
+    for plural, name in (("pods", "web"), ("services", "web"), ("persistentvolumeclaims", "data")):
+        await site.must("PATCH", path(namespace, plural, name), note, MERGE)
+    status: dict[str, Any] = {"status": {"phase": "Running"}}
+    await site.must("PATCH", f"{path(namespace, 'pods', 'web')}/status", status, MERGE)
+    for plural, name in (("pods", "web"), ("services", "web"), ("persistentvolumeclaims", "data")):
+        await site.must("DELETE", path(namespace, plural, name), **{"gracePeriodSeconds": "0"})
+    await site.must("POST", "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", {"spec": {"namespace": namespace}})
+    assert site.asked == {"pods": 1, "services": 1, "persistentvolumeclaims": 1}
+
+
+async def test_a_quota_is_enforced_only_once_a_canary_proves_that_all_it_limits_is_asked_about(site: Site) -> None:
+    quota = await site.quota("pods=9", owner="kim")
+    other = await site.quota("pods=9", owner="lee")
+    namespace = await site.namespace(owner="kim")
+    before = site.world.copies[quota]
+    metadata = msgspec.structs.replace(before.metadata, generation=2)
+    limits: dict[str, str | int] = {"pods": "9", "configmaps": "0"}
+    spec = msgspec.structs.replace(before.spec, quota=limits)
+    site.world._put(msgspec.structs.replace(before, metadata=metadata, spec=spec))
+    assert site.unenforced(quota) == ["seed"]
+    assert site.unenforced(other) == [], "what is asked about for it stays"
+    await site.enforced(quota)
+    status, found = await site.send("POST", path(namespace, "configmaps"), {"metadata": {"name": "c"}})
+    assert (status, "exceeded quota" in found["message"]) == (403, True)
+
+
+async def test_break_glass_passes_and_a_configuration_that_is_deleted_comes_back(site: Site) -> None:
+    await site.quota("pods=0", owner="joe")
+    namespace = await site.namespace(owner="joe")
+    assert (await site.pod(namespace))[0] == 403
+    binding = {
+        "metadata": {"name": "ann"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "pods"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "ann"}],
+    }
+    rights = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
+    rule = {"apiGroups": [""], "resources": ["pods"], "verbs": ["create"]}
+    await site.must("POST", f"{rights}/roles", {"metadata": {"name": "pods"}, "rules": [rule]})
+    await site.must("POST", f"{rights}/rolebindings", binding)
+    status, found = await site.send("POST", path(namespace, "pods"), pod(), headers=BREAK_GLASS)
+    assert status == 201, found["message"]
+    await site.cluster.delete(WEBHOOK_CONFIGURATIONS, namespaces.NAME)
+
+    async with asyncio.timeout(30):
+        while await site.cluster.find(WEBHOOK_CONFIGURATIONS, namespaces.NAME) is None:
+            await asyncio.sleep(0.05)
+        while (await site.pod(namespace, dryRun="All"))[0] != 403:
+            await asyncio.sleep(0.05)

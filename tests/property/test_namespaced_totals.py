@@ -1,0 +1,275 @@
+"""What a quota counts in namespaces, kept up to date change by change, is what a sum over everything would find."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from common.api.label_selector import LabelSelector
+from common.kube.client.api_client import Cluster
+from common.kube.client.resource import Listing, Resource, WatchEvent
+from common.kube.controller.reflector import Reflector
+from common.quota import resources
+from common.quota.object_names import PODS, SERVICES, GroupResource
+from common.quota.scopes import ScopeRequirement
+from seed.cache.namespaces import Namespace
+from seed.cache.quota import Quota
+from seed.cache.source_keys import generation_of
+from seed.evaluators.namespaced import Terms, used
+from seed.evaluators.pods import Pod
+from seed.evaluators.registry import evaluator_of
+from seed.evaluators.services import Service
+from seed.usage import cluster_objects
+from seed.usage.cluster_objects import ClusterObjects, QuotaNamespaces
+from seed.usage.kind_informer import BY_NAMESPACE, KindInformer
+
+NAMESPACES = st.sampled_from(["a", "b", "c"])
+NAMES = st.sampled_from(["x", "y"])
+LABELS = st.dictionaries(st.sampled_from(["owner", "tier"]), st.sampled_from(["ann", "bob"]), max_size=2)
+TYPES: dict[GroupResource, type[Any]] = {PODS: Pod, SERVICES: Service}
+
+
+def selector(**body: Any) -> LabelSelector:
+    return msgspec.convert(body, LabelSelector)
+
+
+QUOTAS = {
+    "ann": (selector(matchLabels={"owner": "ann"}), ("pods", "requests.cpu", "services.nodeports"), ()),
+    "both": (
+        selector(matchExpressions=[{"key": "tier", "operator": "NotIn", "values": ["bob"]}]),
+        ("count/pods", "limits.cpu"),
+        (ScopeRequirement("NotTerminating"),),
+    ),
+}
+OTHER_SELECTORS = [
+    selector(matchLabels={"tier": "ann"}),
+    selector(matchExpressions=[{"key": "owner", "operator": "Exists"}]),
+]
+
+
+class Informer(KindInformer):
+    """Without an API server: the test tells what its watch would."""
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+
+class Totals(RuleBasedStateMachine):
+    forgets_namespaces = False  # a mistake, for the test of this test
+
+    @initialize()
+    def begin(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.now, self.version, self.uids = 1_000_000.0, 0, 0
+        self.namespaces: dict[str, dict[str, str]] = {}
+        self.objects: dict[tuple[GroupResource, str, str], Any] = {}
+        self.loop.run_until_complete(self.start())
+
+    async def start(self) -> None:
+        cluster = cast(Cluster, SimpleNamespace(name="c1"))
+        self.followed = ClusterObjects("c1", cluster, lambda: None, clock=lambda: self.now)
+        self.counting = {name: self.counts(*of) for name, of in QUOTAS.items()}
+        for kind, informer in self.followed.informers.items():
+            resource = Resource(kind.group, "v1", kind.resource, "", True, TYPES[kind])
+            indexes = {BY_NAMESPACE: lambda found: [found.metadata.namespace]}
+            informer._reflector = Reflector(cluster, resource, indexes=indexes, on_change=informer._on_change)
+
+    def counts(self, chosen: LabelSelector, limited: Any, scopes: Any) -> QuotaNamespaces:
+        quota = cast(Quota, Selecting(chosen))
+        made = QuotaNamespaces(
+            self.followed, quota, Terms(limited=frozenset(limited), scopes=scopes), lambda _counting, _freed: None
+        )
+        self.followed.add(made)
+        return made
+
+    def teardown(self) -> None:
+        self.loop.run_until_complete(self.end())
+        self.loop.close()
+
+    async def end(self) -> None:
+        for task in self.followed._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self.followed._tasks.values(), return_exceptions=True)
+
+    def tell(self, reflector: Reflector[Any], event: str, subject: Any) -> None:
+        reflector._apply(WatchEvent(event, subject.metadata.resource_version, subject))
+
+    def metadata(self, name: str, namespace: str = "", **fields: Any) -> dict[str, Any]:
+        self.version += 1
+        self.uids += 1
+        uid = fields.pop("uid", f"uid-{self.uids}")
+        return {
+            "name": name,
+            "namespace": namespace,
+            "uid": uid,
+            "resourceVersion": str(self.version),
+            **fields,
+        }
+
+    # What happens ------------------------------------------------------------------------------------------------
+
+    @rule(name=NAMESPACES, labels=LABELS)
+    def namespace_is(self, name: str, labels: dict[str, str]) -> None:
+        if self.forgets_namespaces and name in self.namespaces:
+            self.namespaces[name] = labels
+            return
+        self.namespaces[name] = labels
+        made = {"metadata": self.metadata(name, labels=labels, uid=f"namespace-{name}")}
+        self.tell(self.followed.namespaces, "MODIFIED", msgspec.convert(made, Namespace))
+
+    @rule(name=NAMESPACES)
+    def namespace_goes(self, name: str) -> None:
+        """Its objects' deletions may come later, or have come."""
+        if self.namespaces.pop(name, None) is not None:
+            known = self.followed.namespaces.store.get(name)
+            assert known is not None
+            self.tell(self.followed.namespaces, "DELETED", known)
+
+    @rule(
+        namespace=NAMESPACES,
+        name=NAMES,
+        cpu=st.integers(0, 3),
+        phase=st.sampled_from(["Pending", "Running", "Running", "Succeeded", "Failed"]),
+        deadline=st.sampled_from([None, None, 30]),
+        grace=st.sampled_from([None, None, 10, 60]),
+    )
+    def pod_is(self, namespace: str, name: str, cpu: int, phase: str, deadline: int | None, grace: int | None) -> None:
+        amounts = {"cpu": str(cpu)}
+        spec: dict[str, Any] = {"containers": [{"name": "c", "resources": {"requests": amounts, "limits": amounts}}]}
+        if deadline is not None:
+            spec["activeDeadlineSeconds"] = deadline
+        going = {}
+        if grace is not None:
+            moment = int(self.now) + grace
+            going = {"deletionTimestamp": stamp(moment), "deletionGracePeriodSeconds": grace}
+        self.put(PODS, namespace, name, {"spec": spec, "status": {"phase": phase}}, **going)
+
+    @rule(namespace=NAMESPACES, name=NAMES, kind=st.sampled_from(["ClusterIP", "NodePort"]), ports=st.integers(1, 3))
+    def service_is(self, namespace: str, name: str, kind: str, ports: int) -> None:
+        self.put(SERVICES, namespace, name, {"spec": {"type": kind, "ports": [{}] * ports}})
+
+    def put(self, kind: GroupResource, namespace: str, name: str, body: dict[str, Any], **metadata: Any) -> None:
+        known = self.objects.get((kind, namespace, name))
+        if known is not None:
+            metadata["uid"] = known.metadata.uid
+        made = msgspec.convert({**body, "metadata": self.metadata(name, namespace, **metadata)}, TYPES[kind])
+        self.objects[kind, namespace, name] = made
+        self.tell(self.reflector(kind), "MODIFIED", made)
+
+    @rule(kind=st.sampled_from([PODS, SERVICES]), namespace=NAMESPACES, name=NAMES)
+    def object_goes(self, kind: GroupResource, namespace: str, name: str) -> None:
+        gone = self.objects.pop((kind, namespace, name), None)
+        if gone is not None:
+            self.tell(self.reflector(kind), "DELETED", gone)
+
+    @rule(seconds=st.sampled_from([1, 15, 70, 200]))
+    def time_passes(self, seconds: int) -> None:
+        self.now += seconds
+        self.followed.release_due()
+
+    @rule(chosen=st.sampled_from(OTHER_SELECTORS))
+    def the_selector_changes(self, chosen: LabelSelector) -> None:
+        """As the source does: another sum takes the place of the one before."""
+        _, limited, scopes = QUOTAS["ann"]
+
+        async def replace() -> None:
+            before = self.counting["ann"]
+            self.counting["ann"] = self.counts(chosen, limited, scopes)
+            self.followed.discard(before)
+
+        self.loop.run_until_complete(replace())
+
+    @precondition(lambda self: self.objects)
+    @rule(data=st.data())
+    def a_list_takes_the_place_of_the_watch(self, data: st.DataObject) -> None:
+        """Some of what happened was missed."""
+        key = data.draw(st.sampled_from(sorted(self.objects, key=str)))
+        del self.objects[key]
+        kind = key[0]
+        items = [found for (of, _, _), found in self.objects.items() if of == kind]
+        self.loop.run_until_complete(self.reflector(kind)._replace(Listing(items, str(self.version))))
+
+    def reflector(self, kind: GroupResource) -> Reflector[Any]:
+        reflector = self.followed.informers[kind]._reflector
+        assert reflector is not None
+        return reflector
+
+    # What must hold ----------------------------------------------------------------------------------------------
+
+    @invariant()
+    def the_sum_is_that_of_everything(self) -> None:
+        for counting in self.counting.values():
+            by_namespace: dict[str, dict[str, int]] = {}
+            generations = {}
+            for (kind, namespace, _), subject in self.objects.items():
+                labels = self.namespaces.get(namespace)
+                if labels is None or not counting.quota.selects(labels) or kind not in counting.kinds:
+                    continue
+                evaluator = evaluator_of(kind)
+                assert evaluator is not None
+                amounts = used(evaluator, counting.terms, subject, self.now)
+                found = resources.add(by_namespace.get(namespace, {}), amounts)
+                by_namespace[namespace] = {name: amount for name, amount in found.items() if amount}
+                generations[subject.metadata.uid] = generation_of(subject.metadata)
+            wanted = {namespace: found for namespace, found in by_namespace.items() if found}
+            assert counting.totals.by_namespace == wanted
+            total = resources.total(wanted.values())
+            assert counting.totals.used == {name: amount for name, amount in total.items() if amount}
+            everything = [subject.metadata.uid for subject in self.objects.values()]
+            assert counting.totals.seen(everything) == generations
+
+
+class Selecting:
+    """As much of a Quota as counting needs."""
+
+    def __init__(self, chosen: LabelSelector) -> None:
+        self.selector = chosen
+
+    selects = Quota.selects
+
+
+def stamp(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@pytest.fixture(autouse=True)
+def without_api_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_objects, "KindInformer", Informer)
+
+
+EXAMPLES = settings(max_examples=25, stateful_step_count=30, deadline=None)
+
+
+def test_the_sum_is_that_of_everything_whatever_happens() -> None:
+    run_state_machine_as_test(Totals, settings=EXAMPLES)
+
+
+def test_the_test_finds_labels_that_are_not_followed() -> None:
+    class Forgetful(Totals):
+        forgets_namespaces = True
+
+    found = settings(
+        EXAMPLES,
+        max_examples=300,
+        phases=(Phase.generate,),
+        report_multiple_bugs=False,
+        database=None,
+        derandomize=True,
+    )
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(Forgetful, settings=found)

@@ -1,0 +1,93 @@
+"""What is in namespaces leaves an account only when a fresh read shows that its quota does not count it there."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+import msgspec
+import pytest
+
+from common.api.types import SEED_COPIES, SeedCopy, UserCluster
+from common.kube.client.api_client import Cluster
+from common.kube.client.errors import Unavailable
+from common.kube.client.resource import Resource
+from common.quota import account as accounts
+from seed.accounts.controller import Accounts
+from seed.accounts.source_removal import SourceRemoval
+from seed.cache.source_keys import OWN_API_SERVER, namespaces_key
+from tests.unit.seed_world import nanos, seed_world
+
+PROD = {"matchLabels": {"tier": "prod"}}
+SELECTOR = {"matchLabels": {"owner": "ann"}}
+
+
+class Seed:
+    """What a fresh read finds."""
+
+    name = "eu-1"
+
+    def __init__(self, found: object) -> None:
+        self.found = found
+        self.read: list[Resource[SeedCopy] | Resource[UserCluster]] = []
+
+    async def find(self, resource: Resource[UserCluster], _name: str, _namespace: str | None = None) -> object:
+        self.read.append(resource)
+        if isinstance(self.found, Exception):
+            raise self.found
+        return self.found
+
+
+def cluster(participation: str = "Enabled", **labels: str) -> UserCluster:
+    spec = {"project": "alpha", "kubeconfigSecretRef": {"name": "c1"}, "namespaceQuotas": participation}
+    metadata = {"name": "c1", "namespace": "alpha", "uid": "c1-uid", "labels": labels}
+    return msgspec.convert({"metadata": metadata, "spec": spec}, UserCluster)
+
+
+def seed(participation: str) -> SeedCopy:
+    spec = {"copyOf": "uid", "namespaceQuotas": participation}
+    return msgspec.convert({"metadata": {"name": "eu-1", "uid": "s"}, "spec": spec}, SeedCopy)
+
+
+async def left(of: str, found: object, **subject: object) -> bool:
+    """Whether what the quota had in the cluster has left its account."""
+    async with seed_world() as world:
+        kind = {"kind": "namespaces", "selector": SELECTOR, **subject}
+        handle = await world.quota("all", limits="pods=5", granted="pods=5", subject=kind)
+        quota = world.quota_cache.quota("all")
+        assert quota is not None
+        key = namespaces_key(quota.key.uid, of)
+        used = nanos("pods=3")
+        await handle.writer.change(lambda account: (accounts.count(account, 1, key, used, {}), None))
+        reading = Seed(found)
+        removal = SourceRemoval(
+            cast(Cluster, reading),
+            world.cluster_cache,
+            world.registry,
+            cast(Accounts, SimpleNamespace(term=1)),
+            None,
+        )
+        await removal.forget(handle, quota, world.account("all"))
+        assert bool(reading.read) and (reading.read[0] is SEED_COPIES) == (of == OWN_API_SERVER)
+        return key not in world.account("all").used
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (None, True),
+        (cluster("Disabled"), True),
+        (cluster(tier="dev"), True),
+        (cluster(tier="prod"), False),
+        (Unavailable(0, "Unavailable", "not now"), False),
+    ],
+)
+async def test_a_cluster_that_is_gone_or_takes_part_no_more_has_nothing_in_the_account(
+    found: object, expected: bool
+) -> None:
+    assert await left("alpha/c1", found, clusters=PROD) is expected
+
+
+@pytest.mark.parametrize(("found", "expected"), [(None, False), (seed("Disabled"), True), (seed("Enabled"), False)])
+async def test_a_missing_seed_proves_nothing_of_its_own_api_server(found: object, expected: bool) -> None:
+    assert await left(OWN_API_SERVER, found) is expected

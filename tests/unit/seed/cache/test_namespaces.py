@@ -1,0 +1,147 @@
+"""Which quotas count a namespace, and when that is not known."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from common.kube.client.errors import Unavailable
+from common.kube.client.meta import ObjectMeta
+from common.quota.object_names import GroupResource
+from seed.cache import namespaces, source_keys
+from seed.cache.consumer import Consumer
+from seed.cache.namespaces import NamespaceCache
+from seed.cache.source_keys import OWN_API_SERVER
+from tests.unit import fake_api_server as fakes
+from tests.unit.fake_api_server import FakeApiServer, eventually, fake_api_server
+from tests.unit.namespaces_world import ANN, PROD, World
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_namespace_is_in_every_quota_that_selects_it_in_a_cluster_that_takes_part(world: World) -> None:
+    world.cluster("c1", tier="prod")
+    world.cluster("c2", tier="dev")
+    world.cluster("c3", "Disabled", tier="prod")
+    world.seed("Enabled")
+    world.quota("all", selector={"matchLabels": ANN})
+    world.quota("prod", selector={"matchLabels": ANN}, clusters=PROD)
+    assert world.selected("alpha/c1", ANN) == ["all", "prod"]
+    assert world.selected("alpha/c2", ANN) == ["all"]
+    assert world.selected("alpha/c3", ANN) == []
+    assert world.selected(OWN_API_SERVER, ANN) == ["all"]
+    assert world.selected("alpha/c1", {"owner": "bob"}) == []
+    assert world.selected("alpha/unknown", ANN) == []
+    assert world.sources("all") == ["alpha/c1", "alpha/c2", "seed"]
+    assert world.sources("prod") == ["alpha/c1"]
+
+
+def test_what_takes_part_no_more_is_no_source_and_that_is_told(world: World) -> None:
+    world.quota("all", selector={"matchLabels": ANN})
+    for change in (
+        lambda: world.cluster("c1"),
+        lambda: world.cluster("c1", tier="prod"),
+        lambda: world.cluster("c1", "Disabled"),
+        lambda: world.seed("Enabled"),
+        lambda: world.seed("Disabled"),
+    ):
+        before = world.changes
+        change()
+        assert world.changes == before + 1
+    assert world.sources("all") == []
+
+
+def test_what_is_in_namespaces_is_counted_by_one_quota_alone(world: World) -> None:
+    world.quota("all", selector={"matchLabels": ANN})
+    world.quota("other", selector={"matchLabels": ANN})
+    assert [quota.name for quota in world.quotas.quotas_of(Consumer("", "alpha/c1", "all"))] == ["all"]
+    assert world.quotas.quotas_of(Consumer("", "alpha/c1", "gone")) == []
+
+
+def test_a_source_and_its_objects_are_named_so_that_they_can_be_found_again() -> None:
+    key = source_keys.namespaces_key("uid-1", "alpha/c1")
+    assert source_keys.cluster_of_namespaces(key) == "alpha/c1"
+    assert source_keys.cluster_of_namespaces("alpha/c1") is None
+    assert source_keys.project_of_key(key) is None
+    deployments = GroupResource("deployments", "apps")
+    named = source_keys.object_in_namespace(deployments, "web", "shop.v2")
+    assert source_keys.parse_object(named) == (deployments, "web", "shop.v2")
+    assert source_keys.parse_object("pods:web/x") == (GroupResource("pods"), "web", "x")
+
+
+def test_an_update_is_in_what_has_a_later_version_than_the_one_it_changed() -> None:
+    old = ObjectMeta(resource_version="41")
+    assert source_keys.generation_after(old) == 42
+    assert source_keys.generation_of(ObjectMeta(resource_version="41")) < source_keys.generation_after(old)
+    assert source_keys.generation_of(ObjectMeta(resource_version="opaque")) == 0
+
+
+class Followed:
+    def __init__(self, world: World, api: FakeApiServer, cache: NamespaceCache) -> None:
+        self.world = world
+        self.api = api
+        self.cache = cache
+
+    def known(self, namespace: str) -> tuple[list[str], bool]:
+        quotas, known = self.cache.select(OWN_API_SERVER, namespace)
+        return [quota.name for quota in quotas], known
+
+
+@asynccontextmanager
+async def followed(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Followed]:
+    """The seed's own API server takes part, and namespace web of ann is there."""
+    monkeypatch.setitem(fakes.PLURALS, "namespaces", ("v1", "Namespace"))
+    world = World()
+    world.seed("Enabled")
+    world.quota("all", selector={"matchLabels": ANN})
+    async with fake_api_server() as api:
+        await api.put("namespaces", "", "web", metadata={"labels": ANN})
+        cluster = api.cluster()
+        cache = NamespaceCache(cluster, world.quotas, world.clusters)
+        running = asyncio.create_task(cache.run())
+        try:
+            yield Followed(world, api, cache)
+        finally:
+            running.cancel()
+            with suppress(asyncio.CancelledError):
+                await running
+            await cluster.close()
+
+
+async def test_labels_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with followed(monkeypatch) as found:
+        await eventually(lambda: found.known("web") == (["all"], True))
+        await found.api.put("namespaces", "", "web", metadata={"labels": {"owner": "bob"}})
+        await eventually(lambda: found.known("web") == ([], True))
+
+
+async def test_a_namespace_that_has_not_been_seen_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with followed(monkeypatch) as found:
+        await eventually(lambda: found.known("web") == (["all"], True))
+        found.api.objects["namespaces", "", "new"] = {"metadata": {"name": "new", "uid": "n", "labels": ANN}}
+        assert found.known("new") == ([], False)
+        assert [quota.name for quota in await found.cache.read(OWN_API_SERVER, "new")] == ["all"]
+        assert await found.cache.read(OWN_API_SERVER, "none") == []
+
+
+async def test_a_cache_that_proves_nothing_is_not_relied_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with followed(monkeypatch) as found:
+        await eventually(lambda: found.known("web") == (["all"], True))
+        monkeypatch.setattr(namespaces, "FRESH", -1.0)
+        assert found.known("web") == (["all"], False)
+
+
+async def test_what_takes_part_no_more_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with followed(monkeypatch) as found:
+        await eventually(lambda: found.known("web") == (["all"], True))
+        found.world.seed("Disabled")
+        assert found.known("web")[0] == []
+        await eventually(lambda: found.known("web") == ([], False))
+        with pytest.raises(Unavailable):
+            await found.cache.read(OWN_API_SERVER, "web")

@@ -1,0 +1,136 @@
+"""What a cluster is made to ask about objects in namespaces."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from common.api.types import ResourceQuota
+from seed.cache.quota import Quota, parse_quota
+from seed.evaluators.persistent_volume_claims import ClaimSpec
+from seed.evaluators.resource_claims import ClaimSpec as DeviceClaimSpec
+from seed.evaluators.services import ServiceSpec
+from seed.registration.configuration import WebhookConfiguration
+from seed.registration.namespaces import MAX_WEBHOOKS, READ_OF_UPDATES, desired, sample_of
+
+ANN = {"matchLabels": {"owner": "ann"}}
+NOT_SYSTEM = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system"]}
+
+
+def quota(selector: dict, limits: str = "pods", **spec: object) -> Quota:
+    body = {
+        "metadata": {"name": "q", "uid": "copy", "labels": {"seedquota.io/uid": "u"}},
+        "spec": {
+            "subject": {"kind": "namespaces", "selector": selector},
+            "quota": dict.fromkeys(limits.split(","), "1"),
+            **spec,
+        },
+    }
+    found = parse_quota(msgspec.convert(body, ResourceQuota), in_cluster=True)
+    assert found is not None
+    return found
+
+
+def configured(*quotas: Quota, url: str = "https://seed/namespaces/u/t") -> WebhookConfiguration:
+    return desired(
+        quotas, url=url, protected=["kube-system"], ca_bundle=b"ca", timeout_seconds=3, break_glass_group="sre"
+    )
+
+
+def asked(configuration: WebhookConfiguration) -> list[tuple[Any, list[tuple[str, list[str], list[str]]]]]:
+    """By selector: group, resources, operations."""
+    return [
+        (
+            webhook["namespaceSelector"],
+            [(rule["apiGroups"][0], rule["resources"], rule["operations"]) for rule in webhook["rules"]],  # type: ignore[attr-defined]
+        )
+        for webhook in configuration.webhooks[:-1]
+    ]
+
+
+def test_only_what_is_limited_is_asked_about() -> None:
+    limits = "requests.cpu,services.nodeports,count/deployments.apps,configmaps,requests.storage"
+    ((selector, rules),) = asked(configured(quota(ANN, limits)))
+    expressions = [{"key": "owner", "operator": "In", "values": ["ann"]}, NOT_SYSTEM]
+    assert selector == {"matchExpressions": expressions}
+    assert rules == [
+        ("", ["configmaps", "pods"], ["CREATE"]),
+        ("", ["persistentvolumeclaims", "services"], ["CREATE", "UPDATE"]),
+        ("", ["pods/resize"], ["UPDATE"]),
+        ("apps", ["deployments"], ["CREATE"]),
+    ]
+
+
+def test_updates_of_pods_are_asked_about_only_where_a_deadline_decides_who_counts_them() -> None:
+    ((_, rules),) = asked(configured(quota(ANN, scopes=["NotTerminating"])))
+    assert ("", ["pods"], ["CREATE", "UPDATE"]) in rules
+
+
+def test_the_updates_that_are_asked_about_are_all_that_evaluators_read() -> None:
+    for spec in (ClaimSpec, DeviceClaimSpec, ServiceSpec):
+        fields = {field.encode_name for field in msgspec.structs.fields(spec)}
+        assert fields <= set(READ_OF_UPDATES), spec
+
+
+def test_nothing_is_asked_where_no_quota_counts() -> None:
+    assert configured().webhooks == []
+    assert sample_of(configured()) is None
+    assert configured(quota(ANN, "nobody.counts")).webhooks == []
+
+
+def test_quotas_of_one_label_that_ask_the_same_share_a_webhook_and_others_do_not() -> None:
+    bob, eve = {"matchLabels": {"owner": "bob"}}, {"matchExpressions": [{"key": "tier", "operator": "Exists"}]}
+    found = asked(configured(quota(ANN), quota(bob), quota(eve), quota({"matchLabels": {"owner": "zoe"}}, "secrets")))
+    values = [selector["matchExpressions"][0] for selector, _ in found]
+    assert {"key": "owner", "operator": "In", "values": ["ann", "bob"]} in values
+    assert {"key": "owner", "operator": "In", "values": ["zoe"]} in values
+    assert {"key": "tier", "operator": "Exists"} in values
+    assert len(found) == 3
+
+
+def test_more_selectors_than_an_api_server_should_evaluate_become_one_webhook() -> None:
+    many = [
+        quota({"matchExpressions": [{"key": f"k{number}", "operator": "Exists"}]}) for number in range(MAX_WEBHOOKS + 1)
+    ]
+    ((selector, rules),) = asked(configured(*many, quota(ANN, "secrets")))
+    assert selector == {"matchExpressions": [NOT_SYSTEM]}
+    assert ("", ["pods", "secrets"], ["CREATE"]) in rules
+
+
+@pytest.mark.parametrize(
+    ("selector", "is_excluded"),
+    [
+        ({"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}, False),
+        (
+            {"matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["kube-system"]}]},
+            False,
+        ),
+        ({"matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "Exists"}]}, True),
+        (ANN, True),
+    ],
+)
+def test_kube_system_is_asked_about_only_where_a_selector_names_it(selector: dict, is_excluded: bool) -> None:
+    ((found, _),) = asked(configured(quota(selector)))
+    assert (NOT_SYSTEM in found["matchExpressions"]) == is_excluded
+
+
+def test_the_name_of_the_canary_tells_what_is_asked_and_nothing_else() -> None:
+    def name(configuration: WebhookConfiguration) -> str:
+        sample = sample_of(configuration)
+        assert sample is not None
+        return sample.webhook
+
+    before = name(configured(quota(ANN)))
+    assert name(configured(quota(ANN), url="https://seed/namespaces/u/another")) == before
+    assert name(configured(quota(ANN, "pods,secrets"))) != before
+    assert name(configured(quota({"matchLabels": {"owner": "bob"}}))) != before
+    canary = configured(quota(ANN)).webhooks[-1]
+    assert canary["objectSelector"] == {"matchLabels": {"seedquota.io/canary": "true"}}
+
+
+def test_everything_fails_closed_except_for_members_of_the_break_glass_group() -> None:
+    for webhook in configured(quota(ANN, "pods,services")).webhooks:
+        assert (webhook["failurePolicy"], webhook["sideEffects"]) == ("Fail", "NoneOnDryRun")
+        assert "break-glass" in {condition["name"] for condition in webhook["matchConditions"]}  # type: ignore[attr-defined]

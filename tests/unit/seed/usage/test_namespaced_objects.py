@@ -1,0 +1,360 @@
+"""What is counted in namespaces, when it may be counted, and what happens to it when something cannot be read."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from common.kube.client.api_client import Cluster
+from common.kube.client.errors import ApiError, Unavailable
+from common.quota.account import Account
+from common.quota.quantity import UNIT
+from common.quota.resources import ResourceList
+from seed.cache.quota import Quota
+from seed.cache.source_keys import namespaces_key
+from seed.usage import kind_informer
+from seed.usage.namespaced_objects import NamespacedSource, NamespacedSources
+from seed.usage.source import Problem
+from tests.unit import fake_api_server as fakes
+from tests.unit.fake_api_server import FakeApiServer, eventually, fake_api_server
+from tests.unit.namespaces_world import ANN, PODS, World
+
+CLUSTER = "alpha/c1"
+WIDGETS = {"count/widgets.example.com": "5"}
+BOTH = {**PODS, **WIDGETS}
+CORE = [("pods", "Pod"), ("services", "Service")]
+
+
+class Accounts:
+    """What accounts were granted once."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, ResourceList] = {}
+        self.listeners: list[Callable[[str, Account | None], None]] = []
+
+    def granted(self, quota: Quota) -> ResourceList:
+        return self.names.get(quota.name, {})
+
+    def on_account(self, listener: Callable[[str, Account | None], None]) -> Callable[[], None]:
+        self.listeners.append(listener)
+        return lambda: None
+
+    def grant(self, quota: str, **names: int) -> None:
+        self.names[quota] = names
+        for listener in self.listeners:
+            listener(quota, Account(incarnation="life", granted=names))
+
+
+class Followed:
+    def __init__(self, api: FakeApiServer) -> None:
+        self.api = api
+        self.world = World()
+        self.accounts = Accounts()
+        self.changes: list[tuple[str, bool]] = []
+        self.unreached: Problem | None = None
+        self.connections: list[Cluster] = []
+        self.following: list[asyncio.Task[None]] = []
+        self.sources = NamespacedSources(
+            api.cluster(),
+            self.world.quotas,
+            self.world.clusters,
+            self.accounts,
+            on_change=lambda source, freed: self.changes.append((source.consumer.quota, freed)),
+            on_state=lambda _source: None,
+            unreached=lambda _key: self.unreached,
+        )
+
+    def connect(self) -> asyncio.Task[None]:
+        cluster = self.api.cluster()
+        self.connections.append(cluster)
+        task = asyncio.create_task(self.sources.follow(CLUSTER, cluster))
+        self.following.append(task)
+        return task
+
+    def source(self, quota: str = "all") -> NamespacedSource:
+        return self.sources[namespaces_key(f"{quota}-uid", CLUSTER)]
+
+    def used(self, quota: str = "all") -> dict[str, int] | None:
+        """None while nothing is counted."""
+        try:
+            source = self.source(quota)
+        except KeyError:
+            return None
+        return {name: amount // UNIT for name, amount in source.totals.used.items()} if source.counted else None
+
+    def problem(self, quota: str) -> Problem | None:
+        return self.source(quota).problem
+
+    async def pod(self, name: str, namespace: str = "web", **status: Any) -> str:
+        made = await self.api.put("pods", namespace, name, status=status)
+        return str(made["metadata"]["uid"])
+
+    def serve_widgets(self, *versions: str) -> None:
+        self.api.discovery["/apis/example.com"] = {
+            "versions": [{"version": version} for version in versions],
+            "preferredVersion": {"version": versions[0]},
+        }
+        for version in versions:
+            self.api.discovery[f"/apis/example.com/{version}"] = resources(("widgets", "Widget"))
+
+
+def resources(*kinds: tuple[str, str]) -> dict[str, Any]:
+    verbs = ["create", "list", "watch"]
+    return {"resources": [{"name": name, "kind": kind, "namespaced": True, "verbs": verbs} for name, kind in kinds]}
+
+
+@asynccontextmanager
+async def followed(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Followed]:
+    """Cluster c1 takes part and is connected. Namespace web is ann's, and has a pod."""
+    for plural, kind in (("namespaces", "Namespace"), ("widgets", "Widget"), *CORE):
+        monkeypatch.setitem(fakes.PLURALS, plural, ("v1", kind))
+    monkeypatch.setattr(kind_informer, "LOOK_AGAIN", 0.05)
+    monkeypatch.setattr(kind_informer, "CHECK_EVERY", 0.02)
+    async with fake_api_server() as api:
+        api.discovery["/api/v1"] = resources(*CORE)
+        found = Followed(api)
+        await api.put("namespaces", "", "web", metadata={"labels": ANN})
+        await found.pod("a")
+        found.world.cluster("c1")
+        running = asyncio.create_task(found.sources.run())
+        found.connect()
+        try:
+            yield found
+        finally:
+            for task in (running, *found.following):
+                task.cancel()
+            await asyncio.gather(running, *found.following, return_exceptions=True)
+            for cluster in (*found.connections, found.sources._seed):
+                await cluster.close()
+
+
+async def test_what_is_in_the_namespaces_of_a_quota_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with followed(monkeypatch) as found:
+        found.world.quota("all", {"pods": "5", "services": "5"}, selector={"matchLabels": ANN})
+        await eventually(lambda: found.used() == {"pods": 1})
+        await found.api.put("services", "web", "s")
+        await found.pod("b", "other")
+        await eventually(lambda: found.used() == {"pods": 1, "services": 1})
+        await found.api.put("namespaces", "", "other", metadata={"labels": ANN})
+        await eventually(lambda: found.used() == {"pods": 2, "services": 1})
+        found.changes.clear()
+        await found.api.put("namespaces", "", "web", metadata={"labels": {}})
+        await eventually(lambda: found.used() == {"pods": 1})
+        assert found.changes == [("all", True)], "all that it had, at once"
+        assert found.source().current and found.source().problem is None
+
+
+async def test_only_what_is_limited_is_watched_and_numbers_need_no_more_than_metadata(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with followed(monkeypatch) as found:
+        found.serve_widgets("v1")
+        found.world.quota("all", WIDGETS, selector={"matchLabels": ANN})
+        await eventually(lambda: found.used() == {})
+        assert not found.api.count("GET", "/pods"), "no quota limits them"
+        await found.api.put("widgets", "web", "w")
+        await eventually(lambda: found.used() == {"count/widgets.example.com": 1})
+
+
+async def test_a_kind_that_is_not_served_has_no_objects_until_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with followed(monkeypatch) as found:
+        found.world.quota("all", BOTH, selector={"matchLabels": ANN})
+        await eventually(lambda: found.used() == {"pods": 1})
+        await found.api.put("widgets", "web", "w")
+        found.serve_widgets("v1")
+        await eventually(lambda: found.used() == {"pods": 1, "count/widgets.example.com": 1})
+        # It is gone with its definition; and so is its list.
+        del found.api.discovery["/apis/example.com"]
+        monkeypatch.delitem(fakes.PLURALS, "widgets")
+        found.source().request_relist()
+        await eventually(lambda: found.used() == {"pods": 1})
+
+
+async def test_what_cannot_be_listed_is_named_and_stops_its_own_quota_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with followed(monkeypatch) as found:
+        found.serve_widgets("v1")
+        found.api.unlistable["widgets"] = "conversion webhook failed"
+        found.world.quota("broken", BOTH, selector={"matchLabels": ANN})
+        found.world.quota("all", selector={"matchLabels": ANN})
+        await eventually(lambda: found.used("all") == {"pods": 1})
+        await eventually(lambda: found.problem("broken") is not None)
+        problem = found.problem("broken")
+        assert problem is not None and problem.reason == "ResourceNotListed"
+        assert "widgets.example.com cannot be listed" in problem.message and "conversion webhook" in problem.message
+        assert found.used("broken") is None, "its pods alone are not its use"
+        assert found.problem("all") is None and found.source("all").current
+        found.api.unlistable.clear()
+        await eventually(lambda: found.used("broken") == {"pods": 1})
+        await eventually(lambda: found.problem("broken") is None)
+
+
+async def test_what_fails_later_keeps_its_count_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with followed(monkeypatch) as found:
+        found.serve_widgets("v1")
+        await found.api.put("widgets", "web", "w")
+        found.world.quota("all", BOTH, selector={"matchLabels": ANN})
+        await eventually(lambda: found.used() == {"pods": 1, "count/widgets.example.com": 1})
+        found.api.unlistable["widgets"] = "conversion webhook failed"
+        barrier = found.source().request_relist()
+        await eventually(lambda: found.problem("all") is not None)
+        await found.pod("b")
+        await eventually(lambda: found.used() == {"pods": 2, "count/widgets.example.com": 1})
+        assert not found.source().listed_since(barrier), "one kind was not listed since"
+        assert not found.source().current and found.source().lost_at is not None
+        found.api.unlistable.clear()
+        async with asyncio.timeout(fakes.PATIENCE):
+            await found.source().listed(barrier)
+
+
+async def test_a_limit_of_what_cannot_be_listed_leaves_the_sum_that_there_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with followed(monkeypatch) as found:
+        found.serve_widgets("v1")
+        found.api.unlistable["widgets"] = "no"
+        found.world.quota("all", selector={"matchLabels": ANN})
+        await eventually(lambda: found.used() == {"pods": 1})
+        found.world.quota("all", BOTH, selector={"matchLabels": ANN})
+        await eventually(lambda: found.problem("all") is not None)
+        await found.pod("b")
+        await eventually(lambda: found.used() == {"pods": 2})
+
+
+async def test_what_was_granted_once_is_counted_although_it_is_not_limited_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with followed(monkeypatch) as found:
+        found.world.quota("all", {"services": "5"}, selector={"matchLabels": ANN})
+        await eventually(lambda: found.used() == {})
+        found.accounts.grant("all", pods=UNIT)
+        await eventually(lambda: found.used() == {"pods": 1})
+
+
+async def test_a_selector_that_changes_moves_the_sum_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with followed(monkeypatch) as found:
+        await found.api.put("namespaces", "", "other", metadata={"labels": {"owner": "bob"}})
+        await found.pod("b", "other")
+        await found.pod("c", "other")
+        found.world.quota("all", selector={"matchLabels": ANN})
+        await eventually(lambda: found.used() == {"pods": 1})
+        found.world.quota("all", selector={"matchLabels": {"owner": "bob"}})
+        await eventually(lambda: found.used() == {"pods": 2})
+
+
+async def test_a_sum_stays_while_the_cluster_is_not_connected_and_until_all_is_listed_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with followed(monkeypatch) as found:
+        found.world.quota("all", selector={"matchLabels": ANN})
+        await eventually(lambda: found.used() == {"pods": 1})
+        source = found.source()
+        found.unreached = Problem("Unauthorized", "the kubeconfig was revoked")
+        found.following[0].cancel()
+        await eventually(lambda: source.problem == found.unreached)
+        assert found.used() == {"pods": 1} and source.lost_at is not None and not source.live
+        with pytest.raises(Unavailable):
+            await source.generation("pods:web/a", "uid")
+        await found.pod("b")
+        found.api.unlistable["pods"] = "not yet"
+        found.unreached = None
+        found.connect()
+        await eventually(lambda: source.problem is not None and source.problem.reason == "ResourceNotListed")
+        assert found.used() == {"pods": 1}
+        barrier = source.request_relist()
+        assert not source.listed_since(barrier)
+        found.api.unlistable.clear()
+        await eventually(lambda: found.used() == {"pods": 2})
+        await eventually(lambda: source.listed_since(barrier))
+        assert source.current
+
+
+async def test_only_lists_that_began_after_the_demand_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the namespaces, and of every kind (rule 4.4)."""
+    async with followed(monkeypatch) as found:
+        found.world.quota("all", BOTH, selector={"matchLabels": ANN})
+        await eventually(lambda: found.used() == {"pods": 1})
+        source = found.source()
+        before = source.listed_from
+        found.api.requests.clear()
+        barrier = source.request_relist()
+        assert not source.listed_since(barrier)
+        async with asyncio.timeout(fakes.PATIENCE):
+            await source.listed(barrier)
+        assert source.listed_from > before
+        asked = [path for method, path in found.api.requests if "watch=1" not in path]
+        for path in ("/api/v1/namespaces?", "/api/v1/pods?", "/apis/example.com"):
+            assert any(path in each for each in asked), asked
+        assert not any("resourceVersion" in each for each in asked), "consistent lists only"
+
+
+async def test_a_pod_that_its_node_never_ends_ceases_to_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with followed(monkeypatch) as found:
+        found.world.quota("all", selector={"matchLabels": ANN})
+        await eventually(lambda: found.used() == {"pods": 1})
+        moment = datetime.fromtimestamp(time.time() + 1, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        going = {"deletionTimestamp": moment, "deletionGracePeriodSeconds": 0}
+        await found.api.put("pods", "web", "a", metadata={**found.api.objects["pods", "web", "a"]["metadata"], **going})
+        found.changes.clear()
+        await eventually(lambda: found.used() == {})
+        assert ("all", True) in found.changes
+
+
+async def test_evidence_is_a_consistent_read_of_the_object_and_of_its_namespace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with followed(monkeypatch) as found:
+        found.world.quota("all", selector={"matchLabels": ANN})
+        await eventually(lambda: found.used() == {"pods": 1})
+        source, uid = found.source(), found.api.objects["pods", "web", "a"]["metadata"]["uid"]
+        version = int(found.api.objects["pods", "web", "a"]["metadata"]["resourceVersion"])
+        assert await source.generation("pods:web/a", uid) == version
+        assert source.totals.seen([uid]) == {uid: version}
+        assert await source.generation("pods:web/a", "another") is None
+        assert await source.generation("pods:web/none", uid) is None
+        assert await source.generation("widgets.example.com:web/w", "w") is None, "no such kind is served"
+        found.api.unlistable["pods"] = "no"
+        with pytest.raises(ApiError):
+            await source.generation("pods:web/a", uid)
+        found.api.unlistable.clear()
+        await found.api.put("namespaces", "", "web", metadata={"labels": {}})
+        assert await source.generation("pods:web/a", uid) is None, "it is not this quota's any more"
+
+
+async def test_a_cluster_that_takes_part_no_more_is_not_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with followed(monkeypatch) as found:
+        found.world.quota("all", selector={"matchLabels": ANN})
+        await eventually(lambda: found.used() == {"pods": 1})
+        found.world.cluster("c1", "Disabled")
+        await eventually(lambda: not found.sources)
+        await eventually(lambda: not found.sources._objects)
+        found.world.cluster("c1")
+        await eventually(lambda: found.used() == {"pods": 1})
+
+
+async def test_while_namespaces_cannot_be_listed_nothing_is_counted_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with followed(monkeypatch) as found:
+        found.world.quota("all", selector={"matchLabels": ANN})
+        await eventually(lambda: found.used() == {"pods": 1})
+        found.api.unlistable["namespaces"] = "forbidden"
+        source = found.source()
+        barrier, listed = source.request_relist(), source.listed_from
+        await eventually(lambda: source.problem is not None)
+        assert source.problem is not None and "namespaces cannot be listed" in source.problem.message
+        assert source._counted is not None
+        (pods,) = source._counted.informers
+        await eventually(lambda: pods.listed_from > listed)
+        assert not source.listed_since(barrier) and source.listed_from == listed
+        found.api.unlistable.clear()
+        await eventually(lambda: source.listed_since(barrier))
+
+
+async def test_a_cluster_with_more_than_fits_is_a_problem_of_that_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kind_informer, "MOST", 1_000)
+    async with followed(monkeypatch) as found:
+        found.world.quota("all", selector={"matchLabels": ANN})
+        await eventually(lambda: found.sources and found.problem("all") is not None)
+        problem = found.problem("all")
+        assert problem is not None and "pods take more than" in problem.message
+        assert found.used() is None

@@ -1,0 +1,340 @@
+"""What a seed answers about objects in namespaces, from the review to the reservation."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+
+import msgspec
+import pytest
+
+from common.api.types import UserCluster
+from common.kube.client.errors import ApiError, Unavailable
+from common.quota import account as accounts
+from common.server.http_parser import Request
+from seed.admission.admitter import Admission
+from seed.admission.namespaced_objects import NamespacedAdmission
+from seed.cache.namespaces import Selection
+from seed.cache.quota import Quota
+from seed.registration.probe import ANNOTATION
+from seed.webhooks.endpoint import Endpoint
+from seed.webhooks.namespaced_objects import MAX_QUOTES, NamespacedObjectWebhook
+from tests.unit.seed_world import CLUSTER_UID, PROJECT, SeedWorld, nanos, seed_world
+
+ANN = {"subject": {"kind": "namespaces", "selector": {"matchLabels": {"owner": "ann"}}}}
+SHOP = {"subject": {"kind": "namespaces", "selector": {"matchLabels": {"app": "shop"}}}}
+CLUSTER = f"{PROJECT}/c1"
+
+
+class Namespaces:
+    """Of the user cluster. `seen`: the labels that the cache has; `there`: those that a read finds."""
+
+    def __init__(self, world: SeedWorld) -> None:
+        self._world = world
+        self.there: dict[str, dict[str, str]] = {}
+        self.seen: dict[str, dict[str, str]] = {}
+        self.reads = 0
+        self.error: ApiError | None = None
+        self.silent = False
+
+    def label(self, name: str, **labels: str) -> None:
+        """Long ago."""
+        self.there[name] = self.seen[name] = labels
+
+    def select(self, cluster: str, namespace: str) -> Selection:
+        labels = self.seen.get(namespace)
+        return Selection(self._quotas(cluster, namespace, labels or {}), labels is not None)
+
+    async def read(self, cluster: str, namespace: str) -> list[Quota]:
+        self.reads += 1
+        if self.silent:
+            await asyncio.Event().wait()
+        if self.error is not None:
+            raise self.error
+        return self._quotas(cluster, namespace, self.there.get(namespace, {}))
+
+    def _quotas(self, cluster: str, namespace: str, labels: Mapping[str, str]) -> list[Quota]:
+        named = {**labels, "kubernetes.io/metadata.name": namespace}
+        world = self._world
+        found = world.quota_cache.namespace_quotas()
+        return [quota for quota in found if world.cluster_cache.covers(quota, cluster) and quota.selects(named)]
+
+
+class Caller:
+    """The user cluster's API server."""
+
+    def __init__(self, world: SeedWorld) -> None:
+        self.world = world
+        self.namespaces = Namespaces(world)
+        self.stale: str | None = None
+        admission = Admission(world.quota_cache, world.registry, lambda: self.stale)
+        webhook = NamespacedObjectWebhook(world.cluster_cache, NamespacedAdmission(admission, self.namespaces))
+        self.kinds: list[str] = []
+        self.endpoint = Endpoint(webhook, lambda kind, *_: self.kinds.append(kind))
+
+    async def post(self, review: dict, *, timeout: str = "30s") -> tuple[int, bytes]:
+        body = json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": review}).encode()
+        asked = Request("POST", f"/namespaces/{CLUSTER_UID}/t", f"timeout={timeout}", body, close=False)
+        answer = await self.endpoint.handle(CLUSTER_UID, asked)
+        return answer.status, answer.body
+
+    async def ask(self, new: dict, old: dict | None = None, *, timeout: str = "30s", **request: object) -> dict:
+        status, body = await self.post(review(new, old, **request), timeout=timeout)
+        assert status == 200, body
+        return json.loads(body)["response"]
+
+    async def refused(self, new: dict, old: dict | None = None, **request: object) -> tuple[int, str]:
+        answer = await self.ask(new, old, **request)  # type: ignore[arg-type]
+        assert not answer["allowed"]
+        return answer["status"]["code"], answer["status"]["message"].rpartition("; decision ")[0]
+
+    def use(self, quota: str) -> dict[str, int]:
+        return {name: amount for name, amount in accounts.use(self.world.account(quota)).items() if amount}
+
+
+def review(
+    new: dict | None,
+    old: dict | None = None,
+    *,
+    resource: str = "pods",
+    group: str = "",
+    sub: str = "",
+    operation: str = "",
+    dry_run: bool = False,
+) -> dict:
+    return {
+        "uid": "request-1",
+        "operation": operation or ("CREATE" if old is None else "UPDATE"),
+        "resource": {"group": group, "version": "v1", "resource": resource},
+        "subResource": sub,
+        "namespace": "web",
+        "userInfo": {"username": "ann"},
+        "object": new,
+        "oldObject": old,
+        "dryRun": dry_run,
+    }
+
+
+def named(name: str = "web-1", *, version: str = "", namespace: str = "web", **metadata: object) -> dict:
+    found = {"name": name, "namespace": namespace, "uid": f"uid-of-{name.replace(':', '-')}", **metadata}
+    return found | ({"resourceVersion": version} if version else {})
+
+
+def pod(name: str = "web-1", *, cpu: str | None = "2", version: str = "", **spec: object) -> dict:
+    requests = {"requests": {"cpu": cpu}} if cpu is not None else {}
+    containers = [{"name": "web", "image": "nginx", "resources": requests}]
+    return {"metadata": named(name, version=version), "spec": {"containers": containers, **spec}}
+
+
+@pytest.fixture
+async def caller() -> AsyncIterator[Caller]:
+    async with seed_world() as world:
+        found = Caller(world)
+        found.namespaces.label("web", owner="ann", app="shop")
+        clusters = world.cluster_cache.user_clusters.store
+        taking_part = {
+            "metadata": {"name": "c1", "namespace": PROJECT, "uid": CLUSTER_UID},
+            "spec": {"project": PROJECT, "namespaceQuotas": "Enabled", "kubeconfigSecretRef": {"name": "c1"}},
+        }
+        clusters._set(CLUSTER, msgspec.convert(taking_part, UserCluster))
+        yield found
+
+
+async def test_each_quota_of_the_namespace_reserves_its_part_of_a_pod(caller: Caller) -> None:
+    await caller.world.quota("ann", limits="requests.cpu=8", granted="requests.cpu=8", **ANN)
+    await caller.world.quota("shop", limits="pods=3", granted="pods=3", **SHOP)
+    await caller.world.quota("project-alpha", limits="pods=0,cpu=0", granted="")
+    assert (await caller.ask(pod()))["allowed"]
+    assert caller.use("ann") == nanos("requests.cpu=2")
+    assert caller.use("shop") == nanos("pods=1")
+    ((source, uid), kept), *others = caller.world.account("ann").reservations.items()
+    assert not others
+    assert (source, uid) == ("namespaces:ann-uid:alpha/c1", "uid-of-web-1")
+    assert (kept.object, kept.generation) == ("pods:web/web-1", 0)
+    assert caller.kinds == ["Pod"]
+
+
+async def test_one_quota_that_is_full_refuses_and_the_other_keeps_nothing(caller: Caller) -> None:
+    await caller.world.quota("ann", limits="requests.cpu=8", granted="requests.cpu=8", **ANN)
+    await caller.world.quota("shop", limits="pods=3", granted="pods=3", used="pods=3", **SHOP)
+    code, message = await caller.refused(pod())
+    assert (code, message) == (
+        403,
+        "exceeded quota: shop, requested: pods=1, used: pods=3, limited: pods=3; short by pods=1; "
+        "retrying helps only after something is deleted",
+    )
+    assert caller.use("ann") == {}
+
+
+async def test_a_pod_that_does_not_say_what_is_limited_is_refused_in_cores_words(caller: Caller) -> None:
+    await caller.world.quota("ann", limits="requests.cpu=8,pods=4", granted="requests.cpu=8,pods=4", **ANN)
+    assert await caller.refused(pod(cpu=None)) == (403, "failed quota: ann: must specify requests.cpu for: web")
+    assert caller.use("ann") == {}
+
+
+async def test_where_the_quota_only_warns_it_says_what_a_pod_does_not_say(caller: Caller) -> None:
+    await caller.world.quota("ann", limits="requests.cpu=8", granted="requests.cpu=8", enforcement="warn", **ANN)
+    answer = await caller.ask(pod(cpu=None))
+    assert answer["allowed"]
+    assert answer["warnings"] == [
+        "seedquota/ann: must specify requests.cpu for: web; allowed because enforcement is warn"
+    ]
+
+
+async def test_a_dry_run_decides_and_writes_nothing(caller: Caller) -> None:
+    await caller.world.quota("ann", limits="pods=1", granted="pods=1", **ANN)
+    assert (await caller.ask(pod(), dry_run=True))["allowed"]
+    assert caller.use("ann") == {}
+    assert (await caller.ask(pod()))["allowed"]
+    assert (await caller.refused(pod("web-2"), dry_run=True))[0] == 403
+
+
+UPDATES = {
+    "a pod is resized": (
+        "requests.cpu=8",
+        review(pod(cpu="3", version="41"), pod(cpu="2", version="41"), sub="resize"),
+        "requests.cpu=1",
+    ),
+    "a Service becomes a load balancer": (
+        "services.loadbalancers=1,services.nodeports=9",
+        review(
+            {"metadata": named(version="41"), "spec": {"type": "LoadBalancer", "ports": [{"port": 1}, {"port": 2}]}},
+            {"metadata": named(version="41"), "spec": {"type": "ClusterIP", "ports": [{"port": 1}, {"port": 2}]}},
+            resource="services",
+        ),
+        "services.loadbalancers=1,services.nodeports=2",
+    ),
+    "a claim is expanded": (
+        "requests.storage=9Gi",
+        review(
+            {"metadata": named(version="41"), "spec": {"resources": {"requests": {"storage": "5Gi"}}}},
+            {"metadata": named(version="41"), "spec": {"resources": {"requests": {"storage": "2Gi"}}}},
+            resource="persistentvolumeclaims",
+        ),
+        "requests.storage=3Gi",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", UPDATES)
+async def test_an_update_reserves_what_it_adds_until_a_later_version_is_seen(caller: Caller, what: str) -> None:
+    limits, asked, added = UPDATES[what]
+    await caller.world.quota("ann", limits=limits, granted=limits, **ANN)
+    status, body = await caller.post(asked)
+    assert status == 200 and json.loads(body)["response"]["allowed"], body
+    assert caller.use("ann") == nanos(added)
+    (kept,) = caller.world.account("ann").reservations.values()
+    assert kept.generation == 42
+
+
+async def test_an_update_into_a_scope_reserves_all_that_the_pod_uses(caller: Caller) -> None:
+    await caller.world.quota("ann", limits="requests.cpu=8", granted="requests.cpu=8", scopes=["Terminating"], **ANN)
+    old, new = pod(version="41"), pod(version="41", activeDeadlineSeconds=60)
+    assert (await caller.ask(old | {"metadata": named()}))["allowed"]
+    assert caller.use("ann") == {}
+    assert (await caller.ask(new, old))["allowed"]
+    assert caller.use("ann") == nanos("requests.cpu=2")
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        review(pod(cpu="99", version="41"), pod(version="41")),
+        review(pod(cpu="99", version="41"), pod(version="41"), sub="status"),
+        review(pod(cpu="99", version="41"), pod(version="41"), sub="ephemeralcontainers"),
+        review(None, pod(version="41"), operation="DELETE"),
+        review({"metadata": {}}, operation="CONNECT", sub="exec"),
+        review({"metadata": named()}, resource="events"),
+        review({"metadata": {"name": "node"}}, resource="x" * 300),
+    ],
+)
+async def test_what_adds_nothing_is_allowed_whatever_is_known_of_its_namespace(caller: Caller, asked: dict) -> None:
+    await caller.world.quota("ann", limits="requests.cpu=1", granted="requests.cpu=1", **ANN)
+    caller.namespaces.seen.clear()
+    caller.namespaces.error = Unavailable(0, "Unavailable", "no answer")
+    status, body = await caller.post(asked)
+    assert (status, json.loads(body)["response"]["allowed"]) == (200, True)
+    assert not caller.namespaces.reads
+
+
+async def test_a_namespace_that_was_labelled_a_moment_ago_is_read(caller: Caller) -> None:
+    await caller.world.quota("ann", limits="pods=1", granted="pods=1", **ANN)
+    caller.namespaces.label("web")
+    caller.namespaces.there["web"] = {"owner": "ann"}
+    assert (await caller.ask(pod()))["allowed"]
+    assert caller.use("ann") == nanos("pods=1")
+    assert (await caller.refused(pod("web-2")))[0] == 403
+
+
+async def test_a_namespace_that_the_cache_does_not_have_is_read(caller: Caller) -> None:
+    await caller.world.quota("ann", limits="pods=1", granted="pods=1", **ANN)
+    del caller.namespaces.seen["web"]
+    assert (await caller.ask(pod()))["allowed"]
+    assert (caller.namespaces.reads, caller.use("ann")) == (1, nanos("pods=1"))
+
+
+async def test_a_namespace_that_is_known_is_not_read(caller: Caller) -> None:
+    await caller.world.quota("ann", limits="pods=1", granted="pods=1", **ANN)
+    assert (await caller.ask(pod()))["allowed"]
+    assert not caller.namespaces.reads
+
+
+async def test_nothing_is_admitted_while_the_labels_of_its_namespace_cannot_be_known(caller: Caller) -> None:
+    await caller.world.quota("ann", limits="pods=1", granted="pods=1", **ANN)
+    del caller.namespaces.seen["web"]
+    caller.namespaces.error = Unavailable(0, "Unavailable", "secret of the URL")
+    assert await caller.refused(pod()) == (
+        503,
+        "quota of the namespace cannot decide: the labels of namespace web cannot be read: Unavailable",
+    )
+    caller.namespaces.silent = True
+    code, message = await caller.refused(pod(), timeout="1s")
+    assert (code, message.partition("decide: ")[2]) == (503, "the labels of namespace web could not be read in time")
+
+
+async def test_a_replica_that_may_not_know_the_quotas_admits_nothing(caller: Caller) -> None:
+    caller.stale = "this replica has not heard from the API server for 31 s"
+    assert (await caller.refused(pod()))[0] == 503
+
+
+async def test_kinds_of_which_only_the_number_counts_may_be_large(caller: Caller) -> None:
+    """Also names as those of Roles are."""
+    limits = "count/roles.rbac.authorization.k8s.io=1,configmaps=1"
+    await caller.world.quota("ann", limits=limits, granted=limits, **ANN)
+    dashboard = {"metadata": named("board"), "data": {"board": '"' * (2 * MAX_QUOTES)}}
+    assert (await caller.ask(dashboard, resource="configmaps"))["allowed"]
+    role = {"metadata": named("system:leader"), "rules": []}
+    group = "rbac.authorization.k8s.io"
+    assert (await caller.ask(role, resource="roles", group=group))["allowed"]
+    assert caller.use("ann") == nanos(limits)
+    assert caller.kinds == ["Object", "Object"]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        review({"metadata": named("a b")}),
+        review({"metadata": named(namespace="")}),
+        review({"metadata": named(uid="")}),
+        review({"metadata": named(annotations={"a": '"' * MAX_QUOTES})}),
+        review({"metadata": "none"}),
+    ],
+)
+async def test_what_no_api_server_sends_is_not_answered(caller: Caller, asked: dict) -> None:
+    await caller.world.quota("ann", limits="pods=1", granted="pods=1", **ANN)
+    assert (await caller.post(asked))[0] == 400
+    assert caller.use("ann") == {}
+
+
+async def test_objects_nested_without_end_are_not_answered(caller: Caller) -> None:
+    deep = b'{"request":{"uid":"u","operation":"CREATE","resource":{"resource":"pods"},"object":{"metadata":{},"spec":'
+    body = deep + b'{"affinity":' + b"[" * 200_000 + b"]" * 200_000 + b"}}}}"
+    asked = Request("POST", f"/namespaces/{CLUSTER_UID}/t", "timeout=3s", body, close=False)
+    assert (await caller.endpoint.handle(CLUSTER_UID, asked)).status == 400
+
+
+async def test_a_canary_is_refused(caller: Caller) -> None:
+    canary = {"metadata": {"annotations": {ANNOTATION: "true"}}, "spec": {}}
+    answer = await caller.ask(canary, resource="selfsubjectrulesreviews", group="authorization.k8s.io", dry_run=True)
+    assert answer["status"]["details"]["causes"][0]["reason"] == "CanaryDenied"
