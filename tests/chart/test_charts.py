@@ -71,7 +71,7 @@ def test_each_value_comes_to_its_flag(rendered: Rendered) -> None:
         "/etc/seedquota/providers-ca/bundle.pem",
     )
     assert (given.project_label, given.in_flight_window) == ("example.com/project", 70.0)
-    assert (given.ledger_store, given.redis_username) == ("redis", "quotas")
+    assert (given.ledger_store, given.redis_username, given.local_copies) == ("redis", "quotas", "off")
     assert str(given.redis_password_file) == "/etc/seedquota/redis-password/pass"
     assert (given.log_level, given.log_format) == ("debug", "text")
 
@@ -235,7 +235,10 @@ BOUND[SEED, "rights"] = BOUND[SEED, "defaults"] | {
     *(("ClusterRole", "seedquota-seed-namespace", namespace) for namespace in ("alpha", "beta", "own")),
     *(("ClusterRole", "seedquota-seed-own-machines", namespace) for namespace in ("beta", "own")),
     ("ClusterRole", "seedquota-seed-own-webhooks", None),
+    ("ClusterRole", "seedquota-user-cluster-namespaces", None),
+    ("ClusterRole", "seedquota-user-cluster-secrets", None),
 }
+BOUND[SEED, "namespaces"] = BOUND[SEED, "defaults"] | {("ClusterRole", "seedquota-user-cluster-namespaces", None)}
 """The roles of the program's own ServiceAccount, and in which namespace."""
 
 
@@ -263,8 +266,10 @@ def test_the_roles_are_those_of_charts_rbac(rendered: Rendered) -> None:
     always = rules_in("seed", "seed-namespace", "explain")
     always |= {found: rules for found, rules in rules_in("master-on-seed").items() if found[0] == "ClusterRole"}
     assert rules_of(rendered[SEED, "defaults"]) == always
-    switched_on = rules_in("seed-kubermatic", "seed-own-machines", "seed-own-webhooks")
+    of_namespaces = ("user-cluster-namespaces", "user-cluster-secrets")
+    switched_on = rules_in("seed-kubermatic", "seed-own-machines", "seed-own-webhooks", *of_namespaces)
     assert rules_of(rendered[SEED, "rights"]) == always | switched_on
+    assert rules_of(rendered[SEED, "namespaces"]) == always | rules_in("user-cluster-namespaces")
     for chart in (MASTER, SEED):
         assert not rules_of(rendered[chart, "alone"])
 
@@ -284,12 +289,12 @@ def test_roles_keep_the_labels_by_which_others_select_them(rendered: Rendered) -
     assert compared > 10
 
 
-def test_every_file_of_charts_rbac_has_a_chart_but_those_of_user_clusters() -> None:
+def test_every_file_of_charts_rbac_has_a_chart_but_that_of_all_user_clusters() -> None:
     texts = [(CHARTS / chart / "templates" / "rbac.yaml").read_text() for chart in (MASTER, SEED)]
     files = {path.stem for path in (CHARTS / "rbac").glob("*.yaml")}
     left_out = {file for file in files if not any(f'"{file}"' in text for text in texts)}
     any_cluster = {"project-owner"}
-    assert {file for file in left_out if not file.startswith("user-cluster")} == any_cluster
+    assert left_out == {"user-cluster", *any_cluster}
 
 
 def test_the_policies_hold_for_the_agents_own_account(rendered: Rendered) -> None:
@@ -380,6 +385,11 @@ REFUSED: dict[str, tuple[str, dict[str, object], str]] = {
         "ledger.redis.url is required with ledger.store=redis",
     ),
     "no issuer": (SEED, {"tls": {"mode": "certManager"}}, "tls.certManager.issuerRef is required"),
+    "Secrets of namespaces that are not counted": (
+        SEED,
+        {"namespaceQuotas": {"secrets": True}},
+        "namespaceQuotas.secrets has no effect without namespaceQuotas.enabled=true",
+    ),
     "no Secret": (SEED, {"tls": {"mode": "existingSecret"}}, "tls.existingSecret is required"),
     "an Ingress without a host": (SEED, {"webhook": {"ingress": {"enabled": True}}}, "webhook.externalURL is required"),
     "no account": (MASTER, {"serviceAccount": {"create": False}}, "serviceAccount.name is required"),

@@ -335,3 +335,14 @@ def test_what_the_seed_needs_is_named_in_its_notes(place: Place) -> None:
     can = shlex.split("auth can-i list secrets --as=system:serviceaccount:agents:seedquota-seed")
     assert place.kubectl(*can, "-n=project").strip() == "yes"
     assert place.kubectl(*can, "-n=masters", fails=True) == ""
+
+
+def test_what_lets_the_seeds_own_namespaces_take_part_is_named_in_its_notes(place: Place) -> None:
+    """After the other test."""
+    notes = place.upgrade(SEED, "agents", seedName="main", namespaceQuotas={"enabled": True})
+    (command,) = (line.strip() for line in notes.splitlines() if "patch sqseed" in line)
+    place.shell(command)
+    assert place.kubectl("get", "sqseed/main", "-o=jsonpath={.spec.namespaceQuotas}") == "Enabled"
+    can = "auth can-i --as=system:serviceaccount:agents:seedquota-seed -A list"
+    assert place.kubectl(*shlex.split(can), "pods").strip() == "yes"
+    assert place.kubectl(*shlex.split(can), "secrets", fails=True) == ""

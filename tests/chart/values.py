@@ -81,6 +81,7 @@ RIGHTS: dict[str, object] = {
     "userClusters": {"namespaces": ["alpha", "beta"]},
     "ownMachines": {"namespaces": ["own", "beta"]},
     "kubermatic": {"enabled": True},
+    "namespaceQuotas": {"enabled": True, "secrets": True},
     "master": {"subjects": [{"kind": "User", "name": "master", "apiGroup": "rbac.authorization.k8s.io"}]},
     "serviceAccount": {"name": "agent"},
 }
@@ -93,6 +94,7 @@ CLOUDS: dict[str, object] = {
         "caBundle": {"existingConfigMap": "clouds", "key": "bundle.pem"},
     },
     "projectLabel": "example.com/project",
+    "localCopies": {"enabled": False},
     "inFlightWindow": "1m10s",
 }
 
@@ -102,6 +104,7 @@ OF_A_SEED: dict[str, dict[str, object]] = {
     "outside": OUTSIDE,
     "own certificate": OWN_CERTIFICATE,
     "rights": RIGHTS,
+    "namespaces": {"namespaceQuotas": {"enabled": True}},
     "clouds": CLOUDS,
     "all": {**MONITORED, **PLACED, **REDIS, **OUTSIDE, **RIGHTS, **CLOUDS},
 }
