@@ -32,7 +32,7 @@ _LIBRARIES = (
     "libseccomp2", "libnftables1", "libnftnl11", "libmnl0", "libjansson4", "libedit2", "libbsd0", "libmd0",
     "libgmp10", "libxtables12",
 )  # fmt: skip
-_SANDBOX_IMAGE = "seedquota.io/devcluster/pause:v0"
+SANDBOX_IMAGE = "seedquota.io/devcluster/pause:v0"
 _READY_SECONDS = 120.0
 _POLL_SECONDS = 0.2
 
@@ -116,7 +116,7 @@ class Node:
         self.containerd = Containerd(machine, directory, self._group)
         await self.containerd.start()
         sandbox = directory / "pause.tar"
-        images.sandbox(sandbox, _SANDBOX_IMAGE, programs["pause"])
+        images.sandbox(sandbox, SANDBOX_IMAGE, programs["pause"])
         await self.containerd.load(sandbox)
         kubeconfig = directory / "kubeconfig"
         kubeconfig.write_text(self._server.kubeconfig())
@@ -221,7 +221,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
 address = "{socket}"
 
 [plugins."io.containerd.grpc.v1.cri"]
-sandbox_image = "{_SANDBOX_IMAGE}"
+sandbox_image = "{SANDBOX_IMAGE}"
 restrict_oom_score_adj = true
 disable_apparmor = true
 enable_selinux = false

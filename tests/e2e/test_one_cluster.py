@@ -10,12 +10,14 @@ import pytest_asyncio
 
 from devcluster import isolation
 from devcluster.install import named, namespace, project, quota
-from devcluster.manifests import MACHINE_CRDS, load
+from devcluster.manifests import MACHINE_CRDS, Manifest, load
+from devcluster.node import SANDBOX_IMAGE
 from tests.e2e.cluster import (
     IMAGE,
     NAMESPACE,
     PATIENT,
     PLENTY,
+    Answer,
     Cluster,
     Machines,
     chart,
@@ -27,12 +29,16 @@ from tests.e2e.cluster import (
 
 PROJECT = "alpha"
 QUOTA = "project-alpha"
+SHOP, PODS_QUOTA, MOST_PODS = "shop", "owner-ann", 3
+ANN = {"owner": "ann"}
 SEED = {
     "seedName": "home",
     "ownMachines__namespaces": [PROJECT],
     "providers__enabled": ["fake"],
+    "namespaceQuotas__enabled": True,
     **PATIENT,
 }
+POD = {"containers": [{"name": "waits", "image": SANDBOX_IMAGE}], "terminationGracePeriodSeconds": 0}
 
 
 @pytest_asyncio.fixture(scope="module")
@@ -68,7 +74,9 @@ async def test_from_helm_install_to_the_first_refused_machine(home: Cluster, mac
     await home.install("seed", **SEED)
     cluster_of_its_own = named("UserCluster", "home", project=PROJECT)
     cluster_of_its_own = {**cluster_of_its_own, "metadata": {"name": "home", "namespace": PROJECT}}
-    await home.apply(named("Seed", "home", inCluster=True), project(PROJECT), cluster_of_its_own)
+    await home.apply(
+        named("Seed", "home", inCluster=True, namespaceQuotas="Enabled"), project(PROJECT), cluster_of_its_own
+    )
     await home.apply(quota(QUOTA, PROJECT, {"cpu": "0"}))
     await until(lambda: machines.refused(dry_run=True), 120)  # what is admitted before that is not to count
     await machines.refused()
@@ -94,6 +102,51 @@ async def test_the_pods_are_restricted_and_nothing_restarted(home: Cluster) -> N
         assert status["restartCount"] == 0 and status["ready"]
 
 
+async def test_a_deployment_stops_exactly_at_a_quota_of_namespaces(home: Cluster) -> None:
+    subject = {"kind": "namespaces", "selector": {"matchLabels": ANN}}
+    limits = {"pods": str(MOST_PODS)}
+    shop = namespace(SHOP)
+    await home.apply({**shop, "metadata": {"name": SHOP, "labels": ANN}})
+    await home.apply(named("ResourceQuota", PODS_QUOTA, subject=subject, quota=limits))
+    await home.enforced(PODS_QUOTA)
+    await home.apply(deployment("web", SHOP, MOST_PODS + 2), deployment("free", PROJECT, MOST_PODS + 2))
+    words = "exceeded quota: owner-ann, requested: pods=1, used: pods=3, limited: pods=3"
+
+    async def stopped() -> None:
+        status = (await home.get(f"/apis/apps/v1/namespaces/{SHOP}/deployments/web"))["status"]
+        failures = [each["message"] for each in status.get("conditions", ()) if each["type"] == "ReplicaFailure"]
+        assert status.get("availableReplicas") == MOST_PODS and words in "".join(failures), status
+
+    async def not_limited() -> None:
+        status = (await home.get(f"/apis/apps/v1/namespaces/{PROJECT}/deployments/free"))["status"]
+        assert status.get("availableReplicas") == MOST_PODS + 2, status
+
+    await until(stopped, 120)
+    await until(not_limited, 120)
+    assert len((await home.get(f"/api/v1/namespaces/{SHOP}/pods"))["items"]) == MOST_PODS
+    answer = await one_more_pod(home)
+    assert answer.status == 403 and words in answer.message, answer
+    await home.kubectl("-n", PROJECT, "delete", "deployment", "free")
+
+
+def deployment(name: str, in_namespace: str, replicas: int) -> Manifest:
+    labels = {"app": name}
+    template = {"metadata": {"labels": labels}, "spec": POD}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name, "namespace": in_namespace},
+        "spec": {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template},
+    }
+
+
+async def one_more_pod(home: Cluster) -> Answer:
+    body = {"metadata": {"name": "one-more"}, "spec": POD}
+    path = f"/api/v1/namespaces/{SHOP}/pods?dryRun=All"
+    async with home.server.session() as session, session.post(path, json=body) as answer:
+        return Answer(answer.status, str((await answer.json()).get("message", "")))
+
+
 async def test_a_rolling_update_under_load_loses_no_request(home: Cluster, machines: Machines) -> None:
     await limit(home, PLENTY)
     async with machines.under_load() as load:
@@ -110,26 +163,17 @@ async def test_helm_upgrade_and_rollback_under_load_lose_no_request(home: Cluste
     print(f"\nhelm upgrade and rollback: {load.none_lost()}")
 
 
-async def test_helm_uninstall_in_the_documented_order_leaves_no_webhook_and_keeps_quotas(
-    home: Cluster, machines: Machines
-) -> None:
-    await home.kubectl("delete", "userclusters", "-A", "--all")
-
-    async def not_asked() -> None:
-        found = await home.kubectl("get", "validatingwebhookconfigurations,mutatingwebhookconfigurations", "-o", "name")
-        assert "seedquota-machines" not in found
-
-    await until(not_asked, 120)
+async def test_helm_uninstall_leaves_no_webhook_and_keeps_quotas(home: Cluster, machines: Machines) -> None:
+    webhooks = ("get", "validatingwebhookconfigurations,mutatingwebhookconfigurations", "-o", "name")
+    found = await home.kubectl(*webhooks)
+    assert "/seedquota-machines" in found and "/seedquota-namespaces" in found
     await home.helm("uninstall", "seedquota-seed", "-n", NAMESPACE, "--wait")
+    assert await home.kubectl(*webhooks) == ""
     await home.helm("uninstall", "seedquota-master", "-n", NAMESPACE, "--wait")
-    await home.kubectl(
-        "delete",
-        "validatingwebhookconfigurations,mutatingwebhookconfigurations",
-        "--selector=app.kubernetes.io/managed-by=seedquota",
-    )
-    found = await home.kubectl("get", "validatingwebhookconfigurations,mutatingwebhookconfigurations", "-o", "name")
-    assert found == ""
+    assert await home.kubectl(*webhooks) == ""
     await machines.admitted()
-    assert QUOTA in await home.kubectl("get", "resourcequotas.seedquota.io", "-o", "name")
-    left = await home.kubectl("-n", NAMESPACE, "get", "deployments,services,serviceaccounts", "-o", "name")
+    assert (await one_more_pod(home)).status == 201
+    found = await home.kubectl("get", "resourcequotas.seedquota.io", "-o", "name")
+    assert QUOTA in found and PODS_QUOTA in found
+    left = await home.kubectl("-n", NAMESPACE, "get", "deployments,services,serviceaccounts,jobs", "-o", "name")
     assert "seedquota" not in left
