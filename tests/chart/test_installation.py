@@ -31,7 +31,7 @@ from devcluster.manifests import load
 from devcluster.network import free_port
 from devcluster.processes import ProcessGroup
 from tests.chart import values
-from tests.chart.helm import MASTER, SEED, Helm, Object, arguments, full
+from tests.chart.helm import MASTER, SEED, Helm, HelmError, Object, arguments, full
 
 pytestmark = pytest.mark.integration
 
@@ -335,6 +335,19 @@ def test_what_the_seed_needs_is_named_in_its_notes(place: Place) -> None:
     can = shlex.split("auth can-i list secrets --as=system:serviceaccount:agents:seedquota-seed")
     assert place.kubectl(*can, "-n=project").strip() == "yes"
     assert place.kubectl(*can, "-n=masters", fails=True) == ""
+
+
+def test_a_release_whose_webhooks_could_not_be_removed_stays_and_can_be_kept(place: Place) -> None:
+    """After the other test. The Job does not end: no pod runs here."""
+    with pytest.raises(HelmError):
+        place.helm("uninstall", SEED, "--namespace=agents", "--timeout=3s")
+    assert place.objects("deployments", "-n=agents", f"-l={OURS}")
+    (release,) = json.loads(place.helm("list", "--all", "--namespace=agents", "-o=json"))
+    assert release["status"] == "uninstalling"
+    with pytest.raises(HelmError, match="has no deployed releases"):
+        place.upgrade(SEED, "agents", seedName="main")
+    place.helm("rollback", SEED, release["revision"], "--namespace=agents")
+    place.upgrade(SEED, "agents", seedName="main")
 
 
 def test_what_lets_the_seeds_own_namespaces_take_part_is_named_in_its_notes(place: Place) -> None:
