@@ -190,6 +190,18 @@ class Agent:
     server: HttpServer
 
 
+def refusals_to(cluster: Cluster, caches: Caches, registry: AccountRegistry, identity: str) -> Refusals:
+    return Refusals(
+        cluster,
+        caches.quotas,
+        caches.clusters,
+        registry,
+        identity,
+        on_request=metrics.kubernetes_request,
+        count=observed.owners_notified,
+    )
+
+
 def build(options: SeedOptions, cluster: Cluster, stopping: Callable[[], bool]) -> Agent:
     """Raises UsageError."""
     identity = options.identity or socket.gethostname()
@@ -237,15 +249,7 @@ def build(options: SeedOptions, cluster: Cluster, stopping: Callable[[], bool]) 
     configuration.add(leader.configuration_changed)
     record = Record(cluster, options.namespace, LEASE_NAME, identity, caches.quotas, caches.watches)
     connections = Connections(cluster, on_request=metrics.kubernetes_request)
-    refusals = Refusals(
-        cluster,
-        caches.quotas,
-        caches.clusters,
-        registry,
-        identity,
-        on_request=metrics.kubernetes_request,
-        count=observed.owners_notified,
-    )
+    refusals = refusals_to(cluster, caches, registry, identity)
     decisions = Decisions(on_decision=refusals.decided, on_refusal=collectors.refusals_of(caches.quotas))
     endpoints = endpoints_of(options, cluster, caches, registry, sizing, connections, decisions, record.stale)
     return Agent(
