@@ -686,8 +686,7 @@ def texts(node: object) -> Iterator[str]:
 
 
 def test_no_text_calls_a_quota_by_the_name_that_means_the_core_kind_to_kubectl() -> None:
-    found = [
-        text for path in sorted(CHARTS.rglob("*.yaml")) for text in texts(list(yaml.safe_load_all(path.read_text())))
-    ]
+    files = [path for folder in ("crds", "rbac") for path in sorted((CHARTS / folder).glob("*.yaml"))]
+    found = [text for path in files for text in texts(list(yaml.safe_load_all(path.read_text())))]
     assert len(found) > 100
     assert [text for text in found if "resourcequota" in text] == []
