@@ -79,11 +79,12 @@ async def _the_quota(master: Cluster, name: str) -> MasterQuota:
 
 
 async def _held(master: Cluster, namespace: str, quota: str) -> dict[str, Held] | None:
+    """By seed. None: no ledger says it. So also where the ledgers are in another namespace."""
     try:
         by_seed = await on_master.held(master, namespace)
-    except Forbidden:
+    except (ApiError, Failed):
         return None
-    return {seed: by_quota[quota] for seed, by_quota in by_seed.items() if quota in by_quota}
+    return {seed: by_quota[quota] for seed, by_quota in by_seed.items() if quota in by_quota} or None
 
 
 async def _seeds(master: Cluster) -> list[Seed]:

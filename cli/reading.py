@@ -48,9 +48,9 @@ def no_right(resource: Resource[T], verb: str, error: Forbidden) -> str:
     return f"{error.message}; ask an administrator for the right to {verb} {what}"
 
 
-def written(items: object, output: str) -> str:
+def written(found: dict[str, object], output: str) -> str:
     """As `-o json` or `-o yaml`."""
-    plain = msgspec.to_builtins({"items": items})
+    plain = msgspec.to_builtins(found)
     if output == "json":
         return json.dumps(plain, indent=2)
     return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True).rstrip("\n")

@@ -38,11 +38,17 @@ def declare(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--context", help="of your kubeconfig, the master's; not set: its current one")
-    parser.add_argument("--sort", choices=("peak", "name"), default="peak", help="[default peak: the fullest first]")
+    parser.add_argument(
+        "--sort", choices=("peak", "name"), default="peak", help="`peak`, the fullest first, or `name` [default peak]"
+    )
     parser.add_argument("--over", type=_percent, metavar="PERCENT", help="only quotas with a resource that full")
     parser.add_argument("--organization", metavar="NAME", help="only its quota and those of its projects")
     parser.add_argument(
-        "-o", "--output", choices=("table", "wide", "json", "yaml"), default="table", help="[default table]"
+        "-o",
+        "--output",
+        choices=("table", "wide", "json", "yaml"),
+        default="table",
+        help="table, wide, json or yaml [default table]",
     )
     parser.set_defaults(run=run)
 
@@ -68,7 +74,7 @@ async def run(options: argparse.Namespace) -> Printed:
     found = picked(found, options.sort, options.over)
     status = STALE if any(each.stale for each in found) else DONE
     if options.output in ("json", "yaml"):
-        return Printed(reading.written(found, options.output), status)
+        return Printed(reading.written({"items": found}, options.output), status)
     return Printed(table(found, now, terminal.width(), wide=options.output == "wide"), status)
 
 

@@ -29,6 +29,7 @@ examples:
   seedquota doctor --kubeconfig eu-1.yaml   # also that seed: user clusters, certificates, leftovers
 
 It reads only, and by your own rights: what you may not read is named as not checked.
+Times are compared with the clock of this computer.
 Exit status: 0 nothing is wrong, 1 something is, or it failed, 3 nothing is wrong in what could be checked.
 """
 
@@ -47,7 +48,9 @@ def declare(commands: Any) -> None:
     parser.add_argument(
         "-n", "--namespace", default="seedquota", help="that SeedQuota is installed in [default seedquota]"
     )
-    parser.add_argument("-o", "--output", choices=("text", "json", "yaml"), default="text", help="[default text]")
+    parser.add_argument(
+        "-o", "--output", choices=("text", "json", "yaml"), default="text", help="text, json or yaml [default text]"
+    )
     parser.set_defaults(run=run)
 
 
@@ -62,7 +65,8 @@ async def run(options: argparse.Namespace) -> Printed:
         raise Failed(f"nothing can be checked: {'; '.join(report.not_checked)}")
     status = Failed.status if report.findings else STALE if report.not_checked else DONE
     if options.output != "text":
-        return Printed(reading.written(report.findings, options.output), status)
+        found: dict[str, object] = {"items": report.findings, "notChecked": report.not_checked}
+        return Printed(reading.written(found, options.output), status)
     return Printed(text(report, terminal.width()), status)
 
 
