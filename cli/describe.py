@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -73,9 +73,15 @@ async def _the_quota(master: Cluster, name: str) -> MasterQuota:
         raise Failed(reading.no_right(MASTER_QUOTAS, "get", error)) from None
     except NotFound:
         names = [each.metadata.name for each in await reading.every(master, MASTER_QUOTAS)]
-    near = difflib.get_close_matches(name, names, n=1)
-    cure = f"did you mean {near[0]}?" if near else "`seedquota top` shows them all, --context another master"
+    near = nearest(name, names)
+    cure = f"did you mean {near}?" if near else "`seedquota top` shows them all, --context another master"
     raise Failed(f"there is no seedquota/{name} on {master.server}; {cure}")
+
+
+def nearest(name: str, names: Sequence[str]) -> str:
+    """Empty: none is near. A quota's name often is its subject's with something before it."""
+    near = difflib.get_close_matches(name, names, n=1) or sorted(each for each in names if name in each)
+    return near[0] if near else ""
 
 
 async def _held(master: Cluster, namespace: str, quota: str) -> dict[str, Held] | None:

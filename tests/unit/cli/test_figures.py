@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from cli import figures, top
+from cli.describe import nearest
 from cli.doctor import cures, findings, signs
 from cli.figures import Stale
 from common.api.core import Secret
@@ -50,6 +51,14 @@ def test_every_figure_is_out_of_date_while_no_master_writes() -> None:
 
 def test_what_is_not_counted_is_not_called_0() -> None:
     assert figures.of_quota(GPUS).resources["gpus"] == figures.Amounts("", "4", "", "")
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [("project-alhpa", "project-alpha"), ("alpha", "project-alpha"), ("project/alpha", "project-alpha"), ("zzz", "")],
+)
+def test_a_mistyped_name_is_that_of_the_nearest_quota(written: str, meant: str) -> None:
+    assert nearest(written, ["org-acme", "project-alpha", "owner-ann"]) == meant
 
 
 @pytest.mark.parametrize(
