@@ -1133,11 +1133,11 @@ async def test_top_describe_and_doctor_show_a_seed_that_is_away_and_what_it_hold
     assert found["resources"]["cpu"] == {"used": "4", "hard": "10", "free": "6", "reserved": "0"}
     status, said = await admin.ask("top", "--over=41")
     assert (status, said) == (0, "no quota was found\n")
-    status, said = await admin.ask("describe", "seedquota/project-alpha")
-    assert status == 3 and "cpu        4      10     6      0" in said, said
-    assert re.search(r"^us-1 +Stale +cpu +4 +5 +1 +\d+s$", said, re.MULTILINE), said
-    assert "cure: see the condition Connected of the Seed" in said
-    assert await admin.ask("describe", "project-alpha", "-n", "elsewhere") == (status, said), "the status has it, too"
+    for arguments in (("seedquota/project-alpha",), ("project-alpha", "-n", "elsewhere")):  # by ledger, by status
+        status, said = await admin.ask("describe", *arguments)
+        assert status == 3 and "cpu        4      10     6      0" in said, said
+        assert re.search(r"^us-1 +Stale +cpu +4 +5 +1 +\d+s$", said, re.MULTILINE), said
+        assert "cure: see the condition Connected of the Seed" in said
     status, said = await admin.ask("describe", "project-alhpa")
     assert status == 1 and "did you mean project-alpha?" in said, said
     status, said = await admin.ask("doctor", "--kubeconfig", str(admin.files["eu-1"]))
