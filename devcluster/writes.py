@@ -15,9 +15,10 @@ from pathlib import Path
 import msgspec
 
 from common.quota import resources
-from devcluster.install import Installation, quota
+from devcluster.install import Installation
 from devcluster.load import Attempt, Outcome, Size, Tenant, storm
 from devcluster.manifests import apply
+from devcluster.objects import quota
 from devcluster.observe import QuotaWatch, api_writes
 
 SEEDS = (2, 4, 8)

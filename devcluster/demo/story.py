@@ -17,9 +17,10 @@ from common.quota.quantity import UNIT
 from common.quota.resources import ResourceList
 from devcluster.demo.screen import Rows, Screen
 from devcluster.demo.sizes import SMALLEST_CPU, STORM_CPUS, amounts, limits_of, mixed, outcomes, shown, size
-from devcluster.install import GROUP_PATH, Installation, quota
+from devcluster.install import GROUP_PATH, Installation
 from devcluster.load import Attempt, Outcome, Size, Tenant, fill, storm, unjustified
 from devcluster.manifests import apply
+from devcluster.objects import quota
 from devcluster.observe import Overshoot, QuotaView, QuotaWatch, api_writes, latencies, percentile, quota_on
 
 QUOTA = "project-alpha"

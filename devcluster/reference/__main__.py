@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from devcluster.install import CHARTS
+from devcluster.objects import CHARTS
 from devcluster.reference.charts import readmes
 from devcluster.reference.pages import DIRECTORY, pages
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import yaml
 
-from devcluster.install import CHARTS
+from devcluster.objects import CHARTS
 from devcluster.reference.markdown import code, table
 
 NAMES = ("seedquota-master", "seedquota-seed")

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from devcluster.install import CHARTS
+from devcluster.objects import CHARTS
 from devcluster.reference.markdown import code, table
 
 _Schema = dict[str, Any]

@@ -33,9 +33,9 @@ from master.quotas.countable import CountedNames
 from master.quotas.events import QuotaEvents
 from master.quotas.grant_publisher import GrantPublisher
 from master.quotas.ledger_store import Ledgers, incarnation
+from master.quotas.quota_view import STALE_AFTER, QuotaView
 from master.quotas.seed_facts import seed_facts
 from master.quotas.state import JUST_GRANTED, QuotaState
-from master.quotas.status import STALE_AFTER, QuotaView
 from master.quotas.status_writer import StatusWriter
 from master.quotas.views import Views, is_synced
 from master.seeds.link import Run

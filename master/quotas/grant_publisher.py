@@ -7,8 +7,9 @@ from common.quota import escrow, resources
 from common.quota.resources import ResourceList
 from master.grants.planner import Decision
 from master.quotas.publish_delay import WAITING, publish_delay
+from master.quotas.quota_view import QuotaView
 from master.quotas.state import QuotaState, SeedAccount
-from master.quotas.status import QuotaView, summary
+from master.quotas.status import summary
 from master.seeds.registry import Seeds
 from master.seeds.status_publisher import Shown
 

@@ -15,7 +15,7 @@ from common.quota.resources import ResourceList
 from master.cache.objects import MasterQuota, QuotaCopy
 from master.grants.demand import Demand
 from master.quotas.ledger_store import Stored
-from master.quotas.status import QuotaView
+from master.quotas.quota_view import QuotaView
 from master.seeds.link import Run
 
 RECALL_PATIENCE = 1.0  # seconds after which a seed that does not react to a recall counts as out of reach

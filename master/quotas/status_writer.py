@@ -17,8 +17,9 @@ from master.cache.informers import Caches
 from master.cache.objects import MASTER_QUOTAS, MasterQuota
 from master.quotas.condition_events import new_warnings
 from master.quotas.events import QuotaEvents
+from master.quotas.quota_view import QuotaView
 from master.quotas.state import QuotaState
-from master.quotas.status import QuotaView, quota_status, same
+from master.quotas.status import quota_status, same
 from master.seeds.registry import Seeds
 
 WORKERS = 8  # what people read must not crowd out what programs wait for

@@ -13,8 +13,8 @@ from master.cache.objects import MasterQuota
 from master.grants.allocation_state import SeedDemand
 from master.grants.planner import Decision
 from master.quotas.countable import CountedNames
+from master.quotas.quota_view import QuotaView, SeedView
 from master.quotas.state import QuotaState
-from master.quotas.status import QuotaView, SeedView
 from master.seeds.link import SeedLink
 from master.seeds.registry import Seeds
 

@@ -9,8 +9,8 @@ import msgspec
 
 from common.api.conditions import condition, count, transition
 from common.api.types import Condition
+from master.quotas.conditions import SILENT_AFTER, listed
 from master.quotas.stale_sources import age
-from master.quotas.status import SILENT_AFTER, listed
 
 
 class SeedHealth(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from common.api.types import Condition, ResourceQuotaSpec
 from common.quota import resources
 from master.cache.objects import QuotaStatus
 from master.quotas.countable import unsupported
-from master.quotas.status import usage_text
+from master.quotas.use_text import usage_text
 
 MAX_USAGE = 16384  # characters of a summary
 

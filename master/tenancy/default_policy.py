@@ -21,8 +21,8 @@ from common.api.types import DefaultQuota, ResourceQuotaSpec
 from common.kube.client.meta import Object, OwnerReference
 from common.quota import resources
 from master.cache.objects import MasterQuota
+from master.quotas.conditions import NO_SEEDS
 from master.quotas.countable import NOT_SUPPORTED
-from master.quotas.status import NO_SEEDS
 
 WRITTEN_ANNOTATION = "seedquota.io/default-written"  # the fingerprint of the default as it was written
 

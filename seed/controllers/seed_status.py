@@ -29,7 +29,7 @@ from seed.registration.health import Proof, unseen, webhook_serving
 
 log = logging.getLogger(__name__)
 
-EVERY = 30.0  # seconds between two signs of life; master/quotas/status.py waits for three
+EVERY = 30.0  # seconds between two signs of life; master/quotas/conditions.py waits for three
 PACE = 1.0
 RETRY = 5.0
 PATIENCE = 30.0  # in which a new leader lets stand what the last one said, while it has not seen all itself

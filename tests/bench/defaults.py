@@ -15,8 +15,9 @@ import msgspec
 
 from common.kube.client.api_client import Cluster
 from common.kube.controller.reflector import Reflector
-from devcluster.install import GROUP_PATH, MASTER, Installation, named
+from devcluster.install import GROUP_PATH, MASTER, Installation
 from devcluster.manifests import apply
+from devcluster.objects import named
 from devcluster.observe import Write, api_writes
 from master.cache.objects import MASTER_QUOTAS, QUOTA_COPIES, MasterQuota, QuotaCopy
 from master.tenancy.default_policy import in_force

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from devcluster import manifests
-from devcluster.install import IN_FLIGHT_WINDOW, Installation, quota
+from devcluster.install import IN_FLIGHT_WINDOW, Installation
 from devcluster.load import Tenant
+from devcluster.objects import quota
 from devcluster.observe import QuotaWatch
 
 QUOTA = "bench"

@@ -14,7 +14,7 @@ from pathlib import Path
 from common.api.labels import UID_LABEL
 from devcluster import manifests
 from devcluster.controlplane import ApiServer, ControlPlane
-from devcluster.install import namespace
+from devcluster.objects import namespace
 from tests.bench import server
 from tests.bench.load import Result, Task, in_process
 from tests.bench.review import REVIEW

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from common.quota import resources
-from devcluster import install, redis
+from devcluster import objects, redis
 from devcluster.install import MASTER, Installation
 from devcluster.load import Size
 from devcluster.manifests import apply
@@ -103,9 +103,9 @@ async def place(directory: Path, store: str, *, in_cluster: bool = False) -> Asy
                 in_cluster=in_cluster,
             )
         )
-        await apply(installed.master, [install.project("beta", ORGANIZATION)])
+        await apply(installed.master, [objects.project("beta", ORGANIZATION)])
         await installed.add_user_cluster("user-3", "seed-1", "beta")
-        quotas = [install.quota(quota.name, quota.subject, quota.quota, quota.kind) for quota in QUOTAS]
+        quotas = [objects.quota(quota.name, quota.subject, quota.quota, quota.kind) for quota in QUOTAS]
         await apply(installed.master, quotas)
         await asyncio.gather(*(installed.enforced(quota.name) for quota in QUOTAS))
         made = Place(installed, stores)

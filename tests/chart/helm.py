@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from devcluster.install import CHARTS
+from devcluster.objects import CHARTS
 
 MASTER, SEED = "seedquota-master", "seedquota-seed"
 OF_MONITORING = "monitoring.coreos.com/v1"

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from common.runtime import flags
-from devcluster.install import CHARTS
 from devcluster.manifests import load
+from devcluster.objects import CHARTS
 from master.__main__ import MasterOptions
 from seed.options import SeedOptions
 from tests.chart import values

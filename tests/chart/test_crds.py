@@ -14,7 +14,7 @@ import yaml
 from common.quota import resources
 from common.quota.names import BASE, FURTHER, MAX_COUNTERS
 from common.quota.quantity import QuantityError, parse
-from master.quotas.status import peak_text, usage_text
+from master.quotas.use_text import peak_text, usage_text
 
 pytestmark = pytest.mark.integration
 

@@ -26,9 +26,10 @@ from common.server.pki import alternative_names
 from devcluster import binaries
 from devcluster.cluster_api import infrastructure_crd
 from devcluster.controlplane import ApiServer, ControlPlane
-from devcluster.install import CHARTS, Program
+from devcluster.install import Program
 from devcluster.manifests import load
 from devcluster.network import free_port
+from devcluster.objects import CHARTS
 from devcluster.processes import ProcessGroup
 from tests.chart import values
 from tests.chart.helm import MASTER, SEED, Helm, Object, arguments, full

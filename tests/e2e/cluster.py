@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 
 from devcluster import binaries, images, load, manifests
 from devcluster.controlplane import ApiServer, ControlPlane
-from devcluster.install import CHARTS
 from devcluster.isolation import Machine
 from devcluster.load import Size
 from devcluster.node import Node
+from devcluster.objects import CHARTS
 from devcluster.processes import ProcessGroup
 
 T = TypeVar("T")

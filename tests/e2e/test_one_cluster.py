@@ -9,8 +9,8 @@ import pytest
 import pytest_asyncio
 
 from devcluster import isolation
-from devcluster.install import named, namespace, project, quota
 from devcluster.manifests import MACHINE_CRDS, load
+from devcluster.objects import named, namespace, project, quota
 from tests.e2e.cluster import (
     IMAGE,
     NAMESPACE,

@@ -9,8 +9,9 @@ import pytest
 import pytest_asyncio
 
 from devcluster import isolation
-from devcluster.install import MASTER_USER, SEED_USER, named, namespace, project, quota, rights, secret
+from devcluster.install import MASTER_USER, SEED_USER
 from devcluster.manifests import MACHINE_CRDS, apply, load
+from devcluster.objects import named, namespace, project, quota, rights, secret
 from tests.e2e.cluster import NAMESPACE, PATIENT, PLENTY, Cluster, Machines, restricted, site, until
 
 PROJECT = "alpha"

@@ -21,7 +21,8 @@ from common.server import http_server
 from devcluster import manifests
 from devcluster.controlplane import ApiServer as KubeApiServer
 from devcluster.controlplane import ControlPlane
-from devcluster.install import CHARTS, NAMESPACE, named, namespace, rights
+from devcluster.install import NAMESPACE
+from devcluster.objects import CHARTS, named, namespace, rights
 from master.apiserver import app as api
 from master.apiserver.app import ApiServer
 from master.cache.informers import Caches

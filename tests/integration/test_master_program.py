@@ -41,7 +41,7 @@ from common.runtime import waiting
 from common.runtime.metrics import build_version
 from devcluster import manifests
 from devcluster.controlplane import ApiServer, ControlPlane
-from devcluster.install import rights
+from devcluster.objects import rights
 from master.cache.objects import MASTER_QUOTAS, PROJECTS, QUOTA_COPIES, QUOTA_SETTINGS, MasterQuota, QuotaCopy
 from master.manager import LEASE, Master
 from master.quotas.ledger_store import Ledgers, ledger_name

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from devcluster.install import NAMESPACE, Installation, named
+from devcluster.install import NAMESPACE, Installation
+from devcluster.objects import named
 from tests.integration.installed.site import (
     LEDGERS,
     MACHINES,

@@ -26,9 +26,10 @@ from cli.__main__ import run as seedquota
 from common.api.labels import MANAGED_BY_LABEL
 from devcluster.cluster_api import INFRASTRUCTURE_GROUP, infrastructure_crd
 from devcluster.controlplane import AUDIT_LOG
-from devcluster.install import API, CHARTS, NAMESPACE, SEED_USER, Installation, named, namespace, rights, secret
+from devcluster.install import NAMESPACE, SEED_USER, Installation
 from devcluster.load import machine
 from devcluster.manifests import MACHINE_CRDS, Manifest, apply, load
+from devcluster.objects import API, CHARTS, named, namespace, rights, secret
 from seed.projections import definition
 from tests.integration.installed.site import CLUSTERS, LEDGERS, MACHINES, QUOTA, SMALL, Json, Site, cpus, until
 from tests.integration.installed.test_kubermatic import crd as kubermatic_crd

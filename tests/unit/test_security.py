@@ -40,6 +40,9 @@ IN_NAMESPACES = "unit/seed/webhooks/test_namespaced_objects.py"
 PAGES = "unit/common/server/test_page_access.py"
 HEALTH = "unit/common/runtime/test_health.py"
 
+NAMESPACES = "unit/seed/cache/test_namespaces.py"
+OBJECTS = "unit/seed/usage/test_namespaced_objects.py"
+IN_INSTALLED_NAMESPACES = "integration/installed/test_namespaces.py"
 LOCAL = "integration/installed/test_local_quotas.py"
 COPIES = "unit/seed/projections/test_cluster_copies.py"
 OWNER = "chart/test_project_owner.py"
@@ -54,6 +57,23 @@ ROUTES = "unit/master/apiserver/test_problem.py"
 STOLEN = f"{RIGHTS}::test_a_stolen_token_of_the_agent_gives_neither_secrets_nor_webhooks_of_others"
 
 PROVEN: dict[str, tuple[str, ...]] = {
+    "A tenant who is cluster admin of a user cluster labels namespaces there": (
+        f"{NAMESPACES}::test_a_namespace_is_in_every_quota_that_selects_it_in_a_cluster_that_takes_part",
+    ),
+    "A CustomResourceDefinition is broken": (
+        f"{IN_INSTALLED_NAMESPACES}::test_what_cannot_be_listed_stops_its_own_quota_alone",
+        f"{OBJECTS}::test_what_fails_later_keeps_its_count_and_the_rest_goes_on",
+    ),
+    "Many or large objects in namespaces": (
+        f"{OBJECTS}::test_a_cluster_with_more_than_fits_is_a_problem_of_that_kind",
+    ),
+    "The agent's kubeconfig for a user cluster is stolen: read Secrets there": (
+        f"{RIGHTS}::test_the_programs_call_what_they_may_and_may_what_they_call",
+        f"{OBJECTS}::test_only_what_is_limited_is_watched_and_numbers_need_no_more_than_metadata",
+    ),
+    "... read Pods, with what stands in their environment": (
+        f"{RIGHTS}::test_the_programs_call_what_they_may_and_may_what_they_call",
+    ),
     "A Machine names a host of the tenant": (
         f"{SETTINGS}::test_an_endpoint_of_a_tenant_is_not_asked",
         f"{CREDENTIALS}::test_no_host_is_sent_what_was_not_paired_with_it",

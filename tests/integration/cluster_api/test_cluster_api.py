@@ -16,8 +16,9 @@ import pytest_asyncio
 from common.quota import resources
 from devcluster.cluster_api import INFRASTRUCTURE_GROUP
 from devcluster.controlplane import ApiServer
-from devcluster.install import GROUP_PATH, Installation, quota
+from devcluster.install import GROUP_PATH, Installation
 from devcluster.manifests import Manifest, apply
+from devcluster.objects import quota
 from devcluster.observe import quota_on
 from tests.integration.cluster_api.place import SEED, Place
 from tests.unit.fake_api_server import within

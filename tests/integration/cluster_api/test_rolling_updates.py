@@ -17,8 +17,9 @@ import pytest_asyncio
 from common.quota import resources
 from devcluster.controlplane import ApiServer
 from devcluster.infrastructure import Infrastructure
-from devcluster.install import GROUP_PATH, Installation, named
+from devcluster.install import GROUP_PATH, Installation
 from devcluster.manifests import apply
+from devcluster.objects import named
 from tests.integration.cluster_api.place import SEED, Place
 from tests.integration.cluster_api.test_cluster_api import (
     CAPI,

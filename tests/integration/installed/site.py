@@ -14,8 +14,9 @@ import aiohttp
 
 from common.quota import resources
 from devcluster import install, load, manifests
-from devcluster.install import API, GROUP_PATH, NAMESPACE, Installation
+from devcluster.install import GROUP_PATH, NAMESPACE, Installation
 from devcluster.load import Size, Tenant, machine
+from devcluster.objects import API
 from devcluster.observe import Overshoot, QuotaView, quota_on
 
 if TYPE_CHECKING:

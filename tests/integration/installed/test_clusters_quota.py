@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from devcluster.install import API, named
 from devcluster.manifests import Manifest
+from devcluster.objects import API, named
 from tests.integration.installed.site import Answer, Json, Site, quota_manifest, until
 
 pytestmark = pytest.mark.integration

@@ -16,8 +16,8 @@ import pytest_asyncio
 from common.api.labels import DEFAULT_LABEL
 from common.kube.client.api_client import Cluster
 from common.kube.controller.reflector import Reflector
-from devcluster.install import API, named
 from devcluster.load import Size, machine
+from devcluster.objects import API, named
 from master.cache.objects import MASTER_QUOTAS, QUOTA_COPIES
 from tests.integration.installed.site import MACHINES, Answer, Json, Site, until
 

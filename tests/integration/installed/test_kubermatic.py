@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from devcluster.install import SEED_USER, namespace, quota, rights, secret
+from devcluster.install import SEED_USER
 from devcluster.load import Size, machine
 from devcluster.manifests import Manifest, apply
+from devcluster.objects import namespace, quota, rights, secret
 from tests.integration.installed.site import MACHINES, Answer, Json, Site, until
 
 pytestmark = pytest.mark.integration

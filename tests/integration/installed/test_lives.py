@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from devcluster.cluster_api import INFRASTRUCTURE_GROUP, infrastructure_crd
-from devcluster.install import named
 from devcluster.load import machine
+from devcluster.objects import named
 from tests.integration.installed.site import (
     CLUSTERS,
     MACHINES,

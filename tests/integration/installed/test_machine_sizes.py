@@ -14,8 +14,9 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
-from devcluster.install import API, Program, quota
+from devcluster.install import Program
 from devcluster.manifests import apply
+from devcluster.objects import API, quota
 from devcluster.redis import Settings
 from seed import size_command
 from seed.ledger.backend import PASSWORD_VARIABLE

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from common.quota import resources
-from devcluster.install import API
+from devcluster.objects import API
 from tests.integration.installed.site import CLUSTERS, Answer, Json, Site, until
 
 pytestmark = pytest.mark.integration

@@ -11,9 +11,10 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from devcluster.install import GROUP_PATH, Installation, named, quota
+from devcluster.install import GROUP_PATH, Installation
 from devcluster.load import Size, machine
 from devcluster.manifests import apply
+from devcluster.objects import named, quota
 from devcluster.observe import quota_on
 from tests.integration.installed.site import Site
 

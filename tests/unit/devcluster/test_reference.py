@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from devcluster.install import CHARTS
+from devcluster.objects import CHARTS
 from devcluster.reference.charts import NAMES, readmes
 from devcluster.reference.pages import DIRECTORY, pages
 

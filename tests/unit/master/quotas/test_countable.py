@@ -17,7 +17,8 @@ from common.quota.quantity import UNIT
 from master.cache.objects import MasterQuota, QuotaStatus
 from master.quotas.condition_events import new_warnings
 from master.quotas.countable import MAX_KNOWN, CountedNames, unsupported, unsupported_text
-from master.quotas.status import QuotaView, SeedView, quota_status
+from master.quotas.quota_view import QuotaView, SeedView
+from master.quotas.status import quota_status
 from master.tenancy.default_policy import in_force
 
 ROOT = Path(__file__).parents[4]

@@ -9,8 +9,10 @@ from common.api.types import Condition, NamespaceUse, ResourceQuotaSpec, StaleSo
 from common.quota import resources
 from master.cache.objects import QuotaStatus
 from master.quotas.grant_publisher import usage_stale
+from master.quotas.quota_view import QuotaView, SeedView
 from master.quotas.stale_sources import age
-from master.quotas.status import MAX_SEEDS, QuotaView, SeedView, peak_text, quota_status, same, usage_text
+from master.quotas.status import MAX_SEEDS, quota_status, same
+from master.quotas.use_text import peak_text, usage_text
 from master.reporting.seed_conditions import SeedHealth, seed_conditions, skewed
 
 NOW = "2026-11-20T10:00:00Z"

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from common.api.types import Condition, ResourceQuotaSpec, Subject
 from common.quota import resources
-from master.quotas.status import QuotaView, SeedView
+from master.quotas.quota_view import QuotaView, SeedView
 from master.reporting.metrics import MasterMetrics
 from tests.unit.seed_world import nanos
 

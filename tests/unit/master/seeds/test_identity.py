@@ -140,7 +140,7 @@ async def fake(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeApiServer]:
 
 
 async def leads_to(api: FakeApiServer, uid: str) -> None:
-    await api.put("namespaces", KUBE_SYSTEM, KUBE_SYSTEM, metadata={"uid": uid})
+    await api.put("namespaces", "", KUBE_SYSTEM, metadata={"uid": uid})
 
 
 def copies(api: FakeApiServer) -> list[str]:

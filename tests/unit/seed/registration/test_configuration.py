@@ -11,7 +11,7 @@ from common.api.types import SecretRef, UserCluster, UserClusterSpec
 from common.kube.client.meta import ObjectMeta
 from common.runtime import flags
 from common.server.serving_certificate import Certificates
-from seed.agent import wanted_of
+from seed.build import wanted_of
 from seed.evaluators.clusters import kinds
 from seed.options import SeedOptions
 from seed.registration import cluster_api

@@ -1,0 +1,76 @@
+"""What a quota's status and its conditions are made from. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from common.api.types import NamespaceUse, ResourceQuotaSpec, StaleSource
+from common.quota.resources import ResourceList
+
+STALE_AFTER = 10.0  # seconds without contact from which a seed's count is called stale
+
+
+class SeedView(msgspec.Struct, frozen=True, kw_only=True):
+    """One seed as one quota sees it. `silent` is in seconds since the last contact, None: never since this start.
+
+    `synced`: whether the seed has the quota as it is now; None: it cannot be asked. `behind`: a replica of its agent
+    may admit by what the quota was before. `never_connected`: by this master or one before.
+    """
+
+    name: str
+    connected: bool = True
+    never_connected: bool = False
+    lost: bool = False
+    gone: bool = False  # its Seed object was deleted, what it holds was not freed
+    silent: float | None = 0.0
+    last_report_time: str = ""
+    synced: bool | None = True
+    behind: bool = False
+    reported: bool = True
+    fenced: bool = False
+    learned: bool = True
+    held: ResourceList = {}
+    use: ResourceList = {}
+    reserved: ResourceList = {}
+    stale_sources: Sequence[StaleSource] = ()
+    unenforced: Sequence[str] = ()
+    clusters: int = 0
+    namespaces: Sequence[NamespaceUse] = ()
+    namespaces_omitted: int = 0
+
+    @property
+    def stale(self) -> bool:
+        return not self.connected and (self.silent is None or self.silent >= STALE_AFTER)
+
+    @property
+    def absent(self) -> bool:
+        """No quota was ever there, and it holds nothing of this one: it limits no readiness but its own."""
+        return self.never_connected and not any(self.held.values()) and not any(self.use.values())
+
+    @property
+    def state(self) -> str:
+        if self.lost:
+            return "Lost"
+        if self.absent:
+            return "NeverConnected"
+        if self.stale:
+            return "Stale"
+        if not self.learned:
+            return "Learning"
+        return "Fenced" if self.fenced or not self.reported else "Current"
+
+
+class QuotaView(msgspec.Struct, frozen=True, kw_only=True):
+    """One quota. `never_counted`: devices that it limits and no Machine was seen to have; None: not known yet."""
+
+    generation: int
+    spec: ResourceQuotaSpec
+    limits: ResourceList
+    surge: ResourceList = {}
+    subject_exists: bool
+    learning: bool
+    beyond_counters: Sequence[str] = ()  # resources of which nothing can be granted any more
+    never_counted: Sequence[str] | None = ()
+    seeds: Sequence[SeedView]

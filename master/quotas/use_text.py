@@ -1,0 +1,34 @@
+"""How use is written beside a limit. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from common.quota import resources
+from common.quota.resources import ResourceList
+
+_FIRST = ("cpu", "memory", "storage", "machines", "clusters")
+
+
+def usage_text(use: ResourceList, limits: ResourceList, uncounted: Sequence[str] = ()) -> str:
+    """All amounts of a resource are in one unit."""
+    amounts = {name: resources.alike(name, use.get(name, 0), limit) for name, limit in limits.items()}
+    amounts |= {name: ["?", amounts[name][1]] for name in uncounted}
+    return ", ".join(f"{name} {'/'.join(amounts[name])}" for name in _in_order(limits))
+
+
+def peak_text(use: ResourceList, limits: ResourceList) -> str:
+    """The resource nearest to its limit. Percent are rounded down: 100% is full."""
+    peak, most = "", -1
+    for name in _in_order(limits):
+        used, limit = use.get(name, 0), limits[name]
+        if limit == 0 and used > 0:
+            return f"{name} over 0"
+        percent = used * 100 // limit if limit else -1
+        if percent > most:
+            peak, most = f"{name} {percent}%", percent
+    return peak
+
+
+def _in_order(names: ResourceList) -> list[str]:
+    return [name for name in _FIRST if name in names] + sorted(name for name in names if name not in _FIRST)
