@@ -8,14 +8,15 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from cli import explain, uninstall
-from cli.outcome import DONE, Failed
+from cli import describe, explain, top, uninstall
+from cli.doctor import command as doctor
+from cli.outcome import DONE, Failed, Printed
 from cli.seeds import command as seeds
 from cli.terminal import printable
 from common.kube.client.errors import ApiError
 from common.runtime.metrics import build_version
 
-COMMANDS = (explain, seeds, uninstall)
+COMMANDS = (top, describe, doctor, explain, seeds, uninstall)
 """Each declares its parser, which names what runs."""
 
 
@@ -42,15 +43,16 @@ def parser() -> argparse.ArgumentParser:
 def run(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
     try:
-        answer: str = asyncio.run(options.run(options))
+        answer: str | Printed = asyncio.run(options.run(options))
     except Failed as error:
         return _failed(str(error), error.status)
     except ApiError as error:
         return _failed(error.message, Failed.status)
     except KeyboardInterrupt:
         return _failed("interrupted", Failed.status)
-    print(printable(answer))
-    return DONE
+    found = Printed(answer, DONE) if isinstance(answer, str) else answer
+    print(printable(found.text))
+    return found.status
 
 
 def _failed(why: str, status: int) -> int:

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+import msgspec
+
 DONE = 0
+STALE = 3
+"""What was printed may be out of date, or is not all."""
+
+
+class Printed(msgspec.Struct, frozen=True):
+    """The answer of a command that ends with another status although it is done."""
+
+    text: str
+    status: int
 
 
 class Failed(Exception):

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import textwrap
+from collections.abc import Sequence
+
+import msgspec
+
+SHORTEST = 8  # characters that stay of a cell
 
 
 def printable(text: str) -> str:
@@ -31,3 +38,57 @@ def columns(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     lines = ("   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in (head, *rows))
     return "\n".join(line.rstrip() for line in lines)
+
+
+class Column(msgspec.Struct, frozen=True):
+    """Where there is no room, the column that `goes` by the highest number is left out first; 0: it stays."""
+
+    head: str
+    cells: Sequence[str]
+    goes: int = 0
+
+
+def width() -> int | None:
+    """Of the terminal. None: the output is no terminal, so nothing is left out."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def fit(table: Sequence[Column], most: int | None) -> tuple[str, list[str]]:
+    """The table in at most so many characters, and the heads of the columns that were left out, in their order. If that
+    is not enough, the widest cells are cut. The first column never is: other commands take what it has."""
+    shown = list(table)
+    while most is not None and (excess := _width(shown) - most) > 0:
+        first = max(shown, key=lambda column: column.goes)
+        if first.goes:
+            shown.remove(first)
+            continue
+        widest = max(range(1, len(shown)), key=lambda number: _widest(shown[number]), default=0)
+        length = max(_widest(shown[widest]) - excess, SHORTEST)
+        if widest == 0 or length >= _widest(shown[widest]):
+            break
+        column = shown[widest]
+        shown[widest] = Column(_cut(column.head, length), [_cut(cell, length) for cell in column.cells])
+    rows = list(zip(*(column.cells for column in shown), strict=True))
+    kept = {column.goes for column in shown}
+    left_out = [column.head for column in table if column.goes not in kept]
+    return columns(tuple(column.head for column in shown), rows), left_out
+
+
+def wrapped(text: str, most: int | None, indent: str = "") -> str:
+    """One paragraph; its lines after the first are indented."""
+    if most is None:
+        return text
+    lines = textwrap.wrap(text, most, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines)
+
+
+def _widest(column: Column) -> int:
+    return max(map(len, (column.head, *column.cells)))
+
+
+def _width(table: Sequence[Column]) -> int:
+    return sum(map(_widest, table)) + 3 * (len(table) - 1)
+
+
+def _cut(cell: str, length: int) -> str:
+    return cell if len(cell) <= length else f"{cell[: length - 3]}..."

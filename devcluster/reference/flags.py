@@ -52,10 +52,11 @@ def page() -> str:
                     (outcome.DONE, "It is done, or the decision was found."),
                     (
                         outcome.Failed.status,
-                        "It failed, was not found or not finished, or the flags cannot be used. The last line says "
-                        "what to do.",
+                        "It failed, was not found or not finished, or the flags cannot be used; or `doctor` found "
+                        "something wrong. The output says what to do.",
                     ),
                     (outcome.Denied.status, "It would break a rule: a seed still holds something, or is another one."),
+                    (outcome.STALE, "It is done, but a figure may be out of date, or a part could not be checked."),
                 ],
             ),
         ]

@@ -7,6 +7,7 @@ import base64
 import contextlib
 import io
 import json
+import re
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -51,6 +52,7 @@ pytestmark = pytest.mark.integration
 
 CHARTS = Path(__file__).parents[2] / "charts"
 NAMESPACE = "seedquota"
+NOWHERE = "https://127.0.0.1:9"
 USER = "seedquota-master"
 EPOCH = 1
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.1  # seconds between looks
@@ -908,8 +910,11 @@ class Admin:
             file.write_text(world.server(name).kubeconfig())
 
     async def run(self, *arguments: str) -> tuple[int, str]:
+        return await self.ask("seed", *arguments)
+
+    async def ask(self, *arguments: str) -> tuple[int, str]:
         """The exit status, and what was written."""
-        status = await asyncio.to_thread(seedquota, ["seed", *arguments])
+        status = await asyncio.to_thread(seedquota, arguments)
         said = self._capsys.readouterr()
         return status, said.out + said.err
 
@@ -1102,3 +1107,59 @@ async def test_a_seed_is_lost_only_by_the_words_and_what_may_be_exceeded_is_prin
     status, said = await admin.run("remove", "eu-1")
     assert status == 0, said
     assert (await world.ledger("alpha")).seeds.get("eu-1") is None
+
+
+async def test_top_describe_and_doctor_show_a_seed_that_is_away_and_what_it_holds(
+    world: World, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.start_master()
+    for seed in ("eu-1", "us-1"):
+        await world.add_seed(seed, server=seed)
+    await world.master.create(PROJECTS, {"metadata": {"name": "alpha"}, "spec": {"organization": "acme"}})
+    await world.apply_quota("project-alpha", "alpha", cpu="10")
+    await until(lambda: world.copy("us-1", "project-alpha"))
+    async with fake_seeds(world, "project-alpha", "eu-1", "us-1") as (eu, us):
+        for seed in (eu, us):
+            await seed.ask(cpu="5")
+            await until(lambda seed=seed: _true(held(seed)))
+        await us.use(cpu="4")
+        await until(lambda: _uses_of(world, "project-alpha", "4"))
+        assert (await admin.ask("top", "--organization", "acme"))[0] == 0
+        await world.add_secret("us-1", world.server("us-1").kubeconfig(USER).replace(world.server("us-1").url, NOWHERE))
+        await until(lambda: _state(world, "project-alpha", "us-1", "Stale"))
+    status, said = await admin.ask("top", "-o", "json", "--organization", "acme")
+    (found,) = json.loads(said)["items"]
+    assert (status, found["percent"], found["stale"][0]["seed"]) == (3, 40, "us-1"), said
+    assert found["resources"]["cpu"] == {"used": "4", "hard": "10", "free": "6", "reserved": "0"}
+    status, said = await admin.ask("top", "--over=41")
+    assert (status, said) == (0, "no quota was found\n")
+    for arguments in (("seedquota/project-alpha",), ("project-alpha", "-n", "elsewhere")):  # by ledger, by status
+        status, said = await admin.ask("describe", *arguments)
+        assert status == 3 and "cpu        4      10     6      0" in said, said
+        assert re.search(r"^us-1 +Stale +cpu +4 +5 +1 +\d+s$", said, re.MULTILINE), said
+        assert "cure: see the condition Connected of the Seed" in said
+    status, said = await admin.ask("describe", "project-alhpa")
+    assert status == 1 and "did you mean project-alpha?" in said, said
+    status, said = await admin.ask("doctor", "--kubeconfig", str(admin.files["eu-1"]))
+    assert status == 1 and "it holds seedquota/project-alpha (cpu=5)" in said, said
+    assert "not checked" not in said and "seedquota-master: NoLeader" not in said and "seedquota-seed: NoLeader" in said
+    status, said = await admin.ask("doctor", "-n", "elsewhere")
+    assert status == 1 and "seedquota-master: NoLeader" in said, said
+    admin.files["master"].write_text(world.server("eu-1").kubeconfig().replace(world.server("eu-1").url, NOWHERE))
+    status, said = await admin.ask("doctor")
+    assert status == 1 and "nothing can be checked" in said, said
+
+
+async def test_who_has_no_rights_is_told_which_is_missing(world: World, admin: Admin) -> None:
+    admin.files["master"].write_text(world.server("master").kubeconfig("seedquota-seed"))
+    for arguments in (("top",), ("describe", "alpha")):
+        status, said = await admin.ask(*arguments)
+        assert status == 1 and re.search(r"right to (list|get) resourcequotas.seedquota.io", said), said
+
+
+async def _uses_of(world: World, quota: str, cpu: str) -> bool:
+    return (await world.quota(quota)).status.global_usage.get("cpu") == cpu
+
+
+async def _state(world: World, quota: str, seed: str, state: str) -> bool:
+    return (seed, state) in [(each.name, each.state) for each in (await world.quota(quota)).status.seeds]

@@ -37,7 +37,18 @@ def test_a_kubeconfig_that_cannot_be_used_is_status_1_and_named(
 
 
 @pytest.mark.parametrize(
-    "arguments", [["seed"], ["seed", "add", "eu-2"], ["uninstall"], ["uninstall", "seed", "--timeout=soon"], ["seeds"]]
+    "arguments",
+    [
+        ["seed"],
+        ["seed", "add", "eu-2"],
+        ["uninstall"],
+        ["uninstall", "seed", "--timeout=soon"],
+        ["seeds"],
+        ["top", "--over=full"],
+        ["top", "--sort=cpu"],
+        ["describe"],
+        ["doctor", "-o", "wide"],
+    ],
 )
 def test_flags_that_cannot_be_used_are_status_1(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:

@@ -1,0 +1,102 @@
+"""What to do about a bad condition, in one line, by kind and reason: the short form of docs/operations.md."""
+
+from __future__ import annotations
+
+QUOTA, SEED, USER_CLUSTER = "ResourceQuota", "Seed", "UserCluster"
+
+_SECRET = "repair the network, or the kubeconfig in the Secret that the message names"  # noqa: S105 (no secret)
+_ANOTHER = "point the Secret to the right cluster, or accept the other one: docs/how-to"
+_AGENT = "see that an agent of that seed runs and leads"
+_EXCEEDED = "raise the limit, or remove what is too much"
+_WEBHOOK = "see the condition Enforced of the UserClusters that the message names: `seedquota doctor --kubeconfig SEED`"
+_UNINSTALLED = "remove the agents, or enforce again with `seedquota uninstall seed --undo`"
+_RIGHTS = "apply charts/rbac/user-cluster.yaml in the user cluster"
+_REPAIR_WEBHOOK = "repair what the message says of the way to the webhook: --webhook-url, network, Secret"
+_TAKEN_OVER = "delete the APIService that hands the Machines to another server: docs/how-to/user-clusters.md"
+_UNADMITTED = "find out who created Machines past the webhook: docs/how-to/break-glass.md"
+
+CURES = {
+    QUOTA: {
+        "NotSupported": "limit other resources: name GPUs by their device, such as nvidia.com/gpu",
+        "NoClusters": "set spec.namespaceQuotas of a UserCluster or a Seed to Enabled",
+        "Degraded": "as for Enforced, which the message repeats",
+        "SubjectNotFound": "create the Project or Organization, or delete the quota",
+        "TooManyResources": "limit the resources that the message names in a new quota of the same subject",
+        "Learning": "wait; if it stays, repair the seeds that the message names, or declare them lost",
+        "NoSeeds": "see the condition Connected of the Seeds: `kubectl describe sqseed`",
+        "SeedNotSynced": "see the condition Synced of the Seed: `kubectl describe sqseed NAME`",
+        "AccountFenced": "wait for the recount; if it stays, see that an agent of that seed runs and leads",
+        "ReplicasBehind": "wait a minute; if it stays, see the log of that seed's agents",
+        "WebhookNotServing": "see the condition Enforced of the UserClusters: `kubectl --context SEED describe uc`",
+        "SeedUnreachable": "see the condition Connected of the Seed",
+        "SourceUnreachable": "see the condition UsageCurrent of the UserCluster: `kubectl --context SEED describe uc`",
+        "ResourceNotListed": "give the right, or repair the CustomResourceDefinition, that the message names",
+        "NeverCounted": "correct the name in the quota, or ignore this until the first Machine has such a device",
+        "LimitLowered": _EXCEEDED,
+        "AdmittedWithWarning": _EXCEEDED,
+        "UsageNotAdmitted": f"{_EXCEEDED}; look for break-glass in the audit log",
+    },
+    SEED: {
+        "Unreachable": f"{_SECRET}; do not declare the seed lost for this alone",
+        "Unauthorized": "run `seedquota seed add` again, which replaces the token; do not declare the seed lost",
+        "InvalidKubeconfig": "repair the Secret that the message names",
+        "ClusterChanged": f"{_ANOTHER}/seeds.md",
+        "DuplicateCluster": "delete one of the two Seeds, or point its Secret to its own cluster",
+        "Connected": "run `seedquota seed add` again, which updates the rights of the master on the seed",
+        "CopiesOutstanding": "run `seedquota seed add` again, which updates the rights, or apply the CRDs on the seed",
+        "VersionSkew": "upgrade the older of master and agents: at most one minor version may lie between them",
+        "Fenced": _AGENT,
+        "Learning": _AGENT,
+        "CanaryAdmitted": _WEBHOOK,
+        "APITakenOver": _WEBHOOK,
+        "WebhookContested": _WEBHOOK,
+        "WebhookMissing": _WEBHOOK,
+        "NotServing": _WEBHOOK,
+        "CertificateInvalid": _WEBHOOK,
+        "UsageNotAdmitted": _WEBHOOK,
+        "Uninstalled": _UNINSTALLED,
+        "NotProven": "make a user cluster reachable whose kubeconfig may create Machines",
+        "NotReported": "see that an agent runs there, with the Seed's name as --seed-name",
+        "AgentSilent": _AGENT,
+    },
+    USER_CLUSTER: {
+        "Unreachable": _SECRET,
+        "Unauthorized": f"{_SECRET}; or apply charts/rbac/seed-namespace.yaml in its namespace",
+        "InvalidKubeconfig": "repair the Secret that the message names",
+        "MachineAPIMissing": "install the CRDs of Machines in the user cluster",
+        "ClusterChanged": f"{_ANOTHER}/user-clusters.md",
+        "DuplicateCluster": "delete one of the two UserClusters, or point its Secret to its own cluster",
+        "Uninstalled": _UNINSTALLED,
+        "WebhookMissing": _RIGHTS,
+        "CanaryAdmitted": "find what admits Machines between that API server and the webhook: they are not checked",
+        "WebhookContested": "find in that API server's audit log who changes the webhook configuration",
+        "UsageNotAdmitted": _UNADMITTED,
+        "MachinesUnreadable": "find out who creates so many Machines, and delete what is not needed",
+        "APITakenOver": _TAKEN_OVER,
+        "NotServing": _REPAIR_WEBHOOK,
+        "CertificateInvalid": _REPAIR_WEBHOOK,
+        "WebhookConfigured": f"{_RIGHTS}, so that a dry run can prove the webhook",
+        "UnknownProject": "create the Project, or correct spec.project: docs/how-to/projects.md",
+        "AllowedBefore": "create the Project, or correct spec.project: docs/how-to/projects.md",
+        "AllowedBySettings": "create the Project, or correct spec.project: docs/how-to/projects.md",
+        "NothingCopied": "see that there is a Seed for this cluster, and that it is connected",
+        "NotWritten": _RIGHTS,
+        "FlavorsChanged": "compare the Machines with what the cloud reports; the larger size counts",
+    },
+}
+BY_CONDITION = {
+    (USER_CLUSTER, "MachinesSized"): "correct the flavor or the credentials that the message names",
+}
+"""Of conditions that have one cure, whatever the reason."""
+
+NO_LEADER = "see the log of its replicas, which says why none leads"
+TOKEN = "see the master's log, `token not renewed`, or run `seedquota seed add` again"  # noqa: S105
+CERTIFICATE = "see the agents' log: they may not be allowed to write the Secret"
+UNREPORTED = "see that seedquota-master runs and leads"
+HELD_BY_NOBODY = "make the Seed again with state Lost, then `seedquota seed remove` it; its machines must be gone"
+LEFT_OVER = "start an agent again, or delete the configuration: while it is there, what it checks cannot be created"
+
+
+def cure(kind: str, condition: str, reason: str) -> str:
+    found = BY_CONDITION.get((kind, condition)) or CURES[kind].get(reason)
+    return found or "do what the message says; docs/operations.md has more"

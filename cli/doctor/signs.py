@@ -1,0 +1,88 @@
+"""What no condition says: leaders, tokens and certificates that end, and what an uninstallation left. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+
+import yaml
+from cryptography import x509
+
+from cli import figures
+from cli.doctor import cures
+from cli.doctor.findings import Finding
+from common.api.core import Secret
+from common.kube.client import service_account
+from common.kube.controller.leader_election import LeaseObject
+
+LED_WITHIN = 60.0  # seconds since the last renewal
+TOKEN_AHEAD = timedelta(days=7)
+CERTIFICATE_AHEAD = timedelta(days=14)
+
+_CERTIFICATES = ("tls.crt", "ca.crt")
+
+
+def leads(lease: LeaseObject | None, now: datetime) -> bool:
+    if lease is None or not lease.spec.holder_identity or not lease.spec.renew_time:
+        return False
+    try:
+        return figures.seconds_since(lease.spec.renew_time, now) <= LED_WITHIN
+    except ValueError:
+        return False
+
+
+def leader(program: str, lease: LeaseObject | None, now: datetime) -> list[Finding]:
+    if leads(lease, now):
+        return []
+    last = figures.age(lease.spec.renew_time or "", now) if lease is not None else ""
+    message = f"no replica has led for {last}: statuses are as old" if last else "no replica leads"
+    return [Finding("Lease", [program], "", "NoLeader", message, cures.NO_LEADER)]
+
+
+def tokens(kubeconfigs: Mapping[str, str], now: datetime) -> list[Finding]:
+    """By seed."""
+    found = []
+    for seed, text in sorted(kubeconfigs.items()):
+        ends = min((life.ends for token in _tokens(text) if (life := service_account.read(token))), default=None)
+        if ends is not None and (end := datetime.fromtimestamp(ends, UTC)) - now < TOKEN_AHEAD:
+            message = _ends("the master's token", end, now)
+            found.append(Finding(cures.SEED, [f"seed {seed}"], "", "TokenEnds", message, cures.TOKEN))
+    return found
+
+
+def certificates(secret: Secret | None, now: datetime) -> list[Finding]:
+    """Of the webhook. Without the Secret they come from elsewhere."""
+    found = []
+    for key in _CERTIFICATES if secret is not None else ():
+        assert secret is not None
+        name = f"secret {secret.metadata.key}"
+        try:
+            end = x509.load_pem_x509_certificate(secret.data.get(key, b"")).not_valid_after_utc
+        except ValueError:
+            message = f"{key} is no certificate"
+            found.append(Finding("Secret", [name], "", "CertificateUnreadable", message, cures.CERTIFICATE))
+            continue
+        if end - now < CERTIFICATE_AHEAD:
+            found.append(Finding("Secret", [name], "", "CertificateEnds", _ends(key, end, now), cures.CERTIFICATE))
+    return found
+
+
+def left_over(configurations: Sequence[str]) -> list[Finding]:
+    """Webhook configurations where no agent leads."""
+    if not configurations:
+        return []
+    message = "webhooks are registered, and no agent leads here"
+    return [Finding("WebhookConfiguration", sorted(configurations), "", "LeftOver", message, cures.LEFT_OVER)]
+
+
+def _tokens(kubeconfig: str) -> Iterable[str]:
+    try:
+        users = yaml.safe_load(kubeconfig)["users"]
+        return [str(user["user"]["token"]) for user in users if "token" in (user.get("user") or {})]
+    except (yaml.YAMLError, KeyError, TypeError, AttributeError):
+        return []
+
+
+def _ends(what: str, end: datetime, now: datetime) -> str:
+    at = end.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return f"{what} ended at {at}" if end <= now else f"{what} ends at {at}"

@@ -1,0 +1,56 @@
+"""Reads the objects of the master, and says which right or which CRD is missing where that fails."""
+
+from __future__ import annotations
+
+import json
+from typing import TypeVar
+
+import msgspec
+import yaml
+
+from cli.outcome import Failed
+from common.kube.client.api_client import Cluster
+from common.kube.client.errors import Forbidden, NotFound
+from common.kube.client.meta import Object
+from common.kube.client.resource import Resource
+
+T = TypeVar("T", bound=Object)
+
+
+async def every(cluster: Cluster, resource: Resource[T], namespace: str | None = None) -> list[T]:
+    """Raises Failed."""
+    try:
+        listing = await cluster.list(resource, namespace)
+    except NotFound:
+        raise Failed(
+            f"{cluster.server} has no CRDs of SeedQuota: is it the {cluster.name}? --context names another cluster of "
+            "your kubeconfig"
+        ) from None
+    except Forbidden as error:
+        raise Failed(no_right(resource, "list", error)) from None
+    if listing.broken:
+        raise Failed(f"{resource.kind} {listing.broken[0].key} cannot be read: {listing.broken[0].error}")
+    return listing.items
+
+
+async def one(cluster: Cluster, resource: Resource[T], name: str, namespace: str | None = None) -> T | None:
+    """None: it is not there. Raises Failed."""
+    try:
+        return await cluster.get(resource, name, namespace)
+    except NotFound:
+        return None
+    except Forbidden as error:
+        raise Failed(no_right(resource, "get", error)) from None
+
+
+def no_right(resource: Resource[T], verb: str, error: Forbidden) -> str:
+    what = f"{resource.plural}.{resource.group}" if resource.group else resource.plural
+    return f"{error.message}; ask an administrator for the right to {verb} {what}"
+
+
+def written(found: dict[str, object], output: str) -> str:
+    """As `-o json` or `-o yaml`."""
+    plain = msgspec.to_builtins(found)
+    if output == "json":
+        return json.dumps(plain, indent=2)
+    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True).rstrip("\n")

@@ -1,0 +1,145 @@
+"""`seedquota top`: every quota, what is used of each limit, and which figures may be out of date."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from cli import figures, reading, terminal
+from cli.clusters import connected
+from cli.figures import Figures
+from cli.outcome import DONE, STALE, Failed, Printed
+from cli.terminal import Column
+from common.api.types import PROJECTS, SEEDS
+from common.kube.client.api_client import Cluster
+from common.quota.quantity import QuantityError
+from master.cache.objects import MASTER_QUOTAS, MasterQuota
+
+_SUBJECT_GOES = 4  # after three resources: most names of quotas say it, too
+
+_EXAMPLES = """\
+examples:
+  seedquota top                                # the fullest first
+  seedquota top --over=80 --organization=acme  # what is nearly full
+  seedquota top -o wide                        # every resource, however wide
+
+Exit status: 0 done, 1 failed, 3 a figure may be out of date (column STALE).
+"""
+
+
+def declare(commands: Any) -> None:
+    parser = commands.add_parser(
+        "top",
+        help="every quota and what is used of it",
+        description=__doc__,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--context", help="of your kubeconfig, the master's; not set: its current one")
+    parser.add_argument(
+        "--sort", choices=("peak", "name"), default="peak", help="`peak`, the fullest first, or `name` [default peak]"
+    )
+    parser.add_argument("--over", type=_percent, metavar="PERCENT", help="only quotas with a resource that full")
+    parser.add_argument("--organization", metavar="NAME", help="only its quota and those of its projects")
+    parser.add_argument(
+        "-o",
+        "--output",
+        choices=("table", "wide", "json", "yaml"),
+        default="table",
+        help="table, wide, json or yaml [default table]",
+    )
+    parser.set_defaults(run=run)
+
+
+def _percent(raw: str) -> int:
+    text = raw.removesuffix("%")
+    if not (text.isascii() and text.isdecimal() and len(text) < 7):
+        raise argparse.ArgumentTypeError(f"{raw!r} is no number of percent such as 80")
+    return int(text)
+
+
+async def run(options: argparse.Namespace) -> Printed:
+    now = datetime.now(UTC)
+    async with connected(None, options.context, "master") as master:
+        quotas = await reading.every(master, MASTER_QUOTAS)
+        if options.organization is not None:
+            quotas = await _of_organization(master, quotas, options.organization)
+        silence = await _silence(master, now)
+    try:
+        found = [figures.of_quota(quota, silence) for quota in quotas]
+    except QuantityError as error:
+        raise Failed(f"a quota cannot be read: {error}") from None
+    found = picked(found, options.sort, options.over)
+    status = STALE if any(each.stale for each in found) else DONE
+    if options.output in ("json", "yaml"):
+        return Printed(reading.written({"items": found}, options.output), status)
+    return Printed(table(found, now, terminal.width(), wide=options.output == "wide"), status)
+
+
+async def _of_organization(master: Cluster, quotas: Sequence[MasterQuota], name: str) -> list[MasterQuota]:
+    projects = {each.metadata.name for each in await reading.every(master, PROJECTS) if each.spec.organization == name}
+    subjects = {f"organization/{name}", *(f"project/{project}" for project in projects)}
+    return [quota for quota in quotas if figures.subject_of(quota) in subjects]
+
+
+async def _silence(master: Cluster, now: datetime) -> str:
+    """Who may not list Seeds sees what the quotas say."""
+    try:
+        return figures.silence_of_master(await reading.every(master, SEEDS), now)
+    except Failed:
+        return ""
+
+
+def picked(found: Sequence[Figures], sort: str, over: int | None) -> list[Figures]:
+    """What is used of a limit of 0 is the fullest of all."""
+
+    def full(each: Figures) -> float:
+        return float("inf") if each.peak.endswith(" over 0") else -1 if each.percent is None else each.percent
+
+    shown = [each for each in found if over is None or full(each) >= over]
+    by_name = sorted(shown, key=lambda each: each.name)
+    return by_name if sort == "name" else sorted(by_name, key=full, reverse=True)
+
+
+def table(found: Sequence[Figures], now: datetime, most: int | None, *, wide: bool = False) -> str:
+    """`wide` is as wide as it needs to be."""
+    if not found:
+        return "no quota was found"
+    names = figures.in_order({name: None for each in found for name in each.resources})
+    ordered = [(number if number < _SUBJECT_GOES else number + 1, name) for number, name in enumerate(names, 1)]
+    shown = [
+        Column("QUOTA", [each.name for each in found]),
+        Column("SUBJECT", [each.subject for each in found], goes=_SUBJECT_GOES),
+        Column("PEAK", [each.peak for each in found]),
+        *(Column(_head(name), [_cell(each, name) for each in found], number) for number, name in ordered),
+        Column("SEEDS", [each.seeds for each in found]),
+        Column("STALE", [_stale(each, now) for each in found]),
+    ]
+    if wide:
+        shown.append(Column("ENFORCEMENT", [each.enforcement for each in found]))
+        shown.append(Column("RESERVED", [_reserved(each) for each in found]))
+    text, left_out = terminal.fit(shown, None if wide else most)
+    if left_out:
+        text += "\n" + terminal.wrapped(f"not shown for lack of room: {', '.join(left_out)}; see -o wide", most)
+    return text
+
+
+def _head(name: str) -> str:
+    return name if "/" in name else name.upper()
+
+
+def _cell(each: Figures, name: str) -> str:
+    amounts = each.resources.get(name)
+    return f"{amounts.used or '?'}/{amounts.hard}" if amounts is not None else ""
+
+
+def _reserved(each: Figures) -> str:
+    found = {name: amounts.reserved for name, amounts in each.resources.items()}
+    return ",".join(f"{name}={amount}" for name, amount in found.items() if amount not in ("", "0"))
+
+
+def _stale(each: Figures, now: datetime) -> str:
+    more = f" +{len(each.stale) - 1}" if len(each.stale) > 1 else ""
+    return f"{each.stale[0].text(now)}{more}" if each.stale else ""
