@@ -30,7 +30,7 @@ _BOTH = "## Both programs\n"
 _MASTER = """\
 ## seedquota-master
 
-Only the replica that leads has samples. Those of the HTTP API (`seedquota_api_...`) are on each replica that serves it.
+Only the replica that leads has samples. Those of the HTTP API are on each replica that serves it.
 An amount is in cores for `cpu`, in bytes for memory and storage, else in pieces; `unit` says which.
 What seeds hold of a quota, and what of that is idle, is on the seeds: `seedquota_seed_held`, `seedquota_seed_idle`.
 """

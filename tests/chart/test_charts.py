@@ -228,7 +228,6 @@ BOUND: dict[tuple[str, str], set[tuple[str, str, str | None]]] = {
 }
 BOUND[MASTER, "api"] = BOUND[MASTER, "defaults"] | {
     ("ClusterRole", "seedquota-master-api", None),
-    ("Role", "seedquota-master-api", "quotas"),
 }
 BOUND[SEED, "rights"] = BOUND[SEED, "defaults"] | {
     ("ClusterRole", "seedquota-seed-kubermatic", None),

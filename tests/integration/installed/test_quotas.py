@@ -121,11 +121,12 @@ async def test_what_nothing_counts_is_not_shown_as_if_it_were_enforced(site: Sit
     body = {"apiVersion": API, "kind": "ResourceQuota", "metadata": {"name": "of-namespaces"}}
     await site.apply("master", {**body, "spec": {"subject": namespaces, "quota": {"pods": "50"}}})
     await site.apply("master", quota_manifest({"cpu": "1", "gpus": "8"}, "of-gpus"))
+    for kind in ("Ready", "Enforced", "UsageCurrent"):
+        await site.comes("master", "resourcequotas/of-gpus", kind, "False", "NotSupported")
+    for kind in ("Ready", "Enforced"):
+        await site.comes("master", "resourcequotas/of-namespaces", kind, "False", "NoClusters")
     for name in ("of-namespaces", "of-gpus"):
-        for kind in ("Ready", "Enforced", "UsageCurrent"):
-            await site.comes("master", f"resourcequotas/{name}", kind, "False", "NotSupported")
-        await shows(site, f"resourcequotas/{name}", Ready="False", Enforced="False", Current="False")
-    await shows(site, "resourcequotas/of-namespaces", Usage="pods ?/50")
+        await shows(site, f"resourcequotas/{name}", Ready="False", Enforced="False")
     await site.admitted("user-1")
     await shows(site, "resourcequotas/of-gpus", Usage="cpu 1/1, gpus ?/8")
     await site.refused("user-1")  # the rest of it is enforced

@@ -76,7 +76,12 @@ exit 5"""
 def test_an_interrupt_reaches_the_command_which_ends_in_good_order(tmp_path: Path) -> None:
     ready, ended = tmp_path / "ready", tmp_path / "ended"
     script = f"trap 'touch {ended}; exit 0' INT; touch {ready}; while :; do sleep 0.1; done"
-    with subprocess.Popen([*COMMAND, "sh", "-c", script], env=ENVIRONMENT) as running:
+
+    def heed() -> None:
+        """A shell that runs this in the background lets it ignore the signal."""
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    with subprocess.Popen([*COMMAND, "sh", "-c", script], env=ENVIRONMENT, preexec_fn=heed) as running:  # noqa: PLW1509
         until(ready.exists)
         running.send_signal(signal.SIGINT)
         assert running.wait(30) == 128 + signal.SIGINT

@@ -22,6 +22,7 @@ from common.kube.controller.controller import Controller
 from common.kube.controller.workqueue import WorkQueue
 from common.runtime import metrics
 from common.server import serving_certificate
+from master.apiserver import metrics as apiserver
 from master.reporting.metrics import MasterMetrics
 from seed import collectors
 from seed import metrics as observed
@@ -59,11 +60,12 @@ def collected(families: Iterable[Metric]) -> list[str]:
 def sections() -> dict[str, list[str]]:
     nothing = cast(Any, Nothing())
     return {
-        "## Both programs": sorted(declared(metrics) + collected(metrics.QueuesCollector().collect())),
-        "## seedquota-master": sorted(collected(MasterMetrics(lambda: None).collect())),
+        "## Both programs": sorted(
+            declared(metrics) + declared(serving_certificate) + collected(metrics.QueuesCollector().collect())
+        ),
+        "## seedquota-master": sorted(declared(apiserver) + collected(MasterMetrics(lambda: None).collect())),
         "## seedquota-seed": sorted(
             declared(observed)
-            + declared(serving_certificate)
             + collected(collectors.AccountsCollector(nothing, nothing).collect())
             + collected(collectors.UserClustersCollector(nothing).collect())
             + collected(collectors.FlavoursCollector(cast(FlavourCache, nothing)).collect())
