@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import uuid
 from collections.abc import Mapping
 
 import pytest
@@ -26,7 +26,6 @@ pytestmark = pytest.mark.integration
 ONE, TWO = "user-1", "user-2"
 API = "cluster.k8s.io/v1alpha1"
 PATH = f"/apis/{API}/namespaces/kube-system"
-_numbers = itertools.count(1)
 
 
 class Rollout:
@@ -42,7 +41,7 @@ class Rollout:
     @classmethod
     async def of(cls, site: Site, cluster: str, machines: int) -> Rollout:
         """All of its Machines are old ones."""
-        name = f"workers-{next(_numbers)}"
+        name = f"workers-{uuid.uuid4().hex[:8]}"  # others import this module by another name, into the same clusters
         template = {"metadata": {"labels": {"workers": name}}, "spec": machine(name, SMALL)["spec"]}
         spec = {"replicas": machines, "selector": {"matchLabels": {"workers": name}}, "template": template}
         rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": machines, "maxUnavailable": 0}}
@@ -70,7 +69,7 @@ class Rollout:
 
     async def _machine(self, owner: Json) -> Answer:
         labels = owner["spec"]["selector"]["matchLabels"]
-        name = f"machine-{next(_numbers)}"
+        name = f"machine-{uuid.uuid4().hex[:8]}"
         metadata = {"name": name, "labels": labels, "ownerReferences": [_reference(owner)]}
         return await self._site.call(self._cluster, "POST", MACHINES, {**machine(name, SMALL), "metadata": metadata})
 
