@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 from collections.abc import AsyncIterator
@@ -12,7 +13,18 @@ from cli.outcome import Failed
 from common.kube.client.api_client import Cluster
 from common.kube.client.kubeconfig import InvalidKubeconfig
 
+NAMESPACE = "seedquota"
 TIMEOUT = 10.0  # seconds for one answer
+
+
+def add_master_context(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--context", help="of your kubeconfig, the master's; not set: its current one")
+
+
+def add_namespace(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-n", "--namespace", default=NAMESPACE, help=f"that SeedQuota is installed in [default {NAMESPACE}]"
+    )
 
 
 def kubeconfig_path(given: str | None, cure: str = "set it to one") -> str:

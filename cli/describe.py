@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from cli import figures, reading, terminal
-from cli.clusters import connected
+from cli.clusters import add_master_context, add_namespace, connected
 from cli.doctor import cures, findings
 from cli.figures import Figures
 from cli.outcome import DONE, STALE, Failed, Printed
@@ -45,10 +45,8 @@ def declare(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("name", metavar="NAME", help="of the quota")
-    parser.add_argument("--context", help="of your kubeconfig, the master's; not set: its current one")
-    parser.add_argument(
-        "-n", "--namespace", default="seedquota", help="that SeedQuota is installed in [default seedquota]"
-    )
+    add_master_context(parser)
+    add_namespace(parser)
     parser.set_defaults(run=run)
 
 

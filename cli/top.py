@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from cli import figures, reading, terminal
-from cli.clusters import connected
+from cli.clusters import add_master_context, connected
 from cli.figures import Figures
 from cli.outcome import DONE, STALE, Failed, Printed
 from cli.terminal import Column
@@ -37,7 +37,7 @@ def declare(commands: Any) -> None:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--context", help="of your kubeconfig, the master's; not set: its current one")
+    add_master_context(parser)
     parser.add_argument(
         "--sort", choices=("peak", "name"), default="peak", help="`peak`, the fullest first, or `name` [default peak]"
     )

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from cli import reading, terminal
-from cli.clusters import connected
+from cli.clusters import add_master_context, add_namespace, connected
 from cli.doctor import findings, on_seed, signs
 from cli.doctor.report import Report, text
 from cli.outcome import DONE, STALE, Failed, Printed
@@ -42,12 +42,10 @@ def declare(commands: Any) -> None:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--context", help="of your kubeconfig, the master's; not set: its current one")
+    add_master_context(parser)
     parser.add_argument("--kubeconfig", metavar="FILE", help="a seed's, to look there too; not set: only the master")
     parser.add_argument("--seed-context", metavar="CONTEXT", help="of that file; not set: its current one")
-    parser.add_argument(
-        "-n", "--namespace", default="seedquota", help="that SeedQuota is installed in [default seedquota]"
-    )
+    add_namespace(parser)
     parser.add_argument(
         "-o", "--output", choices=("text", "json", "yaml"), default="text", help="text, json or yaml [default text]"
     )

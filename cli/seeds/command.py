@@ -6,9 +6,8 @@ import argparse
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from cli.clusters import add_master_context, add_namespace
 from cli.seeds import add, listing, remove, states
-
-NAMESPACE = "seedquota"
 
 _EXAMPLES = """\
 examples:
@@ -55,10 +54,8 @@ def _action(
     parser: argparse.ArgumentParser = actions.add_parser(name, help=what, description=description)
     if named:
         parser.add_argument("name", metavar="NAME", help="of the Seed")
-    parser.add_argument("--context", help="of your kubeconfig, the master's; not set: its current one")
-    parser.add_argument(
-        "-n", "--namespace", default=NAMESPACE, help=f"that SeedQuota is installed in [default {NAMESPACE}]"
-    )
+    add_master_context(parser)
+    add_namespace(parser)
     parser.set_defaults(run=run)
     return parser
 

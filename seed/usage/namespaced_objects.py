@@ -1,7 +1,7 @@
 """What the seed's leader counts in namespaces: a source for each quota of kind namespaces in each cluster it covers.
 
 A source's sum stays while its cluster cannot be reached, and while something that its quota limits was never listed: it
-is replaced only by a sum that stands on complete lists of the namespaces and of every kind that the quota limits.
+is replaced only by a sum of complete lists of the namespaces and of every kind that the quota limits.
 """
 
 from __future__ import annotations

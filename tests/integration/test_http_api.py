@@ -6,8 +6,7 @@ import asyncio
 import json
 import logging
 import ssl
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +25,7 @@ from devcluster.objects import CHARTS, named, namespace, rights
 from master.apiserver import app as api
 from master.apiserver.app import ApiServer
 from master.cache.informers import Caches
+from tests.integration.installed.site import until
 
 pytestmark = pytest.mark.integration
 
@@ -96,7 +96,7 @@ class World:
             for replica in range(2):
                 assert (await self.call("platform-administrator", "GET", QUOTAS, replica=replica)).body == []
 
-        await until(gone)
+        await until(gone, 30)
 
     async def quota(self, name: str, kind: str, subject: str, limits: Json, used: Json = None) -> None:
         """As kubectl and a master that leads would make it; returns when both replicas know it."""
@@ -112,18 +112,7 @@ class World:
                 found = await self.call("platform-administrator", "GET", f"{QUOTAS}/{name}", replica=replica)
                 assert found.status == 200 and found.body["status"]["globalUsage"].keys() == (used or {}).keys()
 
-        await until(known)
-
-
-async def until(check: Callable[[], Awaitable[None]], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            return await check()
-        except AssertionError:
-            if time.monotonic() > deadline:
-                raise
-        await asyncio.sleep(0.05)
+        await until(known, 30)
 
 
 def service_account(name: str) -> Json:
@@ -344,7 +333,7 @@ async def test_quotas_are_listed_by_page_and_kept_like_kubermatics(world: World)
     async def listed() -> None:
         assert len((await world.call(who, "GET", QUOTAS, replica=1)).body) == 3
 
-    await until(listed)
+    await until(listed, 30)
     names: list[str] = []
     path = f"{QUOTAS}?limit=2&subjectKind=project"
     while path:
@@ -542,7 +531,7 @@ async def test_an_emptied_secret_gets_another_certificate_which_is_served_at_onc
         after = [replica.certificates.ca_bundle for replica in world.replicas]
         assert after[0] == after[1] != before[0]
 
-    await until(renewed)
+    await until(renewed, 30)
     world.tls = ssl.create_default_context(cadata=world.replicas[0].certificates.ca_bundle.decode())
     for replica in range(2):
         found = await world.call("reader", "GET", ORGANIZATION, replica=replica, Connection="close")
