@@ -107,6 +107,7 @@ class SeedLink:
         self._used: Wanted | None = None
         self.renewal = TokenRenewal(caches, namespace, lambda: self.seed)
         self._changed = asyncio.Event()
+        self._probe_now = False  # nobody knows yet what the present token may do
         self._task: asyncio.Task[None] | None = None
         self.publisher = Publisher(
             self.name,
@@ -238,6 +239,7 @@ class SeedLink:
                 return
             cluster.authorize(access.authorization)
             self._used = now
+            self._probe_now = True
             log.info("seed's token replaced", extra={"seed": self.name})
             await self._changed.wait()
 
@@ -312,6 +314,7 @@ class SeedLink:
         path = f"{ORGANIZATIONS.path()}?limit=1"
         known_error: str | None = None
         while True:
+            self._probe_now = False
             try:
                 await cluster.check(time.monotonic())
                 if self.unidentified or not self.connected or there.error is not None:
@@ -329,7 +332,7 @@ class SeedLink:
                 await asyncio.sleep(0.05 if self.phase is Phase.CONNECTING else LOOK_EVERY)
                 error_now = there.error
                 came_back = error_now is None and there.synced and not self.connected
-                if came_back or error_now != known_error:
+                if came_back or self._probe_now or error_now != known_error:
                     known_error = error_now
                     break
 

@@ -443,7 +443,7 @@ async def test_broken_seeds_are_named_and_delay_no_other(world: World) -> None:
 
     # So is another Secret under a connection that works.
     await world.add_secret("eu-1", world.server("eu-1").kubeconfig("seedquota-seed"))
-    async with within(5):
+    async with within(4):  # less than the pause between two probes
         await until(lambda: _reason(world, "eu-1", "Unauthorized"))
     await world.add_secret("eu-1", world.server("eu-1").kubeconfig(USER))
     async with within(5):
