@@ -274,7 +274,10 @@ class Leadership:
         cluster = self._replica.cluster
         try:
             await self._for_cluster_api.withdraw()
-            for name in (allocations.NAME, clusters.NAME, cluster_api.NAME):
+            names = [clusters.NAME, cluster_api.NAME]
+            if self._replica.quota_cache.in_cluster:
+                names.append(allocations.NAME)
+            for name in names:
                 if await cluster.find(WEBHOOK_CONFIGURATIONS, name) is not None:
                     found.append(f"{name} on the seed itself")
         except ApiError as error:

@@ -192,7 +192,10 @@ async def test_it_is_reserved_in_the_quotas_that_limit_its_types_and_refused_wit
         for name, amount in (("org-acme", "servers=8,gpus=4"), ("project-alpha", "servers=8")):
             kept = world.account(name).reservations[KEY, "a-uid"]
             assert (kept.object, kept.amount) == (f"{NAMESPACE}/a", nanos(amount))
-        world.tell("org-acme", usage="servers=8,gpus=4", reserved="servers=8,gpus=4")
+        shown = {"servers": "8", "gpus": "4"}
+        copy = world.copies["org-acme"]
+        grant = msgspec.structs.replace(copy.status.grant, global_usage=shown, reserved=shown)
+        world._put(msgspec.structs.replace(copy, status=msgspec.structs.replace(copy.status, grant=grant)))
         refused = await webhook.create("b", servers=(2, 1), gpus=(1, 0))
         assert code(refused) == 403
         message = refused["status"]["message"]
