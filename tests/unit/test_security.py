@@ -253,7 +253,7 @@ PROVEN: dict[str, tuple[str, ...]] = {
         "unit/seed/registration/test_configuration.py::test_break_glass_is_off_in_user_clusters_unless_it_is_switched_on",
     ),
     "deletes or changes the webhook configuration": (
-        f"{CONFIGURATION}::test_it_is_back_within_a_second_of_its_deletion",
+        f"{CONFIGURATION}::test_it_is_back_soon_after_its_deletion",
         f"{CONFIGURATION}::test_what_a_tenant_changes_is_corrected_with_one_write",
         f"{QUOTAS}::test_a_webhook_configuration_that_a_tenant_removes_comes_back_at_once",
         f"{QUOTAS}::test_what_comes_in_by_break_glass_is_counted_and_shown",

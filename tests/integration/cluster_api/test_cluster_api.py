@@ -36,8 +36,8 @@ LIMITS = {"cpu": "18", "memory": "1Ti"}
 SIZE = {"numCPUs": 4, "memoryMiB": 4096, "diskGiB": 20}
 SECONDS = 60.0
 CALM_SECONDS = 4.0
-BACKOFF_SECONDS = 7.0  # a controller that fails comes again after as long as it has failed by then
-WAKING_SECONDS = 3.0  # the goal is 2 on a quiet machine; by its own pause it would come after more than this
+BACKOFF_SECONDS = 22.0  # a controller that fails pauses for 5 ms, and then twice as long each time: now for 20.48 s
+WAKING_SECONDS = 9.0  # by its own pause it would come 40.9 s after it began to fail, or later
 
 
 def infrastructure(kind: str, name: str) -> dict[str, str]:
