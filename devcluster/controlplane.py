@@ -97,7 +97,7 @@ _NOT_ADMITTING = (  # they watch what is not served
 class ApiServer(Server):
     """A kube-apiserver with its own objects, certificate authority, users and tokens."""
 
-    poll_seconds = 0.15  # each answer costs it a handshake, while it has much to do
+    poll_seconds = 0.15  # each answer costs it something, while it has much to do
 
     def __init__(
         self,
@@ -197,16 +197,19 @@ class ApiServer(Server):
         """Give the port back."""
         self._reserved.close()
 
+    async def start(self) -> None:
+        async with self.session() as self._asking:  # on one connection: each costs a handshake
+            await super().start()
+
     async def _ready(self) -> bool:
         # The default namespace appears a moment after the server calls itself ready.
-        async with self.session() as session:
-            for path in ("/readyz", "/api/v1/namespaces/default"):
-                try:
-                    async with session.get(path, timeout=_PROBE_TIMEOUT) as answer:
-                        if answer.status != 200:
-                            return False
-                except (aiohttp.ClientError, TimeoutError):
-                    return False
+        for path in ("/readyz", "/api/v1/namespaces/default"):
+            try:
+                async with self._asking.get(path, timeout=_PROBE_TIMEOUT) as answer:
+                    if answer.status != 200:
+                        return False
+            except (aiohttp.ClientError, TimeoutError):
+                return False
         return True
 
 

@@ -58,7 +58,7 @@ NAMESPACE = "seedquota"
 NOWHERE = "https://127.0.0.1:9"
 USER = "seedquota-master"
 EPOCH = 1
-FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.1  # seconds between looks
+FIRST_PAUSE, LONGEST_PAUSE = 0.03, 0.25  # seconds between looks
 AGES_AGO = {"lastTransitionTime": "2026-01-01T00:00:00Z"}
 
 

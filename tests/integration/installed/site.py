@@ -37,7 +37,7 @@ LEDGERS = f"{GROUP_PATH}/namespaces/{NAMESPACE}/quotaledgers"
 CLUSTERS = f"namespaces/{PROJECT}/userclusters"
 BREAK_GLASS = {"Impersonate-User": "ann", "Impersonate-Group": "seedquota:break-glass"}
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.1  # between looks: soon is seen soon, and a long wait costs the servers little
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.03, 0.25  # between looks: soon is seen soon, and a long wait costs the servers little
 _numbers = itertools.count(1)
 
 
