@@ -44,7 +44,7 @@ class Helm:
             env=self._environment,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             check=False,
         )
         if done.returncode:

@@ -79,7 +79,7 @@ class Place:
             cwd=CHARTS.parent,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             check=False,
         )
         assert (done.returncode != 0) == fails, done.stderr + done.stdout

@@ -190,8 +190,9 @@ async def test_a_redis_that_hangs_is_refused_with_a_reason_in_time(place: Place)
     await place.site.admitted("user-1", 1)
     place.redis.pause()
     try:
-        answer = await place.site.create("user-1")  # the API server itself answers 500 after three seconds
+        late, answer = place.site.late, await place.site.create("user-1")
         assert answer.status == 503, answer
+        assert place.site.late == late, "the API server waits for three seconds"
         assert "the ledger does not answer" in answer.message
     finally:
         place.redis.resume()
