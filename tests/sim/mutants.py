@@ -109,9 +109,9 @@ def _violation(number: int, mutant: Mutant) -> str:
     return ""
 
 
-def run(name: str | None, number: int, *, unbroken: bool = False, trace: bool) -> World:
+def run(name: str | None, number: int, *, focus: tuple[str, ...] = (), unbroken: bool = False, trace: bool) -> World:
     if name is None:
-        return schedule.run(number, trace=trace)
+        return schedule.run(number, focus=focus, trace=trace)
     mutant = BY_NAME[name]
     if unbroken:
         return schedule.run(number, focus=mutant.focus, scene=mutant.scene, trace=trace)
