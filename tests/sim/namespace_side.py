@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
@@ -137,6 +138,10 @@ class NamespaceReplica(Replica):
 
     def now(self) -> float:
         return self.network._clock.now
+
+    @property
+    def rng(self) -> random.Random:
+        return self.network._rng
 
     def by_its_clock(self, at: float) -> float:
         return at * self.loop._rate

@@ -286,7 +286,7 @@ class NamespaceWorld(World):
 
     def _seen(self, followed: object, name: str) -> int | None:
         assert isinstance(followed, NamespacedSource), "there are no others here"
-        return followed.totals.seen([uid_of(name)]).get(uid_of(name))
+        return followed.totals.seen([uid_of(name)]).get(uid_of(name), 0)
 
     def _written(self, replica: Replica, uid: str, before: Account, after: Account, decided: Decided) -> None:
         leader = replica.leader

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from tests.sim.namespace_side import NamespaceReplica
 
 
+SLOW = 0.15  # of the lists of pods
+TAKES = (0.5, 2.0, 6.0)  # seconds
+
+
 class Pod(Object, frozen=True, kw_only=True):
     """Any object that costs: how a real pod's size is computed is not simulated."""
 
@@ -106,15 +110,14 @@ class NamespacedCluster(Source):
         return found.metadata.labels if found is not None else {}
 
     def labelled_since(self, name: str, since: float) -> list[Mapping[str, str]]:
-        """All labels that the namespace had at any moment since, while it was there."""
+        """All labels that the namespace had at any moment since it was made; none when it was gone."""
         found: list[Mapping[str, str]] = []
         for (key, value), at in zip(self.labels.log, self.labels.times, strict=True):
             if key != name:
                 continue
             if at <= since:
                 found.clear()
-            if value is not None:
-                found.append(value.metadata.labels)
+            found.append(value.metadata.labels if value is not None else {})
         return found
 
 
@@ -151,6 +154,7 @@ class Watch:
         self.listed_at = 0  # the number of events of the seed's API server when the last complete list began
         self.listed_from = 0  # the moment at which it began
         self.lists_completed = 0
+        self.blind_until = 0.0  # it brings nothing
         self.problem: str | None = None  # why the last list failed, or the watch broke
         self._replica = client.replica
         self._kind = kind
@@ -163,7 +167,8 @@ class Watch:
 
     @property
     def end(self) -> int:
-        return len(self._kind.log)
+        """How far it may be brought now."""
+        return self.at if self._replica.now() < self.blind_until else len(self._kind.log)
 
     @property
     def wants_list(self) -> bool:
@@ -214,13 +219,7 @@ class Watch:
     async def _list(self, number: int) -> None:
         source, kind, began = self.source, self._kind, moment()
         try:
-            objects, at, listed_at, outages = await self._replica.network.call(
-                f"list of {source.key}",
-                self._replica,
-                source,
-                lambda: (dict(kind.present), len(kind.log), len(self._replica.api.events), source.outages),
-                away(source.key),
-            )
+            objects, at, listed_at, outages = await self._taken()
         except ApiError as error:
             self.listing, self.problem = False, error.message
             return
@@ -238,8 +237,21 @@ class Watch:
         complete.set()
         self.heard()
 
+    def _taken(self) -> asyncio.Future[tuple[dict[str, Object], int, int, int]]:
+        source, kind, replica = self.source, self._kind, self._replica
+        taken = replica.network.call(
+            f"list of {source.key}",
+            replica,
+            source,
+            lambda: (dict(kind.present), len(kind.log), len(replica.api.events), source.outages),
+            away(source.key),
+        )
+        if kind is source.pods and replica.rng.random() < SLOW and not taken.done():
+            replica.network.flying[-1].until = replica.now() + replica.rng.choice(TAKES)  # there are very many
+        return taken
+
     def _follow(self, upto: int) -> None:
-        if self.listing or not self._done:
+        if self.listing or not self._done or self._replica.now() < self.blind_until:
             return
         if not self._replica.network.reaches(self._replica.place, self.source):
             self.problem = "no answer"
@@ -261,7 +273,7 @@ class Watch:
 
     def proven(self) -> float:
         """The time up to which it has brought everything."""
-        return self._kind.times[self.at] if self.at < self.end else self._replica.now()
+        return self._kind.times[self.at] if self.at < len(self._kind.log) else self._replica.now()
 
 
 class LabelWatch(Watch):

@@ -38,21 +38,27 @@ def run(number: int, *, focus: Collection[str] = (), scene: Scene | None = None,
         make = NamespaceWorld if "namespaces" in focus else World
         world = make(number, focus=focus, trace=trace)
         product.tokens(world.token)
-        chaos = Chaos(world)
-        steps = world.swarm.steps
-        plays_at = chaos.rng.randrange(min(steps, 20)) if scene is not None else steps
-        for number_of_step in range(steps):
-            if number_of_step == plays_at and scene is not None:
-                chaos.play(scene)
-            chaos.step()
-        quiet(world, tidy=scene is None)
-        if world.swarm.fills:
-            with _working(world):
-                fill(world)
-        world.end()
+        try:
+            _play(world, scene)
+        finally:
+            world.end()
     if world.truth.found is not None:
         raise world.truth.found
     return world
+
+
+def _play(world: World, scene: Scene | None) -> None:
+    chaos = Chaos(world)
+    steps = world.swarm.steps
+    plays_at = chaos.rng.randrange(min(steps, 20)) if scene is not None else steps
+    for number_of_step in range(steps):
+        if number_of_step == plays_at and scene is not None:
+            chaos.play(scene)
+        chaos.step()
+    quiet(world, tidy=scene is None)
+    if world.swarm.fills:
+        with _working(world):
+            fill(world)
 
 
 class Chaos:

@@ -119,6 +119,7 @@ class Copy(msgspec.Struct, frozen=True):
         quota = Quota(
             key=self.key,
             copy_uid=self.copy_uid,
+            generation=self.version,
             kind=_kind(self.subject),
             subject="" if label else self.subject,
             selector=LabelSelector(match_labels={label: ""}) if label else None,
