@@ -9,7 +9,7 @@ from tests.sim import mutants, runner, schedule
 from tests.sim.failures import FOUND
 
 SCHEDULES = 600
-OF_NAMESPACES = 150  # ... of worlds with quotas of namespaces
+OF_NAMESPACES = 100  # ... of worlds with quotas of namespaces
 QUICK = 120  # schedules in which the mutants below must be noticed; all of them: python -m tests.sim --mutants
 
 
@@ -24,9 +24,9 @@ def test_no_schedule_breaks_the_promise() -> None:
 def test_no_schedule_of_namespaces_breaks_the_promise() -> None:
     total = runner.schedules(0, OF_NAMESPACES, 1, focus=("namespaces",))
     assert total.failures == []
-    assert total.admitted > 300
-    assert total.refused > 300
-    assert total.filled > 100
+    assert total.admitted > 200
+    assert total.refused > 150
+    assert total.filled > 60
 
 
 @pytest.mark.parametrize("number", FOUND)
