@@ -56,7 +56,7 @@ from seed.webhooks.namespaced_objects import NamespacedObjectWebhook
 from seed.webhooks.review import MAX_BODY
 from seed.webhooks.router import Endpoints, identify, route
 from seed.webhooks.scale import ScaleWebhook
-from seed.webhooks.turns import Turns
+from seed.webhooks.turns import OBJECTS_TO_MACHINES, Turns
 
 T = TypeVar("T")
 
@@ -137,9 +137,11 @@ def endpoints_of(
     machines = MachineAdmission(quotas, admission, sizing, in_user_clusters(rollouts, connections, sizing))
     of_cluster_api = MachineAdmission(quotas, admission, sizing, in_cluster_api(rollouts, cluster, view, sizing))
     twins = DuplicateClusters(cluster, clusters, view)
-    turns = Turns(options.webhook_requests_per_second, {CLUSTER_API_CALLER, CLUSTERS_CALLER, OWN_API_SERVER})
+    unlimited = {CLUSTER_API_CALLER, CLUSTERS_CALLER, OWN_API_SERVER}
+    of_machines = Turns(options.webhook_requests_per_second, unlimited)
+    of_objects = Turns(OBJECTS_TO_MACHINES * options.webhook_requests_per_second, unlimited)
 
-    def endpoint(webhook: Webhook[T]) -> Endpoint[T]:
+    def endpoint(webhook: Webhook[T], turns: Turns = of_machines) -> Endpoint[T]:
         return Endpoint(webhook, observed.decision, decisions, turns)
 
     return {
@@ -147,7 +149,9 @@ def endpoints_of(
         "stamp": endpoint(StampWebhook(Stamping(clusters, sizing))),
         "cluster-api": endpoint(ClusterApiWebhook(view, of_cluster_api)),
         "clusters": endpoint(ClusterWebhook(quotas, admission, kinds(options.project_label), twins)),
-        "namespaces": endpoint(NamespacedObjectWebhook(clusters, NamespacedAdmission(admission, caches.namespaces))),
+        "namespaces": endpoint(
+            NamespacedObjectWebhook(clusters, NamespacedAdmission(admission, caches.namespaces)), of_objects
+        ),
         "scale": endpoint(ScaleWebhook(quotas, clusters, registry, sizing, connections, view, local_copies=copies)),
     }
 

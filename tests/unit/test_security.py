@@ -205,6 +205,7 @@ PROVEN: dict[str, tuple[str, ...]] = {
     "one cluster that asks without a pause": (
         f"{TURNS}::test_who_asks_too_often_is_told_to_try_again",
         f"{TURNS}::test_many_requests_of_one_caller_do_not_stand_before_another_s",
+        f"{TURNS}::test_requests_about_objects_in_namespaces_take_no_turns_of_machines",
         f"{TURNS}::test_large_requests_of_one_caller_are_read_one_by_one_with_turns_of_others_between",
         f"{SERVER}::test_one_caller_who_holds_much_costs_no_other",
     ),
