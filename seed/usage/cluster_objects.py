@@ -17,7 +17,7 @@ from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Malformed
 from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change
-from common.quota.object_names import GroupResource, resources_of
+from common.quota.object_names import GroupResource
 from common.runtime.waiting import within
 from seed.cache.namespaces import NAMESPACES, Namespace
 from seed.cache.quota import Quota
@@ -25,7 +25,7 @@ from seed.cache.source_keys import generation_of
 from seed.evaluators.namespaced import Terms
 from seed.evaluators.registry import evaluator_of
 from seed.usage.kind_informer import KindInformer, find_kind
-from seed.usage.object_totals import ObjectTotals
+from seed.usage.promise_totals import totals_of
 from seed.usage.source import NOT_LISTED, Problem
 
 UNREACHABLE = "Unreachable"
@@ -48,13 +48,18 @@ class QuotaNamespaces:
     ) -> None:
         self.objects = objects
         self.quota = quota
-        self.totals = ObjectTotals(terms)
-        self.kinds = frozenset(kind for kind in resources_of(terms.limited) if evaluator_of(kind) is not None)
+        self.totals = totals_of(terms)
+        self.kinds = frozenset(kind for kind in terms.kinds if evaluator_of(kind) is not None)
         self.on_change = on_change
 
     @property
     def terms(self) -> Terms:
         return self.totals.terms
+
+    @property
+    def namespaces(self) -> list[str]:
+        """That it selects."""
+        return self.objects.selected(self)
 
     @property
     def informers(self) -> list[KindInformer]:
@@ -139,9 +144,12 @@ class ClusterObjects:
 
     def discard(self, counting: QuotaNamespaces) -> None:
         self._counting.discard(counting)
-        for name in [name for name, selecting in self._selecting.items() if counting in selecting]:
+        for name in self.selected(counting):
             self._forget(counting, name)
         self._follow()
+
+    def selected(self, counting: QuotaNamespaces) -> list[str]:
+        return [name for name, selecting in self._selecting.items() if counting in selecting]
 
     def problems(self, kinds: Collection[GroupResource] | None = None) -> dict[str, Problem]:
         """By resource: what cannot be listed. `kinds`: only of these."""
