@@ -18,7 +18,7 @@ from common.quota.resources import ResourceList
 from seed.admission import denial
 from seed.admission.admitter import Admission
 from seed.admission.objects import RESERVING
-from seed.admission.promises import Connected, NotReadable, confirming, others
+from seed.admission.promises import Connected, Exists, NotReadable, confirming, others
 from seed.admission.types import Request, Verdict
 from seed.cache.consumer import Consumer
 from seed.cache.namespaces import Selection
@@ -110,8 +110,8 @@ class NamespacedAdmission:
         parts = _Parts(key, evaluator, write)
         try:
             promises = await self._promises(key, evaluator, quotas, write, deadline)
-        except NotReadable as error:
-            return self.undecided(str(error))
+        except (NotReadable, Exists) as error:
+            return self._unpromised(error, write.new.metadata.name)
         for quota in sorted(quotas, key=lambda quota: quota.name):
             if quota.promises:
                 if (promise := promises.get(quota.name)) is not None:
@@ -145,7 +145,7 @@ class NamespacedAdmission:
         write: Write[Any],
         deadline: float,
     ) -> dict[str, Promise]:
-        """By quota of promises, where the write adds to them. Raises NotReadable."""
+        """By quota of promises, where the write adds to them. Raises NotReadable, Exists."""
         if evaluator.resource != RESOURCE_QUOTAS:
             return {}
         raising = [quota for quota in quotas if quota.promises and resource_quotas.raised(write, quota.limits)]
@@ -154,6 +154,11 @@ class NamespacedAdmission:
         limited = {name for quota in raising for name in quota.limits}
         beside = await others(self._namespaces, cluster, write.new.metadata, limited, deadline - RESERVING)
         return {quota.name: resource_quotas.added(write, quota.limits, beside) for quota in raising}
+
+    def _unpromised(self, error: NotReadable | Exists, name: str) -> Verdict:
+        if isinstance(error, Exists):
+            return Verdict(decision="", refusal=denial.already_exists(RESOURCE_QUOTAS.resource, name))
+        return self.undecided(str(error))
 
     async def _quotas_of(self, cluster: str, namespace: str, deadline: float) -> Sequence[Quota]:
         """Raises Unknown."""

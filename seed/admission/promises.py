@@ -32,10 +32,14 @@ class NotReadable(Exception):
     """`str()` says why."""
 
 
+class Exists(Exception):
+    """What is to be created is there already. What would be reserved for it would be kept for a while for nothing."""
+
+
 async def others(
     connected: Connected, cluster: str, metadata: ObjectMeta, limited: Iterable[str], until: float
 ) -> ResourceList:
-    """What the other ResourceQuotas of its namespace promise now, by a consistent read. Raises NotReadable."""
+    """What the other ResourceQuotas of its namespace promise now, by a consistent read. Raises NotReadable, Exists."""
     try:
         async with asyncio.timeout_at(until):
             listing = await connected.connection(cluster).list(CORE_QUOTAS, metadata.namespace)
@@ -44,6 +48,8 @@ async def others(
     except ApiError as error:
         why = f"the ResourceQuotas of namespace {metadata.namespace} cannot be read: {error.reason}"
         raise NotReadable(why) from None
+    if any(each.metadata.name == metadata.name and each.metadata.uid != metadata.uid for each in listing.items):
+        raise Exists
     return largest(promised(each, limited) for each in listing.items if each.metadata.uid != metadata.uid)
 
 
@@ -57,6 +63,8 @@ def confirming(
             found = await others(connected, cluster, metadata, bases, until)
         except NotReadable as error:
             return str(error)
+        except Exists:
+            return "it was created by another request at the same time"
         if any(found.get(name, 0) < base for name, base in bases.items()):
             return f"another ResourceQuota of namespace {metadata.namespace} was lowered at the same time"
         return ""

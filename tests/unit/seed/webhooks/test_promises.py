@@ -144,6 +144,14 @@ async def test_lowering_is_always_allowed(web: Allocated) -> None:
     assert not web.caller.world.account(NAME).reservations
 
 
+async def test_nothing_is_reserved_for_what_exists_already(web: Allocated) -> None:
+    """The API server would refuse it later, and what is reserved would stay for a minute."""
+    await web.limit("pods=50")
+    web.there = [{"metadata": named("default", version="7") | {"uid": "another"}, "spec": {"hard": {"pods": "1"}}}]
+    assert (await web.ask(quota("default", pods="20")))["status"]["reason"] == "AlreadyExists"
+    assert web.caller.use(NAME) == {}
+
+
 async def test_where_the_others_cannot_be_read_it_is_to_be_tried_again(web: Allocated) -> None:
     await web.limit("pods=50")
     web.error = Unavailable(0, "Unavailable", "no answer")
