@@ -49,17 +49,13 @@ class QuotaNamespaces:
         self.objects = objects
         self.quota = quota
         self.totals = totals_of(terms)
+        self.selected: set[str] = set()  # namespaces
         self.kinds = frozenset(kind for kind in terms.kinds if evaluator_of(kind) is not None)
         self.on_change = on_change
 
     @property
     def terms(self) -> Terms:
         return self.totals.terms
-
-    @property
-    def namespaces(self) -> list[str]:
-        """That it selects."""
-        return self.objects.selected(self)
 
     @property
     def informers(self) -> list[KindInformer]:
@@ -144,12 +140,9 @@ class ClusterObjects:
 
     def discard(self, counting: QuotaNamespaces) -> None:
         self._counting.discard(counting)
-        for name in self.selected(counting):
+        for name in [name for name, selecting in self._selecting.items() if counting in selecting]:
             self._forget(counting, name)
         self._follow()
-
-    def selected(self, counting: QuotaNamespaces) -> list[str]:
-        return [name for name, selecting in self._selecting.items() if counting in selecting]
 
     def problems(self, kinds: Collection[GroupResource] | None = None) -> dict[str, Problem]:
         """By resource: what cannot be listed. `kinds`: only of these."""
@@ -224,6 +217,7 @@ class ClusterObjects:
     def _enter(self, counting: QuotaNamespaces, namespace: str) -> None:
         """All that is in it counts from now on."""
         self._selecting.setdefault(namespace, set()).add(counting)
+        counting.selected.add(namespace)
         for kind in counting.kinds:
             informer = self.informers.get(kind)
             for subject in informer.objects(namespace) if informer is not None else ():
@@ -232,6 +226,7 @@ class ClusterObjects:
     def _forget(self, counting: QuotaNamespaces, namespace: str) -> None:
         selecting = self._selecting[namespace]
         selecting.discard(counting)
+        counting.selected.discard(namespace)
         if not selecting:
             del self._selecting[namespace]
 
