@@ -32,7 +32,7 @@ from seed.accounts.reservation_gc import MOST_UNSEEN
 from seed.accounts.snapshot import snapshot
 from seed.admission import denial
 from seed.admission.denial import Refusal
-from seed.admission.types import Attempt, Replaceable, Request, Verdict
+from seed.admission.types import Attempt, Confirm, Replaceable, Request, Verdict
 from seed.cache.quota import Quota
 from seed.cache.quotas import QuotaCache
 from seed.ledger.encoding import MalformedLedgerError
@@ -67,7 +67,11 @@ class Admission:
         return Verdict(decision=decision, refusal=denial.unavailable(of, why, decision), request=request)
 
     async def decide(
-        self, request: Request, replaceable: Replaceable | None = None, quotas: Sequence[Quota] | None = None
+        self,
+        request: Request,
+        replaceable: Replaceable | None = None,
+        quotas: Sequence[Quota] | None = None,
+        confirm: Confirm | None = None,
     ) -> Verdict:
         """`quotas`: those of its shares."""
         undecided = self.undecided(request, "of the project" if request.shares is None else "of the namespace")
@@ -103,6 +107,8 @@ class Admission:
             asked = (self._reserve(quota, request, decision, replaceable) for quota in rest)
             attempts.extend(await asyncio.gather(*asked))
         refusals = [attempt.refusal for attempt in attempts if attempt.refusal is not None]
+        if not refusals and confirm is not None and not request.dry_run and (why := await confirm()):
+            refusals = [denial.unavailable("of the namespace", why, decision)]
         waited = any(attempt.waited for attempt in attempts)
         if refusals:
             await self._cancel(request, quotas, attempts)
@@ -348,7 +354,9 @@ class Admission:
 def _exceeded(
     quota: Quota, need: ResourceList, used: ResourceList, limits: ResourceList, reserved: ResourceList, decision: str
 ) -> Refusal:
-    objects = "objects" if quota.kind == "namespaces" else "machines"
+    objects = "machines"
+    if quota.kind == "namespaces":
+        objects = "ResourceQuotas" if quota.promises else "objects"
     return denial.exceeded(quota.name, need, used, limits, reserved, decision, objects=objects)
 
 

@@ -153,6 +153,12 @@ def taken(quota: str, decision: str) -> Refusal:
     )
 
 
+def already_exists(resource: str, name: str) -> Refusal:
+    """In the API server's own words, which would be the answer."""
+    why = f'{resource} "{name}" already exists'
+    return Refusal(code=409, reason="AlreadyExists", message=why, causes=[Cause(reason="AlreadyExists", message=why)])
+
+
 def occupied(quota: str, under: ResourceList, decision: str) -> Refusal:
     """Of surge, though some may be left: it has no numbers that add up, so `beyond_surge` adds those of the limit."""
     why = f"{resources.text(under)} is taken by use beyond what this seed holds, and no more is lent until that is gone"

@@ -16,6 +16,7 @@ from seed.admission.namespaced_objects import NamespacedAdmission
 from seed.admission.types import Verdict
 from seed.cache.clusters import ClusterCache
 from seed.cache.source_keys import OWN_API_SERVER
+from seed.evaluators import resource_quotas
 from seed.evaluators.namespaced import NamespacedEvaluator, Write
 from seed.evaluators.registry import evaluator_of
 from seed.webhooks.endpoint import Answer, Question, Webhook
@@ -25,7 +26,7 @@ MAX_QUOTES = 60_000
 """In a review of what is decoded as more than its name: two for each name and text."""
 
 KINDS = {PODS: "Pod", SERVICES: "Service", PERSISTENT_VOLUME_CLAIMS: "PersistentVolumeClaim"}
-KINDS[RESOURCE_CLAIMS] = "ResourceClaim"
+KINDS |= {RESOURCE_CLAIMS: "ResourceClaim", resource_quotas.EVALUATOR.resource: "ResourceQuota"}
 OTHER = "Object"  # in metrics: tenants choose the kinds of custom resources
 
 _UID = re.compile("[0-9A-Za-z-]{1,64}")

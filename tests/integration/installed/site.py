@@ -359,6 +359,8 @@ class Site:
         await until(holds, 60)
 
     async def _delete_everything(self) -> None:
+        for allocation in await self.items("master", "resourcequotaallocations"):
+            await self.delete("master", f"resourcequotaallocations/{allocation['metadata']['name']}")
         for quota in await self.items("master", "resourcequotas"):
             await self.delete("master", f"resourcequotas/{quota['metadata']['name']}")
         for tenant in self.tenants:
