@@ -147,7 +147,14 @@ def endpoints_of(
         "stamp": endpoint(StampWebhook(Stamping(clusters, sizing))),
         "cluster-api": endpoint(ClusterApiWebhook(view, of_cluster_api)),
         "clusters": endpoint(ClusterWebhook(quotas, admission, kinds(options.project_label), twins)),
-        "namespaces": endpoint(NamespacedObjectWebhook(clusters, NamespacedAdmission(admission, caches.namespaces))),
+        "namespaces": endpoint(
+            NamespacedObjectWebhook(
+                clusters,
+                NamespacedAdmission(admission, caches.namespaces),
+                lambda: quotas.own_conditions,
+                local_copies=copies,
+            )
+        ),
         "scale": endpoint(ScaleWebhook(quotas, clusters, registry, sizing, connections, view, local_copies=copies)),
     }
 

@@ -49,6 +49,7 @@ class QuotaNamespaces:
         self.objects = objects
         self.quota = quota
         self.totals = ObjectTotals(terms)
+        self.selected: set[str] = set()  # namespaces
         self.kinds = frozenset(kind for kind in resources_of(terms.limited) if evaluator_of(kind) is not None)
         self.on_change = on_change
 
@@ -216,6 +217,7 @@ class ClusterObjects:
     def _enter(self, counting: QuotaNamespaces, namespace: str) -> None:
         """All that is in it counts from now on."""
         self._selecting.setdefault(namespace, set()).add(counting)
+        counting.selected.add(namespace)
         for kind in counting.kinds:
             informer = self.informers.get(kind)
             for subject in informer.objects(namespace) if informer is not None else ():
@@ -224,6 +226,7 @@ class ClusterObjects:
     def _forget(self, counting: QuotaNamespaces, namespace: str) -> None:
         selecting = self._selecting[namespace]
         selecting.discard(counting)
+        counting.selected.discard(namespace)
         if not selecting:
             del self._selecting[namespace]
 
