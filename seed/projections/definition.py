@@ -75,8 +75,8 @@ _SCHEMA = {
     "type": "object",
     "description": (
         "What a quota says in a cluster that it counts, or in a namespace: its limit, what is used in all of them "
-        "together, and what of that is used here. Written by SeedQuota, which restores it about once a minute; nothing is "
-        "decided by it."
+        "together, and what of that is used here. Written by SeedQuota, which restores it about once a minute; nothing "
+        "is decided by it."
     ),
     "properties": {
         "apiVersion": {"type": "string", "description": f"{GROUP}/{VERSION}"},

@@ -202,7 +202,10 @@ async def test_a_right_that_is_missing_is_said_until_it_is_there(world: World) -
     world.server.all_fail = FORBIDDEN
     async with running(world.copies):
         await eventually(lambda: world.copies.written is False)
-        assert world.copies.problem == "may not; bind charts/rbac/user-cluster.yaml, on a seed charts/rbac/seed-local-quotas.yaml"
+        assert (
+            world.copies.problem
+            == "may not; bind charts/rbac/user-cluster.yaml, on a seed charts/rbac/seed-local-quotas.yaml"
+        )
         world.server.all_fail = None
         await eventually(lambda: world.copies.written and len(world.server.quotas) == 2)
         world.quota = False
