@@ -25,7 +25,6 @@ log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 10.0
 
-NO_QUOTAS = Proof(None, "NoQuotas", "no quota of kind namespaces counts here")
 CONNECTING = Proof(None, "Connecting", "the webhook for namespaces is being configured")
 CONTESTED = Proof(
     False,
@@ -57,7 +56,7 @@ class NamespacedWebhook:
         """`key`: the cluster's, or OWN_API_SERVER. `wanted`: False while webhooks are withdrawn. `on_enforced` gets the
         name of a quota that is, or is no longer, enforced there, and `on_state` tells that `shown` has changed.
         They must not block."""
-        self.shown: Proof | None = None  # whether all that quotas limit there is checked; None: it takes no part
+        self.shown: Proof | None = None  # whether all that quotas limit there is checked; None: they limit nothing
         self._cluster = cluster
         self._key = key
         self._quota_cache = quota_cache
@@ -176,7 +175,7 @@ class NamespacedWebhook:
                 self._on_enforced(name)
 
     def _show(self) -> None:
-        shown = self._found() if self._takes_part() else None
+        shown = self._found() if self._quotas() else None
         if shown != self.shown:
             self.shown = shown
             self._on_state()
@@ -186,8 +185,6 @@ class NamespacedWebhook:
         quotas = self._quotas()
         if not self._are_wanted():
             return withdrawal.PROOF
-        if not quotas:
-            return NO_QUOTAS
         if keeper is None:
             return CONNECTING
         if keeper.contested:

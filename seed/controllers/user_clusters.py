@@ -260,7 +260,7 @@ class UserClusters:
         quotas = self._quota_cache.quotas_of(source.consumer)
         unsized = source.totals.unsized({name for quota in quotas if quota.enforced for name in quota.limits})
         proof = canary.proof if canary is not None else None
-        said = projects.shown(self._quota_cache, cluster), self._of_namespaces(cluster, source), self._written(source)
+        said = projects.shown(self._quota_cache, cluster), self._of_namespaces(source), self._written(source)
         wanted = judge(cluster, source, keeper, proof, unsized, *said)
         metrics.canary(source.key, proof.enforced if proof is not None else None)
         self._on_proof(source.key, believed_proof(wanted, proof, source))
@@ -282,8 +282,11 @@ class UserClusters:
             return None
         return None if settled else LOOK_AGAIN
 
-    def _of_namespaces(self, cluster: UserCluster, source: Source) -> Condition | None:
-        return enforced_in_namespaces(source, self._in_namespaces(source.key)) if takes_part(cluster) else None
+    def _of_namespaces(self, source: Source) -> Condition | None:
+        quotas = self._quota_cache.namespace_quotas()
+        if not any(self._cluster_cache.covers(quota, source.key) for quota in quotas):
+            return None
+        return enforced_in_namespaces(source, self._in_namespaces(source.key))
 
     def _written(self, source: Source) -> Condition | None:
         copies, in_namespaces = self._copies.of(source.key), self._copies.in_namespaces(source.key)
