@@ -41,7 +41,7 @@ from seed.registration.wanted import WantedConfigurations
 from seed.sizing.sizer import Sizing
 from seed.usage.cluster_api import ClusterApiInformers
 from seed.usage.clusters import ClusterSources
-from seed.usage.namespaced_objects import NamespacedSources
+from seed.usage.namespaced_objects import NamespacedSource, NamespacedSources
 from seed.usage.source import Problem, UsageSource
 from seed.usage.user_cluster import Source
 
@@ -223,6 +223,10 @@ class Leadership:
     async def confirm_accounts(self) -> None:
         """Before an orderly end."""
         await self._accounts.confirm_all()
+
+    @property
+    def in_namespaces(self) -> list[NamespacedSource]:
+        return self._namespaces.all()
 
     def configuration_changed(self) -> None:
         self._user_clusters.configuration_changed()

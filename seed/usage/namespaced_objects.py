@@ -225,6 +225,9 @@ class NamespacedSources(Mapping[str, UsageSource]):
     def __len__(self) -> int:
         return len(self._sources)
 
+    def all(self) -> list[NamespacedSource]:
+        return list(self._sources.values())
+
     async def run(self) -> None:
         """Until cancelled."""
         stops = [

@@ -1,4 +1,4 @@
-"""What is said of the webhook for namespaces in a cluster, and what becomes of one that an earlier leader left there."""
+"""What is said of the webhook for namespaces in a cluster, and what becomes of one that an earlier leader left."""
 
 from __future__ import annotations
 
@@ -39,9 +39,7 @@ class Server:
 
 def desired(quotas: Sequence[Quota]) -> WebhookConfiguration:
     url = "https://seed.example.com/namespaces/uid/token"
-    return namespaces.desired(
-        quotas, url=url, protected=(), ca_bundle=b"CA", timeout_seconds=3, break_glass_group=""
-    )
+    return namespaces.desired(quotas, url=url, protected=(), ca_bundle=b"CA", timeout_seconds=3, break_glass_group="")
 
 
 class Site:
