@@ -257,11 +257,8 @@ def build(options: SeedOptions, cluster: Cluster, stopping: Callable[[], bool]) 
     record = Record(cluster, options.namespace, LEASE_NAME, identity, caches.quotas, caches.watches)
     connections = Connections(cluster, on_request=metrics.kubernetes_request)
     refusals = refusals_to(cluster, caches, registry, identity)
-    decisions = Decisions(
-        on_decision=refusals.decided,
-        on_pod=refusals.pod_decided,
-        on_refusal=collectors.refusals_of(caches.quotas),
-    )
+    on_refusal = collectors.refusals_of(caches.quotas)
+    decisions = Decisions(on_decision=refusals.decided, on_pod=refusals.pod_decided, on_refusal=on_refusal)
     endpoints = endpoints_of(options, cluster, caches, registry, sizing, connections, decisions, record.stale)
     return Agent(
         cluster=cluster,

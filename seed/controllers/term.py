@@ -303,6 +303,8 @@ class Leadership:
         self._accounts.look_at(name)
 
     async def _follow_namespaces(self, source: Source, cluster: Cluster) -> None:
+        if source.on_seed:
+            return  # its namespaces are the seed's, which have their own webhook and copies
         key = source.key
         webhook = self._namespaced_webhook(key, source.uid, cluster, lambda: self._user_clusters.look(key))
         self._namespaced[key] = webhook

@@ -303,7 +303,7 @@ def test_every_file_of_charts_rbac_has_a_chart_but_that_of_all_user_clusters() -
 
 def test_the_policies_hold_for_the_agents_own_account(rendered: Rendered) -> None:
     policies = list(of_kind(rendered[SEED, "rights"], "ValidatingAdmissionPolicy"))
-    assert len(policies) == 2
+    assert len(policies) == 3
     for policy in policies:
         (condition,) = policy["spec"]["matchConditions"]
         assert "'system:serviceaccount:quotas:agent'" in condition["expression"]

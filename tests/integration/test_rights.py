@@ -748,3 +748,26 @@ async def test_a_stolen_token_of_the_agent_gives_neither_secrets_nor_webhooks_of
         for path in ("/api/v1/secrets", "/api/v1/namespaces/kube-system/secrets", SECRETS):
             assert (await send("GET", path))[0] == 403, path
         assert (await send("GET", "/api/v1/namespaces/alpha/secrets"))[0] == 200, "it has user clusters"
+
+
+async def test_a_stolen_token_of_the_agent_changes_no_more_of_what_makes_pods_than_annotations(site: Site) -> None:
+    """After the first test, which gave it the rights."""
+    template = {"metadata": {"labels": {"app": "a"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    spec = {"replicas": 0, "selector": {"matchLabels": {"app": "a"}}, "serviceName": "a", "template": template}
+    path = "/apis/apps/v1/namespaces/default/statefulsets"
+    answer = await site.call(SEED, "POST", path, made("apps/v1", "StatefulSet", "a", "default", spec))
+    assert answer.status == 201, answer
+    patch = {"Content-Type": "application/merge-patch+json"}
+    async with site.server(SEED).session(SEED_USER) as session:
+        for body, expected in (
+            ({"spec": {"replicas": 1}}, 403),
+            ({"spec": {"template": {"spec": {"serviceAccountName": "admin"}}}}, 403),
+            ({"metadata": {"labels": {"app": "b"}}}, 403),
+            ({"metadata": {"finalizers": ["example.com/mine"]}}, 403),
+            ({"metadata": {"annotations": {"seedquota.io/capacity-freed": "now"}}}, 200),
+        ):
+            async with session.patch(f"{path}/a", json=body, headers=patch) as answered:
+                text = await answered.text()
+                assert answered.status == expected, text
+                assert expected == 200 or "may change annotations of what makes pods only" in text
+    await site.delete(SEED, f"{path}/a")

@@ -246,37 +246,38 @@ async def test_switched_off_or_let_go_it_removes_what_is_there(world: World, swi
     assert not world.server.quotas and not world.server.writes
 
 
-class TestWhichFirst:
-    """Of more than can be written at once."""
+WEB, DB, NEW = ("web", UID), ("db", UID), ("new", UID)
 
-    WEB, DB, NEW = ("web", UID), ("db", UID), ("new", UID)
 
-    def due(self, web: float, db: float, most: int = 9, refresh: float = 1e9) -> list[str]:
-        """`web` changed by itself, of `db` only the totals did; both were written so many seconds ago."""
-        before, after = totals("pods=3"), totals("pods=4")
-        copies = {
-            self.WEB: Written(local_quota.in_namespace(before, {}), at=-web),
-            self.DB: Written(local_quota.in_namespace(before, {}), at=-db),
-        }
-        wanted = {
-            self.DB: (local_quota.in_namespace(after, {}), 0.0),
-            self.WEB: (local_quota.in_namespace(after, nanos("pods=1")), 0.0),
-            self.NEW: (local_quota.in_namespace(after, {}), 0.0),
-        }
-        return [namespace for namespace, _ in due_now(wanted, copies, 0.0, refresh, most)]
+def due(web: float, db: float, most: int = 9) -> list[str]:
+    """`web` changed by itself, of `db` only the totals did; both were written so many seconds ago."""
+    before, after = totals("pods=3"), totals("pods=4")
+    copies = {
+        WEB: Written(local_quota.in_namespace(before, {}), at=-web),
+        DB: Written(local_quota.in_namespace(before, {}), at=-db),
+    }
+    wanted = {
+        DB: (local_quota.in_namespace(after, {}), 0.0),
+        WEB: (local_quota.in_namespace(after, nanos("pods=1")), 0.0),
+        NEW: (local_quota.in_namespace(after, {}), 0.0),
+    }
+    return [namespace for namespace, _ in due_now(wanted, copies, 0.0, 1e9, most)]
 
-    def test_what_is_not_there_then_whose_own_use_changed(self) -> None:
-        assert self.due(web=1, db=20) == ["new", "web", "db"]
-        assert self.due(web=1, db=20, most=2) == ["new", "web"]
 
-    def test_one_that_changes_all_the_time_does_not_keep_others_back(self) -> None:
-        assert self.due(web=1, db=OWN_FIRST + 2) == ["new", "db", "web"]
+def test_first_is_what_is_not_there_then_what_changed_by_itself() -> None:
+    assert due(web=1, db=20) == ["new", "web", "db"]
+    assert due(web=1, db=20, most=2) == ["new", "web"]
 
-    def test_what_did_not_change_is_refreshed_in_time(self) -> None:
-        local = local_quota.in_namespace(totals(), {})
-        copies = {self.WEB: Written(local, at=-70.0)}
-        assert due_now({self.WEB: (local, 0.0)}, copies, 0.0, 60.0, 9) == [self.WEB]
-        assert due_now({self.WEB: (local, 0.0)}, copies, 0.0, 150.0, 9) == []
+
+def test_one_that_changes_all_the_time_does_not_keep_others_back() -> None:
+    assert due(web=1, db=OWN_FIRST + 2) == ["new", "db", "web"]
+
+
+def test_what_did_not_change_is_refreshed_in_time() -> None:
+    local = local_quota.in_namespace(totals(), {})
+    copies = {WEB: Written(local, at=-70.0)}
+    assert due_now({WEB: (local, 0.0)}, copies, 0.0, 60.0, 9) == [WEB]
+    assert due_now({WEB: (local, 0.0)}, copies, 0.0, 150.0, 9) == []
 
 
 def test_what_is_being_created_counts_where_it_is_created_until_it_is_counted() -> None:
