@@ -236,8 +236,12 @@ BOUND[SEED, "rights"] = BOUND[SEED, "defaults"] | {
     ("ClusterRole", "seedquota-seed-own-webhooks", None),
     ("ClusterRole", "seedquota-user-cluster-namespaces", None),
     ("ClusterRole", "seedquota-user-cluster-secrets", None),
+    ("ClusterRole", "seedquota-seed-local-quotas", None),
 }
-BOUND[SEED, "namespaces"] = BOUND[SEED, "defaults"] | {("ClusterRole", "seedquota-user-cluster-namespaces", None)}
+BOUND[SEED, "namespaces"] = BOUND[SEED, "defaults"] | {
+    ("ClusterRole", "seedquota-user-cluster-namespaces", None),
+    ("ClusterRole", "seedquota-seed-local-quotas", None),
+}
 """The roles of the program's own ServiceAccount, and in which namespace."""
 
 
@@ -265,10 +269,11 @@ def test_the_roles_are_those_of_charts_rbac(rendered: Rendered) -> None:
     always = rules_in("seed", "seed-namespace", "explain")
     always |= {found: rules for found, rules in rules_in("master-on-seed").items() if found[0] == "ClusterRole"}
     assert rules_of(rendered[SEED, "defaults"]) == always
-    of_namespaces = ("user-cluster-namespaces", "user-cluster-secrets")
-    switched_on = rules_in("seed-kubermatic", "seed-own-machines", "seed-own-webhooks", *of_namespaces)
+    of_namespaces = ("user-cluster-namespaces", "seed-local-quotas", "local-quotas")
+    of_secrets = (*of_namespaces, "user-cluster-secrets")
+    switched_on = rules_in("seed-kubermatic", "seed-own-machines", "seed-own-webhooks", *of_secrets)
     assert rules_of(rendered[SEED, "rights"]) == always | switched_on
-    assert rules_of(rendered[SEED, "namespaces"]) == always | rules_in("user-cluster-namespaces")
+    assert rules_of(rendered[SEED, "namespaces"]) == always | rules_in(*of_namespaces)
     for chart in (MASTER, SEED):
         assert not rules_of(rendered[chart, "alone"])
 
@@ -298,7 +303,7 @@ def test_every_file_of_charts_rbac_has_a_chart_but_that_of_all_user_clusters() -
 
 def test_the_policies_hold_for_the_agents_own_account(rendered: Rendered) -> None:
     policies = list(of_kind(rendered[SEED, "rights"], "ValidatingAdmissionPolicy"))
-    assert len(policies) == 2
+    assert len(policies) == 3
     for policy in policies:
         (condition,) = policy["spec"]["matchConditions"]
         assert "'system:serviceaccount:quotas:agent'" in condition["expression"]

@@ -46,6 +46,8 @@ ALLOCATIONS = "integration/installed/test_allocations.py"
 IN_INSTALLED_NAMESPACES = "integration/installed/test_namespaces.py"
 LOCAL = "integration/installed/test_local_quotas.py"
 COPIES = "unit/seed/projections/test_cluster_copies.py"
+IN_EACH = "unit/seed/projections/test_namespace_copies.py"
+NOTIFIER = "unit/seed/notifications/test_notifier.py"
 OWNER = "chart/test_project_owner.py"
 CHARTS = "chart/test_charts.py"
 MASTER = "integration/test_master_program.py"
@@ -332,6 +334,29 @@ PROVEN: dict[str, tuple[str, ...]] = {
     "a user cluster answers slowly": (
         f"{COPIES}::test_a_user_cluster_that_hangs_or_fails_delays_no_other",
         f"{COPIES}::test_all_user_clusters_together_are_looked_at_so_often_in_a_second",
+    ),
+    "a tenant reads the names or the use of other namespaces": (
+        f"{IN_EACH}::test_each_namespace_has_the_totals_and_its_own_use_and_nothing_of_others",
+        f"{IN_INSTALLED_NAMESPACES}::test_use_follows_pods_and_labels_in_both_clusters",
+    ),
+    "a tenant changes what its namespace uses again and again": (
+        f"{IN_EACH}::test_one_that_changes_all_the_time_does_not_keep_others_back",
+        f"{IN_EACH}::test_however_often_it_changes_it_is_written_once_in_a_look",
+    ),
+    "a namespace refuses the copy": (f"{IN_EACH}::test_a_namespace_that_refuses_keeps_no_other_from_being_written",),
+    "a tenant's pod names an owner": (
+        f"{NOTIFIER}::test_another_machine_set_of_that_name_is_not_taken_for_it",
+        f"{NOTIFIER}::test_only_what_makes_pods_by_itself_is_woken_for_a_pod",
+    ),
+    "one namespace has thousands of refused owners": (
+        "unit/seed/notifications/test_wake_queue.py"
+        "::test_a_namespace_with_very_many_pushes_out_its_own_and_none_of_another",
+    ),
+    "... of a user cluster, whose kubeconfig may `patch` them": (
+        f"{NOTIFIER}::test_without_the_right_to_patch_nobody_waits_for_ever",
+    ),
+    "the agent's token on a seed is stolen: change what": (
+        f"{RIGHTS}::test_a_stolen_token_of_the_agent_changes_no_more_of_what_makes_pods_than_annotations",
     ),
     "an owner (`seedquota:project-owner`)": (
         f"{OWNER}::test_an_owner_may_write_the_quotas_of_these_names",
