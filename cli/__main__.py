@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from cli import describe, explain, top, uninstall
 from cli.doctor import command as doctor
+from cli.fitting import command as fits
 from cli.limits import default_quota, set_quota
 from cli.outcome import DONE, Failed, Printed
 from cli.seeds import command as seeds
@@ -17,7 +18,7 @@ from cli.terminal import printable
 from common.kube.client.errors import ApiError
 from common.runtime.metrics import build_version
 
-COMMANDS = (top, describe, set_quota, default_quota, doctor, explain, seeds, uninstall)
+COMMANDS = (top, describe, fits, set_quota, default_quota, doctor, explain, seeds, uninstall)
 """Each declares its parser, which names what runs."""
 
 

@@ -83,7 +83,7 @@ class Admission:
         if not quotas:
             return Verdict(decision=decision, request=request)
         for quota in quotas:
-            attempt = self._certain(quota, request, decision)
+            attempt = self._certain(quota, request, decision) if not request.asks_fits else None
             if attempt is not None:
                 # Nothing is reserved in the others meanwhile, where it would keep out what fits.
                 refused = attempt.refusal

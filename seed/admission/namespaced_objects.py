@@ -14,7 +14,7 @@ from common.kube.client.meta import Object
 from common.quota import resources
 from common.quota.account import Reservation
 from common.quota.resources import ResourceList
-from seed.admission import denial
+from seed.admission import denial, fits
 from seed.admission.admitter import Admission
 from seed.admission.objects import RESERVING
 from seed.admission.types import Request, Verdict
@@ -84,6 +84,7 @@ class NamespacedAdmission:
                 warnings.append(denial.not_specified_allowed(quota.name, str(error)))
                 continue
             if need:
+                need = fits.together(need, metadata, dry_run=dry_run)
                 source = namespaces_key(quota.key.uid, key)
                 shares[quota.name] = Reservation(source=source, object=what, amount=need, generation=generation)
                 limiting.append(quota)
@@ -98,6 +99,7 @@ class NamespacedAdmission:
             dry_run=dry_run,
             deadline=deadline,
             shares=shares,
+            asks_fits=fits.asked(metadata, dry_run=dry_run) > 0,
         )
         verdict = await self._admission.decide(request, quotas=limiting)
         if warnings and verdict.refusal is None:
