@@ -71,7 +71,7 @@ def told(found: Found) -> Told:
         fitting=fitting,
         quotas=answer.quotas,
         message=answer.message,
-        decision=answer.decision,
+        decision=answer.decision if answer.code else "",  # others are not kept
         notes=[*note, *answer.warnings],
     )
 
@@ -86,8 +86,7 @@ def status(found: Sequence[Told]) -> int:
 
 
 def lines(found: Sequence[Told], most: int | None) -> str:
-    written = [_line(each) for each in found]
-    written += [f"  {note}" for each in found for note in each.notes]
+    written = [line for each in found for line in (_line(each), *(f"  {note}" for note in each.notes))]
     if len(found) > 1 and sum(each.result == "fits" for each in found) > 1:
         written.append(TOGETHER)
     return "\n".join(terminal.wrapped(line, most, "  ") for line in written)

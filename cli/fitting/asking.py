@@ -38,7 +38,7 @@ async def ask(cluster: Cluster, manifest: Manifest, namespace: str, replicas: in
     manifest = objects.with_replicas(manifest, replicas)
     count = objects.copies(manifest, replicas)
     if count > 1:
-        manifest = _unnamed(manifest)
+        manifest = unnamed(manifest)
     found = await _one(cluster, manifest, namespace, manifest.shown, count)
     if not manifest.is_workload:
         return [found.found]
@@ -161,7 +161,7 @@ def _path(resource: Resource[Any], namespace: str | None, name: str | None) -> s
         raise Failed(str(error)) from None
 
 
-def _unnamed(manifest: Manifest) -> Manifest:
+def unnamed(manifest: Manifest) -> Manifest:
     """Several of an object are new ones."""
     if not manifest.name:
         return manifest

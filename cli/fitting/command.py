@@ -38,7 +38,7 @@ def declare(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("-f", "--filename", metavar="FILE", required=True, help="YAML or JSON, also a List; - is stdin")
-    parser.add_argument("--replicas", type=_count, metavar="NUMBER", help="how many, instead of what the file says")
+    add_replicas(parser, "how many, instead of what the file says")
     parser.add_argument(
         "-n", "--namespace", help="of objects that name none; not set: that of the context, else `default`"
     )
@@ -56,6 +56,10 @@ def declare(commands: Any) -> None:
     parser.set_defaults(run=run)
 
 
+def add_replicas(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument("--replicas", type=_count, metavar="NUMBER", help=what)
+
+
 def _count(raw: str) -> int:
     if not (raw.isascii() and raw.isdecimal() and 0 < int(raw) <= MOST):
         raise argparse.ArgumentTypeError(f"{raw!r} is no number from 1 to {MOST}")
@@ -63,7 +67,7 @@ def _count(raw: str) -> int:
 
 
 async def run(options: argparse.Namespace) -> Printed:
-    manifests = objects.read(await asyncio.to_thread(_text, options.filename))
+    manifests = objects.read(await asyncio.to_thread(text_of, options.filename))
     for each in manifests:
         _in_namespace(each, options.namespace)
     namespace = options.namespace or context_namespace(options.kubeconfig, options.context)
@@ -79,7 +83,7 @@ async def run(options: argparse.Namespace) -> Printed:
     return Printed(answer.lines(found, terminal.width()), status)
 
 
-def _text(filename: str) -> str:
+def text_of(filename: str) -> str:
     """Raises Failed."""
     try:
         return sys.stdin.read() if filename == "-" else Path(filename).read_text()

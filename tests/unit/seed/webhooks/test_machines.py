@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from common.api.labels import FITS_ANNOTATION
 from common.api.types import Condition
 from common.quota import account as accounts
-from common.quota import fencing
+from common.quota import fencing, resources
 from common.server.http_server import HttpServer
 from devcluster import certificates
 from seed.admission.machines import MachineAdmission
@@ -394,7 +394,7 @@ async def test_a_dry_run_that_asks_it_is_told_how_many_fit_and_takes_nothing(
     by_name = {each.name: each for each in found.quotas}
     alpha = by_name["project-alpha"]
     assert (alpha.fitting, alpha.free, alpha.used) == (fitting, {"cpu": "20"}, {"cpu": "44"})
-    assert alpha.need == {"cpu": str(8 * int(count))}
+    assert resources.parse(alpha.need) == nanos(f"cpu={8 * int(count)}")
     assert by_name["org-acme"].fitting == min(int(count), 25), "it answers although the other can never have room"
     assert caller.world.account("project-alpha") is before
 
