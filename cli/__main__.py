@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from cli import denials, describe, explain, top, uninstall, where
+from cli import consumers, denials, describe, explain, top, uninstall, where
 from cli.doctor import command as doctor
 from cli.fitting import command as fits
 from cli.limits import default_quota, set_quota
@@ -18,7 +18,7 @@ from cli.terminal import printable
 from common.kube.client.errors import ApiError
 from common.runtime.metrics import build_version
 
-COMMANDS = (top, describe, fits, where, denials, set_quota, default_quota, doctor, explain, seeds, uninstall)
+COMMANDS = (top, describe, consumers, fits, where, denials, set_quota, default_quota, doctor, explain, seeds, uninstall)
 """Each declares its parser, which names what runs."""
 
 
