@@ -12,13 +12,28 @@ from cli import consumers, denials, describe, explain, top, uninstall, where
 from cli.doctor import command as doctor
 from cli.fitting import command as fits
 from cli.limits import default_quota, set_quota
+from cli.migration import command as migrate
 from cli.outcome import DONE, Failed, Printed
 from cli.seeds import command as seeds
 from cli.terminal import printable
 from common.kube.client.errors import ApiError
 from common.runtime.metrics import build_version
 
-COMMANDS = (top, describe, consumers, fits, where, denials, set_quota, default_quota, doctor, explain, seeds, uninstall)
+COMMANDS = (
+    top,
+    describe,
+    consumers,
+    fits,
+    where,
+    denials,
+    set_quota,
+    default_quota,
+    doctor,
+    explain,
+    seeds,
+    migrate,
+    uninstall,
+)
 """Each declares its parser, which names what runs."""
 
 

@@ -36,10 +36,10 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 async def ask(cluster: Cluster, manifest: Manifest, namespace: str, replicas: int | None) -> list[Found]:
     """Raises Failed: what is no matter of quotas keeps it from being created."""
     manifest = objects.with_replicas(manifest, replicas)
-    count = objects.copies(manifest, replicas)
+    count, shown = objects.copies(manifest, replicas), manifest.shown
     if count > 1:
         manifest = unnamed(manifest)
-    found = await _one(cluster, manifest, namespace, manifest.shown, count)
+    found = await _one(cluster, manifest, namespace, shown, count)
     if not manifest.is_workload:
         return [found.found]
     asked = [found.found] if found.found.answer is not None and found.found.answer.quotas else []

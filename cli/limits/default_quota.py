@@ -98,8 +98,9 @@ async def show(options: argparse.Namespace) -> Printed:
 async def set_default(options: argparse.Namespace) -> Printed:
     wanted, dry_run = changes.parsed(options.limits), options.dry_run == "server"
     async with connected(None, options.context, "master") as master:
+        quotas = await reading.every(master, MASTER_QUOTAS)
         before, after = await _write(master, options.kind, {"quota": wanted}, dry_run=dry_run)
-        found = followed(options.kind, after, await reading.every(master, MASTER_QUOTAS))
+    found = followed(options.kind, after, quotas)
     had = resources.parse(before.quota) if before is not None else {}
     has = resources.parse(after.quota) if after is not None else {}
     changed = changes.compared(had, has, {}, figures.in_order(wanted))
@@ -113,8 +114,9 @@ async def unset(options: argparse.Namespace) -> Printed:
         settings = await reading.one(master, QUOTA_SETTINGS, SETTINGS)
         if settings is None or _of(settings.spec.defaults, options.kind) is None:
             return Printed(f"there is no default quota for {options.kind}s", DONE)
+        quotas = await reading.every(master, MASTER_QUOTAS)  # before those that follow it go
         before, _ = await _write(master, options.kind, None, dry_run=dry_run)
-        found = followed(options.kind, before, await reading.every(master, MASTER_QUOTAS))
+    found = followed(options.kind, before, quotas)
     return _said(options, found, "removed", {}, dry_run=dry_run)
 
 
@@ -212,13 +214,13 @@ def _said(
 
 
 def text(found: Followed, result: str, changed: Mapping[str, Changed], most: int | None, *, dry_run: bool) -> str:
-    would = "would " if dry_run else ""
     lines = [f"default quota of {found.kind}s {result}{' (server dry run)' if dry_run else ''}"]
     if changed:
         lines.append(_without_use(changed, most))
     quotas = f"{found.followers} quota{'' if found.followers == 1 else 's'}"
     if result == "removed":
-        lines.append(f"{quotas} that followed it {would}go.")
+        goes = "would go" if dry_run else "goes" if found.followers == 1 else "go"
+        lines.append(f"{quotas} that followed it {goes}.")
     elif result != "created":
         lines.append(f"{quotas} {'follow' if found.followers != 1 else 'follows'} it.")
     if result != "removed" and found.over:

@@ -62,7 +62,8 @@ async def test_default_quotas_are_set_shown_and_removed_from_the_terminal(site: 
         await site.uses(cpus(2))
         _, said = await seedquota("master", "default", "set", "project", "cpu=1", "--dry-run=server")
         assert "More is used already in seedquota/project-alpha by cpu=1." in said, said
-        assert "1 quota that followed it go" in (await seedquota("master", "default", "unset", "project"))[1]
+        _, said = await seedquota("master", "default", "unset", "project")
+        assert said == "default quota of projects removed\n1 quota that followed it goes.\n"
 
         async def gone() -> None:
             assert (await site.call("master", "GET", "resourcequotas/project-alpha")).status == 404

@@ -244,12 +244,12 @@ async def test_what_fits_in_a_namespace_is_told_by_what_admits(site: Site, clust
     await clusters.namespace("user-1", "free", {"owner": "bob"})
     await site.apply("master", quota(pods="5", requests__cpu="3"))
     await site.installed.enforced(QUOTA, 60)
-    web = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}}
+    web = {"apiVersion": "v1", "kind": "ReplicationController", "metadata": {"name": "web"}}
     template = {"metadata": {"labels": {"app": "web"}}, "spec": pod("web")["spec"]}
-    web["spec"] = {"replicas": 4, "selector": {"matchLabels": {"app": "web"}}, "template": template}
+    web["spec"] = {"replicas": 4, "selector": {"app": "web"}, "template": template}
     file = seedquota.file(json.dumps(web))
     short = "requests.cpu: need 4, free 3 (owner-ann) (decision XXXXXXXX)"
-    found = f"pods of deployment/web: does not fit: 3 of 4 do. {short}\n"
+    found = f"pods of replicationcontroller/web: does not fit: 3 of 4 do. {short}\n"
 
     async def told() -> None:
         status, said = await seedquota("user-1", "fits", "-f", file, "-n", "fits")
@@ -257,7 +257,7 @@ async def test_what_fits_in_a_namespace_is_told_by_what_admits(site: Site, clust
 
     await until(told, 60)  # its webhook has to come first
     status, said = await seedquota("user-1", "fits", "-f", file, "-n", "fits", "--replicas", "3")
-    assert (status, said) == (0, "pods of deployment/web: fits: 3. owner-ann: fits\n")
+    assert (status, said) == (0, "pods of replicationcontroller/web: fits: 3. owner-ann: fits\n")
     status, said = await seedquota("user-1", "fits", "-f", file, "-n", "free")
-    assert (status, said) == (0, "pods of deployment/web: fits, no quota limits it here\n")
+    assert (status, said) == (0, "pods of replicationcontroller/web: fits, no quota limits it here\n")
     assert await site.items("user-1", "/api/v1/namespaces/fits/pods") == []
