@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from cli import consumers, denials, describe, explain, top, uninstall, where
+from cli import completion, consumers, denials, describe, explain, top, uninstall, where
 from cli.doctor import command as doctor
 from cli.fitting import command as fits
 from cli.limits import default_quota, set_quota
@@ -33,6 +33,7 @@ COMMANDS = (
     seeds,
     migrate,
     uninstall,
+    completion,
 )
 """Each declares its parser, which names what runs."""
 
@@ -45,7 +46,14 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not completion.asked(arguments, parser):
+        sys.exit(run(arguments))
+
+
+def complete_for_kubectl() -> None:
+    """`kubectl_complete-seedquota`: kubectl calls it with the words so far."""
+    print(completion.for_kubectl(sys.argv[1:], parser()))
 
 
 def parser() -> argparse.ArgumentParser:

@@ -259,9 +259,9 @@ def test_the_program_has_the_rights_that_it_was_seen_to_use_and_no_other(
 
 
 def test_the_roles_are_those_of_charts_rbac(rendered: Rendered) -> None:
-    assert rules_of(rendered[MASTER, "defaults"]) == rules_in("master", "master-in-cluster")
+    assert rules_of(rendered[MASTER, "defaults"]) == rules_in("master", "master-in-cluster", "viewer")
     of_api = ("master-api", "api-actors")
-    assert rules_of(rendered[MASTER, "api"]) == rules_in("master", "master-in-cluster", *of_api)
+    assert rules_of(rendered[MASTER, "api"]) == rules_in("master", "master-in-cluster", "viewer", *of_api)
     always = rules_in("seed", "seed-namespace", "explain")
     always |= {found: rules for found, rules in rules_in("master-on-seed").items() if found[0] == "ClusterRole"}
     assert rules_of(rendered[SEED, "defaults"]) == always
