@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 import yaml
 
+from common.api.types import ORGANIZATIONS, PROJECTS, QUOTA_SETTINGS, SEEDS, USER_CLUSTERS
 from common.runtime import flags
 from devcluster.manifests import load
 from devcluster.objects import CHARTS
 from master.__main__ import MasterOptions
+from master.cache.objects import MASTER_QUOTAS
 from seed.options import SeedOptions
 from tests.chart import values
 from tests.chart.helm import MASTER, SEED, Helm, HelmError, Object, arguments, container, full, of_kind, the
@@ -271,6 +273,19 @@ def test_the_roles_are_those_of_charts_rbac(rendered: Rendered) -> None:
     assert rules_of(rendered[SEED, "namespaces"]) == always | rules_in("user-cluster-namespaces")
     for chart in (MASTER, SEED):
         assert not rules_of(rendered[chart, "alone"])
+
+
+def test_the_viewer_reads_what_commands_read_and_nothing_more(rendered: Rendered) -> None:
+    role = next(
+        each
+        for each in of_kind(rendered[MASTER, "defaults"], "ClusterRole")
+        if each["metadata"]["name"] == "seedquota:viewer"
+    )
+    assert role["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
+    (rule,) = role["rules"]
+    assert (rule["apiGroups"], rule["verbs"]) == (["seedquota.io"], ["get", "list", "watch"])
+    read = (MASTER_QUOTAS, PROJECTS, ORGANIZATIONS, QUOTA_SETTINGS, SEEDS, USER_CLUSTERS)
+    assert set(rule["resources"]) == {each.plural for each in read}
 
 
 def test_roles_keep_the_labels_by_which_others_select_them(rendered: Rendered) -> None:

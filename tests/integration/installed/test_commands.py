@@ -108,8 +108,11 @@ async def test_what_fits_is_told_by_what_admits(site: Site, tmp_path: Path) -> N
     assert (await site.call("user-1", "POST", POOLS, pool_a)).status == 201
     there = f"{POOLS}/pool-a"
     await site.patch("user-1", f"{there}/status", {"status": {"replicas": 2}})
-    status, said = await fits("-f", pool)
-    assert (status, said.partition(". ")[0]) == (0, "machinedeployment/pool-a: fits: 2"), said
+    assert await fits("-f", pool) == (0, "machinedeployment/pool-a: costs nothing more\n")
+    status, said = await fits("-f", pool, "--replicas", "5")
+    assert (status, said.partition(". ")[0]) == (0, "machinedeployment/pool-a: fits: 3"), said
+    status, said = await fits("-f", pool, "--replicas", "6")
+    assert (status, said.partition(". ")[0]) == (2, "machinedeployment/pool-a: does not fit: 3 of 4 do"), said
     await site.delete("user-1", there)
     # Nothing was made and nothing is reserved.
     await site.uses(cpus(2))
