@@ -60,7 +60,7 @@ def told(found: Found) -> Told:
         result = "cannot be told"
     elif answer.code or fitting < answer.asked:
         result = "does not fit"
-    elif not answer.asked:
+    elif not answer.asked or (found.exists and not answer.quotas):
         result = "costs nothing more"
     elif not answer.quotas:
         result = "unlimited"
