@@ -192,6 +192,10 @@ PROVEN: dict[str, tuple[str, ...]] = {
         "unit/seed/providers/test_azure.py::test_a_long_list_is_read_in_pieces_between_which_others_have_their_turn",
         "unit/seed/providers/test_azure.py::test_a_list_of_nothing_but_values_is_refused_before_it_is_decoded",
     ),
+    "thousands of new connections a second": (
+        "unit/common/server/test_handshakes.py::test_an_address_with_thousands_of_connections_delays_another_by_one",
+        f"{SERVER}::test_a_storm_of_connections_begins_no_more_handshakes_than_the_loop_bears",
+    ),
     "connections to the webhook": (
         f"{SERVER}::test_handshakes_that_never_end_are_counted_and_give_way",
         f"{SERVER}::test_a_first_request_must_come_soon",
