@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from common.api.labels import FITS_ANNOTATION
 from common.api.types import Condition
 from common.kube.client.meta import Object, ObjectMeta
 from common.quota.object_names import PERSISTENT_VOLUME_CLAIMS, PODS, RESOURCE_CLAIMS, SERVICES, GroupResource
@@ -37,15 +38,20 @@ _NAME = re.compile("[0-9A-Za-z.:@_+~-]{1,253}")
 """Also names of Roles, such as `system:leader`."""
 
 
+class _Annotations(msgspec.Struct, frozen=True):
+    fits: str = msgspec.field(default="", name=FITS_ANNOTATION)
+
+
 class _Named(msgspec.Struct, frozen=True, rename="camel"):
     name: str = ""
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""
+    annotations: _Annotations = _Annotations()
 
 
 class _Counted(msgspec.Struct, frozen=True):
-    """What is counted by number needs no more. Labels and annotations of a tenant's object take no memory then."""
+    """What is counted by number needs no more. Labels and other annotations of a tenant's object take no memory."""
 
     metadata: _Named
 
@@ -68,7 +74,11 @@ def _by_number(raw: msgspec.Raw) -> Object | None:
         return None
     named = found.metadata
     metadata = ObjectMeta(
-        name=named.name, namespace=named.namespace, uid=named.uid, resource_version=named.resource_version
+        name=named.name,
+        namespace=named.namespace,
+        uid=named.uid,
+        resource_version=named.resource_version,
+        annotations={FITS_ANNOTATION: named.annotations.fits[:MAX_NAME]} if named.annotations.fits else {},
     )
     return Object(metadata=metadata)
 

@@ -50,6 +50,7 @@ IN_EACH = "unit/seed/projections/test_namespace_copies.py"
 NOTIFIER = "unit/seed/notifications/test_notifier.py"
 OWNER = "chart/test_project_owner.py"
 CHARTS = "chart/test_charts.py"
+MACHINES = "unit/seed/webhooks/test_machines.py"
 MASTER = "integration/test_master_program.py"
 HTTP_API = "integration/test_http_api.py"
 APP = "unit/master/apiserver/test_app.py"
@@ -190,6 +191,11 @@ PROVEN: dict[str, tuple[str, ...]] = {
         f"{EXPLAIN}::test_one_cluster_s_many_decisions_do_not_push_out_another_s",
         f"{EXPLAIN}::test_dry_runs_push_out_nothing_but_dry_runs",
         f"{HOSTILE}::test_a_long_name_of_a_user_is_not_kept",
+    ),
+    "dry runs that ask what fits": (
+        f"{MACHINES}::test_a_dry_run_that_asks_it_is_told_how_many_fit_and_takes_nothing",
+        f"{MACHINES}::test_who_does_not_ask_by_a_dry_run_is_admitted_as_one",
+        f"{IN_NAMESPACES}::test_who_asks_what_fits_is_told_by_each_quota_of_the_namespace",
     ),
     "names with control characters": (f"{EXPLAIN}::test_what_a_terminal_would_obey_is_shown_as_its_number",),
     "an answer of a cloud with long names": (
@@ -358,6 +364,8 @@ PROVEN: dict[str, tuple[str, ...]] = {
     "the agent's token on a seed is stolen: change what": (
         f"{RIGHTS}::test_a_stolen_token_of_the_agent_changes_no_more_of_what_makes_pods_than_annotations",
     ),
+    "a user with `view` reads ledgers": (f"{CHARTS}::test_the_viewer_reads_what_commands_read_and_nothing_more",),
+    "... reads the quotas of all projects": (),
     "an owner (`seedquota:project-owner`)": (
         f"{OWNER}::test_an_owner_may_write_the_quotas_of_these_names",
         f"{OWNER}::test_an_owner_may_write_no_other",

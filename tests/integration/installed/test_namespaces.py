@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
 from common.quota import resources
 from devcluster.objects import API
+from tests.integration.installed.commands import Commands
 from tests.integration.installed.site import CLUSTERS, Answer, Json, Site, until
 
 pytestmark = pytest.mark.integration
@@ -360,3 +363,28 @@ async def test_a_hundred_namespaces_of_two_clusters_fill_one_quota_while_labels_
     used = [(await site.ledger(seed, QUOTA))["account"]["used"] for seed in ("seed-1", "seed-2")]
     counted = resources.total(resources.parse(each) for account in used for each in account.values())
     assert counted == resources.parse({"pods": str(admitted + moved)}), "what came in is counted once"
+
+
+async def test_what_fits_in_a_namespace_is_told_by_what_admits(site: Site, clusters: Clusters, tmp_path: Path) -> None:
+    seedquota = Commands(site, tmp_path)
+    await clusters.namespace("user-1", "fits", ANN)
+    await clusters.namespace("user-1", "free", {"owner": "bob"})
+    await site.apply("master", quota(pods="5", requests__cpu="3"))
+    await site.installed.enforced(QUOTA, 60)
+    web = {"apiVersion": "v1", "kind": "ReplicationController", "metadata": {"name": "web"}}
+    template = {"metadata": {"labels": {"app": "web"}}, "spec": pod("web")["spec"]}
+    web["spec"] = {"replicas": 4, "selector": {"app": "web"}, "template": template}
+    file = seedquota.file(json.dumps(web))
+    short = "requests.cpu: need 4, free 3 (owner-ann) (decision XXXXXXXX)"
+    found = f"pods of replicationcontroller/web: does not fit: 3 of 4 do. {short}\n"
+
+    async def told() -> None:
+        status, said = await seedquota("user-1", "fits", "-f", file, "-n", "fits")
+        assert (status, re.sub("decision [0-9A-Z]{8}", "decision XXXXXXXX", said)) == (2, found)
+
+    await until(told, 60)  # its webhook has to come first
+    status, said = await seedquota("user-1", "fits", "-f", file, "-n", "fits", "--replicas", "3")
+    assert (status, said) == (0, "pods of replicationcontroller/web: fits: 3. owner-ann: fits\n")
+    status, said = await seedquota("user-1", "fits", "-f", file, "-n", "free")
+    assert (status, said) == (0, "pods of replicationcontroller/web: fits, no quota limits it here\n")
+    assert await site.items("user-1", "/api/v1/namespaces/fits/pods") == []

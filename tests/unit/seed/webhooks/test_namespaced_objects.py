@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 import msgspec
 import pytest
 
+from common.api.labels import FITS_ANNOTATION
 from common.api.types import Condition, UserCluster
 from common.kube.client.errors import ApiError, Unavailable
 from common.quota import account as accounts
@@ -18,6 +19,7 @@ from seed.admission.namespaced_objects import NamespacedAdmission
 from seed.cache.namespaces import Selection
 from seed.cache.quota import Quota
 from seed.registration.probe import ANNOTATION
+from seed.webhooks import fits
 from seed.webhooks.endpoint import Endpoint
 from seed.webhooks.namespaced_objects import MAX_QUOTES, NamespacedObjectWebhook
 from tests.unit.seed_world import CLUSTER_UID, PROJECT, SeedWorld, nanos, seed_world
@@ -354,3 +356,28 @@ async def test_a_refusal_names_the_copy_of_the_namespace_where_the_leader_says_t
     await caller.world.quota("ann", limits="pods=0", granted="pods=0", **ANN)
     answer = await caller.ask(pod())
     assert ("; see: kubectl get lsq -n web; decision " in answer["status"]["message"]) is (status == "True")
+
+
+@pytest.mark.parametrize(
+    ("what", "asked", "name", "free"),
+    [
+        ("pods", pod(), "requests.cpu", "5"),
+        ("configmaps", {"metadata": named(), "data": {"a": "b"}}, "count/configmaps", "3"),
+    ],
+)
+async def test_who_asks_what_fits_is_told_by_each_quota_of_the_namespace(
+    caller: Caller, what: str, asked: dict, name: str, free: str
+) -> None:
+    await caller.world.quota("ann", limits=f"{name}={free}", granted=f"{name}={free}", **ANN)
+    await caller.world.quota("shop", limits=f"{name}=100", granted=f"{name}=100", **SHOP)
+    many = {**asked, "metadata": {**asked["metadata"], "annotations": {FITS_ANNOTATION: "4", "other": "x"}}}
+    answer = await caller.ask(many, resource=what, dry_run=True)
+    (cause,) = answer["status"]["details"]["causes"]
+    found = fits.read(cause["message"])
+    assert (found.asked, found.code, found.reason) == (4, 403, "QuotaExceeded")
+    ann, shop = sorted(found.quotas, key=lambda each: each.name)
+    assert (shop.name, shop.fitting) == ("shop", 4)
+    assert (ann.fitting, ann.free) == (2 if what == "pods" else 3, {name: free})
+    assert not caller.use("ann") and not caller.use("shop")
+    assert (await caller.ask(many, resource=what))["allowed"], "it is no dry run"
+    assert caller.use("ann") == nanos(f"{name}={2 if what == 'pods' else 1}")
