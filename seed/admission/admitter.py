@@ -32,7 +32,7 @@ from seed.accounts.reservation_gc import MOST_UNSEEN
 from seed.accounts.snapshot import snapshot
 from seed.admission import denial
 from seed.admission.denial import Refusal
-from seed.admission.types import Attempt, Replaceable, Request, Verdict
+from seed.admission.types import Attempt, Confirm, Replaceable, Request, Verdict
 from seed.cache.quota import Quota
 from seed.cache.quotas import QuotaCache
 from seed.ledger.encoding import MalformedLedgerError
@@ -67,7 +67,11 @@ class Admission:
         return Verdict(decision=decision, refusal=denial.unavailable(of, why, decision), request=request)
 
     async def decide(
-        self, request: Request, replaceable: Replaceable | None = None, quotas: Sequence[Quota] | None = None
+        self,
+        request: Request,
+        replaceable: Replaceable | None = None,
+        quotas: Sequence[Quota] | None = None,
+        confirm: Confirm | None = None,
     ) -> Verdict:
         """`quotas`: those of its shares."""
         undecided = self.undecided(request, "of the project" if request.shares is None else "of the namespace")
@@ -83,12 +87,13 @@ class Admission:
         if not quotas:
             return Verdict(decision=decision, request=request)
         for quota in quotas:
-            attempt = self._never_fits(quota, request, decision)
+            attempt = self._never_fits(quota, request, decision) if not request.asks_fits else None
             if attempt is not None:
                 # Nothing is reserved in the others meanwhile, where it would keep out what fits.
                 refused = attempt.refusal
                 return Verdict(decision=decision, refusal=refused, request=request, attempts=[attempt])
-        full = [quota for quota in quotas if len(quotas) > 1 and self._seems_full(quota, request, decision)]
+        asks_first = len(quotas) > 1 and not request.asks_fits
+        full = [quota for quota in quotas if asks_first and self._seems_full(quota, request, decision)]
         quotas = [*full, *(quota for quota in quotas if quota not in full)]
         attempts: list[Attempt] = []
         for quota in full:
@@ -103,6 +108,8 @@ class Admission:
             asked = (self._reserve(quota, request, decision, replaceable) for quota in rest)
             attempts.extend(await asyncio.gather(*asked))
         refusals = [attempt.refusal for attempt in attempts if attempt.refusal is not None]
+        if not refusals and confirm is not None and not request.dry_run and (why := await confirm()):
+            refusals = [denial.unavailable("of the namespace", why, decision)]
         waited = any(attempt.waited for attempt in attempts)
         if refusals:
             await self._cancel(request, quotas, attempts)
@@ -348,7 +355,9 @@ class Admission:
 def _exceeded(
     quota: Quota, need: ResourceList, used: ResourceList, limits: ResourceList, reserved: ResourceList, decision: str
 ) -> Refusal:
-    objects = "objects" if quota.kind == "namespaces" else "machines"
+    objects = "machines"
+    if quota.kind == "namespaces":
+        objects = "ResourceQuotas" if quota.promises else "objects"
     return denial.exceeded(quota.name, need, used, limits, reserved, decision, objects=objects)
 
 

@@ -149,13 +149,17 @@ class NamespaceCache:
     def _spec_changed(self, _name: str) -> None:
         self._by_label = None
 
-    async def read(self, cluster: str, namespace: str) -> list[Quota]:
-        """By a consistent read. A namespace that is not there is in no quota. Raises ApiError."""
+    def connection(self, cluster: str) -> Cluster:
+        """To that very cluster. Raises Unavailable."""
         watched = self._watched.get(cluster)
         if watched is None or watched.cluster is None:
             raise Unavailable(0, "Unavailable", watched.error if watched is not None else f"{cluster} is not followed")
         watched.check_same()
-        found = await watched.cluster.find(NAMESPACES, namespace)
+        return watched.cluster
+
+    async def read(self, cluster: str, namespace: str) -> list[Quota]:
+        """By a consistent read. A namespace that is not there is in no quota. Raises ApiError."""
+        found = await self.connection(cluster).find(NAMESPACES, namespace)
         return self.select_by(cluster, found.metadata.labels) if found is not None else []
 
     def problem(self, cluster: str) -> str | None:
