@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tests.sim.namespace_side import NamespaceReplica
 
 
-SLOW = 0.15  # of the lists of pods
+SLOW = 0.15  # of the lists
 TAKES = (0.5, 2.0, 6.0)  # seconds
 
 
@@ -246,8 +246,8 @@ class Watch:
             lambda: (dict(kind.present), len(kind.log), len(replica.api.events), source.outages),
             away(source.key),
         )
-        if kind is source.pods and replica.rng.random() < SLOW and not taken.done():
-            replica.network.flying[-1].until = replica.now() + replica.rng.choice(TAKES)  # there are very many
+        if replica.rng.random() < SLOW and not taken.done():  # there are very many
+            replica.network.flying[-1].until = replica.now() + replica.rng.choice(TAKES)
         return taken
 
     def _follow(self, upto: int) -> None:

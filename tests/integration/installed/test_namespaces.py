@@ -317,7 +317,13 @@ async def test_a_hundred_namespaces_of_two_clusters_fill_one_quota_while_labels_
     run, limit, moved = uuid.uuid4().hex[:6], 120, 5
     places = [(cluster, f"{run}-{number}") for cluster in ("user-1", "user-2") for number in range(50)]
     comes, goes = ("user-1", f"{run}-comes"), ("user-2", f"{run}-goes")
-    await asyncio.gather(*(clusters.namespace(*place, ANN) for place in (*places, goes)))
+    at_once = asyncio.Semaphore(6)
+
+    async def made(cluster: str, name: str) -> None:
+        async with at_once:
+            await clusters.namespace(cluster, name, ANN)
+
+    await asyncio.gather(*(made(*place) for place in (*places, goes)))
     await clusters.namespace(*comes, {"owner": "bob"})
     for place in (comes, goes):
         await clusters.pods(*place, *(f"p{number}" for number in range(moved)))
