@@ -175,11 +175,12 @@ class Site:
         """One Machine, tried once."""
         return await self.call(cluster, "POST", MACHINES, machine(f"single-{next(_numbers)}", size), **parameters)
 
-    async def decided(self, cluster: str, size: Size = SMALL) -> Answer:
-        """As `create`, and again while nobody can decide, as a client does. On a busy machine that may take seconds; what
-        is wrong lasts."""
+    async def decided(self, cluster: str, body: object) -> Answer:
+        """A Machine, tried again while nobody can decide, as a client does: on a busy machine that may take seconds."""
         deadline = time.monotonic() + _UNDECIDED_SECONDS
-        while (answer := await self.create(cluster, size)).status == 503 and time.monotonic() < deadline:
+        while (answer := await self.call(cluster, "POST", MACHINES, body)).status == 503:
+            if time.monotonic() > deadline:
+                break
             await asyncio.sleep(_LONGEST_PAUSE)
         return answer
 
@@ -187,14 +188,14 @@ class Site:
         """So many Machines, which must all be admitted. Their names."""
         names = []
         for _ in range(count):
-            answer = await self.decided(cluster, size)
+            answer = await self.decided(cluster, machine(f"single-{next(_numbers)}", size))
             assert answer.status == 201, answer
             names.append(str(answer.body["metadata"]["name"]))
         return names
 
     async def refused(self, cluster: str, size: Size = SMALL) -> Answer:
         """A Machine that must be refused for good, with numbers that add up."""
-        answer = await self.decided(cluster, size)
+        answer = await self.decided(cluster, machine(f"single-{next(_numbers)}", size))
         assert answer.status == 403, answer
         refusal = load.parse_refusal(answer.message)
         assert refusal is not None and refusal.adds_up, answer

@@ -75,9 +75,7 @@ class Owned:
     async def create(self) -> tuple[int, str]:
         body = machine(f"{self.set['metadata']['name']}-{next(_numbers)}", SMALL)
         metadata: Any = body["metadata"]
-        answer = await self.site.call(
-            self.cluster, "POST", MACHINES, {**body, "metadata": {**metadata, **_owned_by(self.set)}}
-        )
+        answer = await self.site.decided(self.cluster, {**body, "metadata": {**metadata, **_owned_by(self.set)}})
         return answer.status, answer.message
 
     async def freed(self) -> str | None:
