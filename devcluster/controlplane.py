@@ -300,7 +300,16 @@ class ControlPlane:
             await asyncio.gather(*starting, return_exceptions=True)
         for name in controllers:
             executable = managers["kube-controller-manager"]
-            await self._controller_manager(self.cluster(name), executable, every=machine is not None).start()
+            of = ["*"] if machine is not None else _CONTROLLERS
+            await self._controller_manager(self.cluster(name), executable, of).start()
+
+    async def controllers(self, name: str, *controllers: str) -> Server:
+        """Starts a kube-controller-manager with these controllers alone for the cluster. The caller stops it. Raises
+        StartError."""
+        managers = await binaries.ensure(["kube-controller-manager"])
+        server = self._controller_manager(self.cluster(name), managers["kube-controller-manager"], controllers)
+        await server.start()
+        return server
 
     def cluster(self, name: str) -> ApiServer:
         """The API server that was started under this name. KeyError if none was."""
@@ -330,14 +339,14 @@ class ControlPlane:
         )
         return server
 
-    def _controller_manager(self, server: ApiServer, executable: Path, *, every: bool) -> Server:
+    def _controller_manager(self, server: ApiServer, executable: Path, controllers: Collection[str]) -> Server:
         keys = self.directory / server.name
         kubeconfig = keys / "controllers.kubeconfig"
         kubeconfig.write_text(server.kubeconfig())
         command = [
             str(executable),
             f"--kubeconfig={kubeconfig}",
-            f"--controllers={'*' if every else ','.join(_CONTROLLERS)}",
+            f"--controllers={','.join(controllers)}",
             f"--root-ca-file={keys / 'ca.crt'}",
             "--leader-elect=false",
             "--secure-port=0",

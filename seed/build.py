@@ -150,7 +150,13 @@ def endpoints_of(
         "cluster-api": endpoint(ClusterApiWebhook(view, of_cluster_api)),
         "clusters": endpoint(ClusterWebhook(quotas, admission, kinds(options.project_label), twins)),
         "namespaces": endpoint(
-            NamespacedObjectWebhook(clusters, NamespacedAdmission(admission, caches.namespaces)), of_objects
+            NamespacedObjectWebhook(
+                clusters,
+                NamespacedAdmission(admission, caches.namespaces),
+                lambda: quotas.own_conditions,
+                local_copies=copies,
+            ),
+            of_objects,
         ),
         "scale": endpoint(ScaleWebhook(quotas, clusters, registry, sizing, connections, view, local_copies=copies)),
     }
@@ -254,7 +260,8 @@ def build(options: SeedOptions, cluster: Cluster, stopping: Callable[[], bool]) 
     record = Record(cluster, options.namespace, LEASE_NAME, identity, caches.quotas, caches.watches)
     connections = Connections(cluster, on_request=metrics.kubernetes_request)
     refusals = refusals_to(cluster, caches, registry, identity)
-    decisions = Decisions(on_decision=refusals.decided, on_refusal=collectors.refusals_of(caches.quotas))
+    on_refusal = collectors.refusals_of(caches.quotas)
+    decisions = Decisions(on_decision=refusals.decided, on_pod=refusals.pod_decided, on_refusal=on_refusal)
     endpoints = endpoints_of(options, cluster, caches, registry, sizing, connections, decisions, record.stale)
     return Agent(
         cluster=cluster,

@@ -87,12 +87,13 @@ class Admission:
         if not quotas:
             return Verdict(decision=decision, request=request)
         for quota in quotas:
-            attempt = self._never_fits(quota, request, decision)
+            attempt = self._never_fits(quota, request, decision) if not request.asks_fits else None
             if attempt is not None:
                 # Nothing is reserved in the others meanwhile, where it would keep out what fits.
                 refused = attempt.refusal
                 return Verdict(decision=decision, refusal=refused, request=request, attempts=[attempt])
-        full = [quota for quota in quotas if len(quotas) > 1 and self._seems_full(quota, request, decision)]
+        asks_first = len(quotas) > 1 and not request.asks_fits
+        full = [quota for quota in quotas if asks_first and self._seems_full(quota, request, decision)]
         quotas = [*full, *(quota for quota in quotas if quota not in full)]
         attempts: list[Attempt] = []
         for quota in full:

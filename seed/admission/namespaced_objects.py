@@ -15,7 +15,7 @@ from common.quota import resources
 from common.quota.account import Reservation
 from common.quota.object_names import RESOURCE_QUOTAS
 from common.quota.resources import ResourceList
-from seed.admission import denial
+from seed.admission import denial, fits
 from seed.admission.admitter import Admission
 from seed.admission.objects import RESERVING
 from seed.admission.promises import Connected, Exists, NotReadable, confirming, others
@@ -68,7 +68,7 @@ class _Parts(Generic[ObjectT]):
         self.limiting.append(quota)
         self._most, self.base = resources.maximum(self._most, need), resources.maximum(self.base, base)
 
-    def request(self, *, dry_run: bool, deadline: float) -> Request:
+    def request(self, *, asks_fits: bool, dry_run: bool, deadline: float) -> Request:
         return Request(
             uid=self._uid,
             consumer=Consumer("", self._cluster),
@@ -77,6 +77,7 @@ class _Parts(Generic[ObjectT]):
             dry_run=dry_run,
             deadline=deadline,
             shares=self.shares,
+            asks_fits=asks_fits,
         )
 
     def _reservation(self, source: str, amount: ResourceList, base: ResourceList) -> Reservation:
@@ -127,10 +128,11 @@ class NamespacedAdmission:
                 parts.warnings.append(denial.not_specified_allowed(quota.name, str(error)))
                 continue
             if need:
-                parts.add(quota, need)
+                parts.add(quota, fits.together(need, write.new.metadata, dry_run=dry_run))
         if not parts.shares:
             return Verdict(decision="", warnings=parts.warnings)
-        request = parts.request(dry_run=dry_run, deadline=deadline)
+        asks_fits = fits.asked(write.new.metadata, dry_run=dry_run) > 0
+        request = parts.request(asks_fits=asks_fits, dry_run=dry_run, deadline=deadline)
         confirm = confirming(self._namespaces, key, write.new.metadata, parts.base, deadline) if parts.base else None
         verdict = await self._admission.decide(request, quotas=parts.limiting, confirm=confirm)
         if parts.warnings and verdict.refusal is None:

@@ -95,6 +95,16 @@ class NamespacedSource:
     def listed_from(self) -> int:
         return self._counted.listed_from if self._counted is not None else 0
 
+    @property
+    def namespaces(self) -> list[str] | None:
+        """Those that it counts, without those that are being deleted; None while that is not known."""
+        counted = self._counted
+        if counted is None or counted.objects is not self._objects:
+            return None
+        known = counted.objects.namespaces.store
+        found = ((name, known.get(name)) for name in counted.selected)
+        return [name for name, there in found if there is not None and there.metadata.deletion_timestamp is None]
+
     def request_relist(self) -> ListBarrier:
         since = Since(moment=moment())
         for counting in (self._counted, self._next):
@@ -226,6 +236,9 @@ class NamespacedSources(Mapping[str, UsageSource]):
 
     def __len__(self) -> int:
         return len(self._sources)
+
+    def all(self) -> list[NamespacedSource]:
+        return list(self._sources.values())
 
     async def run(self) -> None:
         """Until cancelled."""

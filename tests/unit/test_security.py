@@ -46,8 +46,11 @@ ALLOCATIONS = "integration/installed/test_allocations.py"
 IN_INSTALLED_NAMESPACES = "integration/installed/test_namespaces.py"
 LOCAL = "integration/installed/test_local_quotas.py"
 COPIES = "unit/seed/projections/test_cluster_copies.py"
+IN_EACH = "unit/seed/projections/test_namespace_copies.py"
+NOTIFIER = "unit/seed/notifications/test_notifier.py"
 OWNER = "chart/test_project_owner.py"
 CHARTS = "chart/test_charts.py"
+MACHINES = "unit/seed/webhooks/test_machines.py"
 MASTER = "integration/test_master_program.py"
 HTTP_API = "integration/test_http_api.py"
 APP = "unit/master/apiserver/test_app.py"
@@ -188,6 +191,11 @@ PROVEN: dict[str, tuple[str, ...]] = {
         f"{EXPLAIN}::test_one_cluster_s_many_decisions_do_not_push_out_another_s",
         f"{EXPLAIN}::test_dry_runs_push_out_nothing_but_dry_runs",
         f"{HOSTILE}::test_a_long_name_of_a_user_is_not_kept",
+    ),
+    "dry runs that ask what fits": (
+        f"{MACHINES}::test_a_dry_run_that_asks_it_is_told_how_many_fit_and_takes_nothing",
+        f"{MACHINES}::test_who_does_not_ask_by_a_dry_run_is_admitted_as_one",
+        f"{IN_NAMESPACES}::test_who_asks_what_fits_is_told_by_each_quota_of_the_namespace",
     ),
     "names with control characters": (f"{EXPLAIN}::test_what_a_terminal_would_obey_is_shown_as_its_number",),
     "an answer of a cloud with long names": (
@@ -333,6 +341,31 @@ PROVEN: dict[str, tuple[str, ...]] = {
         f"{COPIES}::test_a_user_cluster_that_hangs_or_fails_delays_no_other",
         f"{COPIES}::test_all_user_clusters_together_are_looked_at_so_often_in_a_second",
     ),
+    "a tenant reads the names or the use of other namespaces": (
+        f"{IN_EACH}::test_each_namespace_has_the_totals_and_its_own_use_and_nothing_of_others",
+        f"{IN_INSTALLED_NAMESPACES}::test_use_follows_pods_and_labels_in_both_clusters",
+    ),
+    "a tenant changes what its namespace uses again and again": (
+        f"{IN_EACH}::test_one_that_changes_all_the_time_does_not_keep_others_back",
+        f"{IN_EACH}::test_however_often_it_changes_it_is_written_once_in_a_look",
+    ),
+    "a namespace refuses the copy": (f"{IN_EACH}::test_a_namespace_that_refuses_keeps_no_other_from_being_written",),
+    "a tenant's pod names an owner": (
+        f"{NOTIFIER}::test_another_machine_set_of_that_name_is_not_taken_for_it",
+        f"{NOTIFIER}::test_only_what_makes_pods_by_itself_is_woken_for_a_pod",
+    ),
+    "one namespace has thousands of refused owners": (
+        "unit/seed/notifications/test_wake_queue.py"
+        "::test_a_namespace_with_very_many_pushes_out_its_own_and_none_of_another",
+    ),
+    "... of a user cluster, whose kubeconfig may `patch` them": (
+        f"{NOTIFIER}::test_without_the_right_to_patch_nobody_waits_for_ever",
+    ),
+    "the agent's token on a seed is stolen: change what": (
+        f"{RIGHTS}::test_a_stolen_token_of_the_agent_changes_no_more_of_what_makes_pods_than_annotations",
+    ),
+    "a user with `view` reads ledgers": (f"{CHARTS}::test_the_viewer_reads_what_commands_read_and_nothing_more",),
+    "... reads the quotas of all projects": (),
     "an owner (`seedquota:project-owner`)": (
         f"{OWNER}::test_an_owner_may_write_the_quotas_of_these_names",
         f"{OWNER}::test_an_owner_may_write_no_other",

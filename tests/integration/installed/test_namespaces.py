@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
 from common.quota import resources
 from devcluster.objects import API
+from tests.integration.installed.commands import Commands
 from tests.integration.installed.site import CLUSTERS, Answer, Json, Site, until
 
 pytestmark = pytest.mark.integration
@@ -22,6 +25,7 @@ QUOTA = "owner-ann"
 USED = re.compile(r"requested: pods=1, used: pods=(\d+), limited: pods=(\d+);")
 WIDGETS = "/apis/example.com/v1/namespaces/shop/widgets"
 CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/seedquota-namespaces"
+ENFORCED = "NamespacesEnforced"
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
@@ -62,6 +66,19 @@ class Clusters:
         answer = await self.site.call(cluster, "POST", path, pod("refused"))
         assert answer.status == 403 and said in answer.message, answer
 
+    async def shows(self, cluster: str, namespace: str, here: Json, used: Json | None = None) -> None:
+        """Waits until the namespace's copy says so; `used`: in all namespaces and clusters."""
+
+        async def holds() -> None:
+            status = (await self.site.get(cluster, f"namespaces/{namespace}/localresourcequotas/{QUOTA}"))["status"]
+            assert status["here"]["used"] == here, status
+            assert used is None or status["total"]["used"] == used, status
+
+        await until(holds, 60)
+
+    async def shows_nothing(self, cluster: str, namespace: str) -> None:
+        assert await self.site.items(cluster, f"namespaces/{namespace}/localresourcequotas") == []
+
     async def counts(self, seed: str, name: str = QUOTA, **used: str) -> None:
         """Waits until the seed's account has exactly this."""
         wanted = resources.parse({key.replace("__", "."): amount for key, amount in used.items()})
@@ -99,6 +116,10 @@ async def test_use_follows_pods_and_labels_in_both_clusters(site: Site, clusters
     await site.apply("master", quota(pods="50", requests__cpu="20"))
     await clusters.counts("seed-1", pods="2", requests__cpu="2")
     await clusters.counts("seed-2", pods="1", requests__cpu="1")
+    await clusters.shows("user-1", "web", {"pods": "2", "requests.cpu": "2"}, {"pods": "3", "requests.cpu": "3"})
+    await clusters.shows("user-2", "db", {"pods": "1", "requests.cpu": "1"}, {"pods": "3", "requests.cpu": "3"})
+    for seed, name in site.installed.user_clusters.items():
+        await site.comes(seed, f"{CLUSTERS}/{name}", ENFORCED, "True", "CanaryDenied", seconds=60)
     # One that has ended frees what it used, and stays.
     ended = {"status": {"phase": "Succeeded"}}
     await site.patch("user-1", "/api/v1/namespaces/web/pods/a/status", ended)
@@ -108,6 +129,8 @@ async def test_use_follows_pods_and_labels_in_both_clusters(site: Site, clusters
     await clusters.counts("seed-2", pods="4", requests__cpu="4")
     await clusters.label("user-2", "db", "bob")
     await clusters.counts("seed-2", pods="3", requests__cpu="3")
+    await clusters.shows("user-2", "other", {"pods": "3", "requests.cpu": "3"})
+    await until(lambda: clusters.shows_nothing("user-2", "db"), 30)
     await site.patch(
         "master", f"resourcequotas/{QUOTA}", {"spec": {"subject": {"selector": {"matchLabels": {"owner": "bob"}}}}}
     )
@@ -119,6 +142,12 @@ async def test_use_follows_pods_and_labels_in_both_clusters(site: Site, clusters
         assert not (await site.ledger("seed-1", QUOTA))["account"].get("used")
 
     await until(left, 60)
+    await until(lambda: clusters.shows_nothing("user-1", "web"), 30)
+
+    async def says_nothing() -> None:
+        assert await site.condition("seed-1", f"{CLUSTERS}/user-1", ENFORCED) == ("", "", "")
+
+    await until(says_nothing, 30)
     shown = (await site.get("seed-2", f"resourcequotas/{QUOTA}"))["status"]["account"]["namespaces"]
     used = {"pods": "1", "requests.cpu": "1"}
     assert shown == [{"cluster": "alpha/user-2", "namespace": "db", "used": used}]
@@ -234,6 +263,7 @@ async def test_what_exceeds_the_quota_is_refused_in_both_clusters_until_somethin
     await until(
         lambda: clusters.refused("user-1", "front", "exceeded quota: owner-ann, requested: pods=1, used: pods=12"), 30
     )
+    await until(lambda: clusters.refused("user-1", "front", "; see: kubectl get lsq -n front; decision "), 60)
 
 
 class Crowd:
@@ -333,3 +363,28 @@ async def test_a_hundred_namespaces_of_two_clusters_fill_one_quota_while_labels_
     used = [(await site.ledger(seed, QUOTA))["account"]["used"] for seed in ("seed-1", "seed-2")]
     counted = resources.total(resources.parse(each) for account in used for each in account.values())
     assert counted == resources.parse({"pods": str(admitted + moved)}), "what came in is counted once"
+
+
+async def test_what_fits_in_a_namespace_is_told_by_what_admits(site: Site, clusters: Clusters, tmp_path: Path) -> None:
+    seedquota = Commands(site, tmp_path)
+    await clusters.namespace("user-1", "fits", ANN)
+    await clusters.namespace("user-1", "free", {"owner": "bob"})
+    await site.apply("master", quota(pods="5", requests__cpu="3"))
+    await site.installed.enforced(QUOTA, 60)
+    web = {"apiVersion": "v1", "kind": "ReplicationController", "metadata": {"name": "web"}}
+    template = {"metadata": {"labels": {"app": "web"}}, "spec": pod("web")["spec"]}
+    web["spec"] = {"replicas": 4, "selector": {"app": "web"}, "template": template}
+    file = seedquota.file(json.dumps(web))
+    short = "requests.cpu: need 4, free 3 (owner-ann) (decision XXXXXXXX)"
+    found = f"pods of replicationcontroller/web: does not fit: 3 of 4 do. {short}\n"
+
+    async def told() -> None:
+        status, said = await seedquota("user-1", "fits", "-f", file, "-n", "fits")
+        assert (status, re.sub("decision [0-9A-Z]{8}", "decision XXXXXXXX", said)) == (2, found)
+
+    await until(told, 60)  # its webhook has to come first
+    status, said = await seedquota("user-1", "fits", "-f", file, "-n", "fits", "--replicas", "3")
+    assert (status, said) == (0, "pods of replicationcontroller/web: fits: 3. owner-ann: fits\n")
+    status, said = await seedquota("user-1", "fits", "-f", file, "-n", "free")
+    assert (status, said) == (0, "pods of replicationcontroller/web: fits, no quota limits it here\n")
+    assert await site.items("user-1", "/api/v1/namespaces/fits/pods") == []
