@@ -39,6 +39,7 @@ BREAK_GLASS = {"Impersonate-User": "ann", "Impersonate-Group": "seedquota:break-
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.03, 0.25  # between looks: soon is seen soon, and a long wait costs the servers little
 _LATE_AT_MOST = 3  # times in a row that no webhook answers in time: more is no busy machine
+_UNDECIDED_SECONDS = 15.0
 _numbers = itertools.count(1)
 
 
@@ -174,18 +175,27 @@ class Site:
         """One Machine, tried once."""
         return await self.call(cluster, "POST", MACHINES, machine(f"single-{next(_numbers)}", size), **parameters)
 
+    async def decided(self, cluster: str, body: object) -> Answer:
+        """A Machine, tried again while nobody can decide, as a client does: on a busy machine that may take seconds."""
+        deadline = time.monotonic() + _UNDECIDED_SECONDS
+        while (answer := await self.call(cluster, "POST", MACHINES, body)).status == 503:
+            if time.monotonic() > deadline:
+                break
+            await asyncio.sleep(_LONGEST_PAUSE)
+        return answer
+
     async def admitted(self, cluster: str, count: int = 1, size: Size = SMALL) -> list[str]:
         """So many Machines, which must all be admitted. Their names."""
         names = []
         for _ in range(count):
-            answer = await self.create(cluster, size)
+            answer = await self.decided(cluster, machine(f"single-{next(_numbers)}", size))
             assert answer.status == 201, answer
             names.append(str(answer.body["metadata"]["name"]))
         return names
 
     async def refused(self, cluster: str, size: Size = SMALL) -> Answer:
         """A Machine that must be refused for good, with numbers that add up."""
-        answer = await self.create(cluster, size)
+        answer = await self.decided(cluster, machine(f"single-{next(_numbers)}", size))
         assert answer.status == 403, answer
         refusal = load.parse_refusal(answer.message)
         assert refusal is not None and refusal.adds_up, answer
