@@ -256,7 +256,7 @@ class ApiServer:
 
 
 def _response(problem: ProblemError, request_id: str) -> Response:
-    content = msgspec.json.encode(problem.problem(request_id))
+    content = msgspec.json.encode(problem.problem())
     headers = (*_headers(request_id), *problem.headers)
     return Response(problem.status, content, MEDIA_TYPE, headers, close=problem.status == 401)
 
