@@ -6,7 +6,7 @@ Quantities stay text here; `common.quota.resources` makes exact integers of them
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -163,8 +163,39 @@ class OrganizationSpec(Wire):
     display_name: str = ""
 
 
+class OrganizationStatus(Wire):
+    namespace: str = ""
+
+
 class Organization(Object, frozen=True, kw_only=True):
     spec: OrganizationSpec = msgspec.field(default_factory=OrganizationSpec)
+    status: OrganizationStatus = msgspec.field(default_factory=OrganizationStatus)
+
+
+MAX_AMOUNT = 2**53 - 1
+Amount = Annotated[int, msgspec.Meta(ge=0, le=MAX_AMOUNT)]
+
+
+class AllocatedResource(Wire):
+    """`committed` is always there, `reserved` may come in addition. Their sum counts."""
+
+    type: str
+    committed: Amount = 0
+    reserved: Amount = 0
+
+
+class AllocationSpec(Wire):
+    organization: str
+    project: str
+    kind: str
+    id: str
+    resources: list[AllocatedResource] = []
+
+
+class Allocation(Object, frozen=True, kw_only=True):
+    """What a service has allocated for one thing of a project. It is in the namespace of the organization."""
+
+    spec: AllocationSpec
 
 
 class DefaultQuota(Wire):
@@ -178,8 +209,19 @@ class Defaults(Wire):
     organization: DefaultQuota | None = None
 
 
+class CatalogueEntry(Wire):
+    """A resource that quotas may limit, and from which side its use is counted."""
+
+    name: str
+    display_name: str = ""
+    description: str = ""
+    unit: str = ""
+    count_from: Literal["Allocations", "Objects"] = "Objects"
+
+
 class QuotaSettingsSpec(Wire):
     defaults: Defaults = msgspec.field(default_factory=Defaults)
+    resources: list[CatalogueEntry] = []
     scale_check: Literal["warn", "deny", "off"] = "warn"
     unknown_projects: Literal["Deny", "Allow"] = "Deny"
 
@@ -305,6 +347,7 @@ class MasterQuotaLedger(Object, frozen=True, kw_only=True):
 RESOURCE_QUOTAS = Resource(GROUP, VERSION, "resourcequotas", "ResourceQuota", False, ResourceQuota)
 PROJECTS = Resource(GROUP, VERSION, "projects", "Project", False, Project)
 ORGANIZATIONS = Resource(GROUP, VERSION, "organizations", "Organization", False, Organization)
+ALLOCATIONS = Resource(GROUP, VERSION, "allocations", "Allocation", True, Allocation)
 QUOTA_SETTINGS = Resource(GROUP, VERSION, "quotasettings", "QuotaSettings", False, QuotaSettings)
 SEEDS = Resource(GROUP, VERSION, "seeds", "Seed", False, Seed)
 SEED_COPIES = Resource(GROUP, VERSION, "seeds", "Seed", False, SeedCopy)

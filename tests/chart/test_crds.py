@@ -70,6 +70,16 @@ def settings(project: dict | None = None, **spec: object) -> dict:
     return resource("QuotaSettings", "default", {"defaults": defaults, **spec})
 
 
+def allocation(name: str = "a1", **spec: object) -> dict:
+    whose = {"organization": "acme", "project": "alpha", "kind": "kubernetescluster", "id": "d6beb0dd"}
+    spec = {**whose, "resources": [allocated("servers", 3, 5)], **spec}
+    return resource("Allocation", name, spec, namespace="org-acme")
+
+
+def allocated(type: str, committed: int, reserved: int = 0) -> dict:
+    return {"type": type, "committed": committed, "reserved": reserved}
+
+
 def counted(name: str, count_from: str) -> dict:
     return settings(resources=[{"name": name, "countFrom": count_from}])
 
@@ -260,6 +270,19 @@ NAME = "lower case letters, digits, '-' and '.', with a letter or digit at both 
         ),
         (cluster("a", {}), "spec.project", "Required value"),
         (cluster("a", {"project": "-a"}), "spec.project", NAME),
+        (allocation(resources=[allocated("servers", -1)]), "spec.resources[0].committed", "greater than or equal to 0"),
+        (
+            allocation(resources=[allocated("servers", 0, 2**53)]),
+            "spec.resources[0].reserved",
+            "less than or equal to 9007199254740991",
+        ),
+        (
+            allocation(resources=[allocated("servers", 1), allocated("servers", 2)]),
+            "spec.resources[1]",
+            "Duplicate value",
+        ),
+        (allocation(project="-a"), "spec.project", NAME),
+        (allocation(id="a b"), "spec.id", "must be letters, digits, '-', '_', '.', ':' and '/'"),
     ],
 )
 async def test_a_mistake_is_refused_with_a_message_that_says_what_to_do(api, body, field, message) -> None:
@@ -312,6 +335,10 @@ NO_WAY_BACK = "a lost seed never comes back; delete this Seed and add the cluste
         (named(LOST, "l1"), {"state": "Active", "confirmLost": None}, "spec", NO_WAY_BACK),
         (named(LOST, "l2"), {"state": None}, "spec", NO_WAY_BACK),
         (named(LOST, "l3"), {"confirmLost": None}, "spec", CONFIRM),
+        (allocation("i1"), {"organization": "b"}, "spec.organization", "an allocation's organization cannot be changed"),
+        (allocation("i2"), {"project": "beta"}, "spec.project", "an allocation's project cannot be changed"),
+        (allocation("i3"), {"kind": "server"}, "spec.kind", "an allocation's kind cannot be changed"),
+        (allocation("i4"), {"id": "other"}, "spec.id", "an allocation's id cannot be changed"),
     ],
 )
 async def test_what_may_not_change_stays_as_it_is(api, before, patch, field, message) -> None:
@@ -342,6 +369,8 @@ async def test_what_may_not_change_stays_as_it_is(api, before, patch, field, mes
         (cluster("c4", {"project": "alpha"}), {"kubeconfigSecretRef": {"name": "rotated"}}),
         (named(seed(), "c5"), {"state": "Lost", "confirmLost": "its machines are gone"}),
         (named(seed(state="Draining"), "c6"), {"state": "Active"}),
+        (allocation("c10"), {"resources": [allocated("clusters", 2**53 - 1, 2**53 - 1)]}),
+        (allocation("c11"), {"resources": []}),
     ],
 )
 async def test_what_may_change_can_be_changed(api, before, patch) -> None:
@@ -636,6 +665,7 @@ async def test_every_kind_has_its_short_names_and_one_category(api) -> None:
     kinds = {entry["kind"]: entry for entry in answer.body["resources"] if "/" not in entry["name"]}
     assert {kind: entry["shortNames"] for kind, entry in kinds.items()} == {
         "ResourceQuota": ["seedquota", "seedquotas", "sq"],
+        "Allocation": ["alloc"],
         "Organization": ["sqo"],
         "Project": ["sqp"],
         "Seed": ["sqseed"],
@@ -649,8 +679,8 @@ async def test_every_kind_has_its_short_names_and_one_category(api) -> None:
     assert subresources == {
         f"{entry['name']}/status"
         for kind, entry in kinds.items()
-        if kind not in {"QuotaLedger", "QuotaSettings", "LocalResourceQuota"}
-    }  # a ledger and a LocalResourceQuota are written whole, in one write; settings say nothing back
+        if kind not in {"QuotaLedger", "QuotaSettings", "LocalResourceQuota", "Allocation"}
+    }  # a ledger and a LocalResourceQuota are written whole, in one write; the others say nothing back
 
 
 def schemas(schema: dict, path: str) -> Iterator[tuple[str, dict]]:

@@ -61,6 +61,7 @@ def fields_of(kind: type[Object]) -> Iterator[tuple[str, type[msgspec.Struct]]]:
         ("project", types.Project),
         ("organization", types.Organization),
         ("quotasettings", types.QuotaSettings),
+        ("allocation", types.Allocation),
     ],
 )
 def test_every_field_that_is_written_or_read_is_in_the_crd(file: str, kind: type[Object]) -> None:
