@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from master.apiserver import openapi
+from master.apiserver.allocation_handlers import AllocationHandlers
 from master.apiserver.handlers import Handlers
 from master.apiserver.routes import ROUTES
 
@@ -37,7 +38,9 @@ def test_every_route_is_in_the_document_and_has_a_handler() -> None:
     assert {(route.path, route.method.lower()) for route in ROUTES} == {
         (path, method) for path, method, _ in operations()
     }
-    assert all(callable(getattr(Handlers, route.handler)) for route in ROUTES)
+    for route in ROUTES:
+        handlers = [each for each in (Handlers, AllocationHandlers) if callable(getattr(each, route.handler, None))]
+        assert len(handlers) == 1, route.handler
     names = [operation["operationId"] for _, _, operation in operations()]
     assert len(set(names)) == len(names)
 
