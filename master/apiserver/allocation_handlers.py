@@ -99,7 +99,7 @@ class AllocationHandlers:
         for _ in range(TRIES):
             found = await self._read(call)
             _check(call, found)
-            call.changes = {"allocation": found.metadata.name, "deleted": msgspec.to_builtins(found.spec)}
+            call.changes = {"allocation": found.metadata.name, "deleted": types.spec_of(found.spec)}
             try:
                 await self._writes.delete(found)
             except Conflict:
@@ -124,9 +124,9 @@ class AllocationHandlers:
         for each in wanted:
             await self._check_project(each, in_path=bool(project))
         await self._writes.prove(organization)
-        call.changes = {"allocations": [{"name": each.name, **msgspec.to_builtins(each.spec)} for each in wanted]}
+        call.changes = {"allocations": [{"name": each.name, **types.spec_of(each.spec)} for each in wanted]}
         there, made = await self._writes.create(wanted, call.user.username)
-        call.changes = {"created": [{"name": each.name, **msgspec.to_builtins(each.spec)} for each in made]}
+        call.changes = {"created": [{"name": each.name, **types.spec_of(each.spec)} for each in made]}
         content = [types.answer(there[each.name]) for each in wanted]
         shown: object = content if given is bodies else content[0]
         answer = Answer(shown, [("ETag", types.etag(shown))], status=201 if made else 200)

@@ -12,7 +12,7 @@ from master.apiserver.problem import AllocationShortage, Exceeded, FieldError, P
 
 _QUOTA = re.compile(r"exceeded quota: ([^,]+),")
 _DECISION = re.compile(r"decision ([0-9A-Z]{8})\b")
-_AMOUNTS = re.compile(r"requested (\S+), used (\S+), limited (\S+)")
+_AMOUNTS = re.compile(r"requested \S+=(\S+), used \S+=(\S+), limited \S+=(\S+)")
 
 
 def problem_of(error: ApiError, at: str, subject_of: Callable[[str], str]) -> ProblemError:

@@ -129,7 +129,7 @@ class Wanted:
         annotations = {NAME_ANNOTATION: self.display_name, CREATED_BY_ANNOTATION: user}
         if together:
             annotations[TOGETHER_ANNOTATION] = together
-        return {"metadata": {"name": self.name, "annotations": annotations}, "spec": msgspec.to_builtins(self.spec)}
+        return {"metadata": {"name": self.name, "annotations": annotations}, "spec": spec_of(self.spec)}
 
     def is_there(self, found: Stored) -> bool:
         """Whether this was created by the same request before."""
@@ -138,6 +138,12 @@ class Wanted:
             and amounts(found.spec.resources) == amounts(self.spec.resources)
             and display_name(found) == self.display_name
         )
+
+
+def spec_of(spec: AllocationSpec) -> dict[str, object]:
+    """As it is written: an empty list of resources, too, which the struct would leave out."""
+    found: dict[str, object] = msgspec.to_builtins(spec)
+    return {**found, "resources": msgspec.to_builtins(spec.resources)}
 
 
 def wanted(given: AllocationCreate, organization: str, project: str, at: str) -> Wanted:
@@ -171,10 +177,10 @@ def check_distinct(several: Sequence[Wanted]) -> None:
     things: set[tuple[str, str]] = set()
     for each in several:
         thing = each.spec.kind, each.spec.id
-        if each.name in names:
-            raise invalid(f"{each.at}/metadata/id", f"{each.name} is there twice")
         if thing in things:
             raise invalid(f"{each.at}/spec/id", f"{each.spec.kind} {each.spec.id} is there twice")
+        if each.name in names:
+            raise invalid(f"{each.at}/metadata/id", f"{each.name} is there twice")
         names.add(each.name)
         things.add(thing)
 

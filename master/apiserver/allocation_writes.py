@@ -218,7 +218,7 @@ class AllocationWrites:
                 raise self._problem(error, "") from None
 
     async def _dry_run(self, spec: AllocationSpec) -> None:
-        body = {"metadata": {"name": str(uuid.uuid4())}, "spec": msgspec.to_builtins(spec)}
+        body = {"metadata": {"name": str(uuid.uuid4())}, "spec": types.spec_of(spec)}
         path = f"{ALLOCATIONS.path(namespace_of(spec.organization))}?dryRun=All"
         await self._cluster.request("POST", path, ALLOCATIONS.encode(body), verb="create", plural=ALLOCATIONS.plural)
 
