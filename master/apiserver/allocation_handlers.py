@@ -18,7 +18,7 @@ from master.apiserver.auth import Right, Rights
 from master.apiserver.call import Answer, Call
 from master.apiserver.problem import ProblemError, invalid
 from master.apiserver.routes import MAX_LIMIT
-from master.apiserver.serializers import matches, page, read_token
+from master.apiserver.serializers import matches, page
 from master.apiserver.sight import Sight, namespace_of
 from master.cache.allocations import AllocationCache
 from master.cache.informers import BY_ORGANIZATION, Caches, organization_of, subject_of
@@ -51,7 +51,7 @@ class AllocationHandlers:
         seen = await self._listed_projects(call, {each.spec.project for each in found.values()})
         names = sorted(name for name, each in found.items() if each.spec.project in seen)
         limit = min(int(call.query.get("limit", MAX_LIMIT)), MAX_LIMIT)
-        some, rest = page(names, limit, read_token(call.query.get("continue", "")))
+        some, rest = page(names, limit, call.query.get("continue", ""))
         content = [types.answer(found[name]) for name in some]
         answer = Answer(content, [("ETag", types.etag(content))])
         if rest:

@@ -191,6 +191,8 @@ def read_query(route: Route, raw: str) -> dict[str, str]:
         if isinstance(least, int) and isinstance(most, int):
             if not re.fullmatch(r"[0-9]{1,9}", value) or not least <= int(value) <= most:
                 raise ProblemError(400, f"{name} must be a whole number from {least} to {most}")
+        elif isinstance(pattern := schema.get("pattern"), str) and not re.fullmatch(pattern, value):
+            raise ProblemError(400, f"{name} is not what a Link of an earlier answer had")
         elif isinstance(choices := schema.get("enum"), list) and value not in choices:
             raise ProblemError(400, f"{name} must be one of {', '.join(choices)}")
         found[name] = value

@@ -109,9 +109,7 @@ class Handlers:
             if all(want in (None, has) for want, has in zip(wanted, subject_of(quota), strict=True))
         )
         limit = int(call.query.get("limit", PAGE))
-        found, rest = serializers.page(
-            names, min(limit, MAX_LIMIT), serializers.read_token(call.query.get("continue", ""))
-        )
+        found, rest = serializers.page(names, min(limit, MAX_LIMIT), call.query.get("continue", ""))
         answer = Answer([self._one(quota) for name in found if (quota := store.get(name)) is not None])
         if rest:
             query = urlencode({**call.query, "continue": rest})

@@ -73,7 +73,9 @@ _MOST = Parameter(
 _LIMIT = Parameter(
     "limit", "Quotas in one answer", {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": 100}
 )
-_CONTINUE = Parameter("continue", "From the Link of the answer before", {"type": "string"})
+_CONTINUE = Parameter(
+    "continue", "From the Link of the answer before", {"type": "string", "pattern": f"^{NAME.pattern}$"}
+)
 
 _ALLOCATION = "/api/v1/organizations/{organization}/projects/{project}/allocations/{id}"
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Literal
@@ -328,18 +326,6 @@ def matches(if_match: str | None, tag: str | None) -> bool:
 
 
 def page(names: Sequence[str], limit: int, after: str) -> tuple[Sequence[str], str]:
-    """Those of one page, and what continues it; empty at the end. `names` are sorted."""
+    """Those of one page after a name, and what continues it; empty at the end. `names` are sorted."""
     rest = [name for name in names if name > after]
-    return rest[:limit], (token(rest[limit - 1]) if len(rest) > limit else "")
-
-
-def token(name: str) -> str:
-    return base64.urlsafe_b64encode(name.encode()).decode().rstrip("=")
-
-
-def read_token(text: str) -> str:
-    """Raises ProblemError."""
-    try:
-        return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True).decode()
-    except (binascii.Error, UnicodeError, ValueError):
-        raise ProblemError(400, "continue is not what a Link of an earlier answer had") from None
+    return rest[:limit], (rest[limit - 1] if len(rest) > limit else "")

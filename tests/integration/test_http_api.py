@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import re
 import ssl
+import sys
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -18,6 +21,7 @@ import pytest
 import pytest_asyncio
 
 from common.kube.client.api_client import Cluster
+from common.quota.quantity import UNIT
 from common.runtime.flags import Address
 from common.server import http_server
 from devcluster import manifests
@@ -26,6 +30,7 @@ from devcluster.controlplane import ControlPlane
 from devcluster.install import NAMESPACE
 from devcluster.objects import CHARTS, named, namespace, rights
 from master.apiserver import app as api
+from master.apiserver import limits as rates
 from master.apiserver.app import ApiServer
 from master.cache.informers import Caches
 from tests.integration import quota_rfc
@@ -145,6 +150,17 @@ def bound(role: str, actor: str, in_namespace: str = "") -> Json:
         "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": f"seedquota:{role}"},
         "subjects": [{"kind": "ServiceAccount", "name": actor, "namespace": "default"}],
     }
+
+
+SCHEMATHESIS = """
+# 422: what a type or a project is depends on the state. 412: so does an ETag. 409, 429, 5xx: by default.
+[checks.positive_data_acceptance]
+expected-statuses = ["2xx", "401", "403", "404", "409", "412", "422", "429"]
+# Names that do not exist would be all that is tried.
+[parameters]
+"path.organization" = "acme"
+"path.project" = "alpha"
+"""
 
 
 def rights_on_beta() -> list[Json]:
@@ -466,7 +482,7 @@ async def test_of_several_all_are_allocated_or_none(world: World) -> None:
     mixed[1]["spec"]["resources"] = [{"type": "clusters", "committed": 2}]
     late = await world.call(who, "POST", ALLOCATIONS, mixed)
     assert late.status == 409 and await stored(world) == ["n0", "n1"], "the first one was undone"
-    assert world.webhook.used() == {"clusters": 2000, "servers": 8000}
+    assert world.webhook.used() == {"clusters": 2 * UNIT, "servers": 8 * UNIT}
 
 
 @pytest.mark.parametrize(
@@ -818,6 +834,34 @@ async def test_every_write_is_in_the_audit_log_and_no_token_in_any(
     assert lines[0]["request_id"] == "mine" and lines[0]["route"] == "/api/v1/organizations/{organization}/quotas"
     everything = "\n".join(str(vars(record)) for record in caplog.records)
     assert not [actor for actor, token in world.tokens.items() if token in everything]
+
+
+async def test_the_server_does_what_its_document_says(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By requests that are made of the document, right ones and wrong ones. With EXAMPLES, for each operation,
+    it makes more, and takes minutes; with another SEED, others."""
+    monkeypatch.setattr(rates, "PER_SECOND", 10_000.0)
+    await world.quota("org-acme", "organization", "acme", {"clusters": 5, "servers": 10})
+    await world.quota("project-alpha", "project", "alpha", {"cpu": 5})
+    port = world.replicas[0].server.port
+    authority, settings = tmp_path / "ca.crt", tmp_path / "schemathesis.toml"
+    authority.write_bytes(world.replicas[0].certificates.ca_bundle)
+    settings.write_text(SCHEMATHESIS)
+    phases = ("--phases", "fuzzing,stateful") if "EXAMPLES" not in os.environ else ()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "schemathesis.cli", "--config-file", str(settings)),
+        *("run", f"https://127.0.0.1:{port}/openapi.json", "--tls-verify", str(authority)),
+        *("--header", f"Authorization: Bearer {world.tokens['platform-administrator']}", "--no-color"),
+        *("--max-examples", os.environ.get("EXAMPLES", "5"), "--seed", os.environ.get("SEED", "1")),
+        *("--continue-on-failure", "--generation-database", "none", *phases),
+        cwd=tmp_path,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    said, _ = await process.communicate()
+    print(said.decode())
+    assert process.returncode == 0, said.decode()
 
 
 async def test_a_right_that_is_taken_away_ends_within_seconds(world: World) -> None:
