@@ -836,6 +836,53 @@ async def test_every_write_is_in_the_audit_log_and_no_token_in_any(
     assert not [actor for actor, token in world.tokens.items() if token in everything]
 
 
+CLIENT = """
+import json, sys
+from client.api.default import create_project_allocations as create, delete_allocation as delete
+from client.api.default import get_organization_quotas as quotas, put_allocation as put
+from client.client import AuthenticatedClient
+from client.models import AllocationCreate, AllocationUpdate, ChangedContent, GivenContent, GivenResource, Problem
+
+url, token, ca = sys.argv[1:]
+def content(servers):
+    resources = [GivenResource(type_="servers", committed=servers)]
+    return AllocationCreate(spec=GivenContent(kind="server", id="1", resources=resources))
+
+with AuthenticatedClient(base_url=url, token=token, verify_ssl=ca) as client:
+    over = create.sync("acme", "alpha", client=client, body=content(11))
+    assert isinstance(over, Problem) and over.code == "quota_exceeded", over
+    made = create.sync("acme", "alpha", client=client, body=content(8))
+    changed = put.sync("acme", "alpha", made.metadata.id, client=client, body=AllocationUpdate(
+        spec=ChangedContent(resources=[GivenResource(type_="servers", committed=3, reserved=5)])))
+    shown = quotas.sync("acme", client=client)
+    gone = delete.sync_detailed("acme", "alpha", made.metadata.id, client=client)
+    print(json.dumps([over.shortages[0].free, changed.to_dict()["spec"], shown.capacity[0].amount, gone.status_code]))
+"""
+
+
+async def run(*command: str, cwd: Path) -> str:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *command, cwd=cwd, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    said, _ = await process.communicate()
+    assert process.returncode == 0, said.decode()
+    return said.decode()
+
+
+async def test_a_client_that_is_made_of_the_document_works(world: World, tmp_path: Path) -> None:
+    await world.quota("org-acme", "organization", "acme", {"servers": 10})
+    (tmp_path / "openapi.json").write_text(json.dumps((await world.call("", "GET", "/openapi.json")).body))
+    (tmp_path / "config.yaml").write_text("post_hooks: []\n")
+    (tmp_path / "ca.crt").write_bytes(world.replicas[0].certificates.ca_bundle)
+    made = ("--path", "openapi.json", "--config", "config.yaml", "--meta", "none", "--output-path", "client")
+    await run("-m", "openapi_python_client", "generate", *made, cwd=tmp_path)
+    url = f"https://127.0.0.1:{world.replicas[0].server.port}"
+    said = await run("-c", CLIENT, url, world.tokens["platform-administrator"], "ca.crt", cwd=tmp_path)
+    resources = [{"type": "servers", "amount": 8, "committed": 3, "reserved": 5}]
+    spec = {"kind": "server", "id": "1", "resources": resources}
+    assert json.loads(said) == [10, spec, 10, 204]
+
+
 async def test_the_server_does_what_its_document_says(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -849,19 +896,15 @@ async def test_the_server_does_what_its_document_says(
     authority.write_bytes(world.replicas[0].certificates.ca_bundle)
     settings.write_text(SCHEMATHESIS)
     phases = ("--phases", "fuzzing,stateful") if "EXAMPLES" not in os.environ else ()
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "schemathesis.cli", "--config-file", str(settings)),
+    said = await run(
+        *("-m", "schemathesis.cli", "--config-file", str(settings)),
         *("run", f"https://127.0.0.1:{port}/openapi.json", "--tls-verify", str(authority)),
         *("--header", f"Authorization: Bearer {world.tokens['platform-administrator']}", "--no-color"),
         *("--max-examples", os.environ.get("EXAMPLES", "5"), "--seed", os.environ.get("SEED", "1")),
         *("--continue-on-failure", "--generation-database", "none", *phases),
         cwd=tmp_path,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
     )
-    said, _ = await process.communicate()
-    print(said.decode())
-    assert process.returncode == 0, said.decode()
+    print(said)
 
 
 async def test_a_right_that_is_taken_away_ends_within_seconds(world: World) -> None:

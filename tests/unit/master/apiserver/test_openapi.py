@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
+from openapi_spec_validator import validate
 
 from master.apiserver import openapi
 from master.apiserver.allocation_handlers import AllocationHandlers
@@ -27,6 +28,10 @@ def operations() -> Iterator[tuple[str, str, Any]]:
     for path, methods in DOCUMENT["paths"].items():
         for method, operation in methods.items():
             yield path, method, operation
+
+
+def test_the_document_is_valid() -> None:
+    validate(DOCUMENT)
 
 
 def test_every_reference_leads_somewhere_and_every_schema_is_used() -> None:
