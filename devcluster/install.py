@@ -192,6 +192,10 @@ class Installation:
         await asyncio.gather(*(program.start() for program in self._all_programs()))
         await self._connected()
 
+    async def collect_garbage(self) -> None:
+        """From now on, what is owned goes with its owner in the master's cluster, and a namespace with its objects."""
+        await self._plane.start([], controllers=[MASTER])
+
     async def _install_master(self, crds: Iterable[Manifest]) -> None:
         seeds = [
             manifest
@@ -206,7 +210,7 @@ class Installation:
         projects = [project(self.project, self._organization)]
         if self._organization:
             projects.insert(0, named("Organization", self._organization))
-        roles = [*rights("master", MASTER_USER)]
+        roles = [*rights("master", MASTER_USER), *load(CHARTS / "rbac" / "master-policy.yaml")]
         if self.api_url:
             given = load(CHARTS / "rbac" / "master-api.yaml")
             roles += [*rights("master-api", MASTER_USER), *(found for found in given if found["kind"] == "Secret")]
@@ -227,6 +231,7 @@ class Installation:
                 *rights("seed", SEED_USER),
                 *load(CHARTS / "rbac" / "seed-policy.yaml"),
                 *rights("master-on-seed" if seed != self._in_cluster else "master-in-cluster", MASTER_USER),
+                *(rights("seed-in-cluster", SEED_USER) if seed == self._in_cluster else ()),
                 *self._source(self.user_clusters[seed], self.project),
             ],
         )

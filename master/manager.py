@@ -19,6 +19,7 @@ from master.reporting.tenant_status import Tenants
 from master.seeds.registry import Seeds
 from master.tenancy.default_quotas import DefaultQuotas
 from master.tenancy.kubermatic_projects import KubermaticProjects
+from master.tenancy.organization_namespaces import OrganizationNamespaces
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +82,15 @@ class Master:
             on_reconcile=metrics.reconciled,
         )
         statuses = SeedStatuses(self._cluster, self.caches, seeds, quotas, on_reconcile=metrics.reconciled)
-        tenants = Tenants(self._cluster, self.caches, seeds, on_reconcile=metrics.reconciled)
+        namespaces = OrganizationNamespaces(
+            self._cluster,
+            self.caches,
+            on_change=lambda organization: tenants.settled("organizations", organization),
+            on_reconcile=metrics.reconciled,
+        )
+        tenants = Tenants(
+            self._cluster, self.caches, seeds, namespace_of=namespaces.of, on_reconcile=metrics.reconciled
+        )
         defaults = DefaultQuotas(self._cluster, self.caches, on_reconcile=metrics.reconciled)
         kubermatic = KubermaticProjects(self._cluster, self.caches, on_reconcile=metrics.reconciled)
 
@@ -97,7 +106,7 @@ class Master:
         seeds.on_seed, seeds.on_settled, seeds.on_copy = seed_changed, copy_settled, quotas.copy_changed
         self.leading = seeds, quotas
         async with asyncio.TaskGroup() as group:
-            for work in (seeds, quotas, statuses, tenants, defaults, events, kubermatic):
+            for work in (seeds, quotas, statuses, tenants, namespaces, defaults, events, kubermatic):
                 group.create_task(work.run(), name=type(work).__name__)
 
 

@@ -75,6 +75,7 @@ def follow(agent: Agent) -> list[asyncio.Task[None]]:
         asyncio.create_task(agent.caches.cluster_api.run(), name="view of Cluster API"),
         asyncio.create_task(agent.caches.kubermatic.run(), name="view of Kubermatic"),
         asyncio.create_task(agent.caches.namespaces.run(), name="namespaces"),
+        asyncio.create_task(agent.caches.organizations.run(), name="organizations"),
         asyncio.create_task(agent.connections.run(), name="connections to user clusters"),
         asyncio.create_task(agent.refusals.run(), name="refusals"),
     ]

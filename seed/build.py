@@ -17,6 +17,7 @@ from seed import collectors
 from seed import metrics as observed
 from seed.accounts.registry import AccountRegistry
 from seed.admission.admitter import Admission
+from seed.admission.allocations import AllocationAdmission
 from seed.admission.decision_log import Decisions
 from seed.admission.machines import MachineAdmission
 from seed.admission.namespaced_objects import NamespacedAdmission
@@ -25,6 +26,7 @@ from seed.cache.cluster_api import View
 from seed.cache.clusters import ClusterCache
 from seed.cache.kubermatic import KubermaticView
 from seed.cache.namespaces import NamespaceCache
+from seed.cache.organizations import OrganizationCache
 from seed.cache.quotas import QuotaCache
 from seed.cache.replicas import Record
 from seed.cache.same_cluster import DuplicateClusters
@@ -41,6 +43,7 @@ from seed.instance_types.settings import SettingsReader
 from seed.ledger.backend import ChosenStore, redis_access
 from seed.notifications.refusals import Refusals
 from seed.options import SeedOptions
+from seed.registration.allocations import CALLER as ALLOCATIONS_CALLER
 from seed.registration.certificates import Served, certificates_of
 from seed.registration.cluster_api import CALLER as CLUSTER_API_CALLER
 from seed.registration.clusters import CALLER as CLUSTERS_CALLER
@@ -48,6 +51,7 @@ from seed.registration.token import WebhookKey
 from seed.registration.wanted import WantedConfigurations
 from seed.sizing.sizer import Sizing
 from seed.sizing.stamper import Stamping
+from seed.webhooks.allocations import AllocationWebhook
 from seed.webhooks.cluster_api import ClusterApiWebhook
 from seed.webhooks.clusters import ClusterWebhook
 from seed.webhooks.endpoint import Endpoint, Webhook
@@ -73,6 +77,7 @@ class Caches:
     cluster_api: View
     kubermatic: KubermaticView
     namespaces: NamespaceCache
+    organizations: OrganizationCache
 
 
 def caches_of(options: SeedOptions, cluster: Cluster) -> Caches:
@@ -86,6 +91,7 @@ def caches_of(options: SeedOptions, cluster: Cluster) -> Caches:
         cluster_api=view,
         kubermatic=KubermaticView(cluster, clusters, view.served),
         namespaces=NamespaceCache(cluster, quotas, clusters, on_request=metrics.kubernetes_request),
+        organizations=OrganizationCache(cluster, quotas),
     )
 
 
@@ -137,7 +143,9 @@ def endpoints_of(
     machines = MachineAdmission(quotas, admission, sizing, in_user_clusters(rollouts, connections, sizing))
     of_cluster_api = MachineAdmission(quotas, admission, sizing, in_cluster_api(rollouts, cluster, view, sizing))
     twins = DuplicateClusters(cluster, clusters, view)
-    turns = Turns(options.webhook_requests_per_second, {CLUSTER_API_CALLER, CLUSTERS_CALLER, OWN_API_SERVER})
+    own = {ALLOCATIONS_CALLER, CLUSTER_API_CALLER, CLUSTERS_CALLER, OWN_API_SERVER}
+    turns = Turns(options.webhook_requests_per_second, own)
+    allocations = AllocationAdmission(cluster, quotas, caches.organizations, admission)
 
     def endpoint(webhook: Webhook[T]) -> Endpoint[T]:
         return Endpoint(webhook, observed.decision, decisions, turns)
@@ -146,6 +154,7 @@ def endpoints_of(
         "machines": endpoint(MachineWebhook(clusters, machines, local_copies=copies)),
         "stamp": endpoint(StampWebhook(Stamping(clusters, sizing))),
         "cluster-api": endpoint(ClusterApiWebhook(view, of_cluster_api)),
+        "allocations": endpoint(AllocationWebhook(allocations)),
         "clusters": endpoint(ClusterWebhook(quotas, admission, kinds(options.project_label), twins)),
         "namespaces": endpoint(NamespacedObjectWebhook(clusters, NamespacedAdmission(admission, caches.namespaces))),
         "scale": endpoint(ScaleWebhook(quotas, clusters, registry, sizing, connections, view, local_copies=copies)),

@@ -65,7 +65,7 @@ program's ServiceAccount: in each of `namespaces`, if there are any. `kinds`: on
 {{- $top := .top -}}
 {{- $account := include "seedquota.serviceAccountName" $top -}}
 {{- $user := printf "system:serviceaccount:%s:%s" $top.Release.Namespace $account -}}
-{{- $text := $top.Files.Get (printf "files/rbac/%s.yaml" .file) | replace "system:serviceaccount:seedquota:seedquota-seed" $user -}}
+{{- $text := $top.Files.Get (printf "files/rbac/%s.yaml" .file) | replace "system:serviceaccount:seedquota:seedquota-seed" $user | replace "system:serviceaccount:seedquota:seedquota-master" $user -}}
 {{- $subject := dict "kind" "ServiceAccount" "name" $account "namespace" $top.Release.Namespace -}}
 {{- $namespaces := .namespaces -}}
 {{- $bind := .bind -}}

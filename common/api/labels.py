@@ -12,6 +12,7 @@ RELEASED_ANNOTATION = "seedquota.io/released"  # on a seed's copy that the maste
 MASTER_SEEN_ANNOTATION = "seedquota.io/master-seen"  # on a Seed's copy: when its master wrote to the seed last
 LEDGER_ANNOTATION = "seedquota.io/ledger"  # on the master's quota: the incarnation of its ledger
 
+ORGANIZATION_LABEL = "seedquota.io/organization"  # on a namespace of the master: the Organization that it is of
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 MASTER_MANAGER = "seedquota-master"  # field managers: each side owns its own fields
 GRANT_MANAGER = "seedquota-master-grant"  # of what the master tells a seed through the master's own object

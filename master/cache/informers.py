@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
 
+from common.api.catalogue import Catalogue
 from common.api.core import SECRETS, Secret
 from common.api.labels import SETTINGS
 from common.api.types import SEEDS, DefaultQuota, QuotaSettingsSpec, Seed
@@ -24,12 +26,15 @@ from master.cache.objects import (
     ORGANIZATIONS,
     PROJECTS,
     QUOTA_SETTINGS,
+    AllocatedTypes,
     MasterQuota,
     Named,
     QuotaCopy,
 )
 
 T = TypeVar("T", bound=Object)
+
+log = logging.getLogger(__name__)
 
 RELIST_EVERY = 5.0  # seconds between two lists because a cache was found to be behind
 
@@ -88,6 +93,8 @@ class Caches:
             "secrets": self.secrets,
         }
         self.cluster = cluster
+        self._settings_read: Named | None = None
+        self._allocated: frozenset[str] = frozenset()
         self._relisted: dict[str, float] = {}  # when a cache was last found to be behind (monotonic)
 
     def default(self, kind: str) -> DefaultQuota | None:
@@ -111,6 +118,20 @@ class Caches:
         subject = (self.projects if kind == "project" else self.organizations).store.get(name)
         alive = subject is not None and subject.metadata.deletion_timestamp is None
         return alive and self.default(kind) is not None
+
+    def allocated_types(self) -> AllocatedTypes:
+        """What is counted from Allocations, and whether there is a seed for it. Settings that cannot be read say
+        nothing new."""
+        settings = self.settings.store.get(SETTINGS)
+        if settings is not self._settings_read:
+            self._settings_read = settings
+            try:
+                spec = msgspec.convert(settings.spec if settings is not None else {}, QuotaSettingsSpec)
+                self._allocated = Catalogue(spec.resources).allocated
+            except msgspec.ValidationError as error:
+                log.warning("settings cannot be read", extra={"error": str(error)})
+        seed = any(seed.spec.in_cluster and seed.spec.state != "Lost" for seed in self.seeds.store.values())
+        return AllocatedTypes(names=self._allocated, seed=seed)
 
     def listen(self, listener: Callable[[str, Change[Object]], None]) -> Callable[[], None]:
         """Returns what ends it."""

@@ -17,6 +17,22 @@ class Named(Object, frozen=True):
     status: dict[str, object] = {}
 
 
+class OrganizationNamespace(msgspec.Struct, frozen=True):
+    """What the status of an Organization says of its namespace. `name` is empty while there is none to use."""
+
+    name: str = ""
+    ready: Condition | None = None
+
+
+class AllocatedTypes(msgspec.Struct, frozen=True):
+    """`names`: what the catalogue counts from Allocations. `seed`: a Seed with inCluster is there to count them.
+    `in_use`: what some seed has counted of a quota, whatever the catalogue says now."""
+
+    names: frozenset[str] = frozenset()
+    seed: bool = False
+    in_use: frozenset[str] = frozenset()
+
+
 class SeedUsage(Wire):
     """One seed's line in a quota's status. `granted` is what it holds now."""
 

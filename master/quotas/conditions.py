@@ -34,7 +34,7 @@ _EXCEEDED = {
 
 def ready(view: QuotaView, enforced: Condition) -> Condition:
     subject = view.spec.subject
-    if text := unsupported_text(view.spec):
+    if text := unsupported_text(view.spec, view.allocated):
         return condition("Ready", False, NOT_SUPPORTED, text)
     if not view.subject_exists:
         kind = subject.kind.capitalize()
@@ -72,8 +72,8 @@ def ready(view: QuotaView, enforced: Condition) -> Condition:
     return condition("Ready", True, "Enforced", "")
 
 
-def unless_unsupported(found: Condition, spec: ResourceQuotaSpec) -> Condition:
-    text = unsupported_text(spec) if found.status != "False" else ""
+def unless_unsupported(found: Condition, view: QuotaView) -> Condition:
+    text = unsupported_text(view.spec, view.allocated) if found.status != "False" else ""
     return condition(found.type, False, NOT_SUPPORTED, text) if text else found
 
 
@@ -168,7 +168,8 @@ def not_counted(view: QuotaView, seeds: Sequence[SeedView], before: QuotaStatus)
         kept = [each for each in before.conditions if each.type == kind]
         return [each for each in kept if each.observed_generation == view.generation]
     of_machines = view.spec.subject.kind != NAMESPACES
-    found = [name for name in view.never_counted if of_machines and name not in unsupported(view.spec)]
+    elsewhere = {*unsupported(view.spec, view.allocated), *view.allocated.names}
+    found = [name for name in view.never_counted if of_machines and name not in elsewhere]
     if not found:
         return []
     used = {name for seed in seeds for name, amount in seed.use.items() if amount and name not in view.limits}
@@ -179,7 +180,7 @@ def not_counted(view: QuotaView, seeds: Sequence[SeedView], before: QuotaStatus)
 
 def of_use(view: QuotaView, use: ResourceList, counted: ResourceList, before: QuotaStatus) -> list[Condition]:
     if not counted:
-        text = unsupported_text(view.spec)
+        text = unsupported_text(view.spec, view.allocated)
         return [condition(kind, None, NOT_SUPPORTED, text) for kind in ("NearLimit", "Exceeded")]
     return [
         _near_limit(use, counted, view.spec.warn_at_percent),

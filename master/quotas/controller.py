@@ -120,6 +120,8 @@ class Quotas:
                 self._controller.queue.add(name)
             elif isinstance(new, MasterQuota):
                 self._status.seen(new)
+        elif plural == "quotasettings":
+            self.review_all()  # the catalogue says what is counted
         elif plural in ("projects", "organizations") and (old is None or new is None):
             kind = plural.removesuffix("s")
             for quota in self._caches.quotas.store.by_index(BY_SUBJECT, f"{kind}/{name}"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
 
@@ -11,6 +11,7 @@ from common.api.types import ResourceQuotaSpec
 from common.quota import names, object_names, scopes
 from common.quota.escrow import MasterLedger, Report
 from common.quota.resources import ResourceList
+from master.cache.objects import AllocatedTypes
 
 NOT_SUPPORTED = "NotSupported"
 NAMESPACES = "namespaces"
@@ -18,26 +19,55 @@ MAX_KNOWN = 1024  # names; tenants choose them
 _ALIKE = 0.7  # of 1: how alike a name is to the one that was probably meant
 
 
-def unsupported(spec: ResourceQuotaSpec) -> list[str]:
-    """What the quota limits and this version never counts."""
+NOTHING_ALLOCATED = AllocatedTypes()
+
+
+def in_use(allocated: AllocatedTypes, *uses: ResourceList) -> AllocatedTypes:
+    """With what these uses of a quota show to be counted."""
+    counted = frozenset(name for use in uses for name, amount in use.items() if amount)
+    return AllocatedTypes(names=allocated.names, seed=allocated.seed, in_use=counted)
+
+
+def unsupported(spec: ResourceQuotaSpec, allocated: AllocatedTypes = NOTHING_ALLOCATED) -> list[str]:
+    """What the quota limits and nothing counts."""
     if spec.subject.kind == NAMESPACES:
         if _scope_problem(spec):
             return sorted(spec.quota)
         return sorted(name for name in spec.quota if not object_names.counted(name))
-    return sorted(name for name in spec.quota if name not in names.BASE and "/" not in name)
+    of_objects = {name for name in spec.quota if name in names.BASE or "/" in name} - allocated.names
+    counted = of_objects | allocated.in_use | (allocated.names if allocated.seed else frozenset())
+    return sorted(spec.quota.keys() - counted)
 
 
-def unsupported_text(spec: ResourceQuotaSpec) -> str:
+def unsupported_text(spec: ResourceQuotaSpec, allocated: AllocatedTypes = NOTHING_ALLOCATED) -> str:
     """What to do about it; empty if all of the quota is counted."""
-    found = unsupported(spec)
+    found = unsupported(spec, allocated)
     if not found:
         return ""
     if spec.subject.kind == NAMESPACES and (problem := _scope_problem(spec)):
         return f"{problem}: nothing is counted and nothing is refused"
-    text = f"not supported by this version, so not counted and never refused: {some(found)}"
-    if "gpus" in found:
-        text += "; limit GPUs by the name of the device, such as nvidia.com/gpu"
+    text = "; ".join(_why(found, allocated, spec.subject.kind))
     return text if len(found) == len(spec.quota) else f"{text}; the other resources of this quota are limited"
+
+
+def _why(found: Sequence[str], allocated: AllocatedTypes, kind: str) -> Iterator[str]:
+    if kind == NAMESPACES:
+        yield f"not supported by this version, so not counted and never refused: {some(found)}"
+        return
+    lacks_seed = [name for name in found if name in allocated.names]
+    unknown = [name for name in found if name not in allocated.names]
+    if lacks_seed:
+        yield (
+            f"not counted and never refused: {some(lacks_seed)}, since a Seed with inCluster: true counts Allocations, "
+            "and there is none"
+        )
+    if unknown:
+        yield (
+            f"not counted and never refused: {some(unknown)}; to count what Allocations have of it, name it in "
+            "QuotaSettings, spec.resources, with countFrom: Allocations"
+        )
+    if "gpus" in unknown:
+        yield "limit GPUs of machines by the name of the device, such as nvidia.com/gpu"
 
 
 def _scope_problem(spec: ResourceQuotaSpec) -> str:

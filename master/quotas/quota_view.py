@@ -8,6 +8,7 @@ import msgspec
 
 from common.api.types import NamespaceUse, ResourceQuotaSpec, StaleSource
 from common.quota.resources import ResourceList
+from master.cache.objects import AllocatedTypes
 
 STALE_AFTER = 10.0  # seconds without contact from which a seed's count is called stale
 
@@ -73,4 +74,5 @@ class QuotaView(msgspec.Struct, frozen=True, kw_only=True):
     learning: bool
     beyond_counters: Sequence[str] = ()  # resources of which nothing can be granted any more
     never_counted: Sequence[str] | None = ()
+    allocated: AllocatedTypes = AllocatedTypes()
     seeds: Sequence[SeedView]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -28,16 +28,17 @@ def quota_status(view: QuotaView, before: QuotaStatus, now: str) -> QuotaStatus:
     # A master that learns may have forgotten that a seed was connected once.
     absent = [] if view.learning else [seed.name for seed in present if seed.absent]
     judged = [seed for seed in present if seed.name not in absent]
-    counted = _counted(view.limits, view.spec)
+    uncounted = unsupported(view.spec, view.allocated)
+    counted = _counted(view.limits, uncounted)
     use = dict.fromkeys(counted, 0) | resources.total(resources.only(seed.use, counted) for seed in present)
     reserved = resources.total(resources.only(seed.reserved, counted) for seed in present)
     lines = seed_lines(view.seeds, view.limits)
     namespaces, namespaces_omitted = namespace_lines.largest_of({seed.name: seed for seed in present}, counted)
-    enforcing = conditions.unless_unsupported(conditions.enforced(judged, absent, view.spec), view.spec)
+    enforcing = conditions.unless_unsupported(conditions.enforced(judged, absent, view.spec), view)
     found = [
         conditions.ready(view, enforcing),
         enforcing,
-        conditions.unless_unsupported(conditions.usage_current(judged, absent), view.spec),
+        conditions.unless_unsupported(conditions.usage_current(judged, absent), view),
         *conditions.of_use(view, use, counted, before),
         *conditions.not_counted(view, judged, before),
     ]
@@ -51,7 +52,7 @@ def quota_status(view: QuotaView, before: QuotaStatus, now: str) -> QuotaStatus:
             hard=wire_quantities(view.surge),
             used=wire_quantities(_nonzero(resources.only(_surge_use(present), view.surge))),
         ),
-        summary=summary(view.spec, use, view.limits, present),
+        summary=summary(view.spec, use, view.limits, present, uncounted),
         seeds=lines[:MAX_SEEDS],
         seeds_omitted=max(len(lines) - MAX_SEEDS, 0),
         namespaces=namespaces,
@@ -60,8 +61,7 @@ def quota_status(view: QuotaView, before: QuotaStatus, now: str) -> QuotaStatus:
     )
 
 
-def _counted(limits: ResourceList, spec: ResourceQuotaSpec) -> dict[str, int]:
-    uncounted = unsupported(spec)
+def _counted(limits: ResourceList, uncounted: Collection[str]) -> dict[str, int]:
     return {name: limit for name, limit in limits.items() if name not in uncounted}
 
 
@@ -74,13 +74,19 @@ def same(a: QuotaStatus, b: QuotaStatus) -> bool:
     return _without_times(a) == _without_times(b)
 
 
-def summary(spec: ResourceQuotaSpec, use: ResourceList, limits: ResourceList, seeds: Sequence[SeedView]) -> Summary:
+def summary(
+    spec: ResourceQuotaSpec,
+    use: ResourceList,
+    limits: ResourceList,
+    seeds: Sequence[SeedView],
+    uncounted: Collection[str] = (),
+) -> Summary:
     current = sum(seed.state == "Current" for seed in seeds)
     subject = spec.subject
     return Summary(
         subject=f"{subject.kind}/{subject.name}" if subject.name else subject.kind,
-        usage=usage_text(use, limits, unsupported(spec)),
-        peak=peak_text(use, _counted(limits, spec)),
+        usage=usage_text(use, limits, uncounted),
+        peak=peak_text(use, _counted(limits, uncounted)),
         seeds=f"{current}/{len(seeds)}",
     )
 

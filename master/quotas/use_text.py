@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 
 from common.quota import resources
 from common.quota.resources import ResourceList
@@ -10,7 +10,7 @@ from common.quota.resources import ResourceList
 _FIRST = ("cpu", "memory", "storage", "machines", "clusters")
 
 
-def usage_text(use: ResourceList, limits: ResourceList, uncounted: Sequence[str] = ()) -> str:
+def usage_text(use: ResourceList, limits: ResourceList, uncounted: Collection[str] = ()) -> str:
     """All amounts of a resource are in one unit."""
     amounts = {name: resources.alike(name, use.get(name, 0), limit) for name, limit in limits.items()}
     amounts |= {name: ["?", amounts[name][1]] for name in uncounted}

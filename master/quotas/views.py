@@ -12,7 +12,7 @@ from master.cache.informers import Caches, subject_of
 from master.cache.objects import MasterQuota
 from master.grants.allocation_state import SeedDemand
 from master.grants.planner import Decision
-from master.quotas.countable import CountedNames
+from master.quotas.countable import CountedNames, in_use
 from master.quotas.quota_view import QuotaView, SeedView
 from master.quotas.state import QuotaState
 from master.seeds.link import SeedLink
@@ -54,6 +54,7 @@ class Views:
             learning=decision.learning,
             beyond_counters=escrow.beyond_counters(ledger, state.ceilings),
             never_counted=self._never_counted(state, ledger),
+            allocated=in_use(self._caches.allocated_types(), *(seed.use for seed in lines)),
             seeds=lines,
         )
 

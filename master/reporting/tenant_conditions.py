@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from common.api.conditions import condition, some
 from common.api.types import Condition, ResourceQuotaSpec
 from common.quota import resources
-from master.cache.objects import QuotaStatus
-from master.quotas.countable import unsupported
+from master.cache.objects import AllocatedTypes, QuotaStatus
+from master.quotas.countable import NOTHING_ALLOCATED, in_use, unsupported
 from master.quotas.use_text import usage_text
 
 MAX_USAGE = 16384  # characters of a summary
@@ -24,13 +24,15 @@ def ready(kind: str, without: Sequence[str], absent: Sequence[str]) -> Condition
     return condition("Ready", True, "AllSeeds", text)
 
 
-def usage(quotas: Iterable[tuple[ResourceQuotaSpec, QuotaStatus]]) -> str:
+def usage(
+    quotas: Iterable[tuple[ResourceQuotaSpec, QuotaStatus]], allocated: AllocatedTypes = NOTHING_ALLOCATED
+) -> str:
     """Of each resource the use under the limit that has least left, as far as any is refused. A limit that only warns
     is shown where no other is."""
     tightest: dict[str, tuple[tuple[bool, int], int | None, int]] = {}
     for spec, status in quotas:
         used, limits = resources.parse(status.global_usage), resources.parse(status.hard)
-        uncounted = unsupported(spec)
+        uncounted = unsupported(spec, in_use(allocated, used))
         for name, limit in limits.items():
             amount = None if name in uncounted else used.get(name, 0)
             found = (spec.enforcement == "warn", limit - (amount or 0)), amount, limit

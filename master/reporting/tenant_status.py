@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import msgspec
 
@@ -15,7 +16,7 @@ from common.kube.client.meta import Object
 from common.kube.controller.controller import Controller, ReconcileHook
 from common.kube.controller.store import Change
 from master.cache.informers import BY_ORGANIZATION, BY_SUBJECT, Caches, changed_name, organization_of, subject_of
-from master.cache.objects import ORGANIZATIONS, PROJECTS, MasterQuota, Named
+from master.cache.objects import ORGANIZATIONS, PROJECTS, MasterQuota, Named, OrganizationNamespace
 from master.reporting import tenant_conditions
 from master.seeds.registry import Seeds
 
@@ -25,6 +26,8 @@ USAGE_EVERY = 5.0  # seconds in which a changed use is repeated here
 WORKERS = 2  # what people read must not crowd out what programs wait for
 TIMEOUT = 15.0
 
+NO_NAMESPACE = OrganizationNamespace()
+
 Key = tuple[str, str]  # plural and name
 
 
@@ -32,11 +35,19 @@ class Tenants:
     """`run` works until cancelled; the caches are synced."""
 
     def __init__(
-        self, cluster: Cluster, caches: Caches, seeds: Seeds, *, on_reconcile: ReconcileHook | None = None
+        self,
+        cluster: Cluster,
+        caches: Caches,
+        seeds: Seeds,
+        *,
+        namespace_of: Callable[[str], OrganizationNamespace | None] = lambda _organization: NO_NAMESPACE,
+        on_reconcile: ReconcileHook | None = None,
     ) -> None:
+        """`namespace_of`: the organization's namespace; None: it is not known yet."""
         self._cluster = cluster
         self._caches = caches
         self._seeds = seeds
+        self._namespace_of = namespace_of
         self._controller: Controller[Key] = Controller(
             "tenant-status", self._show, workers=WORKERS, timeout=TIMEOUT, on_reconcile=on_reconcile
         )
@@ -93,9 +104,11 @@ class Tenants:
             return None
         if self._seeds.rush.defers(("tenant", *key)) or self._arrives(key, there):
             return SETTLE
+        if plural == "organizations" and self._namespace_of(name) is None:
+            return SETTLE
         status = self._project(there) if plural == "projects" else self._organization(there)
         known = {**there.status, "conditions": _conditions(there)}
-        kept = "summary" in status or "summary" not in known
+        kept = all(field in status or field not in known for field in ("summary", "namespace"))
         if kept and all(known.get(field) == value for field, value in status.items()):
             return None
         try:
@@ -133,17 +146,21 @@ class Tenants:
         if quotas:
             status["summary"] = {
                 "quota": ", ".join(quota.metadata.name for quota in quotas)[:2048],
-                "usage": _usage(quotas),
+                "usage": self._usage(quotas),
             }
         return status
 
     def _organization(self, organization: Named) -> dict[str, object]:
         name = organization.metadata.name
         quotas = self._quotas("organization", name)
-        status = _status(organization, self._on_seeds("organizations", name))
+        namespace = self._namespace_of(name) or NO_NAMESPACE
+        ready = self._on_seeds("organizations", name)
+        status = _status(organization, ready, *([namespace.ready] if namespace.ready is not None else []))
+        if namespace.name:
+            status["namespace"] = namespace.name
         status["projects"] = len(self._caches.projects.store.by_index(BY_ORGANIZATION, name))
         if quotas:
-            status["summary"] = {"usage": _usage(quotas)}
+            status["summary"] = {"usage": self._usage(quotas)}
         return status
 
     def _on_seeds(self, plural: str, name: str) -> Condition:
@@ -157,20 +174,20 @@ class Tenants:
         absent = [link.name for link in links if link.never_connected]
         return tenant_conditions.ready(plural.removesuffix("s"), without, absent)
 
+    def _usage(self, quotas: list[MasterQuota]) -> str:
+        found = ((msgspec.convert(quota.spec, ResourceQuotaSpec), quota.status) for quota in quotas)
+        return tenant_conditions.usage(found, self._caches.allocated_types())
+
     def _quotas(self, kind: str, name: str) -> list[MasterQuota]:
         return sorted(
             self._caches.quotas.store.by_index(BY_SUBJECT, f"{kind}/{name}"), key=lambda quota: quota.metadata.name
         )
 
 
-def _status(there: Named, ready: Condition) -> dict[str, object]:
+def _status(there: Named, *found: Condition) -> dict[str, object]:
     generation = there.metadata.generation
-    ready = msgspec.structs.replace(ready, observed_generation=generation)
-    return {"observedGeneration": generation, "conditions": transition(_conditions(there), [ready], now())}
-
-
-def _usage(quotas: list[MasterQuota]) -> str:
-    return tenant_conditions.usage((msgspec.convert(quota.spec, ResourceQuotaSpec), quota.status) for quota in quotas)
+    about = [msgspec.structs.replace(each, observed_generation=generation) for each in found]
+    return {"observedGeneration": generation, "conditions": transition(_conditions(there), about, now())}
 
 
 def _conditions(there: Named) -> list[Condition]:

@@ -25,6 +25,7 @@ from common.kube.controller.controller import Controller, ReconcileHook
 from common.quota import account as accounts
 from common.quota import fencing, resources, surge_loans
 from common.quota.account import Account
+from common.quota.resources import ResourceList
 from seed.accounts import plan
 from seed.accounts.list_demands import ListDemands
 from seed.accounts.open_limiter import OpenLimiter
@@ -35,7 +36,7 @@ from seed.cache.clusters import ClusterCache
 from seed.cache.consumer import Consumer
 from seed.cache.quota import Quota
 from seed.cache.quotas import QuotaCache
-from seed.cache.source_keys import project_of_key
+from seed.cache.source_keys import cluster_of_namespaces, is_of_allocations, project_of_key
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.store import Key, NoAccountError, Store, StoreUnavailableError
 from seed.usage import unsized
@@ -174,7 +175,7 @@ class Accounts:
         sure = reservations if source.live else {uid: kept for uid, kept in reservations.items() if not kept.generation}
         seen = totals.seen(sure)
         lent = {uid: kept for uid, kept in reservations.items() if kept.replaces}
-        used = kept_use(unsized.used(rest, reservations, totals), account, quota)
+        used = kept_use(self._of_side(source.key, unsized.used(rest, reservations, totals)), account, quota)
         sizes = totals.sizes(uid for uid in lent if uid in seen)
         if lent:
             account = accounts.receive(account, quota.grant)  # it may have been asked for, to end a loan
@@ -190,6 +191,13 @@ class Accounts:
         )
         self._unsized[quota.key.uid, source.key] = rest  # also if this is never written: it says what the totals lack
         return after
+
+    def _of_side(self, key: str, used: ResourceList) -> ResourceList:
+        """What the catalogue says is counted from this source. It says nothing of quotas of kind namespaces."""
+        if cluster_of_namespaces(key) is not None:
+            return used
+        catalogue = self._quota_cache.catalogue
+        return catalogue.from_allocations(used) if is_of_allocations(key) else catalogue.from_objects(used)
 
     def _quota_changed(self, name: str) -> None:
         quota = self._quota_cache.quota(name)
@@ -252,6 +260,8 @@ class Accounts:
         """To be made or taken over, while others need theirs sooner: nothing can be created that this quota limits."""
         account = handle.writer.account
         if (account is not None and account.epoch == self.term) or "clusters" in quota.limits:
+            return False
+        if self._quota_cache.in_cluster and not self._quota_cache.catalogue.allocated.isdisjoint(quota.limits):
             return False
         return all(project_of_key(key) is not None for key in self._registry.source_keys(quota))
 
@@ -345,9 +355,18 @@ class Accounts:
             facts.append(SourceFacts(key, countable=countable, unreachable=unreachable))
         if quota.kind == "organization" and account.fenced:
             known = {fact.key for fact in facts}
-            strays = (key for key in self._cluster_cache.strays() if key not in known and self._may_use(quota, key))
+            strays = (key for key in self._strays() if key not in known and self._may_use(quota, key))
             facts.extend(SourceFacts(key, countable=False, unreachable=True) for key in strays)
         return facts
+
+    def _strays(self) -> list[str]:
+        """The sources of projects that have something here and no copy."""
+        allocated = [
+            key
+            for key in self._sources
+            if is_of_allocations(key) and self._quota_cache.lacks(project_of_key(key) or "")
+        ]
+        return [*self._cluster_cache.strays(), *allocated]
 
     def _may_use(self, quota: Quota, key: str) -> bool:
         """False where it is known that there is nothing in the source that the quota limits."""

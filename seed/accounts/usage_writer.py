@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+from common.api.catalogue import Catalogue
 from common.api.types import UserCluster
 from common.kube.client.api_client import Cluster
 from common.quota import account as accounts
@@ -58,7 +59,8 @@ class Counting:
         self._window = in_flight_window
         self._due: dict[str, float] = {}
         self._changes: dict[str, int] = {}  # of each source since its last count
-        self._known: dict[str, tuple[Key, frozenset[str]]] = {}  # quotas by name, and what they limit
+        # Quotas by name, what they limit, and from which side that is counted.
+        self._known: dict[str, tuple[Key, frozenset[str], Catalogue]] = {}
         # Of each source: whose lists were counted last, and in which open accounts (quota's uid, incarnation).
         self._counted_in: dict[str, tuple[object, frozenset[tuple[str, str]]]] = {}
         self._asks: dict[str, asyncio.Task[None]] = {}  # by quota uid: for what rollouts lack
@@ -89,12 +91,12 @@ class Counting:
 
     def _quota_changed(self, name: str) -> None:
         """Counts the sources that the account of a new quota lacks, those of a project that joins an organization, and
-        all of them where the quota begins to limit another resource."""
+        all of them where the quota begins to limit another resource, or the catalogue changed."""
         quota = self._quota_cache.quota(name)
         if quota is None:
             self._known.pop(name, None)
             return
-        known = quota.key, frozenset(quota.ceilings)
+        known = quota.key, frozenset(quota.ceilings), self._quota_cache.catalogue
         new = self._known.get(name) != known
         self._known[name] = known
         if not new and quota.kind != "organization":

@@ -69,7 +69,7 @@ class Admission:
     async def decide(
         self, request: Request, replaceable: Replaceable | None = None, quotas: Sequence[Quota] | None = None
     ) -> Verdict:
-        """`quotas`: those of its shares."""
+        """`quotas`: those that it is asked of, where they are not all of its consumer's. They are known then."""
         undecided = self.undecided(request, "of the project" if request.shares is None else "of the namespace")
         if undecided is not None:
             return undecided
@@ -112,7 +112,7 @@ class Admission:
         if resources.short(need, quota.limits):
             handle = self._registry.get(quota)
             used = resources.maximum(quota.global_usage, handle.use if handle is not None else {})
-            refusal = _exceeded(quota, need, used, quota.limits, quota.global_reserved, decision)
+            refusal = self._exceeded(quota, need, used, quota.limits, quota.global_reserved, decision)
             seen = handle.snapshot(quota) if handle is not None else snapshot(quota, None, {})
             return Attempt(snapshot=seen, refusal=refusal)
         if shares is None or len(shares) == 1:
@@ -268,17 +268,31 @@ class Admission:
         answer = handle.requester.refuses(need)
         if answer is not None:
             used = resources.maximum(answer.used, own)
-            return _exceeded(quota, need, used, quota.ceilings, answer.reserved, decision)
+            return self._exceeded(quota, need, used, quota.ceilings, answer.reserved, decision)
         if resources.over_limit(need, own, quota.ceilings):
             used = resources.maximum(quota.global_usage, own)
-            return _exceeded(quota, need, used, quota.ceilings, quota.global_reserved, decision)
+            return self._exceeded(quota, need, used, quota.ceilings, quota.global_reserved, decision)
         return None
+
+    def _exceeded(
+        self,
+        quota: Quota,
+        need: ResourceList,
+        used: ResourceList,
+        limits: ResourceList,
+        reserved: ResourceList,
+        decision: str,
+    ) -> Refusal:
+        objects = "objects" if quota.kind == "namespaces" else "machines"
+        if quota.kind != "namespaces" and need.keys() <= self._quota_cache.catalogue.allocated:
+            objects = "allocations"
+        return denial.exceeded(quota.name, need, used, limits, reserved, decision, objects=objects)
 
     def _foreseen(self, handle: AccountHandle, quota: Quota, need: ResourceList, decision: str) -> Attempt:
         """A dry run asks nobody: what the master showed last decides whether what others hold idle would do."""
         used = resources.maximum(quota.global_usage, handle.use)
         if resources.over_limit(need, used, quota.ceilings):
-            refusal = _exceeded(quota, need, used, quota.ceilings, quota.global_reserved, decision)
+            refusal = self._exceeded(quota, need, used, quota.ceilings, quota.global_reserved, decision)
             return Attempt(snapshot=handle.snapshot(quota), refusal=refusal)
         return Attempt(snapshot=handle.snapshot(quota))
 
@@ -332,13 +346,6 @@ class Admission:
         after = resources.add(used, resources.only(need, quota.limits))
         warning = denial.over_allowed(quota.name, over, after, quota.limits)
         return Attempt(snapshot=handle.snapshot(quota), warnings=(warning,))
-
-
-def _exceeded(
-    quota: Quota, need: ResourceList, used: ResourceList, limits: ResourceList, reserved: ResourceList, decision: str
-) -> Refusal:
-    objects = "objects" if quota.kind == "namespaces" else "machines"
-    return denial.exceeded(quota.name, need, used, limits, reserved, decision, objects=objects)
 
 
 def _not_now(outcome: NotNow, quota: str, decision: str) -> Refusal:

@@ -16,6 +16,7 @@ from common.quota import resources
 from common.quota.resources import ResourceList
 
 RETRY_SECONDS = 1
+MAX_KNOWN = 32  # types of the catalogue in a message
 SEE_COPIES = "kubectl get lsq -n kube-system"
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32, as ULIDs are written
 _PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
@@ -238,6 +239,35 @@ def unknown_project(project: str, what: str, decision: str) -> Refusal:
         reason="Forbidden",
         message=f"{text}; decision {decision}",
         causes=[Cause(reason="UnknownProject", message=text)],
+    )
+
+
+def unknown_types(unknown: Sequence[tuple[int, str]], known: Sequence[str], decision: str) -> Refusal:
+    """Of an Allocation: types that the catalogue does not count from Allocations, with their places in the list."""
+    there = f"known are {', '.join(known[:MAX_KNOWN])}" if known else "there is none"
+    if len(known) > MAX_KNOWN:
+        there += f" and {len(known) - MAX_KNOWN} more"
+    named = ", ".join(name for _, name in unknown)
+    text = (
+        f"unknown resource type: {named}; types are those of QuotaSettings.spec.resources with countFrom Allocations: "
+        f"{there}"
+    )
+    message = f"{text}; decision {decision}"
+    causes = [
+        # kubectl prints the causes of a 422 and nothing else
+        Cause(reason="UnknownResourceType", message=message, field=f"spec.resources[{place}].type")
+        for place, _ in unknown
+    ]
+    return Refusal(code=422, reason="Invalid", message=message, causes=causes)
+
+
+def misplaced(text: str, field: str, decision: str) -> Refusal:
+    """Of an Allocation that is not in the namespace of its organization, or whose project is another's."""
+    return Refusal(
+        code=403,
+        reason="Forbidden",
+        message=f"{text}; decision {decision}",
+        causes=[Cause(reason="AllocationMisplaced", message=text, field=field)],
     )
 
 

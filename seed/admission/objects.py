@@ -39,7 +39,7 @@ class ObjectAdmission(Generic[ObjectT]):
         try:
             size = await self._evaluator.admitted(cluster, subject, deadline - RESERVING)
             for quota in enforced:
-                size.require(quota.limits)
+                size.require(self._quota_cache.catalogue.from_objects(quota.limits))
         except NotSized as error:
             decision = denial.decision_id()
             return Verdict(decision=decision, refusal=denial.not_sized(str(error), decision))
@@ -48,9 +48,10 @@ class ObjectAdmission(Generic[ObjectT]):
                 decision = denial.decision_id()
                 return Verdict(decision=decision, refusal=denial.not_sized_now(str(error), decision))
             size = Footprint(error.provider, self._evaluator.least(subject))  # nothing limits it: counted once known
-        need, generation = size.resources, 0
+        counted = self._quota_cache.catalogue.from_objects
+        need, generation = counted(size.resources), 0
         if old is not None:
-            more = resources.subtract(need, self._counted(cluster, old))
+            more = resources.subtract(need, counted(self._counted(cluster, old)))
             need = {resource: amount for resource, amount in more.items() if amount > 0}
             generation = subject.metadata.generation
             if not need:

@@ -75,7 +75,7 @@ class QuotaRecord(_Wire):
 
 
 class Record(_Wire):
-    """`consumer` is machine, cluster, machinedeployment or machineset; pod, service, persistentvolumeclaim,
+    """`consumer` is machine, cluster, allocation, machinedeployment or machineset; pod, service, persistentvolumeclaim,
     resourceclaim or object in a namespace. `object` is its namespace/name.
 
     `cluster` is the namespace/name of the UserCluster that it is in. `need` is that of all replicas that are asked for,

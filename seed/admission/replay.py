@@ -42,7 +42,7 @@ def _replay(record: Record, quota: QuotaRecord, need: ResourceList) -> QuotaRepl
         return _admitted(record, quota, need)
     if quota.code == 403:
         return _exceeded(record, quota, need)
-    return _undecided(quota, need)
+    return _undecided(record, quota, need)
 
 
 def _admitted(record: Record, quota: QuotaRecord, need: ResourceList) -> QuotaReplay:
@@ -82,18 +82,18 @@ def _exceeded(record: Record, quota: QuotaRecord, need: ResourceList) -> QuotaRe
         creating,
         record.decision,
         note=quota.note,
-        objects=f"{_thing(quota)}s",
+        objects=f"{_thing(record, quota)}s",
     ).message
     # Where a rollout could have used surge, what is short of that follows.
     return QuotaReplay(
         name=quota.name,
         result=f"refused: short by {resources.text(over)}",
         as_then=quota.message.startswith(said),
-        cure=cure(need, used, limits, _thing(quota)),
+        cure=cure(need, used, limits, _thing(record, quota)),
     )
 
 
-def _undecided(quota: QuotaRecord, need: ResourceList) -> QuotaReplay:
+def _undecided(record: Record, quota: QuotaRecord, need: ResourceList) -> QuotaReplay:
     account = quota.account
     if account is None:
         result, fits = "not decided: the account here does not admit", "when the account is open again"
@@ -114,7 +114,7 @@ def _undecided(quota: QuotaRecord, need: ResourceList) -> QuotaReplay:
         name=quota.name,
         result=f"not decided: this seed is short by {missing}",
         as_then=True,
-        cure=cure(need, _used(quota), limits, _thing(quota))
+        cure=cure(need, _used(quota), limits, _thing(record, quota))
         if over
         else f"fits if {missing} is freed on this seed, or {_when(quota)}",
     )
@@ -141,7 +141,7 @@ def cure(need: ResourceList, used: ResourceList, limits: ResourceList, thing: st
     enough = all(need[name] <= limits[name] for name in over)
     freed = f"{short} is freed or " if enough else ""
     if all(room.values()):
-        article = "an" if thing == "object" else "a"
+        article = "an" if thing in ("object", "allocation") else "a"
         smaller = f"{article} {thing} of at most {most} fits now"
     else:
         without = ", ".join(name for name, amount in room.items() if not amount)
@@ -219,7 +219,9 @@ def _text(amounts: Mapping[str, str]) -> str:
     return ",".join(f"{name}={amount}" for name, amount in sorted(amounts.items())) or "nothing"
 
 
-def _thing(quota: QuotaRecord) -> str:
+def _thing(record: Record, quota: QuotaRecord) -> str:
+    if record.consumer == "allocation":
+        return "allocation"
     return "object" if quota.need else "machine"
 
 

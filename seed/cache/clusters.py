@@ -19,6 +19,7 @@ from seed.cache.source_keys import (
     CLUSTER_API,
     HOSTED,
     OWN_API_SERVER,
+    allocations_key,
     clusters_key,
     is_hosted,
     is_of_kubermatic,
@@ -65,8 +66,8 @@ class ClusterCache:
         quota_cache.on_participation(self._participants_listeners.call)
 
     def source_keys(self, quota: Quota) -> list[str]:
-        """The sources that the quota counts: for each project its clusters, and the Machines of each of them. Those of
-        a quota of kind namespaces are the clusters that it covers."""
+        """The sources that the quota counts: for each project its clusters, the Machines of each of them, and in the
+        master's cluster its Allocations. Those of a quota of kind namespaces are the clusters that it covers."""
         if quota.kind == NAMESPACES:
             return [namespaces_key(quota.key.uid, cluster) for cluster in self.covered(quota)]
         return [key for project in self._quota_cache.projects_of(quota) for key in self.sources_of(project)]
@@ -105,7 +106,10 @@ class ClusterCache:
         return (KUBE_SYSTEM, *own)
 
     def sources_of(self, project: str) -> list[str]:
-        return [clusters_key(project), *(cluster.metadata.key for cluster in self._clusters_of(project))]
+        own = [clusters_key(project)]
+        if self._quota_cache.in_cluster:
+            own.append(allocations_key(project))
+        return [*own, *(cluster.metadata.key for cluster in self._clusters_of(project))]
 
     def project_of(self, key: str) -> str | None:
         """Whose the source is; None for one of a cluster that is not known."""

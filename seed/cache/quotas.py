@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from common.api.catalogue import Catalogue
 from common.api.labels import MASTER_SEEN_ANNOTATION, RELEASED_ANNOTATION, SETTINGS
 from common.api.types import (
     PROJECTS,
@@ -16,6 +17,7 @@ from common.api.types import (
     SEED_COPIES,
     DefaultQuota,
     Project,
+    QuotaSettings,
     ResourceQuota,
     SeedCopy,
 )
@@ -35,7 +37,7 @@ MISSED_FOR = 600.0  # seconds for which a quota limits whose copy somebody delet
 class QuotaCache:
     """Every replica keeps one. Listeners:
 
-    - `on_quota(name)`: the quota came, changed or went, or a project that it counts did.
+    - `on_quota(name)`: the quota came, changed or went, or a project that it counts did, or the catalogue changed.
     - `on_spec(name)`: the quota came or went, or its spec changed, not its status.
     - `on_project(name)`: a Project or a quota of it came or went. Whether the project is known may have changed.
     - `on_participation()`: the seed's own API server takes part in quotas of kind namespaces, or no more.
@@ -48,11 +50,13 @@ class QuotaCache:
         self._spec_listeners: Listeners[[str]] = Listeners()
         self._project_listeners: Listeners[[str]] = Listeners()
         self._participation_listeners: Listeners[[]] = Listeners()
+        self._in_cluster_listeners: Listeners[[]] = Listeners()
         self.in_cluster = False  # the master is in this API server: its objects stand for themselves
         prompt = PROMPT_SECONDS
         self.quotas = Reflector(cluster, RESOURCE_QUOTAS, on_change=self._quota_changed, watch_seconds=prompt)
         self.projects = Reflector(cluster, PROJECTS, on_change=self._project_changed, watch_seconds=prompt)
-        self.settings = Reflector(cluster, QUOTA_SETTINGS, watch_seconds=prompt)
+        self.settings = Reflector(cluster, QUOTA_SETTINGS, on_change=self._settings_changed, watch_seconds=prompt)
+        self._catalogue: tuple[QuotaSettings | None, Catalogue] = (None, Catalogue())
         self.master_seen_at: float | None = None  # its last sign (monotonic); None: none since this replica started
         self.seed = Reflector(
             cluster,
@@ -139,6 +143,13 @@ class QuotaCache:
         settings = self.settings.store.get(SETTINGS)
         return settings is not None and settings.spec.unknown_projects == "Allow"
 
+    @property
+    def catalogue(self) -> Catalogue:
+        settings = self.settings.store.get(SETTINGS)
+        if settings is not self._catalogue[0]:
+            self._catalogue = settings, _catalogue_of(settings)
+        return self._catalogue[1]
+
     def projects_of(self, quota: Quota) -> list[str]:
         """Those that it counts, as far as their copies are here."""
         if quota.kind == "project":
@@ -170,6 +181,17 @@ class QuotaCache:
     def on_participation(self, listener: Callable[[], None]) -> Callable[[], None]:
         return self._participation_listeners.add(listener)
 
+    async def wait_in_cluster(self) -> None:
+        """Until it is known that the master is in this API server; for ever elsewhere."""
+        changed = asyncio.Event()
+        stop = self._in_cluster_listeners.add(changed.set)
+        try:
+            while not self.in_cluster:
+                changed.clear()
+                await changed.wait()
+        finally:
+            stop()
+
     def _seed_changed(self, change: Change[SeedCopy]) -> None:
         """A Seed that is deleted says nothing: what was enforced stays enforced."""
         before = change.old.spec.namespace_quotas if change.old is not None else ""
@@ -183,8 +205,14 @@ class QuotaCache:
         if change.new.spec.in_cluster == self.in_cluster:
             return
         self.in_cluster = change.new.spec.in_cluster
+        self._in_cluster_listeners.call()
         for quota in self.quotas.store.values():
             self._quota_changed(Change(quota, quota))
+
+    def _settings_changed(self, change: Change[QuotaSettings]) -> None:
+        if _catalogue_of(change.old) != _catalogue_of(change.new):
+            for name in list(self._quotas):
+                self._quota_listeners.call(name)
 
     def _quota_changed(self, change: Change[ResourceQuota]) -> None:
         copy = change.new if change.new is not None else change.old
@@ -235,6 +263,10 @@ class QuotaCache:
             if project is not None and project.spec.organization:
                 for name in self._by_subject.get(("organization", project.spec.organization), {}):
                     self._quota_listeners.call(name)
+
+
+def _catalogue_of(settings: QuotaSettings | None) -> Catalogue:
+    return Catalogue(settings.spec.resources if settings is not None else ())
 
 
 def _sign_of_master(seed: SeedCopy) -> str:

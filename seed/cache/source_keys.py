@@ -33,9 +33,24 @@ def clusters_key(project: str) -> str:
     return _CLUSTERS_OF + project
 
 
+_ALLOCATIONS_OF = "allocations:"
+
+
+def allocations_key(project: str) -> str:
+    """The source of the project's Allocations, in the master's own cluster."""
+    return _ALLOCATIONS_OF + project
+
+
+def is_of_allocations(key: str) -> bool:
+    return key.startswith(_ALLOCATIONS_OF)
+
+
 def project_of_key(key: str) -> str | None:
-    """Whose clusters the source is of, None for one of Machines."""
-    return key.removeprefix(_CLUSTERS_OF) if key.startswith(_CLUSTERS_OF) else None
+    """Whose clusters or Allocations the source is of, None for one of Machines."""
+    for prefix in (_CLUSTERS_OF, _ALLOCATIONS_OF):
+        if key.startswith(prefix):
+            return key.removeprefix(prefix)
+    return None
 
 
 OWN_API_SERVER = "seed"  # the key of the seed's own API server, as that of a UserCluster is `namespace/name`

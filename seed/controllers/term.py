@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 
@@ -31,12 +32,13 @@ from seed.controllers.user_clusters import UserClusters
 from seed.evaluators.clusters import Kind
 from seed.ledger.store import Store
 from seed.projections.local_copies import LocalCopies
-from seed.registration import cluster_api, clusters, namespaces, withdrawal
+from seed.registration import allocations, cluster_api, clusters, namespaces, withdrawal
 from seed.registration.cluster_api import Enforcement
 from seed.registration.configuration import WEBHOOK_CONFIGURATIONS
 from seed.registration.keeper import ConfigurationKeeper
 from seed.registration.wanted import WantedConfigurations
 from seed.sizing.sizer import Sizing
+from seed.usage.allocations import AllocationSources
 from seed.usage.cluster_api import ClusterApiInformers
 from seed.usage.clusters import ClusterSources
 from seed.usage.namespaced_objects import NamespacedSources
@@ -70,7 +72,7 @@ class Replica:
 
 
 class AllSources(Mapping[str, UsageSource]):
-    """Of user clusters, of what the seed itself is for, of projects' clusters, and of namespaces."""
+    """Of user clusters, of what the seed itself is for, of projects' clusters and Allocations, and of namespaces."""
 
     def __init__(self, *parts: Mapping[str, UsageSource]) -> None:
         self._parts = parts
@@ -130,6 +132,7 @@ class Leadership:
         self._own_namespaced = self._namespaced_webhook(OWN_API_SERVER, OWN_API_SERVER, cluster)
         self._namespaced = {OWN_API_SERVER: self._own_namespaced}  # webhooks by cluster, as far as they are connected
         self._for_clusters = self._keeper()
+        self._for_allocations = self._keeper_of_allocations()
         self._informers = ClusterApiInformers(
             cluster,
             quota_cache,
@@ -147,7 +150,12 @@ class Leadership:
             on_change=self._changed,
             on_state=self._state_changed,
         )
-        sources = AllSources(self._user_clusters.sources, self._informers.sources, self._clusters, self._namespaces)
+        self._allocations = AllocationSources(
+            cluster, quota_cache, on_change=self._changed, on_state=self._state_changed
+        )
+        sources = AllSources(
+            self._user_clusters.sources, self._informers.sources, self._clusters, self._allocations, self._namespaces
+        )
         self._replicas = Replicas(cluster, replica.lease.namespace, replica.lease.name, quota_cache, self._known)
         self._accounts = self._make_accounts(term, sources)
         self._counting = Counting(
@@ -183,6 +191,24 @@ class Leadership:
         wanted = self._replica.wanted
         return ConfigurationKeeper(self._replica.cluster, wanted.for_clusters, wanted=wanted.are_wanted)
 
+    def _keeper_of_allocations(self) -> ConfigurationKeeper:
+        """Only in the master's own cluster are there any."""
+        wanted, quota_cache = self._replica.wanted, self._replica.quota_cache
+        return ConfigurationKeeper(
+            self._replica.cluster,
+            wanted.for_allocations,
+            wanted=lambda: wanted.are_wanted() and quota_cache.in_cluster,
+        )
+
+    async def _keep_for_allocations(self) -> None:
+        """One that is there stays until it is known what this seed is, or the webhooks are withdrawn."""
+        quota_cache = self._replica.quota_cache
+        while not quota_cache.in_cluster and self._replica.wanted.are_wanted():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_EVERY):
+                    await quota_cache.wait_in_cluster()
+        await self._for_allocations.run()
+
     def _enforcement(self) -> Enforcement:
         replica = self._replica
         return Enforcement(
@@ -204,12 +230,14 @@ class Leadership:
             group.create_task(self._user_clusters.run(), name="user clusters")
             group.create_task(self._informers.run(), name="Cluster API")
             group.create_task(self._clusters.run(), name="clusters")
+            group.create_task(self._allocations.run(), name="allocations")
             group.create_task(self._namespaces.run(), name="namespaces")
             group.create_task(self._status.run(), name="seed status")
             group.create_task(self._unknown_projects.run(), name="unknown projects")
             group.create_task(self._local_copies.run(), name="local copies")
             group.create_task(self._unadmitted.run(), name="Events of what was not admitted")
             group.create_task(self._for_clusters.run(), name="webhook configuration for clusters")
+            group.create_task(self._keep_for_allocations(), name="webhook configuration for Allocations")
             group.create_task(self._own_namespaced.run(), name="webhook for namespaces of the seed")
             group.create_task(self._withdraw(), name="withdrawal of webhooks")
 
@@ -221,6 +249,7 @@ class Leadership:
         self._user_clusters.configuration_changed()
         self._for_cluster_api.changed()
         self._for_clusters.changed()
+        self._for_allocations.changed()
         for webhook in self._namespaced.values():
             webhook.configuration_changed()
 
@@ -245,7 +274,10 @@ class Leadership:
         cluster = self._replica.cluster
         try:
             await self._for_cluster_api.withdraw()
-            for name in (clusters.NAME, cluster_api.NAME):
+            names = [clusters.NAME, cluster_api.NAME]
+            if self._replica.quota_cache.in_cluster:
+                names.append(allocations.NAME)
+            for name in names:
                 if await cluster.find(WEBHOOK_CONFIGURATIONS, name) is not None:
                     found.append(f"{name} on the seed itself")
         except ApiError as error:

@@ -9,7 +9,7 @@ from common.api.types import UserCluster
 from seed.cache.quota import Quota
 from seed.cache.source_keys import OWN_API_SERVER
 from seed.evaluators.clusters import Kind
-from seed.registration import cluster_api, clusters, namespaces
+from seed.registration import allocations, cluster_api, clusters, namespaces
 from seed.registration.configuration import WebhookConfiguration, desired, stamping, through_service
 from seed.registration.token import WebhookKey
 
@@ -104,6 +104,17 @@ class WantedConfigurations:
             self._kinds,
             base_url=self._base_url,
             token=self._tokens_of(clusters.CALLER),
+            ca_bundle=self._certificates.ca_bundle,
+            timeout_seconds=self._timeout_seconds,
+            break_glass_group=self._seed_break_glass_group,
+        )
+        return self._reached_from_seed(configuration)
+
+    def for_allocations(self) -> WebhookConfiguration:
+        """On the seed, where that is the master's own cluster."""
+        configuration = allocations.desired(
+            base_url=self._base_url,
+            token=self._tokens_of(allocations.CALLER),
             ca_bundle=self._certificates.ca_bundle,
             timeout_seconds=self._timeout_seconds,
             break_glass_group=self._seed_break_glass_group,

@@ -15,7 +15,7 @@ from common.kube.controller.dynamic_informers import Following
 from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change
 from seed.cache.consumer import Consumer
-from seed.cache.source_keys import clusters_key, project_of_key
+from seed.cache.source_keys import clusters_key, is_of_allocations, project_of_key
 from seed.evaluators.clusters import Kind, Owned
 from seed.usage.cluster_totals import ClusterTotals
 from seed.usage.shared_informers import SharedInformers, SharedInformerSource
@@ -88,7 +88,7 @@ class ClusterSources(SharedInformers, Mapping[str, UsageSource]):
 
     def __getitem__(self, key: str) -> ProjectClusters:
         project = project_of_key(key)
-        if project is None:
+        if project is None or is_of_allocations(key):
             raise KeyError(key)
         return self._of(project)
 

@@ -80,7 +80,8 @@ class ClusterWebhook(Webhook[_Created]):
         consumer = Consumer(project)
         if project and (undecided := self._admission.undecided()) is not None:
             return undecided
-        if not project or not self._quota_cache.may_limit(consumer, RESOURCE):
+        elsewhere = RESOURCE in self._quota_cache.catalogue.allocated
+        if not project or elsewhere or not self._quota_cache.may_limit(consumer, RESOURCE):
             # Nobody limits it: then no account that is fenced, and no ledger that is away, keeps it from being made.
             return projects.new_cluster(self._quota_cache, project, declared=kind.group == GROUP)
 

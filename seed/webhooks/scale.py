@@ -147,7 +147,7 @@ class ScaleWebhook(Webhook[RawRequest]):
                 size = (await self._sizing.size(cluster, machine, deadline)).footprint
                 for quota in seen:
                     if quota.enforced:
-                        size.require(quota.limits)
+                        size.require(self._quota_cache.catalogue.from_objects(quota.limits))
         except TimeoutError:
             raise _Undecided("what it is made of was not read in time") from None
         except ApiError as error:
@@ -156,7 +156,8 @@ class ScaleWebhook(Webhook[RawRequest]):
             raise _Undecided(str(error)) from error
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise _Undecided(f"the {kind} cannot be read: {error}") from error
-        return _Question(change[0].metadata, cluster, asked, size.resources, seen)
+        counted = self._quota_cache.catalogue.from_objects(size.resources)
+        return _Question(change[0].metadata, cluster, asked, counted, seen)
 
     async def _change(self, caller: str, kind: str, review: RawRequest) -> tuple[Deployment, Deployment | None] | None:
         """As it will be, and as it is. None for what does not change how many Machines there are. Raises ApiError."""

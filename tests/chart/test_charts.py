@@ -224,7 +224,11 @@ BOUND: dict[tuple[str, str], set[tuple[str, str, str | None]]] = {
         ("Role", "seedquota-master", "quotas"),
         ("ClusterRole", "seedquota-master-in-cluster", None),
     },
-    (SEED, "defaults"): {("ClusterRole", "seedquota-seed", None), ("Role", "seedquota-seed", "quotas")},
+    (SEED, "defaults"): {
+        ("ClusterRole", "seedquota-seed", None),
+        ("Role", "seedquota-seed", "quotas"),
+        ("ClusterRole", "seedquota-seed-in-cluster", None),
+    },
 }
 BOUND[MASTER, "api"] = BOUND[MASTER, "defaults"] | {
     ("ClusterRole", "seedquota-master-api", None),
@@ -262,7 +266,7 @@ def test_the_roles_are_those_of_charts_rbac(rendered: Rendered) -> None:
     assert rules_of(rendered[MASTER, "defaults"]) == rules_in("master", "master-in-cluster")
     of_api = ("master-api", "api-actors")
     assert rules_of(rendered[MASTER, "api"]) == rules_in("master", "master-in-cluster", *of_api)
-    always = rules_in("seed", "seed-namespace", "explain")
+    always = rules_in("seed", "seed-in-cluster", "seed-namespace", "explain")
     always |= {found: rules for found, rules in rules_in("master-on-seed").items() if found[0] == "ClusterRole"}
     assert rules_of(rendered[SEED, "defaults"]) == always
     of_namespaces = ("user-cluster-namespaces", "user-cluster-secrets")

@@ -335,7 +335,12 @@ NO_WAY_BACK = "a lost seed never comes back; delete this Seed and add the cluste
         (named(LOST, "l1"), {"state": "Active", "confirmLost": None}, "spec", NO_WAY_BACK),
         (named(LOST, "l2"), {"state": None}, "spec", NO_WAY_BACK),
         (named(LOST, "l3"), {"confirmLost": None}, "spec", CONFIRM),
-        (allocation("i1"), {"organization": "b"}, "spec.organization", "an allocation's organization cannot be changed"),
+        (
+            allocation("i1"),
+            {"organization": "b"},
+            "spec.organization",
+            "an allocation's organization cannot be changed",
+        ),
         (allocation("i2"), {"project": "beta"}, "spec.project", "an allocation's project cannot be changed"),
         (allocation("i3"), {"kind": "server"}, "spec.kind", "an allocation's kind cannot be changed"),
         (allocation("i4"), {"id": "other"}, "spec.id", "an allocation's id cannot be changed"),

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
-from devcluster.install import NAMESPACE, Installation
-from devcluster.objects import named
+from devcluster.install import MASTER_USER, NAMESPACE, Installation
+from devcluster.objects import API, named
 from tests.integration.installed.site import (
     LEDGERS,
     MACHINES,
     QUOTA,
     WINDOW,
+    Answer,
     Json,
     Site,
     cpus,
@@ -156,3 +160,209 @@ async def test_a_seed_needs_exactly_one_way_to_be_reached(site: Site) -> None:
     for spec in ({}, {"inCluster": False}, {"inCluster": True, "kubeconfigSecretRef": {"name": "x"}}):
         answer = await site.call("master", "POST", "seeds", named("Seed", "wrong", **spec))
         assert answer.status == 422 and "set either kubeconfigSecretRef" in answer.message, answer
+
+
+# Allocations -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tenancy:
+    """An organization with one project, and its quota."""
+
+    site: Site
+    organization: str
+    project: str
+
+    @property
+    def quota(self) -> str:
+        return f"org-{self.organization}"
+
+    def path(self, name: str = "") -> str:
+        return f"namespaces/org-{self.organization}/allocations/{name}".rstrip("/")
+
+    async def allocate(self, name: str, *, dry_run: bool = False, **amounts: int) -> Answer:
+        parameters = {"dryRun": "All"} if dry_run else {}
+        return await self.site.call("master", "POST", self.path(), self.body(name, **amounts), **parameters)
+
+    def body(self, name: str, **amounts: int) -> Json:
+        whose = {"organization": self.organization, "project": self.project, "kind": "cluster", "id": name}
+        listed = [
+            {"type": type, "committed": amount // 2, "reserved": amount - amount // 2}
+            for type, amount in amounts.items()
+        ]
+        return {
+            "apiVersion": API,
+            "kind": "Allocation",
+            "metadata": {"name": name},
+            "spec": {**whose, "resources": listed},
+        }
+
+    async def change(self, name: str, **amounts: int) -> Answer:
+        spec = {"resources": self.body(name, **amounts)["spec"]["resources"]}
+        return await self.site.call("master", "PATCH", self.path(name), {"spec": spec})
+
+    async def release(self, name: str) -> None:
+        await self.site.delete("master", self.path(name))
+
+    async def limit(self, **limits: str) -> None:
+        await self.site.quota(limits, self.quota, kind="organization", subject=self.organization)
+
+    async def uses(self, **used: str) -> None:
+        await self.site.uses(used, self.quota)
+
+
+async def catalogue(site: Site, **sides: str) -> None:
+    listed = [{"name": name, "countFrom": side} for name, side in sides.items()]
+    await site.apply("master", named("QuotaSettings", "default", resources=listed))
+
+
+@pytest_asyncio.fixture
+async def tenancy(installation: Site) -> AsyncIterator[Tenancy]:
+    """Of names of its own: nobody waits until what the test before made is gone."""
+    site, before, name = installation, installation.positions(), uuid.uuid4().hex[:8]
+    found = Tenancy(site, f"o-{name}", f"p-{name}")
+    await catalogue(site, servers="Allocations", clusters="Allocations")
+    await site.apply("master", named("Organization", found.organization))
+    await site.apply("master", named("Project", found.project, organization=found.organization))
+
+    async def asked() -> None:
+        status = (await site.get("master", f"organizations/{found.organization}"))["status"]
+        assert status["namespace"] == f"org-{found.organization}"
+        answer = await found.allocate("unknown", dry_run=True, server=1)
+        assert answer.status == 422 and "known are clusters, servers" in answer.message, answer
+
+    await until(asked, 60)
+    yield found
+    for allocation in await site.items("master", found.path()):
+        await found.release(allocation["metadata"]["name"])
+    quotas = f"resourcequotas/{found.quota}", f"resourcequotas/project-{found.project}"
+    tenants = f"projects/{found.project}", f"organizations/{found.organization}"
+    for path in (*quotas, *tenants, "quotasettings/default"):
+        await site.delete("master", path)
+    assert [line for line in site.said(before) if line["level"] not in ("debug", "info", "warning")] == []
+
+
+def refused(answer: Answer, *texts: str, fields: frozenset[str] = frozenset({"servers"})) -> None:
+    assert answer.status == 403 and all(text in answer.message for text in texts), answer
+    assert {cause["field"] for cause in answer.causes} == fields
+
+
+async def test_allocations_fill_the_quotas_of_organization_and_project_and_no_more(tenancy: Tenancy) -> None:
+    site = tenancy.site
+    await tenancy.limit(servers="10", clusters="5")
+    assert (await tenancy.allocate("a", servers=8, clusters=1)).status == 201
+    answer = await tenancy.allocate("b", servers=3, clusters=5)
+    refused(answer, "clusters=5,servers=3, used: clusters=1,servers=8", fields=frozenset({"clusters", "servers"}))
+    assert (await tenancy.allocate("b", dry_run=True, servers=2)).status == 201, "it reserves nothing"
+    assert (await tenancy.allocate("b", servers=2)).status == 201
+    await tenancy.uses(servers="10", clusters="1")
+    refused(await tenancy.change("a", servers=9, clusters=1), "requested: servers=1, used: servers=10")
+    assert (await tenancy.change("a", servers=3)).status == 200
+    await tenancy.uses(servers="5", clusters="0")
+    await site.quota({"servers": "6"}, f"project-{tenancy.project}", subject=tenancy.project)
+    refused(await tenancy.allocate("c", servers=2), f"exceeded quota: project-{tenancy.project}, requested: servers=2")
+    await tenancy.release("b")
+    await until(partial(made, tenancy, "c", servers=3), 30)
+    await tenancy.uses(servers="6")
+
+
+async def made(tenancy: Tenancy, name: str, **amounts: int) -> None:
+    answer = await tenancy.allocate(name, **amounts)
+    assert answer.status == 201, answer
+
+
+async def test_two_clients_at_once_fill_a_quota_exactly(tenancy: Tenancy) -> None:
+    await tenancy.limit(servers="5")
+    answers = await asyncio.gather(*(tenancy.allocate(f"a{number}", servers=1) for number in range(12)))
+    assert sorted(answer.status for answer in answers) == [201] * 5 + [403] * 7, answers
+    await tenancy.uses(servers="5")
+    names = [f"a{number}" for number, answer in enumerate(answers) if answer.status == 201]
+    await tenancy.limit(servers="8")
+    changed = await asyncio.gather(*(tenancy.change(name, servers=2) for name in names))
+    assert sorted(answer.status for answer in changed) == [200] * 3 + [403] * 2, changed
+    await tenancy.uses(servers="8")
+
+
+async def test_clusters_are_counted_from_allocations_alone_where_the_catalogue_says_so(tenancy: Tenancy) -> None:
+    site = tenancy.site
+    await tenancy.limit(clusters="1", servers="2")
+    cluster = named("UserCluster", f"c-{tenancy.project}", project=tenancy.project)
+    cluster["metadata"] = {"name": f"c-{tenancy.project}", "namespace": "alpha"}  # type: ignore[index]
+    await site.apply("master", cluster)
+    assert (await tenancy.allocate("a", clusters=1, servers=2)).status == 201
+    await tenancy.uses(clusters="1", servers="2")
+    await catalogue(site, servers="Allocations", clusters="Objects")
+    await tenancy.uses(clusters="1")
+    await site.delete("master", f"namespaces/alpha/userclusters/c-{tenancy.project}")
+    await tenancy.uses(clusters="0", servers="2")
+    answer = await tenancy.change("a", clusters=2, servers=2)
+    assert answer.status == 422 and "unknown resource type: clusters" in answer.message, answer
+    # A type that nobody names any more stays counted, and can be lowered.
+    await catalogue(site)
+    await tenancy.uses(clusters="1", servers="2")
+    await until(partial(says_unknown, tenancy), 30)
+    assert (await tenancy.change("a", servers=1)).status == 200
+    await tenancy.uses(clusters="0", servers="1")
+
+
+async def says_unknown(tenancy: Tenancy) -> None:
+    answer = await tenancy.allocate("b", dry_run=True, servers=1)
+    assert answer.status == 422 and "countFrom Allocations: there is none" in answer.message, answer
+
+
+async def test_an_allocation_is_in_the_namespace_of_its_organization(tenancy: Tenancy) -> None:
+    site, body = tenancy.site, tenancy.body("a", servers=1)
+    answer = await site.call("master", "POST", "namespaces/default/allocations", body)
+    assert answer.status == 403, answer
+    assert f"belong in namespace org-{tenancy.organization}" in answer.message
+    body["spec"]["project"] = "alpha"
+    answer = await site.call("master", "POST", tenancy.path(), body)
+    assert answer.status == 403, answer
+    assert f"Organization {tenancy.organization} has no Project alpha" in answer.message
+
+
+async def test_a_limit_below_what_is_allocated_keeps_it_and_admits_no_more(tenancy: Tenancy) -> None:
+    site = tenancy.site
+    await tenancy.limit(servers="4")
+    assert (await tenancy.allocate("a", servers=4)).status == 201
+    await tenancy.uses(servers="4")
+    await tenancy.limit(servers="3")
+    refused(await tenancy.allocate("b", servers=1), "used: servers=4, limited: servers=3")
+    await site.comes("master", f"resourcequotas/{tenancy.quota}", "Exceeded", "True", "LimitLowered")
+    assert (await tenancy.change("a", servers=3)).status == 200
+
+
+async def test_an_organization_that_is_deleted_takes_its_namespace_and_allocations_along(tenancy: Tenancy) -> None:
+    """The garbage collector and the deletion of namespaces are Kubernetes' own."""
+    site = tenancy.site
+    await tenancy.limit(servers="4")
+    assert (await tenancy.allocate("a", servers=4)).status == 201
+    await tenancy.uses(servers="4")
+    await site.installed.collect_garbage()
+    await site.delete("master", f"organizations/{tenancy.organization}")
+
+    async def gone() -> None:
+        answer = await site.call("master", "GET", f"/api/v1/namespaces/org-{tenancy.organization}")
+        assert answer.status == 404, answer
+
+    await until(gone, 120)
+    await tenancy.uses(servers="0")
+    await site.comes("master", f"resourcequotas/{tenancy.quota}", "Ready", "False", "SubjectNotFound")
+
+
+async def test_the_master_may_write_the_namespaces_of_organizations_alone(tenancy: Tenancy) -> None:
+    site = tenancy.site
+    namespaces, theirs = "/api/v1/namespaces", f"/api/v1/namespaces/org-{tenancy.organization}"
+    labels = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "privileged"}}}
+    wrong = {"metadata": {"name": "org-mine", "labels": {"seedquota.io/organization": "other"}}}
+    merge = {"Content-Type": "application/merge-patch+json"}
+    async with site.server("master").session(MASTER_USER) as session:
+        for method, path, body, said in (
+            ("POST", namespaces, {"metadata": {"name": "mine"}}, "namespaces of organizations only"),
+            ("POST", namespaces, wrong, "namespaces of organizations only"),
+            ("PATCH", f"{namespaces}/alpha", labels, "namespaces of organizations only"),
+            ("PATCH", theirs, labels, "may not change the labels"),
+        ):
+            headers = merge if method == "PATCH" else {}
+            async with session.request(method, path, json=body, headers=headers) as answer:
+                assert (answer.status, said in await answer.text()) == (403, True), (path, answer.status)

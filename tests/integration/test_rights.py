@@ -229,6 +229,7 @@ async def namespaces(site: Site) -> None:
 
 async def defaults_and_quotas(site: Site) -> None:
     await site.apply("master", named("Organization", "acme"), named("Project", "beta", organization="acme"))
+    await namespace_is_owned(site, "acme")
     default = {"project": {"quota": cpus(4)}, "organization": {"quota": cpus(40)}}
     await site.apply("master", named("QuotaSettings", "default", defaults=default))
 
@@ -249,6 +250,20 @@ async def defaults_and_quotas(site: Site) -> None:
     await site.delete("master", "quotasettings/default")
     await site.delete("master", "projects/beta")
     await site.delete("master", "organizations/acme")
+    await site.apply("master", named("Organization", "acme"))
+    await namespace_is_owned(site, "acme")
+    await site.delete("master", "organizations/acme")
+
+
+async def namespace_is_owned(site: Site, organization: str) -> None:
+    """It is made, or taken over from an Organization of that name that was deleted."""
+
+    async def owned() -> None:
+        found = (await site.get("master", f"organizations/{organization}"))["metadata"]["uid"]
+        there = await site.get("master", f"/api/v1/namespaces/org-{organization}")
+        assert [each["uid"] for each in there["metadata"]["ownerReferences"]] == [found]
+
+    await until(owned, 60)
 
 
 async def owners_of_machines(
@@ -668,8 +683,8 @@ async def test_a_stolen_token_of_the_agent_gives_neither_secrets_nor_webhooks_of
 
         for name, group, resource, said in (
             ("mine", "cluster.k8s.io", "machines", "it is not its own"),
-            ("seedquota-machines.a.b", "", "secrets", "may ask about clusters and Machines only"),
-            ("seedquota-clusters", "*", "*", "may ask about clusters and Machines only"),
+            ("seedquota-machines.a.b", "", "secrets", "may ask about clusters, Machines and Allocations only"),
+            ("seedquota-clusters", "*", "*", "may ask about clusters, Machines and Allocations only"),
         ):
             for kind in KINDS:
                 body = asks_about(name, group, resource, WEBHOOK_KINDS[kind])

@@ -14,9 +14,9 @@ from common.quota import resources
 from common.quota.escrow import Holding, MasterLedger, Report
 from common.quota.names import BASE, DEVICES
 from common.quota.quantity import UNIT
-from master.cache.objects import MasterQuota, QuotaStatus
+from master.cache.objects import AllocatedTypes, MasterQuota, QuotaStatus
 from master.quotas.condition_events import new_warnings
-from master.quotas.countable import MAX_KNOWN, CountedNames, unsupported, unsupported_text
+from master.quotas.countable import MAX_KNOWN, CountedNames, in_use, unsupported, unsupported_text
 from master.quotas.quota_view import QuotaView, SeedView
 from master.quotas.status import quota_status
 from master.tenancy.default_policy import in_force
@@ -201,3 +201,42 @@ def test_every_device_that_a_cloud_is_known_to_have_is_no_misspelling() -> None:
     names = set(re.findall(r'"((?:[a-z]+\.)+[a-z]+/(?:gpu|tpu|gaudi|neuron))"', written))
     assert len(names) == len(DEVICES)
     assert names == DEVICES
+
+
+ORGANIZATION = Subject(kind="organization", name="acme")
+TYPES = {"servers": "10", "clusters": "5", "example.com/licences": "3"}
+
+
+def test_what_is_counted_from_allocations_needs_a_seed_in_the_masters_cluster() -> None:
+    spec = ResourceQuotaSpec(subject=ORGANIZATION, quota=TYPES)
+    counted = AllocatedTypes(names=frozenset(TYPES), seed=True)
+    assert unsupported(spec, counted) == [] and unsupported_text(spec, counted) == ""
+    alone = AllocatedTypes(names=frozenset(TYPES))
+    assert unsupported(spec, alone) == sorted(TYPES), "also what objects would show is not counted from them"
+    assert "since a Seed with inCluster: true counts Allocations, and there is none" in unsupported_text(spec, alone)
+
+
+def test_a_type_outside_the_catalogue_is_named_with_what_to_do_and_counted_while_it_is_in_use() -> None:
+    spec = ResourceQuotaSpec(subject=ORGANIZATION, quota=TYPES)
+    nothing = AllocatedTypes(seed=True)
+    assert unsupported(spec, nothing) == ["servers"]
+    assert "name it in QuotaSettings, spec.resources, with countFrom: Allocations" in unsupported_text(spec, nothing)
+    assert unsupported(spec, in_use(nothing, {"servers": 0}, {"servers": UNIT})) == []
+    assert unsupported(spec, in_use(nothing, {"servers": 0})) == ["servers"]
+
+
+def test_a_name_that_allocations_have_is_not_looked_for_in_machines() -> None:
+    view = QuotaView(
+        generation=1,
+        spec=ResourceQuotaSpec(subject=ORGANIZATION, quota=TYPES),
+        limits=resources.parse(TYPES),
+        subject_exists=True,
+        learning=False,
+        never_counted=["example.com/licences"],
+        allocated=AllocatedTypes(names=frozenset(TYPES), seed=True),
+        seeds=[SeedView(name="eu-1", use={"servers": 2 * UNIT})],
+    )
+    found = quota_status(view, QuotaStatus(), NOW)
+    assert condition(found, "Ready").status == "True"
+    assert "ResourceNotCounted" not in {each.type for each in found.conditions}
+    assert found.summary.usage == "clusters 0/5, example.com/licences 0/3, servers 2/10"

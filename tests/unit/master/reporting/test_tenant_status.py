@@ -8,11 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from common.api.conditions import condition
 from common.kube.client.meta import ObjectMeta
 from common.runtime.burst import BurstDetector
-from master.cache.objects import MasterQuota, Named, QuotaStatus
+from master.cache.objects import AllocatedTypes, MasterQuota, Named, OrganizationNamespace, QuotaStatus
 from master.reporting import tenant_status
-from master.reporting.tenant_status import SETTLE, Tenants
+from master.reporting.tenant_status import NO_NAMESPACE, SETTLE, Tenants
 
 KEY = ("projects", "alpha")
 ORGANIZATION = ("organizations", "acme")
@@ -39,10 +40,12 @@ class Master:
             ),
             organizations=SimpleNamespace(store=SimpleNamespace(get=lambda _name: self.organization)),
             quotas=SimpleNamespace(store=SimpleNamespace(by_index=lambda _index, _key: self.quotas)),
+            allocated_types=AllocatedTypes,
         )
         seeds: Any = SimpleNamespace(present=lambda: [self.link], rush=BurstDetector())
         cluster: Any = SimpleNamespace(apply=self._apply)
-        self.tenants = Tenants(cluster, caches, seeds)
+        self.namespace: OrganizationNamespace | None = NO_NAMESPACE
+        self.tenants = Tenants(cluster, caches, seeds, namespace_of=lambda _organization: self.namespace)
 
     async def _apply(self, _resource: object, body: dict[str, Any], _manager: str, _subresource: str) -> None:
         self.written.append(body["status"])
@@ -94,6 +97,23 @@ async def test_an_organization_says_whether_it_is_on_all_seeds() -> None:
     assert [(status["conditions"][0].reason, status["projects"]) for status in master.written] == [
         ("AllSeeds", 1),
         ("SeedNotSynced", 1),
+    ]
+
+
+async def test_an_organization_says_which_namespace_it_has_and_why_it_has_none() -> None:
+    master = Master()
+    master.synced, master.namespace = True, None
+    assert await master.look(ORGANIZATION) == SETTLE, "it is not known yet"
+    assert master.written == []
+    master.namespace = OrganizationNamespace("org-acme", condition("NamespaceReady", True, "Made", ""))
+    await master.look(ORGANIZATION)
+    await master.look(ORGANIZATION)
+    master.namespace = OrganizationNamespace("", condition("NamespaceReady", False, "NotOurs", "why"))
+    await master.look(ORGANIZATION)
+    await master.look(ORGANIZATION)
+    assert [(status.get("namespace"), status["conditions"][1].reason) for status in master.written] == [
+        ("org-acme", "Made"),
+        (None, "NotOurs"),
     ]
 
 
