@@ -182,7 +182,7 @@ class Handlers:
     def _allocated(self, organization: str) -> dict[str, Use]:
         """Of what is counted from Allocations."""
         use = self._allocations.use(namespace_of(organization))
-        return {name: use.get(name, Use()) for name in self._caches.counted_from_allocations()}
+        return {name: use.get(name, Use()) for name in sorted(self._caches.allocated_types().names)}
 
     def _of(self, kind: Kind, name: str) -> list[MasterQuota]:
         found = self._caches.quotas.store.by_index(BY_SUBJECT, f"{kind}/{name}")

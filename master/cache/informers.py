@@ -105,14 +105,6 @@ class Caches:
         defaults = msgspec.convert(settings.spec, QuotaSettingsSpec).defaults
         return {"project": defaults.project, "organization": defaults.organization}.get(kind)
 
-    def counted_from_allocations(self) -> list[str]:
-        """Names of resources. Raises msgspec.ValidationError where the settings cannot be read."""
-        settings = self.settings.store.get(SETTINGS)
-        if settings is None:
-            return []
-        catalogue = msgspec.convert(settings.spec, QuotaSettingsSpec).resources
-        return [entry.name for entry in catalogue if entry.count_from == "Allocations"]
-
     def gets_default(self, kind: str, name: str) -> bool:
         """Whether a quota is made for this subject, if it has none."""
         subject = (self.projects if kind == "project" else self.organizations).store.get(name)
