@@ -69,7 +69,8 @@ class Installation:
     to the agents of a seed. With `breakable`, the master's cluster and each seed have an etcd of their own, which can
     be restored from a snapshot, and `links`, the master's way to each seed, and `balancers`, that to its webhook, can
     be cut. With `in_cluster`, the first seed is the master's own cluster. With `api`, each replica of the master
-    serves the HTTP API, at its one of `api_urls`, the first one at `api_url`. `audited` and `also_served` are for `ControlPlane`.
+    serves the HTTP API, at its one of `api_urls`, the first one at `api_url`. `audited` and `also_served` are for
+    `ControlPlane`.
     """
 
     def __init__(

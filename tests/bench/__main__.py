@@ -9,6 +9,7 @@ import logging
 import uvloop
 
 from tests.bench.admissions import admissions
+from tests.bench.allocations import allocations
 from tests.bench.contention import contention
 from tests.bench.defaults import defaults
 from tests.bench.hostile import hostile
@@ -34,6 +35,7 @@ MEASUREMENTS = {
         recovery,
         defaults,
         hostile,
+        allocations,
     )
 }
 
