@@ -27,6 +27,7 @@ _BY_MASTER = {
     "ResourceQuota": ("master/quotas/*.py",),
     "Seed": ("master/reporting/seed_*.py", "master/seeds/*.py"),
     "Project": ("master/reporting/tenant_*.py",),
+    "Organization": ("master/reporting/tenant_conditions.py", "master/tenancy/organization_namespaces.py"),
 }
 _BY_SEED = {
     "Seed": ("seed/registration/health.py",),

@@ -54,6 +54,7 @@ _DECISION = "01JD3Y6K"
 _QUOTA = "project-alpha"
 _WHY_FILES = (
     "seed/admission/admitter.py",
+    "seed/admission/allocations.py",
     "seed/admission/machines.py",
     "seed/admission/namespaced_objects.py",
     "seed/webhooks",
@@ -62,7 +63,13 @@ _WHY_FILES = (
 )
 _PLACES = {"why"}
 _FUNCTION = "stale"  # returns such a text
-_CALLS = {"undecided": 0, "BusyError": 0, "unavailable": 1, "Unknown": 0}  # which argument is the text
+_CALLS = {
+    "undecided": 0,
+    "BusyError": 0,
+    "unavailable": 1,
+    "_unavailable": 1,
+    "Unknown": 0,
+}  # which argument is the text
 
 
 def page() -> str:
@@ -101,6 +108,10 @@ def _refusals() -> Iterator[Refusal]:
     yield denial.not_specified("owner-ann", "must specify requests.cpu for: web", _DECISION)
     yield denial.forged(_DECISION)
     yield denial.unknown_project("alhpa", "Machine", _DECISION)
+    yield denial.unknown_types([(0, "server")], ["gpus", "servers"], _DECISION)
+    yield denial.misplaced(
+        "Allocations of Organization acme belong in namespace org-acme", "metadata.namespace", _DECISION
+    )
     yield denial.lost(_DECISION)
     yield denial.canary()
 

@@ -143,13 +143,7 @@ class Leadership:
             on_change=self._changed,
             on_state=self._state_changed,
         )
-        self._clusters = ClusterSources(
-            cluster,
-            replica.cluster_api.served,
-            replica.kinds,
-            on_change=self._changed,
-            on_state=self._state_changed,
-        )
+        self._clusters = self._cluster_sources()
         self._allocations = AllocationSources(
             cluster, quota_cache, on_change=self._changed, on_state=self._state_changed
         )
@@ -185,6 +179,16 @@ class Leadership:
             in_flight_window=replica.in_flight_window,
             known=self._replicas.generation,
             on_reconcile=metrics.reconciled,
+        )
+
+    def _cluster_sources(self) -> ClusterSources:
+        replica = self._replica
+        return ClusterSources(
+            replica.cluster,
+            replica.cluster_api.served,
+            replica.kinds,
+            on_change=self._changed,
+            on_state=self._state_changed,
         )
 
     def _keeper(self) -> ConfigurationKeeper:

@@ -73,7 +73,7 @@ def settings(project: dict | None = None, **spec: object) -> dict:
 def allocation(name: str = "a1", **spec: object) -> dict:
     whose = {"organization": "acme", "project": "alpha", "kind": "kubernetescluster", "id": "d6beb0dd"}
     spec = {**whose, "resources": [allocated("servers", 3, 5)], **spec}
-    return resource("Allocation", name, spec, namespace="org-acme")
+    return resource("Allocation", name, spec, namespace="alpha")
 
 
 def allocated(type: str, committed: int, reserved: int = 0) -> dict:

@@ -54,6 +54,11 @@ AUTH = "unit/master/apiserver/test_auth.py"
 LIMITS = "unit/master/apiserver/test_limits.py"
 ROUTES = "unit/master/apiserver/test_problem.py"
 
+ONE_CLUSTER = "integration/test_one_cluster.py"
+ALLOCATIONS = "unit/seed/webhooks/test_allocations.py"
+ORGANIZATION_NAMESPACES = "unit/master/tenancy/test_organization_namespaces.py"
+CRDS = "chart/test_crds.py"
+
 STOLEN = f"{RIGHTS}::test_a_stolen_token_of_the_agent_gives_neither_secrets_nor_webhooks_of_others"
 
 PROVEN: dict[str, tuple[str, ...]] = {
@@ -185,6 +190,10 @@ PROVEN: dict[str, tuple[str, ...]] = {
     "a long list of machine types": (
         "unit/seed/providers/test_azure.py::test_a_long_list_is_read_in_pieces_between_which_others_have_their_turn",
         "unit/seed/providers/test_azure.py::test_a_list_of_nothing_but_values_is_refused_before_it_is_decoded",
+    ),
+    "thousands of new connections a second": (
+        "unit/common/server/test_handshakes.py::test_an_address_with_thousands_of_connections_delays_another_by_one",
+        f"{SERVER}::test_a_storm_of_connections_begins_no_more_handshakes_than_the_loop_bears",
     ),
     "connections to the webhook": (
         f"{SERVER}::test_handshakes_that_never_end_are_counted_and_give_way",
@@ -389,6 +398,20 @@ PROVEN: dict[str, tuple[str, ...]] = {
     "A webhook that lets its own canary pass": (
         "unit/seed/registration/test_probe.py::test_only_our_own_refusal_proves_that_machines_are_checked",
         "unit/seed/registration/test_namespaces.py::test_the_name_of_the_canary_tells_what_is_asked_and_nothing_else",
+    ),
+    "somebody with rights in one namespace allocates for another organization": (
+        f"{ONE_CLUSTER}::test_an_allocation_is_in_the_namespace_of_its_organization",
+        f"{ALLOCATIONS}::test_it_must_be_in_its_organizations_namespace_and_of_one_of_its_projects",
+    ),
+    "a namespace `org-acme` is there before the Organization": (
+        f"{ORGANIZATION_NAMESPACES}::test_one_without_the_label_is_not_touched_and_looked_at_again",
+    ),
+    "a typing error or an invented type": (
+        f"{ALLOCATIONS}::test_a_type_that_is_not_counted_from_allocations_is_refused_and_those_that_are_are_listed",
+    ),
+    "the project, kind or id of an Allocation is changed": (f"{CRDS}::test_what_may_not_change_stays_as_it_is",),
+    "the master's token is stolen: write other namespaces": (
+        f"{ONE_CLUSTER}::test_the_master_may_write_the_namespaces_of_organizations_alone",
     ),
     "nobody knows what is in the image": (
         f"{IMAGE}::test_the_bill_of_materials_names_what_is_there_and_is_the_same_each_time",
