@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
@@ -34,7 +33,7 @@ from seed.ledger.store import Store
 from seed.projections.local_copies import LocalCopies
 from seed.registration import allocations, cluster_api, clusters, namespaces, withdrawal
 from seed.registration.cluster_api import Enforcement
-from seed.registration.configuration import WEBHOOK_CONFIGURATIONS
+from seed.registration.configuration import WEBHOOK_CONFIGURATIONS, WebhookConfiguration
 from seed.registration.keeper import ConfigurationKeeper
 from seed.registration.wanted import WantedConfigurations
 from seed.sizing.sizer import Sizing
@@ -131,8 +130,8 @@ class Leadership:
         self._for_cluster_api = self._enforcement()
         self._own_namespaced = self._namespaced_webhook(OWN_API_SERVER, OWN_API_SERVER, cluster)
         self._namespaced = {OWN_API_SERVER: self._own_namespaced}  # webhooks by cluster, as far as they are connected
-        self._for_clusters = self._keeper()
-        self._for_allocations = self._keeper_of_allocations()
+        self._for_clusters = self._keeper(replica.wanted.for_clusters)
+        self._for_allocations = self._keeper(replica.wanted.for_allocations)
         self._informers = ClusterApiInformers(
             cluster,
             quota_cache,
@@ -191,26 +190,12 @@ class Leadership:
             on_state=self._state_changed,
         )
 
-    def _keeper(self) -> ConfigurationKeeper:
-        wanted = self._replica.wanted
-        return ConfigurationKeeper(self._replica.cluster, wanted.for_clusters, wanted=wanted.are_wanted)
-
-    def _keeper_of_allocations(self) -> ConfigurationKeeper:
-        """Only in the master's own cluster are there any."""
-        wanted, quota_cache = self._replica.wanted, self._replica.quota_cache
-        return ConfigurationKeeper(
-            self._replica.cluster,
-            wanted.for_allocations,
-            wanted=lambda: wanted.are_wanted() and quota_cache.in_cluster,
-        )
+    def _keeper(self, desired: Callable[[], WebhookConfiguration]) -> ConfigurationKeeper:
+        return ConfigurationKeeper(self._replica.cluster, desired, wanted=self._replica.wanted.are_wanted)
 
     async def _keep_for_allocations(self) -> None:
-        """One that is there stays until it is known what this seed is, or the webhooks are withdrawn."""
-        quota_cache = self._replica.quota_cache
-        while not quota_cache.in_cluster and self._replica.wanted.are_wanted():
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_EVERY):
-                    await quota_cache.wait_in_cluster()
+        """One that is there stays until it is known what this seed is."""
+        await self._replica.quota_cache.wait_in_cluster()
         await self._for_allocations.run()
 
     def _enforcement(self) -> Enforcement:
