@@ -22,7 +22,7 @@ from master.apiserver.serializers import MAX_AMOUNT, MAX_TYPES, Allocated, Name,
 MAX_AT_ONCE = 100  # allocations in one request
 NAME_ANNOTATION = "seedquota.io/display-name"
 CREATED_BY_ANNOTATION = "seedquota.io/created-by"
-TOGETHER_ANNOTATION = "seedquota.io/created-together"  # the request, where it creates several or none
+REQUEST_ANNOTATION = "seedquota.io/request"  # that created it, until somebody else has seen it
 UNNAMED = "unused"
 IDS = uuid.UUID("6f1c2f4a-64d5-5d6c-9a59-0b8f2a3f5a77")  # namespace of IDs that are made here (RFC 9562)
 
@@ -125,10 +125,8 @@ class Wanted:
     spec: AllocationSpec
     at: str
 
-    def body(self, user: str, together: str) -> dict[str, object]:
-        annotations = {NAME_ANNOTATION: self.display_name, CREATED_BY_ANNOTATION: user}
-        if together:
-            annotations[TOGETHER_ANNOTATION] = together
+    def body(self, user: str, request: str) -> dict[str, object]:
+        annotations = {NAME_ANNOTATION: self.display_name, CREATED_BY_ANNOTATION: user, REQUEST_ANNOTATION: request}
         return {"metadata": {"name": self.name, "annotations": annotations}, "spec": spec_of(self.spec)}
 
     def is_there(self, found: Stored) -> bool:

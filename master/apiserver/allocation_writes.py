@@ -87,7 +87,7 @@ class AllocationWrites:
             for each, answer in zip(some, answers, strict=True):
                 if isinstance(answer, BaseException):
                     failed = failed or answer
-                elif answer.metadata.annotations.get(types.TOGETHER_ANNOTATION) == request:
+                elif answer.metadata.annotations.get(types.REQUEST_ANNOTATION) == request:
                     made[each.name] = answer
                 else:
                     there[each.name] = answer
@@ -100,7 +100,7 @@ class AllocationWrites:
         patch = {
             "metadata": {
                 "resourceVersion": found.metadata.resource_version,
-                "annotations": {types.NAME_ANNOTATION: display_name, types.TOGETHER_ANNOTATION: None},
+                "annotations": {types.NAME_ANNOTATION: display_name, types.REQUEST_ANNOTATION: None},
             },
             "spec": {"resources": msgspec.to_builtins(resources)},
         }
@@ -159,10 +159,10 @@ class AllocationWrites:
             if not wanted.is_there(found):
                 detail = f"there is another allocation {wanted.name}"
                 raise ProblemError(409, detail, code="id_conflict", existing=wanted.name)
-            if types.TOGETHER_ANNOTATION not in found.metadata.annotations:
+            if types.REQUEST_ANNOTATION not in found.metadata.annotations:
                 return found
             version = found.metadata.resource_version
-            patch = {"metadata": {"resourceVersion": version, "annotations": {types.TOGETHER_ANNOTATION: None}}}
+            patch = {"metadata": {"resourceVersion": version, "annotations": {types.REQUEST_ANNOTATION: None}}}
             try:
                 return await self._patch(found, patch)
             except (Conflict, NotFound):
