@@ -25,6 +25,7 @@ MEASUREMENTS = {
     measurement.__name__: measurement
     for measurement in (
         admissions,
+        allocations,
         stores,
         spread,
         recall,
@@ -35,7 +36,6 @@ MEASUREMENTS = {
         recovery,
         defaults,
         hostile,
-        allocations,
     )
 }
 
