@@ -69,8 +69,8 @@ class Installation:
     if it has one. `seed_flags` gives more flags to the agents of a seed. With `breakable`, the master's cluster and
     each seed have an etcd of their own, which can be restored from a snapshot, and `links`, the master's way to each
     seed, and `balancers`, that to its webhook, can be cut. With `in_cluster`, the first seed is the master's own
-    cluster. With `api`, the first replica of the master serves the HTTP API at `api_url`. `audited` and `also_served`
-    are for `ControlPlane`.
+    cluster. With `api`, each replica of the master serves the HTTP API, at its one of `api_urls`, the first one at
+    `api_url`. `audited` and `also_served` are for `ControlPlane`.
     """
 
     def __init__(
@@ -105,7 +105,8 @@ class Installation:
         self._seed_flags = seed_flags
         self._breakable = breakable
         self._in_cluster = self.seeds[0] if in_cluster else None
-        self.api_url = f"https://127.0.0.1:{free_port()}" if api else ""
+        self.api_urls = [f"https://127.0.0.1:{free_port()}" for _ in range(master_replicas if api else 0)]
+        self.api_url = self.api_urls[0] if api else ""
         self.in_flight_window = in_flight_window
         self._progress = progress
         self._plane = ControlPlane(directory, audited=audited)
@@ -264,10 +265,12 @@ class Installation:
             f"--namespace={NAMESPACE}",
         )
         kubeconfig = self._kubeconfig(MASTER, MASTER_USER)
-        for suffix in _SUFFIXES[: self._master_replicas]:
+        for number, suffix in enumerate(_SUFFIXES[: self._master_replicas]):
             name = f"seedquota-master{suffix}"
-            address = self.api_url.removeprefix("https://") if not suffix else ""
-            api = [f"--api-address={address}", "--api-names=127.0.0.1"] if address else []
+            api = []
+            if self.api_urls:
+                address = self.api_urls[number].removeprefix("https://")
+                api = [f"--api-address={address}", "--api-names=127.0.0.1"]
             self._add(name, ["master", kubeconfig, *common, f"--identity={name}", *api])
         for seed in self.seeds:
             ports = [free_port() for _ in range(self._replicas)]

@@ -26,11 +26,14 @@ from common.server.http_parser import Head, RefusedError, Request, Response
 from common.server.http_server import HttpServer
 from common.server.serving_certificate import Certificates
 from master.apiserver import metrics
+from master.apiserver.allocation_handlers import AllocationHandlers
 from master.apiserver.auth import Identities, Rights, bearer, unauthenticated
-from master.apiserver.handlers import Answer, Call, Handlers, of_api_error
+from master.apiserver.call import Answer, Call, of_api_error
+from master.apiserver.handlers import Handlers
 from master.apiserver.limits import Limits
 from master.apiserver.problem import MEDIA_TYPE, FieldError, ProblemError, of_validation
-from master.apiserver.routes import Route, find
+from master.apiserver.routes import ROUTES, Route, find
+from master.cache.allocations import AllocationCache
 from master.cache.informers import Caches
 
 log = logging.getLogger(__name__)
@@ -53,10 +56,14 @@ _JSON = "application/json"
 class App:
     """`handle`, `identify` and `refusal` are for an HttpServer."""
 
-    def __init__(self, cluster: Cluster, caches: Caches) -> None:
+    def __init__(self, cluster: Cluster, caches: Caches, allocations: AllocationCache) -> None:
         self._caches = caches
+        self._allocations = allocations
         self._identities = Identities(cluster)
-        self._handlers = Handlers(cluster, caches, Rights(cluster))
+        rights = Rights(cluster)
+        self._handlers = handlers(
+            Handlers(cluster, caches, allocations, rights), AllocationHandlers(cluster, caches, allocations, rights)
+        )
         self._limits = Limits()
 
     def identify(self, head: Head) -> str:
@@ -111,13 +118,12 @@ class App:
         with self._limits.one(user.username):
             if route is None:
                 raise _no_route(request, others)
-            if not route.public and self._caches.not_synced() is not None:
+            if not route.public and (self._caches.not_synced() or self._allocations.not_synced()):
                 raise ProblemError(503, "the lists of the API server are not complete yet")
             query = read_query(route, request.query)
             body = read_body(route, request.body)
             served.call = call = Call(user, parameters, query, body, _if_match(route, request))
-            handler: Callable[[Call], Awaitable[Answer]] = getattr(self._handlers, route.handler)
-            return served.answer(route, await handler(call))
+            return served.answer(route, await self._handlers[route.handler](call))
 
 
 class _Served:
@@ -133,9 +139,9 @@ class _Served:
         self.code = ""
 
     def answer(self, route: Route, answer: Answer) -> Response:
-        self.status = route.status
+        self.status = answer.status or route.status
         content = b"" if answer.content is None else msgspec.json.encode(answer.content)
-        return Response(route.status, content, _JSON, (*_headers(self.id), *answer.headers))
+        return Response(self.status, content, _JSON, (*_headers(self.id), *answer.headers))
 
     def problem(self, problem: ProblemError) -> Response:
         self.status, self.code = problem.status, problem.code
@@ -161,6 +167,14 @@ class _Served:
             audit.info("write", extra={**facts, "changes": self.call.changes if self.call is not None else None})
 
 
+def handlers(*several: object) -> dict[str, Callable[[Call], Awaitable[Answer]]]:
+    """By the routes' names for them."""
+    return {
+        route.handler: next(getattr(each, route.handler) for each in several if hasattr(each, route.handler))
+        for route in ROUTES
+    }
+
+
 def read_query(route: Route, raw: str) -> dict[str, str]:
     """Raises ProblemError."""
     try:
@@ -177,6 +191,8 @@ def read_query(route: Route, raw: str) -> dict[str, str]:
         if isinstance(least, int) and isinstance(most, int):
             if not re.fullmatch(r"[0-9]{1,9}", value) or not least <= int(value) <= most:
                 raise ProblemError(400, f"{name} must be a whole number from {least} to {most}")
+        elif isinstance(pattern := schema.get("pattern"), str) and not re.fullmatch(pattern, value):
+            raise ProblemError(400, f"{name} is not what a Link of an earlier answer had")
         elif isinstance(choices := schema.get("enum"), list) and value not in choices:
             raise ProblemError(400, f"{name} must be one of {', '.join(choices)}")
         found[name] = value
@@ -215,7 +231,8 @@ class ApiServer:
             cluster.access, name="master", connections=CONNECTIONS, on_request=runtime_metrics.kubernetes_request
         )
         self._address = address
-        self._app = App(self._cluster, caches)
+        self._allocations = AllocationCache(cluster)
+        self._app = App(self._cluster, caches, self._allocations)
         self.certificates = Certificates(self._cluster, namespace, names, secret=SECRET_NAME)
         self.server = HttpServer(
             self._app.handle,
@@ -228,6 +245,7 @@ class ApiServer:
     def not_ready(self) -> str | None:
         """A readiness check."""
         missing = self.certificates.not_ready()
+        missing = missing or self._allocations.not_synced()
         return missing if missing is not None or self.server.port else "not listening yet"
 
     async def run(self) -> None:
@@ -235,6 +253,7 @@ class ApiServer:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.certificates.run(), name="certificate of the HTTP API")
+                group.create_task(self._allocations.run(), name="watch allocations")
                 group.create_task(self._serve(), name="HTTP API")
         finally:
             await self._cluster.close()
@@ -256,7 +275,7 @@ class ApiServer:
 
 
 def _response(problem: ProblemError, request_id: str) -> Response:
-    content = msgspec.json.encode(problem.problem(request_id))
+    content = msgspec.json.encode(problem.problem())
     headers = (*_headers(request_id), *problem.headers)
     return Response(problem.status, content, MEDIA_TYPE, headers, close=problem.status == 401)
 

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import urlencode
 
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import (
     AlreadyExists,
-    ApiError,
     Cause,
     Conflict,
-    Forbidden,
     Invalid,
     NotFound,
 )
-from common.server.access_reviews import User
 from master.apiserver import openapi, serializers
 from master.apiserver.auth import Right, Rights
+from master.apiserver.call import Answer, Call
 from master.apiserver.problem import FieldError, ProblemError, escape, invalid
 from master.apiserver.routes import MAX_LIMIT
 from master.apiserver.serializers import (
@@ -28,7 +24,9 @@ from master.apiserver.serializers import (
     QuotaCreate,
     QuotaUpdate,
 )
-from master.cache.informers import BY_SUBJECT, Caches, organization_of, subject_of
+from master.apiserver.sight import Sight, namespace_of
+from master.cache.allocations import AllocationCache, Use
+from master.cache.informers import BY_SUBJECT, Caches, subject_of
 from master.cache.objects import MASTER_QUOTAS, MasterQuota
 from master.tenancy.default_policy import Kind, usual_name
 
@@ -36,44 +34,28 @@ TRIES = 8  # writes by compare-and-set: the status is written all the time
 PAGE = 100
 
 
-@dataclass
-class Call:
-    """One request. `changes` is for the audit line: what is written."""
-
-    user: User
-    parameters: Mapping[str, str]
-    query: Mapping[str, str]
-    body: Any
-    if_match: str | None
-    changes: object = None
-
-
-@dataclass
-class Answer:
-    content: object
-    headers: list[tuple[str, str]] = field(default_factory=list)
-
-
 class Handlers:
     """Each raises ProblemError and ApiError. `cluster` is for writes."""
 
-    def __init__(self, cluster: Cluster, caches: Caches, rights: Rights) -> None:
+    def __init__(self, cluster: Cluster, caches: Caches, allocations: AllocationCache, rights: Rights) -> None:
         self._cluster = cluster
         self._caches = caches
+        self._allocations = allocations
         self._rights = rights
+        self._sight = Sight(caches, rights)
 
     async def openapi(self, _call: Call) -> Answer:
         return Answer(openapi.document())
 
     async def get_organization_quotas(self, call: Call) -> Answer:
         name = call.parameters["organization"]
-        await self._see_organization(call.user, name)
+        await self._sight.organization(call.user, name)
         quotas = self._of("organization", name)
-        return _versioned(serializers.organization_quotas(quotas), quotas)
+        return _versioned(serializers.organization_quotas(quotas, self._allocated(name)), quotas)
 
     async def put_organization_quotas(self, call: Call) -> Answer:
         name = call.parameters["organization"]
-        await self._see_organization(call.user, name)
+        await self._sight.organization(call.user, name)
         body: OrganizationQuotasUpdate = call.body
         pointers = {each.type: f"/capacity/{number}" for number, each in enumerate(body.capacity)}
         for _ in range(TRIES):
@@ -84,7 +66,8 @@ class Handlers:
                 names = ", ".join(quota.metadata.name for quota in present)
                 raise ProblemError(409, f"several quotas limit {name}: {names}; set each", code="several_quotas")
             quota = present[0] if present else None
-            changes = serializers.capacity_changes(quota, body.capacity)
+            allocated = self._allocated(name)
+            changes = serializers.capacity_changes(quota, body.capacity, allocated)
             try:
                 if quota is None:
                     written = await self._make(call, usual_name("organization", name), "organization", name, changes)
@@ -94,12 +77,12 @@ class Handlers:
                 continue
             except Invalid as error:
                 raise _refused(error, "/capacity", pointers) from None
-            return _versioned(serializers.organization_quotas([written]), [written])
+            return _versioned(serializers.organization_quotas([written], allocated), [written])
         raise _contended()
 
     async def get_project_quota(self, call: Call) -> Answer:
         name = call.parameters["project"]
-        await self._see_project(call.user, name)
+        await self._sight.project(call.user, name)
         quotas = self._of("project", name)
         if not quotas:
             raise ProblemError(404, f"project {name} has no quota", code="no_quota")
@@ -108,7 +91,7 @@ class Handlers:
     async def calculate(self, call: Call) -> Answer:
         name = call.parameters["project"]
         body: Calculation = call.body
-        organization = await self._see_project(call.user, name)
+        organization = await self._sight.project(call.user, name)
         quotas = self._of("project", name)
         if organization:
             quotas = [*quotas, *self._of("organization", organization)]
@@ -126,9 +109,7 @@ class Handlers:
             if all(want in (None, has) for want, has in zip(wanted, subject_of(quota), strict=True))
         )
         limit = int(call.query.get("limit", PAGE))
-        found, rest = serializers.page(
-            names, min(limit, MAX_LIMIT), serializers.read_token(call.query.get("continue", ""))
-        )
+        found, rest = serializers.page(names, min(limit, MAX_LIMIT), call.query.get("continue", ""))
         answer = Answer([self._one(quota) for name in found if (quota := store.get(name)) is not None])
         if rest:
             query = urlencode({**call.query, "continue": rest})
@@ -198,23 +179,10 @@ class Handlers:
             return Answer(None)
         raise _contended()
 
-    async def _see_organization(self, user: User, name: str) -> None:
-        """Who cannot see it does not learn whether it exists."""
-        right = Right(
-            verb="get", resource="organizations", subresource="quotas", name=name, namespace=namespace_of(name)
-        )
-        if not await self._rights.has(user, right) or self._caches.organizations.store.get(name) is None:
-            raise ProblemError(404, f"there is no organization {name}, or you cannot see it")
-
-    async def _see_project(self, user: User, name: str) -> str:
-        """Its organization, or nothing. Who cannot see the project does not learn whether it exists."""
-        project = self._caches.projects.store.get(name)
-        organization = organization_of(project) if project is not None else ""
-        namespace = namespace_of(organization) if organization else ""
-        right = Right(verb="get", resource="projects", subresource="quotas", name=name, namespace=namespace)
-        if not await self._rights.has(user, right) or project is None:
-            raise ProblemError(404, f"there is no project {name}, or you cannot see it")
-        return organization
+    def _allocated(self, organization: str) -> dict[str, Use]:
+        """Of what is counted from Allocations."""
+        use = self._allocations.use(namespace_of(organization))
+        return {name: use.get(name, Use()) for name in sorted(self._caches.allocated_types().names)}
 
     def _of(self, kind: Kind, name: str) -> list[MasterQuota]:
         found = self._caches.quotas.store.by_index(BY_SUBJECT, f"{kind}/{name}")
@@ -262,20 +230,6 @@ class Handlers:
         return str(found.spec.get("displayName", "")) if found is not None else ""
 
 
-def namespace_of(organization: str) -> str:
-    """In which rights on an organization may be bound. The CRD keeps the name free for it."""
-    return f"org-{organization}"
-
-
-def of_api_error(error: ApiError) -> ProblemError:
-    """What a handler did not expect."""
-    if isinstance(error, Forbidden):
-        return ProblemError(403, error.message, code="refused_by_api_server")
-    if error.status == 400:
-        return ProblemError(422, error.message)
-    return ProblemError(503, "the API server of the master cannot be asked now; what was written is not known")
-
-
 def _versioned(content: object, quotas: Sequence[MasterQuota]) -> Answer:
     return Answer(content, headers=[("ETag", serializers.etag(quotas))])
 
@@ -288,7 +242,7 @@ def _write_right(present: Sequence[MasterQuota]) -> Right:
 
 
 def _check(call: Call, present: Sequence[MasterQuota]) -> None:
-    if not serializers.matches(call.if_match, present):
+    if not serializers.matches(call.if_match, serializers.etag(present) if present else None):
         raise ProblemError(412, "the limits are not those that If-Match names: read them again")
 
 

@@ -50,7 +50,7 @@ def _operation(route: Route, schemas: dict[Any, _Json]) -> _Json:
         "summary": route.summary,
         "parameters": _parameters(route),
         "responses": {
-            str(route.status): _answer(route, schemas),
+            **{str(status): _answer(route, status, schemas) for status in (route.status, route.replayed) if status},
             **{str(status): _problem(status, schemas) for status in _problems(route)},
         },
     }
@@ -76,8 +76,8 @@ def _parameters(route: Route) -> list[_Json]:
     return [*path, *query, *headers]
 
 
-def _answer(route: Route, schemas: dict[Any, _Json]) -> _Json:
-    answer: _Json = {"description": HTTPStatus(route.status).phrase}
+def _answer(route: Route, status: int, schemas: dict[Any, _Json]) -> _Json:
+    answer: _Json = {"description": HTTPStatus(status).phrase}
     if route.headers:
         answer["headers"] = {
             name: {"description": what, "schema": {"type": "string"}} for name, what in route.headers.items()

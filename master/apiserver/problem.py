@@ -22,6 +22,7 @@ _UNIKORN = {
     422: "unprocessable_content",
     500: "server_error",
 }
+_UNIKORN_EXCEEDED = "allocation exceeded quota"
 _CODES = {
     400: "malformed",
     401: "unauthenticated",
@@ -46,19 +47,40 @@ class FieldError(msgspec.Struct):
     detail: str
 
 
-class Problem(msgspec.Struct, rename="camel", kw_only=True, omit_defaults=True):
-    """Why a request was not done."""
+class AllocationShortage(msgspec.Struct):
+    """Of one type more was requested than is free."""
+
+    type: str
+    requested: int
+    free: int
+    capacity: int
+
+
+class Problem(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Why a request was not done. `quota`, `decision`, `shortages`: of quota_exceeded. `existing`: the ID of the
+    allocation that is in the way."""
 
     type: str
     title: str
     status: int
     code: str
     detail: str
-    request_id: str = ""
-    retryable: bool = False
+    quota: str = ""
+    decision: str = ""
+    retryable: bool
+    shortages: list[AllocationShortage] = []
+    existing: str = ""
     errors: list[FieldError] = []
-    error: str = msgspec.field(default="", name="error")
-    error_description: str = msgspec.field(default="", name="error_description")
+    error: str
+    error_description: str
+
+
+class Exceeded(msgspec.Struct, frozen=True):
+    """Which quota refuses, by which decision, and what is short."""
+
+    quota: str
+    decision: str
+    shortages: Sequence[AllocationShortage]
 
 
 class ProblemError(Exception):
@@ -73,26 +95,34 @@ class ProblemError(Exception):
         errors: Sequence[FieldError] = (),
         retryable: bool | None = None,
         headers: Sequence[tuple[str, str]] = (),
+        existing: str = "",
+        exceeded: Exceeded | None = None,
     ) -> None:
         super().__init__(detail)
         self.status = status
         self.code = code or _CODES.get(status, _word(status))
         self.errors = list(errors)
+        self.existing = existing
+        self.exceeded = exceeded
         self.retryable = status in _RETRYABLE if retryable is None else retryable
         self.headers = (*headers, *((("Retry-After", "1"),) if status in (429, 503) else ()))
 
-    def problem(self, request_id: str) -> Problem:
+    def problem(self) -> Problem:
+        exceeded = self.exceeded
         return Problem(
             type=f"{TYPES}{self.code}",
             title=self.code.replace("_", " ").capitalize(),
             status=self.status,
             code=self.code,
             detail=str(self),
-            request_id=request_id,
+            quota=exceeded.quota if exceeded is not None else "",
+            decision=exceeded.decision if exceeded is not None else "",
             retryable=self.retryable,
+            shortages=list(exceeded.shortages) if exceeded is not None else [],
+            existing=self.existing,
             errors=self.errors,
             error=_UNIKORN.get(self.status, _word(self.status)),
-            error_description=str(self),
+            error_description=_UNIKORN_EXCEEDED if exceeded is not None else str(self),
         )
 
 

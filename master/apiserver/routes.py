@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, Literal
 from urllib.parse import unquote
 
+from master.apiserver import allocation_types as allocations
 from master.apiserver import serializers as types
 
 Method = Literal["GET", "POST", "PUT", "DELETE"]
@@ -25,7 +26,8 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Route:
-    """`handler` is a method of `Handlers`. `problems`: statuses beside those that every route has."""
+    """`handler` is a method of `Handlers` or `AllocationHandlers`. `replayed`: the status where all was there already.
+    `problems`: statuses beside those that every route has."""
 
     method: Method
     path: str
@@ -39,6 +41,8 @@ class Route:
     conditional: bool = False
     public: bool = False
     headers: dict[str, str] = field(default_factory=dict)
+    replayed: int = 0
+    reads: bool = False
 
     @cached_property
     def parameters(self) -> list[str]:
@@ -50,16 +54,30 @@ class Route:
 
     @property
     def writes(self) -> bool:
-        return self.handler in ("put_organization_quotas", "create_quota", "put_quota", "delete_quota")
+        return self.method != "GET" and not self.reads
 
 
 _ETAG = {"ETag": "The version of the limits, for If-Match. It does not change with the use."}
 _KIND = Parameter("subjectKind", "Only quotas of this kind of subject", {"enum": ["project", "organization"]})
 _SUBJECT = Parameter("subjectName", "Only quotas of the subject of this name", {"type": "string"})
+_CHANGED = {"ETag": "The version of the allocation, for If-Match."}
+_LIST = {"ETag": "The version of this page.", "Link": "The next page, rel=next, if there is one"}
+_PROJECT = Parameter("projectID", "Only allocations of this project", {"type": "string"})
+_OF_KIND = Parameter("kind", "Only allocations for this kind of thing", {"type": "string"})
+_OF_ID = Parameter("id", "Only allocations for the thing of this ID", {"type": "string"})
+_MOST = Parameter(
+    "limit",
+    "Allocations in one answer",
+    {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": MAX_LIMIT},
+)
 _LIMIT = Parameter(
     "limit", "Quotas in one answer", {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": 100}
 )
-_CONTINUE = Parameter("continue", "From the Link of the answer before", {"type": "string"})
+_CONTINUE = Parameter(
+    "continue", "From the Link of the answer before", {"type": "string", "pattern": f"^{NAME.pattern}$"}
+)
+
+_ALLOCATION = "/api/v1/organizations/{organization}/projects/{project}/allocations/{id}"
 
 ROUTES = (
     Route("GET", "/openapi.json", "openapi", "This document", dict[str, Any], public=True),
@@ -85,6 +103,72 @@ ROUTES = (
     ),
     Route(
         "GET",
+        "/api/v1/organizations/{organization}/allocations",
+        "list_allocations",
+        "Allocations of an organization, by ID: of the projects that the user may see",
+        list[allocations.Allocation],
+        query=(_PROJECT, _OF_KIND, _OF_ID, _MOST, _CONTINUE),
+        problems=(403, 404),
+        headers=_LIST,
+    ),
+    *(
+        Route(
+            "POST",
+            path,
+            handler,
+            what,
+            allocations.Allocation | list[allocations.Allocation],
+            201,
+            allocations.Creates,
+            problems=(403, 404, 409),
+            headers={**_CHANGED, "Location": "The allocation, where one was asked for"},
+            replayed=200,
+        )
+        for path, handler, what in (
+            (
+                "/api/v1/organizations/{organization}/allocations",
+                "create_allocations",
+                "Allocate, one or several, all or nothing; 200: all are there already",
+            ),
+            (
+                "/api/v1/organizations/{organization}/projects/{project}/allocations",
+                "create_project_allocations",
+                "Allocate for a project, one or several, all or nothing; 200: all are there already",
+            ),
+        )
+    ),
+    Route(
+        "GET",
+        _ALLOCATION,
+        "get_allocation",
+        "One allocation",
+        allocations.Allocation,
+        problems=(403, 404),
+        headers=_CHANGED,
+    ),
+    Route(
+        "PUT",
+        _ALLOCATION,
+        "put_allocation",
+        "Set the resources of an allocation",
+        allocations.Allocation,
+        body=allocations.AllocationUpdate,
+        problems=(403, 404, 409),
+        conditional=True,
+        headers=_CHANGED,
+    ),
+    Route(
+        "DELETE",
+        _ALLOCATION,
+        "delete_allocation",
+        "Release an allocation",
+        None,
+        204,
+        problems=(403, 404, 409),
+        conditional=True,
+    ),
+    Route(
+        "GET",
         "/api/v2/projects/{project}/quota",
         "get_project_quota",
         "The quota of a project",
@@ -100,6 +184,7 @@ ROUTES = (
         types.CalculationResult,
         body=types.Calculation,
         problems=(404,),
+        reads=True,
     ),
     Route(
         "GET",

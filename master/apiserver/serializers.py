@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Literal
@@ -17,6 +15,7 @@ from common.quota import resources
 from common.quota.quantity import UNIT, QuantityError
 from common.quota.resources import ResourceList
 from master.apiserver.problem import ProblemError, escape, invalid
+from master.cache.allocations import Use
 from master.cache.informers import subject_of
 from master.cache.objects import MasterQuota
 
@@ -53,7 +52,7 @@ class Amount(_Answer, kw_only=True):
 
 
 class Allocated(_Answer, kw_only=True):
-    """How much of a type is used. `reserved` is for allocations, of which this version has none."""
+    """How much of a type is used: the sum of `committed`, what is always there, and `reserved`, what may come."""
 
     type: Type
     amount: Annotated[int, Meta(ge=0)]
@@ -154,17 +153,24 @@ class CalculationResult(_Answer, kw_only=True):
     stale: bool
 
 
-def organization_quotas(quotas: Sequence[MasterQuota]) -> OrganizationQuotas:
-    limits, used = limits_of(quotas), used_of(quotas)
-    counted = resources.only(used, sorted(limits))
+def organization_quotas(quotas: Sequence[MasterQuota], allocations: Mapping[str, Use]) -> OrganizationQuotas:
+    """`allocations`: of what is counted from them. A quota's status comes a moment after them."""
+    limits = limits_of(quotas)
+    allocated = {name: use.amount * UNIT for name, use in allocations.items() if name in limits or use.amount}
+    used = resources.maximum(resources.only(used_of(quotas), sorted(limits)), allocated)
     return OrganizationQuotas(
         capacity=[Amount(type=name, amount=limits[name] // UNIT) for name in sorted(limits)],
-        free=[Amount(type=name, amount=max(limits[name] - use, 0) // UNIT) for name, use in counted.items()],
-        allocated=[
-            Allocated(type=name, amount=-(-use // UNIT), committed=-(-use // UNIT), reserved=0)
-            for name, use in counted.items()
+        free=[
+            Amount(type=name, amount=max(limits[name] - used[name], 0) // UNIT)
+            for name in sorted(limits.keys() & used.keys())
         ],
+        allocated=[_allocated(name, use, allocations.get(name, Use())) for name, use in sorted(used.items())],
     )
+
+
+def _allocated(name: str, used: int, allocations: Use) -> Allocated:
+    amount = -(-used // UNIT)
+    return Allocated(type=name, amount=amount, committed=amount - allocations.reserved, reserved=allocations.reserved)
 
 
 def limits_of(quotas: Iterable[MasterQuota]) -> dict[str, int]:
@@ -189,7 +195,9 @@ def spec_quota(quota: MasterQuota) -> Quantities:
     return msgspec.convert(quota.spec.get("quota", {}), Quantities)
 
 
-def capacity_changes(quota: MasterQuota | None, wanted: Sequence[Capacity]) -> dict[str, str | int | None]:
+def capacity_changes(
+    quota: MasterQuota | None, wanted: Sequence[Capacity], allocations: Mapping[str, Use]
+) -> dict[str, str | int | None]:
     """A merge patch of `spec.quota`. An amount that is shown stays as it is: what is shown may be rounded.
 
     Raises ProblemError for a type that is named twice, or lowered below what is used.
@@ -202,6 +210,8 @@ def capacity_changes(quota: MasterQuota | None, wanted: Sequence[Capacity]) -> d
     before = spec_quota(quota) if quota is not None else {}
     limits = resources.parse(before)
     used = used_of([quota]) if quota is not None else {}
+    for name, use in allocations.items():
+        used[name] = max(use.amount * UNIT, used.get(name, 0))
     changes: dict[str, str | int | None] = dict.fromkeys(name for name in before if name not in seen)
     below = []
     for each in wanted:
@@ -306,28 +316,16 @@ def etag(quotas: Iterable[MasterQuota]) -> str:
     return f'"{hashlib.sha256(" ".join(versions).encode()).hexdigest()[:24]}"'
 
 
-def matches(if_match: str | None, present: Sequence[MasterQuota]) -> bool:
-    """RFC 9110, 13.1.1: a weak one never does."""
+def matches(if_match: str | None, tag: str | None) -> bool:
+    """RFC 9110, 13.1.1: a weak one never does. `tag`: of what is there, if something is."""
     if if_match is None:
         return True
-    if if_match.strip() == "*":
-        return bool(present)
-    return etag(present) in (each.strip() for each in if_match.split(","))
+    if tag is None or if_match.strip() == "*":
+        return tag is not None
+    return tag in (each.strip() for each in if_match.split(","))
 
 
 def page(names: Sequence[str], limit: int, after: str) -> tuple[Sequence[str], str]:
-    """Those of one page, and what continues it; empty at the end. `names` are sorted."""
+    """Those of one page after a name, and what continues it; empty at the end. `names` are sorted."""
     rest = [name for name in names if name > after]
-    return rest[:limit], (token(rest[limit - 1]) if len(rest) > limit else "")
-
-
-def token(name: str) -> str:
-    return base64.urlsafe_b64encode(name.encode()).decode().rstrip("=")
-
-
-def read_token(text: str) -> str:
-    """Raises ProblemError."""
-    try:
-        return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True).decode()
-    except (binascii.Error, UnicodeError, ValueError):
-        raise ProblemError(400, "continue is not what a Link of an earlier answer had") from None
+    return rest[:limit], (rest[limit - 1] if len(rest) > limit else "")

@@ -9,6 +9,7 @@ import logging
 import uvloop
 
 from tests.bench.admissions import admissions
+from tests.bench.allocations import allocations
 from tests.bench.contention import contention
 from tests.bench.defaults import defaults
 from tests.bench.hostile import hostile
@@ -25,6 +26,7 @@ MEASUREMENTS = {
     measurement.__name__: measurement
     for measurement in (
         admissions,
+        allocations,
         stores,
         spread,
         recall,

@@ -5,9 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
+import re
 import ssl
+import sys
+import uuid
 from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -15,6 +21,7 @@ import pytest
 import pytest_asyncio
 
 from common.kube.client.api_client import Cluster
+from common.quota.quantity import UNIT
 from common.runtime.flags import Address
 from common.server import http_server
 from devcluster import manifests
@@ -23,8 +30,11 @@ from devcluster.controlplane import ControlPlane
 from devcluster.install import NAMESPACE
 from devcluster.objects import CHARTS, named, namespace, rights
 from master.apiserver import app as api
+from master.apiserver import limits as rates
 from master.apiserver.app import ApiServer
 from master.cache.informers import Caches
+from tests.integration import quota_rfc
+from tests.integration.allocation_webhook import PATH, AllocationWebhook, serving
 from tests.integration.installed.site import until
 
 pytestmark = pytest.mark.integration
@@ -33,6 +43,8 @@ Json = Any
 GROUP = "/apis/seedquota.io/v1alpha1"
 USER = "seedquota-master"
 ORGANIZATION = "/api/v1/organizations/acme/quotas"
+ALLOCATIONS = "/api/v1/organizations/acme/allocations"
+OF_ALPHA = "/api/v1/organizations/acme/projects/alpha/allocations"
 PROJECT = "/api/v2/projects/alpha/quota"
 CALCULATION = "/api/v2/projects/alpha/quotacalculation"
 QUOTAS = "/api/v2/quotas"
@@ -40,8 +52,10 @@ QUOTAS = "/api/v2/quotas"
 EVERYWHERE = ("platform-administrator", "quota-manager-service")
 IN_THE_ORGANIZATION = ("administrator", "user", "reader")
 ACTORS = (*EVERYWHERE, *IN_THE_ORGANIZATION)
+CATALOGUE = [{"name": name, "countFrom": "Allocations"} for name in ("clusters", "servers", "gpus")]
 NOBODY = "nobody"  # a valid token without any right
 OF_ANOTHER = "of-another"  # an administrator of another organization
+OF_BETA = "of-beta"  # may list the allocations of one project
 
 
 @dataclass
@@ -59,6 +73,7 @@ class World:
         self.admin: aiohttp.ClientSession = server.session()
         self.session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30))
         self.tls: ssl.SSLContext | None = None
+        self.webhook = AllocationWebhook()
 
     async def call(
         self,
@@ -91,10 +106,17 @@ class World:
     async def clean(self) -> None:
         for quota in (await self.kube("GET", f"{GROUP}/resourcequotas"))["items"]:
             await self.kube("DELETE", f"{GROUP}/resourcequotas/{quota['metadata']['name']}")
+        for found in (await self.kube("GET", f"{GROUP}/allocations"))["items"]:
+            metadata = found["metadata"]
+            await self.kube("DELETE", f"{GROUP}/namespaces/{metadata['namespace']}/allocations/{metadata['name']}")
+        self.webhook.limits = {"clusters": 5, "servers": 10}
+        self.webhook.held.clear()
+        self.webhook.unavailable = False
 
         async def gone() -> None:
             for replica in range(2):
-                assert (await self.call("platform-administrator", "GET", QUOTAS, replica=replica)).body == []
+                for path in (QUOTAS, ALLOCATIONS):
+                    assert (await self.call("platform-administrator", "GET", path, replica=replica)).body == []
 
         await until(gone, 30)
 
@@ -130,6 +152,44 @@ def bound(role: str, actor: str, in_namespace: str = "") -> Json:
     }
 
 
+SCHEMATHESIS = """
+# 422: what a type or a project is depends on the state. 412: so does an ETag. 409, 429, 5xx: by default.
+[checks.positive_data_acceptance]
+expected-statuses = ["2xx", "401", "403", "404", "409", "412", "422", "429"]
+# Names that do not exist would be all that is tried.
+[parameters]
+"path.organization" = "acme"
+"path.project" = "alpha"
+"""
+
+
+def rights_on_beta() -> list[Json]:
+    """As somebody who looks after one project has them."""
+    group = "rbac.authorization.k8s.io"
+    metadata = {"name": OF_BETA, "namespace": "org-acme"}
+    rules = [
+        {"apiGroups": ["seedquota.io"], "resources": ["organizations/quotas"], "verbs": ["get"]},
+        {
+            "apiGroups": ["seedquota.io"],
+            "resources": ["projects/allocations"],
+            "resourceNames": ["beta"],
+            "verbs": ["get", "list"],
+        },
+    ]
+    subjects = [{"kind": "ServiceAccount", "name": OF_BETA, "namespace": "default"}]
+    reference = {"apiGroup": group, "kind": "Role", "name": OF_BETA}
+    return [
+        {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": metadata, "rules": rules},
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": "RoleBinding",
+            "metadata": metadata,
+            "roleRef": reference,
+            "subjects": subjects,
+        },
+    ]
+
+
 async def install(server: KubeApiServer) -> None:
     roles = CHARTS / "rbac"
     await manifests.apply(
@@ -141,14 +201,20 @@ async def install(server: KubeApiServer) -> None:
             *rights("master-api", USER),
             *(found for found in manifests.load(roles / "master-api.yaml") if found["kind"] == "Secret"),
             *manifests.load(roles / "api-actors.yaml"),
-            *(service_account(actor) for actor in (*ACTORS, NOBODY, OF_ANOTHER)),
+            *(service_account(actor) for actor in (*ACTORS, NOBODY, OF_ANOTHER, OF_BETA)),
             *(bound(actor, actor) for actor in EVERYWHERE),
             *(bound(actor, actor, "org-acme") for actor in IN_THE_ORGANIZATION),
             bound("administrator", OF_ANOTHER, "org-other"),
             named("Organization", "acme", displayName="Acme"),
             named("Organization", "other"),
             named("Project", "alpha", displayName="Alpha", organization="acme"),
+            named("Project", "beta", organization="acme"),
             named("Project", "solo"),
+            namespace(f"org-{quota_rfc.ORGANIZATION}"),
+            named("Organization", quota_rfc.ORGANIZATION),
+            named("Project", quota_rfc.PROJECT, organization=quota_rfc.ORGANIZATION),
+            named("QuotaSettings", "default", resources=CATALOGUE),
+            *rights_on_beta(),
         ],
     )
 
@@ -159,14 +225,25 @@ async def shared(control_plane: ControlPlane) -> AsyncIterator[World]:
     server = control_plane.cluster("api-master")
     await install(server)
     world = World(server)
-    for actor in (*ACTORS, NOBODY, OF_ANOTHER):
+    for actor in (*ACTORS, NOBODY, OF_ANOTHER, OF_BETA):
         path = f"/api/v1/namespaces/default/serviceaccounts/{actor}/token"
         request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
         world.tokens[actor] = (await world.kube("POST", path, request, 201))["status"]["token"]
     world.tokens["admin"] = server.tokens["admin"]  # of the API server's token file
+    async with serving() as webhook:
+        world.webhook = webhook
+        await manifests.apply(server, [webhook.configuration()])
+        async with replicas(world):
+            yield world
+    await world.admin.close()
+    await world.session.close()
+
+
+@asynccontextmanager
+async def replicas(world: World) -> AsyncIterator[None]:
     clusters, tasks = [], []
     for _ in range(2):
-        cluster = await Cluster.from_kubeconfig(server.kubeconfig(USER), name="master")
+        cluster = await Cluster.from_kubeconfig(world.server.kubeconfig(USER), name="master")
         caches = Caches(cluster, NAMESPACE)
         replica = ApiServer(cluster, caches, NAMESPACE, Address("127.0.0.1", 0), ["127.0.0.1"])
         clusters.append(cluster)
@@ -178,14 +255,12 @@ async def shared(control_plane: ControlPlane) -> AsyncIterator[World]:
 
     await until(ready, 60)
     world.tls = ssl.create_default_context(cadata=world.replicas[0].certificates.ca_bundle.decode())
-    yield world
+    yield
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     for cluster in clusters:
         await cluster.close()
-    await world.admin.close()
-    await world.session.close()
 
 
 @pytest_asyncio.fixture
@@ -220,6 +295,11 @@ async def test_each_actor_may_do_what_its_role_says(world: World) -> None:
     writes = {"capacity": [{"type": "machines", "amount": 10}]}
     quota = {"subjectName": "solo", "quota": {"cpu": "1"}}
     every, platform, cluster = {*ACTORS}, {"platform-administrator"}, {"platform-administrator"}
+    services = {"platform-administrator", "quota-manager-service"}
+    one = {"metadata": {"projectID": "alpha"}, "spec": {"kind": "server", "id": "1", "resources": []}}
+    other = {"metadata": {"id": "other"}, "spec": {"kind": "server", "id": "2", "resources": []}}
+    made = await world.call("platform-administrator", "POST", OF_ALPHA, other)
+    assert made.status == 201, made
     cells: list[tuple[str, str, object, int, set[str], int]] = [
         ("GET", ORGANIZATION, None, 200, every, 404),
         ("PUT", ORGANIZATION, writes, 200, platform, 403),
@@ -230,15 +310,263 @@ async def test_each_actor_may_do_what_its_role_says(world: World) -> None:
         ("PUT", f"{QUOTAS}/project-alpha", {"quota": {"cpu": "64"}}, 200, cluster, 403),
         ("POST", QUOTAS, quota, 201, cluster, 403),
         ("DELETE", f"{QUOTAS}/project-solo", None, 204, cluster, 403),
+        ("GET", ALLOCATIONS, None, 200, every - {"quota-manager-service"}, 403),
+        ("POST", ALLOCATIONS, one, 200, services, 403),
+        ("POST", OF_ALPHA, other, 200, services, 403),
+        ("GET", f"{OF_ALPHA}/other", None, 200, every, 403),
+        ("PUT", f"{OF_ALPHA}/other", {"spec": {"resources": []}}, 200, services, 403),
+        ("DELETE", f"{OF_ALPHA}/other", None, 204, services, 403),
     ]
+    assert (await world.call("platform-administrator", "POST", ALLOCATIONS, one)).status == 201
     for method, path, body, allowed, actors, refused in cells:
         for actor in (*ACTORS, NOBODY, OF_ANOTHER):
             answer = await world.call(actor, method, path, body, replica=len(actor) % 2)
-            outside = 404 if path == ORGANIZATION else refused
+            if (method, answer.status) == ("DELETE", 204) and path.startswith(OF_ALPHA):
+                await world.call("platform-administrator", "POST", OF_ALPHA, other)
+            outside = 404 if path.startswith("/api/v1/organizations/acme") else refused
             expected = allowed if actor in actors else refused if actor in ACTORS else outside
             assert answer.status == expected, (method, path, actor, answer)
     admin = await world.call("admin", "GET", QUOTAS)
     assert [each["name"] for each in admin.body] == ["org-acme", "project-alpha"]
+
+
+def given(kind: str = "kubernetescluster", id: str = "c1", name: str = "", **resources: tuple[int, int]) -> Json:
+    """For POST, by the types' committed and reserved."""
+    return {
+        "metadata": {"id": name} if name else {},
+        "spec": {
+            "kind": kind,
+            "id": id,
+            "resources": [
+                {"type": type, "committed": committed, "reserved": reserved}
+                for type, (committed, reserved) in resources.items()
+            ],
+        },
+    }
+
+
+def of_server(*resources: Json) -> Json:
+    return {"spec": {"kind": "k", "id": "1", "resources": [{"type": "servers"} | each for each in resources]}}
+
+
+async def stored(world: World) -> list[str]:
+    return sorted(each["metadata"]["name"] for each in (await world.kube("GET", f"{GROUP}/allocations"))["items"])
+
+
+async def test_the_examples_of_the_rfc_are_answered_as_it_shows_them(world: World) -> None:
+    """But for times, which are RFC 3339 here as elsewhere."""
+    service, admin = "quota-manager-service", "platform-administrator"
+    organization = f"/api/v1/organizations/{quota_rfc.ORGANIZATION}"
+    quotas, allocations = f"{organization}/quotas", f"{organization}/allocations"
+    of_project = f"{organization}/projects/{quota_rfc.PROJECT}/allocations"
+    one = f"{of_project}/{quota_rfc.ALLOCATION}"
+    assert (await world.call(admin, "PUT", quotas, raw=quota_rfc.PUT_QUOTAS)).status == 200
+    created = await world.call(service, "POST", of_project, raw=quota_rfc.POST_ALLOCATIONS)
+    assert created.status == 201, created
+    shown = created.body[0]["metadata"]["creationTimestamp"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", shown)
+    expected = quota_rfc.GET_ALLOCATIONS % (shown, f"system:serviceaccount:default:{service}")
+    assert json.dumps(created.body, indent=4) == expected
+
+    async def known() -> None:
+        for replica in range(2):
+            listed = await world.call(admin, "GET", allocations, replica=replica)
+            assert json.dumps(listed.body, indent=4) == expected
+            found = await world.call(admin, "GET", quotas, replica=replica)
+            assert json.dumps(found.body, indent=4) == quota_rfc.GET_QUOTAS
+
+    await until(known, 30)
+    found = await world.call(service, "GET", one)
+    assert (found.status, found.body) == (200, json.loads(expected)[0])
+    back = await world.call(service, "PUT", one, found.body, If_Match=found.headers["ETag"])
+    assert (back.status, back.body) == (200, found.body), "what was read can be sent back"
+    over = await world.call(service, "PUT", one, raw=quota_rfc.PUT_ALLOCATION)
+    assert over.status == 409, over
+    assert over.body["shortages"] == [{"type": "servers", "requested": 7, "free": 2, "capacity": 10}]
+    below = await world.call(admin, "PUT", quotas, {"capacity": [{"type": "servers", "amount": 7}]})
+    assert (below.body["code"], below.body["detail"]) == (
+        "capacity_below_allocated",
+        "servers: capacity 7, allocated 8",
+    )
+    world.webhook.limits["servers"] = 15
+    changed = await world.call(service, "PUT", one, raw=quota_rfc.PUT_ALLOCATION, If_Match=found.headers["ETag"])
+    assert (changed.status, changed.body["spec"]["resources"][1]["amount"]) == (200, 15)
+    stale = await world.call(service, "DELETE", one, If_Match=found.headers["ETag"])
+    assert (stale.status, stale.body["code"]) == (412, "precondition_failed")
+    immutable = {"spec": {"kind": "server", "resources": []}}
+    wrong = await world.call(service, "PUT", one, immutable)
+    assert (wrong.status, wrong.body["code"], wrong.body["errors"][0]["pointer"]) == (422, "immutable", "/spec/kind")
+    assert (await world.call(service, "DELETE", one)).status == 204
+    assert (await world.call(service, "GET", one)).status == (await world.call(service, "DELETE", one)).status == 404
+
+
+async def test_what_exceeds_a_quota_is_refused_in_the_words_of_the_contract(world: World) -> None:
+    await world.quota("org-acme", "organization", "acme", {"servers": "10"})
+    assert (await world.call("quota-manager-service", "POST", OF_ALPHA, given(servers=(3, 5)))).status == 201
+    path, token = OF_ALPHA, world.tokens["quota-manager-service"]
+    url = f"https://127.0.0.1:{world.replicas[0].server.port}{path}"
+    headers = {"Authorization": f"Bearer {token}"}
+    body = given(id="c2", servers=(15, 0))
+    async with world.session.post(url, json=body, headers=headers, ssl=world.tls or False) as answer:
+        content = await answer.read()
+        assert (answer.status, answer.content_type) == (409, "application/problem+json")
+    assert content == (
+        b'{"type":"https://seedquota.io/errors/quota_exceeded","title":"Quota exceeded","status":409,'
+        b'"code":"quota_exceeded","detail":"servers: requested 15, free 2 of 10 in acme","quota":"org-acme",'
+        b'"decision":"01JD3Y6K","retryable":false,"shortages":[{"type":"servers","requested":15,"free":2,"capacity":10}],'
+        b'"error":"conflict","error_description":"allocation exceeded quota"}'
+    )
+    world.webhook.unavailable = True
+    later = await world.call("quota-manager-service", "POST", OF_ALPHA, given(id="c3", servers=(2, 0)))
+    assert (later.status, later.body["code"], later.headers["Retry-After"]) == (503, "unavailable", "1")
+    assert later.body["detail"] == "servers=2 is free but held by seed us-1"
+    assert len(await stored(world)) == 1
+
+
+async def test_a_request_that_is_sent_again_finds_what_it_made(world: World) -> None:
+    who = "quota-manager-service"
+    world.webhook.limits["servers"] = 3
+    first = await world.call(who, "POST", OF_ALPHA, given(servers=(3, 0)))
+    assert first.status == 201
+    assert first.headers["Location"] == f"{OF_ALPHA}/{first.body['metadata']['id']}"
+    for replica in range(2):
+        again = await world.call(who, "POST", OF_ALPHA, given(servers=(3, 0)), replica=replica)
+        assert (again.status, again.body) == (200, first.body), "also in a full quota"
+    other = await world.call(who, "POST", OF_ALPHA, given(servers=(2, 0)))
+    assert (other.status, other.body["code"]) == (409, "id_conflict")
+    assert other.body["existing"] == first.body["metadata"]["id"]
+
+    async def known() -> None:
+        assert len((await world.call("reader", "GET", ALLOCATIONS, replica=1)).body) == 1
+
+    await until(known, 30)
+    twice = await world.call(who, "POST", OF_ALPHA, given(name="mine", servers=(3, 0)), replica=1)
+    assert (twice.status, twice.body["code"]) == (409, "already_allocated")
+    assert twice.body["existing"] == first.body["metadata"]["id"]
+    assert await stored(world) == [first.body["metadata"]["id"]]
+
+
+async def test_of_two_for_one_thing_at_one_moment_one_stays(world: World) -> None:
+    world.webhook.limits["servers"] = 1000
+
+    async def ask(number: int) -> Answer:
+        body = given(name=f"n{number}", servers=(1, 0))
+        return await world.call("quota-manager-service", "POST", OF_ALPHA, body, replica=number % 2)
+
+    answers = await asyncio.gather(*map(ask, range(12)))
+    made = [each.body["metadata"]["id"] for each in answers if each.status == 201]
+    assert len(made) == 1 and await stored(world) == made
+    assert {each.body["code"] for each in answers if each.status != 201} == {"already_allocated"}
+
+
+async def test_of_several_all_are_allocated_or_none(world: World) -> None:
+    who = "quota-manager-service"
+    several = [given(id=f"c{number}", name=f"n{number}", clusters=(1, 0), servers=(4, 0)) for number in range(4)]
+    refused = await world.call(who, "POST", OF_ALPHA, several)
+    assert (refused.status, refused.body["shortages"]) == (
+        409,
+        [{"type": "servers", "requested": 16, "free": 10, "capacity": 10}],
+    )
+    assert await stored(world) == [] and world.webhook.held == {}
+    made = await world.call(who, "POST", OF_ALPHA, several[:2])
+    assert (made.status, [each["metadata"]["id"] for each in made.body]) == (201, ["n0", "n1"])
+    assert (await world.call(who, "POST", OF_ALPHA, several[:2])).status == 200
+    world.webhook.limits |= {"servers": 100, "clusters": 3}
+    more = await world.call(who, "POST", OF_ALPHA, several)
+    assert [each["type"] for each in more.body["shortages"]] == ["clusters"]
+    assert await stored(world) == ["n0", "n1"], "what was there before stays"
+    mixed = [{**given(id="x", clusters=(1, 0)), "metadata": {"projectID": name}} for name in ("alpha", "beta")]
+    same = await world.call(who, "POST", ALLOCATIONS, mixed)
+    assert (same.status, same.body["errors"][0]["pointer"]) == (422, "/1/spec/id")
+    mixed[1]["spec"]["id"] = "y"
+    late = await world.call(who, "POST", ALLOCATIONS, mixed)
+    assert late.status == 409 and await stored(world) == ["n0", "n1"], "each would fit, and what was made is undone"
+    assert world.webhook.used() == {"clusters": 2 * UNIT, "servers": 8 * UNIT}
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        (given(serverz=(1, 0)), "/spec/resources/0/type"),
+        ([given(), given(id="c2", clusters=(1, 0), serverz=(1, 0))], "/spec/resources/1/type"),
+        (of_server({"committed": 1, "commited": 2}), "/spec/resources/0/commited"),
+        (of_server({"committed": 1, "amount": 2}), "/spec/resources/0/amount"),
+        (of_server({}, {}), "/spec/resources/1/type"),
+        (of_server({"committed": 2**53}), "/spec/resources/0/committed"),
+        (of_server({"committed": 2**53 - 1, "reserved": 1}), "/spec/resources/0"),
+        (given() | {"metadata": {"projectID": "beta"}}, "/metadata/projectID"),
+        (given() | {"metadata": {"organizationID": "other"}}, "/metadata/organizationID"),
+        (given(name="a..b"), "/metadata/id"),
+        ([given(), given(id="c2", name="a..b")], "/1/metadata/id"),
+        ([given(id=str(number)) for number in range(101)], ""),
+        ([], ""),
+    ],
+    ids=range(13),
+)
+async def test_an_allocation_that_is_wrong_is_pointed_to(world: World, body: Json, pointer: str) -> None:
+    answer = await world.call("quota-manager-service", "POST", OF_ALPHA, body)
+    assert answer.status == 422 and answer.body["errors"], answer.body
+    assert answer.body["errors"][0]["pointer"].endswith(pointer), answer.body
+    assert await stored(world) == []
+
+
+async def test_allocations_are_listed_by_project_page_and_what_one_may_see(world: World) -> None:
+    world.webhook.limits["servers"] = 100
+    for project, number in (("alpha", 1), ("beta", 2), ("alpha", 3)):
+        path = f"/api/v1/organizations/acme/projects/{project}/allocations"
+        body = given(kind="server", id=f"s{number}", name=f"n{number}", servers=(1, 0))
+        assert (await world.call("platform-administrator", "POST", path, body)).status == 201
+
+    async def ids(actor: str, query: str = "") -> list[str]:
+        found: list[str] = []
+        path = f"{ALLOCATIONS}{query}"
+        while path:
+            page = await world.call(actor, "GET", path, replica=1)
+            assert page.status == 200 and page.headers["ETag"]
+            found += [each["metadata"]["id"] for each in page.body]
+            path = page.headers["Link"].partition(">")[0][1:] if "Link" in page.headers else ""
+        return found
+
+    async def known() -> None:
+        assert await ids("user") == ["n1", "n2", "n3"]
+
+    await until(known, 30)
+    assert await ids("user", "?limit=1") == ["n1", "n2", "n3"]
+    assert await ids("user", "?projectID=alpha&limit=1") == ["n1", "n3"]
+    assert await ids("user", "?kind=server&id=s2") == ["n2"]
+    assert await ids("user", "?kind=cluster") == []
+    assert await ids(OF_BETA) == ["n2"], "only what one may see"
+    assert (await world.call(OF_BETA, "GET", f"{OF_ALPHA}/n1")).status == 403
+    assert (await world.call("user", "GET", "/api/v1/organizations/acme/projects/beta/allocations/n1")).status == 404
+
+
+async def test_nothing_is_allocated_that_no_webhook_admits(world: World) -> None:
+    who = "quota-manager-service"
+    made = await world.call(who, "POST", OF_ALPHA, given(servers=(1, 0)))
+    path = f"{OF_ALPHA}/{made.body['metadata']['id']}"
+    configuration = f"{PATH}/seedquota-allocations"
+    await world.kube("DELETE", configuration)
+    try:
+
+        async def refused() -> None:
+            answer = await world.call(who, "POST", OF_ALPHA, given(id=uuid.uuid4().hex, servers=(1, 0)))
+            assert answer.status == 503 and answer.body["detail"].startswith("no Seed with inCluster admits"), answer
+
+        await until(refused, 30)
+        before = await stored(world)
+        more = {"spec": {"resources": [{"type": "servers", "committed": 2}]}}
+        assert (await world.call(who, "PUT", path, more)).status == 503
+        await refused()
+        assert await stored(world) == before
+        assert (await world.call(who, "DELETE", path)).status == 204, "what is released need not be admitted"
+    finally:
+        await manifests.apply(world.server, [world.webhook.configuration()])
+
+        async def proven() -> None:
+            answer = await world.call(who, "POST", OF_ALPHA, given(id="again"))
+            assert answer.status in (200, 201)
+
+        await until(proven, 30)
 
 
 async def test_rights_in_a_namespace_alone_set_no_limits(world: World) -> None:
@@ -505,6 +833,77 @@ async def test_every_write_is_in_the_audit_log_and_no_token_in_any(
     assert lines[0]["request_id"] == "mine" and lines[0]["route"] == "/api/v1/organizations/{organization}/quotas"
     everything = "\n".join(str(vars(record)) for record in caplog.records)
     assert not [actor for actor, token in world.tokens.items() if token in everything]
+
+
+CLIENT = """
+import json, sys
+from client.api.default import create_project_allocations as create, delete_allocation as delete
+from client.api.default import get_organization_quotas as quotas, put_allocation as put
+from client.client import AuthenticatedClient
+from client.models import AllocationCreate, AllocationUpdate, ChangedContent, GivenContent, GivenResource, Problem
+
+url, token, ca = sys.argv[1:]
+def content(servers):
+    resources = [GivenResource(type_="servers", committed=servers)]
+    return AllocationCreate(spec=GivenContent(kind="server", id="1", resources=resources))
+
+with AuthenticatedClient(base_url=url, token=token, verify_ssl=ca) as client:
+    over = create.sync("acme", "alpha", client=client, body=content(11))
+    assert isinstance(over, Problem) and over.code == "quota_exceeded", over
+    made = create.sync("acme", "alpha", client=client, body=content(8))
+    changed = put.sync("acme", "alpha", made.metadata.id, client=client, body=AllocationUpdate(
+        spec=ChangedContent(resources=[GivenResource(type_="servers", committed=3, reserved=5)])))
+    shown = quotas.sync("acme", client=client)
+    gone = delete.sync_detailed("acme", "alpha", made.metadata.id, client=client)
+    print(json.dumps([over.shortages[0].free, changed.to_dict()["spec"], shown.capacity[0].amount, gone.status_code]))
+"""
+
+
+async def run(*command: str, cwd: Path) -> str:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *command, cwd=cwd, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    said, _ = await process.communicate()
+    assert process.returncode == 0, said.decode()
+    return said.decode()
+
+
+async def test_a_client_that_is_made_of_the_document_works(world: World, tmp_path: Path) -> None:
+    await world.quota("org-acme", "organization", "acme", {"servers": 10})
+    (tmp_path / "openapi.json").write_text(json.dumps((await world.call("", "GET", "/openapi.json")).body))
+    (tmp_path / "config.yaml").write_text("post_hooks: []\n")
+    (tmp_path / "ca.crt").write_bytes(world.replicas[0].certificates.ca_bundle)
+    made = ("--path", "openapi.json", "--config", "config.yaml", "--meta", "none", "--output-path", "client")
+    await run("-m", "openapi_python_client", "generate", *made, cwd=tmp_path)
+    url = f"https://127.0.0.1:{world.replicas[0].server.port}"
+    said = await run("-c", CLIENT, url, world.tokens["platform-administrator"], "ca.crt", cwd=tmp_path)
+    resources = [{"type": "servers", "amount": 8, "committed": 3, "reserved": 5}]
+    spec = {"kind": "server", "id": "1", "resources": resources}
+    assert json.loads(said) == [10, spec, 10, 204]
+
+
+async def test_the_server_does_what_its_document_says(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By requests that are made of the document, right ones and wrong ones. With EXAMPLES, for each operation,
+    it makes more, and takes minutes; with another SEED, others."""
+    monkeypatch.setattr(rates, "PER_SECOND", 10_000.0)
+    await world.quota("org-acme", "organization", "acme", {"clusters": 5, "servers": 10})
+    await world.quota("project-alpha", "project", "alpha", {"cpu": 5})
+    port = world.replicas[0].server.port
+    authority, settings = tmp_path / "ca.crt", tmp_path / "schemathesis.toml"
+    authority.write_bytes(world.replicas[0].certificates.ca_bundle)
+    settings.write_text(SCHEMATHESIS)
+    phases = ("--phases", "fuzzing,stateful") if "EXAMPLES" not in os.environ else ()
+    said = await run(
+        *("-m", "schemathesis.cli", "--config-file", str(settings)),
+        *("run", f"https://127.0.0.1:{port}/openapi.json", "--tls-verify", str(authority)),
+        *("--header", f"Authorization: Bearer {world.tokens['platform-administrator']}", "--no-color"),
+        *("--max-examples", os.environ.get("EXAMPLES", "5"), "--seed", os.environ.get("SEED", "1")),
+        *("--continue-on-failure", "--generation-database", "none", *phases),
+        cwd=tmp_path,
+    )
+    print(said)
 
 
 async def test_a_right_that_is_taken_away_ends_within_seconds(world: World) -> None:

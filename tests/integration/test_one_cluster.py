@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import aiohttp
 import pytest
 import pytest_asyncio
 
@@ -33,7 +37,9 @@ pytestmark = pytest.mark.integration
 async def installation(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
     """seed-1 is the master's own cluster, seed-2 another one; both have a user cluster."""
     directory = tmp_path_factory.mktemp("one-cluster")
-    async with Installation(directory, in_flight_window=WINDOW, in_cluster=True, breakable=True) as installed:
+    async with Installation(
+        directory, in_flight_window=WINDOW, in_cluster=True, breakable=True, master_replicas=2, api=True
+    ) as installed:
         site = Site(installed)
         yield site
         await site.close()
@@ -376,3 +382,100 @@ async def test_the_master_may_write_the_namespaces_of_organizations_alone(tenanc
             headers = merge if method == "PATCH" else {}
             async with session.request(method, path, json=body, headers=headers) as answer:
                 assert (answer.status, said in await answer.text()) == (403, True), (path, answer.status)
+
+
+CAPACITY = 10
+CLIENTS = int(os.environ.get("CLIENTS", "16"))
+ROUNDS = 3  # allocations that each client makes and releases, one after the other
+
+
+class HttpClient:
+    """A service that sends a request again, with the same ID and to another replica, until it is answered."""
+
+    def __init__(self, tenancy: Tenancy, session: aiohttp.ClientSession, number: int, holds: Counter[str]) -> None:
+        self.number = number
+        self.refused = 0
+        self.again = 0
+        self._urls = tenancy.site.installed.api_urls
+        self._path = f"/api/v1/organizations/{tenancy.organization}/projects/{tenancy.project}/allocations"
+        self._session = session
+        self._holds = holds
+
+    async def work(self) -> None:
+        for round in range(ROUNDS):
+            name = f"c{self.number}-{round}"
+            body = {
+                "metadata": {"id": name},
+                "spec": {"kind": "server", "id": name, "resources": [{"type": "servers", "committed": 1}]},
+            }
+            while (status := await self._asked("POST", self._path, body)) == 409:
+                self.refused += 1
+                await asyncio.sleep(0.2)
+            assert status in (200, 201), status
+            self._holds[name] += 1
+            assert self._holds.total() <= CAPACITY, self._holds
+            await asyncio.sleep(0.1)
+            self._holds[name] -= 1
+            status = await self._asked("DELETE", f"{self._path}/{name}")
+            assert status in (204, 404), status
+
+    async def _asked(self, method: str, path: str, body: Json = None) -> int:
+        for attempt in range(self.number, self.number + 600):
+            with suppress(aiohttp.ClientError, TimeoutError):
+                url = f"{self._urls[attempt % 2]}{path}"
+                async with self._session.request(method, url, json=body) as answer:
+                    problem = await answer.json() if answer.status == 409 else {}
+                    if answer.status not in (429, 503) and not problem.get("retryable"):
+                        assert not problem or problem["code"] == "quota_exceeded", problem
+                        return answer.status
+            self.again += 1
+            await asyncio.sleep(0.1)
+        raise AssertionError(f"{method} {path} is not answered")
+
+
+async def test_clients_of_two_replicas_fill_an_organization_exactly_though_one_is_killed(tenancy: Tenancy) -> None:
+    """Over HTTP. What is released is free for others at once or soon, nothing is lost, and nothing is there twice."""
+    site = tenancy.site
+    await tenancy.limit(servers=str(CAPACITY))
+    holds: Counter[str] = Counter()
+    most = 0
+
+    async def watch() -> None:
+        nonlocal most
+        while True:
+            found = await site.items("master", tenancy.path())
+            most = max(most, sum(each["committed"] for one in found for each in one["spec"]["resources"]))
+            await asyncio.sleep(0.05)
+
+    headers = {"Authorization": f"Bearer {site.server('master').tokens['admin']}"}
+    connector = aiohttp.TCPConnector(ssl=False, limit=0)
+    timeout = aiohttp.ClientTimeout(total=20)
+    async with aiohttp.ClientSession(headers=headers, connector=connector, timeout=timeout) as session:
+        clients = [HttpClient(tenancy, session, number, holds) for number in range(CLIENTS)]
+        watching = asyncio.create_task(watch())
+        working = [asyncio.create_task(client.work()) for client in clients]
+        victim = site.program("master")
+
+        async def begun() -> None:
+            assert sum(holds.values()) > 0 and most > 0
+
+        await until(begun, 60)
+        await site.kill(victim)
+        await asyncio.sleep(1)
+        await site.start(victim)
+        await asyncio.gather(*working)
+        watching.cancel()
+        assert most <= CAPACITY
+        assert await site.items("master", tenancy.path()) == [], "all is released, and nothing was there twice"
+        path = f"{site.installed.api_urls[1]}/api/v1/organizations/{tenancy.organization}"
+        spec = {"kind": "server", "id": "last", "resources": [{"type": "servers", "committed": CAPACITY}]}
+
+        async def last() -> None:
+            url = f"{path}/projects/{tenancy.project}/allocations"
+            async with session.post(url, json={"spec": spec}) as answer:
+                assert answer.status in (200, 201), await answer.text()
+
+        await until(last, 60)
+        async with session.get(f"{path}/quotas") as answer:
+            assert (await answer.json())["free"] == [{"type": "servers", "amount": 0}]
+    await tenancy.uses(servers=str(CAPACITY))

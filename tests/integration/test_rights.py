@@ -31,6 +31,7 @@ from devcluster.load import machine
 from devcluster.manifests import MACHINE_CRDS, Manifest, apply, load
 from devcluster.objects import API, CHARTS, named, namespace, rights, secret
 from seed.projections import definition
+from tests.integration import allocation_webhook
 from tests.integration.installed.site import CLUSTERS, LEDGERS, MACHINES, QUOTA, SMALL, Json, Site, cpus, until
 from tests.integration.installed.test_kubermatic import crd as kubermatic_crd
 
@@ -648,17 +649,42 @@ async def http_api(site: Site) -> None:
     await site.patch("master", path, {"data": {"tls.crt": ""}})
     headers = {"Authorization": f"Bearer {site.server('master').tokens['admin']}"}
 
-    async def asked() -> None:
+    async def asked() -> aiohttp.ClientSession:
         found = (await site.get("master", path))["data"]
         assert found["tls.crt"] not in ("", before)
         tls = ssl.create_default_context(cadata=base64.b64decode(found["ca.crt"]).decode())
-        async with (
-            aiohttp.ClientSession(headers=headers, connector=aiohttp.TCPConnector(ssl=tls)) as session,
-            session.get(f"{site.installed.api_url}/api/v2/quotas/{QUOTA}") as answer,
-        ):
-            assert (answer.status, (await answer.json())["name"]) == (200, QUOTA)
+        session = aiohttp.ClientSession(headers=headers, connector=aiohttp.TCPConnector(ssl=tls))
+        try:
+            async with session.get(f"{site.installed.api_url}/api/v2/quotas/{QUOTA}") as answer:
+                assert (answer.status, (await answer.json())["name"]) == (200, QUOTA)
+        except BaseException:
+            await session.close()
+            raise
+        return session
 
-    await until(asked, 60)
+    async with await until(asked, 60) as session, allocation_webhook.serving() as webhook:
+        webhook.limits = {"servers": 9}
+        await site.apply("master", webhook.configuration(), named("Organization", "http"))
+        await site.apply("master", named("Project", "http", organization="http"))
+        await namespace_is_owned(site, "http")
+        await allocated(session, f"{site.installed.api_url}/api/v1/organizations/http/projects/http/allocations")
+        for there in (f"{HOOKS}/{KINDS[0]}/seedquota-allocations", "projects/http", "organizations/http"):
+            await site.delete("master", there)
+
+
+async def allocated(session: aiohttp.ClientSession, path: str) -> None:
+    """Made, changed and released."""
+    spec = {"kind": "server", "id": "1", "resources": [{"type": "servers", "committed": 1}]}
+
+    async def made() -> None:
+        async with session.post(path, json={"metadata": {"id": "one"}, "spec": spec}) as answer:
+            assert answer.status in (200, 201), await answer.text()
+
+    await until(made, 60)
+    async with session.put(f"{path}/one", json={"spec": {"resources": []}}) as answer:
+        assert answer.status == 200, await answer.text()
+    async with session.delete(f"{path}/one") as answer:
+        assert answer.status == 204, await answer.text()
 
 
 async def ends(site: Site) -> None:

@@ -397,6 +397,15 @@ PROVEN: dict[str, tuple[str, ...]] = {
         f"{HTTP_API}::test_who_has_no_valid_token_gets_nothing_but_the_document",
         f"{APP}::test_who_shows_no_token_is_refused_by_the_head_and_may_read_the_document",
     ),
+    "allocates for a project of another organization": (
+        f"{HTTP_API}::test_each_actor_may_do_what_its_role_says",
+        f"{HTTP_API}::test_an_allocation_that_is_wrong_is_pointed_to",
+    ),
+    "lists allocations of projects of somebody else": (
+        f"{HTTP_API}::test_allocations_are_listed_by_project_page_and_what_one_may_see",
+    ),
+    "allocates while nothing admits Allocations": (f"{HTTP_API}::test_nothing_is_allocated_that_no_webhook_admits",),
+    "sends an array of which a part fits": (f"{HTTP_API}::test_of_several_all_are_allocated_or_none",),
     "asks for an organization of somebody else": (
         f"{HTTP_API}::test_who_cannot_see_an_organization_does_not_learn_whether_it_exists",
     ),

@@ -9,6 +9,7 @@ import pytest
 from common.server.http_parser import Head, RefusedError, Request
 from master.apiserver import app as api
 from master.apiserver.app import App
+from master.cache.allocations import AllocationCache
 from master.cache.informers import Caches
 from tests.unit.master.apiserver.test_auth import Reviewer, reviewer
 
@@ -24,7 +25,7 @@ def head(path: str, token: str = "") -> Head:
 
 
 def app(cluster: Reviewer) -> App:
-    return App(cluster, Caches(cluster, "seedquota"))
+    return App(cluster, Caches(cluster, "seedquota"), AllocationCache(cluster))
 
 
 async def test_who_shows_no_token_is_refused_by_the_head_and_may_read_the_document() -> None:

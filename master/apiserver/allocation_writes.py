@@ -1,0 +1,253 @@
+"""Creates Allocations so that a request can be sent again, and several all or not at all.
+
+The webhook is asked about every Allocation by the API server, not from here; that it is asked is proven by dry runs. An
+Allocation names in an annotation the request that created it. Whoever finds it there already and answers so removes the
+annotation first: then the request that created it cannot undo it, for it deletes only what nobody has changed since.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+
+import msgspec
+
+from common.api.types import ALLOCATIONS, AllocatedResource, Allocation, AllocationSpec
+from common.kube.client.api_client import Cluster
+from common.kube.client.errors import AlreadyExists, ApiError, Conflict, NotFound
+from common.runtime.lru import LruDict
+from master.apiserver import allocation_types as types
+from master.apiserver.allocation_refusals import problem_of
+from master.apiserver.allocation_types import Wanted
+from master.apiserver.problem import ProblemError
+from master.apiserver.sight import namespace_of
+from master.cache.allocations import AllocationCache
+
+log = logging.getLogger(__name__)
+
+TRIES = 8  # writes by compare-and-set
+AT_ONCE = 8  # allocations of one request that are written at a time
+PROVEN_SECONDS = 2.0  # for so long it is taken as proven that the webhook is asked
+MAX_PROVEN = 4096  # namespaces
+ARRIVAL_SECONDS = 2.0  # until the watch has told of what was created
+NEVER = "seedquota.io/never"  # a type that no catalogue has
+
+
+class AllocationWrites:
+    """Each method raises ProblemError. `subject_of`: what a quota limits, by the quota's name."""
+
+    def __init__(self, cluster: Cluster, allocations: AllocationCache, subject_of: Callable[[str], str]) -> None:
+        self._cluster = cluster
+        self._allocations = allocations
+        self._subject_of = subject_of
+        self._proven: LruDict[str, float] = LruDict()
+
+    async def prove(self, organization: str) -> None:
+        """That the webhook is asked about the organization's Allocations: it must refuse one."""
+        namespace = namespace_of(organization)
+        proven = self._proven.get(namespace)
+        if proven is not None and time.monotonic() - proven <= PROVEN_SECONDS:
+            return
+        began = time.monotonic()
+        never = AllocatedResource(type=NEVER, committed=1)
+        spec = AllocationSpec(organization=organization, project=organization, kind="proof", id="1", resources=[never])
+        try:
+            await self._dry_run(spec)
+        except ApiError as error:
+            if "denied the request" not in error.message:
+                raise self._problem(error, "") from None
+            self._proven.keep(namespace, began, MAX_PROVEN)
+            return
+        raise ProblemError(503, "no Seed with inCluster admits Allocations on the master; see docs/http-api.md")
+
+    async def create(self, wanted: Sequence[Wanted], user: str) -> tuple[dict[str, Allocation], list[Wanted]]:
+        """All that are there then, by name, and which of them this call has made."""
+        there = await self._there(wanted, self._found_early)
+        new = [each for each in wanted if each.name not in there]
+        if len(new) > 1:
+            try:
+                await self._ask_together(new)
+            except ProblemError:  # some may be there that the cache does not show yet
+                late = await self._there(new, self._found)
+                if not late:
+                    raise
+                there |= late
+                new = [each for each in new if each.name not in late]
+        request = secrets.token_hex(8)
+        made: dict[str, Allocation] = {}
+        for begin in range(0, len(new), AT_ONCE):
+            some = new[begin : begin + AT_ONCE]
+            answers = await asyncio.gather(*(self._make(each, user, request) for each in some), return_exceptions=True)
+            failed: BaseException | None = None
+            for each, answer in zip(some, answers, strict=True):
+                if isinstance(answer, BaseException):
+                    failed = failed or answer
+                elif answer.metadata.annotations.get(types.REQUEST_ANNOTATION) == request:
+                    made[each.name] = answer
+                else:
+                    there[each.name] = answer
+            if failed is not None:
+                raise await self._undone(failed, made.values())
+        return there | made, [each for each in new if each.name in made]
+
+    async def change(self, found: Allocation, resources: Sequence[AllocatedResource], display_name: str) -> Allocation:
+        """Raises Conflict and NotFound, too, where it is not as it was found."""
+        patch = {
+            "metadata": {
+                "resourceVersion": found.metadata.resource_version,
+                "annotations": {types.NAME_ANNOTATION: display_name, types.REQUEST_ANNOTATION: None},
+            },
+            "spec": {"resources": msgspec.to_builtins(resources)},
+        }
+        try:
+            return await self._patch(found, patch)
+        except (Conflict, NotFound) as error:
+            if error.causes:
+                raise self._problem(error, "") from None
+            raise
+        except ApiError as error:
+            raise self._problem(error, "") from None
+
+    async def delete(self, found: Allocation) -> None:
+        """Raises ApiError: Conflict where it has changed."""
+        metadata = found.metadata
+        await self._cluster.delete(
+            ALLOCATIONS,
+            metadata.name,
+            metadata.namespace,
+            uid=metadata.uid,
+            resource_version=metadata.resource_version,
+        )
+
+    async def read(self, organization: str, name: str) -> Allocation | None:
+        """From the API server: a cache may be behind. Raises ApiError."""
+        try:
+            return await self._cluster.get(ALLOCATIONS, name, namespace_of(organization))
+        except NotFound:
+            return None
+
+    async def _there(
+        self, wanted: Sequence[Wanted], find: Callable[[Wanted], Awaitable[Allocation | None]]
+    ) -> dict[str, Allocation]:
+        there = {}
+        for begin in range(0, len(wanted), AT_ONCE):
+            some = wanted[begin : begin + AT_ONCE]
+            for each, found in zip(some, await asyncio.gather(*map(find, some)), strict=True):
+                if found is not None:
+                    there[each.name] = found
+        return there
+
+    async def _found_early(self, wanted: Wanted) -> Allocation | None:
+        """What the cache does not show is not asked for: creating it will tell."""
+        spec, namespace = wanted.spec, namespace_of(wanted.spec.organization)
+        others = self._allocations.of_thing(namespace, spec.kind, spec.id)
+        if other := next((each.metadata.name for each in others if each.metadata.name != wanted.name), None):
+            raise _taken(wanted, other)
+        return await self._found(wanted) if self._allocations.get(namespace, wanted.name) is not None else None
+
+    async def _found(self, wanted: Wanted) -> Allocation | None:
+        """It is there by an earlier request, and that one cannot undo it any more."""
+        for _ in range(TRIES):
+            found = await self.read(wanted.spec.organization, wanted.name)
+            if found is None or found.metadata.deletion_timestamp is not None:
+                return None
+            if not wanted.is_there(found):
+                detail = f"there is another allocation {wanted.name}"
+                raise ProblemError(409, detail, code="id_conflict", existing=wanted.name)
+            if types.REQUEST_ANNOTATION not in found.metadata.annotations:
+                return found
+            version = found.metadata.resource_version
+            patch = {"metadata": {"resourceVersion": version, "annotations": {types.REQUEST_ANNOTATION: None}}}
+            try:
+                return await self._patch(found, patch)
+            except (Conflict, NotFound):
+                continue
+        raise contended()
+
+    async def _make(self, wanted: Wanted, user: str, request: str) -> Allocation:
+        namespace = namespace_of(wanted.spec.organization)
+        for _ in range(TRIES):
+            arrival = self._allocations.expect(namespace, wanted.name)
+            try:
+                made = await self._cluster.create(ALLOCATIONS, wanted.body(user, request), namespace)
+                await self._check_alone(made, wanted, arrival)
+            except AlreadyExists:
+                if (found := await self._found(wanted)) is not None:
+                    return found
+            except ApiError as error:
+                # The webhook is asked before the API server looks whether it is there.
+                if error.status == 403 and (found := await self._found(wanted)) is not None:
+                    return found
+                raise self._problem(error, wanted.at) from None
+            else:
+                return made
+            finally:
+                self._allocations.expected(namespace, wanted.name, arrival)
+        raise contended()
+
+    async def _check_alone(self, made: Allocation, wanted: Wanted, arrival: asyncio.Future[tuple[str, str]]) -> None:
+        """All replicas are told of Allocations in one order. Of two for one thing the later one goes."""
+        try:
+            async with asyncio.timeout(ARRIVAL_SECONDS):
+                uid, other = await arrival
+        except TimeoutError:
+            log.warning("not told of what was created", extra={"allocation": made.metadata.key})
+            return
+        if uid != made.metadata.uid or not other:
+            return
+        with suppress(NotFound):
+            await self.delete(made)
+        raise _taken(wanted, other)
+
+    async def _ask_together(self, new: Sequence[Wanted]) -> None:
+        """Whether all of each project would be admitted: that names all that is short, and writes nothing."""
+        by_project: dict[str, list[Wanted]] = {}
+        for each in new:
+            by_project.setdefault(each.spec.project, []).append(each)
+        for some in by_project.values():
+            specs = [each.spec for each in some]
+            spec = msgspec.structs.replace(specs[0], id=str(uuid.uuid4()), resources=types.total(specs))
+            try:
+                await self._dry_run(spec)
+            except ApiError as error:
+                raise self._problem(error, "") from None
+
+    async def _dry_run(self, spec: AllocationSpec) -> None:
+        body = {"metadata": {"name": str(uuid.uuid4())}, "spec": types.spec_of(spec)}
+        path = f"{ALLOCATIONS.path(namespace_of(spec.organization))}?dryRun=All"
+        await self._cluster.request("POST", path, ALLOCATIONS.encode(body), verb="create", plural=ALLOCATIONS.plural)
+
+    async def _undone(self, failed: BaseException, made: Iterable[Allocation]) -> BaseException:
+        """Deletes what was made. Returns why, and what could not be deleted."""
+        several = list(made)
+        ends = await asyncio.gather(*(self.delete(each) for each in several), return_exceptions=True)
+        left = [
+            each.metadata.name
+            for each, end in zip(several, ends, strict=True)
+            if end is not None and not isinstance(end, NotFound)
+        ]
+        if left:
+            log.warning("not undone", extra={"allocations": left})
+            if isinstance(failed, ProblemError):
+                failed.args = (f"{failed}; these are there and were not undone: {', '.join(left)}",)
+        return failed
+
+    async def _patch(self, found: Allocation, patch: Mapping[str, object]) -> Allocation:
+        return await self._cluster.merge_patch(ALLOCATIONS, found.metadata.name, patch, found.metadata.namespace)
+
+    def _problem(self, error: ApiError, at: str) -> ProblemError:
+        return problem_of(error, at, self._subject_of)
+
+
+def contended() -> ProblemError:
+    return ProblemError(409, "others write the same allocation all the time", code="contended", retryable=True)
+
+
+def _taken(wanted: Wanted, existing: str) -> ProblemError:
+    detail = f"{wanted.spec.kind} {wanted.spec.id} has allocation {existing}"
+    return ProblemError(409, detail, code="already_allocated", existing=existing)
