@@ -114,12 +114,12 @@ async def test_an_upgrade_and_the_way_back_under_load_fail_no_request_and_exceed
                 used = overshoot.used.get("cpu", 0) // 10**9
                 async with tenants_ask(site) as attempts:
                     await asyncio.gather(move(site, what, source), site.quota(cpus(limits[-1])))
-                await site.reserves_nothing(*site.installed.seeds)  # of tries that an agent did not answer any more
+                await site.reserves_nothing(*site.installed.seeds, seconds=60)  # of tries without an answer
                 more = await fill(site.tenants, SMALL, ROOM * 10)
                 assert {one.outcome for one in more} <= {Outcome.ADMITTED, Outcome.REFUSED}, more[-1].message
                 are_right([*attempts, *more], used, limits)
                 await overshoot.look()
                 assert overshoot.room() == 0, f"{what} of {source or 'this release'}"
                 limit = limits[-1]
-        await site.reserves_nothing(*site.installed.seeds)
-        await site.uses(cpus(limit))
+        await site.reserves_nothing(*site.installed.seeds, seconds=60)
+        await site.uses(cpus(limit), seconds=60)
