@@ -60,11 +60,11 @@ def add_dependencies(root: Path) -> None:
             shutil.copyfile(str(file.locate()), packages / file)
 
 
-def add_product(root: Path) -> None:
-    """The programs, and their commands as pip writes them."""
+def add_product(root: Path, source: Path = ROOT) -> None:
+    """The programs of that source, and their commands as pip writes them."""
     packages = _packages(root)
     with tempfile.TemporaryDirectory() as directory:
-        (wheel,) = WheelBuilder(str(ROOT)).build(directory=directory, versions=["standard"])
+        (wheel,) = WheelBuilder(str(source)).build(directory=directory, versions=["standard"])
         shutil.unpack_archive(wheel, packages, "zip")
     (entries,) = packages.glob("seedquota-*.dist-info/entry_points.txt")
     commands = root / "usr/local/bin"
@@ -75,16 +75,16 @@ def add_product(root: Path) -> None:
         command.chmod(0o755)
 
 
-def product(target: Path, tag: str) -> None:
-    """Writes the archive of the product's image. What is below the programs is kept in the cache."""
+def product(target: Path, tag: str, source: Path = ROOT) -> None:
+    """Writes the archive of the product's image. What is below the programs is this source's, and kept in the cache."""
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
-        add_product(root)
+        add_product(root, source)
         _make(root, "compile_all(root); settle(root)")
         layer = root.with_suffix(".tar")
         try:
             _layer(root, layer)
-            _archive(target, tag, [_base(), layer], configuration((ROOT / "Containerfile").read_text()))
+            _archive(target, tag, [_base(), layer], configuration((source / "Containerfile").read_text()))
         finally:
             layer.unlink(missing_ok=True)
 
