@@ -32,7 +32,10 @@ def main() -> int:
 
 async def _ensure() -> None:
     await node.ensure()
-    await docker.ensure()
+    try:
+        await docker.ensure()
+    except BuildError as error:
+        print(f"e2e: no containers: {' '.join(str(error).split())}")
     await binaries.ensure(["helm", "kubectl"])
 
 
