@@ -17,11 +17,12 @@ from typing import cast
 
 from common.runtime.waiting import within
 from common.server.connections import Connections, party_of
+from common.server.handshakes import Handshakes
 from common.server.http_parser import CONTINUE, Head, RefusedError, Request, RequestReader, Response, render
+from common.server.listening import listen
 
 log = logging.getLogger(__name__)
 
-BACKLOG = 1024  # connections that the kernel accepts ahead of us
 MAX_HELD = 64 * 2**20  # bytes that came and are not answered yet, of all connections together ...
 MAX_HELD_OF_ONE = 16 * 2**20  # ... and of those of one caller
 FAIR_SHARE = 32 * 1024  # of them; a connection that holds no more is served even then
@@ -73,6 +74,7 @@ class HttpServer:
         self._connections: set[_Connection] = set()
         self._places: Connections[_Connection] = Connections()
         self._opening: set[asyncio.Task[None]] = set()
+        self._handshakes = Handshakes()
         self._empty = asyncio.Event()
         self._empty.set()
         self._asked_to_stop = stopping
@@ -89,7 +91,7 @@ class HttpServer:
     async def start(self, host: str | None, port: int, tls: ssl.SSLContext | None) -> None:
         """Raises OSError when the address cannot be had."""
         loop = asyncio.get_running_loop()
-        self._listeners = await _listen(host, port)
+        self._listeners = await listen(host, port)
         self.port = self._listeners[0].getsockname()[1]
         self._accepting = [
             loop.create_task(self._accept(listener, tls, loop), name="webhook accepts") for listener in self._listeners
@@ -163,7 +165,7 @@ class HttpServer:
                 victim.abort()
             self._connections.add(connection)
             self._empty.clear()
-            opening = loop.create_task(self._open(connection, accepted, tls, loop))
+            opening = connection.opening = loop.create_task(self._open(connection, accepted, tls, loop))
             self._opening.add(opening)
             opening.add_done_callback(self._opening.discard)
             await asyncio.sleep(0)  # what is accepted at once never waits: others have their turn
@@ -176,6 +178,8 @@ class HttpServer:
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         try:
+            if tls is not None:
+                await connection.wait(self._handshakes)
             await loop.connect_accepted_socket(
                 lambda: connection,
                 accepted,
@@ -199,28 +203,6 @@ class HttpServer:
         self._sweeping = loop.call_later(SWEEP_SECONDS, self._sweep, loop)
 
 
-async def _listen(host: str | None, port: int) -> list[socket.socket]:
-    """Raises OSError."""
-    if host is None:
-        made = [_dual_stack(port)]
-    else:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        made = []
-        for family, _, _, _, address in dict.fromkeys(found):
-            where = (address[0], made[0].getsockname()[1] if made and not port else port)
-            made.append(socket.create_server(where, family=family, backlog=BACKLOG))
-    for listener in made:
-        listener.setblocking(False)
-    return made
-
-
-def _dual_stack(port: int) -> socket.socket:
-    if socket.has_dualstack_ipv6():
-        with suppress(OSError):  # a kernel may know IPv6 and have no address of it
-            return socket.create_server(("", port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True)
-    return socket.create_server(("", port), backlog=BACKLOG)
-
-
 class _Connection(asyncio.Protocol):
     """One request at a time, in order. `due`: when what is being waited for must have come.
 
@@ -233,8 +215,10 @@ class _Connection(asyncio.Protocol):
         self.address = address
         self.caller: str | None = None
         self.due = loop.time() + FIRST_SECONDS
+        self.opening: asyncio.Task[None] | None = None
         self._accepted = accepted
-        self._transport: asyncio.Transport | None = None  # until TLS stands
+        self._waits = False  # for its turn to make the handshake
+        self._transport: asyncio.Transport | None = None  # until TLS is there
         self._server = server
         self._loop = loop
         self._reader = RequestReader(server.max_body, self._check)
@@ -249,6 +233,17 @@ class _Connection(asyncio.Protocol):
     def idle(self) -> bool:
         made = self._transport is not None
         return made and self._task is None and not self._reading and not self._blocked and not self._ended
+
+    async def wait(self, handshakes: Handshakes) -> None:
+        """Until its handshake may begin."""
+        self._waits = True
+        try:
+            await handshakes.turn(self.address)
+        except asyncio.CancelledError:
+            self._accepted.close()
+            raise
+        finally:
+            self._waits = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -300,6 +295,8 @@ class _Connection(asyncio.Protocol):
         self._ended = True
         if self._transport is not None:
             self._transport.abort()
+        elif self._waits and self.opening is not None:
+            self.opening.cancel()
         else:
             with suppress(OSError):  # the handshake fails, and `_open` with it
                 self._accepted.shutdown(socket.SHUT_RDWR)

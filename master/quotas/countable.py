@@ -20,6 +20,8 @@ _ALIKE = 0.7  # of 1: how alike a name is to the one that was probably meant
 
 def unsupported(spec: ResourceQuotaSpec) -> list[str]:
     """What the quota limits and this version never counts."""
+    if spec.subject.counts:
+        return []
     if spec.subject.kind == NAMESPACES:
         if _scope_problem(spec):
             return sorted(spec.quota)

@@ -67,3 +67,6 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 Replaceable = Callable[[bool], Awaitable[Sequence[str]]]
 """Asked once a quota is full: the uids of those that a rollout puts the object in place of. With True, by a read that
 begins after the call. It may raise ApiError."""
+
+Confirm = Callable[[], Awaitable[str]]
+"""Asked once all is reserved and durable: why the request may not be admitted all the same, empty if it may."""

@@ -239,8 +239,12 @@ BOUND[SEED, "rights"] = BOUND[SEED, "defaults"] | {
     ("ClusterRole", "seedquota-seed-own-webhooks", None),
     ("ClusterRole", "seedquota-user-cluster-namespaces", None),
     ("ClusterRole", "seedquota-user-cluster-secrets", None),
+    ("ClusterRole", "seedquota-seed-local-quotas", None),
 }
-BOUND[SEED, "namespaces"] = BOUND[SEED, "defaults"] | {("ClusterRole", "seedquota-user-cluster-namespaces", None)}
+BOUND[SEED, "namespaces"] = BOUND[SEED, "defaults"] | {
+    ("ClusterRole", "seedquota-user-cluster-namespaces", None),
+    ("ClusterRole", "seedquota-seed-local-quotas", None),
+}
 """The roles of the program's own ServiceAccount, and in which namespace."""
 
 
@@ -268,10 +272,11 @@ def test_the_roles_are_those_of_charts_rbac(rendered: Rendered) -> None:
     always = rules_in("seed", "seed-namespace", "explain")
     always |= {found: rules for found, rules in rules_in("master-on-seed").items() if found[0] == "ClusterRole"}
     assert rules_of(rendered[SEED, "defaults"]) == always
-    of_namespaces = ("user-cluster-namespaces", "user-cluster-secrets")
-    switched_on = rules_in("seed-kubermatic", "seed-own-machines", "seed-own-webhooks", "project-owner", *of_namespaces)
+    of_namespaces = ("user-cluster-namespaces", "seed-local-quotas", "local-quotas")
+    of_secrets = (*of_namespaces, "user-cluster-secrets")
+    switched_on = rules_in("seed-kubermatic", "seed-own-machines", "seed-own-webhooks", "project-owner", *of_secrets)
     assert rules_of(rendered[SEED, "rights"]) == always | switched_on
-    assert rules_of(rendered[SEED, "namespaces"]) == always | rules_in("user-cluster-namespaces")
+    assert rules_of(rendered[SEED, "namespaces"]) == always | rules_in(*of_namespaces)
     for chart in (MASTER, SEED):
         assert not rules_of(rendered[chart, "alone"])
 
@@ -312,7 +317,7 @@ def test_the_role_of_owners_comes_whole_and_its_rules_are_left_to_the_control_pl
 def test_the_policies_hold_for_the_agents_own_account(rendered: Rendered) -> None:
     policies = list(of_kind(rendered[SEED, "rights"], "ValidatingAdmissionPolicy"))
     of_the_agent = [policy for policy in policies if policy["metadata"]["name"] != "seedquota-project-owner"]
-    assert (len(policies), len(of_the_agent)) == (3, 2)
+    assert (len(policies), len(of_the_agent)) == (4, 3)
     for policy in of_the_agent:
         (condition,) = policy["spec"]["matchConditions"]
         assert "'system:serviceaccount:quotas:agent'" in condition["expression"]

@@ -54,6 +54,11 @@ def namespaces(clusters: dict | None = None, **spec: object) -> dict:
     return project_quota(subject=subject, **{"quota": {"pods": "50"}, **scopes, **spec})
 
 
+def allocation(**hard: str) -> dict:
+    spec = {"selector": {"matchLabels": {"owner": "ann"}}, "allocation": {"hard": hard}}
+    return resource("ResourceQuotaAllocation", "owner-ann", spec)
+
+
 REACHED = {"project": "alpha", "kubeconfigSecretRef": {"name": "c1"}}
 
 
@@ -171,6 +176,16 @@ NAME = "lower case letters, digits, '-' and '.', with a letter or digit at both 
             "only kind namespaces has clusters",
         ),
         (project_quota(scopes=["Terminating"]), "spec", "only quotas of kind namespaces have scopes"),
+        (
+            project_quota(subject={"kind": "project", "name": "alpha", "counts": "ResourceQuotas"}),
+            "spec.subject",
+            "only kind namespaces has counts",
+        ),
+        (allocation(pods="-1"), "spec.allocation.hard[pods]", "a limit cannot be negative"),
+        (allocation(pods="many"), "spec.allocation.hard[pods]", "not a quantity"),
+        (allocation(), "spec.allocation.hard", "should have at least 1 properties"),
+        (allocation(**{"surge.cpu": "1"}), "spec.allocation.hard", "no resource has a name that begins with 'surge.'"),
+        (named(allocation(pods="1"), "a" * 201), "metadata.name", "an allocation's name has at most 200 characters"),
         (
             namespaces(scopeSelector={"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In"}]}),
             "spec.scopeSelector.matchExpressions[0]",
@@ -500,6 +515,11 @@ def age(cell: object) -> bool:
                 "Counted": age,
             },
             ["Unadmitted"],
+        ),
+        (
+            "ResourceQuotaAllocation",
+            {"Allocated": "pods 30/50", "Namespaces": 5, "Ready": "True", "Age": age},
+            [],
         ),
         (
             "QuotaLedger",

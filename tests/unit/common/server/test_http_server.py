@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.server import connections, http_server
+from common.server import connections, handshakes, http_server
 from common.server.http_parser import MAX_CHUNKS, MAX_HEAD, Head, RefusedError, Request, RequestReader, Response, render
 from common.server.http_server import HttpServer
 from devcluster import certificates
@@ -876,6 +876,28 @@ async def test_handshakes_that_never_end_are_counted_and_give_way(
         monkeypatch.setattr(http_server, "FIRST_SECONDS", 0.1)
         late = await world.connect()
         assert await late.ended() == b"", "a handshake has seconds"
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_a_storm_of_connections_begins_no_more_handshakes_than_the_loop_bears(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "MAX_UNPROVEN_OF_ONE", 20)
+    monkeypatch.setattr(handshakes, "BURST", 4)
+    monkeypatch.setattr(handshakes, "PER_SECOND", 0.001)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    made = certificates.serving("webhook")
+    _load(context, made, tmp_path)
+    async with running(context) as world:
+        trusting = ssl.create_default_context(cadata=made.ca)
+        opened = [await world.connect(trusting) for _ in range(4)]
+        storm = [await world.connect() for _ in range(60)]
+        for client in (*opened, *storm[:36]):
+            assert await client.ended() == b"", "the oldest of the address gives way"
+        assert world.server._places.unproven == 20
+        await eventually(
+            lambda: len(world.server._opening) == 20 == len(world.server._handshakes._turns._waiting["127.0.0.1"])
+        )
 
 
 async def test_what_is_no_tls_leaves_no_connection(tmp_path: Path) -> None:

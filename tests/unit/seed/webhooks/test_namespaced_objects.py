@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 import msgspec
 import pytest
 
-from common.api.types import UserCluster
+from common.api.types import Condition, UserCluster
 from common.kube.client.errors import ApiError, Unavailable
 from common.quota import account as accounts
 from common.server.http_parser import Request
@@ -338,3 +338,19 @@ async def test_a_canary_is_refused(caller: Caller) -> None:
     canary = {"metadata": {"annotations": {ANNOTATION: "true"}}, "spec": {}}
     answer = await caller.ask(canary, resource="selfsubjectrulesreviews", group="authorization.k8s.io", dry_run=True)
     assert answer["status"]["details"]["causes"][0]["reason"] == "CanaryDenied"
+
+
+@pytest.mark.parametrize("status", ["True", "False", ""])
+async def test_a_refusal_names_the_copy_of_the_namespace_where_the_leader_says_that_there_are_any(
+    caller: Caller, status: str
+) -> None:
+    clusters = caller.world.cluster_cache.user_clusters.store
+    cluster = clusters.get(CLUSTER)
+    assert cluster is not None
+    said = [Condition(type="LocalQuotasWritten", status=status)] if status else []
+    clusters._set(
+        CLUSTER, msgspec.structs.replace(cluster, status=msgspec.structs.replace(cluster.status, conditions=said))
+    )
+    await caller.world.quota("ann", limits="pods=0", granted="pods=0", **ANN)
+    answer = await caller.ask(pod())
+    assert ("; see: kubectl get lsq -n web; decision " in answer["status"]["message"]) is (status == "True")
