@@ -31,7 +31,7 @@ help:
 	@echo "make fuzz         EXAMPLES=5000 inputs that are almost right for each reader of what comes from outside"
 	@echo "make sim          simulate SCHEDULES=100000 worlds on all cores, then see that every broken rule is noticed"
 	@echo "make chaos        real processes, killed, stopped, cut off and restored under load: MINUTES=15 STORE=apiserver|redis"
-	@echo "make e2e          pods of the image on a real node, installed with Helm; needs root and Debian's packages; ONLY=two_clusters"
+	@echo "make e2e          pods of the image on a real node, installed with Helm; needs root and Debian's packages; ONLY=two_clusters, ONLY=containers"
 	@echo "make lock         compute requirements.lock and requirements-dev.lock again from pyproject.toml"
 	@echo "make wheel        build the wheel of the programs in dist"
 	@echo "make image        build the image IMAGE=$(IMAGE) with docker, podman or buildah; BASE=... PLATFORM=linux/arm64"

@@ -60,11 +60,11 @@ def add_dependencies(root: Path) -> None:
             shutil.copyfile(str(file.locate()), packages / file)
 
 
-def add_product(root: Path) -> None:
-    """The programs, and their commands as pip writes them."""
+def add_product(root: Path, source: Path = ROOT) -> None:
+    """The programs of that source, and their commands as pip writes them."""
     packages = _packages(root)
     with tempfile.TemporaryDirectory() as directory:
-        (wheel,) = WheelBuilder(str(ROOT)).build(directory=directory, versions=["standard"])
+        (wheel,) = WheelBuilder(str(source)).build(directory=directory, versions=["standard"])
         shutil.unpack_archive(wheel, packages, "zip")
     (entries,) = packages.glob("seedquota-*.dist-info/entry_points.txt")
     commands = root / "usr/local/bin"
@@ -75,16 +75,16 @@ def add_product(root: Path) -> None:
         command.chmod(0o755)
 
 
-def product(target: Path, tag: str) -> None:
-    """Writes the archive of the product's image. What is below the programs is kept in the cache."""
+def product(target: Path, tag: str, source: Path = ROOT) -> None:
+    """Writes the archive of the product's image. What is below the programs is this source's, and kept in the cache."""
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
-        add_product(root)
+        add_product(root, source)
         _make(root, "compile_all(root); settle(root)")
         layer = root.with_suffix(".tar")
         try:
             _layer(root, layer)
-            _archive(target, tag, [_base(), layer], configuration((ROOT / "Containerfile").read_text()))
+            _archive(target, tag, [_base(), layer], configuration((source / "Containerfile").read_text()))
         finally:
             layer.unlink(missing_ok=True)
 
@@ -100,6 +100,24 @@ def sandbox(target: Path, tag: str, pause: Path) -> None:
         _archive(target, tag, [layer], {"Entrypoint": ["/pause"], "User": "65535:65535"})
 
 
+def program(target: Path, tag: str, executable: Path, libraries: Path | None) -> None:
+    """Writes the archive of an image with a program of this machine, at its path, and what it loads.
+
+    `libraries`: where else than in the system's directories these are.
+    """
+    environment = {} if libraries is None else {"LD_LIBRARY_PATH": str(libraries)}
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(directory, "root")
+        copied = root / executable.relative_to("/")
+        copied.parent.mkdir(parents=True)
+        shutil.copy2(executable, copied)
+        _make(root, f"copy_libraries(root, pathlib.Path({str(executable)!r}))", environment)
+        layer = Path(directory, "layer.tar")
+        _layer(root, layer)
+        environment_of_image = [f"{name}={value}" for name, value in environment.items()]
+        _archive(target, tag, [layer], {"Entrypoint": [str(executable)], "Env": environment_of_image})
+
+
 def _packages(root: Path) -> Path:
     code = "import sysconfig; print(sysconfig.get_path('purelib'))"
     path = subprocess.run([PYTHON, "-I", "-c", code], capture_output=True, text=True, check=True).stdout.strip()
@@ -108,10 +126,10 @@ def _packages(root: Path) -> Path:
     return packages
 
 
-def _make(root: Path, code: str) -> None:
+def _make(root: Path, code: str, environment: Mapping[str, str] = {}) -> None:
     """Runs a part of image/rootfs.py by the Python that goes into the image."""
     code = f"import sys, pathlib; from rootfs import *; root = pathlib.Path(sys.argv[1]); {code}"
-    subprocess.run([PYTHON, "-B", "-c", code, root], check=True, env={"PYTHONPATH": str(_ROOTFS.parent)})
+    subprocess.run([PYTHON, "-B", "-c", code, root], check=True, env={**environment, "PYTHONPATH": str(_ROOTFS.parent)})
 
 
 def _base() -> Path:

@@ -50,7 +50,13 @@ class Program(Server):
     def __init__(self, name: str, arguments: Sequence[str], directory: Path, group: ProcessGroup) -> None:
         self.health = f"http://127.0.0.1:{free_port()}"
         address = self.health.removeprefix("http://")
-        super().__init__(name, [sys.executable, "-m", *arguments, f"--health-address={address}"], directory, group)
+        self._started = [sys.executable, "-m", *arguments, f"--health-address={address}"]
+        super().__init__(name, self._started, directory, group)
+
+    def run_from(self, source: Path | None) -> None:
+        """From its next start on, the program is the one whose source is in that directory; None: this repository's."""
+        chosen = [] if source is None else ["env", f"--chdir={source}", f"PYTHONPATH={source}"]
+        self._command = [*chosen, *self._started]
 
     async def _ready(self) -> bool:
         try:
@@ -71,6 +77,7 @@ class Installation:
     seed, and `balancers`, that to its webhook, can be cut. With `in_cluster`, the first seed is the master's own
     cluster. With `api`, each replica of the master serves the HTTP API, at its one of `api_urls`, the first one at
     `api_url`. `audited` and `also_served` are for `ControlPlane`.
+    `program` makes what runs the programs, if not processes are to do it.
     """
 
     def __init__(
@@ -90,9 +97,11 @@ class Installation:
         api: bool = False,
         audited: bool = False,
         also_served: Collection[str] = (),
+        program: Callable[[str, Sequence[str], Path, ProcessGroup], Program] = Program,
         progress: Callable[[str], None] = lambda _line: None,
     ) -> None:
         self.directory = directory
+        self._program = program
         self.project = project
         self.seeds = [f"seed-{number}" for number in range(1, seeds + 1)]
         self.user_clusters = {seed: seed.replace("seed", "user") for seed in self.seeds}
@@ -298,7 +307,7 @@ class Installation:
         return list(self.programs.values())
 
     def _add(self, name: str, arguments: Sequence[str]) -> None:
-        self.programs[name] = Program(name, arguments, self.directory, self._group)
+        self.programs[name] = self._program(name, arguments, self.directory, self._group)
 
     def _kubeconfig(self, cluster: str, user: str) -> str:
         path = self.directory / self._place(cluster) / f"{user}.kubeconfig"

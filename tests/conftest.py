@@ -27,6 +27,7 @@ LONGEST = (
     "integration/installed/test_redis_programs.py",
     "integration/installed/test_default_quotas.py",
     "integration/installed/test_lives.py",
+    "integration/installed/test_releases.py",
     "integration/installed/test_clusters.py",
     "integration/installed",
     "integration/test_master_program.py",

@@ -13,6 +13,7 @@ import yaml
 from devcluster.objects import CHARTS
 
 MASTER, SEED = "seedquota-master", "seedquota-seed"
+OURS = ("seedquota.io/v1alpha1/Seed",)
 OF_MONITORING = "monitoring.coreos.com/v1"
 
 Object = dict[str, Any]
@@ -51,11 +52,12 @@ class Helm:
             raise HelmError(done.stderr + done.stdout)
         return done.stdout
 
-    def render(self, chart: str, values: Mapping[str, object], *, namespace: str = "quotas") -> list[Object]:
-        """`values` beside those that the chart requires."""
-        text = self(
-            "template", "a-release", str(CHARTS / chart), f"--namespace={namespace}", values=full(chart, values)
-        )
+    def render(
+        self, chart: str, values: Mapping[str, object], *, namespace: str = "quotas", served: Sequence[str] = OURS
+    ) -> list[Object]:
+        """`values` beside those that the chart requires. `served`: what the cluster serves, beside Kubernetes' own."""
+        given = (f"--namespace={namespace}", *(f"--api-versions={each}" for each in served))
+        text = self("template", "a-release", str(CHARTS / chart), *given, values=full(chart, values))
         return [document for document in yaml.load_all(text, _Loader) if document]
 
 

@@ -179,7 +179,10 @@ OPTIONAL = {
     "PodMonitor": (MASTER, "monitored"),
     "ServiceMonitor": (MASTER, "monitored"),
     "PrometheusRule": (MASTER, "monitored"),
+    "ConfigMap": (SEED, "monitored"),
     "NetworkPolicy": (MASTER, "monitored"),
+    "Seed": (MASTER, "objects"),
+    "QuotaSettings": (MASTER, "objects"),
     "Ingress": (SEED, "outside"),
     "TLSRoute": (SEED, "outside"),
     "Certificate": (SEED, "outside"),
@@ -212,7 +215,7 @@ def test_the_definitions_are_those_of_charts_crds_and_stay_when_the_release_goes
 
 
 def rules_of(objects: list[Object]) -> dict[tuple[str, str], Any]:
-    return {(found["kind"], found["metadata"]["name"]): found["rules"] for found in of_kind(objects, *ROLES)}
+    return {(found["kind"], found["metadata"]["name"]): found.get("rules") for found in of_kind(objects, *ROLES)}
 
 
 def rules_in(*files: str) -> dict[tuple[str, str], Any]:
@@ -277,7 +280,7 @@ def test_the_roles_are_those_of_charts_rbac(rendered: Rendered) -> None:
     assert rules_of(rendered[SEED, "defaults"]) == always
     of_namespaces = ("user-cluster-namespaces", "seed-local-quotas", "local-quotas")
     of_secrets = (*of_namespaces, "user-cluster-secrets")
-    switched_on = rules_in("seed-kubermatic", "seed-own-machines", "seed-own-webhooks", *of_secrets)
+    switched_on = rules_in("seed-kubermatic", "seed-own-machines", "seed-own-webhooks", "project-owner", *of_secrets)
     assert rules_of(rendered[SEED, "rights"]) == always | switched_on
     assert rules_of(rendered[SEED, "namespaces"]) == always | rules_in(*of_namespaces)
     for chart in (MASTER, SEED):
@@ -316,14 +319,25 @@ def test_every_file_of_charts_rbac_has_a_chart_but_that_of_all_user_clusters() -
     texts = [(CHARTS / chart / "templates" / "rbac.yaml").read_text() for chart in (MASTER, SEED)]
     files = {path.stem for path in (CHARTS / "rbac").glob("*.yaml")}
     left_out = {file for file in files if not any(f'"{file}"' in text for text in texts)}
-    any_cluster = {"project-owner"}
-    assert left_out == {"user-cluster", *any_cluster}
+    assert left_out == {"user-cluster"}
+
+
+def test_the_role_of_owners_comes_whole_and_its_rules_are_left_to_the_control_plane(rendered: Rendered) -> None:
+    """An upgrade would write rules that a release names, and owners would have none until they are filled in."""
+    of_owners: list[Any] = load(CHARTS / "rbac" / "project-owner.yaml")
+    found = {(each["kind"], each["metadata"]["name"]): each for each in rendered[SEED, "rights"]}
+    for each in of_owners:
+        content = found[each["kind"], each["metadata"]["name"]]
+        for part in ("spec", "rules", "aggregationRule"):
+            assert content.get(part) == each.get(part)
+    assert "rules" not in found["ClusterRole", "seedquota:project-owner"]
 
 
 def test_the_policies_hold_for_the_agents_own_account(rendered: Rendered) -> None:
     policies = list(of_kind(rendered[SEED, "rights"], "ValidatingAdmissionPolicy"))
-    assert len(policies) == 3
-    for policy in policies:
+    of_the_agent = [policy for policy in policies if policy["metadata"]["name"] != "seedquota-project-owner"]
+    assert (len(policies), len(of_the_agent)) == (4, 3)
+    for policy in of_the_agent:
         (condition,) = policy["spec"]["matchConditions"]
         assert "'system:serviceaccount:quotas:agent'" in condition["expression"]
 
@@ -361,31 +375,75 @@ def test_a_network_policy_denies_but_what_the_programs_need(rendered: Rendered) 
     assert allowed((SEED, "redis")) == ([webhook], [53, 53, 443, 6443, 26379, 6379]), "sentinels name servers"
 
 
-@pytest.mark.parametrize("chart", [MASTER, SEED])
-def test_alerts_are_about_what_the_program_measures(rendered: Rendered, chart: str) -> None:
-    """By the page of metrics, which is made from the code: names and labels."""
+def measured(chart: str) -> dict[str, set[str]]:
+    """The labels of each metric of the program, by the page of metrics, which is made from the code."""
     text = (CHARTS.parent / "docs" / "reference" / "metrics.md").read_text()
-    found = the(rendered[chart, "monitored"], "PrometheusRule")
-    assert found["metadata"]["labels"]["release"] == "prometheus"
     both, of_program = (
         text.partition(f"\n## {title}\n")[2].partition("\n## ")[0] for title in ("Both programs", chart)
     )
-    lines = [line.split("|") for line in (both + of_program).splitlines() if line.startswith("| `seedquota_")]
-    labels = {name.strip(" `"): set(re.findall(r"`(\w+)`", known)) for _, name, _, known, *_ in lines}
+    found: dict[str, set[str]] = {}
+    for line in (both + of_program).splitlines():
+        if line.startswith("| `seedquota_"):
+            _, name, kind, known, *_ = (cell.strip() for cell in line.split("|"))
+            labels = set(re.findall(r"`(\w+)`", known))
+            name = name.strip("`")
+            found |= {f"{name}_bucket": {*labels, "le"}} if kind == "histogram" else {name: labels}
+    return found
+
+
+def is_about_what_is_measured(query: str, labels: Mapping[str, set[str]]) -> set[str]:
+    """The labels that its result keeps."""
+    names = set(re.findall(r"seedquota_\w+", query))
+    assert names
+    assert names <= labels.keys(), query
+    of_targets = {"namespace", "job", "pod"}  # Prometheus adds these
+    known = of_targets.union(*(labels[name] for name in names))
+    kept = [set(re.split(r",\s*", by)) for by in re.findall(r"(?:by|on) \(([^)]*)\)", query)]
+    assert all(each <= known for each in kept), query
+    assert set(re.findall(r"(\w+)(?:=|!=|=~|!~)\"", query)) <= known, query
+    return set().union(*kept)
+
+
+@pytest.mark.parametrize("chart", [MASTER, SEED])
+def test_alerts_are_about_what_the_program_measures(rendered: Rendered, chart: str) -> None:
+    found = the(rendered[chart, "monitored"], "PrometheusRule")
+    assert found["metadata"]["labels"]["release"] == "prometheus"
     rules = [rule for group in found["spec"]["groups"] for rule in group["rules"]]
     assert len(rules) >= 5
     for rule in rules:
         assert rule["labels"]["severity"] in ("page", "ticket")
-        names = set(re.findall(r"seedquota_\w+", rule["expr"]))
-        assert names
-        assert names <= labels.keys(), rule["alert"]
-        of_targets = {"namespace", "job"}  # Prometheus adds these
-        known = of_targets.union(*(labels[name] for name in names))
-        kept = [set(re.split(r",\s*", by)) for by in re.findall(r"(?:by|on) \(([^)]*)\)", rule["expr"])]
-        assert all(each <= known for each in kept), rule["alert"]
-        matched = re.findall(r"(\w+)=~?\"", rule["expr"])
-        assert set(matched) <= known, rule["alert"]
-        assert set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"])) <= set.union(*kept), rule["alert"]
+        kept = is_about_what_is_measured(rule["expr"], measured(chart))
+        assert set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"])) <= kept, rule["alert"]
+
+
+@pytest.mark.parametrize("chart", [MASTER, SEED])
+def test_dashboards_are_about_what_the_program_measures(rendered: Rendered, chart: str) -> None:
+    found = the(rendered[chart, "monitored"], "ConfigMap")
+    assert found["metadata"]["labels"]["grafana_dashboard"] == "quotas"
+    dashboard = json.loads(found["data"][f"{chart}.json"])
+    panels, variables = dashboard["panels"], dashboard["templating"]["list"]
+    assert len({panel["id"] for panel in panels}) == len(panels) > 10
+    assert [panel["title"] for panel in panels if panel["gridPos"]["x"] + panel["gridPos"]["w"] > 24] == []
+    queries = [(target["expr"], target["legendFormat"]) for panel in panels for target in panel["targets"]]
+    for query, legend in queries:
+        kept = is_about_what_is_measured(query, measured(chart))
+        assert set(re.findall(r"\{\{(\w+)\}\}", legend)) <= kept, query
+    asked = [re.fullmatch(r"label_values\((\w+), (\w+)\)", each["query"]) for each in variables[1:]]
+    assert all(each and each[2] in measured(chart)[each[1]] | {"job"} for each in asked)
+    used = {name for query, _ in queries for name in re.findall(r"\$(\w+)", query)}
+    assert used == {each["name"] for each in variables[1:]}
+
+
+def test_objects_of_the_values_come_only_where_they_can_be_created_and_are_kept(rendered: Rendered, helm: Helm) -> None:
+    objects = list(of_kind(rendered[MASTER, "objects"], "Seed", "QuotaSettings"))
+    assert [(each["metadata"]["name"], each["spec"]) for each in objects] == [
+        ("default", values.OBJECTS["settings"]["spec"]),  # type: ignore[index]
+        ("eu-1", {"kubeconfigSecretRef": {"name": "eu-1-kubeconfig"}}),
+        ("main", {"inCluster": True}),
+    ]
+    assert {each["metadata"]["annotations"]["helm.sh/resource-policy"] for each in objects} == {"keep"}
+    at_first = helm.render(MASTER, values.OBJECTS, served=())
+    assert not list(of_kind(at_first, "Seed", "QuotaSettings")), "Helm creates no object together with its definition"
 
 
 REFUSED: dict[str, tuple[str, dict[str, object], str]] = {
@@ -416,6 +474,13 @@ REFUSED: dict[str, tuple[str, dict[str, object], str]] = {
     "no Secret": (SEED, {"tls": {"mode": "existingSecret"}}, "tls.existingSecret is required"),
     "an Ingress without a host": (SEED, {"webhook": {"ingress": {"enabled": True}}}, "webhook.externalURL is required"),
     "no account": (MASTER, {"serviceAccount": {"create": False}}, "serviceAccount.name is required"),
+    "a Seed with two ways": (
+        MASTER,
+        {"seeds": [{"name": "eu-1", "existingSecret": "eu-1", "inCluster": True}]},
+        "at '/seeds/0': 'oneOf' failed",
+    ),
+    "a Seed without a way": (MASTER, {"seeds": [{"name": "eu-1"}]}, "missing property 'existingSecret'"),
+    "a Seed's state": (MASTER, {"seeds": [{"name": "a", "inCluster": True, "state": "Lost"}]}, "'state' not allowed"),
     "a route without a Gateway": (
         SEED,
         {"webhook": {"externalURL": "https://a", "tlsRoute": {"enabled": True}}},

@@ -173,6 +173,23 @@ def test_the_commands_of_the_readme_install_both_and_make_a_seed_of_the_cluster(
     place.kubectl("delete", "crd", *NAMES)
 
 
+def test_seeds_and_settings_of_the_values_come_after_their_definitions_and_stay(place: Place) -> None:
+    later = "are not created yet: their definitions came with this release. Run `helm upgrade`"
+    where = (str(CHARTS / MASTER), "--namespace=quotas", "--create-namespace")
+    assert later in place.helm("install", MASTER, *where, values=values.OBJECTS)
+    assert place.kubectl("get", "sqseed,sqset", "-o=name") == ""
+    assert later not in place.upgrade(MASTER, "quotas", **values.OBJECTS)
+    names = "seed.seedquota.io/eu-1\nseed.seedquota.io/main\nquotasettings.seedquota.io/default\n"
+    assert place.kubectl("get", "sqseed,sqset", "-o=name") == names
+    place.kubectl("patch", "sqseed/eu-1", "--type=merge", '-p={"spec":{"state":"Draining"}}')
+    place.upgrade(MASTER, "quotas", **values.OBJECTS)
+    assert place.kubectl("get", "sqseed/eu-1", "-o=jsonpath={.spec.state}") == "Draining", "that is for people"
+    place.upgrade(MASTER, "quotas")
+    place.uninstall(MASTER, "quotas")
+    assert place.kubectl("get", "sqseed,sqset", "-o=name") == names
+    place.kubectl("delete", "crd", *NAMES)
+
+
 def test_definitions_that_were_applied_by_hand_are_left_alone(place: Place) -> None:
     place.kubectl("apply", "--server-side", f"-f={CHARTS / 'crds'}")
     notes = place.install(MASTER, "quotas")

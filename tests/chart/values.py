@@ -9,6 +9,7 @@ MONITORED: dict[str, object] = {
     },
     "networkPolicy": {"enabled": True, "egressPorts": [443, 6443, 30443], "metricsFrom": [{"namespaceSelector": {}}]},
     "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
+    "grafanaDashboard": {"enabled": True, "labels": {"grafana_dashboard": "quotas"}},
 }
 
 PLACED: dict[str, object] = {
@@ -41,9 +42,15 @@ ALONE: dict[str, object] = {
 
 BOTH: dict[str, dict[str, object]] = {"defaults": {}, "monitored": MONITORED, "placed": PLACED, "alone": ALONE}
 
+OBJECTS: dict[str, object] = {
+    "settings": {"create": True, "spec": {"scaleCheck": "deny", "defaults": {"project": {"quota": {"cpu": "8"}}}}},
+    "seeds": [{"name": "eu-1", "existingSecret": "eu-1-kubeconfig"}, {"name": "main", "inCluster": True}],
+}
+
 OF_A_MASTER: dict[str, dict[str, object]] = {
     **BOTH,
     "api": {"api": {"enabled": True, "names": ["quotas.example.com"]}, "networkPolicy": {"enabled": True}},
+    "objects": OBJECTS,
 }
 
 REDIS: dict[str, object] = {
@@ -82,6 +89,7 @@ RIGHTS: dict[str, object] = {
     "ownMachines": {"namespaces": ["own", "beta"]},
     "kubermatic": {"enabled": True},
     "namespaceQuotas": {"enabled": True, "secrets": True},
+    "projectOwner": {"enabled": True},
     "master": {"subjects": [{"kind": "User", "name": "master", "apiGroup": "rbac.authorization.k8s.io"}]},
     "serviceAccount": {"name": "agent"},
 }

@@ -6,7 +6,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from devcluster import binaries, isolation, node
+from devcluster import binaries, docker, isolation, node
 from devcluster.binaries import BuildError
 
 _NO_TESTS = 5  # pytest's exit status where -k chose none
@@ -32,6 +32,10 @@ def main() -> int:
 
 async def _ensure() -> None:
     await node.ensure()
+    try:
+        await docker.ensure()
+    except BuildError as error:
+        print(f"e2e: no containers: {' '.join(str(error).split())}")
     await binaries.ensure(["helm", "kubectl"])
 
 

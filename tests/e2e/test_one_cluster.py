@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
-from devcluster import isolation
+from devcluster import images, isolation
 from devcluster.manifests import MACHINE_CRDS, Manifest, load
 from devcluster.node import SANDBOX_IMAGE
 from devcluster.objects import named, namespace, project, quota
+from tests import last_release
 from tests.e2e.cluster import (
-    IMAGE,
     NAMESPACE,
     PATIENT,
     PLENTY,
+    REPOSITORY,
     Answer,
     Cluster,
     Machines,
-    chart,
     restricted,
     site,
     until,
@@ -29,6 +31,7 @@ from tests.e2e.cluster import (
 
 PROJECT = "alpha"
 QUOTA = "project-alpha"
+LAST_TAG = "last-release"
 SHOP, PODS_QUOTA, MOST_PODS = "shop", "owner-ann", 3
 ANN = {"owner": "ann"}
 SEED = {
@@ -166,13 +169,33 @@ async def test_a_rolling_update_under_load_loses_no_request(home: Cluster, machi
     print(f"\nrolling update: {load.none_lost()}")
 
 
-async def test_helm_upgrade_and_rollback_under_load_lose_no_request(home: Cluster, machines: Machines) -> None:
+@pytest_asyncio.fixture(scope="module")
+async def last(home: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the last release's source is; the node has its image."""
+    if why := last_release.missing():
+        pytest.skip(why)
+    source = tmp_path_factory.mktemp("last") / "source"
+    last_release.unpack(source)
+    image = source.with_suffix(".tar")
+    await asyncio.to_thread(images.product, image, f"{REPOSITORY}:{LAST_TAG}", source)
+    await home.node.load(image)
+    return source
+
+
+async def test_helm_upgrade_and_rollback_under_load_lose_no_request(
+    home: Cluster, machines: Machines, last: Path
+) -> None:
+    """To the last release's chart and image, and back to this one's."""
+    changed = values(image__repository=REPOSITORY, image__tag=LAST_TAG, **SEED)
+    older = str(last / "charts" / "seedquota-seed")
     async with machines.under_load() as load:
-        changed = values(**IMAGE, **SEED, podAnnotations={"example.com/changed": "yes"})
-        await home.helm("upgrade", "seedquota-seed", chart("seed"), "-n", NAMESPACE, "--wait", *changed)
-        await home.helm("rollback", "seedquota-seed", "1", "-n", NAMESPACE, "--wait")
+        await home.helm("upgrade", "seedquota-seed", older, "-n", NAMESPACE, "--wait", "--timeout=10m", *changed)
+        path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/seedquota-seed"
+        (container,) = (await home.get(path))["spec"]["template"]["spec"]["containers"]
+        assert container["image"] == f"{REPOSITORY}:{LAST_TAG}"
+        await home.helm("rollback", "seedquota-seed", "1", "-n", NAMESPACE, "--wait", "--timeout=10m")
         await home.rolled_out("seedquota-seed")
-    print(f"\nhelm upgrade and rollback: {load.none_lost()}")
+    print(f"\nhelm upgrade and rollback, between the last release and this one: {load.none_lost()}")
 
 
 async def test_helm_uninstall_leaves_no_webhook_and_keeps_quotas(home: Cluster, machines: Machines) -> None:

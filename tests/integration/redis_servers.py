@@ -68,11 +68,14 @@ class Rack:
         self.directory = directory
         self.group = group
 
+    def make(self, name: str, settings: Settings) -> RedisServer:
+        return RedisServer(name, self.executable, self.directory, self.group, settings)
+
     async def server(self, name: str, settings: Settings | None = None) -> RedisServer:
         settings = settings or Settings()
         if settings.cluster:  # by itself it takes its port and 10,000, which an outgoing connection may have
             settings = dataclasses.replace(settings, more={**settings.more, "cluster-port": str(free_port())})
-        server = RedisServer(name, self.executable, self.directory, self.group, settings)
+        server = self.make(name, settings)
         await server.start()
         return server
 

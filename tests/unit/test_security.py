@@ -36,6 +36,7 @@ RIGHTS = "integration/test_rights.py"
 ROTATION = "unit/seed/registration/test_token_rotation.py"
 SUPPLY = "unit/test_supply_chain.py"
 IMAGE = "integration/test_image.py"
+WORKFLOWS = "unit/test_workflows.py"
 IN_NAMESPACES = "unit/seed/webhooks/test_namespaced_objects.py"
 PAGES = "unit/common/server/test_page_access.py"
 HEALTH = "unit/common/runtime/test_health.py"
@@ -437,6 +438,11 @@ PROVEN: dict[str, tuple[str, ...]] = {
     "reads tokens in logs": (f"{HTTP_API}::test_every_write_is_in_the_audit_log_and_no_token_in_any",),
     "... or writes to its file system": (f"{CHARTS}::test_its_pods_are_allowed_where_pod_security_is_restricted",),
     "a package is replaced": (f"{SUPPLY}::test_the_locks_agree_are_hashed_and_name_no_registry",),
+    "the tag of an action": (
+        f"{WORKFLOWS}::test_actions_are_pinned_by_commit",
+        f"{WORKFLOWS}::test_the_token_may_read_only_but_where_images_are_published",
+        f"{WORKFLOWS}::test_nothing_is_published_that_was_not_tested_or_has_another_version_than_the_tag",
+    ),
     "a tool for development": (
         f"{SUPPLY}::test_the_wheel_has_the_programs_and_neither_devcluster_nor_tests",
         f"{SUPPLY}::test_the_wheel_starts_with_nothing_but_what_the_lock_names",

@@ -22,6 +22,7 @@ class ApiServer:
         self.calls: list[str] = []
         self.ledger: MasterQuotaLedger | None = None
         self.noted = ""
+        self.labels: dict[str, str] = {}
 
     async def create(self, _resource: object, body: dict[str, Any], _namespace: str) -> MasterQuotaLedger:
         self.calls.append("create")
@@ -44,6 +45,7 @@ class ApiServer:
         self.noted = patch["metadata"]["annotations"][LEDGER_ANNOTATION]
 
     def _stored(self, body: dict[str, Any]) -> MasterQuotaLedger:
+        self.labels = body["metadata"]["labels"]
         self.ledger = MASTER_LEDGERS.decode(msgspec.json.encode(body))
         return self.ledger
 
@@ -63,6 +65,12 @@ async def test_a_new_quota_gets_one_with_two_writes_and_nothing_to_learn() -> No
     assert not stored.ledger.learning
     assert stored.ledger.seeds["seed-1"].learned
     assert api.noted == stored.ledger.incarnation
+
+
+async def test_it_is_kept_out_of_backups() -> None:
+    api = ApiServer()
+    await ledgers(api).load(api.quota(), [])
+    assert api.labels["velero.io/exclude-from-backup"] == "true"
 
 
 async def test_one_that_was_made_and_not_noted_is_kept() -> None:

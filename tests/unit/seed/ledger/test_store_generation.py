@@ -161,6 +161,8 @@ async def test_the_leader_moves_the_ledger_and_waits_until_nobody_can_use_the_ol
     await new.look()
     assert new.fenced == 1
     assert marker(fake)["state"] == module.SETTLING
+    labels = fake.objects["leases", "seedquota", module.NAME]["metadata"]["labels"]
+    assert labels["velero.io/exclude-from-backup"] == "true"
     for passed in (0.0, D * 2 / 3, D - 0.01):
         clock.now = 1000.0 + passed
         for replica in (new, follower):

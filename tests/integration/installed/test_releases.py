@@ -1,0 +1,125 @@
+"""The programs of the last release beside those of this one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from common.quota import resources
+from devcluster.load import Attempt, Outcome, Tenant, fill, parse_refusal, unjustified
+from tests import last_release
+from tests.integration.installed.site import SMALL, Site, cpus
+
+pytestmark = pytest.mark.integration
+
+AGENTS = (("seed-1", "seed-1-b"), ("seed-2", "seed-2-b"))
+ROOM = 24  # by so much the limit is raised while programs are replaced
+PAUSE_SECONDS = 0.2
+
+
+@pytest.fixture(scope="module")
+def last(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the last release's source is."""
+    if why := last_release.missing():
+        pytest.skip(why)
+    directory = tmp_path_factory.mktemp("last-release")
+    last_release.unpack(directory)
+    return directory
+
+
+@pytest_asyncio.fixture
+async def rolling(site: Site, request: pytest.FixtureRequest) -> AsyncIterator[Site]:
+    """With two replicas of each agent, as installed. Whatever fails, this release runs again in the end."""
+    await site.start(*(site.program(second) for _, second in AGENTS))
+    failed = request.session.testsfailed
+    yield site
+    await site.stop(*(site.program(second) for _, second in AGENTS))
+    if request.session.testsfailed > failed:
+        await asyncio.gather(*(replace(site, [name], None) for name in ("master", *(first for first, _ in AGENTS))))
+
+
+async def replace(site: Site, names: Sequence[str], source: Path | None) -> None:
+    """One replica after the other, as a Deployment does it."""
+    for name in names:
+        program = site.program(name)
+        await site.stop(program)
+        program.run_from(source)
+        await site.start(program)
+
+
+async def move(site: Site, what: str, source: Path | None) -> None:
+    if what == "master":
+        await replace(site, ["master"], source)
+    else:
+        await asyncio.gather(*(replace(site, replicas, source) for replicas in AGENTS))
+
+
+@asynccontextmanager
+async def tenants_ask(site: Site) -> AsyncIterator[list[Attempt]]:
+    """While the block runs, two clients in each user cluster create Machines, as client-go does it."""
+    attempts: list[Attempt] = []
+    ended = asyncio.Event()
+
+    async def client(tenant: Tenant) -> None:
+        while not ended.is_set():
+            attempts.append(await tenant.create(SMALL))
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    async with asyncio.TaskGroup() as group:
+        for tenant in (*site.tenants, *site.tenants):
+            group.create_task(client(tenant))
+        try:
+            yield attempts
+        finally:
+            ended.set()
+
+
+def are_right(attempts: Sequence[Attempt], before: int, limits: Sequence[int]) -> None:
+    """None failed, and each refusal was by a limit that was in force during this time and had no room for it.
+
+    On a busy machine a client may give up before a program is back. Whoever is asked to come again has not failed.
+    """
+    failed = [one for one in attempts if one.outcome is Outcome.FAILED]
+    assert [(one.status, one.tries, one.lost, one.message) for one in failed] == []
+    assert {one.outcome for one in attempts} >= {Outcome.ADMITTED, Outcome.REFUSED}, "both must have been asked for"
+    known = [resources.parse(cpus(limit)) for limit in limits]
+    for one in attempts:
+        refusal = parse_refusal(one.message) if one.outcome is Outcome.REFUSED else None
+        assert refusal is None or refusal.limited in known, one.message
+    for limit in known:
+        blamed = unjustified(attempts, limit, resources.parse(cpus(before)))
+        assert [why for one, why in blamed if (found := parse_refusal(one.message)) and found.limited == limit] == []
+        assert [one.message for one, _ in blamed if parse_refusal(one.message) is None] == []
+
+
+async def test_an_upgrade_and_the_way_back_under_load_fail_no_request_and_exceed_nothing(
+    rolling: Site, last: Path
+) -> None:
+    """Back to the last release and on to this one, agents first each time: so each side is once the older one.
+
+    The limit is changed while the programs are replaced, and in the end it can be filled exactly.
+    """
+    site, limit = rolling, ROOM
+    await site.quota(cpus(limit))
+    async with site.no_overshoot(cpus(limit)) as overshoot:
+        for source in (last, None):
+            for what in ("seeds", "master"):
+                limits = (limit, limit + ROOM)
+                await overshoot.limit(resources.parse(cpus(limits[-1])))
+                used = overshoot.used.get("cpu", 0) // 10**9
+                async with tenants_ask(site) as attempts:
+                    await asyncio.gather(move(site, what, source), site.quota(cpus(limits[-1])))
+                await site.reserves_nothing(*site.installed.seeds, seconds=60)  # of tries without an answer
+                more = await fill(site.tenants, SMALL, ROOM * 10)
+                assert {one.outcome for one in more} <= {Outcome.ADMITTED, Outcome.REFUSED}, more[-1].message
+                are_right([*attempts, *more], used, limits)
+                await overshoot.look()
+                assert overshoot.room() == 0, f"{what} of {source or 'this release'}"
+                limit = limits[-1]
+        await site.reserves_nothing(*site.installed.seeds, seconds=60)
+        await site.uses(cpus(limit), seconds=60)
