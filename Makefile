@@ -77,6 +77,7 @@ fuzz: $(STAMP)
 
 sim: $(STAMP)
 	@$(BIN)/python -m tests.sim --schedules $(SCHEDULES)
+	@$(BIN)/python -m tests.sim --namespaces --schedules $(SCHEDULES)
 	@$(BIN)/python -m tests.sim --mutants
 
 chaos: $(STAMP)

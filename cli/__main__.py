@@ -8,15 +8,33 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from cli import describe, explain, top, uninstall
+from cli import completion, consumers, denials, describe, explain, top, uninstall, where
 from cli.doctor import command as doctor
+from cli.fitting import command as fits
+from cli.limits import default_quota, set_quota
+from cli.migration import command as migrate
 from cli.outcome import DONE, Failed, Printed
 from cli.seeds import command as seeds
 from cli.terminal import printable
 from common.kube.client.errors import ApiError
 from common.runtime.metrics import build_version
 
-COMMANDS = (top, describe, doctor, explain, seeds, uninstall)
+COMMANDS = (
+    top,
+    describe,
+    consumers,
+    fits,
+    where,
+    denials,
+    set_quota,
+    default_quota,
+    doctor,
+    explain,
+    seeds,
+    migrate,
+    uninstall,
+    completion,
+)
 """Each declares its parser, which names what runs."""
 
 
@@ -28,7 +46,14 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not completion.asked(arguments, parser):
+        sys.exit(run(arguments))
+
+
+def complete_for_kubectl() -> None:
+    """`kubectl_complete-seedquota`: kubectl calls it with the words so far."""
+    print(completion.for_kubectl(sys.argv[1:], parser()))
 
 
 def parser() -> argparse.ArgumentParser:

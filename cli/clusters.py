@@ -8,8 +8,10 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from cli.outcome import Failed
+from common.kube.client import bounded_yaml
 from common.kube.client.api_client import Cluster
 from common.kube.client.kubeconfig import InvalidKubeconfig
 
@@ -36,6 +38,17 @@ def kubeconfig_path(given: str | None, cure: str = "set it to one") -> str:
     if os.pathsep in path:
         raise Failed(f"KUBECONFIG names several files, which is not supported: {cure}")
     return path
+
+
+def context_namespace(kubeconfig: str | None, context: str | None) -> str:
+    """That the context names, as kubectl takes it; else `default`. Raises Failed."""
+    try:
+        config: Any = bounded_yaml.load(Path(kubeconfig_path(kubeconfig)).read_text())
+        chosen = context or config["current-context"]
+        found = next(each["context"] for each in config["contexts"] if each["name"] == chosen)
+        return str(found.get("namespace") or "default")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, StopIteration):
+        return "default"  # whoever connects says what is wrong with it
 
 
 @asynccontextmanager

@@ -53,7 +53,7 @@ def declare(commands: Any) -> None:
 async def run(options: argparse.Namespace) -> Printed:
     now, name = datetime.now(UTC), options.name.removeprefix(PREFIX)
     async with connected(None, options.context, "master") as master:
-        quota = await _the_quota(master, name)
+        quota = await the_quota(master, name)
         held = await _held(master, options.namespace, name)
         seeds = await _seeds(master)
     try:
@@ -64,7 +64,7 @@ async def run(options: argparse.Namespace) -> Printed:
     return Printed(said, STALE if found.stale else DONE)
 
 
-async def _the_quota(master: Cluster, name: str) -> MasterQuota:
+async def the_quota(master: Cluster, name: str) -> MasterQuota:
     try:
         return await master.get(MASTER_QUOTAS, name)
     except Forbidden as error:

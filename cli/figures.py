@@ -53,7 +53,7 @@ def of_quota(quota: MasterQuota, silence: str = "") -> Figures:
     """`silence`: how long the master has been silent. Raises QuantityError."""
     status = quota.status
     subject, enforcement = subject_of(quota), str(quota.spec.get("enforcement", "deny"))
-    limits = resources.parse(status.hard or _quota(quota))
+    limits = resources.parse(status.hard or limits_of(quota))
     used, reserved = resources.parse(status.global_usage), resources.parse(status.reserved)
     amounts = {name: _amounts(name, used.get(name), limits[name], reserved.get(name, 0)) for name in in_order(limits)}
     percent = max((used.get(name, 0) * 100 // limit for name, limit in limits.items() if limit), default=None)
@@ -122,7 +122,7 @@ def age(time: str, now: datetime) -> str:
     return f"{seconds // 86400}d"
 
 
-def _quota(quota: MasterQuota) -> dict[str, str | int]:
+def limits_of(quota: MasterQuota) -> dict[str, str | int]:
     found = quota.spec.get("quota")
     return msgspec.convert(found, dict[str, str | int]) if found is not None else {}
 

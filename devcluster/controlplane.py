@@ -97,7 +97,7 @@ _NOT_ADMITTING = (  # they watch what is not served
 class ApiServer(Server):
     """A kube-apiserver with its own objects, certificate authority, users and tokens."""
 
-    poll_seconds = 0.15  # each answer costs it a handshake, while it has much to do
+    poll_seconds = 0.15  # each answer costs it something, while it has much to do
 
     def __init__(
         self,
@@ -197,16 +197,19 @@ class ApiServer(Server):
         """Give the port back."""
         self._reserved.close()
 
+    async def start(self) -> None:
+        async with self.session() as self._asking:  # on one connection: each costs a handshake
+            await super().start()
+
     async def _ready(self) -> bool:
         # The default namespace appears a moment after the server calls itself ready.
-        async with self.session() as session:
-            for path in ("/readyz", "/api/v1/namespaces/default"):
-                try:
-                    async with session.get(path, timeout=_PROBE_TIMEOUT) as answer:
-                        if answer.status != 200:
-                            return False
-                except (aiohttp.ClientError, TimeoutError):
-                    return False
+        for path in ("/readyz", "/api/v1/namespaces/default"):
+            try:
+                async with self._asking.get(path, timeout=_PROBE_TIMEOUT) as answer:
+                    if answer.status != 200:
+                        return False
+            except (aiohttp.ClientError, TimeoutError):
+                return False
         return True
 
 
@@ -297,7 +300,16 @@ class ControlPlane:
             await asyncio.gather(*starting, return_exceptions=True)
         for name in controllers:
             executable = managers["kube-controller-manager"]
-            await self._controller_manager(self.cluster(name), executable, every=machine is not None).start()
+            of = ["*"] if machine is not None else _CONTROLLERS
+            await self._controller_manager(self.cluster(name), executable, of).start()
+
+    async def controllers(self, name: str, *controllers: str) -> Server:
+        """Starts a kube-controller-manager with these controllers alone for the cluster. The caller stops it. Raises
+        StartError."""
+        managers = await binaries.ensure(["kube-controller-manager"])
+        server = self._controller_manager(self.cluster(name), managers["kube-controller-manager"], controllers)
+        await server.start()
+        return server
 
     def cluster(self, name: str) -> ApiServer:
         """The API server that was started under this name. KeyError if none was."""
@@ -327,14 +339,14 @@ class ControlPlane:
         )
         return server
 
-    def _controller_manager(self, server: ApiServer, executable: Path, *, every: bool) -> Server:
+    def _controller_manager(self, server: ApiServer, executable: Path, controllers: Collection[str]) -> Server:
         keys = self.directory / server.name
         kubeconfig = keys / "controllers.kubeconfig"
         kubeconfig.write_text(server.kubeconfig())
         command = [
             str(executable),
             f"--kubeconfig={kubeconfig}",
-            f"--controllers={'*' if every else ','.join(_CONTROLLERS)}",
+            f"--controllers={','.join(controllers)}",
             f"--root-ca-file={keys / 'ca.crt'}",
             "--leader-elect=false",
             "--secure-port=0",

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 FINALIZER = f"devcluster.{INFRASTRUCTURE_GROUP}"
 _INITIALIZED = "ControlPlaneInitialized"
-_POLL_SECONDS = 0.1
+_POLL_SECONDS = 0.25
 _MERGE = {"Content-Type": "application/merge-patch+json"}
 _HEALTHY = {"Ready": "True", "MemoryPressure": "False", "DiskPressure": "False", "PIDPressure": "False"}
 

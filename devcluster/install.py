@@ -65,12 +65,12 @@ class Installation:
 
     `seeds` names the seeds, `user_clusters` the user cluster of each, `programs` every process by name:
     seedquota-master, seedquota-seed-1, and with two replicas also seedquota-seed-1-b. Logs are in `directory`.
-    `in_flight_window` is in seconds. `organization` is the project's, if it has one. `seed_flags` gives more flags
-    to the agents of a seed. With `breakable`, the master's cluster and each seed have an etcd of their own, which can
-    be restored from a snapshot, and `links`, the master's way to each seed, and `balancers`, that to its webhook, can
-    be cut. With `in_cluster`, the first seed is the master's own cluster. With `api`, each replica of the master
-    serves the HTTP API, at its one of `api_urls`, the first one at `api_url`. `audited` and `also_served` are for
-    `ControlPlane`.
+    The programs named in `resting` are not started. `in_flight_window` is in seconds. `organization` is the project's,
+    if it has one. `seed_flags` gives more flags to the agents of a seed. With `breakable`, the master's cluster and
+    each seed have an etcd of their own, which can be restored from a snapshot, and `links`, the master's way to each
+    seed, and `balancers`, that to its webhook, can be cut. With `in_cluster`, the first seed is the master's own
+    cluster. With `api`, each replica of the master serves the HTTP API, at its one of `api_urls`, the first one at
+    `api_url`. `audited` and `also_served` are for `ControlPlane`.
     """
 
     def __init__(
@@ -79,6 +79,7 @@ class Installation:
         *,
         seeds: int = 2,
         replicas: int = 1,
+        resting: Collection[str] = (),
         master_replicas: int = 1,
         project: str = "alpha",
         organization: str = "",
@@ -99,6 +100,7 @@ class Installation:
         self.links: dict[str, Link] = {}
         self._organization = organization
         self._replicas = replicas
+        self._resting = resting
         self._master_replicas = master_replicas
         self._seed_flags = seed_flags
         self._breakable = breakable
@@ -153,7 +155,8 @@ class Installation:
 
     def complaints(self) -> list[str]:
         """Every line above INFO in the programs' logs, and every line that is no log line."""
-        lines = (line for program in self.programs.values() for line in program.log.read_text().splitlines())
+        logs = (program.log for program in self.programs.values() if program.log.exists())
+        lines = (line for log in logs for line in log.read_text().splitlines())
         return [line for line in lines if '"level":"info"' not in line]
 
     async def add_user_cluster(self, name: str, seed: str, project: str) -> None:
@@ -191,7 +194,8 @@ class Installation:
             *(self._install_seed(seed, crds) for seed in self.seeds),
             *(self._install_user_cluster(name) for name in self.user_clusters.values()),
         )
-        await asyncio.gather(*(program.start() for program in self._all_programs()))
+        programs = self._all_programs()
+        await asyncio.gather(*(program.start() for program in programs if program.name not in self._resting))
         await self._connected()
 
     async def collect_garbage(self) -> None:

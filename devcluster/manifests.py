@@ -23,6 +23,7 @@ _CRD = "CustomResourceDefinition"
 _FIRST = (_CRD, "Namespace")
 _SERVED_TIMEOUT_SECONDS = 30.0
 _POLL_SECONDS = 0.1
+_BUSY = (429, 504)  # what an API server says that has too much to do
 
 Manifest = Mapping[str, object]
 _Kind = Mapping[str, Any]  # as discovery tells of it
@@ -98,9 +99,18 @@ async def _apply(
     path = f"{await _collection(session, known, identity)}/{identity.name}"
     headers = {"Content-Type": "application/apply-patch+yaml"}
     parameters = {"fieldManager": "devcluster", "force": "true"}
-    async with session.patch(path, data=json.dumps(manifest), headers=headers, params=parameters) as answer:
-        if answer.status >= 300:
-            raise ManifestError(f"{identity}: {await _message(answer)}")
+    deadline = time.monotonic() + _SERVED_TIMEOUT_SECONDS
+    while True:
+        try:
+            async with session.patch(path, data=json.dumps(manifest), headers=headers, params=parameters) as answer:
+                if answer.status < 300:
+                    return
+                if answer.status not in _BUSY or time.monotonic() > deadline:
+                    raise ManifestError(f"{identity}: {await _message(answer)}")
+        except aiohttp.ServerDisconnectedError:  # what takes an API server too long it may cut off
+            if time.monotonic() > deadline:
+                raise
+        await asyncio.sleep(_POLL_SECONDS)
 
 
 async def _collection(session: aiohttp.ClientSession, known: dict[str, list[_Kind]], identity: _Identity) -> str:

@@ -20,6 +20,7 @@ from master.seeds.registry import Seeds
 from master.tenancy.default_quotas import DefaultQuotas
 from master.tenancy.kubermatic_projects import KubermaticProjects
 from master.tenancy.organization_namespaces import OrganizationNamespaces
+from master.tenancy.quota_allocations import QuotaAllocations
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +94,7 @@ class Master:
         )
         defaults = DefaultQuotas(self._cluster, self.caches, on_reconcile=metrics.reconciled)
         kubermatic = KubermaticProjects(self._cluster, self.caches, on_reconcile=metrics.reconciled)
+        allocations = QuotaAllocations(self._cluster, self.caches, on_reconcile=metrics.reconciled)
 
         def seed_changed(seed: str) -> None:
             statuses.look(seed)
@@ -106,7 +108,7 @@ class Master:
         seeds.on_seed, seeds.on_settled, seeds.on_copy = seed_changed, copy_settled, quotas.copy_changed
         self.leading = seeds, quotas
         async with asyncio.TaskGroup() as group:
-            for work in (seeds, quotas, statuses, tenants, namespaces, defaults, events, kubermatic):
+            for work in (seeds, quotas, statuses, tenants, namespaces, defaults, events, kubermatic, allocations):
                 group.create_task(work.run(), name=type(work).__name__)
 
 

@@ -60,7 +60,7 @@ from seed.webhooks.namespaced_objects import NamespacedObjectWebhook
 from seed.webhooks.review import MAX_BODY
 from seed.webhooks.router import Endpoints, identify, route
 from seed.webhooks.scale import ScaleWebhook
-from seed.webhooks.turns import Turns
+from seed.webhooks.turns import OBJECTS_TO_MACHINES, Turns
 
 T = TypeVar("T")
 
@@ -143,11 +143,12 @@ def endpoints_of(
     machines = MachineAdmission(quotas, admission, sizing, in_user_clusters(rollouts, connections, sizing))
     of_cluster_api = MachineAdmission(quotas, admission, sizing, in_cluster_api(rollouts, cluster, view, sizing))
     twins = DuplicateClusters(cluster, clusters, view)
-    own = {ALLOCATIONS_CALLER, CLUSTER_API_CALLER, CLUSTERS_CALLER, OWN_API_SERVER}
-    turns = Turns(options.webhook_requests_per_second, own)
+    unlimited = {ALLOCATIONS_CALLER, CLUSTER_API_CALLER, CLUSTERS_CALLER, OWN_API_SERVER}
+    of_machines = Turns(options.webhook_requests_per_second, unlimited)
+    of_objects = Turns(OBJECTS_TO_MACHINES * options.webhook_requests_per_second, unlimited)
     allocations = AllocationAdmission(cluster, quotas, caches.organizations, admission)
 
-    def endpoint(webhook: Webhook[T]) -> Endpoint[T]:
+    def endpoint(webhook: Webhook[T], turns: Turns = of_machines) -> Endpoint[T]:
         return Endpoint(webhook, observed.decision, decisions, turns)
 
     return {
@@ -156,7 +157,15 @@ def endpoints_of(
         "cluster-api": endpoint(ClusterApiWebhook(view, of_cluster_api)),
         "allocations": endpoint(AllocationWebhook(allocations)),
         "clusters": endpoint(ClusterWebhook(quotas, admission, kinds(options.project_label), twins)),
-        "namespaces": endpoint(NamespacedObjectWebhook(clusters, NamespacedAdmission(admission, caches.namespaces))),
+        "namespaces": endpoint(
+            NamespacedObjectWebhook(
+                clusters,
+                NamespacedAdmission(admission, caches.namespaces),
+                lambda: quotas.own_conditions,
+                local_copies=copies,
+            ),
+            of_objects,
+        ),
         "scale": endpoint(ScaleWebhook(quotas, clusters, registry, sizing, connections, view, local_copies=copies)),
     }
 
@@ -259,7 +268,8 @@ def build(options: SeedOptions, cluster: Cluster, stopping: Callable[[], bool]) 
     record = Record(cluster, options.namespace, LEASE_NAME, identity, caches.quotas, caches.watches)
     connections = Connections(cluster, on_request=metrics.kubernetes_request)
     refusals = refusals_to(cluster, caches, registry, identity)
-    decisions = Decisions(on_decision=refusals.decided, on_refusal=collectors.refusals_of(caches.quotas))
+    on_refusal = collectors.refusals_of(caches.quotas)
+    decisions = Decisions(on_decision=refusals.decided, on_pod=refusals.pod_decided, on_refusal=on_refusal)
     endpoints = endpoints_of(options, cluster, caches, registry, sizing, connections, decisions, record.stale)
     return Agent(
         cluster=cluster,

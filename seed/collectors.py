@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -10,13 +11,18 @@ from prometheus_client.registry import Collector
 from common.api.condition_metrics import conditions_of
 from common.quota import account as accounts
 from common.quota import resources
+from common.quota.largest import largest
 from common.quota.quantity import UNIT
+from common.quota.resources import ResourceList
 from seed import metrics as observed
 from seed.accounts.registry import AccountRegistry
 from seed.admission.denial import Refusal
 from seed.cache.clusters import ClusterCache
 from seed.cache.quotas import QuotaCache
 from seed.instance_types.cache import FlavourCache
+from seed.usage.namespaced_objects import NamespacedSource
+
+MAX_NAMESPACES: Final = 2_000  # that have samples of their own, of all quotas together
 
 
 class FlavoursCollector(Collector):
@@ -62,6 +68,58 @@ class AccountsCollector(Collector):
         yield GaugeMetricFamily(
             "seedquota_accounts_fenced", "Accounts that admit nothing until they were rebuilt.", value=fenced
         )
+
+
+class NamespacesCollector(Collector):
+    """What the leader counts in namespaces: of each quota and cluster, and of as many namespaces as MAX_NAMESPACES."""
+
+    def __init__(self, quota_cache: QuotaCache, sources: Callable[[], Iterable[NamespacedSource]]) -> None:
+        self._quota_cache = quota_cache
+        self._sources = sources
+
+    def collect(self) -> Iterator[Metric]:
+        labels = ["quota", "cluster", "resource", "unit"]
+        clusters = GaugeMetricFamily(
+            "seedquota_namespaces_used",
+            "Counted in all namespaces of a quota in one cluster, by the leader.",
+            labels=labels,
+        )
+        namespaces = GaugeMetricFamily(
+            "seedquota_namespace_used",
+            "Counted in one namespace, by the leader: of those that use most of the quota's limits.",
+            labels=["quota", "cluster", "namespace", "resource", "unit"],
+        )
+        omitted = GaugeMetricFamily(
+            "seedquota_namespaces_omitted",
+            "Namespaces that use something of the quota and have no sample.",
+            labels=["quota"],
+        )
+        by_quota: dict[str, list[NamespacedSource]] = {}
+        for source in self._sources():
+            if source.counted:
+                by_quota.setdefault(source.consumer.quota, []).append(source)
+        for name, sources in by_quota.items():
+            quota = self._quota_cache.quota(name)
+            if quota is None:
+                continue
+            for source in sources:
+                _sample(clusters, [name, source.cluster], source.totals.used, quota.limits)
+            found = [
+                ((source.cluster, namespace), used)
+                for source in sources
+                for namespace, used in source.totals.by_namespace.items()
+            ]
+            shown = largest(found, quota.limits, MAX_NAMESPACES // len(by_quota))
+            for key, used in shown:
+                _sample(namespaces, [name, *key], used, quota.limits)
+            omitted.add_metric([name], len(found) - len(shown))
+        yield from (clusters, namespaces, omitted)
+
+
+def _sample(family: GaugeMetricFamily, labels: list[str], used: ResourceList, limits: ResourceList) -> None:
+    for resource in limits:
+        if (amount := used.get(resource, 0)) or len(labels) == 2:  # a namespace has none of what it does not use
+            family.add_metric([*labels, resource, resources.unit(resource)], amount / UNIT)
 
 
 class UserClustersCollector(Collector):

@@ -80,8 +80,14 @@ _EVENTS = Counter(
     "Events about refused Machines: written, failed, or dropped because there were too many.",
     ["result"],
 )
-_WOKEN = Counter("seedquota_machinesets_woken_total", "MachineSets told to try again because capacity is free.")
-_WAITING = Gauge("seedquota_machinesets_waiting", "MachineSets that this replica is to wake when capacity is free.")
+_WOKEN = Counter(
+    "seedquota_owners_woken_total",
+    "MachineSets, ReplicaSets, StatefulSets and Jobs that try again because capacity is free.",
+)
+_WAITING = Gauge(
+    "seedquota_owners_waiting",
+    "MachineSets, ReplicaSets, StatefulSets and Jobs that this replica is to wake when capacity is free.",
+)
 _LOCAL_COPIES = Gauge(
     "seedquota_local_copies_success",
     "1 if the LocalResourceQuotas in the user cluster are as they should be, 0 if the last try to write them failed.",

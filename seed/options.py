@@ -71,7 +71,8 @@ class SeedOptions(LedgerOptions):
         int,
         Flag(
             whole_number(1, 1_000_000),
-            "requests that a replica answers to one user cluster in a second, on average; more get 503 with a retry",
+            "requests that a replica answers to one user cluster in a second, on average, and twice as many about "
+            "objects in namespaces; more get 503 with a retry",
         ),
     ] = PER_SECOND
     break_glass_group: Annotated[

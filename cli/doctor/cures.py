@@ -84,7 +84,15 @@ CURES = {
         "FlavorsChanged": "compare the Machines with what the cloud reports; the larger size counts",
     },
 }
+_NAMESPACES = "apply charts/rbac/user-cluster-namespaces.yaml there, or make the webhook reachable, as the message says"
+
 BY_CONDITION = {
+    (SEED, "NamespacesEnforced"): _NAMESPACES,
+    (
+        SEED,
+        "LocalQuotasWritten",
+    ): "set namespaceQuotas.enabled of the seed's chart, which gives the rights and the role",
+    (USER_CLUSTER, "NamespacesEnforced"): _NAMESPACES,
     (USER_CLUSTER, "MachinesSized"): "correct the flavor or the credentials that the message names",
 }
 """Of conditions that have one cure, whatever the reason."""

@@ -11,6 +11,7 @@ UID_LABEL = "seedquota.io/uid"  # on a seed's copy: the uid of the master's obje
 RELEASED_ANNOTATION = "seedquota.io/released"  # on a seed's copy that the master itself removes
 MASTER_SEEN_ANNOTATION = "seedquota.io/master-seen"  # on a Seed's copy: when its master wrote to the seed last
 LEDGER_ANNOTATION = "seedquota.io/ledger"  # on the master's quota: the incarnation of its ledger
+SUBJECT_KIND_LABEL = "seedquota.io/subject-kind"  # "namespaces" on a LocalResourceQuota of a quota of that kind
 
 ORGANIZATION_LABEL = "seedquota.io/organization"  # on a namespace of the master: the Organization that it is of
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
@@ -21,5 +22,6 @@ ACCOUNTS = "seedquota"  # manages the ledgers that are a seed's accounts; the ma
 DEFAULT_LABEL = "seedquota.io/default"  # "true" on a quota that follows QuotaSettings.spec.defaults
 UNINSTALL_ANNOTATION = "seedquota.io/uninstall"  # on the agents' Lease: see seed/registration/withdrawal.py
 UNINSTALLED_ANNOTATION = "seedquota.io/uninstalled"  # the leader's answer to it
+FITS_ANNOTATION = "seedquota.io/fits"  # on a dry run: how many of the object are asked for, see seed/admission/fits.py
 SETTINGS = "default"  # the name of the one QuotaSettings
 BACKUP_LABEL = "velero.io/exclude-from-backup"

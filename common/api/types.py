@@ -20,6 +20,8 @@ GENERATION_ANNOTATION = "seedquota.io/generation"  # on a seed's copy: that of t
 # On a Seed or a UserCluster: the uid of the cluster that takes the place of the one before.
 ACCEPT_CLUSTER_ANNOTATION = "seedquota.io/accept-cluster"
 
+RESOURCE_QUOTAS_ALONE = "ResourceQuotas"
+
 Quantities = dict[str, str | int]
 
 
@@ -44,10 +46,12 @@ class Condition(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class Subject(Wire):
-    """`selector` picks namespaces, `clusters` narrows that to UserClusters by their labels."""
+    """`selector` picks namespaces, `clusters` narrows that to UserClusters by their labels. `counts`: what in them;
+    empty for objects, RESOURCE_QUOTAS_ALONE for what core ResourceQuotas promise."""
 
     kind: str
     name: str = ""
+    counts: str = ""
     selector: LabelSelector | None = None
     clusters: LabelSelector | None = None
 
@@ -88,6 +92,8 @@ class WireReport(Wire):
     clusters: int = 0  # that a quota of kind namespaces covers
     namespaces: list[NamespaceUse] = []
     namespaces_omitted: int = 0
+    without_quota: list[NamespaceLack] = []
+    without_quota_omitted: int = 0
     enforced_generation: int | None = None  # of the copy, which every replica has; None: the agent does not know of it
 
 
@@ -97,6 +103,14 @@ class NamespaceUse(Wire):
     cluster: str
     namespace: str
     used: Quantities = {}
+
+
+class NamespaceLack(Wire):
+    """What no core ResourceQuota of the namespace limits, of what a quota of promises does."""
+
+    cluster: str
+    namespace: str
+    resources: list[str] = []
 
 
 class StaleSource(Wire):

@@ -43,6 +43,8 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     counts the requests that rely on it, `request` names the latest of them: evidence about an earlier one, or its end,
     says nothing of a later one, also where that asks for the same. `replaces` is the uid of the object of the same
     source in whose place a rollout puts this one, for which it may use surge (`common.quota.surge_loans`).
+    `base`, where the largest of several objects counts: the part of the others on top of which `amount` comes. The
+    source's count does not fall below it while the reservation is there (rule 4.14).
     """
 
     source: str
@@ -53,6 +55,7 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     claims: int = 1
     replaces: str = ""
     request: str = ""
+    base: ResourceList = {}
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):

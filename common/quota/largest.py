@@ -14,9 +14,11 @@ _PARTS = 10_000
 K = TypeVar("K", bound=tuple[str, ...])
 
 
-def largest(found: Iterable[tuple[K, ResourceList]], limits: ResourceList) -> list[tuple[K, ResourceList]]:
+def largest(
+    found: Iterable[tuple[K, ResourceList]], limits: ResourceList, most: int = MOST
+) -> list[tuple[K, ResourceList]]:
     """By the share that they have of the limit which they have most of; the same ones while nothing changes."""
-    return heapq.nsmallest(MOST, found, key=lambda each: (-_share(each[1], limits), each[0]))
+    return heapq.nsmallest(most, found, key=lambda each: (-_share(each[1], limits), each[0]))
 
 
 def _share(used: ResourceList, limits: ResourceList) -> int:

@@ -29,6 +29,7 @@ PODS: Final = GroupResource("pods")
 SERVICES: Final = GroupResource("services")
 PERSISTENT_VOLUME_CLAIMS: Final = GroupResource("persistentvolumeclaims")
 RESOURCE_CLAIMS: Final = GroupResource("resourceclaims", "resource.k8s.io")
+RESOURCE_QUOTAS: Final = GroupResource("resourcequotas")
 
 COUNT: Final = "count/"
 REQUESTS: Final = "requests."

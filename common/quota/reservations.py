@@ -146,6 +146,7 @@ def _on_top(known: Reservation, wanted: Reservation) -> tuple[Reservation, Resou
         earlier=earlier,
         claims=known.claims + 1,
         request=wanted.request,
+        base=resources.maximum(known.base, wanted.base) if wanted.base else known.base,
     )
     return after, extra
 

@@ -51,7 +51,8 @@ def line_length(uid: str, kept: Reservation) -> int:
     """At least as many characters as the line has in a ledger."""
     parts = len(uid) + len(kept.source) + len(kept.object) + len(kept.replaces) + len(kept.request)
     numbers = 0 if kept.generation < 100 > kept.claims else _DIGITS
-    return _MARKS + parts + numbers + _written(kept.amount) + (_written(kept.earlier) if kept.earlier else 0)
+    written = _written(kept.amount) + (_written(kept.earlier) if kept.earlier else 0)
+    return _MARKS + parts + numbers + written + (_written(kept.base) if kept.base else 0)
 
 
 _MARKS = 16  # what stands between the parts of a line, with a generation and a number of claims that are short

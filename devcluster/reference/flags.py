@@ -55,8 +55,15 @@ def page() -> str:
                         "It failed, was not found or not finished, or the flags cannot be used; or `doctor` found "
                         "something wrong. The output says what to do.",
                     ),
-                    (outcome.Denied.status, "It would break a rule: a seed still holds something, or is another one."),
-                    (outcome.STALE, "It is done, but a figure may be out of date, or a part could not be checked."),
+                    (
+                        outcome.Denied.status,
+                        "It does not fit. Or it would break a rule: a seed still holds something, or is another one.",
+                    ),
+                    (
+                        outcome.STALE,
+                        "It is done, but a figure may be out of date, a part could not be checked or translated, or it "
+                        "cannot be told now.",
+                    ),
                 ],
             ),
         ]

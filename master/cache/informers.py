@@ -25,10 +25,12 @@ from master.cache.objects import (
     MASTER_QUOTAS,
     ORGANIZATIONS,
     PROJECTS,
+    QUOTA_ALLOCATIONS,
     QUOTA_SETTINGS,
     AllocatedTypes,
     MasterQuota,
     Named,
+    QuotaAllocation,
     QuotaCopy,
 )
 
@@ -81,6 +83,9 @@ class Caches:
         self.settings: Reflector[Named] = Reflector(
             cluster, QUOTA_SETTINGS, on_change=self._tells("quotasettings"), watch_seconds=prompt
         )
+        self.allocations: Reflector[QuotaAllocation] = Reflector(
+            cluster, QUOTA_ALLOCATIONS, on_change=self._tells("resourcequotaallocations"), watch_seconds=prompt
+        )
         self.secrets: Reflector[Secret] = Reflector(
             cluster, SECRETS, namespace=namespace, on_change=self._tells("secrets"), watch_seconds=prompt
         )
@@ -90,6 +95,7 @@ class Caches:
             "projects": self.projects,
             "organizations": self.organizations,
             "quotasettings": self.settings,
+            "resourcequotaallocations": self.allocations,
             "secrets": self.secrets,
         }
         self.cluster = cluster
@@ -188,7 +194,7 @@ class Caches:
 
 _METADATA: dict[str, Resource[Object]] = {
     resource.plural: Resource(resource.group, resource.version, resource.plural, resource.kind, False, Object)
-    for resource in (SEEDS, MASTER_QUOTAS, PROJECTS, ORGANIZATIONS, QUOTA_SETTINGS)
+    for resource in (SEEDS, MASTER_QUOTAS, PROJECTS, ORGANIZATIONS, QUOTA_SETTINGS, QUOTA_ALLOCATIONS)
 }
 """Also an object that cannot be understood is there."""
 

@@ -78,6 +78,34 @@ class MasterQuota(Object, frozen=True):
     status: QuotaStatus = msgspec.field(default_factory=QuotaStatus)
 
 
+class Allocated(Wire):
+    hard: Quantities = {}
+    used: Quantities = {}
+
+
+class AllocationSummary(Wire):
+    allocated: str = ""
+    namespaces: int = 0
+
+
+class AllocationStatus(Wire):
+    """The status of a ResourceQuotaAllocation."""
+
+    observed_generation: int = 0
+    allocated: Allocated = msgspec.field(default_factory=Allocated)
+    used_by_project: list[NamespaceUse] = []
+    used_by_project_omitted: int = 0
+    summary: AllocationSummary = msgspec.field(default_factory=AllocationSummary)
+    conditions: list[Condition] = []
+
+
+class QuotaAllocation(Object, frozen=True):
+    """A ResourceQuotaAllocation on the master."""
+
+    spec: dict[str, object] = {}
+    status: AllocationStatus = msgspec.field(default_factory=AllocationStatus)
+
+
 class QuotaCopy(Object, frozen=True):
     """A quota's copy on a seed."""
 
@@ -91,3 +119,6 @@ PROJECTS = Resource(GROUP, VERSION, "projects", "Project", False, Named)
 ORGANIZATIONS = Resource(GROUP, VERSION, "organizations", "Organization", False, Named)
 QUOTA_SETTINGS = Resource(GROUP, VERSION, "quotasettings", "QuotaSettings", False, Named)
 SEED_COPIES = Resource(GROUP, VERSION, "seeds", "Seed", False, Named)
+QUOTA_ALLOCATIONS = Resource(
+    GROUP, VERSION, "resourcequotaallocations", "ResourceQuotaAllocation", False, QuotaAllocation
+)

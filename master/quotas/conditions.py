@@ -12,7 +12,7 @@ from common.quota import quantity, resources
 from common.quota.names import MAX_COUNTERS
 from common.quota.resources import ResourceList
 from master.cache.objects import QuotaStatus
-from master.quotas import stale_sources
+from master.quotas import namespace_lines, stale_sources
 from master.quotas.countable import NAMESPACES, NOT_SUPPORTED, never_counted_text, unsupported, unsupported_text
 from master.quotas.quota_view import QuotaView, SeedView
 from master.quotas.stale_sources import age
@@ -21,6 +21,8 @@ from master.quotas.use_text import usage_text
 SILENT_AFTER = (
     90.0  # seconds without a sign of life from which an agent may be dead; seed/controllers/seed_status.py gives three
 )
+
+NAMESPACES_NAMED = 32  # namespaces that a message names
 
 NO_SEEDS = "NoSeeds"
 NO_CLUSTERS = "NoClusters"
@@ -176,6 +178,24 @@ def not_counted(view: QuotaView, seeds: Sequence[SeedView], before: QuotaStatus)
     texts = ", ".join(never_counted_text(name, used) for name in found[:NAMED])
     why = f"no Machine seen so far has {texts}{more(found)}; nothing is limited by a name that no Machine has"
     return [condition(kind, True, "NeverCounted", why)]
+
+
+def of_promises(spec: ResourceQuotaSpec, seeds: Sequence[SeedView]) -> list[Condition]:
+    """Of a quota that limits what core ResourceQuotas promise: what has none may be used without limit."""
+    if not spec.subject.counts:
+        return []
+    kind = "NamespacesLimited"
+    found = [
+        f"{namespace_lines.place(seed.name, lack)} (no ResourceQuota limits {some(lack.resources)})"
+        for seed in seeds
+        for lack in seed.without_quota
+    ]
+    if not found:
+        return [condition(kind, True, "AllLimited", "")]
+    number = len(found) + sum(seed.without_quota_omitted for seed in seeds)
+    rest = f" and {number - NAMESPACES_NAMED} more" if number > NAMESPACES_NAMED else ""
+    text = f"{', '.join(found[:NAMESPACES_NAMED])}{rest}; what is used there of these is not limited by this allocation"
+    return [condition(kind, False, "NoResourceQuota", text)]
 
 
 def of_use(view: QuotaView, use: ResourceList, counted: ResourceList, before: QuotaStatus) -> list[Condition]:

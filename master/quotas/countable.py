@@ -30,6 +30,8 @@ def in_use(allocated: AllocatedTypes, *uses: ResourceList) -> AllocatedTypes:
 
 def unsupported(spec: ResourceQuotaSpec, allocated: AllocatedTypes = NOTHING_ALLOCATED) -> list[str]:
     """What the quota limits and nothing counts."""
+    if spec.subject.counts:
+        return []
     if spec.subject.kind == NAMESPACES:
         if _scope_problem(spec):
             return sorted(spec.quota)

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from common.api.types import NamespaceUse, Quantities
+from common.api.types import NamespaceLack, NamespaceUse, Quantities
 from common.quota import resources
 from common.quota.largest import largest
 from common.quota.quantity import QuantityError
@@ -38,6 +38,10 @@ def _parsed(used: Quantities) -> ResourceList:
         return resources.parse(used)
     except QuantityError:
         return {}  # only the order depends on it
+
+
+def place(seed: str, lack: NamespaceLack) -> str:
+    return f"{lack.namespace} in {lack.cluster if '/' in lack.cluster else seed}"
 
 
 def _on_seed(line: NamespaceUse, seed: str) -> NamespaceUse:

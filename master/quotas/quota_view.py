@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from common.api.types import NamespaceUse, ResourceQuotaSpec, StaleSource
+from common.api.types import NamespaceLack, NamespaceUse, ResourceQuotaSpec, StaleSource
 from common.quota.resources import ResourceList
 from master.cache.objects import AllocatedTypes
 
@@ -40,6 +40,8 @@ class SeedView(msgspec.Struct, frozen=True, kw_only=True):
     clusters: int = 0
     namespaces: Sequence[NamespaceUse] = ()
     namespaces_omitted: int = 0
+    without_quota: Sequence[NamespaceLack] = ()
+    without_quota_omitted: int = 0
 
     @property
     def stale(self) -> bool:

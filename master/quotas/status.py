@@ -41,6 +41,7 @@ def quota_status(view: QuotaView, before: QuotaStatus, now: str) -> QuotaStatus:
         conditions.unless_unsupported(conditions.usage_current(judged, absent), view),
         *conditions.of_use(view, use, counted, before),
         *conditions.not_counted(view, judged, before),
+        *conditions.of_promises(view.spec, present),
     ]
     found = [msgspec.structs.replace(each, observed_generation=view.generation) for each in found]
     return QuotaStatus(
@@ -84,7 +85,7 @@ def summary(
     current = sum(seed.state == "Current" for seed in seeds)
     subject = spec.subject
     return Summary(
-        subject=f"{subject.kind}/{subject.name}" if subject.name else subject.kind,
+        subject=f"{subject.kind}/{subject.name}" if subject.name else subject.counts or subject.kind,
         usage=usage_text(use, limits, uncounted),
         peak=peak_text(use, _counted(limits, uncounted)),
         seeds=f"{current}/{len(seeds)}",

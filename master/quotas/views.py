@@ -97,6 +97,8 @@ class Views:
             clusters=account.wire.clusters,
             namespaces=account.wire.namespaces,
             namespaces_omitted=account.wire.namespaces_omitted,
+            without_quota=account.wire.without_quota,
+            without_quota_omitted=account.wire.without_quota_omitted,
         )
 
     def _subject_exists(self, quota: MasterQuota) -> bool:

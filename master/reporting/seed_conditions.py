@@ -12,6 +12,9 @@ from common.api.types import Condition
 from master.quotas.conditions import SILENT_AFTER, listed
 from master.quotas.stale_sources import age
 
+IN_NAMESPACES = "NamespacesEnforced"
+LOCAL_QUOTAS_WRITTEN = "LocalQuotasWritten"
+
 
 class SeedHealth(msgspec.Struct, frozen=True, kw_only=True):
     """A seed apart from any quota. `connected` is False with a reason and a message."""
@@ -61,17 +64,36 @@ def seed_conditions(view: SeedHealth, before: list[Condition], now: str) -> list
         accounts = condition("AccountsOpen", False, "Fenced", why)
     else:
         accounts = condition("AccountsOpen", True, "AllOpen", "every account admits")
-    serving = _webhook_serving(view)
-    parts = (connected, synced, accounts, serving)
-    failed = next((part for part in parts[:-1] if part.status != "True" or part.reason == "VersionSkew"), None)
-    if failed is not None:
-        ready = condition("Ready", False, failed.reason, failed.message)
-    elif serving.status != "True":
-        ready = msgspec.structs.replace(serving, type="Ready")
-    else:
-        ready = condition("Ready", True, "Ready", "connected, in sync, all accounts open, the webhook serves")
-    conditions = [msgspec.structs.replace(each, observed_generation=view.generation) for each in (ready, *parts)]
+    parts, said = (connected, synced, accounts), (_webhook_serving(view), *_of_namespaces(view))
+    found = (_ready(parts, said), *parts, *said)
+    conditions = [msgspec.structs.replace(each, observed_generation=view.generation) for each in found]
     return transition(before, conditions, now)
+
+
+def _ready(parts: Sequence[Condition], said: Sequence[Condition]) -> Condition:
+    """`said`: by the agent, that the webhook serves first."""
+    failed = next((part for part in parts if part.status != "True" or part.reason == "VersionSkew"), None)
+    if failed is not None:
+        return condition("Ready", False, failed.reason, failed.message)
+    if said[0].status != "True":
+        return msgspec.structs.replace(said[0], type="Ready")
+    unchecked = next((each for each in said if (each.type, each.status) == (IN_NAMESPACES, "False")), None)
+    if unchecked is not None:
+        return msgspec.structs.replace(unchecked, type="Ready")
+    return condition("Ready", True, "Ready", "connected, in sync, all accounts open, the webhook serves")
+
+
+def _of_namespaces(view: SeedHealth) -> list[Condition]:
+    """Of the seed's own API server. There are none where its namespaces are not counted."""
+    said = [each for each in view.said if each.type in (IN_NAMESPACES, LOCAL_QUOTAS_WRITTEN)]
+    if not view.connected:
+        return [condition(each.type, None, "NotConnected", "the seed cannot be asked") for each in said]
+    if view.silent >= SILENT_AFTER:
+        why = f"no agent on the seed has led for {age(view.silent)}"
+        return [
+            condition(each.type, None, "AgentSilent", f"{why}; the last one reported {each.reason}") for each in said
+        ]
+    return [msgspec.structs.replace(each, last_transition_time="") for each in said]
 
 
 def _webhook_serving(view: SeedHealth) -> Condition:

@@ -17,6 +17,7 @@ from common.kube.controller.controller import ReconcileHook
 from common.kube.controller.store import Change
 from common.runtime.burst import BurstDetector
 from master.cache.informers import Caches, changed_name
+from master.cache.objects import QUOTA_ALLOCATIONS
 from master.seeds.link import OnCopy, SeedLink, log
 
 LAST_WRITE = 5.0  # seconds, for a seed that is lost
@@ -77,7 +78,7 @@ class Seeds:
                 ref = link.seed.spec.kubeconfig_secret_ref
                 if ref is not None and ref.name == name:
                     link.check()
-        elif _matters(change):
+        elif plural != QUOTA_ALLOCATIONS.plural and _matters(change):  # a seed gets the quota that is made of it
             if plural == "resourcequotas":
                 self.rush.note()
             for link in self.links.values():

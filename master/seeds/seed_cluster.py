@@ -103,6 +103,13 @@ class SeedCluster(Cluster):
             await self.check(began)
             yield stream
 
-    async def create(self, resource: Resource[T], body: Mapping[str, object] | T, namespace: str | None = None) -> T:
+    async def create(
+        self,
+        resource: Resource[T],
+        body: Mapping[str, object] | T,
+        namespace: str | None = None,
+        *,
+        dry_run: bool = False,
+    ) -> T:
         await self.check(time.monotonic() - FRESH)
-        return await super().create(resource, body, namespace)
+        return await super().create(resource, body, namespace, dry_run=dry_run)

@@ -173,9 +173,11 @@ class Accounts:
         # A backup that is restored there brings back what was deleted, with the generations that it had: what was known
         # before says nothing of an update since. That an object was created stays true.
         sure = reservations if source.live else {uid: kept for uid, kept in reservations.items() if not kept.generation}
-        seen = totals.seen(sure)
+        seen, gone = totals.seen(sure), totals.gone(sure)
+        counted = {uid for uid, kept in reservations.items() if uid in gone or seen.get(uid, -1) >= kept.generation}
         lent = {uid: kept for uid, kept in reservations.items() if kept.replaces}
-        used = kept_use(self._of_side(source.key, unsized.used(rest, reservations, totals)), account, quota)
+        found = unsized.used(rest, reservations, totals, counted)
+        used = kept_use(self._of_side(source.key, found), account, quota)
         sizes = totals.sizes(uid for uid in lent if uid in seen)
         if lent:
             account = accounts.receive(account, quota.grant)  # it may have been asked for, to end a loan
@@ -185,7 +187,7 @@ class Accounts:
             source.key,
             used,
             seen=seen,
-            gone=totals.gone(sure),
+            gone=gone,
             sizes={uid: resources.only(size, used) for uid, size in sizes.items()},
             present=totals.sizes(loan.replaces for loan in lent.values()),
         )

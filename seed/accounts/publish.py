@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from common.api.types import NamespaceUse, StaleSource
+from common.api.types import NamespaceLack, NamespaceUse, StaleSource
 from common.quota import resources
 from common.quota.account import Account
 from common.quota.escrow import Report
@@ -22,7 +22,8 @@ STALE_STEP = 60  # the published age of a stale source grows in steps of so many
 class Sources(msgspec.Struct, frozen=True):
     """What is reported of sources beside their use: those whose count is old, and those whose Machines are not checked.
     `generation` is that of the quota's copy which all replicas have. `clusters`: how many a quota of kind namespaces
-    covers. `namespaces`: the largest, and how many others."""
+    covers. `namespaces`: the largest, and how many others. `without_quota`: of one of promises, where nothing is
+    promised, and how many more such namespaces there are."""
 
     stale: tuple[StaleSource, ...] = ()
     unenforced: tuple[str, ...] = ()
@@ -30,11 +31,15 @@ class Sources(msgspec.Struct, frozen=True):
     clusters: int = 0
     namespaces: tuple[NamespaceUse, ...] = ()
     namespaces_omitted: int = 0
+    without_quota: tuple[NamespaceLack, ...] = ()
+    without_quota_omitted: int = 0
 
     @property
     def troubles(self) -> Sources:
         """Without what tells of use alone."""
-        return msgspec.structs.replace(self, namespaces=(), namespaces_omitted=0)
+        return msgspec.structs.replace(
+            self, namespaces=(), namespaces_omitted=0, without_quota=(), without_quota_omitted=0
+        )
 
     @property
     def names(self) -> tuple[list[str], tuple[str, ...], int | None, int]:

@@ -10,7 +10,7 @@ import msgspec
 
 from common.api.convert import report_to_wire, wire_quantities
 from common.api.labels import SEED_MANAGER
-from common.api.types import RESOURCE_QUOTAS, NamespaceUse, StaleSource
+from common.api.types import RESOURCE_QUOTAS, NamespaceLack, NamespaceUse, StaleSource
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Conflict, NotFound
 from common.quota import account as accounts
@@ -49,6 +49,7 @@ class Publisher:
             self._known(quota),
             len(self._cluster_cache.covered(quota)),
             *_largest_namespaces(sources, quota),
+            *_without_quota(sources),
         )
         before = self._before(quota, now)
         wait = publish_in(before, said, facts, quota.published, now)
@@ -65,6 +66,8 @@ class Publisher:
                 clusters=facts.clusters,
                 namespaces=list(facts.namespaces),
                 namespaces_omitted=facts.namespaces_omitted,
+                without_quota=list(facts.without_quota),
+                without_quota_omitted=facts.without_quota_omitted,
             ),
             "localUsage": wire_quantities(resources.only(accounts.use(account), quota.ceilings)),
         }
@@ -128,3 +131,15 @@ def _largest_namespaces(sources: Iterable[UsageSource], quota: Quota) -> tuple[t
         for (cluster, namespace), used in largest(found, quota.limits)
     )
     return lines, len(found) - len(lines)
+
+
+def _without_quota(sources: Iterable[UsageSource]) -> tuple[tuple[NamespaceLack, ...], int]:
+    """The first namespaces that lack a core ResourceQuota for something, and how many more there are."""
+    found = sorted(
+        (source.cluster, namespace, lacking)
+        for source in sources
+        if isinstance(source, NamespacedSource)
+        for namespace, lacking in source.lacking.items()
+    )
+    lines = (NamespaceLack(cluster=each[0], namespace=each[1], resources=each[2]) for each in found[:MAX_NAMED])
+    return tuple(lines), max(len(found) - MAX_NAMED, 0)

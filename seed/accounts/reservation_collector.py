@@ -120,6 +120,12 @@ class ReservationCollector:
                 countable=self._accounts.may_count(quota, source),
                 counted=bool(source.totals.seen([uid])),
             ):
+                case Finding.NEVER_CAME if quota.promises:
+                    # Others may have come on top of it while it was there: the count takes up their bases first.
+                    if self._accounts.may_count(quota, source):
+                        absent[key, uid] = reservation
+                        recount.add(source)
+                        in_count.add(source)
                 case Finding.NEVER_CAME:
                     absent[key, uid] = reservation
                     if not any(reservation.amount.values()):

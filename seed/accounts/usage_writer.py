@@ -187,8 +187,19 @@ class Counting:
                 await self._removal.forget(handle, quota, account)
                 await self._collector.release(handle, quota, account)
                 self._end_loans(handle, quota, account)
+                self._end_bases(quota, account)
                 alive.add((quota.key.uid, account.incarnation))
             self._collector.keep(alive)
+
+    def _end_bases(self, quota: Quota, account: Account) -> None:
+        """What a source counts for the base of a reservation goes with that. If it was cancelled, nobody else tells."""
+        if not quota.promises:
+            return
+        for key, used in account.used.items():
+            source = self._sources.get(key)
+            reservations = accounts.of_source(account, key)
+            if source is not None and source.counted and source.totals.used_beside(reservations) != used:
+                self.changed(source, freed=True)
 
     def _end_loans(self, handle: AccountHandle, quota: Quota, account: Account) -> None:
         """A loan ends in a count of its source. When there is room by another's count, or by a grant, its own may have

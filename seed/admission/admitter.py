@@ -32,7 +32,7 @@ from seed.accounts.reservation_gc import MOST_UNSEEN
 from seed.accounts.snapshot import snapshot
 from seed.admission import denial
 from seed.admission.denial import Refusal
-from seed.admission.types import Attempt, Replaceable, Request, Verdict
+from seed.admission.types import Attempt, Confirm, Replaceable, Request, Verdict
 from seed.cache.quota import Quota
 from seed.cache.quotas import QuotaCache
 from seed.ledger.encoding import MalformedLedgerError
@@ -67,7 +67,11 @@ class Admission:
         return Verdict(decision=decision, refusal=denial.unavailable(of, why, decision), request=request)
 
     async def decide(
-        self, request: Request, replaceable: Replaceable | None = None, quotas: Sequence[Quota] | None = None
+        self,
+        request: Request,
+        replaceable: Replaceable | None = None,
+        quotas: Sequence[Quota] | None = None,
+        confirm: Confirm | None = None,
     ) -> Verdict:
         """`quotas`: those that it is asked of, where they are not all of its consumer's. They are known then."""
         undecided = self.undecided(request, "of the project" if request.shares is None else "of the namespace")
@@ -83,16 +87,29 @@ class Admission:
         if not quotas:
             return Verdict(decision=decision, request=request)
         for quota in quotas:
-            attempt = self._certain(quota, request, decision)
+            attempt = self._never_fits(quota, request, decision) if not request.asks_fits else None
             if attempt is not None:
                 # Nothing is reserved in the others meanwhile, where it would keep out what fits.
                 refused = attempt.refusal
                 return Verdict(decision=decision, refusal=refused, request=request, attempts=[attempt])
-        if len(quotas) == 1:
-            attempts = [await self._reserve(quotas[0], request, decision, replaceable)]
+        asks_first = len(quotas) > 1 and not request.asks_fits
+        full = [quota for quota in quotas if asks_first and self._seems_full(quota, request, decision)]
+        quotas = [*full, *(quota for quota in quotas if quota not in full)]
+        attempts: list[Attempt] = []
+        for quota in full:
+            attempts.append(await self._reserve(quota, request, decision, replaceable))
+            if attempts[-1].refusal is not None:
+                quotas = quotas[: len(attempts)]
+                break
+        rest = quotas[len(attempts) :]
+        if len(rest) == 1:
+            attempts.append(await self._reserve(rest[0], request, decision, replaceable))
         else:
-            attempts = await asyncio.gather(*(self._reserve(quota, request, decision, replaceable) for quota in quotas))
+            asked = (self._reserve(quota, request, decision, replaceable) for quota in rest)
+            attempts.extend(await asyncio.gather(*asked))
         refusals = [attempt.refusal for attempt in attempts if attempt.refusal is not None]
+        if not refusals and confirm is not None and not request.dry_run and (why := await confirm()):
+            refusals = [denial.unavailable("of the namespace", why, decision)]
         waited = any(attempt.waited for attempt in attempts)
         if refusals:
             await self._cancel(request, quotas, attempts)
@@ -102,9 +119,8 @@ class Admission:
         warnings = [warning for attempt in attempts for warning in attempt.warnings]
         return Verdict(decision=decision, warnings=warnings, waited=waited, request=request, attempts=attempts)
 
-    def _certain(self, quota: Quota, request: Request, decision: str) -> Attempt | None:
-        """A refusal for which nothing has to be reserved: it never fits. Where quotas of namespaces overlap, also one
-        that does not fit now: many clients that go on asking for one full quota would keep the others full."""
+    def _never_fits(self, quota: Quota, request: Request, decision: str) -> Attempt | None:
+        """A refusal for which nothing has to be reserved."""
         if not quota.enforced:
             return None
         shares = request.shares
@@ -115,16 +131,18 @@ class Admission:
             refusal = self._exceeded(quota, need, used, quota.limits, quota.global_reserved, decision)
             seen = handle.snapshot(quota) if handle is not None else snapshot(quota, None, {})
             return Attempt(snapshot=seen, refusal=refusal)
-        if shares is None or len(shares) == 1:
-            return None
+        return None
+
+    def _seems_full(self, quota: Quota, request: Request, decision: str) -> bool:
+        """By what is known here. Where quotas of namespaces overlap, such a quota is asked before the others, in which
+        nothing is reserved then: many clients that go on asking for one full quota would keep the others full. It may
+        have room by now, and nobody is refused from memory."""
+        if not quota.enforced or request.shares is None:
+            return False
         handle = self._registry.get(quota)
-        account = handle.writer.account if handle is not None else None
-        if handle is None or account is None or account.fenced:
-            return None
-        if (shares[quota.name].source, request.uid) in account.reservations:
-            return None  # a repeat costs nothing
-        hopeless = self._hopeless(handle, quota, need, decision)
-        return Attempt(snapshot=handle.snapshot(quota), refusal=hopeless) if hopeless is not None else None
+        if handle is None:
+            return False
+        return self._hopeless(handle, quota, request.shares[quota.name].amount, decision) is not None
 
     async def _cancel(self, request: Request, quotas: Sequence[Quota], attempts: Sequence[Attempt]) -> None:
         """Rule 4.2: one that denies releases what the others reserved. What fails here goes on evidence later."""
@@ -283,8 +301,10 @@ class Admission:
         reserved: ResourceList,
         decision: str,
     ) -> Refusal:
-        objects = "objects" if quota.kind == "namespaces" else "machines"
-        if quota.kind != "namespaces" and need.keys() <= self._quota_cache.catalogue.allocated:
+        objects = "machines"
+        if quota.kind == "namespaces":
+            objects = "ResourceQuotas" if quota.promises else "objects"
+        elif need.keys() <= self._quota_cache.catalogue.allocated:
             objects = "allocations"
         return denial.exceeded(quota.name, need, used, limits, reserved, decision, objects=objects)
 

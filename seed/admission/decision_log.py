@@ -22,6 +22,7 @@ MAX_FOUND = 100  # of one Machine
 
 PATH = "decisions"
 MACHINE = "machine"
+POD = "pod"
 
 _encode = msgspec.json.Encoder().encode
 
@@ -44,13 +45,15 @@ class Decided(msgspec.Struct, frozen=True):
 
 
 OnDecision = Callable[[UserCluster, ObjectMeta, Verdict], None]
+OnPod = Callable[[UserCluster | None, ObjectMeta, Verdict], None]
 OnRefusal = Callable[[Refusal], None]
 
 
 class Decisions:
     """Older ones go when there are more than `most`: of the cluster that has most of them.
 
-    `on_decision` is called for Machines, and not for dry runs; `on_refusal` for each refusal.
+    `on_decision` is called for Machines, and not for dry runs; `on_pod` for pods that are to be created, likewise;
+    `on_refusal` for each refusal.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Decisions:
         *,
         most: int = MAX_KEPT,
         on_decision: OnDecision = lambda _cluster, _object, _found: None,
+        on_pod: OnPod = lambda _cluster, _object, _found: None,
         on_refusal: OnRefusal = lambda _refusal: None,
     ) -> None:
         self._most = most
@@ -65,6 +69,7 @@ class Decisions:
         self._number = 0
         self._dry_runs: deque[Decided] = deque(maxlen=min(MAX_DRY_RUNS, most))
         self._on_decision = on_decision
+        self._on_pod = on_pod
         self._on_refusal = on_refusal
 
     def made(
@@ -100,8 +105,12 @@ class Decisions:
                 consumer,
             )
         )
-        if cluster is not None and consumer == MACHINE and not dry_run:
+        if dry_run:
+            return
+        if cluster is not None and consumer == MACHINE:
             self._on_decision(cluster, subject, verdict)
+        elif consumer == POD and operation == "CREATE":
+            self._on_pod(cluster, subject, verdict)
 
     def _keep(self, made: Decided) -> None:
         if made.dry_run:

@@ -17,7 +17,8 @@ from common.quota.resources import ResourceList
 
 RETRY_SECONDS = 1
 MAX_KNOWN = 32  # types of the catalogue in a message
-SEE_COPIES = "kubectl get lsq -n kube-system"
+SEE_COPIES = "kubectl get lsq -n"
+COPIES_OF_A_CLUSTER = "kube-system"
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32, as ULIDs are written
 _PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
 
@@ -154,6 +155,12 @@ def taken(quota: str, decision: str) -> Refusal:
     )
 
 
+def already_exists(resource: str, name: str) -> Refusal:
+    """In the API server's own words, which would be the answer."""
+    why = f'{resource} "{name}" already exists'
+    return Refusal(code=409, reason="AlreadyExists", message=why, causes=[Cause(reason="AlreadyExists", message=why)])
+
+
 def occupied(quota: str, under: ResourceList, decision: str) -> Refusal:
     """Of surge, though some may be left: it has no numbers that add up, so `beyond_surge` adds those of the limit."""
     why = f"{resources.text(under)} is taken by use beyond what this seed holds, and no more is lent until that is gone"
@@ -188,12 +195,12 @@ def not_specified(quota: str, lacking: str, decision: str) -> Refusal:
     )
 
 
-def with_copies(refusal: Refusal, decision: str) -> Refusal:
-    """In a user cluster that has LocalResourceQuotas, see seed/projections."""
+def with_copies(refusal: Refusal, decision: str, namespace: str = COPIES_OF_A_CLUSTER) -> Refusal:
+    """Where LocalResourceQuotas are in that namespace, see seed/projections."""
     if refusal.cause != "QuotaExceeded":
         return refusal
     end = f"; decision {decision}"
-    message = refusal.message.replace(end, f"; see: {SEE_COPIES}{end}", 1)
+    message = refusal.message.replace(end, f"; see: {SEE_COPIES} {namespace}{end}", 1)
     return msgspec.structs.replace(refusal, message=message)
 
 

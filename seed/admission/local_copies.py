@@ -1,10 +1,12 @@
-"""Where a refusal names the LocalResourceQuotas of a user cluster: only where they are. Pure."""
+"""Where a refusal names LocalResourceQuotas: only where they are. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
-from common.api.types import UserCluster
+from common.api.types import Condition, UserCluster
 from seed.admission import denial
 from seed.admission.types import Verdict
 from seed.cache.source_keys import is_of_kubermatic
@@ -16,7 +18,12 @@ def has_copies(cluster: UserCluster) -> bool:
     """As the leader says in its status. A Cluster of Kubermatic has none of ours; there the kubeconfig may do all."""
     if is_of_kubermatic(cluster.metadata.key):
         return True
-    return any(found.type == CONDITION and found.status == "True" for found in cluster.status.conditions)
+    return are_written(cluster.status.conditions)
+
+
+def are_written(conditions: Sequence[Condition]) -> bool:
+    """By the status of a UserCluster, or by what the leader says of its seed."""
+    return any(found.type == CONDITION and found.status == "True" for found in conditions)
 
 
 def named_in(verdict: Verdict, cluster: UserCluster) -> Verdict:
@@ -25,3 +32,11 @@ def named_in(verdict: Verdict, cluster: UserCluster) -> Verdict:
     if refusal is None or not has_copies(cluster):
         return verdict
     return msgspec.structs.replace(verdict, refusal=denial.with_copies(refusal, verdict.decision))
+
+
+def named_in_namespace(verdict: Verdict, namespace: str, conditions: Sequence[Condition]) -> Verdict:
+    """The same of the quota's copy in this namespace. `conditions`: of the cluster."""
+    refusal = verdict.refusal
+    if refusal is None or not are_written(conditions):
+        return verdict
+    return msgspec.structs.replace(verdict, refusal=denial.with_copies(refusal, verdict.decision, namespace))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -13,19 +13,24 @@ from common.kube.client.errors import ApiError
 from common.kube.client.meta import Object
 from common.quota import resources
 from common.quota.account import Reservation
+from common.quota.object_names import RESOURCE_QUOTAS
 from common.quota.resources import ResourceList
-from seed.admission import denial
+from seed.admission import denial, fits
 from seed.admission.admitter import Admission
 from seed.admission.objects import RESERVING
+from seed.admission.promises import Connected, Exists, NotReadable, confirming, others
 from seed.admission.types import Request, Verdict
 from seed.cache.consumer import Consumer
 from seed.cache.namespaces import Selection
 from seed.cache.quota import Quota
 from seed.cache.source_keys import OWN_API_SERVER, generation_after, namespaces_key, object_in_namespace
-from seed.evaluators import namespaced
+from seed.evaluators import namespaced, resource_quotas
 from seed.evaluators.namespaced import NamespacedEvaluator, Refused, Terms, Write
+from seed.evaluators.resource_quotas import Promise
 
 ObjectT = TypeVar("ObjectT", bound=Object)
+
+NOTHING: Final[ResourceList] = {}
 
 _OF = "of the namespace"
 
@@ -34,12 +39,49 @@ class Unknown(Exception):
     """Which quotas select a namespace cannot be known now. `str()` says why."""
 
 
-class Selecting(Protocol):
+class Selecting(Connected, Protocol):
     """See seed/cache/namespaces.py."""
 
     def select(self, cluster: str, namespace: str) -> Selection: ...
 
     async def read(self, cluster: str, namespace: str) -> list[Quota]: ...
+
+
+class _Parts(Generic[ObjectT]):
+    """What one write asks of each quota."""
+
+    def __init__(self, cluster: str, evaluator: NamespacedEvaluator[ObjectT], write: Write[ObjectT]) -> None:
+        metadata, old = write.new.metadata, write.old
+        self.shares: dict[str, Reservation] = {}
+        self.limiting: list[Quota] = []
+        self.warnings: list[str] = []
+        self.base: ResourceList = {}
+        self._most: ResourceList = {}
+        self._cluster = cluster
+        self._uid = metadata.uid
+        self._generation = generation_after(old.metadata) if old is not None and old.metadata.resource_version else 0
+        self._object = object_in_namespace(evaluator.resource, metadata.namespace, metadata.name)
+
+    def add(self, quota: Quota, need: ResourceList, base: ResourceList = NOTHING) -> None:
+        source = namespaces_key(quota.key.uid, self._cluster)
+        self.shares[quota.name] = self._reservation(source, need, base)
+        self.limiting.append(quota)
+        self._most, self.base = resources.maximum(self._most, need), resources.maximum(self.base, base)
+
+    def request(self, *, asks_fits: bool, dry_run: bool, deadline: float) -> Request:
+        return Request(
+            uid=self._uid,
+            consumer=Consumer("", self._cluster),
+            need=self._most,
+            reservation=self._reservation(self._cluster, self._most, NOTHING),
+            dry_run=dry_run,
+            deadline=deadline,
+            shares=self.shares,
+            asks_fits=asks_fits,
+        )
+
+    def _reservation(self, source: str, amount: ResourceList, base: ResourceList) -> Reservation:
+        return Reservation(source=source, object=self._object, amount=amount, generation=self._generation, base=base)
 
 
 class NamespacedAdmission:
@@ -66,14 +108,16 @@ class NamespacedAdmission:
             quotas = await self._quotas_of(key, write.new.metadata.namespace, deadline)
         except Unknown as error:
             return self.undecided(str(error))
-        metadata, old = write.new.metadata, write.old
-        generation = generation_after(old.metadata) if old is not None and old.metadata.resource_version else 0
-        what = object_in_namespace(evaluator.resource, metadata.namespace, metadata.name)
-        shares: dict[str, Reservation] = {}
-        limiting: list[Quota] = []
-        warnings: list[str] = []
-        most: ResourceList = {}
+        parts = _Parts(key, evaluator, write)
+        try:
+            promises = await self._promises(key, evaluator, quotas, write, deadline)
+        except (NotReadable, Exists) as error:
+            return self._unpromised(error, write.new.metadata.name)
         for quota in sorted(quotas, key=lambda quota: quota.name):
+            if quota.promises:
+                if (promise := promises.get(quota.name)) is not None:
+                    parts.add(quota, promise.amount, promise.base)
+                continue
             terms = Terms(limited=frozenset(quota.limits), scopes=quota.scopes)
             try:
                 need = namespaced.added(evaluator, terms, write)
@@ -81,28 +125,42 @@ class NamespacedAdmission:
                 if quota.enforced:
                     decision = denial.decision_id()
                     return Verdict(decision=decision, refusal=denial.not_specified(quota.name, str(error), decision))
-                warnings.append(denial.not_specified_allowed(quota.name, str(error)))
+                parts.warnings.append(denial.not_specified_allowed(quota.name, str(error)))
                 continue
             if need:
-                source = namespaces_key(quota.key.uid, key)
-                shares[quota.name] = Reservation(source=source, object=what, amount=need, generation=generation)
-                limiting.append(quota)
-                most = resources.maximum(most, need)
-        if not shares:
-            return Verdict(decision="", warnings=warnings)
-        request = Request(
-            uid=metadata.uid,
-            consumer=Consumer("", key),
-            need=most,
-            reservation=Reservation(source=key, object=what, amount=most, generation=generation),
-            dry_run=dry_run,
-            deadline=deadline,
-            shares=shares,
-        )
-        verdict = await self._admission.decide(request, quotas=limiting)
-        if warnings and verdict.refusal is None:
-            return msgspec.structs.replace(verdict, warnings=[*warnings, *verdict.warnings])
+                parts.add(quota, fits.together(need, write.new.metadata, dry_run=dry_run))
+        if not parts.shares:
+            return Verdict(decision="", warnings=parts.warnings)
+        asks_fits = fits.asked(write.new.metadata, dry_run=dry_run) > 0
+        request = parts.request(asks_fits=asks_fits, dry_run=dry_run, deadline=deadline)
+        confirm = confirming(self._namespaces, key, write.new.metadata, parts.base, deadline) if parts.base else None
+        verdict = await self._admission.decide(request, quotas=parts.limiting, confirm=confirm)
+        if parts.warnings and verdict.refusal is None:
+            return msgspec.structs.replace(verdict, warnings=[*parts.warnings, *verdict.warnings])
         return verdict
+
+    async def _promises(
+        self,
+        cluster: str,
+        evaluator: NamespacedEvaluator[ObjectT],
+        quotas: Sequence[Quota],
+        write: Write[Any],
+        deadline: float,
+    ) -> dict[str, Promise]:
+        """By quota of promises, where the write adds to them. Raises NotReadable, Exists."""
+        if evaluator.resource != RESOURCE_QUOTAS:
+            return {}
+        raising = [quota for quota in quotas if quota.promises and resource_quotas.raised(write, quota.limits)]
+        if not raising:
+            return {}
+        limited = {name for quota in raising for name in quota.limits}
+        beside = await others(self._namespaces, cluster, write.new.metadata, limited, deadline - RESERVING)
+        return {quota.name: resource_quotas.added(write, quota.limits, beside) for quota in raising}
+
+    def _unpromised(self, error: NotReadable | Exists, name: str) -> Verdict:
+        if isinstance(error, Exists):
+            return Verdict(decision="", refusal=denial.already_exists(RESOURCE_QUOTAS.resource, name))
+        return self.undecided(str(error))
 
     async def _quotas_of(self, cluster: str, namespace: str, deadline: float) -> Sequence[Quota]:
         """Raises Unknown."""

@@ -9,7 +9,7 @@ from common.kube.client.meta import Object
 from common.quota import resources
 from common.quota.account import Reservation
 from common.quota.resources import ResourceList
-from seed.admission import denial
+from seed.admission import denial, fits
 from seed.admission.admitter import Admission
 from seed.admission.types import Replaceable, Request, Verdict
 from seed.cache.consumer import consumer_of
@@ -56,6 +56,7 @@ class ObjectAdmission(Generic[ObjectT]):
             generation = subject.metadata.generation
             if not need:
                 return Verdict(decision="")
+        need = fits.together(need, subject.metadata, dry_run=dry_run)
         reservation = Reservation(
             source=cluster.metadata.key, object=subject.metadata.key, amount=need, generation=generation
         )
@@ -66,6 +67,7 @@ class ObjectAdmission(Generic[ObjectT]):
             reservation=reservation,
             dry_run=dry_run,
             deadline=deadline,
+            asks_fits=fits.asked(subject.metadata, dry_run=dry_run) > 0,
         )
         replaceable = self._replaceable(cluster, subject, need, deadline) if old is None else None
         return await self._admission.decide(request, replaceable)

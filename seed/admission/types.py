@@ -35,6 +35,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     `shares`, by quota: set where quotas count different parts of the object. Then these are all the quotas that limit
     it, `need` is the most that one of them counts, and `reservation` serves none. None: `reservation` serves every
     quota of the consumer.
+
+    `asks_fits`: a dry run that every quota answers, also after one that refuses for certain.
     """
 
     uid: str
@@ -44,6 +46,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool
     deadline: float  # on the event loop's clock
     shares: Mapping[str, Reservation] | None = None
+    asks_fits: bool = False
 
     def of(self, quota: str) -> Request:
         """What it asks of that quota."""
@@ -67,3 +70,6 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 Replaceable = Callable[[bool], Awaitable[Sequence[str]]]
 """Asked once a quota is full: the uids of those that a rollout puts the object in place of. With True, by a read that
 begins after the call. It may raise ApiError."""
+
+Confirm = Callable[[], Awaitable[str]]
+"""Asked once all is reserved and durable: why the request may not be admitted all the same, empty if it may."""

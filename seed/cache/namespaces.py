@@ -39,6 +39,7 @@ from seed.cache.clusters import ClusterCache
 from seed.cache.quota import Quota
 from seed.cache.quotas import QuotaCache
 from seed.cache.replicas import FRESH
+from seed.cache.selected import ByLabel
 
 log = logging.getLogger(__name__)
 
@@ -116,6 +117,8 @@ class NamespaceCache:
         self._watched: dict[str, _Watched] = {}
         self._listeners: Listeners[[str, Change[Namespace]]] = Listeners()
         self._wake = asyncio.Event()
+        self._by_label: ByLabel | None = None  # until a quota's spec changes
+        quota_cache.on_spec(self._spec_changed)
 
     def takes_part(self, cluster: str) -> bool:
         """Whether quotas may count its namespaces, as far as is known here."""
@@ -132,21 +135,31 @@ class NamespaceCache:
 
     def select_by(self, cluster: str, labels: Mapping[str, str]) -> list[Quota]:
         """The quotas that count a namespace with these labels there, in the order of their names."""
-        found = [
+        if self._by_label is None:
+            quotas = self._quota_cache.namespace_quotas()
+            self._by_label = ByLabel((quota.name, quota.selector) for quota in quotas if quota.selector is not None)
+        protected = self._cluster_cache.protected(cluster)
+        found = (self._quota_cache.quota(name) for name in sorted(self._by_label.candidates(labels)))
+        return [
             quota
-            for quota in self._quota_cache.namespace_quotas()
-            if self._cluster_cache.covers(quota, cluster)
-            and quota.selects(labels, self._cluster_cache.protected(cluster))
+            for quota in found
+            if quota is not None and self._cluster_cache.covers(quota, cluster) and quota.selects(labels, protected)
         ]
-        return sorted(found, key=lambda quota: quota.name)
 
-    async def read(self, cluster: str, namespace: str) -> list[Quota]:
-        """By a consistent read. A namespace that is not there is in no quota. Raises ApiError."""
+    def _spec_changed(self, _name: str) -> None:
+        self._by_label = None
+
+    def connection(self, cluster: str) -> Cluster:
+        """To that very cluster. Raises Unavailable."""
         watched = self._watched.get(cluster)
         if watched is None or watched.cluster is None:
             raise Unavailable(0, "Unavailable", watched.error if watched is not None else f"{cluster} is not followed")
         watched.check_same()
-        found = await watched.cluster.find(NAMESPACES, namespace)
+        return watched.cluster
+
+    async def read(self, cluster: str, namespace: str) -> list[Quota]:
+        """By a consistent read. A namespace that is not there is in no quota. Raises ApiError."""
+        found = await self.connection(cluster).find(NAMESPACES, namespace)
         return self.select_by(cluster, found.metadata.labels) if found is not None else []
 
     def problem(self, cluster: str) -> str | None:

@@ -12,6 +12,7 @@ from common.api.convert import grant_from_wire, report_from_wire
 from common.api.copies import original_uid
 from common.api.label_selector import LabelSelector
 from common.api.types import (
+    RESOURCE_QUOTAS_ALONE,
     ResourceQuota,
     StaleSource,
     UserCluster,
@@ -37,7 +38,8 @@ class OutOfReach(msgspec.Struct, frozen=True):
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True):
     """A quota's copy on this seed, parsed once per change. `ceilings`: its limits and its surge, see
-    common/quota/surge.py. `selector`, `clusters` and `scopes` are those of a quota of kind namespaces."""
+    common/quota/surge.py. `selector`, `clusters`, `scopes` and `promises` are those of a quota of kind namespaces;
+    `promises`: it limits what core ResourceQuotas promise."""
 
     key: Key
     copy_uid: str  # of the object on this seed: what we publish must not land on its successor
@@ -48,6 +50,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     selector: LabelSelector | None = None
     clusters: LabelSelector | None = None
     scopes: tuple[ScopeRequirement, ...] = ()
+    promises: bool = False
     limits: ResourceList
     surge: ResourceList = {}
     ceilings: ResourceList
@@ -114,6 +117,7 @@ def parse_quota(copy: ResourceQuota, *, in_cluster: bool) -> Quota | None:
         selector=copy.spec.subject.selector,
         clusters=copy.spec.subject.clusters,
         scopes=scopes.requirements(copy.spec.scopes, copy.spec.scope_selector.match_expressions),
+        promises=copy.spec.subject.counts == RESOURCE_QUOTAS_ALONE,
         limits=limits,
         surge=extra,
         ceilings=surge.ceilings(limits, extra),

@@ -15,6 +15,7 @@ from common.api.types import (
     QUOTA_SETTINGS,
     RESOURCE_QUOTAS,
     SEED_COPIES,
+    Condition,
     DefaultQuota,
     Project,
     QuotaSettings,
@@ -167,6 +168,13 @@ class QuotaCache:
     def own_takes_part(self) -> bool:
         """Whether quotas of kind namespaces count the namespaces of the seed's own API server."""
         return any(copy.spec.namespace_quotas == "Enabled" for copy in self.seed.store.values())
+
+    @property
+    def own_conditions(self) -> list[Condition]:
+        """What the leader said last of the seed itself."""
+        for copy in self.seed.store.values():
+            return copy.status.agent.conditions if copy.spec.in_cluster else copy.status.conditions
+        return []
 
     def on_quota(self, listener: Callable[[str], None]) -> Callable[[], None]:
         """Returns how to stop listening."""

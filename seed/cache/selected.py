@@ -6,7 +6,7 @@ there, would keep the cluster from coming up.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from common.api import label_selector
 from common.api.label_selector import LabelSelector
@@ -29,3 +29,25 @@ def picked_by_name(selector: LabelSelector) -> frozenset[str]:
         if requirement.key == METADATA_NAME and requirement.operator == "In":
             found.update(requirement.values)
     return frozenset(found)
+
+
+class ByLabel:
+    """Selectors by one of the labels that each asks for, so that those of other owners cost nothing to look up."""
+
+    def __init__(self, selectors: Iterable[tuple[str, LabelSelector]]) -> None:
+        """By name."""
+        self._asking: dict[tuple[str, str], list[str]] = {}
+        self._others: list[str] = []  # they ask for none, or for one of several values
+        for name, selector in selectors:
+            asked = min(selector.match_labels.items(), default=None)
+            if asked is None:
+                self._others.append(name)
+            else:
+                self._asking.setdefault(asked, []).append(name)
+
+    def candidates(self, labels: Mapping[str, str]) -> list[str]:
+        """All that may pick a namespace with these labels, each once."""
+        found = list(self._others)
+        for label in labels.items():
+            found.extend(self._asking.get(label, ()))
+        return found

@@ -13,6 +13,7 @@ from common.runtime.waiting import first_of
 from seed import metrics
 from seed.controllers.term import Leadership, Replica
 from seed.ledger.store import StoreUnavailableError
+from seed.usage.namespaced_objects import NamespacedSource
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +30,11 @@ class Leader:
     @property
     def leads(self) -> bool:
         return self._lease.held
+
+    @property
+    def in_namespaces(self) -> list[NamespacedSource]:
+        """What is counted in namespaces, while this replica leads."""
+        return self._leadership.in_namespaces if self._leadership is not None else []
 
     def configuration_changed(self) -> None:
         if self._leadership is not None:

@@ -6,15 +6,17 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
+from common.api.conditions import some
 from common.kube.client.api_client import Cluster
-from common.kube.client.errors import ApiError, NotFound
+from common.kube.client.errors import ApiError, Forbidden, NotFound
 from common.runtime.waiting import first_of, within
 from seed.cache.clusters import ClusterCache
 from seed.cache.quota import Quota
 from seed.cache.quotas import QuotaCache
 from seed.cache.source_keys import namespaces_key
-from seed.registration import namespaces
+from seed.registration import namespaces, withdrawal
 from seed.registration.configuration import WEBHOOK_CONFIGURATIONS, WebhookConfiguration
+from seed.registration.health import DENIED, Proof
 from seed.registration.keeper import ConfigurationKeeper
 from seed.registration.namespaces import Limits
 from seed.registration.probe import Canary, Sample
@@ -22,6 +24,14 @@ from seed.registration.probe import Canary, Sample
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 10.0
+
+CONNECTING = Proof(None, "Connecting", "the webhook for namespaces is being configured")
+CONTESTED = Proof(
+    False,
+    "WebhookContested",
+    "somebody deletes or changes the webhook configuration again and again; it is restored each time, and what was "
+    "created in between is counted",
+)
 
 
 class NamespacedWebhook:
@@ -41,9 +51,12 @@ class NamespacedWebhook:
         *,
         wanted: Callable[[], bool],
         on_enforced: Callable[[str], None],
+        on_state: Callable[[], None] = lambda: None,
     ) -> None:
         """`key`: the cluster's, or OWN_API_SERVER. `wanted`: False while webhooks are withdrawn. `on_enforced` gets the
-        name of a quota that is, or is no longer, enforced there; it must not block."""
+        name of a quota that is, or is no longer, enforced there, and `on_state` tells that `shown` has changed.
+        They must not block."""
+        self.shown: Proof | None = None  # whether all that quotas limit there is checked; None: they limit nothing
         self._cluster = cluster
         self._key = key
         self._quota_cache = quota_cache
@@ -51,8 +64,9 @@ class NamespacedWebhook:
         self._wanted = desired
         self._are_wanted = wanted
         self._on_enforced = on_enforced
+        self._on_state = on_state
         self._proven: dict[str, Limits] = {}  # by the quota's uid
-        self._written = False  # it may be there still
+        self._written: bool | None = None  # it may be there still; None: the leader before may have left it
         self._keeper: ConfigurationKeeper | None = None
         self._canary: Canary | None = None
         self._wake = asyncio.Event()
@@ -73,11 +87,12 @@ class NamespacedWebhook:
         try:
             while True:
                 self._wake.clear()
+                self._show()
                 if self._takes_part():
                     self._written = True
                     await self._keep()
                     continue
-                if self._written:  # where it never was, there may be no right to it
+                if self._written is not False:
                     self._written = not await self._let_go()
                 await within(self._wake, RETRY_SECONDS if self._written else None)
         finally:
@@ -99,7 +114,7 @@ class NamespacedWebhook:
     @property
     def absent(self) -> bool:
         """Nothing is asked there by us."""
-        return self._keeper.absent if self._keeper is not None else not self._written
+        return self._keeper.absent if self._keeper is not None else self._written is False
 
     def _sample(self) -> Sample | None:
         return namespaces.sample_of(self._desired()) if self._are_wanted() else None
@@ -116,6 +131,8 @@ class NamespacedWebhook:
         except NotFound:
             return True
         except ApiError as error:
+            if self._written is None and isinstance(error, Forbidden):
+                return True  # whoever has no right to it has written none
             log.warning("webhook configuration left behind", extra={"cluster": self._key, "error": error.message})
             return False
         log.info("webhook configuration removed", extra={"cluster": self._key, "configuration": namespaces.NAME})
@@ -136,6 +153,10 @@ class NamespacedWebhook:
         self._judge()
 
     def _judge(self) -> None:
+        self._prove()
+        self._show()
+
+    def _prove(self) -> None:
         keeper, canary = self._keeper, self._canary
         if keeper is None or canary is None:
             return
@@ -152,3 +173,29 @@ class NamespacedWebhook:
                 continue  # nothing is known yet: what the leader before said stays
             if self._cluster_cache.tell_enforced_in_namespaces(namespaces_key(uid, self._key), enforced):
                 self._on_enforced(name)
+
+    def _show(self) -> None:
+        shown = self._found() if self._quotas() else None
+        if shown != self.shown:
+            self.shown = shown
+            self._on_state()
+
+    def _found(self) -> Proof:
+        keeper, proof = self._keeper, self._canary.proof if self._canary is not None else None
+        quotas = self._quotas()
+        if not self._are_wanted():
+            return withdrawal.PROOF
+        if keeper is None:
+            return CONNECTING
+        if keeper.contested:
+            return CONTESTED
+        if keeper.error is not None:
+            return Proof(False, "WebhookMissing", keeper.error)
+        if proof is None or not keeper.in_place:
+            return CONNECTING
+        if not proof.enforced:
+            return proof
+        unproven = [quota.name for quota in quotas if self._proven.get(quota.key.uid) != namespaces.limits_of(quota)]
+        if unproven:
+            return Proof(None, "NotProven", f"no dry run has been refused yet for {some(sorted(unproven))}")
+        return Proof(True, DENIED)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -39,10 +39,16 @@ class SeedStatus:
     """`run()` it while this replica leads, on the seed's own cluster, which bears the seed's name."""
 
     def __init__(
-        self, cluster: Cluster, cluster_cache: ClusterCache, enforces: Callable[[], bool] = lambda: True
+        self,
+        cluster: Cluster,
+        cluster_cache: ClusterCache,
+        enforces: Callable[[], bool] = lambda: True,
+        of_namespaces: Callable[[], Sequence[Condition]] = lambda: (),
     ) -> None:
-        """`enforces`: whether there are to be webhooks at all. `look` when that has changed."""
+        """`enforces`: whether there are to be webhooks at all. `of_namespaces`: what is said of the namespaces of the
+        seed's own API server. `look` when one of them has changed."""
         self._enforces = enforces
+        self._of_namespaces = of_namespaces
         self._cluster = cluster
         self._cluster_cache = cluster_cache
         self._proofs: dict[str, Proof] = {}
@@ -123,12 +129,20 @@ class SeedStatus:
         before = published.conditions
         proofs = self._of_each()
         serving = webhook_serving(proofs) if self._enforces() else withdrawal.PROOF
-        if serving.enforced is not False and unseen(proofs) and time.monotonic() - self._began < PATIENCE:
+        waits = time.monotonic() - self._began < PATIENCE
+        if serving.enforced is not False and unseen(proofs) and waits:
             return before
-        message = conditions.short(serving.message)
-        said = conditions.condition("WebhookServing", serving.enforced, serving.reason, message)
-        said = msgspec.structs.replace(said, observed_generation=copy.metadata.generation)
-        return conditions.transition(before, [said], conditions.now())
+        known = {each.type: each for each in before}
+        said = [conditions.condition("WebhookServing", serving.enforced, serving.reason, serving.message)]
+        said += [
+            known.get(each.type, each) if waits and each.status == "Unknown" else each for each in self._of_namespaces()
+        ]
+        generation = copy.metadata.generation
+        said = [
+            msgspec.structs.replace(each, message=conditions.short(each.message), observed_generation=generation)
+            for each in said
+        ]
+        return conditions.transition(before, said, conditions.now())
 
     def _of_each(self) -> dict[str, Proof | None]:
         found = {

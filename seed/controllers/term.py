@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from common.api.labels import UNINSTALLED_ANNOTATION
-from common.api.types import UserCluster
+from common.api.types import Condition, UserCluster
 from common.kube.client.api_client import Cluster, RequestHook
 from common.kube.client.errors import ApiError
 from common.kube.controller.leader_election import Lease, Term
@@ -27,6 +27,7 @@ from seed.controllers.namespaced_webhook import NamespacedWebhook
 from seed.controllers.seed_status import SeedStatus
 from seed.controllers.unadmitted_events import UnadmittedEvents
 from seed.controllers.unknown_projects import UnknownProjects
+from seed.controllers.user_cluster_conditions import own_conditions
 from seed.controllers.user_clusters import UserClusters
 from seed.evaluators.clusters import Kind
 from seed.ledger.store import Store
@@ -34,13 +35,14 @@ from seed.projections.local_copies import LocalCopies
 from seed.registration import allocations, cluster_api, clusters, namespaces, withdrawal
 from seed.registration.cluster_api import Enforcement
 from seed.registration.configuration import WEBHOOK_CONFIGURATIONS, WebhookConfiguration
+from seed.registration.health import Proof
 from seed.registration.keeper import ConfigurationKeeper
 from seed.registration.wanted import WantedConfigurations
 from seed.sizing.sizer import Sizing
 from seed.usage.allocations import AllocationSources
 from seed.usage.cluster_api import ClusterApiInformers
 from seed.usage.clusters import ClusterSources
-from seed.usage.namespaced_objects import NamespacedSources
+from seed.usage.namespaced_objects import NamespacedSource, NamespacedSources
 from seed.usage.source import Problem, UsageSource
 from seed.usage.user_cluster import Source
 
@@ -98,9 +100,9 @@ class Leadership:
         cluster, sizing = replica.cluster, replica.sizing
         quota_cache, cluster_cache = replica.quota_cache, replica.cluster_cache
         replica.wanted.withdrawn = bool(withdrawal.asked(replica.lease.annotations))  # before anything is kept
-        self._status = SeedStatus(cluster, cluster_cache, replica.wanted.are_wanted)
+        self._status = SeedStatus(cluster, cluster_cache, replica.wanted.are_wanted, self._own_conditions)
         self._unknown_projects = UnknownProjects(cluster, quota_cache, cluster_cache)
-        self._local_copies = LocalCopies(quota_cache, replica.registry, enabled=replica.local_copies)
+        self._local_copies = LocalCopies(quota_cache, cluster_cache, replica.registry, enabled=replica.local_copies)
         self._user_clusters = UserClusters(
             cluster,
             quota_cache,
@@ -116,19 +118,20 @@ class Leadership:
             on_request=replica.on_request,
             on_reconcile=metrics.reconciled,
             beside=self._follow_namespaces,
+            in_namespaces=self._proof_in_namespaces,
         )
         self._namespaces = NamespacedSources(
             cluster,
             quota_cache,
             cluster_cache,
             replica.registry,
-            on_change=self._changed,
+            on_change=self._namespaces_changed,
             on_state=self._state_changed,
             unreached=self._unreached,
         )
         self._unadmitted = UnadmittedEvents(cluster, self._user_clusters.sources)
         self._for_cluster_api = self._enforcement()
-        self._own_namespaced = self._namespaced_webhook(OWN_API_SERVER, OWN_API_SERVER, cluster)
+        self._own_namespaced = self._namespaced_webhook(OWN_API_SERVER, OWN_API_SERVER, cluster, self._status.look)
         self._namespaced = {OWN_API_SERVER: self._own_namespaced}  # webhooks by cluster, as far as they are connected
         self._for_clusters = self._keeper(replica.wanted.for_clusters)
         self._for_allocations = self._keeper(replica.wanted.for_allocations)
@@ -228,11 +231,19 @@ class Leadership:
             group.create_task(self._for_clusters.run(), name="webhook configuration for clusters")
             group.create_task(self._keep_for_allocations(), name="webhook configuration for Allocations")
             group.create_task(self._own_namespaced.run(), name="webhook for namespaces of the seed")
+            own = self._local_copies.keep_in_namespaces(
+                OWN_API_SERVER, self._replica.cluster, self._namespaces, self._status.look
+            )
+            group.create_task(own, name="local copies in namespaces of the seed")
             group.create_task(self._withdraw(), name="withdrawal of webhooks")
 
     async def confirm_accounts(self) -> None:
         """Before an orderly end."""
         await self._accounts.confirm_all()
+
+    @property
+    def in_namespaces(self) -> list[NamespacedSource]:
+        return self._namespaces.all()
 
     def configuration_changed(self) -> None:
         self._user_clusters.configuration_changed()
@@ -277,10 +288,25 @@ class Leadership:
     def _changed(self, source: UsageSource, freed: bool) -> None:
         self._counting.changed(source, freed)
 
+    def _namespaces_changed(self, source: UsageSource, freed: bool) -> None:
+        self._local_copies.counted_in_namespaces(source.consumer.cluster)
+        self._changed(source, freed)
+
     def _state_changed(self, source: UsageSource) -> None:
         self._accounts.look_again(source.consumer)
 
-    def _namespaced_webhook(self, key: str, caller: str, cluster: Cluster) -> NamespacedWebhook:
+    def _own_conditions(self) -> list[Condition]:
+        """Of the namespaces of the seed's own API server, where they take part."""
+        copies = self._local_copies.in_namespaces(OWN_API_SERVER)
+        return own_conditions(self._own_namespaced.shown, copies if self._local_copies.enabled else None)
+
+    def _proof_in_namespaces(self, key: str) -> Proof | None:
+        webhook = self._namespaced.get(key)
+        return webhook.shown if webhook is not None else None
+
+    def _namespaced_webhook(
+        self, key: str, caller: str, cluster: Cluster, on_state: Callable[[], None]
+    ) -> NamespacedWebhook:
         replica = self._replica
         return NamespacedWebhook(
             cluster,
@@ -290,6 +316,7 @@ class Leadership:
             lambda quotas: replica.wanted.for_namespaces(key, caller, quotas, replica.cluster_cache.protected(key)),
             wanted=replica.wanted.are_wanted,
             on_enforced=self._enforced,
+            on_state=on_state,
         )
 
     def _enforced(self, name: str) -> None:
@@ -297,14 +324,22 @@ class Leadership:
         self._accounts.look_at(name)
 
     async def _follow_namespaces(self, source: Source, cluster: Cluster) -> None:
-        webhook = self._namespaced[source.key] = self._namespaced_webhook(source.key, source.uid, cluster)
+        if source.on_seed:
+            return  # its namespaces are the seed's, which have their own webhook and copies
+        key = source.key
+        webhook = self._namespaced_webhook(key, source.uid, cluster, lambda: self._user_clusters.look(key))
+        self._namespaced[key] = webhook
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._namespaces.follow(source.key, cluster))
+                group.create_task(self._namespaces.follow(key, cluster))
                 group.create_task(webhook.run())
+                copying = self._local_copies.keep_in_namespaces(
+                    key, cluster, self._namespaces, lambda: self._user_clusters.look(key)
+                )
+                group.create_task(copying)
         finally:
-            if self._namespaced.get(source.key) is webhook:
-                del self._namespaced[source.key]
+            if self._namespaced.get(key) is webhook:
+                del self._namespaced[key]
 
     def _unreached(self, key: str) -> Problem | None:
         source = self._user_clusters.sources.get(key)

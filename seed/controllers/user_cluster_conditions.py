@@ -11,8 +11,9 @@ from common.api.conditions import condition
 from common.api.types import Condition, UserCluster
 from seed.admission import local_copies, projects
 from seed.projections.cluster_copies import ClusterCopies
+from seed.projections.namespace_copies import NamespaceCopies
 from seed.registration import withdrawal
-from seed.registration.health import Proof
+from seed.registration.health import IN_NAMESPACES, Proof
 from seed.registration.keeper import ConfigurationKeeper
 from seed.usage.machine_api import TAKEN_OVER
 from seed.usage.machine_totals import Unsized
@@ -83,10 +84,35 @@ def _stamps(source: Source) -> Condition:
     return condition("StampsCurrent", False, "FlavorsChanged", named)
 
 
-def copied(source: Source, copies: ClusterCopies | None) -> Condition | None:
+def enforced_in_namespaces(source: Source, proof: Proof | None) -> Condition:
+    """Where quotas of kind namespaces limit something. `proof`: None while there is no connection."""
+    if proof is not None:
+        return condition(IN_NAMESPACES, proof.enforced, proof.reason, proof.message)
+    why = _followed(source)
+    reason = why.reason if why.status != "True" else "Connecting"
+    return condition(IN_NAMESPACES, None, reason, "whether the webhook for namespaces is in place cannot be seen")
+
+
+def own_conditions(proof: Proof | None, copies: NamespaceCopies | None) -> list[Condition]:
+    """Of a Seed. `proof`: None where quotas of kind namespaces limit nothing in its own API server. `copies`: None
+    where none are to be."""
+    if proof is None:
+        return []
+    found = [condition(IN_NAMESPACES, proof.enforced, proof.reason, proof.message)]
+    if copies is not None and copies.written is not None:
+        reason = "Written" if copies.written else "NotWritten"
+        found.append(condition(local_copies.CONDITION, copies.written, reason, copies.problem))
+    return found
+
+
+def copied(
+    source: Source, copies: ClusterCopies | None, in_namespaces: NamespaceCopies | None = None
+) -> Condition | None:
     """None where the Machines are the seed's own: there is no user cluster to write to."""
     if source.on_seed:
         return None
+    if in_namespaces is not None and in_namespaces.written is False:
+        return condition(local_copies.CONDITION, False, "NotWritten", f"in namespaces: {in_namespaces.problem}")
     if copies is not None and copies.written:
         return condition(local_copies.CONDITION, True, "Written", "")
     if copies is not None and copies.written is False:
@@ -109,6 +135,8 @@ def believed_proof(wanted: list[Condition], proof: Proof | None, source: Source)
 def _failing(parts: Iterable[Condition]) -> Condition | None:
     """What keeps the cluster from being Ready. An unknown project that QuotaSettings allow does not."""
     for each in parts:
+        if (each.type, each.status) == (IN_NAMESPACES, "False"):
+            return each
         if each.type in READY_BY and each.status != "True" and each.reason != projects.ALLOWED_BY_SETTINGS:
             return each
     return None
@@ -129,10 +157,11 @@ def judge(
     proof: Proof | None,
     unsized: Unsized,
     project: Condition = KNOWN,
+    in_namespaces: Condition | None = None,
     copies: Condition | None = None,
 ) -> list[Condition]:
-    """The UserCluster's conditions, Ready first. `project`: its condition ProjectKnown. `copies`: LocalQuotasWritten,
-    where there are any."""
+    """The UserCluster's conditions, Ready first. `project`: its condition ProjectKnown. `in_namespaces`:
+    NamespacesEnforced, where it takes part. `copies`: LocalQuotasWritten, where there are any."""
     followed = _followed(source)
     if source.current or source.counted:
         sized, stamps = _sized(unsized), _stamps(source)
@@ -142,8 +171,7 @@ def judge(
             for kind in ("MachinesSized", "StampsCurrent")
         )
     parts = [followed, _enforced(source, keeper, proof), sized, stamps, project]
-    if copies is not None:
-        parts.append(copies)
+    parts.extend(each for each in (in_namespaces, copies) if each is not None)
     generation = cluster.metadata.generation
     return [
         structs.replace(each, message=conditions.short(each.message), observed_generation=generation)

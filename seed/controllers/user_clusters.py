@@ -10,7 +10,7 @@ from contextlib import suppress
 from common.api import conditions
 from common.api.cluster_identity import DUPLICATE
 from common.api.labels import SEED_MANAGER
-from common.api.types import USER_CLUSTERS, UserCluster
+from common.api.types import USER_CLUSTERS, Condition, UserCluster
 from common.kube.client.api_client import Cluster, RequestHook
 from common.kube.client.errors import ApiError, NotFound
 from common.kube.controller.controller import Controller, ReconcileHook
@@ -20,7 +20,7 @@ from seed.cache.clusters import ClusterCache
 from seed.cache.quota import takes_part
 from seed.cache.quotas import QuotaCache
 from seed.cache.source_keys import is_of_kubermatic
-from seed.controllers.user_cluster_conditions import believed_proof, copied, judge
+from seed.controllers.user_cluster_conditions import believed_proof, copied, enforced_in_namespaces, judge
 from seed.controllers.user_cluster_status import desired_status, recorded, shown
 from seed.projections.local_copies import LocalCopies
 from seed.registration import namespaces
@@ -61,8 +61,10 @@ class UserClusters:
         on_request: RequestHook | None = None,
         on_reconcile: ReconcileHook | None = None,
         beside: Callable[[Source, Cluster], Coroutine[None, None, None]] | None = None,
+        in_namespaces: Callable[[str], Proof | None] = lambda _key: None,
     ) -> None:
-        """`beside`: what else goes through each connection, for as long as that lasts."""
+        """`beside`: what else goes through each connection, for as long as that lasts. `in_namespaces`: whether it is
+        proven that what is created in namespaces is checked there."""
         self.sources: dict[str, Source] = {}
         self._keepers: dict[str, ConfigurationKeeper] = {}
         self._stampers: dict[str, ConfigurationKeeper] = {}
@@ -81,6 +83,7 @@ class UserClusters:
         self._wanted = wanted
         self._on_request = on_request
         self._beside = beside
+        self._in_namespaces = in_namespaces
         self._identities = Identities(cluster, cluster_cache)
         self._controller: Controller[str] = Controller(
             "userclusters", self._reconcile, workers=4, timeout=30, on_reconcile=on_reconcile
@@ -173,7 +176,8 @@ class UserClusters:
         """A user cluster that is not counted here any more must not send its objects to this webhook."""
         key, cluster = source.key, source.cluster
         keeper, stamper = self._keepers.pop(key, None), self._stampers.pop(key, None)
-        task, copies = self._keeping.pop(key, None), self._copies.of(key)
+        task = self._keeping.pop(key, None)
+        copies, in_namespaces = self._copies.of(key), self._copies.in_namespaces(key)
         self._canaries.pop(key, None)
         if keeper is None or stamper is None or task is None:
             return
@@ -189,6 +193,8 @@ class UserClusters:
                     await cluster.delete(WEBHOOK_CONFIGURATIONS, namespaces.NAME)
             if copies is not None:
                 await copies.remove()
+            if in_namespaces is not None:
+                await in_namespaces.remove()
         except ApiError as error:
             log.warning("left behind in a user cluster", extra={"cluster": key, "error": str(error)})
 
@@ -254,8 +260,8 @@ class UserClusters:
         quotas = self._quota_cache.quotas_of(source.consumer)
         unsized = source.totals.unsized({name for quota in quotas if quota.enforced for name in quota.limits})
         proof = canary.proof if canary is not None else None
-        copies = copied(source, self._copies.of(source.key)) if self._copies.enabled else None
-        wanted = judge(cluster, source, keeper, proof, unsized, projects.shown(self._quota_cache, cluster), copies)
+        said = projects.shown(self._quota_cache, cluster), self._of_namespaces(source), self._written(source)
+        wanted = judge(cluster, source, keeper, proof, unsized, *said)
         metrics.canary(source.key, proof.enforced if proof is not None else None)
         self._on_proof(source.key, believed_proof(wanted, proof, source))
         metrics.machines(source.key, unsized.counts, source.drift.count, len(source.totals.unadmitted))
@@ -275,6 +281,20 @@ class UserClusters:
         if status is not None and not await self._apply(cluster, status):
             return None
         return None if settled else LOOK_AGAIN
+
+    def _of_namespaces(self, source: Source) -> Condition | None:
+        quotas = self._quota_cache.namespace_quotas()
+        if not any(self._cluster_cache.covers(quota, source.key) for quota in quotas):
+            return None
+        return enforced_in_namespaces(source, self._in_namespaces(source.key))
+
+    def _written(self, source: Source) -> Condition | None:
+        copies, in_namespaces = self._copies.of(source.key), self._copies.in_namespaces(source.key)
+        return copied(source, copies, in_namespaces) if self._copies.enabled else None
+
+    def look(self, key: str) -> None:
+        """What `in_namespaces` says of it has changed."""
+        self._controller.queue.add(key)
 
     async def _apply(self, cluster: UserCluster, status: dict[str, object]) -> bool:
         """False if there is no such UserCluster any more."""

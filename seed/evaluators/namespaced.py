@@ -25,7 +25,7 @@ import msgspec
 
 from common.kube.client.meta import Object
 from common.quota import object_names
-from common.quota.object_names import GroupResource
+from common.quota.object_names import RESOURCE_QUOTAS, GroupResource
 from common.quota.resources import ResourceList
 from common.quota.scopes import ScopeRequirement
 
@@ -51,10 +51,17 @@ class Write(msgspec.Struct, Generic[ObjectT], frozen=True, kw_only=True):
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """What a quota counts: the names that it limits, and its scopes."""
+    """What a quota counts: the names that it limits, and its scopes. `promises`: not objects by these names, but what
+    core ResourceQuotas promise of them (resource_quotas.py)."""
 
     limited: frozenset[str]
     scopes: Sequence[ScopeRequirement] = ()
+    promises: bool = False
+
+    @property
+    def kinds(self) -> frozenset[GroupResource]:
+        """The objects that it counts."""
+        return frozenset({RESOURCE_QUOTAS}) if self.promises else object_names.resources_of(self.limited)
 
 
 class NamespacedEvaluator(Protocol[ObjectT]):

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from common.quota.object_names import NEVER_COUNTED, GroupResource
-from seed.evaluators import persistent_volume_claims, pods, resource_claims, services
+from seed.evaluators import persistent_volume_claims, pods, resource_claims, resource_quotas, services
 from seed.evaluators.namespaced import NamespacedEvaluator
 from seed.evaluators.object_count import ObjectCountEvaluator
 
@@ -16,6 +16,7 @@ _SPECIAL: Final[dict[GroupResource, NamespacedEvaluator[Any]]] = {
         persistent_volume_claims.EVALUATOR,
         pods.EVALUATOR,
         resource_claims.EVALUATOR,
+        resource_quotas.EVALUATOR,
         services.EVALUATOR,
     )
 }

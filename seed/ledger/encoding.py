@@ -1,8 +1,8 @@
 """An account as a QuotaLedger object and back.
 
-Reservations are one text, a line each: "UID GENERATION.CLAIMS SOURCE OBJECT AMOUNT;EARLIER;REPLACES;REQUEST" (".CLAIMS"
-only above 1; parts at the end only as far as there is any: the release before this one writes no REQUEST, and reads no
-more than the parts that it knows). There may be thousands, each write carries them all, and API servers walk every
+Reservations are one text, a line each: "UID GENERATION.CLAIMS SOURCE OBJECT AMOUNT;EARLIER;REPLACES;REQUEST;BASE"
+(".CLAIMS" only above 1; parts at the end only as far as there is any: a release reads no more than the parts that it
+knows). There may be thousands, each write carries them all, and API servers walk every
 field of an object many times: with a map of 1000 entries a write takes nearly twice as long. Names come from tenants:
 whatever would break the line is percent-encoded.
 """
@@ -114,7 +114,10 @@ def reservation_text(reservation: Reservation) -> str:
         f"{reservation.generation}" if reservation.claims == 1 else f"{reservation.generation}.{reservation.claims}"
     )
     amount = _amounts_text(tuple(reservation.amount.items()))
-    if reservation.earlier or reservation.replaces:
+    if reservation.base:
+        earlier, base = (_amounts_text(tuple(each.items())) for each in (reservation.earlier, reservation.base))
+        amount += f";{earlier};{_quoted(reservation.replaces)};{_quoted(reservation.request)};{base}"
+    elif reservation.earlier or reservation.replaces:
         amount += f";{_amounts_text(tuple(reservation.earlier.items()))};{_quoted(reservation.replaces)}"
         amount = f"{amount};{_quoted(reservation.request)}".rstrip(";")
     elif reservation.request:
@@ -126,7 +129,7 @@ def parse_reservation(text: str) -> Reservation:
     try:
         number, source, name, amounts = text.split(" ")
         generation, _, claims = number.partition(".")
-        amount, earlier, replaces, request, *_ = *amounts.split(";"), "", "", ""
+        amount, earlier, replaces, request, base, *_ = *amounts.split(";"), "", "", "", ""
         return Reservation(
             source=unquote(source),
             object=unquote(name),
@@ -136,6 +139,7 @@ def parse_reservation(text: str) -> Reservation:
             claims=int(claims or 1),
             replaces=unquote(replaces),
             request=unquote(request),
+            base=_parse_amounts(base),
         )
     except ValueError as error:
         raise MalformedLedgerError(f"reservation {text[:80]!r}: {error}") from None

@@ -1,4 +1,5 @@
-"""Events for owners of Machines on one API server: on MachineSets and MachineDeployments; and when to try again.
+"""Events for owners of Machines on one API server: on MachineSets and MachineDeployments; and when to try again, which
+is told to what makes pods, too.
 
 One task for each API server, so that a slow one delays no other. What waits to be written is bounded, and so is each
 request's time.
@@ -8,12 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
-from functools import lru_cache
 from typing import TypeVar
 
 import msgspec
@@ -21,12 +20,10 @@ import msgspec
 from common.api.conditions import now
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
-from common.kube.client.meta import Int64, Object, ObjectMeta
-from common.kube.client.resource import Resource
 from common.kube.controller.events import EVENTS, Regarding, microtime
 from common.runtime.lru import LruDict
-from seed.machines import cluster_api, machine_controller
 from seed.notifications.event_series import RETRY, Occurrence, Series, SeriesTable, created, repeated
+from seed.notifications.owners import Job, MachineSet, owner_of, resource_of
 from seed.notifications.wake_queue import Waiter
 
 log = logging.getLogger(__name__)
@@ -43,55 +40,7 @@ AT_ONCE = 8  # requests to one API server
 MAX_ROUND = 64  # refusals taken up before Events are written
 PAUSE = 0.05  # seconds in which what belongs together comes together
 
-_GROUPS = frozenset({machine_controller.GROUP, cluster_api.GROUP})
-_VERSION = re.compile("v[0-9]{1,3}((alpha|beta)[0-9]{1,3})?")
-
 T = TypeVar("T")
-
-
-class _Replicas(msgspec.Struct, frozen=True, rename="camel"):
-    replicas: Int64 | None = None
-    observed_generation: Int64 = 0
-
-
-class MachineSet(Object, frozen=True, kw_only=True):
-    spec: _Replicas = _Replicas()
-    status: _Replicas = _Replicas()
-
-    @property
-    def complete(self) -> bool:
-        """It has all its Machines, or wants none any more."""
-        if self.metadata.deletion_timestamp is not None:
-            return True
-        wanted = 1 if self.spec.replicas is None else self.spec.replicas
-        return self.status.observed_generation >= self.metadata.generation and (self.status.replicas or 0) >= wanted
-
-
-def machine_set_of(machine: ObjectMeta) -> Regarding | None:
-    """The MachineSet that makes this Machine. What a Machine says of its owner is its writer's word."""
-    owner = _owner(machine)
-    return owner if owner is not None and owner.kind == "MachineSet" and _resource(owner.api_version) else None
-
-
-def _owner(of: ObjectMeta) -> Regarding | None:
-    for reference in of.owner_references:
-        if reference.controller:
-            return Regarding(
-                api_version=reference.api_version,
-                kind=reference.kind,
-                namespace=of.namespace,
-                name=reference.name,
-                uid=reference.uid,
-            )
-    return None
-
-
-@lru_cache(maxsize=64)
-def _resource(api_version: str) -> Resource[MachineSet] | None:
-    group, _, version = api_version.partition("/")
-    if group not in _GROUPS or not _VERSION.fullmatch(version):
-        return None
-    return Resource(group, version, "machinesets", "MachineSet", True, MachineSet)
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -104,8 +53,8 @@ class Refused(msgspec.Struct, frozen=True):
 class OwnerNotifier:
     """Tells those of one API server. `stop()` it.
 
-    `on_gone(waiter)`: the MachineSet does not wait any more. `on_failed(waiter)`: it could not be woken now.
-    `count(result, number)` is for metrics: Events written, failed, dropped; MachineSets woken.
+    `on_gone(waiter)`: the owner does not wait any more. `on_failed(waiter)`: it could not be woken now.
+    `count(result, number)` is for metrics: Events written, failed, dropped; owners woken.
     """
 
     def __init__(
@@ -244,23 +193,24 @@ class OwnerNotifier:
         found = await self._read(cluster, machine_set)
         return self._keep_parent(machine_set.uid, found)
 
-    def _keep_parent(self, uid: str, found: MachineSet | None) -> Regarding | None:
-        parent = _owner(found.metadata) if found is not None else None
+    def _keep_parent(self, uid: str, found: MachineSet | Job | None) -> Regarding | None:
+        parent = owner_of(found.metadata) if found is not None else None
         self._parents.keep(uid, (time.monotonic() + PARENT_SECONDS, parent), MAX_PARENTS)
         return parent
 
-    async def _read(self, cluster: Cluster, machine_set: Regarding) -> MachineSet | None:
+    async def _read(self, cluster: Cluster, owner: Regarding) -> MachineSet | Job | None:
         """None where there is none any more, or another of its name."""
-        resource = _resource(machine_set.api_version)
+        resource = resource_of(owner)
         assert resource is not None, "no others are noted"
+        found: MachineSet | Job
         try:
-            found = await cluster.get(resource, machine_set.name, machine_set.namespace)
+            found = await cluster.get(resource, owner.name, owner.namespace)
         except (NotFound, ValueError):
             return None
         except Forbidden as error:
-            log.info("MachineSets cannot be read", extra={"cluster": self.name, "error": error.message})
+            log.info("owners cannot be read", extra={"cluster": self.name, "kind": owner.kind, "error": error.message})
             return None
-        return found if found.metadata.uid == machine_set.uid else None
+        return found if found.metadata.uid == owner.uid else None
 
     async def _wake(self, cluster: Cluster, waiter: Waiter) -> None:
         regarding = waiter.regarding
@@ -274,12 +224,13 @@ class OwnerNotifier:
             return
         self._count("woken", 1)
         self._keep_parent(regarding.uid, found)
+        what = "Machine" if regarding.kind == "MachineSet" else "Pod"
         self._series.note(
             Occurrence(
                 regarding=regarding,
                 quota="",
                 reason="CapacityFreed",
-                note="there is room for a Machine again: it is tried now",
+                note=f"there is room for a {what} again: it is tried now",
                 time=microtime(),
                 warning=False,
                 action="Retry",
@@ -287,19 +238,21 @@ class OwnerNotifier:
             time.monotonic(),
         )
 
-    async def _touched(self, cluster: Cluster, regarding: Regarding) -> MachineSet | None:
-        """Its controller is to look at it now. None where it needs no Machine any more, or may not be touched."""
-        resource, found = _resource(regarding.api_version), await self._read(cluster, regarding)
+    async def _touched(self, cluster: Cluster, regarding: Regarding) -> MachineSet | Job | None:
+        """Its controller is to look at it now. None where it needs nothing any more, or may not be touched."""
+        resource, found = resource_of(regarding), await self._read(cluster, regarding)
         if resource is None or found is None or found.complete:
             return None
         patch = {"metadata": {"uid": regarding.uid, "annotations": {FREED_ANNOTATION: now()}}}
         try:
-            return await cluster.merge_patch(resource, regarding.name, patch, regarding.namespace)
+            touched: MachineSet | Job = await cluster.merge_patch(resource, regarding.name, patch, regarding.namespace)
         except (NotFound, Conflict):
             return None
         except Forbidden as error:
-            log.warning("MachineSets cannot be woken", extra={"cluster": self.name, "error": error.message})
+            facts = {"cluster": self.name, "kind": regarding.kind, "error": error.message}
+            log.warning("owners cannot be woken", extra=facts)
             return None
+        return touched
 
     async def _write(self, cluster: Cluster, series: Series) -> None:
         count, namespace = series.count, series.first.regarding.namespace or "default"

@@ -29,7 +29,8 @@ from seed.cache.quotas import QuotaCache
 from seed.cache.regarding import regarding
 from seed.cache.user_cluster_clients import Connections
 from seed.notifications.event_series import Occurrence
-from seed.notifications.notifier import OwnerNotifier, Refused, machine_set_of
+from seed.notifications.notifier import OwnerNotifier, Refused
+from seed.notifications.owners import machine_set_of, workload_of
 from seed.notifications.wake_queue import Room, Waiter, Waiting, room
 
 log = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ class Refusals:
 
     @property
     def waiting(self) -> int:
-        """MachineSets that are to be woken."""
+        """Owners that are to be woken."""
         return len(self._waiting)
 
     def decided(self, cluster: UserCluster, machine: ObjectMeta, found: Verdict) -> None:
@@ -83,6 +84,32 @@ class Refusals:
                 self._admitted(cluster, machine)
         elif refusal.cause in EVENT_REASONS:
             self._refused(cluster, machine, found, refusal)
+
+    def pod_decided(self, cluster: UserCluster | None, pod: ObjectMeta, found: Verdict) -> None:
+        """A decision about a pod that is to be created, and no dry run. `cluster`: None for the seed's own API server.
+        What makes pods writes an Event of a refusal itself."""
+        refusal = found.refusal
+        if refusal is None and not len(self._waiting):
+            return
+        owner, server = workload_of(pod), SEED if cluster is None else _server(cluster)
+        if owner is None:
+            return
+        if refusal is None:
+            self._waiting.admitted(server, owner.uid)
+        elif found.request is not None and found.attempts and refusal.cause in _WAITS:
+            self._to(server, cluster)
+            request = found.request
+            self._waiting.refused(
+                server,
+                owner,
+                request.consumer,
+                request.need,
+                found.attempts,
+                final=refusal.code == 403,
+                now=time.monotonic(),
+                shares={quota: share.amount for quota, share in (request.shares or {}).items()},
+            )
+            self._look.set()
 
     def _admitted(self, cluster: UserCluster, machine: ObjectMeta) -> None:
         owner = machine_set_of(machine)
@@ -114,8 +141,8 @@ class Refusals:
             )
             self._look.set()
 
-    def _to(self, server: str, cluster: UserCluster) -> OwnerNotifier:
-        if server == SEED:
+    def _to(self, server: str, cluster: UserCluster | None) -> OwnerNotifier:
+        if server == SEED or cluster is None:
             return self._of(SEED, self._seed_itself)
         self._clusters[server] = cluster.metadata.key
         return self._of(
@@ -197,7 +224,9 @@ class Refusals:
         """Whoever is to be woken; returns in how many seconds to look again although nothing changes."""
         moment = time.monotonic()
         refusing = {consumer: self._refusing(consumer) for consumer in self._waiting.consumers}
-        rooms = {quota.name: self._room(quota) for quotas in refusing.values() for quota in quotas}
+        named = map(self._quota_cache.quota, self._waiting.quotas)
+        limiting = [quota for quota in named if quota is not None and quota.enforced]
+        rooms = {quota.name: self._room(quota) for quotas in (*refusing.values(), limiting) for quota in quotas}
         choice = self._waiting.choose(
             {consumer: [quota.name for quota in quotas] for consumer, quotas in refusing.items()}.__getitem__,
             rooms,

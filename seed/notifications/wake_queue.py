@@ -1,4 +1,4 @@
-"""MachineSets whose Machines were refused, and which of them to wake when capacity is free. Pure.
+"""Owners of what was refused, and which of them to wake when capacity is free: MachineSets, and what makes pods. Pure.
 
 A refused controller comes again after a pause that grows to a quarter of an hour. Who is woken comes at once, so only
 as many are as there is room for, those that wait longest first, and each only every few seconds: capacity that one of
@@ -19,7 +19,7 @@ from seed.accounts.snapshot import QuotaSnapshot, free_here
 from seed.admission.types import Attempt
 from seed.cache.consumer import Consumer
 
-REWAKE = 5.0  # seconds between two wakings of one MachineSet
+REWAKE = 5.0  # seconds between two wakings of one owner
 SETTLE = 1.5  # seconds in which a woken one takes what it was woken for
 UNSEEN = 30.0  # seconds after which one is woken that was refused with 503 although there is room: it may be over
 
@@ -54,8 +54,9 @@ class Fit(msgspec.Struct, frozen=True):
     lent: bool = False
 
 
-def fit(need: ResourceList, rooms: Sequence[Room]) -> Fit:
-    found = [_fit(need, room) for room in rooms]
+def fit(parts: Sequence[tuple[ResourceList, Room]]) -> Fit:
+    """What is needed of each quota."""
+    found = [_fit(need, room) for need, room in parts]
     return Fit(*(all(column) for column in zip(*found, strict=True))) if found else Fit(True, True, True)
 
 
@@ -71,20 +72,36 @@ def _fit(need: ResourceList, room: Room) -> tuple[bool, bool, bool]:
 
 
 class Waiter:
-    """One MachineSet. Times are monotonic seconds."""
+    """One MachineSet, or what makes pods. Times are monotonic seconds."""
 
-    __slots__ = ("alike", "consumer", "need", "refused_at", "regarding", "served", "server", "then", "woken_at")
+    __slots__ = (
+        "alike",
+        "consumer",
+        "need",
+        "refused_at",
+        "regarding",
+        "served",
+        "server",
+        "shares",
+        "then",
+        "woken_at",
+    )
 
     def __init__(self, server: str, regarding: Regarding, consumer: Consumer) -> None:
         self.server = server
         self.regarding = regarding
         self.consumer = consumer
         self.need: ResourceList = {}
+        self.shares: Mapping[str, ResourceList] | None = None  # by quota, where each counts another part
         self.alike: object = None  # equal for those that count against the same quotas and need as much
         self.then = Fit()  # whether there was room when it was refused, as far as was seen
         self.refused_at = 0.0
         self.woken_at: float | None = None
-        self.served = False  # since then it got a Machine: use shows what it took
+        self.served = False  # since then it got what it needs: use shows what it took
+
+    def of(self, quota: str) -> ResourceList:
+        """What it needs of that quota."""
+        return self.need if self.shares is None else self.shares.get(quota, {})
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -105,7 +122,13 @@ class Waiting:
 
     @property
     def consumers(self) -> set[Consumer]:
-        return {waiter.consumer for waiter in self._waiters.values()}
+        """Of those that need the same of all their quotas."""
+        return {waiter.consumer for waiter in self._waiters.values() if waiter.shares is None}
+
+    @property
+    def quotas(self) -> set[str]:
+        """Those that the others need something of."""
+        return {quota for waiter in self._waiters.values() for quota in waiter.shares or ()}
 
     def refused(
         self,
@@ -117,8 +140,9 @@ class Waiting:
         *,
         final: bool,
         now: float,
+        shares: Mapping[str, ResourceList] | None = None,
     ) -> None:
-        """`final`: for want of room, and not because it could not be decided."""
+        """`final`: for want of room, and not because it could not be decided. `shares`: see Request."""
         key = (server, regarding.uid)
         waiter = self._waiters.get(key)
         if waiter is None:
@@ -126,23 +150,33 @@ class Waiting:
                 del self._waiters[self._least_needed()]
                 self.dropped += 1
             waiter = self._waiters[key] = Waiter(server, regarding, consumer)
-        waiter.need, waiter.alike, waiter.refused_at = need, (consumer, frozenset(need.items())), now
-        then = fit(need, [room(attempt.snapshot) for attempt in attempts if attempt.snapshot.enforced])
+        waiter.need, waiter.shares, waiter.refused_at = need, shares, now
+        alike = shares if shares is not None else {"": need}
+        waiter.alike = consumer, frozenset((quota, frozenset(part.items())) for quota, part in alike.items())
+        enforced = [attempt.snapshot for attempt in attempts if attempt.snapshot.enforced]
+        then = fit([(waiter.of(seen.quota), room(seen)) for seen in enforced])
         waiter.then = Fit(lent=then.lent) if final else then
 
     def _least_needed(self) -> tuple[str, str]:
-        """Of the API server with most, so that none fills it: the one that was not refused for longest."""
+        """Of the API server with most, and there of the namespace with most, so that none fills it: the one that was
+        not refused for longest."""
         have = Counter(server for server, _ in self._waiters)
-        return min(self._waiters, key=lambda known: (-have[known[0]], self._waiters[known].refused_at))
+        inside = Counter((waiter.server, waiter.regarding.namespace) for waiter in self._waiters.values())
+
+        def rank(known: tuple[str, str]) -> tuple[int, int, float]:
+            waiter = self._waiters[known]
+            return -have[known[0]], -inside[known[0], waiter.regarding.namespace], waiter.refused_at
+
+        return min(self._waiters, key=rank)
 
     def admitted(self, server: str, uid: str) -> None:
-        """A Machine of this MachineSet."""
+        """A Machine or pod of this owner."""
         waiter = self._waiters.get((server, uid))
         if waiter is not None:
             waiter.served = True
 
     def drop(self, waiter: Waiter) -> None:
-        """It has all its Machines, or does not exist."""
+        """It has all that it wants, or does not exist."""
         self._waiters.pop((waiter.server, waiter.regarding.uid), None)
 
     def forget(self, server: str) -> None:
@@ -150,16 +184,20 @@ class Waiting:
         self._waiters = {key: waiter for key, waiter in self._waiters.items() if key[0] != server}
 
     def choose(self, quotas: Callable[[Consumer], Sequence[str]], rooms: Mapping[str, Room], now: float) -> Choice:
-        """`quotas(consumer)` names those that refuse; `rooms` has all of them that are known, by name."""
+        """`quotas(consumer)` names those that refuse; `rooms` has all that refuse and are known, by name."""
         left = {name: Room(room.open, room.surge, dict(room.here), dict(room.anywhere)) for name, room in rooms.items()}
-        by_consumer: dict[Consumer, list[Room]] = {}
+        by_consumer: dict[Consumer, Sequence[str]] = {}
         woken: list[Waiter] = []
         again: list[float] = []
         hopeless: set[object] = set()  # room only shrinks: what did not fit does not fit later
         for waiter in list(self._waiters.values()):
-            if waiter.consumer not in by_consumer:
-                by_consumer[waiter.consumer] = [left[name] for name in quotas(waiter.consumer)]
-            mine = by_consumer[waiter.consumer]
+            if waiter.shares is not None:
+                names: Sequence[str] = [name for name in waiter.shares if name in left]
+            else:
+                if waiter.consumer not in by_consumer:
+                    by_consumer[waiter.consumer] = quotas(waiter.consumer)
+                names = by_consumer[waiter.consumer]
+            mine = [(waiter.of(name), left[name]) for name in names]
             if waiter.woken_at is not None and waiter.refused_at <= waiter.woken_at:
                 settled = waiter.woken_at + SETTLE
                 if now >= settled:
@@ -167,11 +205,11 @@ class Waiting:
                     continue
                 again.append(settled)
                 if not waiter.served:
-                    _take(waiter.need, mine)
+                    _take(mine)
                 continue
             if waiter.alike in hopeless:
                 continue
-            fits = fit(waiter.need, mine)
+            fits = fit(mine)
             if not fits.lent:
                 hopeless.add(waiter.alike)
             if not fits.anywhere and (waiter.then.lent or not fits.lent):
@@ -183,7 +221,7 @@ class Waiting:
             waiter.woken_at, waiter.served = now, False
             again.append(now + SETTLE)
             woken.append(waiter)
-            _take(waiter.need, mine)
+            _take(mine)
         return Choice(woken, min(again, default=None))
 
 
@@ -195,8 +233,8 @@ def _ready(waiter: Waiter, fits: Fit) -> float:
     return rested if more else max(rested, waiter.refused_at + UNSEEN)
 
 
-def _take(need: ResourceList, rooms: Sequence[Room]) -> None:
-    for room in rooms:
+def _take(parts: Sequence[tuple[ResourceList, Room]]) -> None:
+    for need, room in parts:
         _, anywhere, lent = _fit(need, room)
         taken = surge.lent(need, room.surge) if lent and not anywhere else need
         for free in (room.here, room.anywhere):

@@ -15,7 +15,7 @@ from contextlib import suppress
 import msgspec
 
 from common.api import conditions
-from common.api.labels import MANAGED_BY_LABEL, SEED_MANAGER, UID_LABEL
+from common.api.labels import MANAGED_BY_LABEL, SEED_MANAGER, SUBJECT_KIND_LABEL, UID_LABEL
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Forbidden, NotFound, TooManyRequests, Unauthorized
 from common.runtime.waiting import within
@@ -133,8 +133,9 @@ class ClusterCopies:
         return oldest + REFRESH
 
     async def _prune(self, uids: frozenset[str]) -> None:
-        """Removes those of all other quotas, whoever has written them for this project."""
-        selector = f"{MANAGED_BY_LABEL}={SEED_MANAGER}"
+        """Removes those of all other quotas, whoever has written them for this project. Those of quotas of kind
+        namespaces are not looked at here."""
+        selector = f"{MANAGED_BY_LABEL}={SEED_MANAGER},!{SUBJECT_KIND_LABEL}"
         if uids:
             selector += f",{UID_LABEL} notin ({','.join(sorted(uids))})"
         await self._cluster.delete_all(LOCAL_QUOTAS, self._namespace, label_selector=selector)

@@ -54,7 +54,10 @@ _STATUS = {
         hard=_amounts("The limit of each resource."),
         used=_amounts("What is used, with what is being created."),
     ),
-    "here": _object("Of this cluster alone.", used=_amounts("What is used here, with what is being created here.")),
+    "here": _object(
+        "Of this cluster alone; of a quota of kind namespaces, of this namespace alone.",
+        used=_amounts("What is used here, with what is being created here."),
+    ),
     "summary": _object(
         "The same in words, for the columns of kubectl get.",
         usage=_text(16384, "Used and limit of each resource, such as cpu 60/64."),
@@ -71,8 +74,9 @@ _STATUS = {
 _SCHEMA = {
     "type": "object",
     "description": (
-        "What a quota says in a user cluster: its limit, what is used in all clusters together, and what of that is "
-        "used here. Written by SeedQuota, which restores it about once a minute; nothing is decided by it."
+        "What a quota says in a cluster that it counts, or in a namespace: its limit, what is used in all of them "
+        "together, and what of that is used here. Written by SeedQuota, which restores it about once a minute; nothing "
+        "is decided by it."
     ),
     "properties": {
         "apiVersion": {"type": "string", "description": f"{GROUP}/{VERSION}"},
@@ -111,7 +115,7 @@ DEFINITION: Final[dict[str, object]] = {
                         ".status.summary.usage",
                         "Used and limit of each resource in all clusters together",
                     ),
-                    _column("Here", ".status.summary.here", "What of it is used in this cluster"),
+                    _column("Here", ".status.summary.here", "What of it is used in this cluster or namespace"),
                     _column(
                         "Current",
                         ".status.currentTime",

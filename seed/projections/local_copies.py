@@ -1,37 +1,57 @@
-"""The LocalResourceQuotas of all user clusters that are followed: which of them may have changed."""
+"""The LocalResourceQuotas of all clusters that are followed: which of them may have changed."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from common.kube.client.api_client import Cluster
+from common.quota import account as accounts
 from common.quota.account import Account
 from seed.accounts.registry import AccountRegistry
+from seed.cache.clusters import ClusterCache
+from seed.cache.quota import Quota
 from seed.cache.quotas import QuotaCache
+from seed.cache.source_keys import cluster_of_namespaces, namespaces_key
+from seed.projections import local_quota
 from seed.projections.cluster_copies import EVERY, ClusterCopies
 from seed.projections.local_quota import Known
+from seed.projections.namespace_copies import NamespaceCopies, Selection
 from seed.projections.pace import Pace
+from seed.usage.namespaced_objects import NamespacedSource
+from seed.usage.source import UsageSource
 from seed.usage.user_cluster import Source
+
+IN_NAMESPACES_PER_SECOND = 25  # writes in namespaces, in all clusters together
 
 
 class LocalCopies:
-    """`run()` it while this replica leads. The seed's own Machines have none."""
+    """`run()` it while this replica leads. The seed's own Machines have none; its namespaces have."""
 
-    def __init__(self, quota_cache: QuotaCache, registry: AccountRegistry, *, enabled: bool) -> None:
-        """Not `enabled`: what is in the user clusters is removed."""
+    def __init__(
+        self, quota_cache: QuotaCache, cluster_cache: ClusterCache, registry: AccountRegistry, *, enabled: bool
+    ) -> None:
+        """Not `enabled`: what is in the clusters is removed."""
         self.enabled = enabled
         self._quota_cache = quota_cache
+        self._cluster_cache = cluster_cache
         self._registry = registry
         self._pace = Pace()
+        self._pace_in_namespaces = Pace(IN_NAMESPACES_PER_SECOND)
         self._copies: dict[str, ClusterCopies] = {}  # by the key of the user cluster
+        self._in_namespaces: dict[str, NamespaceCopies] = {}  # by the key of the cluster
         self._changed: set[str] = set()  # quotas
+        self._recounted: set[str] = set()  # clusters, of what is in namespaces
         self._master_seen = False
 
     async def run(self) -> None:
         """Until cancelled."""
-        ends = self._quota_cache.on_quota(self._changed.add), self._registry.on_account(self._account_changed)
+        ends = (
+            self._quota_cache.on_quota(self._changed.add),
+            self._registry.on_account(self._account_changed),
+            self._cluster_cache.on_participants(lambda: self._recounted.update(self._in_namespaces)),
+        )
         try:
             while True:
                 await asyncio.sleep(EVERY)
@@ -44,10 +64,43 @@ class LocalCopies:
         """None while the user cluster is not connected, or is the seed itself."""
         return self._copies.get(key)
 
+    def in_namespaces(self, key: str) -> NamespaceCopies | None:
+        """None while the cluster is not connected."""
+        return self._in_namespaces.get(key)
+
     def source_changed(self, key: str) -> None:
         """The user cluster is followed now, or no more."""
         if (copies := self._copies.get(key)) is not None:
             copies.reached()
+        if (in_namespaces := self._in_namespaces.get(key)) is not None:
+            in_namespaces.reached()
+
+    def counted_in_namespaces(self, cluster: str) -> None:
+        """Something else is counted there than before, or in other namespaces."""
+        self._recounted.add(cluster)
+
+    async def keep_in_namespaces(
+        self,
+        key: str,
+        cluster: Cluster,
+        sources: Mapping[str, UsageSource],
+        on_state: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Through this connection, until cancelled. `sources`: what is counted in namespaces, by key."""
+        copies = NamespaceCopies(
+            key,
+            cluster,
+            lambda: self._selections(key, sources),
+            self._pace_in_namespaces,
+            enabled=self.enabled,
+            on_state=on_state,
+        )
+        self._in_namespaces[key] = copies
+        try:
+            await copies.run()
+        finally:
+            if self._in_namespaces.get(key) is copies:
+                del self._in_namespaces[key]
 
     def follow(self, source: Source, cluster: Cluster, on_state: Callable[[], None]) -> asyncio.Task[None] | None:
         """Through this connection, until the task is cancelled. None for the seed's own Machines."""
@@ -74,16 +127,34 @@ class LocalCopies:
         return asyncio.create_task(keep(), name=f"local copies of {source.key}")
 
     def _known(self, source: Source) -> Iterator[Known]:
-        seen = self._quota_cache.master_seen_at
         for quota in self._registry.quotas_of(source.consumer):
-            handle = self._registry.get(quota)
-            yield Known(
-                quota=quota,
-                account=handle.writer.account if handle is not None else None,
-                source=source.key,
-                followed=source.current,
-                master_silent=time.monotonic() - seen if seen is not None else None,
-            )
+            yield self._known_of(quota, source.key, source.current)
+
+    def _known_of(self, quota: Quota, source: str, followed: bool) -> Known:
+        handle, seen = self._registry.get(quota), self._quota_cache.master_seen_at
+        return Known(
+            quota=quota,
+            account=handle.writer.account if handle is not None else None,
+            source=source,
+            followed=followed,
+            master_silent=time.monotonic() - seen if seen is not None else None,
+        )
+
+    def _selections(self, cluster: str, sources: Mapping[str, UsageSource]) -> Iterator[Selection]:
+        for quota in self._quota_cache.namespace_quotas():
+            if not self._cluster_cache.covers(quota, cluster):
+                continue
+            key = namespaces_key(quota.key.uid, cluster)
+            source = sources.get(key)
+            known = self._known_of(quota, key, source is not None and source.current)
+            names = source.namespaces if isinstance(source, NamespacedSource) else None
+            here = None
+            if isinstance(source, NamespacedSource) and names is not None and known.account is not None:
+                reserved = accounts.of_source(known.account, key)
+                totals = source.totals
+                used = local_quota.by_namespace(totals.by_namespace, reserved, totals.seen(reserved))
+                here = {name: used.get(name, {}) for name in names}
+            yield Selection(local=local_quota.desired(known), here=here, master_silent=known.master_silent or 0.0)
 
     def _account_changed(self, quota: str, _account: Account | None) -> None:
         self._changed.add(quota)
@@ -93,14 +164,22 @@ class LocalCopies:
             self._master_seen = True
             for copies in self._copies.values():
                 copies.wake()
+            self._recounted.update(self._in_namespaces)
         changed = list(self._changed)
         self._changed.clear()
         for name in changed:
             quota = self._quota_cache.quota(name)
             if quota is None:
                 keys = [key for key, copies in self._copies.items() if copies.shows(name)]
+                self._recounted.update(key for key, copies in self._in_namespaces.items() if copies.shows(name))
             else:
                 keys = self._registry.source_keys(quota)
             for key in keys:
-                if (of_key := self._copies.get(key)) is not None:
+                if (cluster := cluster_of_namespaces(key)) is not None:
+                    self._recounted.add(cluster)
+                elif (of_key := self._copies.get(key)) is not None:
                     of_key.wake()
+        for key in self._recounted:
+            if (in_namespaces := self._in_namespaces.get(key)) is not None:
+                in_namespaces.wake()
+        self._recounted.clear()

@@ -1,21 +1,24 @@
-"""What a LocalResourceQuota says: the totals of a quota, and what is used of it in one user cluster. Pure.
+"""What a LocalResourceQuota says: the totals of a quota, and what is used of it in one cluster or namespace. Pure.
 
-Tenants read it. It has no name and no amount of any other cluster, project or seed beyond the totals.
+Tenants read it. It has no name and no amount of any other namespace, cluster, project or seed beyond the totals.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from common.api.convert import wire_quantities
-from common.api.labels import GROUP, MANAGED_BY_LABEL, SEED_MANAGER, UID_LABEL, VERSION
+from common.api.labels import GROUP, MANAGED_BY_LABEL, SEED_MANAGER, SUBJECT_KIND_LABEL, UID_LABEL, VERSION
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource
 from common.quota import account as accounts
 from common.quota import names, resources
-from common.quota.account import Account
+from common.quota.account import Account, Reservation
 from common.quota.resources import ResourceList
-from seed.cache.quota import Quota
+from seed.cache.quota import NAMESPACES, Quota
+from seed.cache.source_keys import parse_object
 
 LOCAL_QUOTAS = Resource(GROUP, VERSION, "localresourcequotas", "LocalResourceQuota", True, Object)
 
@@ -26,9 +29,9 @@ _BEYOND_A_CLUSTER = "clusters"  # is counted, but not in any of them
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """What the seed knows of a quota and of one user cluster that it counts.
+    """What the seed knows of a quota and of one cluster that it counts.
 
-    `source`: the key of the user cluster. `followed`: its Machines are being read. `master_silent`: seconds since the
+    `source`: the key of what is counted there. `followed`: it is being read. `master_silent`: seconds since the
     last sign of the master; None: there was none yet.
     """
 
@@ -40,10 +43,12 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LocalQuota(msgspec.Struct, frozen=True, kw_only=True):
-    """`here`: None while it is not known. `stale`: why an amount may be old; empty while all of them are current."""
+    """`kind`: of the quota's subject. `here`: None while it is not known. `stale`: why an amount may be old; empty
+    while all of them are current."""
 
     name: str
     uid: str  # of the quota on the master
+    kind: str
     hard: ResourceList
     used: ResourceList
     here: ResourceList | None
@@ -52,17 +57,36 @@ class LocalQuota(msgspec.Struct, frozen=True, kw_only=True):
 
 def desired(known: Known) -> LocalQuota:
     quota, account = known.quota, known.account
-    counted = [name for name in quota.limits if _is_counted(name)]
+    counted = [name for name in quota.limits if quota.kind == NAMESPACES or _is_counted(name)]
     own = accounts.use(account) if account is not None else {}
     used = resources.maximum(quota.global_usage, own)
     return LocalQuota(
         name=quota.name,
         uid=quota.key.uid,
+        kind=quota.kind,
         hard=quota.limits,
         used={name: used.get(name, 0) for name in counted},
         here=_here(account, known.source, counted) if account is not None else None,
         stale=_stale(known),
     )
+
+
+def in_namespace(local: LocalQuota, here: ResourceList) -> LocalQuota:
+    """Of a quota of kind namespaces, what it says in one of them. `here`: what that uses."""
+    return msgspec.structs.replace(local, here={name: here.get(name, 0) for name in local.hard})
+
+
+def by_namespace(
+    counted: Mapping[str, ResourceList], reservations: Mapping[str, Reservation], seen: Mapping[str, int]
+) -> dict[str, ResourceList]:
+    """What each namespace uses, with what is being created there. `seen`: of which generation objects are counted, by
+    uid."""
+    found: dict[str, ResourceList] = dict(counted)
+    for uid, kept in reservations.items():
+        if seen.get(uid, -1) < kept.generation:
+            namespace = parse_object(kept.object)[1]
+            found[namespace] = resources.add(found.get(namespace, {}), kept.amount)
+    return found
 
 
 def manifest(local: LocalQuota, namespace: str, current_time: str) -> dict[str, object]:
@@ -77,6 +101,8 @@ def manifest(local: LocalQuota, namespace: str, current_time: str) -> dict[str, 
     if local.stale:
         status["stale"] = local.stale
     labels = {MANAGED_BY_LABEL: SEED_MANAGER, UID_LABEL: local.uid}
+    if local.kind == NAMESPACES:
+        labels[SUBJECT_KIND_LABEL] = NAMESPACES
     return {"metadata": {"name": local.name, "namespace": namespace, "labels": labels}, "status": status}
 
 
@@ -103,6 +129,8 @@ def _stale(known: Known) -> str:
     if account is None or account.fenced:
         return "what is used is being counted again"
     if not known.followed:
+        if quota.kind == NAMESPACES:
+            return "not all that is in this cluster can be listed now; the last count is kept"
         return "the Machines of this cluster cannot be read now; their last count is kept"
     return ""
 

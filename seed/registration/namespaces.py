@@ -15,10 +15,10 @@ from common.api.label_selector import LabelRequirement, LabelSelector
 from common.kube.client.meta import Object, ObjectMeta
 from common.kube.client.resource import Resource
 from common.quota import object_names, scopes
-from common.quota.object_names import PODS, GroupResource
+from common.quota.object_names import PODS, RESOURCE_QUOTAS, GroupResource
 from seed.cache.quota import Quota
 from seed.cache.selected import METADATA_NAME, picked_by_name
-from seed.evaluators.namespaced import UPDATE
+from seed.evaluators.namespaced import CREATE, UPDATE
 from seed.evaluators.persistent_volume_claims import CLASS_ANNOTATION
 from seed.evaluators.registry import evaluator_of
 from seed.registration.configuration import (
@@ -41,6 +41,7 @@ READ_OF_UPDATES = (
     "activeDeadlineSeconds",
     "allocateLoadBalancerNodePorts",
     "devices",
+    "hard",
     "ports",
     "resources",
     "storageClassName",
@@ -74,13 +75,18 @@ class Limits(msgspec.Struct, frozen=True):
 
 def limits_of(quota: Quota) -> Limits:
     assert quota.selector is not None, "a quota of kind namespaces has one"
+    if quota.promises:
+        return Limits(
+            quota.selector, frozenset(("", RESOURCE_QUOTAS.resource, operation) for operation in (CREATE, UPDATE))
+        )
     timed = any(scope.scope_name in (scopes.TERMINATING, scopes.NOT_TERMINATING) for scope in quota.scopes)
     asked = {
         (counted.group, f"{counted.resource}/{part}" if part else counted.resource, operation)
         for counted in object_names.resources_of(quota.limits)
         for part, operation in _asked(counted)
-        # Only a pod's deadline can change without its subresources.
+        # Only a pod's deadline can change without its subresources. ResourceQuotas count by number here.
         if (counted, part, operation) != (PODS, "", UPDATE) or timed
+        if (counted, operation) != (RESOURCE_QUOTAS, UPDATE)
     }
     return Limits(quota.selector, frozenset(asked))
 

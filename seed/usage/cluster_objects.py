@@ -17,7 +17,7 @@ from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Malformed
 from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change
-from common.quota.object_names import GroupResource, resources_of
+from common.quota.object_names import GroupResource
 from common.runtime.waiting import within
 from seed.cache.namespaces import NAMESPACES, Namespace
 from seed.cache.quota import Quota
@@ -25,7 +25,7 @@ from seed.cache.source_keys import generation_of
 from seed.evaluators.namespaced import Terms
 from seed.evaluators.registry import evaluator_of
 from seed.usage.kind_informer import KindInformer, find_kind
-from seed.usage.object_totals import ObjectTotals
+from seed.usage.promise_totals import totals_of
 from seed.usage.source import NOT_LISTED, Problem
 
 UNREACHABLE = "Unreachable"
@@ -48,8 +48,9 @@ class QuotaNamespaces:
     ) -> None:
         self.objects = objects
         self.quota = quota
-        self.totals = ObjectTotals(terms)
-        self.kinds = frozenset(kind for kind in resources_of(terms.limited) if evaluator_of(kind) is not None)
+        self.totals = totals_of(terms)
+        self.selected: set[str] = set()  # namespaces
+        self.kinds = frozenset(kind for kind in terms.kinds if evaluator_of(kind) is not None)
         self.on_change = on_change
 
     @property
@@ -216,6 +217,7 @@ class ClusterObjects:
     def _enter(self, counting: QuotaNamespaces, namespace: str) -> None:
         """All that is in it counts from now on."""
         self._selecting.setdefault(namespace, set()).add(counting)
+        counting.selected.add(namespace)
         for kind in counting.kinds:
             informer = self.informers.get(kind)
             for subject in informer.objects(namespace) if informer is not None else ():
@@ -224,6 +226,7 @@ class ClusterObjects:
     def _forget(self, counting: QuotaNamespaces, namespace: str) -> None:
         selecting = self._selecting[namespace]
         selecting.discard(counting)
+        counting.selected.discard(namespace)
         if not selecting:
             del self._selecting[namespace]
 

@@ -21,6 +21,7 @@ from common.runtime.waiting import within
 from seed.evaluators import resource_claims
 from seed.evaluators.namespaced import NamespacedEvaluator
 from seed.evaluators.pods import Pod, PodMeta
+from seed.evaluators.resource_quotas import CoreQuota
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +63,11 @@ class CountedPod(Pod, frozen=True, kw_only=True):
     metadata: _CountedPodMeta
 
 
-_TYPES: dict[type[Object], type[Object]] = {Object: Numbered, Pod: CountedPod}
+class CountedQuota(CoreQuota, frozen=True, kw_only=True):
+    metadata: _NumberedMeta
+
+
+_TYPES: dict[type[Object], type[Object]] = {Object: Numbered, Pod: CountedPod, CoreQuota: CountedQuota}
 
 
 async def find_kind(cluster: Cluster, evaluator: NamespacedEvaluator[Any]) -> Resource[Any] | None:

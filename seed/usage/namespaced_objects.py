@@ -26,6 +26,7 @@ from seed.cache.source_keys import OWN_API_SERVER, namespaces_key, parse_object
 from seed.evaluators.namespaced import Terms
 from seed.usage.cluster_objects import ClusterObjects, QuotaNamespaces
 from seed.usage.object_totals import ObjectTotals
+from seed.usage.promise_totals import PromiseTotals
 from seed.usage.source import NOT_LISTED, ListBarrier, Problem, UsageSource
 
 
@@ -70,6 +71,15 @@ class NamespacedSource:
         return self._counted.totals if self._counted is not None else self._nothing
 
     @property
+    def lacking(self) -> dict[str, list[str]]:
+        """By namespace, what of the quota's promises no core ResourceQuota has."""
+        counted = self._counted
+        if counted is None or not isinstance(counted.totals, PromiseTotals):
+            return {}
+        found = {name: counted.totals.lacking(name, self._quota.limits) for name in counted.selected}
+        return {name: lacking for name, lacking in found.items() if lacking}
+
+    @property
     def counted(self) -> bool:
         return self._counted is not None
 
@@ -84,6 +94,16 @@ class NamespacedSource:
     @property
     def listed_from(self) -> int:
         return self._counted.listed_from if self._counted is not None else 0
+
+    @property
+    def namespaces(self) -> list[str] | None:
+        """Those that it counts, without those that are being deleted; None while that is not known."""
+        counted = self._counted
+        if counted is None or counted.objects is not self._objects:
+            return None
+        known = counted.objects.namespaces.store
+        found = ((name, known.get(name)) for name in counted.selected)
+        return [name for name, there in found if there is not None and there.metadata.deletion_timestamp is None]
 
     def request_relist(self) -> ListBarrier:
         since = Since(moment=moment())
@@ -154,6 +174,8 @@ class NamespacedSource:
     def _changed(self, counting: QuotaNamespaces, freed: bool) -> None:
         if counting is self._counted:
             self._on_change(self, freed)
+            if counting.terms.promises:
+                self._on_state(self)  # also a namespace that has nothing is shown
 
     def _end_next(self) -> None:
         if self._next is not None:
@@ -214,6 +236,9 @@ class NamespacedSources(Mapping[str, UsageSource]):
 
     def __len__(self) -> int:
         return len(self._sources)
+
+    def all(self) -> list[NamespacedSource]:
+        return list(self._sources.values())
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -313,7 +338,7 @@ class NamespacedSources(Mapping[str, UsageSource]):
     def _terms(self, quota: Quota) -> Terms:
         """Also what the quota limited once: it is held still, and may be limited again at any moment."""
         limited = frozenset(quota.limits) | frozenset(self._accounts.granted(quota))
-        return Terms(limited=limited, scopes=quota.scopes)
+        return Terms(limited=limited, scopes=quota.scopes, promises=quota.promises)
 
     def _account_changed(self, name: str, account: Account | None) -> None:
         limited = self._limited.get(name)

@@ -48,19 +48,18 @@ class ObjectTotals:
     def put(self, evaluator: NamespacedEvaluator[Any], subject: Object, now: float) -> tuple[bool, bool]:
         """Whether what is counted changed, and whether something became free. `now`: seconds since 1970, UTC."""
         uid, namespace = subject.metadata.uid, subject.metadata.namespace
-        uses = self._share(used(evaluator, self.terms, subject, now))
+        uses = self._share(self._uses(evaluator, subject, now))
         after = _Counted(namespace, generation_of(subject.metadata), uses)
         before = self._objects.get(uid)
         self._objects[uid] = after
         self._uids.setdefault(namespace, set()).add(uid)
         self._gone.pop(uid, None)  # a backup brought it back
         if before is None:
-            self._add(namespace, after.used, 1)
+            self._moved(namespace, {}, after.used)
             return True, False
         if before.used == after.used:
             return False, False
-        self._add(namespace, before.used, -1)
-        self._add(namespace, after.used, 1)
+        self._moved(namespace, before.used, after.used)
         return True, any(after.used.get(name, 0) < amount for name, amount in before.used.items())
 
     def remove(self, uid: str) -> bool:
@@ -73,7 +72,7 @@ class ObjectTotals:
         if not uids:
             del self._uids[gone.namespace]
         self._gone.keep(uid, None, MAX_GONE)
-        self._add(gone.namespace, gone.used, -1)
+        self._moved(gone.namespace, gone.used, {})
         return any(gone.used.values())
 
     def leave(self, namespace: str) -> None:
@@ -92,6 +91,14 @@ class ObjectTotals:
 
     def sizes(self, uids: Iterable[str]) -> dict[str, ResourceList]:
         return {uid: self._objects[uid].used for uid in uids if uid in self._objects}
+
+    def _uses(self, evaluator: NamespacedEvaluator[Any], subject: Any, now: float) -> ResourceList:
+        return used(evaluator, self.terms, subject, now)
+
+    def _moved(self, namespace: str, before: ResourceList, after: ResourceList) -> None:
+        """An object of the namespace uses this instead of that."""
+        self._add(namespace, before, -1)
+        self._add(namespace, after, 1)
 
     def _share(self, uses: ResourceList) -> ResourceList:
         """The pods of one Deployment are alike."""

@@ -8,7 +8,7 @@ the last of them is sized or gone. Nobody knows the part of one that goes before
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -51,12 +51,16 @@ def then(known: Rest, reservations: Mapping[str, Reservation], totals: Usage) ->
     return Rest(known.line, uids, _left(known.amount, before))
 
 
-def used(rest: Rest, reservations: Mapping[str, Reservation], totals: Usage) -> ResourceList:
-    """What counts of the source. A guess at a Machine takes no place beside what is known to be its own."""
+def used(
+    rest: Rest, reservations: Mapping[str, Reservation], totals: Usage, counted: Collection[str] = ()
+) -> ResourceList:
+    """What counts of the source. A guess at a Machine takes no place beside what is known to be its own. `counted`: the
+    reservations that go in the same write."""
     held = [guess for uid, guess in totals.guessed.items() if _holds(reservations.get(uid))]
     guessed = [guess for uid, guess in totals.guessed.items() if uid in rest.uids]
     more = resources.at_least_zero(resources.subtract(rest.amount, resources.total(guessed)))
-    return resources.add(resources.subtract(totals.used_beside(reservations), resources.total(held)), more)
+    left = {uid: kept for uid, kept in reservations.items() if uid not in counted}
+    return resources.add(resources.subtract(totals.used_beside(left), resources.total(held)), more)
 
 
 def _holds(reservation: Reservation | None) -> bool:

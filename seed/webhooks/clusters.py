@@ -14,7 +14,7 @@ from common.api.labels import GROUP
 from common.kube.client.errors import ApiError
 from common.quota.account import Reservation
 from common.quota.resources import ResourceList
-from seed.admission import denial, projects
+from seed.admission import denial, fits, projects
 from seed.admission.admitter import Admission
 from seed.admission.types import Request, Verdict
 from seed.cache.consumer import Consumer
@@ -86,6 +86,7 @@ class ClusterWebhook(Webhook[_Created]):
             return projects.new_cluster(self._quota_cache, project, declared=kind.group == GROUP)
 
         async def claim(need: ResourceList) -> Verdict:
+            need = fits.together(need, cluster.metadata, dry_run=dry_run)
             return await self._admission.decide(
                 Request(
                     uid=cluster.metadata.uid,
@@ -94,6 +95,7 @@ class ClusterWebhook(Webhook[_Created]):
                     reservation=Reservation(source=clusters_key(project), object=cluster.metadata.key, amount=need),
                     dry_run=dry_run,
                     deadline=deadline,
+                    asks_fits=fits.asked(cluster.metadata, dry_run=dry_run) > 0,
                 )
             )
 

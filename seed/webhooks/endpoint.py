@@ -21,9 +21,12 @@ from common.api.types import UserCluster
 from common.kube.client.meta import Object, ObjectMeta
 from common.server.http_parser import Request, Response
 from seed.admission import denial
+from seed.admission import fits as fits_asked
 from seed.admission.decision_log import Decisions
 from seed.admission.types import Verdict
 from seed.registration.probe import is_canary
+from seed.webhooks import fits
+from seed.webhooks.fits import Fits
 from seed.webhooks.refusal_log import log_refusal
 from seed.webhooks.review import Head, check, decided, is_named, patched, patience, uid_of
 from seed.webhooks.turns import LARGE, Turn, Turns
@@ -54,6 +57,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     subject: ObjectMeta | None = None
     reason: str = ""
     recorded: bool = True
+    fits: Fits | None = None
+    """To a dry run that asks it; None: it follows from `verdict`."""
 
 
 class Patch(msgspec.Struct, frozen=True):
@@ -164,6 +169,8 @@ class Endpoint(Generic[SubjectT]):
         if isinstance(answer, Patch):
             return patched(head.uid, answer.operations)
         self._record(head, answer, time.monotonic() - started)
+        if (found := _fits(head, answer)) is not None:
+            return decided(head.uid, Verdict(decision=found.decision, refusal=fits.refused(found)))
         return decided(head.uid, answer.verdict)
 
     def _read(self, body: bytes) -> Question[SubjectT]:
@@ -195,3 +202,10 @@ class Endpoint(Generic[SubjectT]):
                 seconds=seconds,
                 consumer=answer.kind.lower(),
             )
+
+
+def _fits(head: Head, answer: Answer) -> Fits | None:
+    if answer.fits is not None or answer.subject is None:
+        return answer.fits
+    count = fits_asked.asked(answer.subject, dry_run=head.dry_run)
+    return fits.of_verdict(answer.verdict, count) if count else None

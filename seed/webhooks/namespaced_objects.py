@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
 import msgspec
 
+from common.api.labels import FITS_ANNOTATION
+from common.api.types import Condition
 from common.kube.client.meta import Object, ObjectMeta
 from common.quota.object_names import PERSISTENT_VOLUME_CLAIMS, PODS, RESOURCE_CLAIMS, SERVICES, GroupResource
+from seed.admission.local_copies import named_in_namespace
 from seed.admission.namespaced_objects import NamespacedAdmission
 from seed.admission.types import Verdict
 from seed.cache.clusters import ClusterCache
 from seed.cache.source_keys import OWN_API_SERVER
+from seed.evaluators import resource_quotas
 from seed.evaluators.namespaced import NamespacedEvaluator, Write
 from seed.evaluators.registry import evaluator_of
 from seed.webhooks.endpoint import Answer, Question, Webhook
@@ -25,7 +29,7 @@ MAX_QUOTES = 60_000
 """In a review of what is decoded as more than its name: two for each name and text."""
 
 KINDS = {PODS: "Pod", SERVICES: "Service", PERSISTENT_VOLUME_CLAIMS: "PersistentVolumeClaim"}
-KINDS[RESOURCE_CLAIMS] = "ResourceClaim"
+KINDS |= {RESOURCE_CLAIMS: "ResourceClaim", resource_quotas.EVALUATOR.resource: "ResourceQuota"}
 OTHER = "Object"  # in metrics: tenants choose the kinds of custom resources
 
 _UID = re.compile("[0-9A-Za-z-]{1,64}")
@@ -34,15 +38,20 @@ _NAME = re.compile("[0-9A-Za-z.:@_+~-]{1,253}")
 """Also names of Roles, such as `system:leader`."""
 
 
+class _Annotations(msgspec.Struct, frozen=True):
+    fits: str = msgspec.field(default="", name=FITS_ANNOTATION)
+
+
 class _Named(msgspec.Struct, frozen=True, rename="camel"):
     name: str = ""
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""
+    annotations: _Annotations = _Annotations()
 
 
 class _Counted(msgspec.Struct, frozen=True):
-    """What is counted by number needs no more. Labels and annotations of a tenant's object take no memory then."""
+    """What is counted by number needs no more. Labels and other annotations of a tenant's object take no memory."""
 
     metadata: _Named
 
@@ -65,7 +74,11 @@ def _by_number(raw: msgspec.Raw) -> Object | None:
         return None
     named = found.metadata
     metadata = ObjectMeta(
-        name=named.name, namespace=named.namespace, uid=named.uid, resource_version=named.resource_version
+        name=named.name,
+        namespace=named.namespace,
+        uid=named.uid,
+        resource_version=named.resource_version,
+        annotations={FITS_ANNOTATION: named.annotations.fits[:MAX_NAME]} if named.annotations.fits else {},
     )
     return Object(metadata=metadata)
 
@@ -76,11 +89,21 @@ class NamespacedObjectWebhook(Webhook[Object]):
     about = "an object in a namespace"
 
     def __init__(
-        self, cluster_cache: ClusterCache, admission: NamespacedAdmission, clock: Callable[[], float] = time.time
+        self,
+        cluster_cache: ClusterCache,
+        admission: NamespacedAdmission,
+        own_conditions: Callable[[], Sequence[Condition]] = lambda: (),
+        *,
+        local_copies: bool = True,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        """`clock`: seconds since 1970. Only a pod that was deleted long ago counts by it."""
+        """`own_conditions`: what the leader says of the seed itself. `local_copies`: namespaces have
+        LocalResourceQuotas, as far as they can be written. `clock`: seconds since 1970. Only a pod that was deleted
+        long ago counts by it."""
         self._cluster_cache = cluster_cache
         self._admission = admission
+        self._own_conditions = own_conditions
+        self._local_copies = local_copies
         self._clock = clock
 
     def check(self, body: bytes) -> None:
@@ -128,6 +151,9 @@ class NamespacedObjectWebhook(Webhook[Object]):
                 now=self._clock(),
             )
             verdict = await self._admission.decide(cluster, evaluator, write, dry_run=head.dry_run, deadline=deadline)
+            if self._local_copies and verdict.refusal is not None:
+                said = cluster.status.conditions if cluster is not None else self._own_conditions()
+                verdict = named_in_namespace(verdict, subject.metadata.namespace, said)
         return Answer(verdict=verdict, kind=kind, cluster=cluster, subject=subject.metadata)
 
 

@@ -14,14 +14,14 @@ import msgspec
 from common.api.labels import SETTINGS
 from common.api.types import UserCluster
 from common.kube.client.errors import ApiError
-from common.kube.client.meta import ObjectMeta
+from common.kube.client.meta import Object, ObjectMeta
 from common.kube.client.resource import Resource
-from common.quota import resources
 from common.quota.account import Reservation
 from common.quota.resources import ResourceList
 from seed.accounts.registry import AccountRegistry
 from seed.accounts.snapshot import QuotaSnapshot, snapshot
 from seed.admission import denial
+from seed.admission import fits as fits_asked
 from seed.admission.denial import Refusal
 from seed.admission.local_copies import named_in
 from seed.admission.types import Attempt, Request, Verdict
@@ -37,10 +37,11 @@ from seed.machines.machine_controller import Machine
 from seed.providers.size import NotSized, ProviderUnavailable
 from seed.registration import cluster_api
 from seed.sizing.sizer import Sizing
-from seed.webhooks import scale_advice
+from seed.webhooks import fits, scale_advice
 from seed.webhooks.endpoint import Answer, Question, Webhook
+from seed.webhooks.fits import Fits
 from seed.webhooks.review import RawRequest, RawReview, Scale, has_name, is_short
-from seed.webhooks.scale_advice import Asked, Room
+from seed.webhooks.scale_advice import Asked
 
 OTHER = "Other"  # in metrics: what the webhook configuration does not ask about
 CLUSTER_API = cluster_api.CALLER
@@ -54,6 +55,7 @@ _RESOURCES = {
 _review = msgspec.json.Decoder(RawReview).decode
 _deployment = msgspec.json.Decoder(Deployment | None).decode
 _scale = msgspec.json.Decoder(Scale | None).decode
+_subject = msgspec.json.Decoder(Object | None).decode
 
 
 class _Undecided(Exception):
@@ -106,6 +108,8 @@ class ScaleWebhook(Webhook[RawRequest]):
         if review is None:
             return Answer(verdict=Verdict(decision=decision), kind=OTHER, recorded=False)
         kind = DEPLOYMENTS[review.resource.resource]
+        if _asks_fits(review):
+            return await self._fits(caller, kind, review, decision, deadline)
         try:
             return await self._answer(caller, kind, review, decision, deadline)
         except _Undecided as error:
@@ -120,7 +124,7 @@ class ScaleWebhook(Webhook[RawRequest]):
         question = await self._question(caller, kind, review, deadline) if mode != "off" else None
         if question is None:
             return Answer(verdict=Verdict(decision=decision), kind=kind, recorded=False)
-        rooms = [_room(seen) for seen in question.seen]
+        rooms = [scale_advice.room_of(seen) for seen in question.seen]
         advice = scale_advice.advise(question.asked, question.size, rooms, deny=mode == "deny", decision=decision)
         if advice.refusals:
             verdict = _refused(question, advice.refusals, decision, dry_run=review.dry_run)
@@ -130,6 +134,19 @@ class ScaleWebhook(Webhook[RawRequest]):
         warnings = [advice.warning] if advice.warning else []
         verdict = Verdict(decision=decision, warnings=warnings)
         return Answer(verdict=verdict, kind=kind, reason=advice.reason, recorded=False)
+
+    async def _fits(self, caller: str, kind: str, review: RawRequest, decision: str, deadline: float) -> Answer:
+        """Whatever the settings say of those who do not ask."""
+        try:
+            question = await self._question(caller, kind, review, deadline)
+        except _Undecided as error:
+            refusal = denial.unavailable("of the project", str(error), decision)
+            found = fits.of_verdict(Verdict(decision=decision, refusal=refusal), 1)
+        else:
+            found = Fits(decision=decision, asked=0)
+            if question is not None:
+                found = fits.of_scale(question.asked, question.size, question.seen, decision)
+        return Answer(verdict=Verdict(decision=decision), kind=kind, recorded=False, fits=found)
 
     async def _question(self, caller: str, kind: str, review: RawRequest, deadline: float) -> _Question | None:
         """None for what costs nothing, or nobody limits. Raises _Undecided."""
@@ -235,15 +252,14 @@ def _require(proper: bool) -> None:
         raise _Undecided("it has no proper name and namespace")
 
 
-def _room(seen: QuotaSnapshot) -> Room:
-    return Room(
-        quota=seen.quota,
-        limits=seen.limits,
-        used=resources.maximum(seen.global_usage, seen.use),
-        being_created=seen.global_reserved,
-        enforced=seen.enforced,
-        surge=bool(seen.surge),
-    )
+def _asks_fits(review: RawRequest) -> bool:
+    if not review.dry_run:
+        return False
+    try:
+        found = _subject(review.object)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+    return found is not None and bool(fits_asked.asked(found.metadata, dry_run=True))
 
 
 def _with_replicas(deployment: Deployment, replicas: int) -> Deployment:

@@ -12,6 +12,7 @@ import msgspec
 
 from common.quota import resources
 from common.quota.resources import ResourceList
+from seed.accounts.snapshot import QuotaSnapshot
 from seed.admission import denial
 from seed.admission.denial import Refusal
 from seed.machines import deployments
@@ -56,8 +57,8 @@ class _Shortage(msgspec.Struct, frozen=True):
 
     def amounts(self, size: ResourceList) -> str:
         name = self.resource
-        need, free = resources.alike(name, size[name] * self.count, _free(self.room)[name])
-        return f"{name}={need}, {free} free"
+        need, left = resources.alike(name, size[name] * self.count, free(self.room)[name])
+        return f"{name}={need}, {left} free"
 
 
 def asked(new: Deployment, old: Deployment | None, *, is_deployment: bool) -> Asked | None:
@@ -97,6 +98,26 @@ def all_replicas(asked: Asked, size: ResourceList) -> ResourceList:
     return {name: amount * asked.more for name, amount in size.items()}
 
 
+def room_of(seen: QuotaSnapshot) -> Room:
+    return Room(
+        quota=seen.quota,
+        limits=seen.limits,
+        used=resources.maximum(seen.global_usage, seen.use),
+        being_created=seen.global_reserved,
+        enforced=seen.enforced,
+        surge=bool(seen.surge),
+    )
+
+
+def fitting(room: Room, size: ResourceList) -> dict[str, int]:
+    """By resource that the quota limits: how many that cost `size` it has room for."""
+    return {name: amount // size[name] for name, amount in free(room).items() if size.get(name, 0) > 0}
+
+
+def free(room: Room) -> dict[str, int]:
+    return {name: max(limit - room.used.get(name, 0), 0) for name, limit in room.limits.items()}
+
+
 def undecided(why: str) -> Advice:
     """Allowed, on one line that says why nothing else can be said."""
     return Advice(reason="Undecided", warning=f"seedquota: cannot tell how many replicas fit: {' '.join(why.split())}")
@@ -133,16 +154,11 @@ def _shortages(rooms: Iterable[Room], count: int, size: ResourceList) -> Sequenc
 
 
 def _requester(room: Room, count: int, size: ResourceList) -> _Shortage | None:
-    free = _free(room)
-    fitting = {name: amount // size[name] for name, amount in free.items() if size.get(name, 0) > 0}
-    if not fitting:
+    found = fitting(room, size)
+    if not found:
         return None
-    resource = min(fitting, key=lambda name: (fitting[name], name))
-    return _Shortage(room, count, fitting[resource], resource) if fitting[resource] < count else None
-
-
-def _free(room: Room) -> dict[str, int]:
-    return {name: max(limit - room.used.get(name, 0), 0) for name, limit in room.limits.items()}
+    resource = min(found, key=lambda name: (found[name], name))
+    return _Shortage(room, count, found[resource], resource) if found[resource] < count else None
 
 
 def _replicas(asked: Asked) -> str:

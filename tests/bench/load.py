@@ -15,6 +15,7 @@ import ssl
 import sys
 import time
 import uuid
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 
@@ -22,18 +23,21 @@ import uvloop
 
 HOST = "127.0.0.1"
 UID = b"00000000-0000-0000-0000-000000000000"  # in the template: replaced by a fresh one for every request
+CREATED = b"HTTP/1.1 201"
 _MESSAGE = re.compile(rb'"message":"((?:[^"\\]|\\.)*)"')
 
 
 @dataclass
 class Task:
-    """`targets`: port and path, in turn one for each client."""
+    """`targets`: port and path, in turn one for each client. With a token of an API server, each client goes on to the
+    next path with each request, and what is asked is the creation of an object."""
 
     targets: list[tuple[int, str]]
     ca: str
     body: str
     clients: int
     seconds: float
+    token: str = ""
 
 
 @dataclass
@@ -60,7 +64,8 @@ class _Tally:
 
     def add(self, seconds: float, answer: bytes) -> None:
         self.latencies.append(seconds)
-        outcome = "allowed" if b'"allowed":true' in answer else "denied" if b'"code":403' in answer else "failed"
+        allowed = b'"allowed":true' in answer or answer.startswith(CREATED)
+        outcome = "allowed" if allowed else "denied" if b'"code":403' in answer else "failed"
         self.counts[outcome] += 1
         if outcome == "failed" and not self.failure:
             said = _MESSAGE.search(answer)
@@ -68,8 +73,8 @@ class _Tally:
 
 
 class _Client(asyncio.Protocol):
-    def __init__(self, head: bytes, body: bytes, totals: _Tally, end: float) -> None:
-        self._head = head
+    def __init__(self, heads: Iterator[bytes], body: bytes, totals: _Tally, end: float) -> None:
+        self._heads = heads
         self._parts = body.split(UID)
         self._totals = totals
         self._end = end
@@ -85,18 +90,17 @@ class _Client(asyncio.Protocol):
     def _send(self) -> None:
         uid = b"%08x-0000-4000-8000-%012x" % (self._random.getrandbits(32), self._random.getrandbits(48))
         self._sent = time.perf_counter()
-        self._transport.write(self._head + uid.join(self._parts))  # type: ignore[attr-defined]
+        self._transport.write(next(self._heads) + uid.join(self._parts))  # type: ignore[attr-defined]
 
     def data_received(self, data: bytes) -> None:
         self._received += data
         head, separator, body = self._received.partition(b"\r\n\r\n")
         if not separator:
             return
-        length = int(head.lower().split(b"content-length: ", 1)[1].split(b"\r\n", 1)[0])
-        if len(body) < length:
+        if not _is_complete(head.lower(), body):
             return
         now = time.perf_counter()
-        self._totals.add(now - self._sent, body)
+        self._totals.add(now - self._sent, CREATED if head.startswith(CREATED) else body)
         self._received = b""
         if now < self._end:
             self._send()
@@ -118,8 +122,8 @@ async def run(task: Task) -> Result:
     started = time.perf_counter()
     end = started + task.seconds
     connections = [
-        loop.create_connection(partial(_Client, _head(path, body), body, totals, end), HOST, port, ssl=context)
-        for port, path in itertools.islice(itertools.cycle(task.targets), task.clients)
+        loop.create_connection(partial(_Client, heads, body, totals, end), HOST, port, ssl=context)
+        for port, heads in itertools.islice(_of_clients(task, body), task.clients)
     ]
     clients = [protocol for _, protocol in await asyncio.gather(*connections)]
     await asyncio.gather(*(client.done for client in clients))
@@ -135,11 +139,26 @@ async def run(task: Task) -> Result:
     )
 
 
-def _head(path: str, body: bytes) -> bytes:
+def _of_clients(task: Task, body: bytes) -> Iterator[tuple[int, Iterator[bytes]]]:
+    """For each client its port and what it begins its requests with."""
+    heads = [(port, _head(path, body, task.token)) for port, path in task.targets]
+    shared = itertools.cycle(head for _, head in heads)
+    for port, head in itertools.cycle(heads):
+        yield port, shared if task.token else itertools.repeat(head)
+
+
+def _head(path: str, body: bytes, token: str) -> bytes:
+    asks = f"Authorization: Bearer {token}\r\n" if token else ""
     return (
-        f"POST {path}?timeout=3s HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n"
+        f"POST {path}{'' if token else '?timeout=3s'} HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\n"
+        f"{asks}Content-Length: {len(body)}\r\n\r\n"
     ).encode()
+
+
+def _is_complete(head: bytes, body: bytes) -> bool:
+    if b"transfer-encoding: chunked" in head:
+        return body.endswith(b"0\r\n\r\n")
+    return len(body) >= int(head.split(b"content-length: ", 1)[1].split(b"\r\n", 1)[0])
 
 
 async def in_process(task: Task) -> Result:

@@ -1,7 +1,7 @@
 """What is measured, each in a process of its own: our admission path on a real API server, and a bare echo beside it.
 
-`python -m tests.bench.server admission|echo` reads one JSON line with what it needs, prints one with where it listens,
-and serves until its standard input closes.
+`python -m tests.bench.server admission|echo|allow` reads one JSON line with what it needs, prints one with where it
+listens, and serves until its standard input closes.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import re
 import sys
 import time
 from collections import Counter
@@ -148,22 +149,40 @@ def _count(source: str, account: Account) -> tuple[Account, None]:
 
 async def echo(facts: Facts, ready: Ready) -> None:
     """As little as aiohttp can do: read the body, answer with as many bytes as an allowed review has."""
+    await _answer(facts, ready, lambda _body: _ALLOWED)
+
+
+async def allow(facts: Facts, ready: Ready) -> None:
+    """The least that an API server accepts as an answer: it names the request."""
+
+    def answer(body: bytes) -> bytes:
+        uid = _UID.search(body)
+        return _ALLOWED.replace(_NOBODY, uid[1]) if uid is not None else _ALLOWED
+
+    await _answer(facts, ready, answer)
+
+
+_NOBODY = b"0" * 36
+_UID = re.compile(rb'"uid":"([^"]{36})"')
+_ALLOWED = json.dumps(
+    {
+        "response": {"uid": _NOBODY.decode(), "allowed": True},
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+    },
+    separators=(",", ":"),
+).encode()
+
+
+async def _answer(facts: Facts, ready: Ready, answer: Callable[[bytes], bytes]) -> None:
     cluster = await Cluster.from_kubeconfig(facts.kubeconfig, name="bench")
     certificates = Certificates(cluster, NAMESPACE, ["127.0.0.1"])
     running = asyncio.create_task(certificates.run())
     await certificates.wait_ready(20)
-    answer = json.dumps(
-        {
-            "response": {"uid": "0" * 36, "allowed": True},
-            "apiVersion": "admission.k8s.io/v1",
-            "kind": "AdmissionReview",
-        },
-        separators=(",", ":"),
-    ).encode()
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
-        await request.read()
-        return web.Response(body=answer, headers={"Content-Type": "application/json"})
+        body = await request.read()
+        return web.Response(body=answer(body), headers={"Content-Type": "application/json"})
 
     port = await _listen(web.Server(handle, access_log=None), certificates.ssl_context)
     await ready(Listening(port, certificates.ca_bundle.decode(), ["/echo"]))
@@ -188,7 +207,7 @@ async def _serve(kind: str) -> None:
         print(json.dumps(asdict(listening)), flush=True)
         await loop.run_in_executor(None, sys.stdin.readline)
 
-    await (admission if kind == "admission" else echo)(facts, ready)
+    await {"admission": admission, "echo": echo, "allow": allow}[kind](facts, ready)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import sys
@@ -34,9 +35,18 @@ class Served:
 
     @property
     def cpu_seconds(self) -> float:
-        """In user and kernel: says more on a noisy machine than the clock does."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return cpu_seconds(self.pid)
+
+    @property
+    def ca_bundle(self) -> str:
+        """As a webhook configuration has it."""
+        return base64.b64encode(self.ca.encode()).decode()
+
+
+def cpu_seconds(pid: int) -> float:
+    """In user and kernel: says more on a noisy machine than the clock does."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @asynccontextmanager
@@ -52,7 +62,7 @@ async def seed_api(clusters: int = 1) -> AsyncIterator[ApiServer]:
 
 @asynccontextmanager
 async def serving(kind: str, api: ApiServer, *, leads: bool = True, redis_url: str = "") -> AsyncIterator[Served]:
-    """`kind` is admission or echo. Of several replicas for one account, one leads; it must be the first."""
+    """`kind` is admission, echo or allow. Of several replicas for one account, one leads; it must be the first."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",

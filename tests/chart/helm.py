@@ -29,7 +29,7 @@ class Helm:
 
     def __init__(self, executable: Path, directory: Path, kubeconfig: str = "") -> None:
         self._executable = executable
-        self._environment = {"HOME": str(directory), "PATH": os.environ["PATH"], "GOMAXPROCS": "2"}
+        self._environment = {"HOME": str(directory), "PATH": os.environ["PATH"], "GOMAXPROCS": "2", "GOGC": "off"}
         if kubeconfig:
             (directory / "kubeconfig").write_text(kubeconfig)
             (directory / "kubeconfig").chmod(0o600)
@@ -44,7 +44,7 @@ class Helm:
             env=self._environment,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             check=False,
         )
         if done.returncode:

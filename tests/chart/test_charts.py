@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 import yaml
 
+from common.api.types import ORGANIZATIONS, PROJECTS, QUOTA_SETTINGS, SEEDS, USER_CLUSTERS
 from common.runtime import flags
 from devcluster.manifests import load
 from devcluster.objects import CHARTS
 from master.__main__ import MasterOptions
+from master.cache.objects import MASTER_QUOTAS
 from seed.options import SeedOptions
 from tests.chart import values
 from tests.chart.helm import MASTER, SEED, Helm, HelmError, Object, arguments, container, full, of_kind, the
@@ -240,8 +242,12 @@ BOUND[SEED, "rights"] = BOUND[SEED, "defaults"] | {
     ("ClusterRole", "seedquota-seed-own-webhooks", None),
     ("ClusterRole", "seedquota-user-cluster-namespaces", None),
     ("ClusterRole", "seedquota-user-cluster-secrets", None),
+    ("ClusterRole", "seedquota-seed-local-quotas", None),
 }
-BOUND[SEED, "namespaces"] = BOUND[SEED, "defaults"] | {("ClusterRole", "seedquota-user-cluster-namespaces", None)}
+BOUND[SEED, "namespaces"] = BOUND[SEED, "defaults"] | {
+    ("ClusterRole", "seedquota-user-cluster-namespaces", None),
+    ("ClusterRole", "seedquota-seed-local-quotas", None),
+}
 """The roles of the program's own ServiceAccount, and in which namespace."""
 
 
@@ -263,18 +269,32 @@ def test_the_program_has_the_rights_that_it_was_seen_to_use_and_no_other(
 
 
 def test_the_roles_are_those_of_charts_rbac(rendered: Rendered) -> None:
-    assert rules_of(rendered[MASTER, "defaults"]) == rules_in("master", "master-in-cluster")
+    assert rules_of(rendered[MASTER, "defaults"]) == rules_in("master", "master-in-cluster", "viewer")
     of_api = ("master-api", "api-actors")
-    assert rules_of(rendered[MASTER, "api"]) == rules_in("master", "master-in-cluster", *of_api)
+    assert rules_of(rendered[MASTER, "api"]) == rules_in("master", "master-in-cluster", "viewer", *of_api)
     always = rules_in("seed", "seed-in-cluster", "seed-namespace", "explain")
     always |= {found: rules for found, rules in rules_in("master-on-seed").items() if found[0] == "ClusterRole"}
     assert rules_of(rendered[SEED, "defaults"]) == always
-    of_namespaces = ("user-cluster-namespaces", "user-cluster-secrets")
-    switched_on = rules_in("seed-kubermatic", "seed-own-machines", "seed-own-webhooks", *of_namespaces)
+    of_namespaces = ("user-cluster-namespaces", "seed-local-quotas", "local-quotas")
+    of_secrets = (*of_namespaces, "user-cluster-secrets")
+    switched_on = rules_in("seed-kubermatic", "seed-own-machines", "seed-own-webhooks", *of_secrets)
     assert rules_of(rendered[SEED, "rights"]) == always | switched_on
-    assert rules_of(rendered[SEED, "namespaces"]) == always | rules_in("user-cluster-namespaces")
+    assert rules_of(rendered[SEED, "namespaces"]) == always | rules_in(*of_namespaces)
     for chart in (MASTER, SEED):
         assert not rules_of(rendered[chart, "alone"])
+
+
+def test_the_viewer_reads_what_commands_read_and_nothing_more(rendered: Rendered) -> None:
+    role = next(
+        each
+        for each in of_kind(rendered[MASTER, "defaults"], "ClusterRole")
+        if each["metadata"]["name"] == "seedquota:viewer"
+    )
+    assert role["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
+    (rule,) = role["rules"]
+    assert (rule["apiGroups"], rule["verbs"]) == (["seedquota.io"], ["get", "list", "watch"])
+    read = (MASTER_QUOTAS, PROJECTS, ORGANIZATIONS, QUOTA_SETTINGS, SEEDS, USER_CLUSTERS)
+    assert set(rule["resources"]) == {each.plural for each in read}
 
 
 def test_roles_keep_the_labels_by_which_others_select_them(rendered: Rendered) -> None:
@@ -302,7 +322,7 @@ def test_every_file_of_charts_rbac_has_a_chart_but_that_of_all_user_clusters() -
 
 def test_the_policies_hold_for_the_agents_own_account(rendered: Rendered) -> None:
     policies = list(of_kind(rendered[SEED, "rights"], "ValidatingAdmissionPolicy"))
-    assert len(policies) == 2
+    assert len(policies) == 3
     for policy in policies:
         (condition,) = policy["spec"]["matchConditions"]
         assert "'system:serviceaccount:quotas:agent'" in condition["expression"]

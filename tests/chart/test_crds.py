@@ -54,6 +54,11 @@ def namespaces(clusters: dict | None = None, **spec: object) -> dict:
     return project_quota(subject=subject, **{"quota": {"pods": "50"}, **scopes, **spec})
 
 
+def allocation(**hard: str) -> dict:
+    spec = {"selector": {"matchLabels": {"owner": "ann"}}, "allocation": {"hard": hard}}
+    return resource("ResourceQuotaAllocation", "owner-ann", spec)
+
+
 REACHED = {"project": "alpha", "kubeconfigSecretRef": {"name": "c1"}}
 
 
@@ -70,7 +75,7 @@ def settings(project: dict | None = None, **spec: object) -> dict:
     return resource("QuotaSettings", "default", {"defaults": defaults, **spec})
 
 
-def allocation(name: str = "a1", **spec: object) -> dict:
+def of_organization(name: str = "a1", **spec: object) -> dict:
     whose = {"organization": "acme", "project": "alpha", "kind": "kubernetescluster", "id": "d6beb0dd"}
     spec = {**whose, "resources": [allocated("servers", 3, 5)], **spec}
     return resource("Allocation", name, spec, namespace="alpha")
@@ -182,6 +187,16 @@ NAME = "lower case letters, digits, '-' and '.', with a letter or digit at both 
         ),
         (project_quota(scopes=["Terminating"]), "spec", "only quotas of kind namespaces have scopes"),
         (
+            project_quota(subject={"kind": "project", "name": "alpha", "counts": "ResourceQuotas"}),
+            "spec.subject",
+            "only kind namespaces has counts",
+        ),
+        (allocation(pods="-1"), "spec.allocation.hard[pods]", "a limit cannot be negative"),
+        (allocation(pods="many"), "spec.allocation.hard[pods]", "not a quantity"),
+        (allocation(), "spec.allocation.hard", "should have at least 1 properties"),
+        (allocation(**{"surge.cpu": "1"}), "spec.allocation.hard", "no resource has a name that begins with 'surge.'"),
+        (named(allocation(pods="1"), "a" * 201), "metadata.name", "an allocation's name has at most 200 characters"),
+        (
             namespaces(scopeSelector={"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In"}]}),
             "spec.scopeSelector.matchExpressions[0]",
             "operators In and NotIn need values; Exists and DoesNotExist take none",
@@ -270,19 +285,23 @@ NAME = "lower case letters, digits, '-' and '.', with a letter or digit at both 
         ),
         (cluster("a", {}), "spec.project", "Required value"),
         (cluster("a", {"project": "-a"}), "spec.project", NAME),
-        (allocation(resources=[allocated("servers", -1)]), "spec.resources[0].committed", "greater than or equal to 0"),
         (
-            allocation(resources=[allocated("servers", 0, 2**53)]),
+            of_organization(resources=[allocated("servers", -1)]),
+            "spec.resources[0].committed",
+            "greater than or equal to 0",
+        ),
+        (
+            of_organization(resources=[allocated("servers", 0, 2**53)]),
             "spec.resources[0].reserved",
             "less than or equal to 9007199254740991",
         ),
         (
-            allocation(resources=[allocated("servers", 1), allocated("servers", 2)]),
+            of_organization(resources=[allocated("servers", 1), allocated("servers", 2)]),
             "spec.resources[1]",
             "Duplicate value",
         ),
-        (allocation(project="-a"), "spec.project", NAME),
-        (allocation(id="a b"), "spec.id", "must be letters, digits, '-', '_', '.', ':' and '/'"),
+        (of_organization(project="-a"), "spec.project", NAME),
+        (of_organization(id="a b"), "spec.id", "must be letters, digits, '-', '_', '.', ':' and '/'"),
     ],
 )
 async def test_a_mistake_is_refused_with_a_message_that_says_what_to_do(api, body, field, message) -> None:
@@ -336,14 +355,14 @@ NO_WAY_BACK = "a lost seed never comes back; delete this Seed and add the cluste
         (named(LOST, "l2"), {"state": None}, "spec", NO_WAY_BACK),
         (named(LOST, "l3"), {"confirmLost": None}, "spec", CONFIRM),
         (
-            allocation("i1"),
+            of_organization("i1"),
             {"organization": "b"},
             "spec.organization",
             "an allocation's organization cannot be changed",
         ),
-        (allocation("i2"), {"project": "beta"}, "spec.project", "an allocation's project cannot be changed"),
-        (allocation("i3"), {"kind": "server"}, "spec.kind", "an allocation's kind cannot be changed"),
-        (allocation("i4"), {"id": "other"}, "spec.id", "an allocation's id cannot be changed"),
+        (of_organization("i2"), {"project": "beta"}, "spec.project", "an allocation's project cannot be changed"),
+        (of_organization("i3"), {"kind": "server"}, "spec.kind", "an allocation's kind cannot be changed"),
+        (of_organization("i4"), {"id": "other"}, "spec.id", "an allocation's id cannot be changed"),
     ],
 )
 async def test_what_may_not_change_stays_as_it_is(api, before, patch, field, message) -> None:
@@ -374,8 +393,8 @@ async def test_what_may_not_change_stays_as_it_is(api, before, patch, field, mes
         (cluster("c4", {"project": "alpha"}), {"kubeconfigSecretRef": {"name": "rotated"}}),
         (named(seed(), "c5"), {"state": "Lost", "confirmLost": "its machines are gone"}),
         (named(seed(state="Draining"), "c6"), {"state": "Active"}),
-        (allocation("c10"), {"resources": [allocated("clusters", 2**53 - 1, 2**53 - 1)]}),
-        (allocation("c11"), {"resources": []}),
+        (of_organization("c10"), {"resources": [allocated("clusters", 2**53 - 1, 2**53 - 1)]}),
+        (of_organization("c11"), {"resources": []}),
     ],
 )
 async def test_what_may_change_can_be_changed(api, before, patch) -> None:
@@ -534,6 +553,11 @@ def age(cell: object) -> bool:
                 "Counted": age,
             },
             ["Unadmitted"],
+        ),
+        (
+            "ResourceQuotaAllocation",
+            {"Allocated": "pods 30/50", "Namespaces": 5, "Ready": "True", "Age": age},
+            [],
         ),
         (
             "QuotaLedger",

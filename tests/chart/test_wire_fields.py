@@ -56,6 +56,7 @@ def fields_of(kind: type[Object]) -> Iterator[tuple[str, type[msgspec.Struct]]]:
     [
         ("resourcequota", types.ResourceQuota),
         ("resourcequota", objects.MasterQuota),
+        ("resourcequotaallocation", objects.QuotaAllocation),
         ("usercluster", types.UserCluster),
         ("seed", types.Seed),
         ("project", types.Project),

@@ -127,6 +127,18 @@ async def test_a_deployment_stops_exactly_at_a_quota_of_namespaces(home: Cluster
     answer = await one_more_pod(home)
     assert answer.status == 403 and words in answer.message, answer
     await home.kubectl("-n", PROJECT, "delete", "deployment", "free")
+    shown = await home.kubectl("-n", SHOP, "get", "lsq", "--no-headers")
+    assert PODS_QUOTA in shown and "pods 3/3" in shown, shown
+    started = time.monotonic()
+    await home.apply(named("ResourceQuota", PODS_QUOTA, subject=subject, quota={"pods": str(MOST_PODS + 2)}))
+
+    async def grown() -> None:
+        assert len((await home.get(f"/api/v1/namespaces/{SHOP}/pods"))["items"]) == MOST_PODS + 2
+
+    await until(grown, 120)
+    print(f"\nthe Deployment grew {time.monotonic() - started:.1f} s after the limit was raised")
+    (replica_set,) = (await home.get(f"/apis/apps/v1/namespaces/{SHOP}/replicasets"))["items"]
+    assert "seedquota.io/capacity-freed" in replica_set["metadata"]["annotations"]
 
 
 def deployment(name: str, in_namespace: str, replicas: int) -> Manifest:

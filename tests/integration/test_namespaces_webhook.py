@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from itertools import count
@@ -25,11 +26,13 @@ from common.server.http_parser import Request, Response
 from common.server.http_server import HttpServer
 from devcluster import certificates
 from devcluster.controlplane import ApiServer, ControlPlane
+from seed.admission.decision_log import Decisions
 from seed.admission.namespaced_objects import NamespacedAdmission
 from seed.cache.namespaces import NamespaceCache
 from seed.cache.quota import Quota
 from seed.cache.source_keys import OWN_API_SERVER, shown
 from seed.controllers.namespaced_webhook import NamespacedWebhook
+from seed.notifications.refusals import Refusals
 from seed.registration import namespaces, probe
 from seed.registration.configuration import WEBHOOK_CONFIGURATIONS, WebhookConfiguration
 from seed.registration.probe import is_canary
@@ -57,6 +60,7 @@ class Site:
         self.cluster = cluster
         self.session = session
         self.asked: Counter[str] = Counter()  # reviews, by resource and subresource
+        self.refusals: Refusals
 
     async def send(
         self,
@@ -123,7 +127,7 @@ def pod(cpu: str | None = "1", name: str = "") -> dict[str, Any]:
 
 @pytest_asyncio.fixture(scope="module")
 async def server(control_plane: ControlPlane) -> AsyncIterator[ApiServer]:
-    await control_plane.start(["namespaces-webhook"])
+    await control_plane.start(["namespaces-webhook"], also_served=["apps/v1", "batch/v1"])
     server = control_plane.cluster("namespaces-webhook")
     yield server
     await server.kill()
@@ -148,9 +152,10 @@ async def site(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         found = Site(world, cluster, session)
         cache = NamespaceCache(cluster, world.quota_cache, world.cluster_cache)
         webhook = NamespacedObjectWebhook(world.cluster_cache, NamespacedAdmission(world.admission, cache))
-        listening = HttpServer(
-            noting(found, route({namespaces.KIND: Endpoint(webhook)}, lambda *_: True)), max_body=MAX_BODY
-        )
+        refusals = Refusals(cluster, world.quota_cache, world.cluster_cache, world.registry, "replica")
+        endpoint = Endpoint(webhook, decisions=Decisions(on_pod=refusals.pod_decided))
+        found.refusals = refusals
+        listening = HttpServer(noting(found, route({namespaces.KIND: endpoint}, lambda *_: True)), max_body=MAX_BODY)
         await listening.start("127.0.0.1", 0, context)
 
         def desired(quotas: Sequence[Quota]) -> WebhookConfiguration:
@@ -172,7 +177,7 @@ async def site(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             wanted=lambda: True,
             on_enforced=lambda _name: None,
         )
-        tasks = [asyncio.create_task(cache.run()), asyncio.create_task(asking.run())]
+        tasks = [asyncio.create_task(each.run()) for each in (cache, asking, refusals)]
         yield found
         for task in tasks:
             task.cancel()
@@ -344,3 +349,41 @@ async def test_break_glass_passes_and_a_configuration_that_is_deleted_comes_back
             await asyncio.sleep(0.05)
         while (await site.pod(namespace, dryRun="All"))[0] != 403:
             await asyncio.sleep(0.05)
+
+
+async def test_what_makes_pods_grows_when_there_is_room_and_does_not_wait_for_its_own_pause(
+    site: Site, control_plane: ControlPlane
+) -> None:
+    """The real controllers. After ten seconds of refusals those of ReplicaSets and StatefulSets wait for ten more."""
+    quota = await site.quota("pods=0", owner="una")
+    namespace = await site.namespace(owner="una")
+    template = {"metadata": {"labels": {"app": "a"}}, "spec": pod(None)["spec"]}
+    several = {"replicas": 2, "selector": {"matchLabels": {"app": "a"}}, "template": template}
+    once = {"template": {"spec": {**pod(None)["spec"], "restartPolicy": "Never"}}}
+    made = {
+        f"/apis/apps/v1/namespaces/{namespace}/replicasets": several,
+        f"/apis/apps/v1/namespaces/{namespace}/statefulsets": {**several, "replicas": 1, "serviceName": "a"},
+        f"/apis/batch/v1/namespaces/{namespace}/jobs": once,
+    }
+    for where, spec in made.items():
+        await site.must("POST", where, {"metadata": {"name": "a"}, "spec": spec})
+    names = "replicaset-controller", "statefulset-controller", "job-controller"
+    manager = await control_plane.controllers("namespaces-webhook", *names)
+    try:
+        await eventually(lambda: site.refusals.waiting == len(made), 60)
+        await asyncio.sleep(10.5)
+        assert await site.pods(namespace) == 0
+        site.world.limit(quota, {"pods": "10"})
+        site.world.tell(quota, granted={"pods": "10"})
+        started = time.monotonic()
+        while await site.pods(namespace) < 4:
+            await asyncio.sleep(0.1)
+            assert time.monotonic() - started < 8
+        print(f"\ngrown {time.monotonic() - started:.2f} s after there was room")
+        for where in made:
+            metadata = (await site.must("GET", f"{where}/a"))["metadata"]
+            assert "seedquota.io/capacity-freed" in metadata.get("annotations", {}), where
+    finally:
+        await manager.stop()
+        for where in made:
+            await site.must("DELETE", f"{where}/a")

@@ -188,7 +188,7 @@ class Tenancy:
 
     async def allocate(self, name: str, *, dry_run: bool = False, **amounts: int) -> Answer:
         parameters = {"dryRun": "All"} if dry_run else {}
-        return await self.site.call("master", "POST", self.path(), self.body(name, **amounts), **parameters)
+        return await self.decided("POST", self.path(), self.body(name, **amounts), **parameters)
 
     def body(self, name: str, **amounts: int) -> Json:
         whose = {"organization": self.organization, "project": self.project, "kind": "cluster", "id": name}
@@ -205,7 +205,17 @@ class Tenancy:
 
     async def change(self, name: str, **amounts: int) -> Answer:
         spec = {"resources": self.body(name, **amounts)["spec"]["resources"]}
-        return await self.site.call("master", "PATCH", self.path(name), {"spec": spec})
+        return await self.decided("PATCH", self.path(name), {"spec": spec})
+
+    async def decided(self, method: str, path: str, body: Json, **parameters: str) -> Answer:
+        """Repeated while it cannot be decided, as kubectl does."""
+
+        async def once() -> Answer:
+            answer = await self.site.call("master", method, path, body, **parameters)
+            assert answer.status != 503, answer
+            return answer
+
+        return await until(once, 60)
 
     async def release(self, name: str) -> None:
         await self.site.delete("master", self.path(name))

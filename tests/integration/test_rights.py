@@ -54,6 +54,7 @@ ROLES = {
         "seed-kubermatic",
         "seed-own-machines",
         "seed-own-webhooks",
+        "seed-local-quotas",
         "master-on-seed",
     ],
     USER: ["user-cluster", "user-cluster-namespaces", "user-cluster-secrets"],
@@ -223,9 +224,64 @@ async def namespaces(site: Site) -> None:
     fewer = dict.fromkeys(quota, None) | {"pods": 5}
     await site.patch("master", "resourcequotas/namespaces", {"spec": {"quota": fewer}})
     await until(partial(asks, 200), 60)
+    await owners_of_pods(site)
+    await own_namespaces(site)
     await site.patch(SEED, path, {"spec": {"namespaceQuotas": "Disabled"}})
     await until(partial(asks, 404), 60)
     await site.delete("master", "resourcequotas/namespaces")
+
+
+async def owners_of_pods(site: Site) -> None:
+    """What makes pods is woken when there is room for the pod that was refused."""
+    await site.call(USER, "POST", "/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "default"}})
+    container = {"name": "c", "image": "i"}
+    template = {"metadata": {"labels": {"app": "a"}}, "spec": {"containers": [container]}}
+    several = {"replicas": 2, "selector": {"matchLabels": {"app": "a"}}, "template": template}
+    once = {"template": {"spec": {"containers": [container], "restartPolicy": "Never"}}}
+    owners = []
+    for api, kind, spec in (
+        ("apps/v1", "ReplicaSet", several),
+        ("apps/v1", "StatefulSet", {**several, "serviceName": "a"}),
+        ("batch/v1", "Job", once),
+    ):
+        path = f"/apis/{api}/namespaces/default/{kind.lower()}s"
+        answer = await site.call(USER, "POST", path, made(api, kind, "a", "default", spec))
+        assert answer.status == 201, answer
+        owners.append((f"{path}/a", answer.body))
+    await site.patch("master", "resourcequotas/namespaces", {"spec": {"quota": {"pods": 0}}})
+
+    async def refused(of: Json) -> None:
+        pod = made("v1", "Pod", "p", "default", {"containers": [container]}, **owner(of))
+        answer = await site.call(USER, "POST", "/api/v1/namespaces/default/pods?dryRun=All", pod)
+        assert answer.status == 403, answer
+        answer = await site.call(USER, "POST", "/api/v1/namespaces/default/pods", pod)
+        assert answer.status == 403, answer
+
+    for _, of in owners:
+        await until(partial(refused, of), 60)
+    await site.patch("master", "resourcequotas/namespaces", {"spec": {"quota": {"pods": 5}}})
+
+    async def woken(path: str) -> None:
+        annotations = (await site.get(USER, path))["metadata"].get("annotations", {})
+        assert "seedquota.io/capacity-freed" in annotations, annotations
+
+    for path, _ in owners:
+        await until(partial(woken, path), 60)
+        await site.delete(USER, path)
+
+
+async def own_namespaces(site: Site) -> None:
+    """Those of the seed's own API server take part, too, for a while."""
+    rules = [*rights("user-cluster-namespaces", SEED_USER), *rights("seed-local-quotas", SEED_USER)]
+    await apply(site.server(SEED), rules)
+    await site.patch("master", f"seeds/{SEED}", {"spec": {"namespaceQuotas": "Enabled"}})
+    path = "namespaces/default/localresourcequotas/namespaces"
+    await until(lambda: site.get(SEED, path), 60)
+    await until(lambda: site.get(USER, path), 60)
+    for kind in ("NamespacesEnforced", "LocalQuotasWritten"):
+        await site.comes("master", f"seeds/{SEED}", kind, "True", seconds=60)
+    await site.patch("master", f"seeds/{SEED}", {"spec": {"namespaceQuotas": "Disabled"}})
+    await until(lambda: gone(site, SEED, path, f"{HOOKS}/{KINDS[0]}/seedquota-namespaces"), 60)
 
 
 async def defaults_and_quotas(site: Site) -> None:
@@ -733,3 +789,26 @@ async def test_a_stolen_token_of_the_agent_gives_neither_secrets_nor_webhooks_of
         for path in ("/api/v1/secrets", "/api/v1/namespaces/kube-system/secrets", SECRETS):
             assert (await send("GET", path))[0] == 403, path
         assert (await send("GET", "/api/v1/namespaces/alpha/secrets"))[0] == 200, "it has user clusters"
+
+
+async def test_a_stolen_token_of_the_agent_changes_no_more_of_what_makes_pods_than_annotations(site: Site) -> None:
+    """After the first test, which gave it the rights."""
+    template = {"metadata": {"labels": {"app": "a"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    spec = {"replicas": 0, "selector": {"matchLabels": {"app": "a"}}, "serviceName": "a", "template": template}
+    path = "/apis/apps/v1/namespaces/default/statefulsets"
+    answer = await site.call(SEED, "POST", path, made("apps/v1", "StatefulSet", "a", "default", spec))
+    assert answer.status == 201, answer
+    patch = {"Content-Type": "application/merge-patch+json"}
+    async with site.server(SEED).session(SEED_USER) as session:
+        for body, expected in (
+            ({"spec": {"replicas": 1}}, 403),
+            ({"spec": {"template": {"spec": {"serviceAccountName": "admin"}}}}, 403),
+            ({"metadata": {"labels": {"app": "b"}}}, 403),
+            ({"metadata": {"finalizers": ["example.com/mine"]}}, 403),
+            ({"metadata": {"annotations": {"seedquota.io/capacity-freed": "now"}}}, 200),
+        ):
+            async with session.patch(f"{path}/a", json=body, headers=patch) as answered:
+                text = await answered.text()
+                assert answered.status == expected, text
+                assert expected == 200 or "may change annotations of what makes pods only" in text
+    await site.delete(SEED, f"{path}/a")

@@ -68,6 +68,9 @@ BINDING = {
 }
 
 
+SOON = 15.0  # seconds: what no event brings about is looked at again after a minute
+
+
 def token(_kind: str) -> str:
     return TOKEN
 
@@ -200,11 +203,11 @@ async def test_drift_is_told_from_the_start_also_after_a_restart(
         await until(lambda: "webhook configuration restored" in caplog.messages)
 
 
-async def test_it_is_back_within_a_second_of_its_deletion(
+async def test_it_is_back_soon_after_its_deletion(
     seed: Counting, admin: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with keeping(seed.cluster):
-        async with within(1.0):
+        async with within(SOON):
             await admin.delete(WEBHOOK_CONFIGURATIONS, NAME)
             while await found(admin) is None:
                 await asyncio.sleep(0.005)
@@ -328,7 +331,7 @@ async def test_who_deletes_it_in_a_loop_finds_it_restored_each_time_with_one_wri
         assert not keeper.contested
         deletions = keeper_module.BURST + 10
         for _ in range(deletions):
-            async with within(3.0):
+            async with within(SOON):
                 await admin.delete(WEBHOOK_CONFIGURATIONS, NAME)
                 while await found(admin) != wanted().webhooks:
                     await asyncio.sleep(0.005)

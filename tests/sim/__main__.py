@@ -13,6 +13,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
     parser.add_argument("--schedules", type=int, default=10_000, help="how many to run (default 10000)")
     parser.add_argument("--first", type=int, default=0, help="the first of them (default 0)")
+    parser.add_argument(
+        "--namespaces", action="store_true", help="worlds with quotas of namespaces, in place of Machines"
+    )
     parser.add_argument("--jobs", type=int, default=0, help="processes (default: one for each core)")
     parser.add_argument("--seed", type=int, default=None, help="run this one alone, and let its error through")
     parser.add_argument("--trace", action="store_true", help="with --seed: tell every step")
@@ -20,14 +23,15 @@ def main() -> int:
     parser.add_argument("--mutant", default=None, help="with --seed: break this rule")
     parser.add_argument("--unbroken", action="store_true", help="with --mutant: the same schedule, and no rule broken")
     options = parser.parse_args()
+    focus = ("namespaces",) if options.namespaces else ()
     if options.seed is not None:
-        world = mutants.run(options.mutant, options.seed, unbroken=options.unbroken, trace=options.trace)
+        world = mutants.run(options.mutant, options.seed, focus=focus, unbroken=options.unbroken, trace=options.trace)
         print(f"schedule {options.seed}: admitted {world.truth.admitted}, refused {world.refused}")
         return 0
     if options.mutants:
         return runner.all_mutants(options.jobs)
     started = time.monotonic()
-    total = runner.schedules(options.first, options.schedules, options.jobs, progress=sys.stderr.isatty())
+    total = runner.schedules(options.first, options.schedules, options.jobs, focus=focus, progress=sys.stderr.isatty())
     seconds = time.monotonic() - started
     print(
         f"{options.schedules} schedules: {total.steps} steps, {total.admitted} admitted, {total.refused} refused, "

@@ -16,7 +16,7 @@ from common.quota import escrow, quantity, resources, surge
 from common.quota.account import Account, Grant, Reservation
 from common.quota.escrow import Holding, MasterLedger, Report
 from common.quota.resources import ResourceList
-from seed.cache.quota import Quota
+from seed.cache.quota import NAMESPACES, Quota
 from tests.sim.servers import name_of
 
 
@@ -34,6 +34,7 @@ class Wish:
         "ended",
         "generation",
         "need",
+        "old",
         "repeats",
         "replaces",
         "size",
@@ -46,6 +47,7 @@ class Wish:
     def __init__(self, thing: Thing, size: ResourceList, generation: int, need: ResourceList, until: float) -> None:
         self.thing = thing
         self.size = size
+        self.old = thing.size  # what is changed; None for what is created
         self.generation = generation
         self.need = need
         self.until = until
@@ -209,18 +211,19 @@ class Truth:
         thing = wish.thing
         for quota in quotas:
             uid = quota.key.uid
+            need = wish.need if quota.kind != NAMESPACES else resources.only(wish.need, quota.limits)
             kept = self.durable.get((uid, thing.uid))
             if wish.claimed and thing.size is None:
                 continue  # deleted meanwhile: what was reserved for a change of it may be gone in that very write
             if kept is None or kept.generation < wish.claimed:
                 raise self._broken(f"{thing.uid} was admitted, and quota {uid} has no durable reservation of it")
             if kept.generation == wish.claimed:
-                for name, amount in wish.need.items():
+                for name, amount in need.items():
                     if kept.amount.get(name, 0) + kept.amount.get(surge.PREFIX + name, 0) < amount:
                         raise self._broken(f"{thing.uid} was admitted for more than quota {uid} has reserved")
             before = thing.admitted.get(uid, {})
             wish.after[uid] = {
-                name: min(size, before.get(name, 0) + wish.need.get(name, 0)) for name, size in wish.size.items()
+                name: min(size, before.get(name, 0) + need.get(name, 0)) for name, size in wish.size.items()
             }
         wish.allowed = True
         self.admitted += 1

@@ -14,6 +14,8 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Protocol
 
+MOST_AWAITS = 4  # of one task while it ends
+
 
 class Clock(Protocol):
     now: float
@@ -108,9 +110,11 @@ class Loop(asyncio.AbstractEventLoop):
         self._ready.clear()
         self._timers.clear()
         for task in self._tasks:
-            if not task.done():
-                with suppress(RuntimeError):  # it will not stop waiting, which does not matter any more
-                    task.get_coro().close()  # type: ignore[union-attr]
+            for _ in range(MOST_AWAITS):
+                if not task.done():
+                    with suppress(RuntimeError):  # as it ends it waits again
+                        task.get_coro().close()  # type: ignore[union-attr]
+                        break
         self._tasks.clear()
 
 

@@ -46,23 +46,15 @@ from seed.ledger.batcher import Batcher
 from seed.ledger.store import StoreUnavailableError
 from seed.ledger.writer import AccountWriter
 from seed.usage.machine_totals import MachineTotals
-from tests.sim import scenes, schedule, servers
+from tests.sim import namespace_mutants, scenes, schedule, servers
 from tests.sim.checks import Violation
 from tests.sim.master_side import MasterReplica
-from tests.sim.scenes import Scene
+from tests.sim.mutant import Mutant
 from tests.sim.seed_side import UsageSource
 from tests.sim.world import World
 
 FIRST = 1_000_000_000  # mutants have schedules of their own
 replace = msgspec.structs.replace
-
-
-class Mutant(msgspec.Struct, frozen=True):
-    name: str
-    patches: tuple[tuple[Any, str, Any], ...]
-    focus: tuple[str, ...] = ()
-    budget: int = 2000
-    scene: Scene | None = None
 
 
 @contextmanager
@@ -109,9 +101,9 @@ def _violation(number: int, mutant: Mutant) -> str:
     return ""
 
 
-def run(name: str | None, number: int, *, unbroken: bool = False, trace: bool) -> World:
+def run(name: str | None, number: int, *, focus: tuple[str, ...] = (), unbroken: bool = False, trace: bool) -> World:
     if name is None:
-        return schedule.run(number, trace=trace)
+        return schedule.run(number, focus=focus, trace=trace)
     mutant = BY_NAME[name]
     if unbroken:
         return schedule.run(number, focus=mutant.focus, scene=mutant.scene, trace=trace)
@@ -1070,5 +1062,6 @@ ALL: tuple[Mutant, ...] = (
         200,
         scenes.two_masters,
     ),
+    *namespace_mutants.ALL,
 )
 BY_NAME: dict[str, Mutant] = {mutant.name: mutant for mutant in ALL}

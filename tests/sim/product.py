@@ -20,11 +20,15 @@ import seed.accounts.reservation_collector
 import seed.accounts.reservation_gc
 import seed.accounts.usage_writer
 import seed.admission.denial
+import seed.cache.namespaces
 import seed.cache.quotas
 import seed.ledger.batcher
 import seed.ledger.store_generation
 import seed.ledger.writer
+import seed.usage.cluster_objects
+import seed.usage.namespaced_objects
 from seed.accounts.capacity import CapacityRequester
+from tests.sim.namespaces import LabelWatch, PodWatch, evaluator_of
 
 
 def _now() -> float:
@@ -55,6 +59,11 @@ _REPLACED = (
     (seed.accounts.controller, "time", _time),
     (seed.cache.quotas, "parse_quota", lambda copy, in_cluster: copy.quota),  # each copy was parsed when it was written
     (seed.accounts.controller, "secrets", _secrets),
+    (seed.cache.namespaces, "time", _time),
+    (seed.usage.cluster_objects, "Reflector", LabelWatch),
+    (seed.usage.cluster_objects, "KindInformer", PodWatch),
+    (seed.usage.cluster_objects, "evaluator_of", evaluator_of),
+    (seed.usage.namespaced_objects, "time", _time),
     (seed.accounts.publisher, "time", _time),
     (seed.accounts.reservation_collector, "time", _time),
     (seed.accounts.usage_writer, "time", _time),

@@ -59,14 +59,14 @@ def quietly() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
-def some(first: int, count: int) -> Total:
+def some(first: int, count: int, focus: tuple[str, ...] = ()) -> Total:
     total = Total()
     with quietly():
         for number in range(first, first + count):
             if number % 50 == 49:
                 gc.collect()
             try:
-                world = schedule.run(number)
+                world = schedule.run(number, focus=focus)
             except Violation as error:
                 total.failures.append((number, str(error)))
             except Exception:  # noqa: BLE001 (the product's or the simulator's: either way a failure of this schedule)
@@ -79,14 +79,15 @@ def some(first: int, count: int) -> Total:
     return total
 
 
-def schedules(first: int, count: int, jobs: int = 0, *, progress: bool = False) -> Total:
+def schedules(first: int, count: int, jobs: int = 0, *, focus: tuple[str, ...] = (), progress: bool = False) -> Total:
     total = Total()
     done, started, told = 0, time.monotonic(), 0.0
-    chunks = [(at, min(CHUNK, first + count - at)) for at in range(first, first + count, CHUNK)]
-    for part, (_, size) in _each(_some, chunks, jobs):
+    chunks = [(at, min(CHUNK, first + count - at), focus) for at in range(first, first + count, CHUNK)]
+    again = "".join(f" --{name}" for name in focus)
+    for part, (_, size, _) in _each(_some, chunks, jobs):
         for number, text in part.failures:
             if len(total.failures) < SHOWN:
-                print(f"schedule {number}: {text}; again: python -m tests.sim --seed {number}", file=sys.stderr)
+                print(f"schedule {number}: {text}; again: python -m tests.sim --seed {number}{again}", file=sys.stderr)
         total.add(part)
         done += size
         now = time.monotonic()
@@ -120,7 +121,7 @@ def all_mutants(jobs: int = 0) -> int:
     return 1 if missed or unbroken else 0
 
 
-def _some(arguments: tuple[int, int]) -> Total:
+def _some(arguments: tuple[int, int, tuple[str, ...]]) -> Total:
     return some(*arguments)
 
 

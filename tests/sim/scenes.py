@@ -79,7 +79,7 @@ class Play:
     def fill(self, site: Site) -> None:
         """What is left of all quotas is used, there."""
         for source in list(site.sources.values()):
-            for _ in range(self.world.room(source.project) or 0):
+            for _ in range(self.world.room_of(source) or 0):
                 self.world.create(site, source, UNIT)
             self.go(0.5)
             self.write(site)

@@ -16,6 +16,7 @@ from common.quota.resources import ResourceList
 from seed.ledger.store import Stored
 from tests.sim import faults, product
 from tests.sim.master_side import MasterReplica
+from tests.sim.namespace_world import NamespaceWorld
 from tests.sim.scenes import Play, Scene
 from tests.sim.seed_side import Replica, choose_lag
 from tests.sim.servers import Source, name_of
@@ -34,23 +35,30 @@ Step = Callable[[], None]
 def run(number: int, *, focus: Collection[str] = (), scene: Scene | None = None, trace: bool = False) -> World:
     """One schedule. Raises Violation. `scene`: it is played once, after a few steps."""
     with product.on_simulated_time():
-        world = World(number, focus=focus, trace=trace)
+        make = NamespaceWorld if "namespaces" in focus else World
+        world = make(number, focus=focus, trace=trace)
         product.tokens(world.token)
-        chaos = Chaos(world)
-        steps = world.swarm.steps
-        plays_at = chaos.rng.randrange(min(steps, 20)) if scene is not None else steps
-        for number_of_step in range(steps):
-            if number_of_step == plays_at and scene is not None:
-                chaos.play(scene)
-            chaos.step()
-        quiet(world, tidy=scene is None)
-        if world.swarm.fills:
-            with _working(world):
-                fill(world)
-        world.end()
+        try:
+            _play(world, scene)
+        finally:
+            world.end()
     if world.truth.found is not None:
         raise world.truth.found
     return world
+
+
+def _play(world: World, scene: Scene | None) -> None:
+    chaos = Chaos(world)
+    steps = world.swarm.steps
+    plays_at = chaos.rng.randrange(min(steps, 20)) if scene is not None else steps
+    for number_of_step in range(steps):
+        if number_of_step == plays_at and scene is not None:
+            chaos.play(scene)
+        chaos.step()
+    quiet(world, tidy=scene is None)
+    if world.swarm.fills:
+        with _working(world):
+            fill(world)
 
 
 class Chaos:
@@ -104,6 +112,7 @@ class Chaos:
             (0.8 * swarm["clusters"], self.clusters),
             (0.8 * swarm["projects"], self.projects),
             (0.5 * swarm["copies"], self.copies),
+            (1.5 * swarm["namespaces"], self.namespaces),
         ]
         acts = [(weight, act) for weight, act in acts if weight]
         self.acts = [act for _, act in acts]
@@ -186,10 +195,10 @@ class Chaos:
 
     def follow(self) -> None:
         replica = self.replica()
-        if replica is None or replica.leader is None or not replica.leader.sources:
+        if replica is None or not (watches := replica.followed()):
             return
-        followed = self.rng.choice(list(replica.leader.sources.values()))
-        followed.look(self.lag(self.rng, followed.at, len(followed.source.log)))
+        followed = self.rng.choice(watches)
+        followed.look(self.lag(self.rng, followed.at, followed.end))
 
     def take_turn(self) -> None:
         replica = self.replica()
@@ -230,6 +239,9 @@ class Chaos:
     def calm(self) -> None:
         """For a moment everything works."""
         settle(self.world)
+        if self.world.swarm["namespaces"]:
+            self.world.pass_time(0.4)  # what moves with a namespace is counted
+            settle(self.world)
         self.world.tighten()
 
     # Users ---------------------------------------------------------------------------------------------------------
@@ -578,6 +590,12 @@ class Chaos:
         if site is not None and site.api.up and site.api.copies:
             site.api.delete_copy(self.rng.choice(list(site.api.copies)), released=False)
 
+    def namespaces(self) -> None:
+        """Somebody makes one, labels it, deletes it, or has its cluster take part in quotas no more, or again."""
+        assert isinstance(self.world, NamespaceWorld), "others have none"
+        if (found := self.source()) is not None and found[1].up:
+            self.world.move(*found)
+
     def projects(self) -> None:
         """One is deleted for a while, or its copy on a seed is by somebody who should not, or it joins its
         organization."""
@@ -650,15 +668,15 @@ def _round(world: World) -> bool:
                 replica.watch(len(site.api.events))
             if replica.error is not None:
                 raise replica.error
+            for followed in replica.followed():
+                if not world.network.reaches(site.name, followed.source) or (lag and world.rng.random() < lag):
+                    continue
+                if followed.wants_list or followed.at < followed.end or followed.problem is not None:
+                    did = True
+                    followed.look(followed.end)
             leader = replica.leader
             if leader is None:
                 continue
-            for followed in list(leader.sources.values()):
-                if not world.network.reaches(site.name, followed.source) or (lag and world.rng.random() < lag):
-                    continue
-                if followed.wants_list or followed.at < len(followed.source.log) or followed.problem is not None:
-                    did = True
-                    followed.look(len(followed.source.log))
             if leader.turns.error is not None:
                 raise leader.turns.error
             for name in list(leader.turns.due):
@@ -822,7 +840,7 @@ def unfinished(world: World) -> str:
             if stands := _unended(world, copy.key.uid, account, lent):
                 return f"{site.name}: {stands} in {name}"
             counted = {resource: amount for resource, amount in _counted(account).items() if amount}
-            there = world.there(site, copy.subject, without=lent)
+            there = world.to_count(site, copy, account, lent)
             if counted != there:
                 return f"{site.name} counts {counted} in {name}, there is {there}"
             said = escrow.report(account)
@@ -870,7 +888,7 @@ def fill(world: World) -> None:
     if world.tracing:
         world.note("== fill")
     site, source = world.rng.choice(places)
-    fits = world.room(source.project)
+    fits = world.room_of(source)
     if fits is None:
         return
     wanted = min(fits, MOST_FILLED)
@@ -893,7 +911,7 @@ def _fill(world: World, site: Site, source: Source, wanted: int) -> None:
             if wish.told:
                 world.finish(wish, persists=True)
                 world.filled += wish.size["cpu"]
-        missing = world.room(source.project) or 0
+        missing = world.room_of(source) or 0
         if wanted <= MOST_FILLED and missing:
             world.pass_time(0.6)  # a refusal is for the moment
             continue

@@ -11,7 +11,15 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from common.api.convert import report_from_wire
-from common.api.types import PROJECTS, RESOURCE_QUOTAS, Project, ProjectSpec, UserCluster, UserClusterSpec
+from common.api.types import (
+    PROJECTS,
+    RESOURCE_QUOTAS,
+    Project,
+    ProjectSpec,
+    SecretRef,
+    UserCluster,
+    UserClusterSpec,
+)
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, NotFound
 from common.kube.client.meta import ObjectMeta
@@ -39,7 +47,7 @@ from seed.usage.user_cluster import Source as RealSource
 from tests.sim import servers
 from tests.sim.loop import Loop
 from tests.sim.network import Network, Process
-from tests.sim.servers import Copy, Machine, away
+from tests.sim.servers import PARTICIPANT, Copy, Machine, away
 
 API_TIMEOUT = 12.0  # real seconds in which an admitted request persists, or never
 WINDOW = 14.5  # ... and what the leader waits by its own clock, which is up to a tenth too fast
@@ -116,9 +124,12 @@ def _tell(reflector: Reflector[Any], changed: Callable[[Change[Any]], None], key
 @cache
 def _cluster(key: str, project: str) -> UserCluster:
     namespace, _, name = key.partition("/")
-    return UserCluster(
-        metadata=ObjectMeta(namespace=namespace, name=name, uid=key), spec=UserClusterSpec(project=project)
-    )
+    spec = UserClusterSpec(project=project)
+    if project == PARTICIPANT:
+        spec = UserClusterSpec(
+            project=project, namespace_quotas="Enabled", kubeconfig_secret_ref=SecretRef(name="kubeconfig")
+        )
+    return UserCluster(metadata=ObjectMeta(namespace=namespace, name=name, uid=key), spec=spec)
 
 
 @cache
@@ -158,7 +169,7 @@ class LedgerClient:
         decided = Decided(
             leader.accounts.term if leader is not None else replica.last_term,
             dict(leader.sources) if leader is not None else {},
-            {key: followed.listed_at for key, followed in leader.sources.items()} if leader is not None else {},
+            leader.listed() if leader is not None else {},
             quota.ceilings if quota is not None and quota.key == key else None,
         )
 
@@ -211,6 +222,10 @@ class UsageSource:
     @property
     def wants_list(self) -> bool:
         return not self.listing and (self._wanted > self._done or not self.live)
+
+    @property
+    def end(self) -> int:
+        return len(self.source.log)
 
     @property
     def live(self) -> bool:
@@ -422,11 +437,11 @@ class Leader:
 
     def __init__(self, replica: Replica, term: Term) -> None:
         self.term = term.number
-        self.sources: dict[str, UsageSource] = {}
+        self.sources: Mapping[str, UsageSource] = self._followed(replica)
         client = cast("Cluster", SeedClient(replica))
         quota_cache, cluster_cache = replica.view.quota_cache, replica.view.cluster_cache
         store = cast("Store", replica.store)
-        sources = cast("dict[str, RealSource]", self.sources)
+        sources = cast("Mapping[str, RealSource]", self.sources)
         self.accounts = Accounts(
             client,
             quota_cache,
@@ -446,6 +461,24 @@ class Leader:
             client, quota_cache, cluster_cache, replica.registry, self.accounts, sources, in_flight_window=WINDOW
         )
         self._tasks = [replica.loop.create_task(run) for run in (self.accounts.run(), self.counting.run())]
+
+    def _followed(self, replica: Replica) -> Mapping[str, UsageSource]:
+        return {}
+
+    def listed(self) -> dict[str, int]:
+        """As of which event of the seed's API server the last list of each source began."""
+        return {key: followed.listed_at for key, followed in self.sources.items()}
+
+    def follow_clusters(self, replica: Replica) -> None:
+        assert isinstance(self.sources, dict), "what `_followed` made"
+        clusters = replica.view.cluster_cache.user_clusters.store
+        for key in clusters.keys():  # noqa: SIM118
+            if key not in self.sources:
+                followed = self.sources[key] = UsageSource(replica, replica.sources[key])
+                self.accounts.look_again(followed.consumer)
+        for key in [key for key in self.sources if key not in clusters]:
+            followed = self.sources.pop(key)
+            self.accounts.look_again(followed.consumer)
 
     @property
     def broken(self) -> bool:
@@ -554,18 +587,12 @@ class Replica(Process):
             elif (heard := self.store.subscribers.get(name)) is not None:
                 heard(value)
         if self.leader is not None:
-            self._follow_clusters(self.leader)
+            self.leader.follow_clusters(self)
         self.at = max(self.at, upto)
 
-    def _follow_clusters(self, leader: Leader) -> None:
-        clusters = self.view.cluster_cache.user_clusters.store
-        for key in clusters.keys():  # noqa: SIM118
-            if key not in leader.sources:
-                followed = leader.sources[key] = UsageSource(self, self.sources[key])
-                leader.accounts.look_again(followed.consumer)
-        for key in [key for key in leader.sources if key not in clusters]:
-            followed = leader.sources.pop(key)
-            leader.accounts.look_again(followed.consumer)
+    def followed(self) -> list[UsageSource]:
+        """What the schedule brings news of to this replica."""
+        return list(self.leader.sources.values()) if self.leader is not None else []
 
     # The lease -----------------------------------------------------------------------------------------------------
 
@@ -597,8 +624,11 @@ class Replica(Process):
         if term is not None:
             lease.lost = asyncio.Event()
             self.last_term = term.number
-            self.leader = self.led[term.number] = Leader(self, term)
-            self._follow_clusters(self.leader)
+            self.leader = self.led[term.number] = self._lead(term)
+            self.leader.follow_clusters(self)
+
+    def _lead(self, term: Term) -> Leader:
+        return Leader(self, term)
 
     def stop_leading(self) -> None:
         if self.leader is not None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from common.api.label_selector import LabelSelector
 from common.api.labels import RELEASED_ANNOTATION, UID_LABEL
 from common.kube.client.errors import AlreadyExists, Conflict, NotFound, Unavailable
 from common.kube.client.meta import Object
@@ -16,7 +17,8 @@ from common.quota import surge
 from common.quota.account import Account, Grant
 from common.quota.escrow import MasterLedger, Report
 from common.quota.resources import ResourceList
-from seed.cache.quota import OutOfReach, Quota
+from seed.cache.quota import NAMESPACES, OutOfReach, Quota
+from seed.cache.source_keys import cluster_of_namespaces
 from seed.ledger.store import ConflictError, Key, Stored
 from seed.ledger.store_generation import new_life
 
@@ -77,6 +79,8 @@ class Leases:
 
 
 EVERYBODY = "all"  # the organization of all projects
+PARTICIPANT = "p"  # the project of the clusters that take part in quotas of namespaces; nothing limits it
+LABELLED = "labelled:"  # begins the subject of a quota of kind namespaces: it selects those with the label that follows
 
 
 Unsure = Callable[[Callable[[], None]], bool]
@@ -111,11 +115,14 @@ class Copy(msgspec.Struct, frozen=True):
 
     def parsed(self) -> QuotaObject:
         """Once for all that watch it."""
+        label = label_of(self.subject)
         quota = Quota(
             key=self.key,
             copy_uid=self.copy_uid,
-            kind="organization" if self.subject == EVERYBODY else "project",
-            subject=self.subject,
+            generation=self.version,
+            kind=_kind(self.subject),
+            subject="" if label else self.subject,
+            selector=LabelSelector(match_labels={label: ""}) if label else None,
             limits=surge.regular(self.limits),
             surge=surge.beyond(self.limits),
             ceilings=self.limits,
@@ -133,6 +140,17 @@ class Copy(msgspec.Struct, frozen=True):
         labels = {UID_LABEL: self.key.uid}
         meta = Meta(name=self.key.name, uid=self.copy_uid, labels=labels, annotations=annotations)
         return QuotaObject(metadata=meta, quota=quota)
+
+
+def label_of(subject: str) -> str:
+    """Of the namespaces that a quota selects; empty for one of another kind."""
+    return subject.removeprefix(LABELLED) if subject.startswith(LABELLED) else ""
+
+
+def _kind(subject: str) -> str:
+    if label_of(subject):
+        return NAMESPACES
+    return "organization" if subject == EVERYBODY else "project"
 
 
 class QuotaObject(Object, frozen=True, kw_only=True):
@@ -392,7 +410,8 @@ def uid_of(name: str) -> str:
 
 def name_of(source: str, uid: str) -> str:
     """Of an object that came with a snapshot of another source the name says where it is now."""
-    return uid if uid.startswith(f"{source}-") else f"{uid}@{source}"
+    cluster = cluster_of_namespaces(source) or source
+    return uid if uid.startswith(f"{cluster}-") else f"{uid}@{cluster}"
 
 
 class Source:

@@ -9,6 +9,7 @@ from tests.sim import mutants, runner, schedule
 from tests.sim.failures import FOUND
 
 SCHEDULES = 600
+OF_NAMESPACES = 100  # ... of worlds with quotas of namespaces
 QUICK = 120  # schedules in which the mutants below must be noticed; all of them: python -m tests.sim --mutants
 
 
@@ -18,6 +19,14 @@ def test_no_schedule_breaks_the_promise() -> None:
     assert total.admitted > 900
     assert total.refused > 300
     assert total.filled > 300
+
+
+def test_no_schedule_of_namespaces_breaks_the_promise() -> None:
+    total = runner.schedules(0, OF_NAMESPACES, 1, focus=("namespaces",))
+    assert total.failures == []
+    assert total.admitted > 200
+    assert total.refused > 150
+    assert total.filled > 60
 
 
 @pytest.mark.parametrize("number", FOUND)
@@ -49,6 +58,10 @@ def test_a_schedule_is_known_by_its_number() -> None:
         "grant what is not used",
         "what is silent is freed",
         "show before it is persisted",
+        "labels that move are not followed",
+        "labels are never read",
+        "an update is reserved as of what it changes",
+        "evidence of a namespace is the watch's",
     ],
 )
 def test_a_broken_rule_is_noticed(name: str) -> None:

@@ -35,7 +35,7 @@ from tests.sim.checks import Thing, Told, Truth, Violation, Wish
 from tests.sim.loop import Loop
 from tests.sim.master_side import MasterReplica, Usage
 from tests.sim.network import Network, Process
-from tests.sim.seed_side import API_TIMEOUT, WEBHOOK_TIMEOUT, Decided, Replica
+from tests.sim.seed_side import API_TIMEOUT, WEBHOOK_TIMEOUT, Decided, Replica, UsageSource
 from tests.sim.servers import EVERYBODY, Copy, Machine, ObjectMeta, Source, Spec, name_of, uid_of
 
 SIZES: tuple[ResourceList, ...] = (
@@ -68,6 +68,8 @@ class Site:
 
 
 class World:
+    replica_type: type[Replica] = Replica
+
     def __init__(self, number: int, *, focus: Collection[str] = (), trace: bool = False) -> None:
         self.number = number
         self.rng = random.Random(number)
@@ -108,6 +110,22 @@ class World:
     # How it begins -------------------------------------------------------------------------------------------------
 
     def _build(self) -> None:
+        swarm = self.swarm
+        self._make_quotas()
+        for number in range(1, swarm.seeds + 1):
+            self.add_site(f"seed-{number}")
+            self.master.write_seed(f"seed-{number}", "Active")
+        if swarm.settled:
+            self._settled()
+        for site in self.sites.values():
+            for _ in range(swarm.replicas):
+                self.start_replica(site)
+        for _ in range(2 if swarm["master"] or swarm["sluggish"] else 1):
+            self.start_master()
+        if swarm.settled:
+            self._warm()
+
+    def _make_quotas(self) -> None:
         rng, swarm = self.rng, self.swarm
         units = rng.randint(2, 10)
         extra = {surge.PREFIX + name: rng.randint(1, 4) for name in rng.choice((("cpu",), ("cpu", "memory")))}
@@ -122,18 +140,6 @@ class World:
                 if swarm["projects"] and rng.random() < 0.4:
                     self.outside.add(project)
                 self.master.write_project(project, self._organization(project))
-        for number in range(1, swarm.seeds + 1):
-            self.add_site(f"seed-{number}")
-            self.master.write_seed(f"seed-{number}", "Active")
-        if swarm.settled:
-            self._settled()
-        for site in self.sites.values():
-            for _ in range(swarm.replicas):
-                self.start_replica(site)
-        for _ in range(2 if swarm["master"] or swarm["sluggish"] else 1):
-            self.start_master()
-        if swarm.settled:
-            self._warm()
 
     def _make_quota(self, name: str, subject: str, limits: ResourceList) -> None:
         spec = Spec(Key(f"{name}.{self.token()}", name), subject, limits, len(self.master.events) + 1)
@@ -163,7 +169,7 @@ class World:
             life = self.token()
             holdings = {}
             for site in self.sites.values():
-                used = {key: self._sum(source) for key, source in site.sources.items() if self._counts(spec, source)}
+                used = self._used(spec, site)
                 granted = resources.total(used.values())
                 for name, rest in left[spec.key.name].items():
                     spare = self.rng.randint(0, rest)
@@ -206,9 +212,17 @@ class World:
     def _counts(self, spec: Spec, source: Source) -> bool:
         return self._limits(spec.subject, source.project)
 
-    @staticmethod
-    def _sum(source: Source) -> dict[str, int]:
-        return resources.total(machine.resources for machine in source.machines.values())
+    def _used(self, spec: Spec, site: Site) -> dict[str, ResourceList]:
+        """By source."""
+        counted = [source for source in site.sources.values() if self._counts(spec, source)]
+        return {
+            source.key: resources.total(machine.resources for machine in source.machines.values()) for source in counted
+        }
+
+    def _applying(self, thing: Thing) -> list[Spec]:
+        """The quotas that limit it now."""
+        project = self._source(thing).project
+        return [spec for spec in self.master.quotas.values() if self._limits(spec.subject, project)]
 
     def _warm(self) -> None:
         """Somebody has led for as long as the replicas live: what begins now is no cold start."""
@@ -224,7 +238,7 @@ class World:
         return Loop(self, self.rng.choice((0.9, 0.95, 1.0, 1.05, 1.1)))
 
     def start_replica(self, site: Site) -> None:
-        replica = Replica(
+        replica = self.replica_type(
             f"{site.name}-{self.token()}",
             site.api,
             site.ever,
@@ -294,13 +308,17 @@ class World:
                 name = name_of(key, object_uid)
                 if (key, object_uid) not in after.reservations and (thing := self.things.get(name)) is not None:
                     followed = decided.sources.get(key)
-                    self.truth.dropped(uid, thing, kept, followed.seen(name) if followed is not None else None)
+                    self.truth.dropped(uid, thing, kept, self._seen(followed, name) if followed is not None else None)
         if after.used is before.used or after.used == before.used or after.epoch != before.epoch:
             return
         self.truth.counted(uid, after.epoch, term)
         for key, used in after.used.items():
             if key in listed and used != before.used.get(key):
                 self.truth.listed(uid, key, listed[key], claimed[1])
+
+    def _seen(self, followed: UsageSource, name: str) -> int | None:
+        """The generation at which it stands in the sum."""
+        return followed.seen(name)
 
     # What users do -------------------------------------------------------------------------------------------------
 
@@ -378,24 +396,35 @@ class World:
             if not replica.alive or self.now >= gives_up:
                 return
             asked = replica.loop.time(), self.truth.writes  # of this call: the same request may come twice
-            applying = (spec for spec in self.master.quotas.values() if self._counts(spec, source))
-            known = replica.view.quota_cache.projects.store.get(source.project)
-            if known is not None and not known.spec.organization:
-                applying = (spec for spec in applying if spec.subject != EVERYBODY)
-            there.update(spec.key.uid for spec in applying if replica.view.limits.get(spec.key.name) == spec.key.uid)
-            request = Request(
-                uid=uid_of(wish.thing.uid),
-                consumer=Consumer(source.project, source.key),
-                need=wish.need,
-                reservation=Reservation(
-                    source=source.key, object=wish.thing.uid, amount=wish.need, generation=wish.claimed
-                ),
-                dry_run=False,
-                deadline=replica.loop.time() + 0.8 * WEBHOOK_TIMEOUT,
-            )
-            replica.ask(request, wish.replaces, lambda no, quotas: answered(no, quotas, asked))
+            self._asks(replica, source, wish, there, lambda no, quotas: answered(no, quotas, asked))
 
         self.network.post(f"asks for {wish.thing.uid}", None, site.api, arrives)
+
+    def _asks(
+        self,
+        replica: Replica,
+        source: Source,
+        wish: Wish,
+        there: set[str],
+        answered: Callable[[Refusal | None, list[Quota]], None],
+    ) -> None:
+        """`there`: to be filled with the quotas that must be asked."""
+        applying = (spec for spec in self.master.quotas.values() if self._counts(spec, source))
+        known = replica.view.quota_cache.projects.store.get(source.project)
+        if known is not None and not known.spec.organization:
+            applying = (spec for spec in applying if spec.subject != EVERYBODY)
+        there.update(spec.key.uid for spec in applying if replica.view.limits.get(spec.key.name) == spec.key.uid)
+        request = Request(
+            uid=uid_of(wish.thing.uid),
+            consumer=Consumer(source.project, source.key),
+            need=wish.need,
+            reservation=Reservation(
+                source=source.key, object=wish.thing.uid, amount=wish.need, generation=wish.claimed
+            ),
+            dry_run=False,
+            deadline=replica.loop.time() + 0.8 * WEBHOOK_TIMEOUT,
+        )
+        replica.ask(request, wish.replaces, answered)
 
     def _judge(self, wish: Wish, replica: Replica, no: Refusal, quotas: list[Quota], since: tuple[float, int]) -> None:
         """`since`: when it was asked, by its clock and by the number of writes."""
@@ -417,9 +446,9 @@ class World:
             self._check_share(wish, no)
         if no is None and not wish.ended:
             known = {quota.key.uid for quota in quotas}
-            project = self._source(wish.thing).project
-            applying = (spec for spec in self.master.quotas.values() if self._limits(spec.subject, project))
-            self.truth.allow(wish, quotas, missing=any(spec.key.uid not in known for spec in applying))
+            self.truth.allow(
+                wish, quotas, missing=any(spec.key.uid not in known for spec in self._applying(wish.thing))
+            )
 
         def heard() -> None:
             if wish.ended or self.now >= gives_up:
@@ -683,6 +712,14 @@ class World:
                     left = max(limit - sum(each.get(name, 0) for each in there), 0)
                     room = left if room is None else min(room, left)
         return room
+
+    def room_of(self, source: Source) -> int | None:
+        """... of what is made there."""
+        return self.room(source.project)
+
+    def to_count(self, site: Site, copy: Copy, account: Account, without: Collection[str]) -> ResourceList:
+        """What the account must count once all is quiet."""
+        return self.there(site, copy.subject, without=without)
 
     # What time does ------------------------------------------------------------------------------------------------
 

@@ -47,6 +47,7 @@ def code_by_kind() -> dict[str, str]:
         "localresourcequota": text("seed/projections/local_quota.py"),
         "organization": organizations + conditions,
         "project": tenants + organizations.partition("def _quotas(")[2] + conditions,
+        "resourcequotaallocation": text("master/tenancy/quota_allocations.py"),
         "resourcequota": text("master/quotas/*.py", "master/seeds/status_publisher.py", "seed/accounts/*.py"),
         "seed": text("master/reporting/seed_*.py", "master/seeds/cluster_record.py", "seed/controllers/seed_status.py"),
         "usercluster": text("seed/controllers/user_cluster*.py", "seed/usage/cluster_identity.py"),

@@ -42,11 +42,15 @@ HEALTH = "unit/common/runtime/test_health.py"
 
 NAMESPACES = "unit/seed/cache/test_namespaces.py"
 OBJECTS = "unit/seed/usage/test_namespaced_objects.py"
+ALLOCATIONS = "integration/installed/test_allocations.py"
 IN_INSTALLED_NAMESPACES = "integration/installed/test_namespaces.py"
 LOCAL = "integration/installed/test_local_quotas.py"
 COPIES = "unit/seed/projections/test_cluster_copies.py"
+IN_EACH = "unit/seed/projections/test_namespace_copies.py"
+NOTIFIER = "unit/seed/notifications/test_notifier.py"
 OWNER = "chart/test_project_owner.py"
 CHARTS = "chart/test_charts.py"
+MACHINES = "unit/seed/webhooks/test_machines.py"
 MASTER = "integration/test_master_program.py"
 HTTP_API = "integration/test_http_api.py"
 APP = "unit/master/apiserver/test_app.py"
@@ -68,6 +72,19 @@ PROVEN: dict[str, tuple[str, ...]] = {
     "A CustomResourceDefinition is broken": (
         f"{IN_INSTALLED_NAMESPACES}::test_what_cannot_be_listed_stops_its_own_quota_alone",
         f"{OBJECTS}::test_what_fails_later_keeps_its_count_and_the_rest_goes_on",
+    ),
+    "Two ResourceQuotas of a namespace are raised": (
+        "unit/seed/accounts/test_promises.py"
+        "::test_what_is_promised_is_never_above_the_limit_and_the_last_unit_can_be_used",
+        "unit/seed/webhooks/test_promises.py::test_if_the_other_goes_meanwhile_nothing_is_admitted_or_kept",
+        f"{ALLOCATIONS}::test_two_owners_at_once_never_promise_more_and_the_last_unit_can_be_used",
+    ),
+    "The quota that is made of an allocation": (
+        f"{ALLOCATIONS}::test_two_owners_at_once_never_promise_more_and_the_last_unit_can_be_used",
+    ),
+    "An owner deletes the ResourceQuotas": (
+        f"{ALLOCATIONS}::test_two_owners_at_once_never_promise_more_and_the_last_unit_can_be_used",
+        "unit/seed/usage/test_promise_totals.py::test_a_namespace_without_a_quota_for_a_resource_is_told",
     ),
     "Many or large objects in namespaces": (
         f"{OBJECTS}::test_a_cluster_with_more_than_fits_is_a_problem_of_that_kind",
@@ -180,6 +197,11 @@ PROVEN: dict[str, tuple[str, ...]] = {
         f"{EXPLAIN}::test_dry_runs_push_out_nothing_but_dry_runs",
         f"{HOSTILE}::test_a_long_name_of_a_user_is_not_kept",
     ),
+    "dry runs that ask what fits": (
+        f"{MACHINES}::test_a_dry_run_that_asks_it_is_told_how_many_fit_and_takes_nothing",
+        f"{MACHINES}::test_who_does_not_ask_by_a_dry_run_is_admitted_as_one",
+        f"{IN_NAMESPACES}::test_who_asks_what_fits_is_told_by_each_quota_of_the_namespace",
+    ),
     "names with control characters": (f"{EXPLAIN}::test_what_a_terminal_would_obey_is_shown_as_its_number",),
     "an answer of a cloud with long names": (
         f"{OPENSTACK}::test_names_of_devices_are_read_in_linear_time",
@@ -210,6 +232,7 @@ PROVEN: dict[str, tuple[str, ...]] = {
     "one cluster that asks without a pause": (
         f"{TURNS}::test_who_asks_too_often_is_told_to_try_again",
         f"{TURNS}::test_many_requests_of_one_caller_do_not_stand_before_another_s",
+        f"{TURNS}::test_requests_about_objects_in_namespaces_take_no_turns_of_machines",
         f"{TURNS}::test_large_requests_of_one_caller_are_read_one_by_one_with_turns_of_others_between",
         f"{SERVER}::test_one_caller_who_holds_much_costs_no_other",
     ),
@@ -262,7 +285,7 @@ PROVEN: dict[str, tuple[str, ...]] = {
         "unit/seed/registration/test_configuration.py::test_break_glass_is_off_in_user_clusters_unless_it_is_switched_on",
     ),
     "deletes or changes the webhook configuration": (
-        f"{CONFIGURATION}::test_it_is_back_within_a_second_of_its_deletion",
+        f"{CONFIGURATION}::test_it_is_back_soon_after_its_deletion",
         f"{CONFIGURATION}::test_what_a_tenant_changes_is_corrected_with_one_write",
         f"{QUOTAS}::test_a_webhook_configuration_that_a_tenant_removes_comes_back_at_once",
         f"{QUOTAS}::test_what_comes_in_by_break_glass_is_counted_and_shown",
@@ -323,6 +346,31 @@ PROVEN: dict[str, tuple[str, ...]] = {
         f"{COPIES}::test_a_user_cluster_that_hangs_or_fails_delays_no_other",
         f"{COPIES}::test_all_user_clusters_together_are_looked_at_so_often_in_a_second",
     ),
+    "a tenant reads the names or the use of other namespaces": (
+        f"{IN_EACH}::test_each_namespace_has_the_totals_and_its_own_use_and_nothing_of_others",
+        f"{IN_INSTALLED_NAMESPACES}::test_use_follows_pods_and_labels_in_both_clusters",
+    ),
+    "a tenant changes what its namespace uses again and again": (
+        f"{IN_EACH}::test_one_that_changes_all_the_time_does_not_keep_others_back",
+        f"{IN_EACH}::test_however_often_it_changes_it_is_written_once_in_a_look",
+    ),
+    "a namespace refuses the copy": (f"{IN_EACH}::test_a_namespace_that_refuses_keeps_no_other_from_being_written",),
+    "a tenant's pod names an owner": (
+        f"{NOTIFIER}::test_another_machine_set_of_that_name_is_not_taken_for_it",
+        f"{NOTIFIER}::test_only_what_makes_pods_by_itself_is_woken_for_a_pod",
+    ),
+    "one namespace has thousands of refused owners": (
+        "unit/seed/notifications/test_wake_queue.py"
+        "::test_a_namespace_with_very_many_pushes_out_its_own_and_none_of_another",
+    ),
+    "... of a user cluster, whose kubeconfig may `patch` them": (
+        f"{NOTIFIER}::test_without_the_right_to_patch_nobody_waits_for_ever",
+    ),
+    "the agent's token on a seed is stolen: change what": (
+        f"{RIGHTS}::test_a_stolen_token_of_the_agent_changes_no_more_of_what_makes_pods_than_annotations",
+    ),
+    "a user with `view` reads ledgers": (f"{CHARTS}::test_the_viewer_reads_what_commands_read_and_nothing_more",),
+    "... reads the quotas of all projects": (),
     "an owner (`seedquota:project-owner`)": (
         f"{OWNER}::test_an_owner_may_write_the_quotas_of_these_names",
         f"{OWNER}::test_an_owner_may_write_no_other",

@@ -158,8 +158,15 @@ class Cluster(Connection):
                 return Listing(items, meta.resource_version, broken)
             query["continue"] = meta.continue_
 
-    async def create(self, resource: Resource[T], body: Mapping[str, object] | T, namespace: str | None = None) -> T:
-        path = resource.path(namespace if namespace is not None else _identity(body)[0])
+    async def create(
+        self,
+        resource: Resource[T],
+        body: Mapping[str, object] | T,
+        namespace: str | None = None,
+        *,
+        dry_run: bool = False,
+    ) -> T:
+        path = resource.path(namespace if namespace is not None else _identity(body)[0]) + _dry(dry_run)
         content = await self.request("POST", path, resource.encode(body), verb="create", plural=resource.plural)
         return resource.decode(content)
 
@@ -198,9 +205,11 @@ class Cluster(Connection):
         patch: Mapping[str, object],
         namespace: str | None = None,
         subresource: str = "",
+        *,
+        dry_run: bool = False,
     ) -> T:
         """RFC 7386: null removes a field. With metadata.resourceVersion in the patch it is a compare-and-set."""
-        path = resource.path(namespace, name, subresource)
+        path = resource.path(namespace, name, subresource) + _dry(dry_run)
         content = await self.request(
             "PATCH", path, _encoder.encode(patch), MERGE_PATCH, verb="patch", plural=resource.plural
         )
@@ -278,6 +287,10 @@ class Cluster(Connection):
             yield WatchStream(self.name, resource, response, timeout_seconds + SILENT)
         finally:
             response.close()
+
+
+def _dry(dry_run: bool) -> str:
+    return "?dryRun=All" if dry_run else ""
 
 
 def _query(parameters: Mapping[str, str]) -> str:

@@ -8,6 +8,8 @@ import msgspec
 
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Malformed, NotFound
+from common.kube.client.meta import Object
+from common.kube.client.resource import Resource
 
 
 class ServedKind(msgspec.Struct, frozen=True):
@@ -77,3 +79,19 @@ def _in_order(served: Iterable[str], known: Sequence[str]) -> Iterator[str]:
     present = dict.fromkeys(filter(None, served))
     yield from (version for version in known if version in present)
     yield from (version for version in present if version not in known)
+
+
+async def find_kind(cluster: Cluster, api_version: str, kind: str) -> Resource[Object] | None:
+    """None: the API server does not serve it. Raises ApiError."""
+    group, _, version = api_version.rpartition("/")
+    path = f"/apis/{group}/{version}" if group else f"/api/{version}"
+    try:
+        found = _resources.decode(await cluster.request("GET", path, verb="discover", plural=kind)).resources
+    except NotFound:
+        return None
+    except msgspec.MsgspecError as error:
+        raise Malformed(200, "Malformed", f"cluster {cluster.name}: {path} cannot be read: {error}") from None
+    for resource in found:
+        if resource.kind == kind and "/" not in resource.name:
+            return Resource(group, version, resource.name, kind, resource.namespaced, Object)
+    return None

@@ -36,8 +36,9 @@ LIMITS = {"cpu": "18", "memory": "1Ti"}
 SIZE = {"numCPUs": 4, "memoryMiB": 4096, "diskGiB": 20}
 SECONDS = 60.0
 CALM_SECONDS = 4.0
-BACKOFF_SECONDS = 7.0  # a controller that fails comes again after as long as it has failed by then
-WAKING_SECONDS = 3.0  # the goal is 2 on a quiet machine; by its own pause it would come after more than this
+PAUSE_SECONDS = 0.2  # between looks
+BACKOFF_SECONDS = 22.0  # a controller that fails pauses for 5 ms, and then twice as long each time: now for 20.48 s
+WAKING_SECONDS = 9.0  # by its own pause it would come 40.9 s after it began to fail, or later
 
 
 def infrastructure(kind: str, name: str) -> dict[str, str]:
@@ -124,15 +125,15 @@ class Seed:
     async def until(self, right: Callable[[set[str]], bool], selector: str = "") -> None:
         async with asyncio.timeout(SECONDS):
             while not right(await self.names(selector)):
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(PAUSE_SECONDS)
 
     async def stays(self, count: int) -> None:
         """Exactly so many Machines, then and for a while."""
         await self.until(lambda found: len(found) == count)
         seen = set()
-        for _ in range(int(CALM_SECONDS / 0.1)):
+        for _ in range(int(CALM_SECONDS / PAUSE_SECONDS)):
             seen.add(len(await self.names()))
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(PAUSE_SECONDS)
         assert seen == {count}
 
     async def used(self, name: str, text: str) -> None:
@@ -140,7 +141,7 @@ class Seed:
         wanted = resources.only(resources.parse(dict(part.split("=") for part in text.split(","))), LIMITS)
         async with asyncio.timeout(SECONDS):
             while resources.only((await quota_on(self.server, name)).used, LIMITS) != wanted:
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(PAUSE_SECONDS)
 
     async def clear(self) -> None:
         for plural in ("machinedeployments", "machinepools", "machines"):
@@ -148,7 +149,7 @@ class Seed:
         await self.until(lambda found: not found)
         async with asyncio.timeout(SECONDS):  # the next one may have the same name
             while await self.items("machinedeployments"):
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(PAUSE_SECONDS)
 
 
 @pytest_asyncio.fixture(scope="module")
@@ -182,7 +183,7 @@ async def limited(installed: Installation, name: str) -> AsyncIterator[Seed]:
         seed = Seed(server, session)
         async with asyncio.timeout(SECONDS):
             while (await seed.send("GET", CONFIGURATION))[0] != 200:
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(PAUSE_SECONDS)
         try:
             yield seed
         finally:
@@ -231,7 +232,7 @@ async def test_whoever_asks_for_more_machines_than_fit_is_told_how_many_can_star
                         break
                 else:
                     break
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(PAUSE_SECONDS)
 
 
 async def test_that_machines_are_checked_is_proven_and_the_quota_tells_when_the_webhook_is_not_reached(
@@ -267,7 +268,7 @@ async def proven(installed: Installation, value: str) -> None:
             async with session.get(url) as answer:
                 if wanted in (await answer.text()).splitlines():
                     return
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(PAUSE_SECONDS)
 
 
 async def enforced(installed: Installation, name: str, status: str) -> str:
@@ -284,7 +285,7 @@ async def said(installed: Installation, path: str, kind: str, wanted: str) -> tu
             for condition in status.get("conditions", []):
                 if condition["type"] == kind and condition["status"] == wanted:
                     return status, str(condition["message"])
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(PAUSE_SECONDS)
 
 
 async def test_a_refused_machine_set_makes_its_machine_as_soon_as_there_is_room(installation: Installation) -> None:

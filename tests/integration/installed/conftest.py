@@ -16,9 +16,10 @@ async def installation(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterato
     Two replicas of each seed's agent are installed, and one runs: most bad days are one replica's.
     """
     directory = tmp_path_factory.mktemp("installed")
-    async with Installation(directory, replicas=2, in_flight_window=WINDOW) as installed:
+    resting = ["seedquota-seed-1-b", "seedquota-seed-2-b"]
+    async with Installation(directory, replicas=2, resting=resting, in_flight_window=WINDOW) as installed:
         site = Site(installed)
-        await site.stop(*(program for name, program in installed.programs.items() if name.endswith("-b")))
+        site.down.update(installed.programs[name] for name in resting)
         site.said_at_the_start = installed.complaints()
         yield site
         await site.left_nothing()

@@ -37,7 +37,8 @@ LEDGERS = f"{GROUP_PATH}/namespaces/{NAMESPACE}/quotaledgers"
 CLUSTERS = f"namespaces/{PROJECT}/userclusters"
 BREAK_GLASS = {"Impersonate-User": "ann", "Impersonate-Group": "seedquota:break-glass"}
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.1  # between looks: soon is seen soon, and a long wait costs the servers little
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.03, 0.25  # between looks: soon is seen soon, and a long wait costs the servers little
+_LATE_AT_MOST = 3  # times in a row that no webhook answers in time: more is no busy machine
 _numbers = itertools.count(1)
 
 
@@ -60,7 +61,7 @@ def cpus(count: int) -> dict[str, str]:
 
 
 class Answer:
-    """An API server's answer to one request, which nobody repeats."""
+    """An API server's answer to one request."""
 
     def __init__(self, status: int, body: Json, warnings: list[str]) -> None:
         self.status = status
@@ -70,6 +71,11 @@ class Answer:
     @property
     def message(self) -> str:
         return str(self.body.get("message", ""))
+
+    @property
+    def is_late(self) -> bool:
+        """An API server waited for a webhook for as long as it does, and stored nothing: the machine may be busy."""
+        return self.status == 500 and "context deadline exceeded" in self.message
 
     @property
     def causes(self) -> list[Json]:
@@ -84,6 +90,7 @@ class Site:
         self.installed = installed
         self.down: set[Server] = set()
         self.said_at_the_start: list[str] = []
+        self.late = 0  # answers that an API server did not wait for, and that were asked for again
         self._sessions = {server.name: server.session() for server in installed.clusters()}
         self._sessions |= {seed: self._sessions[installed.cluster(seed).name] for seed in installed.seeds}
         self.tenants = [Tenant(installed.cluster(name)) for name in installed.user_clusters.values()]
@@ -136,8 +143,15 @@ class Site:
         path = path if path.startswith("/") else f"{GROUP_PATH}/{path}"
         sent = {"Content-Type": "application/merge-patch+json"} if method == "PATCH" else {}
         sent.update(headers or {})
-        async with self._sessions[cluster].request(method, path, json=body, headers=sent, params=parameters) as answer:
-            return Answer(answer.status, await answer.json(), answer.headers.getall("Warning", []))
+        for _ in range(_LATE_AT_MOST):
+            async with self._sessions[cluster].request(
+                method, path, json=body, headers=sent, params=parameters
+            ) as answer:
+                found = Answer(answer.status, await answer.json(), answer.headers.getall("Warning", []))
+            if not found.is_late:
+                break
+            self.late += 1
+        return found
 
     async def get(self, cluster: str, path: str) -> Json:
         answer = await self.call(cluster, "GET", path)
@@ -345,6 +359,8 @@ class Site:
         await until(holds, 60)
 
     async def _delete_everything(self) -> None:
+        for allocation in await self.items("master", "resourcequotaallocations"):
+            await self.delete("master", f"resourcequotaallocations/{allocation['metadata']['name']}")
         for quota in await self.items("master", "resourcequotas"):
             await self.delete("master", f"resourcequotas/{quota['metadata']['name']}")
         for tenant in self.tenants:

@@ -23,7 +23,7 @@ from tests.integration.installed.site import MACHINES, Answer, Json, Site, until
 
 pytestmark = pytest.mark.integration
 
-PROJECTS = 60  # tests.bench has the thousand of the goal: beside other tests these take as long
+PROJECTS = 30  # tests.bench has the thousand of the goal
 CLIENTS = 32
 GOAL = 10.0  # seconds for each step over a thousand projects
 BOUND = 300.0  # ... on a machine that is busy with other tests

@@ -197,13 +197,11 @@ async def test_a_machine_is_stamped_counted_and_kept_through_an_outage_and_a_res
     site.cloud.disturb = answering(500)
     status, again = await site.create("d")
     assert status == 201, again  # known
-    started = time.monotonic()
     async with site.user.get(f"{MACHINES}/a") as answer:
         before = (await answer.json())["metadata"]["annotations"][STAMP]
     status, refusal = await site.create("e", "c5.large")
     assert status == 503, refusal
     assert "cannot size machine now: aws eu-central-1 " in refusal["message"]
-    assert time.monotonic() - started < 10
 
     status, patched = await site.patch("a", {"metadata": {"annotations": {STAMP: None}}})
     assert status == 200, patched

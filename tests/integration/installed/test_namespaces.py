@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import json
+import re
+import uuid
+from collections.abc import AsyncIterator, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
 from common.quota import resources
 from devcluster.objects import API
+from tests.integration.installed.commands import Commands
 from tests.integration.installed.site import CLUSTERS, Answer, Json, Site, until
 
 pytestmark = pytest.mark.integration
 
 ANN = {"owner": "ann"}
 QUOTA = "owner-ann"
+USED = re.compile(r"requested: pods=1, used: pods=(\d+), limited: pods=(\d+);")
 WIDGETS = "/apis/example.com/v1/namespaces/shop/widgets"
 CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/seedquota-namespaces"
+ENFORCED = "NamespacesEnforced"
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
@@ -59,6 +66,19 @@ class Clusters:
         answer = await self.site.call(cluster, "POST", path, pod("refused"))
         assert answer.status == 403 and said in answer.message, answer
 
+    async def shows(self, cluster: str, namespace: str, here: Json, used: Json | None = None) -> None:
+        """Waits until the namespace's copy says so; `used`: in all namespaces and clusters."""
+
+        async def holds() -> None:
+            status = (await self.site.get(cluster, f"namespaces/{namespace}/localresourcequotas/{QUOTA}"))["status"]
+            assert status["here"]["used"] == here, status
+            assert used is None or status["total"]["used"] == used, status
+
+        await until(holds, 60)
+
+    async def shows_nothing(self, cluster: str, namespace: str) -> None:
+        assert await self.site.items(cluster, f"namespaces/{namespace}/localresourcequotas") == []
+
     async def counts(self, seed: str, name: str = QUOTA, **used: str) -> None:
         """Waits until the seed's account has exactly this."""
         wanted = resources.parse({key.replace("__", "."): amount for key, amount in used.items()})
@@ -80,8 +100,7 @@ async def clusters(site: Site) -> AsyncIterator[Clusters]:
         await site.patch(seed, f"{CLUSTERS}/{name}", {"spec": {"namespaceQuotas": "Enabled"}})
     yield found
     for cluster, path in found.made:
-        for listed in await site.items(cluster, f"{path}/pods"):
-            await site.delete(cluster, f"{path}/pods/{listed['metadata']['name']}?gracePeriodSeconds=0")
+        await site.delete(cluster, f"{path}/pods?gracePeriodSeconds=0")
         await site.patch(cluster, path, {"metadata": {"labels": {"owner": None}}})  # nobody finalizes it here
     for seed, name in site.installed.user_clusters.items():
         await site.patch(seed, f"{CLUSTERS}/{name}", {"spec": {"namespaceQuotas": None}})
@@ -97,6 +116,10 @@ async def test_use_follows_pods_and_labels_in_both_clusters(site: Site, clusters
     await site.apply("master", quota(pods="50", requests__cpu="20"))
     await clusters.counts("seed-1", pods="2", requests__cpu="2")
     await clusters.counts("seed-2", pods="1", requests__cpu="1")
+    await clusters.shows("user-1", "web", {"pods": "2", "requests.cpu": "2"}, {"pods": "3", "requests.cpu": "3"})
+    await clusters.shows("user-2", "db", {"pods": "1", "requests.cpu": "1"}, {"pods": "3", "requests.cpu": "3"})
+    for seed, name in site.installed.user_clusters.items():
+        await site.comes(seed, f"{CLUSTERS}/{name}", ENFORCED, "True", "CanaryDenied", seconds=60)
     # One that has ended frees what it used, and stays.
     ended = {"status": {"phase": "Succeeded"}}
     await site.patch("user-1", "/api/v1/namespaces/web/pods/a/status", ended)
@@ -106,6 +129,8 @@ async def test_use_follows_pods_and_labels_in_both_clusters(site: Site, clusters
     await clusters.counts("seed-2", pods="4", requests__cpu="4")
     await clusters.label("user-2", "db", "bob")
     await clusters.counts("seed-2", pods="3", requests__cpu="3")
+    await clusters.shows("user-2", "other", {"pods": "3", "requests.cpu": "3"})
+    await until(lambda: clusters.shows_nothing("user-2", "db"), 30)
     await site.patch(
         "master", f"resourcequotas/{QUOTA}", {"spec": {"subject": {"selector": {"matchLabels": {"owner": "bob"}}}}}
     )
@@ -117,6 +142,12 @@ async def test_use_follows_pods_and_labels_in_both_clusters(site: Site, clusters
         assert not (await site.ledger("seed-1", QUOTA))["account"].get("used")
 
     await until(left, 60)
+    await until(lambda: clusters.shows_nothing("user-1", "web"), 30)
+
+    async def says_nothing() -> None:
+        assert await site.condition("seed-1", f"{CLUSTERS}/user-1", ENFORCED) == ("", "", "")
+
+    await until(says_nothing, 30)
     shown = (await site.get("seed-2", f"resourcequotas/{QUOTA}"))["status"]["account"]["namespaces"]
     used = {"pods": "1", "requests.cpu": "1"}
     assert shown == [{"cluster": "alpha/user-2", "namespace": "db", "used": used}]
@@ -232,3 +263,128 @@ async def test_what_exceeds_the_quota_is_refused_in_both_clusters_until_somethin
     await until(
         lambda: clusters.refused("user-1", "front", "exceeded quota: owner-ann, requested: pods=1, used: pods=12"), 30
     )
+    await until(lambda: clusters.refused("user-1", "front", "; see: kubectl get lsq -n front; decision "), 60)
+
+
+class Crowd:
+    """Clients in many namespaces, some at a time. What no webhook answered is asked again under the same name."""
+
+    AT_ONCE = 24
+
+    def __init__(self, site: Site, limit: int) -> None:
+        self.site = site
+        self.limit = limit
+        self.made = 0
+        self.refused = 0
+        self.lost = 0  # tries that were not answered
+        self.came_in = 0
+        self._asking = 0
+        self._places = asyncio.Semaphore(self.AT_ONCE)
+
+    async def create(self, cluster: str, namespace: str, name: str) -> None:
+        async with self._places:
+            self._asking += 1
+            try:
+                await until(partial(self._try, cluster, f"/api/v1/namespaces/{namespace}/pods", name), 90)
+            finally:
+                self._asking -= 1
+
+    async def _try(self, cluster: str, path: str, name: str) -> None:
+        answer = await self.site.call(cluster, "POST", path, pod(name))
+        if answer.status in (201, 409):  # 409: it was made by a try whose answer was lost
+            self.made += 1
+            return
+        refusal = USED.search(answer.message) if answer.status == 403 else None
+        if refusal is None:
+            self.lost += 1
+            raise AssertionError(answer)
+        self.refused += 1
+        assert int(refusal[1]) + 1 > int(refusal[2]) == self.limit, answer
+        possible = self.made + self._asking + self.lost + self.came_in
+        assert possible > self.limit, f"refused while only {possible} can have been there: {answer}"
+
+    async def some(self, made: int) -> None:
+        async def holds() -> None:
+            assert self.made >= made
+
+        await until(holds, 90)
+
+
+async def test_a_hundred_namespaces_of_two_clusters_fill_one_quota_while_labels_move_and_agents_are_killed(
+    site: Site, clusters: Clusters
+) -> None:
+    """Not one too many is admitted, and the last unit is found. What comes in by a label is used beside that."""
+    run, limit, moved = uuid.uuid4().hex[:6], 120, 5
+    places = [(cluster, f"{run}-{number}") for cluster in ("user-1", "user-2") for number in range(50)]
+    comes, goes = ("user-1", f"{run}-comes"), ("user-2", f"{run}-goes")
+    await asyncio.gather(*(clusters.namespace(*place, ANN) for place in (*places, goes)))
+    await clusters.namespace(*comes, {"owner": "bob"})
+    for place in (comes, goes):
+        await clusters.pods(*place, *(f"p{number}" for number in range(moved)))
+    await site.apply("master", quota(pods=str(limit)))
+    await site.comes("master", f"resourcequotas/{QUOTA}", "Enforced", "True", seconds=60)
+    await clusters.counts("seed-2", pods=str(moved))
+    crowd = Crowd(site, limit)
+    crowd.came_in = moved  # of `goes`, at first
+    numbers: Iterator[int] = iter(range(10**6))
+
+    async def all_of(times: int) -> None:
+        wanted = [place for _ in range(times) for place in places]
+        await asyncio.gather(*(crowd.create(*place, f"c{next(numbers)}") for place in wanted))
+
+    storming = asyncio.create_task(all_of(2))
+    await crowd.some(20)
+    await clusters.label(*goes, "bob")
+    crowd.came_in += moved
+    await clusters.label(*comes, "ann")
+    await site.kill(site.program("seed-1"))
+    await site.start(site.program("seed-1"))
+    await crowd.some(60)
+    await site.kill(site.program("seed-2"))
+    await site.start(site.program("seed-2"))
+    await storming
+
+    async def full() -> None:
+        """A refusal is of that moment: what a killed agent had reserved is free again after a while."""
+        before = crowd.made
+        await asyncio.gather(*(crowd.create(*place, f"c{next(numbers)}") for place in (places[0], places[-1])))
+        assert crowd.made == before
+
+    await until(full, 60)
+    await site.reserves_nothing("seed-1", "seed-2", name=QUOTA)
+    await until(full, 30)
+    pods = [await site.items(cluster, "/api/v1/pods") for cluster in ("user-1", "user-2")]
+    mine = [found for found in (*pods[0], *pods[1]) if found["metadata"]["namespace"].startswith(run)]
+    names = {name for _, name in places}
+    admitted = sum(found["metadata"]["namespace"] in names for found in mine)
+    assert admitted == crowd.made <= limit
+    assert admitted + moved >= limit, "the last unit is found"
+    assert crowd.lost, "the kills must have been felt"
+    used = [(await site.ledger(seed, QUOTA))["account"]["used"] for seed in ("seed-1", "seed-2")]
+    counted = resources.total(resources.parse(each) for account in used for each in account.values())
+    assert counted == resources.parse({"pods": str(admitted + moved)}), "what came in is counted once"
+
+
+async def test_what_fits_in_a_namespace_is_told_by_what_admits(site: Site, clusters: Clusters, tmp_path: Path) -> None:
+    seedquota = Commands(site, tmp_path)
+    await clusters.namespace("user-1", "fits", ANN)
+    await clusters.namespace("user-1", "free", {"owner": "bob"})
+    await site.apply("master", quota(pods="5", requests__cpu="3"))
+    await site.installed.enforced(QUOTA, 60)
+    web = {"apiVersion": "v1", "kind": "ReplicationController", "metadata": {"name": "web"}}
+    template = {"metadata": {"labels": {"app": "web"}}, "spec": pod("web")["spec"]}
+    web["spec"] = {"replicas": 4, "selector": {"app": "web"}, "template": template}
+    file = seedquota.file(json.dumps(web))
+    short = "requests.cpu: need 4, free 3 (owner-ann) (decision XXXXXXXX)"
+    found = f"pods of replicationcontroller/web: does not fit: 3 of 4 do. {short}\n"
+
+    async def told() -> None:
+        status, said = await seedquota("user-1", "fits", "-f", file, "-n", "fits")
+        assert (status, re.sub("decision [0-9A-Z]{8}", "decision XXXXXXXX", said)) == (2, found)
+
+    await until(told, 60)  # its webhook has to come first
+    status, said = await seedquota("user-1", "fits", "-f", file, "-n", "fits", "--replicas", "3")
+    assert (status, said) == (0, "pods of replicationcontroller/web: fits: 3. owner-ann: fits\n")
+    status, said = await seedquota("user-1", "fits", "-f", file, "-n", "free")
+    assert (status, said) == (0, "pods of replicationcontroller/web: fits, no quota limits it here\n")
+    assert await site.items("user-1", "/api/v1/namespaces/fits/pods") == []

@@ -28,6 +28,7 @@ from tests.unit.fake_api_server import within
 pytestmark = pytest.mark.integration
 
 EVENTS = "/apis/events.k8s.io/v1/events"
+SOON = 15.0  # seconds: what no event brings about is looked at again after half a minute, or never
 
 
 def unsizable(name: str) -> dict[str, object]:
@@ -67,12 +68,12 @@ async def test_a_quota_for_a_project_that_does_not_exist_says_so_and_is_ready_wh
     )
     await site.apply("master", named("Project", "later"))
     try:
-        async with within(3):
+        async with within(SOON):
             await site.comes("master", "resourcequotas/early", "Ready", "True", "Enforced")
         await site.comes("master", "projects/later", "Ready", "True")
     finally:
         await site.delete("master", "projects/later")
-    async with within(3):
+    async with within(SOON):
         await site.comes("master", "resourcequotas/early", "Ready", "False", "SubjectNotFound")
 
 
@@ -311,7 +312,7 @@ async def test_what_somebody_changes_on_a_seed_is_put_right(site: Site) -> None:
     async with site.no_overshoot(cpus(4)):
         for change in ({"spec": {"quota": cpus(100)}}, {"metadata": {"labels": {"seedquota.io/uid": None}}}):
             await site.patch("seed-1", path, change)
-            async with within(2):
+            async with within(SOON):
                 await until(restored, 30)
         await site.admitted("user-1")
         await site.refused("user-1")
@@ -331,7 +332,7 @@ async def test_a_copy_that_somebody_deletes_comes_back_with_its_account(site: Si
         assert copy["status"]["hard"] == cpus(4)
         assert copy["status"]["localUsage"] == cpus(2)
 
-    async with within(2):
+    async with within(SOON):
         await until(restored, 30)
     after = await site.ledger("seed-1")
     assert after["account"]["incarnation"] == before["account"]["incarnation"]
@@ -352,10 +353,10 @@ async def test_a_webhook_configuration_that_a_tenant_removes_comes_back_at_once(
         webhook = (await site.get("user-1", path))["webhooks"][0]
         assert webhook["failurePolicy"] == "Fail"
 
-    async with within(2):
+    async with within(SOON):
         await until(restored, 30)
     await site.patch("user-1", path, {"webhooks": []})
-    async with within(2):
+    async with within(SOON):
         await until(lambda: _has_webhook(site, path), 30)
     await site.admitted("user-1")
 

@@ -17,7 +17,6 @@ from seed.ledger.backend import PASSWORD_VARIABLE
 from tests.integration.installed.site import NAMESPACE, SMALL, Answer, Json, Site, cpus, until
 from tests.integration.installed.test_surge import Rollout, in_force, shown
 from tests.integration.redis_servers import Rack, rack
-from tests.unit.fake_api_server import within
 
 pytestmark = pytest.mark.integration
 
@@ -191,9 +190,9 @@ async def test_a_redis_that_hangs_is_refused_with_a_reason_in_time(place: Place)
     await place.site.admitted("user-1", 1)
     place.redis.pause()
     try:
-        async with within(2.9):
-            answer = await place.site.create("user-1")
+        late, answer = place.site.late, await place.site.create("user-1")
         assert answer.status == 503, answer
+        assert place.site.late == late, "the API server waits for three seconds"
         assert "the ledger does not answer" in answer.message
     finally:
         place.redis.resume()

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.integration
 GROUP = "/apis/cluster.k8s.io/v1alpha1/namespaces/kube-system"
 EVENTS = "/apis/events.k8s.io/v1/namespaces/{}/events"
 FREED = "seedquota.io/capacity-freed"
-WAKING = 2.0  # seconds from room to the MachineSet that is woken
+WAKING = 15.0  # seconds: nobody tries again here, so one that is not woken at once waits for half a minute or more
 TELLING = 60.0  # an Event that could not be written is written again after half of that
 THIRD = "user-3"  # beside user-1 on the first seed
 _numbers = itertools.count(1)
@@ -226,18 +226,18 @@ async def test_a_user_cluster_that_hangs_delays_neither_admission_nor_the_others
     assert (await hanging.create())[0] == 403
     site.server(THIRD).pause()
     try:
-        slowest = 0.0
+        slowest, late = 0.0, site.late
         for _ in range(10):
             started = time.monotonic()
-            async with within(1.0):
-                assert (await pool.create())[0] == 403
+            assert (await pool.create())[0] == 403
             slowest = max(slowest, time.monotonic() - started)
         print(f"\nslowest refusal {slowest:.2f} s")
+        assert site.late == late, "the API server waits for three seconds"
 
         async def told() -> None:
             assert len(await events(site, "user-1", pool.set)) == 1
 
-        async with within(5):
+        async with within(5):  # what waits for the one that hangs comes after its timeout of 5 s and a pause of 2 s
             await comes(told)
         await site.patch("master", f"resourcequotas/{QUOTA}", {"spec": {"quota": cpus(4)}})
         await pool.woken()

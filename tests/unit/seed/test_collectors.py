@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
+import pytest
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from common.api.types import Condition
 from seed import collectors, metrics
 from seed.admission import denial
+from seed.cache.consumer import Consumer
 from seed.instance_types.cache import FlavourCache
 from tests.unit.seed.admission.test_admitter import request
-from tests.unit.seed_world import PROJECT, seed_world
+from tests.unit.seed_world import PROJECT, nanos, seed_world
 
 
 def refusals(quota: str, reason: str) -> float | None:
@@ -84,3 +87,27 @@ def test_flavours_have_an_age() -> None:
 
     (family,) = collectors.FlavoursCollector(cast(FlavourCache, cast(Any, Kept()))).collect()
     assert [(sample.labels, sample.value) for sample in family.samples] == [({"provider": "aws"}, 3.0)]
+
+
+async def test_what_namespaces_use_has_a_sample_for_each_of_the_largest_and_one_for_all_of_a_cluster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(collectors, "MAX_NAMESPACES", 2)
+    async with seed_world() as world:
+        subject = {"kind": "namespaces", "selector": {"matchLabels": {"owner": "ann"}}}
+        await world.quota("ann", limits="pods=10,requests.cpu=4", subject=subject)
+        used = {"web": nanos("pods=3,requests.cpu=2"), "db": nanos("pods=1"), "jobs": nanos("pods=2")}
+        totals = SimpleNamespace(used=nanos("pods=6,requests.cpu=2"), by_namespace=used)
+        source = SimpleNamespace(
+            consumer=Consumer("", "alpha/c1", "ann"), cluster="alpha/c1", counted=True, totals=totals
+        )
+        registry = CollectorRegistry()
+        registry.register(collectors.NamespacesCollector(world.quota_cache, lambda: [cast(Any, source)]))
+        of_cluster = {"quota": "ann", "cluster": "alpha/c1", "resource": "requests.cpu", "unit": "cores"}
+        assert registry.get_sample_value("seedquota_namespaces_used", of_cluster) == 2
+        pods = {"quota": "ann", "cluster": "alpha/c1", "resource": "pods", "unit": ""}
+        shown = [
+            registry.get_sample_value("seedquota_namespace_used", {**pods, "namespace": name}) for name in sorted(used)
+        ]
+        assert shown == [None, 2, 3]
+        assert registry.get_sample_value("seedquota_namespaces_omitted", {"quota": "ann"}) == 1

@@ -395,6 +395,22 @@ def test_conditions_of_a_seed():
     assert found(fenced)["AccountsOpen"] == ("False", "Fenced")
 
 
+@pytest.mark.parametrize(
+    ("status", "known", "shown", "ready"),
+    [
+        ("True", {}, "True", "True"),
+        ("Unknown", {}, "Unknown", "True"),
+        ("False", {}, "False", "False"),
+        ("False", {"silent": 90.0}, "Unknown", "Unknown"),
+        ("True", {"connected": False, "reason": "Unreachable"}, "Unknown", "False"),
+    ],
+)
+def test_a_seed_whose_own_namespaces_are_not_checked_is_not_ready(status, known, shown, ready):
+    said = [SERVING, Condition(type="NamespacesEnforced", status=status, reason="NotServing")]
+    assert condition_of(health(said=said, **known), "NamespacesEnforced").status == shown
+    assert condition_of(health(said=said, **known), "Ready").status == ready
+
+
 def test_transitions_start_now_for_a_condition_that_is_new():
     made = transition([], [Condition(type="Ready", status="True")], NOW)
     assert made[0].last_transition_time == NOW

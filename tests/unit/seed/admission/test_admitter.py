@@ -16,7 +16,7 @@ from common.quota.account import Ask, Reservation
 from seed.accounts import capacity
 from seed.admission.types import Replaceable, Request, Verdict
 from seed.cache.consumer import Consumer
-from seed.ledger.store import Key, StoreUnavailableError
+from seed.ledger.store import Key, Stored, StoreUnavailableError
 from tests.memory_store import MemoryStore
 from tests.unit.fake_api_server import eventually, within
 from tests.unit.seed_world import PROJECT, SeedWorld, amounts, nanos, seed_world
@@ -118,6 +118,17 @@ async def test_a_full_quota_refuses_before_another_of_the_namespace_reserves_any
         written = world.account("ann").sequence
         assert "exceeded quota: web" in message(await shared(world, ann="pods=1", web="pods=1"))
         assert world.account("ann").sequence == written
+
+
+async def test_a_quota_that_was_full_when_it_was_last_seen_refuses_nothing_that_fits_by_now() -> None:
+    """Another replica has counted what is gone, and the watch has not told this one."""
+    store = MemoryStore()
+    async with seed_world(store) as world:
+        await world.quota("ann", limits="pods=8", granted="pods=8", **NAMESPACES)
+        await world.quota("web", limits="pods=4", granted="pods=4", used="pods=4", **NAMESPACES)
+        counted = msgspec.structs.replace(world.account("web"), used={}, sequence=9)
+        store._stored[world.handle("web").key.uid] = Stored(counted, "of another replica")
+        assert (await shared(world, ann="pods=1", web="pods=1")).refusal is None
 
 
 async def test_a_request_that_is_repeated_at_a_full_quota_is_admitted_again() -> None:

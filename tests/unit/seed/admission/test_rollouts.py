@@ -41,7 +41,7 @@ async def test_a_read_that_has_begun_confirms_nothing(reads: list[asyncio.Event]
     for ends in reads:
         ends.set()
     await asyncio.gather(*asking)
-    await asyncio.wait_for(of.replaceable(API, NEW, {}, anew=False), 5)
+    await asyncio.wait_for(of.replaceable(API, NEW, {}, anew=False), 30)
     assert len(reads) == 2
 
 

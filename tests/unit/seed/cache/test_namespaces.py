@@ -57,6 +57,15 @@ def test_what_takes_part_no_more_is_no_source_and_that_is_told(world: World) -> 
     assert world.sources("all") == []
 
 
+def test_a_selector_that_changes_selects_others_at_once(world: World) -> None:
+    world.cluster("c1")
+    world.quota("all", selector={"matchLabels": ANN})
+    assert world.selected("alpha/c1", ANN) == ["all"]
+    world.quota("all", selector={"matchLabels": {"owner": "bob"}})
+    assert world.selected("alpha/c1", ANN) == []
+    assert world.selected("alpha/c1", {"owner": "bob"}) == ["all"]
+
+
 def test_what_is_in_namespaces_is_counted_by_one_quota_alone(world: World) -> None:
     world.quota("all", selector={"matchLabels": ANN})
     world.quota("other", selector={"matchLabels": ANN})

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from common.api.label_selector import LabelRequirement, LabelSelector
-from seed.cache.selected import METADATA_NAME, picks
+from seed.cache.selected import METADATA_NAME, ByLabel, picks
 
 SYSTEM = {METADATA_NAME: "kube-system", "owner": "ann"}
 WEB = {METADATA_NAME: "web", "owner": "ann"}
@@ -32,3 +34,27 @@ def test_a_protected_namespace_is_picked_where_the_selector_gives_its_name(
 ) -> None:
     assert picks(selector, WEB, ["kube-system"]) == web
     assert picks(selector, SYSTEM, ["kube-system"]) == system
+
+
+LABELS = st.dictionaries(st.sampled_from("abc"), st.sampled_from("xy"))
+SELECTORS = st.builds(
+    LabelSelector,
+    match_labels=LABELS,
+    match_expressions=st.lists(
+        st.builds(LabelRequirement, st.sampled_from("abc"), st.sampled_from(("In", "NotIn")), st.just(("x",))),
+        max_size=1,
+    ).map(tuple),
+)
+
+
+@given(st.lists(SELECTORS, max_size=6), LABELS)
+def test_what_picks_a_namespace_is_among_its_candidates_once(selectors: list[LabelSelector], labels: dict) -> None:
+    named = {str(number): selector for number, selector in enumerate(selectors)}
+    found = ByLabel(named.items()).candidates(labels)
+    assert len(found) == len(set(found))
+    assert {name for name, selector in named.items() if picks(selector, labels, ())} <= set(found)
+
+
+def test_selectors_of_other_owners_are_not_looked_at() -> None:
+    owners = {f"owner-{number}": LabelSelector(match_labels={"owner": str(number)}) for number in range(1000)}
+    assert ByLabel(owners.items()).candidates({"owner": "7", "team": "a"}) == ["owner-7"]

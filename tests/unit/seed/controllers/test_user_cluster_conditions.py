@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from common.api.types import Condition, UserCluster
-from seed.controllers.user_cluster_conditions import copied, judge
+from seed.controllers.user_cluster_conditions import copied, enforced_in_namespaces, judge, own_conditions
 from seed.registration.health import Proof
 from seed.sizing.stamp_audit import Drift
 from seed.usage.machine_totals import Unsized
@@ -146,3 +146,44 @@ def test_whether_the_local_quotas_are_written_is_said_where_there_is_a_user_clus
         judged = judge(CLUSTER, of, IN_PLACE, None, ALL_SIZED, copies=found)
         assert judged[-1].type == "LocalQuotasWritten"
         assert (judged[0].type, judged[0].status) == ("Ready", "True"), "it is no part of Ready"
+
+
+def test_what_cannot_be_written_in_namespaces_is_said_beside_what_can() -> None:
+    in_namespaces: Any = SimpleNamespace(written=False, problem="no right")
+    written: Any = SimpleNamespace(written=True, problem="")
+    source: Any = SimpleNamespace(**REACHED)
+    found = copied(source, written, in_namespaces)
+    assert found is not None
+    assert (found.status, found.message) == ("False", "in namespaces: no right")
+    in_namespaces.written = None
+    found = copied(source, written, in_namespaces)
+    assert found is not None and found.status == "True", "no quota selects a namespace there"
+
+
+@pytest.mark.parametrize(
+    ("proof", "status", "ready"),
+    [
+        (Proof(True, "CanaryDenied"), "True", "True"),
+        (Proof(None, "NotProven", "not yet"), "Unknown", "True"),
+        (Proof(False, "WebhookMissing", "no right"), "False", "False"),
+        (None, "Unknown", "True"),
+    ],
+)
+def test_a_cluster_whose_namespaces_are_not_checked_is_not_ready(proof: Proof | None, status: str, ready: str) -> None:
+    source: Any = SimpleNamespace(drift=Drift(), totals=SimpleNamespace(unadmitted=Unadmitted()), **REACHED)
+    judged = judge(CLUSTER, source, IN_PLACE, DENIED, ALL_SIZED, in_namespaces=enforced_in_namespaces(source, proof))
+    found = {each.type: each for each in judged}
+    assert (found["NamespacesEnforced"].status, found["Ready"].status) == (status, ready)
+    assert found["Enforced"].status == "True", "Machines are"
+
+
+def test_a_seed_says_it_of_its_own_namespaces_where_quotas_limit_something_there() -> None:
+    copies: Any = SimpleNamespace(written=True, problem="")
+    assert own_conditions(None, copies) == []
+    found = own_conditions(Proof(True, "CanaryDenied"), copies)
+    assert [(each.type, each.status) for each in found] == [
+        ("NamespacesEnforced", "True"),
+        ("LocalQuotasWritten", "True"),
+    ]
+    copies.written = None
+    assert [each.type for each in own_conditions(Proof(False, "NotServing"), copies)] == ["NamespacesEnforced"]

@@ -17,16 +17,16 @@ from common.kube.client.errors import ApiError, Forbidden, NotFound, Unavailable
 from common.kube.client.meta import ObjectMeta, OwnerReference
 from common.kube.client.resource import Resource
 from common.kube.controller.events import EVENTS, Regarding
+from seed.cache.consumer import Consumer
 from seed.notifications import notifier as module
 from seed.notifications.event_series import Occurrence
 from seed.notifications.notifier import (
     FREED_ANNOTATION,
     MAX_REFUSED,
-    MachineSet,
     OwnerNotifier,
     Refused,
-    machine_set_of,
 )
+from seed.notifications.owners import Job, MachineSet, machine_set_of, workload_of
 from seed.notifications.wake_queue import Waiter
 from tests.unit.fake_api_server import eventually
 
@@ -59,12 +59,13 @@ class Server:
     """An API server with MachineSets by name. `error` is what it answers to all that is asked."""
 
     def __init__(self) -> None:
-        self.sets: dict[str, MachineSet] = {}
+        self.sets: dict[str, MachineSet | Job] = {}
         self.error: ApiError | None = None
         self.hangs = False
         self.events: list[Mapping[str, Any]] = []
         self.patches: list[tuple[str, Mapping[str, Any]]] = []
         self.reads = 0
+        self.plurals: list[str] = []
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[Cluster]:
@@ -77,9 +78,10 @@ class Server:
         if self.error is not None:
             raise self.error
 
-    async def get(self, resource: Resource[Any], name: str, namespace: str) -> MachineSet:
+    async def get(self, resource: Resource[Any], name: str, namespace: str) -> MachineSet | Job:
         await self._answer()
-        assert (resource.plural, namespace) == ("machinesets", "ns")
+        assert namespace == "ns"
+        self.plurals.append(resource.plural)
         self.reads += 1
         if name not in self.sets:
             raise NotFound(404, "NotFound", name)
@@ -254,3 +256,53 @@ def test_only_the_machine_sets_of_known_apis_are_owners() -> None:
         ObjectMeta(name="m", namespace="ns"),
     ):
         assert machine_set_of(other) is None
+
+
+def job(spec: Mapping[str, Any], **status: Any) -> Job:
+    return msgspec.convert(
+        {"metadata": {"name": "pool", "namespace": "ns", "uid": "uid of pool"}, "spec": spec, "status": status}, Job
+    )
+
+
+@pytest.mark.parametrize(
+    ("api", "kind", "plural"),
+    [
+        ("apps/v1", "ReplicaSet", "replicasets"),
+        ("apps/v1", "StatefulSet", "statefulsets"),
+        ("batch/v1", "Job", "jobs"),
+    ],
+)
+async def test_what_makes_pods_is_touched_where_it_is_served(world: World, api: str, kind: str, plural: str) -> None:
+    world.server.sets["pool"] = job({"parallelism": 2}, active=1) if kind == "Job" else machine_set()
+    owner = workload_of(metadata(kind=kind, api=api))
+    assert owner is not None
+    world.owners.wake(Waiter("s", owner, Consumer("", "alpha/c1")))
+    await until(world, woken=1, written=1)
+    assert world.server.plurals == [plural]
+    ((name, patch),) = world.server.patches
+    assert name == "pool" and FREED_ANNOTATION in patch["metadata"]["annotations"]
+    assert world.server.events[0]["note"] == "there is room for a Pod again: it is tried now"
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "complete"),
+    [
+        ({}, {}, False),
+        ({}, {"active": 1}, True),
+        ({"parallelism": 3, "completions": 5}, {"active": 2, "succeeded": 1}, False),
+        ({"parallelism": 3, "completions": 5}, {"active": 2, "succeeded": 3}, True),
+        ({"parallelism": 0}, {}, True),
+        ({"suspend": True}, {}, True),
+        ({}, {"conditions": [{"type": "Failed", "status": "True"}]}, True),
+        ({}, {"conditions": [{"type": "Suspended", "status": "False"}]}, False),
+    ],
+)
+def test_a_job_needs_no_pod_once_it_has_ended_or_has_as_many_as_it_may(
+    spec: dict[str, Any], status: dict[str, Any], complete: bool
+) -> None:
+    assert job(spec, **status).complete is complete
+
+
+def test_only_what_makes_pods_by_itself_is_woken_for_a_pod() -> None:
+    for api, kind in (("apps/v1", "DaemonSet"), ("example.com/v1", "ReplicaSet"), ("batch/v1", "../secrets")):
+        assert workload_of(metadata(api=api, kind=kind)) is None

@@ -14,14 +14,16 @@ from common.api.types import SecretRef, SeedCopy, UserCluster
 from common.kube.client.api_client import Cluster
 from common.kube.client.meta import ObjectMeta
 from common.kube.controller.store import Change
+from common.quota.account import Reservation
 from seed.admission.types import Verdict
+from seed.cache.consumer import Consumer
 from seed.notifications import refusals as module
 from seed.notifications.refusals import Refusals
 from seed.notifications.wake_queue import SETTLE
 from tests.unit.fake_api_server import eventually, within
 from tests.unit.seed.admission.test_admitter import request
 from tests.unit.seed.notifications.test_notifier import Server, machine_set, metadata
-from tests.unit.seed_world import CLUSTER_UID, PROJECT, SeedWorld, seed_world
+from tests.unit.seed_world import CLUSTER_UID, PROJECT, SeedWorld, nanos, seed_world
 
 
 class SeedServer(Server):
@@ -160,3 +162,53 @@ async def test_of_too_many_user_clusters_the_one_heard_of_first_is_forgotten(
     expected = {"owners of seed", "owners of alpha/c2", "owners of alpha/c4"}
     await eventually(lambda: {name for name in running() if name.startswith("owners of")} == expected)
     assert world.refusals.waiting == 2
+
+
+class TestPods:
+    """In namespaces, of which each quota counts another part of a pod."""
+
+    POD = metadata("web", "ReplicaSet", "apps/v1")
+
+    async def decided(self, world: World, cluster: UserCluster | None, uid: str = "p", **shares: str) -> Verdict:
+        parts = {
+            quota: Reservation(source="namespaces:q:seed", object="pods:ns/p", amount=nanos(need))
+            for quota, need in shares.items()
+        }
+        asked = msgspec.structs.replace(
+            request(uid), consumer=Consumer("", "seed"), need=nanos("pods=1,requests.cpu=2"), shares=parts
+        )
+        quotas = [world.seed.quota_cache.quota(name) for name in shares]
+        found = await world.seed.admission.decide(asked, quotas=[quota for quota in quotas if quota is not None])
+        world.refusals.pod_decided(cluster, self.POD, found)
+        return found
+
+    @pytest.mark.parametrize("own", [True, False], ids=["the seed's own API server", "a user cluster"])
+    async def test_what_makes_a_refused_pod_is_woken_once_each_quota_has_room_for_its_part(
+        self, world: World, own: bool
+    ) -> None:
+        world.server.sets["web"] = machine_set("web")
+        await world.seed.quota("few", limits="pods=0", granted="pods=0", kind="organization")
+        await world.seed.quota("small", limits="requests.cpu=1", granted="requests.cpu=1", kind="organization")
+        found = await self.decided(world, None if own else world.cluster, few="pods=1", small="requests.cpu=2")
+        assert found.refusal is not None
+        assert world.refusals.waiting == 1
+        world.seed.limit("few", {"pods": "1"})
+        await asyncio.sleep(0.3)
+        assert not world.server.patches, "the other has no room yet"
+        world.seed.limit("small", {"requests.cpu": "2"})
+        await world.until(woken=1)
+        assert world.server.plurals == ["replicasets"]
+        assert world.server.about() == [("ReplicaSet", "web", "CapacityFreed")], "its controller tells of the refusal"
+
+    async def test_a_quota_that_is_gone_keeps_nobody_waiting(self, world: World) -> None:
+        world.server.sets["web"] = machine_set("web")
+        await world.seed.quota("few", limits="pods=0", granted="pods=0", kind="organization")
+        await self.decided(world, None, few="pods=1")
+        world.seed.remove("few")
+        await world.until(woken=1)
+
+    async def test_a_pod_of_nobody_waits_for_nothing(self, world: World) -> None:
+        await world.seed.quota("few", limits="pods=0", granted="pods=0", kind="organization")
+        self.POD = ObjectMeta(name="bare", namespace="ns", uid="bare")
+        assert (await self.decided(world, None, few="pods=1")).refusal is not None
+        assert world.refusals.waiting == 0

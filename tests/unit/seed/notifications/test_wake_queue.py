@@ -220,3 +220,21 @@ def test_who_is_gone_or_has_all_its_machines_is_dropped_and_so_is_a_whole_cluste
     assert world.wake(snapshot(everywhere="cpu=9")) == ["b"]
     world.waiting.forget("s")
     assert len(world.waiting) == 0 and world.waiting.consumers == set()
+
+
+def test_a_namespace_with_very_many_pushes_out_its_own_and_none_of_another() -> None:
+    waiting = Waiting(10)
+
+    def refused(name: str, namespace: str, now: float) -> None:
+        regarding = Regarding(api_version="apps/v1", kind="ReplicaSet", namespace=namespace, name=name, uid=name)
+        attempts = [Attempt(snapshot=snapshot(everywhere=LIMIT))]
+        shares = {"q": nanos("cpu=1")}
+        waiting.refused("s", regarding, "seed", nanos("cpu=1"), attempts, final=True, now=now, shares=shares)
+
+    refused("quiet", "web", 0.0)
+    for number in range(50):
+        refused(f"loud-{number}", "flood", 1.0 + number)
+    assert waiting.dropped == 41
+    free = {"q": room(snapshot(everywhere="cpu=9"))}
+    woken = waiting.choose(lambda _consumer: [], free, 100.0).woken
+    assert [waiter.regarding.name for waiter in woken] == ["quiet"], "the longest waiting, and as many as fit"

@@ -137,7 +137,7 @@ async def test_however_often_it_changes_it_is_written_once_in_an_interval(
         await eventually(lambda: world.copies.written)
         for cpu in range(20):
             world.uses(40 + cpu)
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0)
         await eventually(lambda: world.cluster.quotas["project-alpha"]["summary"]["usage"].startswith("cpu 59/64"))
         assert world.cluster.count("apply", QUOTAS) == 2
 
@@ -192,7 +192,7 @@ async def test_beside_the_quotas_that_there_are_nothing_is_left(world: World) ->
         world.known = []
         world.copies.wake()
         await eventually(lambda: world.cluster.count("delete", QUOTAS) == 3)
-    ours = "app.kubernetes.io/managed-by=seedquota-seed"
+    ours = "app.kubernetes.io/managed-by=seedquota-seed,!seedquota.io/subject-kind"
     assert world.cluster.selectors == [
         f"{ours},seedquota.io/uid notin (other-uid,quota-uid)",
         f"{ours},seedquota.io/uid notin (quota-uid)",
@@ -290,7 +290,7 @@ async def test_switched_off_it_removes_what_is_there_and_ends(world: World) -> N
     async with running(off) as (task,):
         await eventually(task.done)
     assert world.cluster.calls == [("delete", QUOTAS)]
-    assert world.cluster.selectors == ["app.kubernetes.io/managed-by=seedquota-seed"]
+    assert world.cluster.selectors == ["app.kubernetes.io/managed-by=seedquota-seed,!seedquota.io/subject-kind"]
 
 
 @pytest.mark.parametrize("error", [NotFound(404, "NotFound", ""), Forbidden(403, "Forbidden", "")])
@@ -305,7 +305,7 @@ class TestWhichOfThem:
 
     async def test_a_change_of_a_quota_or_its_account_wakes_the_clusters_that_it_counts(self) -> None:
         async with seed_world() as seed:
-            copies = LocalCopies(seed.quota_cache, seed.registry, enabled=True)
+            copies = LocalCopies(seed.quota_cache, seed.cluster_cache, seed.registry, enabled=True)
             woken: list[str] = []
             for key in (f"{PROJECT}/c1", "beta/c9"):
                 copies._copies[key] = cast(
@@ -333,7 +333,7 @@ class TestWhichOfThem:
     async def test_it_reads_the_account_of_each_quota_of_the_cluster(self) -> None:
         async with seed_world() as seed:
             await seed.quota(limits="cpu=8", granted="cpu=8", used="cpu=2")
-            copies = LocalCopies(seed.quota_cache, seed.registry, enabled=True)
+            copies = LocalCopies(seed.quota_cache, seed.cluster_cache, seed.registry, enabled=True)
             key = f"{PROJECT}/c1"
             source: Any = SimpleNamespace(consumer=Consumer(PROJECT, key), key=key, current=True)
             (found,) = copies._known(source)

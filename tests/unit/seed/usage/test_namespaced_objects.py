@@ -147,7 +147,21 @@ async def test_what_is_in_the_namespaces_of_a_quota_is_counted(monkeypatch: pyte
         await found.api.put("namespaces", "", "web", metadata={"labels": {}})
         await eventually(lambda: found.used() == {"pods": 1})
         assert found.changes == [("all", True)], "all that it had, at once"
+        assert found.source().namespaces == ["other"]
         assert found.source().current and found.source().problem is None
+
+
+async def test_a_namespace_that_is_being_deleted_counts_and_is_not_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with followed(monkeypatch) as found:
+        found.world.quota("all", selector={"matchLabels": ANN})
+        await eventually(lambda: found.used() == {"pods": 1})
+        assert found.source().namespaces == ["web"]
+        ending = {"labels": ANN, "deletionTimestamp": "2026-11-20T10:00:00Z"}
+        await found.api.put("namespaces", "", "web", metadata=ending)
+        await eventually(lambda: found.source().namespaces == [])
+        assert found.used() == {"pods": 1}
+        found.following[0].cancel()
+        await eventually(lambda: found.source().namespaces is None)
 
 
 async def test_only_what_is_limited_is_watched_and_numbers_need_no_more_than_metadata(

@@ -6,8 +6,10 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 from aiohttp import web
 
@@ -19,8 +21,9 @@ from common.kube.controller.discovery import Served
 from common.quota import fencing
 from common.quota.account import Reservation
 from common.server.http_parser import Request
+from seed.accounts.controller import Accounts
 from seed.cache.same_cluster import DuplicateClusters
-from seed.cache.source_keys import clusters_key, is_hosted, project_of_key
+from seed.cache.source_keys import allocations_key, clusters_key, is_hosted, project_of_key
 from seed.evaluators.clusters import NOTHING, ONE, Owned, kinds
 from seed.registration.clusters import CALLER, desired
 from seed.usage.cluster_totals import ClusterTotals
@@ -439,3 +442,16 @@ def test_the_configuration_asks_about_creation_alone_and_fails_closed() -> None:
     ]
     assert [rule["scope"] for rule in rules] == ["Namespaced", "Namespaced", "Cluster"]
     assert "glass" in str(webhook["matchConditions"])
+
+
+async def test_where_allocations_are_counted_a_cluster_costs_nothing() -> None:
+    async with serving() as (world, webhook):
+        await world.quota(limits="clusters=0", granted="")
+        assert code(await webhook.create("a")) == 403
+        counted = {"name": "clusters", "countFrom": "Allocations"}
+        settings = {"metadata": {"name": "default"}, "spec": {"resources": [counted]}}
+        world.quota_cache.settings.store._set("default", msgspec.convert(settings, QuotaSettings))
+        assert code(await webhook.create("a")) == 200
+        accounts = cast(Accounts, SimpleNamespace(_quota_cache=world.quota_cache))
+        assert Accounts._of_side(accounts, KEY, {**ONE, **nanos("cpu=1")}) == nanos("cpu=1")
+        assert Accounts._of_side(accounts, allocations_key(PROJECT), {**ONE, **nanos("cpu=1")}) == ONE

@@ -12,14 +12,17 @@ import aiohttp
 import pytest
 from msgspec.structs import replace
 
+from common.api.labels import FITS_ANNOTATION
 from common.api.types import Condition
-from common.quota import fencing
+from common.quota import account as accounts
+from common.quota import fencing, resources
 from common.server.http_server import HttpServer
 from devcluster import certificates
 from seed.admission.machines import MachineAdmission
 from seed.registration.probe import ANNOTATION
 from seed.sizing.sizer import Sizing
 from seed.sizing.stamper import Stamping
+from seed.webhooks import fits
 from seed.webhooks.endpoint import Endpoint
 from seed.webhooks.machines import MachineWebhook, StampWebhook
 from seed.webhooks.review import MAX_BODY
@@ -368,3 +371,46 @@ async def test_the_answer_comes_within_the_callers_time(caller: Caller) -> None:
     assert response["status"]["message"].startswith(
         "quota project-alpha cannot decide: the master did not answer in time"
     )
+
+
+def fits_of(answer: dict) -> fits.Fits:
+    """What the one cause says: for programs, as `seedquota fits`."""
+    assert answer["allowed"] is False
+    (cause,) = answer["status"]["details"]["causes"]
+    assert (answer["status"]["code"], cause["reason"]) == (403, fits.REASON)
+    return fits.read(cause["message"])
+
+
+@pytest.mark.parametrize(("count", "fitting", "code"), [("4", 2, 403), ("2", 2, 0), ("1000", 2, 403)])
+async def test_a_dry_run_that_asks_it_is_told_how_many_fit_and_takes_nothing(
+    caller: Caller, count: str, fitting: int, code: int
+) -> None:
+    await caller.world.quota("project-alpha", limits="cpu=64", granted="cpu=64", used="cpu=44")
+    await caller.world.quota("org-acme", limits="cpu=200", granted="cpu=200", kind="organization")
+    before = caller.world.account("project-alpha")
+    asked = machine(annotations={FITS_ANNOTATION: count})
+    found = fits_of(await caller.ask(review(asked, dry_run=True)))
+    assert (found.asked, found.code) == (int(count), code)
+    by_name = {each.name: each for each in found.quotas}
+    alpha = by_name["project-alpha"]
+    assert (alpha.fitting, alpha.free, alpha.used) == (fitting, {"cpu": "20"}, {"cpu": "44"})
+    assert resources.parse(alpha.need) == nanos(f"cpu={8 * int(count)}")
+    assert by_name["org-acme"].fitting == min(int(count), 25), "it answers although the other can never have room"
+    assert caller.world.account("project-alpha") is before
+
+
+async def test_who_does_not_ask_by_a_dry_run_is_admitted_as_one(caller: Caller) -> None:
+    await caller.world.quota(limits="cpu=64", granted="cpu=64")
+    assert (await caller.ask(review(machine(annotations={FITS_ANNOTATION: "1000"}))))["allowed"]
+    assert accounts.use(caller.world.account())["cpu"] == 8 * 10**9
+    for text in ("0", "-1", "1000000", "two", "1.5", ""):
+        asked = machine(uid="another", annotations={FITS_ANNOTATION: text})
+        assert (await caller.ask(review(asked, dry_run=True)))["allowed"], text
+
+
+async def test_what_can_never_be_admitted_and_what_cannot_be_decided_is_told_as_that(caller: Caller) -> None:
+    asked = {"annotations": {FITS_ANNOTATION: "2"}}
+    assert fits_of(await caller.ask(review(machine(**asked), dry_run=True))).quotas == []
+    await caller.world.quota(limits="cpu=64")
+    found = fits_of(await caller.ask(review(machine(cpu=None, **asked), dry_run=True)))
+    assert (found.code, found.reason, found.quotas) == (422, "MachineNotSized", [])

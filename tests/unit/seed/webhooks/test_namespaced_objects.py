@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Mapping
 import msgspec
 import pytest
 
-from common.api.types import UserCluster
+from common.api.labels import FITS_ANNOTATION
+from common.api.types import Condition, UserCluster
 from common.kube.client.errors import ApiError, Unavailable
 from common.quota import account as accounts
 from common.server.http_parser import Request
@@ -18,6 +19,7 @@ from seed.admission.namespaced_objects import NamespacedAdmission
 from seed.cache.namespaces import Selection
 from seed.cache.quota import Quota
 from seed.registration.probe import ANNOTATION
+from seed.webhooks import fits
 from seed.webhooks.endpoint import Endpoint
 from seed.webhooks.namespaced_objects import MAX_QUOTES, NamespacedObjectWebhook
 from tests.unit.seed_world import CLUSTER_UID, PROJECT, SeedWorld, nanos, seed_world
@@ -338,3 +340,44 @@ async def test_a_canary_is_refused(caller: Caller) -> None:
     canary = {"metadata": {"annotations": {ANNOTATION: "true"}}, "spec": {}}
     answer = await caller.ask(canary, resource="selfsubjectrulesreviews", group="authorization.k8s.io", dry_run=True)
     assert answer["status"]["details"]["causes"][0]["reason"] == "CanaryDenied"
+
+
+@pytest.mark.parametrize("status", ["True", "False", ""])
+async def test_a_refusal_names_the_copy_of_the_namespace_where_the_leader_says_that_there_are_any(
+    caller: Caller, status: str
+) -> None:
+    clusters = caller.world.cluster_cache.user_clusters.store
+    cluster = clusters.get(CLUSTER)
+    assert cluster is not None
+    said = [Condition(type="LocalQuotasWritten", status=status)] if status else []
+    clusters._set(
+        CLUSTER, msgspec.structs.replace(cluster, status=msgspec.structs.replace(cluster.status, conditions=said))
+    )
+    await caller.world.quota("ann", limits="pods=0", granted="pods=0", **ANN)
+    answer = await caller.ask(pod())
+    assert ("; see: kubectl get lsq -n web; decision " in answer["status"]["message"]) is (status == "True")
+
+
+@pytest.mark.parametrize(
+    ("what", "asked", "name", "free"),
+    [
+        ("pods", pod(), "requests.cpu", "5"),
+        ("configmaps", {"metadata": named(), "data": {"a": "b"}}, "count/configmaps", "3"),
+    ],
+)
+async def test_who_asks_what_fits_is_told_by_each_quota_of_the_namespace(
+    caller: Caller, what: str, asked: dict, name: str, free: str
+) -> None:
+    await caller.world.quota("ann", limits=f"{name}={free}", granted=f"{name}={free}", **ANN)
+    await caller.world.quota("shop", limits=f"{name}=100", granted=f"{name}=100", **SHOP)
+    many = {**asked, "metadata": {**asked["metadata"], "annotations": {FITS_ANNOTATION: "4", "other": "x"}}}
+    answer = await caller.ask(many, resource=what, dry_run=True)
+    (cause,) = answer["status"]["details"]["causes"]
+    found = fits.read(cause["message"])
+    assert (found.asked, found.code, found.reason) == (4, 403, "QuotaExceeded")
+    ann, shop = sorted(found.quotas, key=lambda each: each.name)
+    assert (shop.name, shop.fitting) == ("shop", 4)
+    assert (ann.fitting, ann.free) == (2 if what == "pods" else 3, {name: free})
+    assert not caller.use("ann") and not caller.use("shop")
+    assert (await caller.ask(many, resource=what))["allowed"], "it is no dry run"
+    assert caller.use("ann") == nanos(f"{name}={2 if what == 'pods' else 1}")

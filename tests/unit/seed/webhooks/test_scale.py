@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from common.api.labels import SETTINGS
+from common.api.labels import FITS_ANNOTATION, SETTINGS
 from common.api.types import QuotaSettings, UserCluster
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Unavailable
@@ -21,6 +21,7 @@ from seed.admission.decision_log import Decisions
 from seed.admission.record import Record
 from seed.cache.cluster_api import View
 from seed.cache.user_cluster_clients import Connections
+from seed.webhooks import fits
 from seed.webhooks.endpoint import Endpoint
 from seed.webhooks.router import route
 from seed.webhooks.scale import ScaleWebhook
@@ -365,3 +366,28 @@ async def test_names_that_no_api_server_sends_are_not_kept(ask: Scaling, name: s
         code, text = await ask(new, old, sub=sub)
         assert (code, "no proper name" in text) == (0, True)
     assert not list(ask.decisions._latest())
+
+
+async def told(ask: Scaling, new: dict[str, Any], old: dict[str, Any] | None = None) -> fits.Fits:
+    """By a dry run that asks what fits."""
+    new = {**new, "metadata": {**new["metadata"], "annotations": {FITS_ANNOTATION: "1"}}}
+    answered = await ask.raw(review(new, old, dryRun=True))
+    (cause,) = json.loads(answered.body)["response"]["status"]["details"]["causes"]
+    assert cause["reason"] == fits.REASON
+    return fits.read(cause["message"])
+
+
+@pytest.mark.parametrize("mode", ["warn", "deny", "off"])
+async def test_who_asks_what_fits_is_told_whatever_the_settings_say_to_others(ask: Scaling, mode: str) -> None:
+    ask.mode(mode)
+    found = await told(ask, deployment(10))
+    assert (found.asked, [(each.name, each.fitting, each.free) for each in found.quotas]) == (
+        10,
+        [("project-alpha", 3, {"cpu": "24"})],
+    )
+    assert (await told(ask, deployment(10), deployment(4, existing=4))).asked == 6, "an edit costs its difference"
+    assert (await told(ask, deployment(4), deployment(4, existing=4))).asked == 0
+    undecided = await told(ask, deployment(2, cpu=None))
+    assert (undecided.code, undecided.quotas) == (503, [])
+    replaced = await told(ask, deployment(4, cpu="32"), deployment(4, existing=4))
+    assert replaced.warnings[0].startswith("seedquota/project-alpha: rollout cannot begin: maxSurge 1 needs cpu=32")

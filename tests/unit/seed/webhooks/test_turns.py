@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
 
+from common.kube.client.api_client import Cluster
 from common.server.http_parser import Head, Request, Response
+from seed import build
 from seed.admission.types import Verdict
+from seed.options import SeedOptions
 from seed.webhooks import turns as module
 from seed.webhooks.endpoint import Answer, Endpoint, Question, Webhook
 from seed.webhooks.machines import MachineWebhook, StampWebhook
@@ -93,6 +98,19 @@ async def test_an_api_server_that_asks_for_many_tenants_is_not_limited_as_one() 
     endpoint = Endpoint(webhook, None, None, Turns(1, {"cluster-api"}, clock=lambda: 0.0))
     for _ in range(3 * BURST_SECONDS):
         assert answer(await endpoint.handle("cluster-api", asked()))["allowed"]
+
+
+async def test_requests_about_objects_in_namespaces_take_no_turns_of_machines() -> None:
+    options = SeedOptions(seed_name="seed-1", webhook_url="https://seed-1", webhook_requests_per_second=1)
+    nothing: Any = None
+    caches = build.caches_of(options, cast("Cluster", SimpleNamespace(name="seed-1")))
+    found = build.endpoints_of(options, nothing, caches, nothing, nothing, nothing, nothing, lambda: None)
+    objects, machines = found["namespaces"]._turns, found["machines"]._turns
+    assert objects is not None and machines is not None
+    assert machines is found["scale"]._turns
+    taken = [objects.take("c1") is not None for _ in range(2 * BURST_SECONDS + 1)]
+    assert taken == [True] * 2 * BURST_SECONDS + [False]
+    assert machines.take("c1") is not None
 
 
 async def test_what_only_advises_is_allowed_unasked() -> None:

@@ -1,0 +1,160 @@
+"""`seedquota consumers`: who uses a quota, the largest first."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from cli import describe, figures, reading, terminal
+from cli.clusters import add_master_context, connected
+from cli.outcome import DONE, STALE, Failed, Printed
+from cli.terminal import Column
+from common.api.types import PROJECTS, SEEDS, USER_CLUSTERS, UserCluster
+from common.kube.client.api_client import Cluster
+from common.quota import resources
+from common.quota.quantity import QuantityError
+from common.quota.resources import ResourceList
+from master.cache.objects import MasterQuota
+
+_EXAMPLES = """\
+examples:
+  seedquota consumers project-alpha                          # by seed
+  seedquota consumers project-alpha --kubeconfig eu-1.yaml   # of that seed by user cluster, too
+  seedquota consumers owner-ann                              # of kind namespaces: by cluster and namespace
+
+Of seeds it is what is counted and reserved; of user clusters what was counted last. Clusters themselves are counted by
+project and not in a user cluster.
+Exit status: 0 done, 1 failed, 3 a figure may be out of date.
+"""
+
+
+class Consumer(msgspec.Struct, frozen=True, rename="camel"):
+    """`kind` is seed, cluster or namespace. `as_of` is empty where the quota's status does not say it."""
+
+    kind: str
+    name: str
+    used: dict[str, str]
+    as_of: str = ""
+
+
+def declare(commands: Any) -> None:
+    parser = commands.add_parser(
+        "consumers",
+        help="who uses how much of a quota",
+        description=__doc__,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("name", metavar="NAME", help="of the quota")
+    add_master_context(parser)
+    parser.add_argument(
+        "--kubeconfig",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="a seed's, by its current context, to show its user clusters; repeated for each; not set: only seeds",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        choices=("table", "wide", "json", "yaml"),
+        default="table",
+        help="table, wide, json or yaml [default table]",
+    )
+    parser.set_defaults(run=run)
+
+
+async def run(options: argparse.Namespace) -> Printed:
+    now = datetime.now(UTC)
+    async with connected(None, options.context, "master") as master:
+        quota = await describe.the_quota(master, options.name.removeprefix(describe.PREFIX))
+        projects = await _projects(master, quota) if options.kubeconfig else set()
+        silence = figures.silence_of_master(await reading.every(master, SEEDS), now)
+    clusters: list[UserCluster] = []
+    for kubeconfig in options.kubeconfig:
+        async with connected(kubeconfig, None, "seed") as seed:
+            clusters += [each for each in await reading.every(seed, USER_CLUSTERS) if each.spec.project in projects]
+    try:
+        found = consumers(quota, clusters)
+    except QuantityError as error:
+        raise Failed(f"a use of {options.name} cannot be read: {error}") from None
+    stale = [each.text(now) for each in figures.stale_of(quota, silence)]
+    status = STALE if stale else DONE
+    if options.output in ("json", "yaml"):
+        plain: dict[str, object] = {"items": found, "omitted": _omitted(quota), "stale": stale}
+        return Printed(reading.written(plain, options.output), status)
+    most = None if options.output == "wide" else terminal.width()
+    return Printed(text(found, _omitted(quota), stale, now, most), status)
+
+
+async def _projects(master: Cluster, quota: MasterQuota) -> set[str]:
+    kind, _, name = figures.subject_of(quota).partition("/")
+    if kind == "project":
+        return {name}
+    if kind != "organization":
+        raise Failed(f"seedquota/{quota.metadata.name} counts namespaces: ask without --kubeconfig")
+    return {each.metadata.name for each in await reading.every(master, PROJECTS) if each.spec.organization == name}
+
+
+def consumers(quota: MasterQuota, clusters: Sequence[UserCluster]) -> list[Consumer]:
+    """Of each kind the largest first. Raises QuantityError."""
+    limits = resources.parse(quota.status.hard or figures.limits_of(quota))
+
+    def shown(kind: str, name: str, used: Mapping[str, str | int], as_of: str = "") -> tuple[float, Consumer]:
+        amounts = resources.only(resources.parse(used), figures.in_order(limits))
+        return _share(amounts, limits), Consumer(kind, name, resources.render(amounts), as_of)
+
+    status = quota.status
+    by_kind = [
+        [shown("seed", each.name, each.local_usage, each.last_report_time) for each in status.seeds],
+        [
+            shown("cluster", each.metadata.key, each.status.resource_usage, each.status.last_count_time)
+            for each in clusters
+        ],
+        [shown("namespace", f"{each.cluster}/{each.namespace}", each.used) for each in status.namespaces],
+    ]
+    return [
+        one
+        for found in by_kind
+        for _, one in sorted(found, key=lambda each: (-each[0], each[1].name))
+        if any(amount != "0" for amount in one.used.values())
+    ]
+
+
+def _share(used: ResourceList, limits: ResourceList) -> float:
+    """Of the limit of which it has most."""
+    return max((amount / limits[name] for name, amount in used.items() if limits[name]), default=0.0)
+
+
+def _omitted(quota: MasterQuota) -> dict[str, int]:
+    found = {"seeds": quota.status.seeds_omitted, "namespaces": quota.status.namespaces_omitted}
+    return {kind: count for kind, count in found.items() if count}
+
+
+def text(
+    found: Sequence[Consumer], omitted: Mapping[str, int], stale: Sequence[str], now: datetime, most: int | None
+) -> str:
+    if not found:
+        return "nobody uses it"
+    names = figures.in_order({name: None for each in found for name in each.used})
+    columns = [
+        Column("CONSUMER", [f"{each.kind}/{each.name}" for each in found]),
+        *(
+            Column(name if "/" in name else name.upper(), [each.used.get(name, "") for each in found], number)
+            for number, name in enumerate(names, 1)
+        ),
+    ]
+    if any(each.kind == "cluster" for each in found):
+        ages = [figures.age(each.as_of, now) if each.kind == "cluster" else "" for each in found]
+        columns.append(Column("COUNTED", ages))
+    table, left_out = terminal.fit(columns, most)
+    lines = [table, *(f"and {count} more {kind}" for kind, count in omitted.items())]
+    if left_out:
+        lines.append(terminal.wrapped(f"not shown for lack of room: {', '.join(left_out)}; see -o wide", most))
+    if stale:
+        lines.append(terminal.wrapped(f"May be out of date: {', '.join(stale)}", most, "  "))
+    return "\n".join(lines)

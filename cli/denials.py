@@ -1,0 +1,143 @@
+"""`seedquota denials`: what was refused lately, from the Events of a seed or of a user cluster."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from cli import figures, reading, terminal
+from cli.clusters import connected
+from cli.outcome import DONE, Failed, Printed
+from cli.terminal import Column
+from common.kube.client.meta import Object
+from common.kube.client.resource import Resource
+from common.runtime.flags import duration
+
+REASONS = ("QuotaExceeded", "QuotaUnavailable", "MachineNotSized", "SeedLost", "UnknownProject")
+CONTROLLER = "seedquota.io/webhook"
+
+_EXAMPLES = """\
+examples:
+  seedquota denials --context seed-1            # of all user clusters of a seed
+  seedquota denials --context c1 --since 10m    # in a user cluster, by MachineSet
+  seedquota denials --context seed-1 -n alpha --reason QuotaExceeded -o wide
+
+API servers keep Events for an hour, unless they are told otherwise. Many refusals of one object are one Event: its note
+is that of the first, its count that of all. Refusals of objects in namespaces make no Events. You need the right to
+list events.events.k8s.io.
+Exit status: 0 done, 1 failed.
+"""
+
+
+class _Series(msgspec.Struct, rename="camel"):
+    count: int = 1
+    last_observed_time: str = ""
+
+
+class _Regarding(msgspec.Struct):
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+
+
+class Event(Object, frozen=True, kw_only=True):
+    reason: str = ""
+    note: str = ""
+    event_time: str | None = None
+    reporting_controller: str = ""
+    regarding: _Regarding = msgspec.field(default_factory=_Regarding)
+    series: _Series | None = None
+
+
+EVENTS = Resource("events.k8s.io", "v1", "events", "Event", True, Event)
+
+
+class Denied(msgspec.Struct, frozen=True):
+    """What was refused about one object. `last` and `first` are times, `count` how often in between."""
+
+    last: str
+    first: str
+    count: int
+    reason: str
+    object: str
+    message: str
+
+
+def declare(commands: Any) -> None:
+    parser = commands.add_parser(
+        "denials",
+        help="what was refused lately",
+        description=__doc__,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--since", type=_seconds, default=3600.0, metavar="DURATION", help="only what was refused since [default 1h]"
+    )
+    parser.add_argument("--reason", choices=REASONS, help="only refusals for this reason; not set: all")
+    parser.add_argument("-n", "--namespace", help="only in this namespace; not set: all")
+    parser.add_argument("--kubeconfig", metavar="FILE", help="of the cluster; not set: $KUBECONFIG or ~/.kube/config")
+    parser.add_argument("--context", help="of the kubeconfig, a seed's or a user cluster's; not set: its current one")
+    parser.add_argument(
+        "-o",
+        "--output",
+        choices=("table", "wide", "json", "yaml"),
+        default="table",
+        help="table, wide, json or yaml [default table]",
+    )
+    parser.set_defaults(run=run)
+
+
+def _seconds(raw: str) -> float:
+    try:
+        return duration(raw)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+async def run(options: argparse.Namespace) -> Printed:
+    now = datetime.now(UTC)
+    async with connected(options.kubeconfig, options.context, "cluster") as cluster:
+        events = await reading.every(cluster, EVENTS, options.namespace)
+    try:
+        found = denials(events, now, options.since, options.reason)
+    except ValueError as error:
+        raise Failed(f"an Event cannot be read: {error}") from None
+    if options.output in ("json", "yaml"):
+        return Printed(reading.written({"items": found}, options.output), DONE)
+    return Printed(table(found, now, terminal.width(), wide=options.output == "wide"), DONE)
+
+
+def denials(events: Sequence[Event], now: datetime, since: float, reason: str | None) -> list[Denied]:
+    """The last first. Raises ValueError."""
+    found = []
+    for event in events:
+        if event.reporting_controller != CONTROLLER or event.reason not in ((reason,) if reason else REASONS):
+            continue
+        first = event.event_time or event.metadata.creation_timestamp or ""
+        last = event.series.last_observed_time if event.series is not None else first
+        if first and figures.seconds_since(last, now) <= since:
+            about = event.regarding
+            name = "/".join(filter(None, (about.kind.lower(), about.namespace, about.name)))
+            count = event.series.count if event.series is not None else 1
+            found.append(Denied(last, first, count, event.reason, name, event.note))
+    return sorted(found, key=lambda each: (each.last, each.object), reverse=True)
+
+
+def table(found: Sequence[Denied], now: datetime, most: int | None, *, wide: bool = False) -> str:
+    """`wide` is as wide as it needs to be."""
+    if not found:
+        return "nothing was refused"
+    columns = [
+        Column("LAST", [figures.age(each.last, now) for each in found]),
+        Column("FIRST", [figures.age(each.first, now) for each in found], goes=2),
+        Column("COUNT", [str(each.count) for each in found], goes=1),
+        Column("REASON", [each.reason for each in found]),
+        Column("OBJECT", [each.object for each in found]),
+        Column("MESSAGE", [each.message for each in found]),
+    ]
+    return terminal.fit(columns, None if wide else most)[0]

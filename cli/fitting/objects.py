@@ -1,0 +1,212 @@
+"""What a file of manifests asks for: which objects, how many of each, and which pods and claims they make. Pure."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import yaml
+
+from cli.outcome import Failed
+from seed.machines import deployments
+from seed.machines.deployments import Deployment
+
+MOST = 64  # objects in a file
+
+MACHINES = ("cluster.k8s.io", "cluster.x-k8s.io")
+"""Groups whose Machines are always asked about."""
+
+SCALED = {(group, kind) for group in MACHINES for kind in ("MachineDeployment", "MachineSet", "MachinePool")}
+"""What has replicas that it is asked about itself."""
+
+_APPS = {("apps", kind) for kind in ("Deployment", "ReplicaSet", "StatefulSet")}
+WORKLOADS = {*_APPS, ("", "ReplicationController"), ("batch", "Job")}
+"""What makes pods, which are asked about."""
+
+_UNKNOWN = {
+    ("apps", "DaemonSet"): "how many pods it makes depends on the nodes: ask for a Pod with --replicas",
+    ("batch", "CronJob"): "its Jobs run at other times: ask for a Job",
+}
+_SERVERS = (
+    "uid",
+    "resourceVersion",
+    "creationTimestamp",
+    "generation",
+    "managedFields",
+    "selfLink",
+    "deletionTimestamp",
+)
+
+Json = dict[str, Any]
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    api_version: str
+    kind: str
+    body: Json
+
+    @property
+    def group(self) -> str:
+        return self.api_version.rpartition("/")[0]
+
+    @property
+    def name(self) -> str:
+        return str(self.body["metadata"].get("name") or "")
+
+    @property
+    def namespace(self) -> str:
+        return str(self.body["metadata"].get("namespace") or "")
+
+    @property
+    def shown(self) -> str:
+        return f"{self.kind.lower()}/{self.name or str(self.body['metadata'].get('generateName') or '?')}"
+
+    @property
+    def is_workload(self) -> bool:
+        return (self.group, self.kind) in WORKLOADS
+
+    @property
+    def is_scaled(self) -> bool:
+        return (self.group, self.kind) in SCALED
+
+
+def read(text: str) -> list[Manifest]:
+    """Of YAML or JSON, also of a List. Raises Failed."""
+    try:
+        documents = [document for document in yaml.safe_load_all(text) if document is not None]
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise Failed(f"the file is no YAML: {error}") from None
+    found = [_manifest(each) for document in documents for each in _objects(document)]
+    if not found:
+        raise Failed("there is no object in the file")
+    if len(found) > MOST:
+        raise Failed(f"there are {len(found)} objects in the file: ask for {MOST} at a time")
+    return found
+
+
+def _objects(document: object) -> Iterator[object]:
+    if isinstance(document, dict) and str(document.get("kind")).endswith("List") and "items" in document:
+        for item in document["items"] or ():
+            yield from _objects(item)
+        return
+    yield document
+
+
+def _manifest(document: object) -> Manifest:
+    if not isinstance(document, dict):
+        raise Failed("the file holds something that is no object of Kubernetes")
+    api_version, kind, metadata = document.get("apiVersion"), document.get("kind"), document.get("metadata") or {}
+    if not isinstance(api_version, str) or not isinstance(kind, str) or not isinstance(metadata, dict):
+        raise Failed("an object in the file has no apiVersion, kind or metadata")
+    made = Manifest(api_version, kind, {**copy.deepcopy(document), "metadata": dict(metadata)})
+    made.body.pop("status", None)
+    for field in _SERVERS:
+        made.body["metadata"].pop(field, None)
+    if not isinstance(made.body.get("spec", {}), dict):
+        raise Failed(f"{made.shown}: its spec is no mapping")
+    if (made.group, kind) in _UNKNOWN:
+        raise Failed(f"{made.shown}: {_UNKNOWN[made.group, kind]}")
+    return made
+
+
+def with_replicas(manifest: Manifest, replicas: int | None) -> Manifest:
+    """As many as are asked for; for a Job pods that run at a time. Others than what scales are as they were."""
+    if replicas is None or not (manifest.is_scaled or manifest.is_workload):
+        return manifest
+    spec = {**manifest.body.get("spec", {})}
+    if manifest.kind == "Job":
+        spec |= {"parallelism": replicas, "completions": max(replicas, _number(spec.get("completions"), replicas))}
+    else:
+        spec["replicas"] = replicas
+    return Manifest(manifest.api_version, manifest.kind, {**manifest.body, "spec": spec})
+
+
+def copies(manifest: Manifest, replicas: int | None) -> int:
+    """Of an object that has no replicas of its own."""
+    return 1 if replicas is None or manifest.is_scaled or manifest.is_workload else replicas
+
+
+class Made(msgspec.Struct, frozen=True):
+    """What a workload makes beyond what is there: `count` of an object. `note`: what is not in that."""
+
+    what: str
+    manifest: Manifest
+    count: int
+    note: str = ""
+
+
+def made_by(manifest: Manifest, after: Json, before: Json | None) -> Sequence[Made]:
+    """`after`: the workload as the API server has filled it in. `before`: as it is. Raises Failed."""
+    spec = after.get("spec", {})
+    template = spec.get("template")
+    if not isinstance(template, dict):
+        raise Failed(f"{manifest.shown} has no spec.template")
+    more, note = _more(manifest, after, before)
+    if not more:
+        return ()
+    found = [Made(f"pods of {manifest.shown}", _pod(manifest, template), more, note)]
+    if manifest.kind == "StatefulSet":
+        claims = spec.get("volumeClaimTemplates") or ()
+        found += [
+            Made(f"claims {claim['metadata']['name']} of {manifest.shown}", _claim(manifest, claim), more)
+            for claim in claims
+        ]
+    return found
+
+
+def _more(manifest: Manifest, after: Json, before: Json | None) -> tuple[int, str]:
+    """Pods beyond those that exist, and what is to be said of them."""
+    spec = after.get("spec", {})
+    if manifest.kind == "Job":
+        running = _number((before or {}).get("status", {}).get("active"), 0)
+        at_a_time = _number(spec.get("parallelism"), 1)
+        completions = _number(spec.get("completions"), at_a_time)
+        return max(min(at_a_time, completions) - running, 0), ""
+    wanted = _number(spec.get("replicas"), 1)
+    if before is None:
+        return wanted, ""
+    more = max(wanted - _number(before.get("status", {}).get("replicas"), 0), 0)
+    if manifest.kind not in ("Deployment", "StatefulSet") or _template(after) == _template(before):
+        return more, ""
+    surge = deployments.surge(_deployment(after)) if manifest.kind == "Deployment" and wanted else 0
+    at_first = f", {surge} of them before older ones go" if surge else ""
+    return more + surge, f"its pods are replaced{at_first}; what each needs more than before is not in this"
+
+
+def _template(workload: Json) -> object:
+    return workload.get("spec", {}).get("template")
+
+
+def _deployment(workload: Json) -> Deployment:
+    try:
+        return msgspec.json.decode(msgspec.json.encode(workload), type=Deployment)
+    except msgspec.MsgspecError as error:
+        raise Failed(f"the Deployment cannot be read: {error}") from None
+
+
+def _pod(manifest: Manifest, template: Json) -> Manifest:
+    given = template.get("metadata") or {}
+    metadata = {field: dict(given[field]) for field in ("labels", "annotations") if given.get(field)}
+    return _of(manifest, "Pod", "v1", metadata, template.get("spec") or {})
+
+
+def _claim(manifest: Manifest, claim: Json) -> Manifest:
+    return _of(manifest, "PersistentVolumeClaim", "v1", {}, claim.get("spec") or {})
+
+
+def _of(manifest: Manifest, kind: str, api_version: str, metadata: Json, spec: Json) -> Manifest:
+    name = {"generateName": f"{manifest.name or 'fits'}-"}
+    body = {"apiVersion": api_version, "kind": kind, "metadata": {**metadata, **name}, "spec": spec}
+    return Manifest(api_version, kind, body)
+
+
+def annotated(body: Mapping[str, Any], annotation: str, value: str) -> Json:
+    metadata = body["metadata"]
+    annotations = {**(metadata.get("annotations") or {}), annotation: value}
+    return {**body, "metadata": {**metadata, "annotations": annotations}}
+
+
+def _number(found: object, absent: int) -> int:
+    return max(found, 0) if isinstance(found, int) else absent

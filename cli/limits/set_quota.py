@@ -1,0 +1,202 @@
+"""`seedquota set`: changes the limits of a project or organization, or gives it a quota if it has none."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from cli import describe, figures, reading, terminal
+from cli.clusters import add_master_context, connected
+from cli.limits import changes
+from cli.limits.changes import Changed, Changes
+from cli.outcome import DONE, STALE, Failed, Printed
+from common.api.labels import DEFAULT_LABEL
+from common.api.types import ORGANIZATIONS, PROJECTS, SEEDS
+from common.kube.client.api_client import Cluster
+from common.kube.client.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
+from common.quota import resources
+from master.cache.objects import MASTER_QUOTAS, MasterQuota
+from master.tenancy.default_policy import usual_name
+
+ATTEMPTS = 10  # the master writes the status all the time
+
+_EXAMPLES = """\
+examples:
+  seedquota set project/alpha cpu=128 memory=512Gi
+  seedquota set project/alpha cpu=48 --dry-run=server   # what would be used beyond it
+  seedquota set organization/acme nvidia.com/gpu=16 storage-
+  seedquota set seedquota/owner-ann pods=100            # by its name: of kind namespaces, or one of several
+
+RESOURCE=AMOUNT sets a limit and RESOURCE- removes it, so that the resource is unlimited; other limits stay. If somebody
+else changes the limits at the same time, nothing is written.
+Exit status: 0 done, 1 failed; with --dry-run also 3, a figure may be out of date.
+"""
+
+
+class Result(msgspec.Struct, frozen=True, rename="camel"):
+    """`result` is created, changed or unchanged."""
+
+    quota: str
+    subject: str
+    result: str
+    dry_run: bool
+    resources: dict[str, Changed]
+    notes: list[str]
+
+
+def declare(commands: Any) -> None:
+    parser = commands.add_parser(
+        "set",
+        help="change the limits of a project or organization",
+        description=__doc__,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "subject", metavar="SUBJECT", help="project/NAME, organization/NAME, or seedquota/NAME of a quota"
+    )
+    parser.add_argument("limits", metavar="RESOURCE=AMOUNT", nargs="+", help="a limit, or RESOURCE- to remove it")
+    add_master_context(parser)
+    add_write_flags(parser)
+    parser.set_defaults(run=run)
+
+
+def add_write_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--dry-run",
+        choices=("none", "server"),
+        default="none",
+        help="`server`: the API server checks it and nothing is written [default none]",
+    )
+    parser.add_argument(
+        "-o", "--output", choices=("table", "json", "yaml"), default="table", help="table, json or yaml [default table]"
+    )
+
+
+async def run(options: argparse.Namespace) -> Printed:
+    wanted, dry_run = changes.parsed(options.limits), options.dry_run == "server"
+    kind, _, name = options.subject.partition("/")
+    if kind not in ("project", "organization", "seedquota") or not name:
+        raise Failed(
+            f"{options.subject!r} is no subject: write project/NAME, organization/NAME, or seedquota/NAME of a quota"
+        )
+    async with connected(None, options.context, "master") as master:
+        if kind == "seedquota":
+            before: MasterQuota | None = await describe.the_quota(master, name)
+        else:
+            before = await _of_subject(master, kind, name)
+        after = await _written(master, before, kind, name, wanted, dry_run=dry_run)
+        notes = await _notes(master, before, after)
+        silence = figures.silence_of_master(await _seeds(master), datetime.now(UTC))
+    result = _result(before, after, wanted, notes, dry_run=dry_run)
+    status = STALE if dry_run and before is not None and figures.stale_of(before, silence) else DONE
+    if options.output != "table":
+        return Printed(reading.written(msgspec.to_builtins(result), options.output), status)
+    return Printed(text(result, terminal.width()), status)
+
+
+async def _of_subject(master: Cluster, kind: str, name: str) -> MasterQuota | None:
+    """Raises Failed, also where it is not clear which quota is meant."""
+    quotas = await reading.every(master, MASTER_QUOTAS)
+    found = [each for each in quotas if figures.subject_of(each) == f"{kind}/{name}" and not _ending(each)]
+    if len(found) > 1:
+        names = ", ".join(f"seedquota/{each.metadata.name}" for each in found)
+        raise Failed(f"several quotas limit {kind}/{name}: name the one to set instead, of {names}")
+    return found[0] if found else None
+
+
+def _ending(quota: MasterQuota) -> bool:
+    return quota.metadata.deletion_timestamp is not None
+
+
+async def _written(
+    master: Cluster, before: MasterQuota | None, kind: str, name: str, wanted: Changes, *, dry_run: bool
+) -> MasterQuota:
+    try:
+        if before is None:
+            return await _created(master, kind, name, wanted, dry_run=dry_run)
+        return await _changed(master, before, wanted, dry_run=dry_run)
+    except Forbidden as error:
+        raise Failed(reading.no_right(MASTER_QUOTAS, "create" if before is None else "patch", error)) from None
+    except Invalid as error:
+        raise changes.refused(error) from None
+
+
+async def _created(master: Cluster, kind: str, name: str, wanted: Changes, *, dry_run: bool) -> MasterQuota:
+    limits = {resource: amount for resource, amount in wanted.items() if amount is not None}
+    if not limits:
+        raise Failed(f"{kind}/{name} has no quota, so there is no limit to remove")
+    assert kind in ("project", "organization"), "a quota that is named is there"
+    quota = usual_name("project" if kind == "project" else "organization", name)
+    body = {"metadata": {"name": quota}, "spec": {"subject": {"kind": kind, "name": name}, "quota": limits}}
+    try:
+        return await master.create(MASTER_QUOTAS, body, dry_run=dry_run)
+    except AlreadyExists:
+        raise Failed(
+            f"seedquota/{quota} exists, and limits something else or was made just now: see "
+            f"`seedquota describe {quota}`"
+        ) from None
+
+
+async def _changed(master: Cluster, before: MasterQuota, wanted: Changes, *, dry_run: bool) -> MasterQuota:
+    name, quota = before.metadata.name, before
+    for _ in range(ATTEMPTS):
+        patch = {"metadata": {"resourceVersion": quota.metadata.resource_version}, "spec": {"quota": wanted}}
+        try:
+            return await master.merge_patch(MASTER_QUOTAS, name, patch, dry_run=dry_run)
+        except Conflict:
+            quota = await describe.the_quota(master, name)
+        if (quota.metadata.uid, quota.metadata.generation) != (before.metadata.uid, before.metadata.generation):
+            limits = resources.text(resources.parse(figures.limits_of(quota)))
+            raise Failed(f"somebody else has just changed seedquota/{name} to {limits}: nothing was written; try again")
+    raise Failed(f"seedquota/{name} changes all the time: try again")
+
+
+async def _notes(master: Cluster, before: MasterQuota | None, after: MasterQuota) -> list[str]:
+    notes = []
+    kind, _, name = figures.subject_of(after).partition("/")
+    if before is None:
+        resource: Any = PROJECTS if kind == "project" else ORGANIZATIONS
+        try:
+            await master.get(resource, name)
+        except NotFound:
+            notes.append(f"There is no {kind} {name} yet: the quota limits it once it is created.")
+        except ApiError:
+            pass  # whether it is there, whoever may set quotas need not be allowed to see
+    elif before.metadata.labels.get(DEFAULT_LABEL) == "true":
+        notes.append(f"It followed the default quota. From now on it is a quota of {kind} {name} alone.")
+    return notes
+
+
+async def _seeds(master: Cluster) -> Any:
+    try:
+        return await reading.every(master, SEEDS)
+    except Failed:
+        return []
+
+
+def _result(
+    before: MasterQuota | None, after: MasterQuota, wanted: Changes, notes: list[str], *, dry_run: bool
+) -> Result:
+    had = resources.parse(figures.limits_of(before)) if before is not None else {}
+    has = resources.parse(figures.limits_of(after))
+    used = resources.parse(before.status.global_usage) if before is not None else {}
+    found = changes.compared(had, has, used, figures.in_order(wanted))
+    return Result(
+        quota=after.metadata.name,
+        subject=figures.subject_of(after),
+        result="created" if before is None else "unchanged" if had == has else "changed",
+        dry_run=dry_run,
+        resources=found,
+        notes=[*notes, *([changes.OVER] if any(each.over for each in found.values()) else [])],
+    )
+
+
+def text(result: Result, most: int | None) -> str:
+    dry = " (server dry run)" if result.dry_run else ""
+    head = f"seedquota/{result.quota} of {result.subject} {result.result}{dry}"
+    notes = [terminal.wrapped(note, most) for note in result.notes]
+    return "\n".join([head, changes.table(result.resources, most), *notes])

@@ -1,0 +1,77 @@
+"""Manifests of ours, and what of others' does not translate. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+import yaml
+
+from cli.outcome import DONE, STALE, Failed, Printed
+from common.api.labels import API_VERSION
+from common.quota import resources
+from common.quota.quantity import QuantityError
+
+Json = Mapping[str, object]
+
+
+class Translated(msgspec.Struct, frozen=True):
+    """`objects` are to be applied; `left` says what is not in them, one line each."""
+
+    objects: Sequence[Json]
+    left: Sequence[str]
+
+
+def documents(text: str, file: str) -> Iterator[Json]:
+    """Also of a List. Raises Failed."""
+    try:
+        found = list(yaml.safe_load_all(text))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise Failed(f"{file} is no YAML: {error}") from None
+    for each in found:
+        yield from _objects(each, file)
+
+
+def _objects(found: object, file: str) -> Iterator[Json]:
+    if found is None:
+        return
+    if not isinstance(found, dict) or not isinstance(found.get("kind"), str):
+        raise Failed(f"{file} holds something that is no object of Kubernetes")
+    if found["kind"].endswith("List"):
+        for each in found.get("items") or ():
+            yield from _objects(each, file)
+        return
+    yield found
+
+
+def made(kind: str, name: str, spec: Json | None = None) -> Json:
+    found = {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name}}
+    return {**found, "spec": spec} if spec else found
+
+
+def mapping(found: object) -> Mapping[str, object]:
+    return found if isinstance(found, dict) else {}
+
+
+def text(found: object) -> str:
+    return found if isinstance(found, str) else ""
+
+
+def quantity(name: str, found: object) -> str | int | None:
+    """None: it is no amount of ours."""
+    if isinstance(found, bool) or not isinstance(found, str | int):
+        return None
+    try:
+        amount = resources.parse({name: found})[name]
+    except QuantityError:
+        return None
+    return found if amount >= 0 else None
+
+
+def printed(found: Translated) -> Printed:
+    """YAML for `kubectl apply -f -`, with what does not translate as comments. Raises Failed."""
+    if not found.objects:
+        raise Failed("; ".join(["there is nothing to translate", *found.left]))
+    written = yaml.safe_dump_all(found.objects, sort_keys=False, allow_unicode=True).rstrip("\n")
+    comments = [f"# not translated: {' '.join(line.split())}" for line in found.left]
+    return Printed("\n".join([*comments, written]), STALE if found.left else DONE)

@@ -1,0 +1,153 @@
+"""`seedquota where`: on which seeds how many more fit, by what each has and by what it could get."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from cli import describe, figures, placing, reading, terminal
+from cli.clusters import add_master_context, connected, context_namespace
+from cli.fitting import asking, objects
+from cli.fitting.command import add_replicas, text_of
+from cli.limits import changes
+from cli.outcome import DONE, STALE, Denied, Failed, Printed
+from cli.placing import Place, Shaped
+from cli.terminal import Column
+from common.api.types import PROJECTS, SEEDS, Seed
+from common.kube.client.api_client import Cluster
+from common.quota import resources
+from common.quota.quantity import QuantityError
+from common.quota.resources import ResourceList
+from master.cache.objects import MASTER_QUOTAS
+
+_EXAMPLES = """\
+examples:
+  seedquota where --subject project/alpha cpu=8 memory=16Gi
+  seedquota where --subject project/alpha cpu=8 memory=16Gi --replicas 4
+  seedquota where -f pool-a.yaml --cluster-context c1 --replicas 4
+
+What one needs is named, or asked for with a file: by a dry run in a cluster that would admit it, as `seedquota fits`.
+NOW is what the seed admits without asking for anything; BY-RECALL what it can with all that is free, and that other
+seeds can give back. It is read from the status of quotas on the master, which follows within seconds.
+Exit status: 0 it fits on a seed, 1 failed, 2 it fits on none, 3 it fits, and a figure may be out of date.
+"""
+
+
+def declare(commands: Any) -> None:
+    parser = commands.add_parser(
+        "where",
+        help="on which seeds how many more fit",
+        description=__doc__,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("need", metavar="RESOURCE=AMOUNT", nargs="*", help="what one needs, without a file")
+    parser.add_argument("--subject", metavar="SUBJECT", help="project/NAME or organization/NAME, without a file")
+    parser.add_argument("-f", "--filename", metavar="FILE", help="YAML or JSON with one object; - is stdin")
+    add_replicas(parser, "how many are to fit on one seed [default 1]")
+    parser.add_argument("-n", "--namespace", help="of an object that names none; not set: that of the context")
+    add_master_context(parser)
+    parser.add_argument("--kubeconfig", metavar="FILE", help="of the cluster that is asked; not set: the master's")
+    parser.add_argument("--cluster-context", metavar="CONTEXT", help="of the cluster that is asked about a file")
+    parser.add_argument(
+        "-o", "--output", choices=("table", "json", "yaml"), default="table", help="table, json or yaml [default table]"
+    )
+    parser.set_defaults(run=run)
+
+
+async def run(options: argparse.Namespace) -> Printed:
+    if bool(options.filename) == bool(options.need) or bool(options.need) != bool(options.subject):
+        raise Failed("name either a file (-f), or --subject and what one needs, such as cpu=8")
+    wanted = options.replicas or 1
+    async with connected(None, options.context, "master") as master:
+        shaped = await _of_file(options, master) if options.filename else await _of_subject(options, master)
+        seeds = await reading.every(master, SEEDS)
+    try:
+        found = placing.places(shaped, seeds)
+        stale = _stale(shaped, seeds)
+    except QuantityError as error:
+        raise Failed(f"a quota cannot be read: {error}") from None
+    fits = any(each.by_recall is None or each.by_recall >= wanted for each in found)
+    status = Denied.status if not fits else STALE if stale else DONE
+    if options.output != "table":
+        return Printed(reading.written({"replicas": wanted, "items": found, "stale": stale}, options.output), status)
+    return Printed(text(found, wanted, stale, terminal.width()), status)
+
+
+async def _of_subject(options: argparse.Namespace, master: Cluster) -> list[Shaped]:
+    """Its quotas, and of a project those of its organization."""
+    kind, _, name = options.subject.partition("/")
+    if kind not in ("project", "organization") or not name:
+        raise Failed(f"{options.subject!r} is no subject: write project/NAME or organization/NAME")
+    size = _size(changes.parsed(options.need))
+    subjects = {options.subject}
+    if kind == "project":
+        project = await reading.one(master, PROJECTS, name)
+        if project is None:
+            raise Failed(
+                f"there is no project {name} on {master.server}: `seedquota top` shows quotas and their subjects"
+            )
+        subjects.add(f"organization/{project.spec.organization}")
+    quotas = await reading.every(master, MASTER_QUOTAS)
+    return [Shaped(quota, size) for quota in quotas if figures.subject_of(quota) in subjects]
+
+
+def _size(need: Mapping[str, str | None]) -> ResourceList:
+    found = {name: amount for name, amount in need.items() if amount is not None}
+    if len(found) < len(need):
+        raise Failed("write what one needs as RESOURCE=AMOUNT, such as cpu=8")
+    return resources.parse(found)
+
+
+async def _of_file(options: argparse.Namespace, master: Cluster) -> list[Shaped]:
+    """The quotas that answer for one of it, and what each counts."""
+    manifests = objects.read(await asyncio.to_thread(text_of, options.filename))
+    if len(manifests) != 1:
+        raise Failed(f"there are {len(manifests)} objects in the file: ask where one of them fits")
+    namespace = options.namespace or context_namespace(options.kubeconfig, options.cluster_context)
+    async with connected(options.kubeconfig, options.cluster_context, "cluster") as cluster:
+        asked = await asking.ask(cluster, asking.unnamed(manifests[0]), namespace, 1)
+    sizes: dict[str, ResourceList] = {}
+    for each in asked:
+        if each.answer is None or (each.answer.code and not each.answer.quotas):
+            why = each.answer.message if each.answer is not None else "no quota answers for it in that cluster"
+            raise Failed(f"what {each.what} needs is not known: {why}")
+        for quota in each.answer.quotas:
+            sizes[quota.name] = resources.add(sizes.get(quota.name, {}), resources.parse(quota.need))
+    return [Shaped(await describe.the_quota(master, name), size) for name, size in sorted(sizes.items())]
+
+
+def _stale(shaped: Sequence[Shaped], seeds: Sequence[Seed]) -> list[str]:
+    now = datetime.now(UTC)
+    silence = figures.silence_of_master(seeds, now)
+    found = [
+        f"{each.quota.metadata.name}: {stale.text(now)}"
+        for each in shaped
+        for stale in figures.stale_of(each.quota, silence)
+    ]
+    return list(dict.fromkeys(found))
+
+
+def text(found: Sequence[Place], wanted: int, stale: Sequence[str], most: int | None) -> str:
+    if not found:
+        return "there is no seed"
+    columns = [
+        Column("SEED", [each.seed for each in found]),
+        Column("STATE", [each.state for each in found]),
+        Column("NOW", [_count(each.now) for each in found]),
+        Column("BY-RECALL", [_count(each.by_recall) for each in found]),
+        Column("LIMITED-BY", [each.limited_by for each in found], goes=1),
+    ]
+    lines = [terminal.fit(columns, most)[0]]
+    if not any(each.by_recall is None or each.by_recall >= wanted for each in found):
+        lines.append(f"{wanted} fit on no seed")
+    if stale:
+        lines.append(terminal.wrapped(f"May be out of date: {', '.join(stale)}", most, "  "))
+    return "\n".join(lines)
+
+
+def _count(count: int | None) -> str:
+    return "unlimited" if count is None else str(count)

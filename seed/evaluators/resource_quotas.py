@@ -1,0 +1,94 @@
+"""What Kubernetes' core ResourceQuotas count as: each as one object, and what they promise to their namespace. Pure.
+
+A quota that limits promises (a ResourceQuotaAllocation) counts, in each namespace, the largest amount of each resource
+in `spec.hard` of the namespace's ResourceQuotas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from common.api.types import Quantities
+from common.kube.client.meta import Object
+from common.quota import resources
+from common.quota.object_names import ALIASES, RESOURCE_QUOTAS, count_of
+from common.quota.quantity import UNIT
+from common.quota.resources import ResourceList
+from seed.evaluators.amounts import amount
+from seed.evaluators.namespaced import Counting, Write
+
+
+class CoreQuotaSpec(msgspec.Struct, frozen=True, kw_only=True):
+    hard: Quantities = {}
+
+
+class CoreQuota(Object, frozen=True, kw_only=True):
+    spec: CoreQuotaSpec = CoreQuotaSpec()
+
+
+class ResourceQuotaEvaluator(Counting[CoreQuota]):
+    resource = RESOURCE_QUOTAS
+    type = CoreQuota
+
+    def adds(self, write: Write[CoreQuota]) -> bool:
+        """Lowering is always allowed, whatever is known of quotas."""
+        return bool(raised(write, write.new.spec.hard))
+
+    def usage(self, subject: CoreQuota, now: float) -> dict[str, int]:
+        return {count_of(RESOURCE_QUOTAS): UNIT, ALIASES[RESOURCE_QUOTAS]: UNIT}
+
+
+class Promise(msgspec.Struct, frozen=True):
+    """What a write adds to what is promised in its namespace. `amount` comes on top of `base`: what other
+    ResourceQuotas of the namespace promise already, as far as it matters here."""
+
+    amount: ResourceList
+    base: ResourceList
+
+
+def promised(subject: CoreQuota, limited: Iterable[str]) -> ResourceList:
+    """In nanos. A name that it does not have promises nothing; that differs from 0 in who is told of it."""
+    hard = subject.spec.hard
+    return {name: amount(hard[name]) for name in limited if name in hard}
+
+
+def largest(subjects: Iterable[ResourceList]) -> ResourceList:
+    found: ResourceList = {}
+    for each in subjects:
+        found = resources.maximum(found, each)
+    return found
+
+
+def raised(write: Write[CoreQuota], limited: Iterable[str]) -> ResourceList:
+    """Of what the new object promises, that of which the old one promised less. Lowering is not there."""
+    before = _before(write, limited)
+    return {name: more for name, more in promised(write.new, limited).items() if more > before.get(name, 0)}
+
+
+def added(write: Write[CoreQuota], limited: Iterable[str], others: ResourceList) -> Promise:
+    """`others`: the largest amounts of the other ResourceQuotas of the namespace.
+
+    What the old object promised is certain: an API server writes an update only over the version on which it was
+    admitted. What others promise may be lowered or deleted at any moment, so that part is named.
+    """
+    before = _before(write, limited)
+    more: dict[str, int] = {}
+    base: dict[str, int] = {}
+    for name, wanted in raised(write, limited).items():
+        beside, own = min(others.get(name, 0), wanted), before.get(name, 0)
+        if beside > own:
+            base[name] = beside
+        if wanted > max(beside, own):
+            more[name] = wanted - max(beside, own)
+    return Promise(more, base)
+
+
+def _before(write: Write[CoreQuota], limited: Iterable[str]) -> ResourceList:
+    old = write.old
+    return promised(old, limited) if old is not None and old.metadata.resource_version else {}
+
+
+EVALUATOR: Final = ResourceQuotaEvaluator()

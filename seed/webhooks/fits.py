@@ -1,0 +1,127 @@
+"""The answer to a dry run that asks how many of an object fit (seed/admission/fits.py). Pure.
+
+An API server hands on nothing but a refusal, so this is one, whose cause is the answer for programs. It says what a
+refusal and a LocalResourceQuota say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+from common.api.convert import wire_quantities
+from common.api.types import Quantities
+from common.quota import resources
+from common.quota.resources import ResourceList
+from seed.accounts.snapshot import QuotaSnapshot
+from seed.admission.denial import Cause, Refusal
+from seed.admission.types import Attempt, Verdict
+from seed.webhooks import scale_advice
+from seed.webhooks.scale_advice import Asked
+
+REASON = "Fits"
+"""Of the cause whose message is a Fits as JSON."""
+
+
+class QuotaFits(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
+    """One quota's part. `need` is that of all that are asked for. `undecided`: why it cannot be told now."""
+
+    name: str
+    enforcement: Literal["deny", "warn"]
+    fitting: int
+    need: Quantities = {}
+    used: Quantities = {}
+    free: Quantities = {}
+    limits: Quantities = {}
+    undecided: str = ""
+
+
+class Fits(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
+    """`asked`: how many more, of which no quota that it names lets more than its `fitting`. `code`, `reason` and
+    `message` are those of the refusal, if it would be one."""
+
+    decision: str
+    asked: int
+    code: int = 0
+    reason: str = ""
+    message: str = ""
+    warnings: list[str] = []
+    quotas: list[QuotaFits] = []
+
+
+def of_verdict(verdict: Verdict, count: int) -> Fits:
+    """`verdict`: about all of them together."""
+    refusal = verdict.refusal
+    return Fits(
+        decision=verdict.decision,
+        asked=count,
+        code=refusal.code if refusal is not None else 0,
+        reason=refusal.cause if refusal is not None else "",
+        message=refusal.message if refusal is not None else "",
+        warnings=list(verdict.warnings),
+        quotas=[_of_attempt(verdict, attempt, count) for attempt in verdict.attempts],
+    )
+
+
+def of_scale(asked: Asked, size: ResourceList, seen: Iterable[QuotaSnapshot], decision: str) -> Fits:
+    """`size`: what one Machine costs."""
+    seen = list(seen)
+    rooms = [scale_advice.room_of(quota) for quota in seen]
+    advice = scale_advice.advise(asked, size, rooms, deny=False, decision=decision)
+    need = scale_advice.all_replicas(asked, size)
+    return Fits(
+        decision=decision,
+        asked=asked.more,
+        warnings=[advice.warning] if advice.warning else [],
+        quotas=[_of_quota(quota, need, size, asked.more) for quota in seen],
+    )
+
+
+def refused(found: Fits) -> Refusal:
+    answer = msgspec.json.encode(found).decode()
+    return Refusal(
+        code=403,
+        reason="Forbidden",
+        message=f"this dry run asks what fits: it is answered and not admitted; decision {found.decision}",
+        causes=[Cause(reason=REASON, message=answer)],
+    )
+
+
+def read(text: str) -> Fits:
+    """Raises msgspec.MsgspecError."""
+    return msgspec.json.decode(text, type=Fits)
+
+
+def _of_attempt(verdict: Verdict, attempt: Attempt, count: int) -> QuotaFits:
+    assert verdict.request is not None, "nothing is attempted without a request"
+    need = verdict.request.of(attempt.snapshot.quota).need
+    size = {name: amount // count for name, amount in need.items()}
+    refusal = attempt.refusal
+    exceeded = refusal is not None and refusal.cause == "QuotaExceeded"
+    found = _of_quota(attempt.snapshot, need, size, count, refusal.used if refusal is not None and exceeded else None)
+    if refusal is not None and not exceeded:
+        found.fitting, found.undecided = 0, refusal.message
+    elif refusal is None and attempt.snapshot.enforced:
+        found.fitting = count  # what this seed holds does, whatever the master has shown of others
+    return found
+
+
+def _of_quota(
+    seen: QuotaSnapshot, need: ResourceList, size: ResourceList, count: int, used: ResourceList | None = None
+) -> QuotaFits:
+    """`used`: by which it refuses."""
+    room = scale_advice.room_of(seen)
+    if used is not None:
+        room = msgspec.structs.replace(room, used=used)
+    names = [name for name in sorted(need) if name in room.limits and need[name] > 0]
+    return QuotaFits(
+        name=room.quota,
+        enforcement="deny" if room.enforced else "warn",
+        fitting=min([count, *scale_advice.fitting(room, size).values()]),
+        need=wire_quantities(resources.only(need, names)),
+        used=wire_quantities({name: room.used.get(name, 0) for name in names}),
+        free=wire_quantities(resources.only(scale_advice.free(room), names)),
+        limits=wire_quantities(resources.only(room.limits, names)),
+    )

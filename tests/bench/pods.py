@@ -1,0 +1,212 @@
+"""Pods per second through a real API server: without a quota, with core's, behind a bare webhook, and behind ours.
+
+All lines are of one run against one user cluster of an installation. Each line has namespaces of its own, which are
+emptied after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+import aiohttp
+
+from devcluster import manifests
+from devcluster.controlplane import ApiServer
+from devcluster.install import GROUP_PATH
+from devcluster.objects import API, namespace
+from devcluster.observe import api_writes
+from devcluster.servers import Server
+from tests.bench.installed import Site, site
+from tests.bench.load import Result, Task, in_process
+from tests.bench.server import NAMESPACE
+from tests.bench.serving import Served, cpu_seconds, serving, tell
+
+CLIENTS = 48
+MANY = 100  # namespaces
+LABEL = "bench.seedquota.io/quota"
+CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+BARE = "bench-bare"
+LIMIT = "1000000"
+EMPTY_AT_ONCE = 4  # namespaces
+TAKES_UP = 3.0  # seconds until an API server has a webhook configuration, or has forgotten it
+
+_POD = {
+    "metadata": {"generateName": "p-"},
+    "spec": {"containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "1m"}}}]},
+}
+_runs = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Bench:
+    site: Site
+    server: ApiServer  # the user cluster's
+    session: aiohttp.ClientSession
+    seconds: float
+
+
+async def pods(seconds: float) -> None:
+    async with AsyncExitStack() as stack:
+        found = await stack.enter_async_context(site({"cpu": LIMIT}, seeds=1))
+        [name] = found.installed.user_clusters.values()
+        server = found.installed.cluster(name)
+        session = await stack.enter_async_context(server.session())
+        bench = Bench(found, server, session, seconds)
+        await manifests.apply(server, [namespace(NAMESPACE)])
+        bare = await stack.enter_async_context(serving("allow", server))
+        print(f"pods created through a real API server, {CLIENTS} clients")
+        print(" namespaces  quota     pods/s   p50 ms   p99 ms  API server us  webhook us  other writes  ratio to bare")
+        for count in (1, MANY):
+            await _line(bench, count, "none", [])
+            await _line(bench, count, "core", [], core=True)
+            async with _bare_webhook(bench, bare):
+                rate = await _line(bench, count, "bare", [bare.pid])
+            async with _ours(bench):
+                await _line(bench, count, "ours", [_pid(found.installed.programs["seedquota-seed-1"])], bare=rate)
+
+
+async def _line(
+    bench: Bench, count: int, kind: str, webhook: Sequence[int], *, core: bool = False, bare: float = 0.0
+) -> float:
+    names = [f"{kind}-{next(_runs)}-{number}" for number in range(count)]
+    labels = {LABEL: kind}
+    await manifests.apply(bench.server, [_labelled(name, labels) for name in names])
+    await manifests.apply(bench.server, [_account(name) for name in names])
+    if core:
+        await asyncio.gather(*(_core_quota(bench, name) for name in names))
+    await _load(bench, names, 0.5)
+    servers = bench.site.installed.clusters()
+    before, writes = _cpu(bench, webhook), await api_writes(servers)
+    result = await _load(bench, names, bench.seconds)
+    after, written = _cpu(bench, webhook), await api_writes(servers)
+    made = max(result.allowed, 1)
+    others = sum((written - writes).values()) - written[bench.server.name, "POST", "pods"]
+    others += writes[bench.server.name, "POST", "pods"]
+    spent = [(late - early) / made * 1e6 for early, late in zip(before, after, strict=True)]
+    print(
+        f"{count:>11}  {kind:<6} {result.allowed / result.seconds:>9.0f} {result.p50_ms:>8.1f} {result.p99_ms:>8.1f}"
+        f" {spent[0]:>14.0f} {spent[1]:>11.0f} {others / made:>13.2f}"
+        + (f" {result.allowed / result.seconds / bare:>14.2f}" if bare else ""),
+        flush=True,
+    )
+    tell(result)
+    await _empty(bench, names)
+    return result.allowed / result.seconds
+
+
+async def _load(bench: Bench, names: Sequence[str], seconds: float) -> Result:
+    paths = [f"/api/v1/namespaces/{name}/pods" for name in names]
+    port = int(bench.server.url.rpartition(":")[2])
+    return await in_process(
+        Task(
+            targets=[(port, path) for path in paths],
+            ca=bench.server.ca,
+            body=json.dumps(_POD),
+            clients=CLIENTS,
+            seconds=seconds,
+            token=bench.server.tokens["admin"],
+        )
+    )
+
+
+def _cpu(bench: Bench, webhook: Sequence[int]) -> tuple[float, float]:
+    return cpu_seconds(_pid(bench.server)), sum(map(cpu_seconds, webhook))
+
+
+def _pid(server: Server) -> int:
+    assert server._process is not None, f"{server.name} runs"
+    return server._process.pid
+
+
+def _labelled(name: str, labels: dict[str, str]) -> manifests.Manifest:
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+
+
+def _account(name: str) -> manifests.Manifest:
+    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": name}}
+
+
+async def _core_quota(bench: Bench, name: str) -> None:
+    """In force: no controller runs that would write its status, and admission needs nothing else of it."""
+    path, hard = f"/api/v1/namespaces/{name}/resourcequotas", {"pods": LIMIT}
+    body = {"metadata": {"name": "core"}, "spec": {"hard": hard}}
+    async with bench.session.post(path, json=body, raise_for_status=True) as answer:
+        made = await answer.json()
+    made["status"] = {"hard": hard, "used": {"pods": "0"}}
+    async with bench.session.put(f"{path}/core/status", json=made, raise_for_status=True):
+        pass
+
+
+async def _empty(bench: Bench, names: Sequence[str]) -> None:
+    places = asyncio.Semaphore(EMPTY_AT_ONCE)
+
+    async def one(name: str) -> None:
+        async with places:
+            path = f"/api/v1/namespaces/{name}/pods?gracePeriodSeconds=0"
+            for _ in range(20):
+                try:
+                    async with bench.session.delete(path) as answer:
+                        if answer.status == 200:
+                            return
+                except TimeoutError:
+                    continue
+
+    await asyncio.gather(*(one(name) for name in names))
+
+
+@asynccontextmanager
+async def _bare_webhook(bench: Bench, bare: Served) -> AsyncIterator[None]:
+    [path] = bare.paths
+    webhook = {
+        "name": "bare.seedquota.io",
+        "clientConfig": {"url": f"https://127.0.0.1:{bare.port}{path}", "caBundle": bare.ca_bundle},
+        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
+        "namespaceSelector": {"matchLabels": {LABEL: "bare"}},
+        "failurePolicy": "Fail",
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+        "timeoutSeconds": 3,
+    }
+    kind = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration"}
+    await manifests.apply(bench.server, [{**kind, "metadata": {"name": BARE}, "webhooks": [webhook]}])
+    await asyncio.sleep(TAKES_UP)
+    yield
+    async with bench.session.delete(f"{CONFIGURATIONS}/{BARE}", raise_for_status=True):
+        pass
+    await asyncio.sleep(TAKES_UP)
+
+
+@asynccontextmanager
+async def _ours(bench: Bench) -> AsyncIterator[None]:
+    """One quota over all namespaces of its lines, in force."""
+    installed = bench.site.installed
+    [(seed, name)] = installed.user_clusters.items()
+    path = f"{GROUP_PATH}/namespaces/{installed.project}/userclusters/{name}"
+    await _patch(installed.cluster(seed), path, {"spec": {"namespaceQuotas": "Enabled"}})
+    subject = {"kind": "namespaces", "selector": {"matchLabels": {LABEL: "ours"}}}
+    spec = {"subject": subject, "quota": {"pods": LIMIT}}
+    quota = {"apiVersion": API, "kind": "ResourceQuota", "metadata": {"name": "pods"}, "spec": spec}
+    await manifests.apply(installed.master, [quota])
+    await installed.enforced("pods")
+    yield
+    async with (
+        installed.master.session() as session,
+        session.delete(f"{GROUP_PATH}/resourcequotas/pods", raise_for_status=True),
+    ):
+        pass
+    await _patch(installed.cluster(seed), path, {"spec": {"namespaceQuotas": "Disabled"}})
+    await asyncio.sleep(TAKES_UP)
+
+
+async def _patch(server: ApiServer, path: str, body: object) -> None:
+    headers = {"Content-Type": "application/merge-patch+json"}
+    async with (
+        server.session() as session,
+        session.patch(path, data=json.dumps(body), headers=headers, raise_for_status=True),
+    ):
+        pass

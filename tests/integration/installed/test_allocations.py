@@ -1,0 +1,166 @@
+"""A ResourceQuotaAllocation limits what core ResourceQuotas promise together, over namespaces and clusters."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from functools import partial
+from uuid import uuid4
+
+import pytest
+
+from devcluster.objects import API
+from tests.integration.installed.site import Answer, Json, Site, until
+from tests.integration.installed.test_namespaces import Clusters, clusters
+
+__all__ = ["clusters"]
+
+pytestmark = pytest.mark.integration
+
+LIMIT = 40
+NAMESPACES = 10  # of each owner
+TRIES = 15  # of each owner at once
+BUSY = {409, 503}  # an API server or the webhook asks to try again
+
+
+def allocation(name: str, owner: str, pods: int) -> Json:
+    spec = {"selector": {"matchLabels": {"owner": owner}}, "allocation": {"hard": {"pods": str(pods)}}}
+    return {"apiVersion": API, "kind": "ResourceQuotaAllocation", "metadata": {"name": name}, "spec": spec}
+
+
+class Promised:
+    """The ResourceQuotas of one owner, in one cluster each."""
+
+    def __init__(self, site: Site, clusters: Clusters, owner: str) -> None:
+        self.site = site
+        self.clusters = clusters
+        self.owner = owner
+        self.places = [(f"user-{number % 2 + 1}", f"{owner}-{number}") for number in range(2 * NAMESPACES)]
+
+    async def begin(self) -> None:
+        for cluster, name in self.places:
+            path = f"/api/v1/namespaces/{name}"
+            body = {"metadata": {"name": name, "labels": {"owner": self.owner}}}
+            assert (await self.site.call(cluster, "POST", "/api/v1/namespaces", body)).status == 201
+            self.clusters.made.append((cluster, path))
+
+    async def put(self, place: tuple[str, str], name: str, pods: int) -> Answer:
+        cluster, namespace = place
+        path = f"/api/v1/namespaces/{namespace}/resourcequotas"
+        body = {"metadata": {"name": name}, "spec": {"hard": {"pods": str(pods)}}}
+        made = await self.site.call(cluster, "POST", path, body)
+        if made.status != 409:
+            return made
+        return await self.site.call(cluster, "PATCH", f"{path}/{name}", {"spec": body["spec"]})
+
+    async def decided(self, place: tuple[str, str], name: str, pods: int) -> bool:
+        """As every client does, which tries again after a 503."""
+
+        async def answered() -> bool:
+            answer = await self.put(place, name, pods)
+            assert answer.status not in BUSY, answer
+            assert answer.status in (200, 201) or "exceeded quota: allocation." in answer.message, answer
+            return answer.status != 403
+
+        return await until(answered, 60)
+
+    async def churn(self, mine: list[tuple[str, str]], chance: random.Random) -> None:
+        for _ in range(TRIES):
+            place, name = chance.choice(mine), chance.choice(["default", "terminating"])
+            if chance.random() < 0.15:
+                await self.site.delete(place[0], f"/api/v1/namespaces/{place[1]}/resourcequotas/{name}")
+            else:
+                await self.decided(place, name, chance.randint(0, 8))
+
+    async def total(self) -> int:
+        total = 0
+        for cluster in ("user-1", "user-2"):
+            largest: dict[str, int] = {}
+            for found in await self.site.items(cluster, "/api/v1/resourcequotas"):
+                namespace = found["metadata"]["namespace"]
+                pods = int(found["spec"]["hard"].get("pods", 0))
+                largest[namespace] = max(largest.get(namespace, 0), pods)
+            total += sum(pods for namespace, pods in largest.items() if (cluster, namespace) in self.places)
+        return total
+
+    async def end(self) -> None:
+        for cluster, namespace in self.places:
+            await self.site.delete(cluster, f"/api/v1/namespaces/{namespace}/resourcequotas")
+
+
+async def test_two_owners_at_once_never_promise_more_and_the_last_unit_can_be_used(
+    site: Site, clusters: Clusters
+) -> None:
+    """Each has ten namespaces in two clusters, with two ResourceQuotas in each: raised, lowered and deleted."""
+    owner = f"ann-{uuid4().hex[:8]}"
+    promised = Promised(site, clusters, owner)
+    path = f"resourcequotaallocations/{owner}"
+    await promised.begin()
+    # It was there before the allocation, and is followed.
+    before = {"metadata": {"name": "default"}, "spec": {"hard": {"pods": "5"}}}
+    first = promised.places[0]
+    made = await site.call(first[0], "POST", f"/api/v1/namespaces/{first[1]}/resourcequotas", before)
+    assert made.status == 201, made
+    await site.apply("master", allocation(owner, owner, LIMIT))
+    await site.comes("master", path, "Enforced", "True", seconds=60)
+    await site.comes("master", path, "NamespacesLimited", "False", "NoResourceQuota", promised.places[1][1], "pods")
+    for seed in range(3):
+        owners = [promised.places[:NAMESPACES], promised.places[NAMESPACES:]]
+        chances = [random.Random(10 * seed + number) for number in range(4)]
+        await asyncio.gather(*(promised.churn(owners[number % 2], chances[number]) for number in range(4)))
+        assert await promised.total() <= LIMIT
+    # All that is left can be promised, whoever asks.
+    place = promised.places[-1]
+
+    async def filled() -> None:
+        there = await promised.total()
+        if there < LIMIT:
+            listed = await site.items(place[0], f"/api/v1/namespaces/{place[1]}/resourcequotas")
+            own = max((int(each["spec"]["hard"]["pods"]) for each in listed), default=0)
+            assert await promised.decided(place, "default", own + LIMIT - there)
+        assert await promised.total() == LIMIT
+
+    await until(filled, 60)
+    listed = await site.items(place[0], f"/api/v1/namespaces/{place[1]}/resourcequotas")
+    own = max(int(each["spec"]["hard"]["pods"]) for each in listed)
+    assert not await promised.decided(place, "best-effort", own + 1)
+
+    # What it says is what there is.
+    async def shown() -> None:
+        status = (await site.get("master", path))["status"]
+        assert status["allocated"] == {"hard": {"pods": str(LIMIT)}, "used": {"pods": str(LIMIT)}}
+        assert sum(int(each["used"]["pods"]) for each in status["usedByProject"]) == LIMIT
+        assert status["summary"]["allocated"] == f"pods {LIMIT}/{LIMIT}"
+
+    await until(shown, 30)
+    # A namespace that leaves the selection takes its promise with it.
+    await clusters.label(*place, "bob")
+    free = promised.places[1] if promised.places[1] != place else promised.places[3]
+
+    async def moved() -> None:
+        assert await promised.decided(free, "best-effort", 1 + await largest(site, free))
+
+    await until(moved, 30)
+    # Nobody changes or removes the quota behind it for good.
+    quota = f"resourcequotas/allocation.{owner}"
+    await site.patch("master", quota, {"spec": {"quota": {"pods": "1000"}}})
+
+    async def restored(uid: str = "") -> None:
+        found = await site.get("master", quota)
+        assert found["spec"]["quota"] == {"pods": str(LIMIT)} and found["metadata"]["uid"] != uid
+
+    await until(restored, 30)
+    uid = (await site.get("master", quota))["metadata"]["uid"]
+    await site.delete("master", quota)
+    await until(partial(restored, uid), 30)
+    await site.delete("master", path)
+
+    async def gone() -> None:
+        assert (await site.call("master", "GET", quota)).status == 404
+
+    await until(gone, 30)
+
+
+async def largest(site: Site, place: tuple[str, str]) -> int:
+    listed = await site.items(place[0], f"/api/v1/namespaces/{place[1]}/resourcequotas")
+    return max((int(each["spec"]["hard"]["pods"]) for each in listed), default=0)

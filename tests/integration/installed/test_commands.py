@@ -1,0 +1,122 @@
+"""Commands that set limits and ask what fits, beside real programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from devcluster.load import Size, machine
+from tests.integration.installed.commands import Commands
+from tests.integration.installed.site import Site, cpus, until
+from tests.integration.installed.test_scale_checks import deployment
+
+POOLS = "/apis/cluster.k8s.io/v1alpha1/namespaces/kube-system/machinedeployments"
+
+pytestmark = pytest.mark.integration
+
+
+async def test_limits_are_set_from_the_terminal_and_in_force(site: Site, tmp_path: Path) -> None:
+    seedquota = Commands(site, tmp_path)
+    status, said = await seedquota("master", "set", "project/alpha", "cpu=3", "memory=1Ti")
+    assert (status, said.splitlines()[0]) == (0, "seedquota/project-alpha of project/alpha created")
+    await site.installed.enforced("project-alpha", 60)
+    await site.admitted("user-1", 2)
+    await site.uses(cpus(2))
+    status, said = await seedquota("master", "set", "project/alpha", "cpu=1", "--dry-run=server")
+    assert "changed (server dry run)" in said
+    assert "cpu        3        1       2      1" in said, said
+    assert (await site.get("master", "resourcequotas/project-alpha"))["spec"]["quota"]["cpu"] == "3"
+    assert await seedquota("master", "set", "project/alpha", "cpu=2", "memory-") == (
+        0,
+        "seedquota/project-alpha of project/alpha changed\n"
+        "Resource   Before   After       Used\n"
+        "cpu        3        2           2\n"
+        "memory     1024Gi   unlimited   2Gi\n",
+    )
+    await site.installed.enforced("project-alpha", 60)
+    await site.refused("user-2")
+    status, said = await seedquota("master", "set", "project/alpha", "cpus=8")
+    assert (status, "quota names an unknown resource: cpus" in said) == (1, True), said
+    status, said = await seedquota("master", "set", "seedquota/project-alpa", "cpu=8")
+    assert (status, "did you mean project-alpha?" in said) == (1, True), said
+
+
+async def test_default_quotas_are_set_shown_and_removed_from_the_terminal(site: Site, tmp_path: Path) -> None:
+    seedquota = Commands(site, tmp_path)
+    try:
+        status, said = await seedquota("master", "default", "set", "project", "cpu=2")
+        assert (status, said.splitlines()[0]) == (0, "default quota of projects created")
+
+        async def followed() -> None:
+            _, said = await seedquota("master", "default", "show", "-o", "json")
+            assert [(each["quota"], each["followers"]) for each in json.loads(said)["items"]] == [
+                ({"cpu": "2"}, 1),
+                ({}, 0),
+            ]
+
+        await until(followed, 60)
+        await site.installed.enforced("project-alpha", 60)
+        await site.admitted("user-1", 2)
+        await site.uses(cpus(2))
+        _, said = await seedquota("master", "default", "set", "project", "cpu=1", "--dry-run=server")
+        assert "More is used already in seedquota/project-alpha by cpu=1." in said, said
+        _, said = await seedquota("master", "default", "unset", "project")
+        assert said == "default quota of projects removed\n1 quota that followed it goes.\n"
+
+        async def gone() -> None:
+            assert (await site.call("master", "GET", "resourcequotas/project-alpha")).status == 404
+
+        await until(gone, 60)
+    finally:
+        await site.delete("master", "quotasettings/default")
+
+
+async def test_what_fits_is_told_by_what_admits(site: Site, tmp_path: Path) -> None:
+    seedquota = Commands(site, tmp_path)
+    await site.quota(cpus(8))
+    await site.quota(cpus(100), "project-alpha-large")
+    await site.admitted("user-1", 2)
+    await site.uses(cpus(2))
+    body = {"apiVersion": "cluster.k8s.io/v1alpha1", "kind": "Machine", **machine("m", Size("2", "1Gi", "1Gi"))}
+    body["metadata"]["namespace"] = "kube-system"
+    one = seedquota.file(json.dumps(body))
+    pool_a = deployment("pool-a", 4, cpu="2", namespace="kube-system")
+    pool = seedquota.file(json.dumps(pool_a))
+
+    async def fits(*arguments: str) -> tuple[int, str]:
+        return await seedquota("user-1", "fits", *arguments)
+
+    async def told() -> None:
+        """By copies of the quota that have come to the seed."""
+        status, said = await fits("-f", one, "--replicas", "4")
+        assert status == 2, said
+        assert said.startswith("machine/m: does not fit: 3 of 4 do. "), said
+        assert "cpu: need 8, free 6 (project-alpha)" in said and "project-alpha-large: fits" in said, said
+
+    await until(told, 30)
+    found = json.loads((await fits("-f", one, "--replicas", "4", "-o", "json"))[1])["items"]
+    assert [(each["result"], each["asked"], each["fitting"]) for each in found] == [("does not fit", 4, 3)]
+    status, said = await fits("-f", one, "--replicas", "3")
+    assert (status, said.partition(". ")[0]) == (0, "machine/m: fits: 3")
+    status, said = await fits("-f", pool)
+    assert (status, said.partition(". ")[0]) == (2, "machinedeployment/pool-a: does not fit: 3 of 4 do"), said
+    status, said = await fits("-f", pool, "--replicas", "3")
+    assert (status, said.partition(". ")[0]) == (0, "machinedeployment/pool-a: fits: 3"), said
+    # What exists costs its difference.
+    assert (await site.call("user-1", "POST", POOLS, pool_a)).status == 201
+    there = f"{POOLS}/pool-a"
+    await site.patch("user-1", f"{there}/status", {"status": {"replicas": 2}})
+    assert await fits("-f", pool) == (0, "machinedeployment/pool-a: costs nothing more\n")
+    status, said = await fits("-f", pool, "--replicas", "5")
+    assert (status, said.partition(". ")[0]) == (0, "machinedeployment/pool-a: fits: 3"), said
+    status, said = await fits("-f", pool, "--replicas", "6")
+    assert (status, said.partition(". ")[0]) == (2, "machinedeployment/pool-a: does not fit: 3 of 4 do"), said
+    await site.delete("user-1", there)
+    # Nothing was made and nothing is reserved.
+    await site.uses(cpus(2))
+    await site.admitted("user-1", 3, Size("2", "1Gi", "1Gi"))
+    assert (await fits("-f", one))[0] == 2
+    status, said = await fits("-f", seedquota.file(json.dumps({**body, "kind": "Machines"})))
+    assert (status, "does not serve Machines of cluster.k8s.io/v1alpha1" in said) == (1, True), said

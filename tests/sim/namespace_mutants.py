@@ -1,0 +1,191 @@
+"""Deliberate breakages of what counts and admits in namespaces: see tests/sim/mutants.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from common.quota.resources import ResourceList
+from seed.accounts.controller import Accounts
+from seed.admission import namespaced_objects as admission
+from seed.admission.admitter import Admission
+from seed.admission.namespaced_objects import NamespacedAdmission
+from seed.cache import namespaces as namespace_cache
+from seed.cache.namespaces import Selection
+from seed.cache.quota import Quota
+from seed.cache.source_keys import generation_of
+from seed.evaluators.namespaced import Terms
+from seed.usage.cluster_objects import ClusterObjects, QuotaNamespaces
+from seed.usage.namespaced_objects import NamespacedSources
+from seed.usage.object_totals import ObjectTotals
+from tests.sim import namespace_scenes
+from tests.sim.mutant import Mutant
+
+FOCUS = ("namespaces",)
+BUDGET = 200
+
+
+def nothing_comes_in(objects: ClusterObjects, counting: QuotaNamespaces, namespace: str) -> None:
+    objects._selecting.setdefault(namespace, set()).add(counting)
+
+
+def whatever_was_put_is_more(totals: ObjectTotals, evaluator: Any, subject: Any, now: float) -> tuple[bool, bool]:
+    found = _put(totals, evaluator, subject, now)
+    if not found[0] and (again := totals._objects[subject.metadata.uid].used):
+        totals._add(subject.metadata.namespace, again, 1)
+        return True, False
+    return found
+
+
+def pods_alone(counting: QuotaNamespaces) -> int:
+    return min((informer.listed_from for informer in counting.informers if informer.synced), default=0)
+
+
+def labels_alone(counting: QuotaNamespaces) -> int:
+    namespaces = counting.objects.namespaces
+    return namespaces.listed_from if namespaces.synced.is_set() else 0
+
+
+async def whatever_the_cache_has(
+    self: NamespacedAdmission, cluster: str, namespace: str, _deadline: float
+) -> Sequence[Quota]:
+    return self._namespaces.select(cluster, namespace).quotas
+
+
+async def the_first_quota_decides(
+    self: Admission, request: Any, replaceable: Any = None, quotas: Sequence[Quota] | None = None
+) -> Any:
+    return await _decide(self, request, replaceable, quotas[:1] if quotas is not None else None)
+
+
+async def no_cancel(*_arguments: object) -> None:
+    """What the others reserved stays until evidence."""
+
+
+async def what_the_watch_has(
+    objects: ClusterObjects, quota: Quota, kind: Any, namespace: str, name: str, _uid: str
+) -> int | None:
+    informer = objects.informers.get(kind)
+    found = informer.get(f"{namespace}/{name}") if informer is not None else None
+    return generation_of(found.metadata) if found is not None else None
+
+
+async def only_in_a_selected_namespace(
+    objects: ClusterObjects, quota: Quota, kind: Any, namespace: str, name: str, uid: str
+) -> int | None:
+    """... as far as the watch knows."""
+    inside: Any = objects.namespaces.store.get(namespace)
+    if inside is None or not quota.selects(inside.metadata.labels):
+        return None
+    return await _generation(objects, quota, kind, namespace, name, uid)
+
+
+def only_what_is_limited_now(sources: NamespacedSources, quota: Quota) -> Terms:
+    return Terms(limited=frozenset(quota.limits), scopes=quota.scopes)
+
+
+def never_behind(self: Any, cluster: str, namespace: str) -> Selection:
+    return Selection(_select(self, cluster, namespace).quotas, known=True)
+
+
+def no_labels_moved(_objects: ClusterObjects, _change: object) -> None:
+    """What was selected when it was listed stays selected."""
+
+
+def whatever_was_listed(_self: Accounts, _quota: Quota, source: Any) -> bool:
+    return bool(source.counted)
+
+
+def all_that_is_seen(totals: ObjectTotals, reservations: Any) -> dict[str, int]:
+    return {uid: 1 << 40 for uid in reservations if uid in totals._objects}
+
+
+def everything_that_left_is_gone(totals: ObjectTotals, reservations: Any) -> set[str]:
+    return {uid for uid in reservations if uid not in totals._objects}
+
+
+def what_a_write_leaves(evaluator: Any, terms: Terms, write: Any) -> ResourceList:
+    """All that the object uses, or for an update nothing."""
+    return _added(evaluator, terms, write) if write.old is None else {}
+
+
+_put = ObjectTotals.put
+_decide = Admission.decide
+_generation = ClusterObjects.generation
+_select = namespace_cache.NamespaceCache.select
+_added = admission.namespaced.added
+_changed_namespaced: Mapping[str, Any] = {**vars(admission.namespaced), "added": what_a_write_leaves}
+
+ALL: tuple[Mutant, ...] = (
+    Mutant(
+        "labels that move are not followed", ((ClusterObjects, "_namespace_changed", no_labels_moved),), FOCUS, BUDGET
+    ),
+    Mutant("what a namespace brings in is not counted", ((ClusterObjects, "_enter", nothing_comes_in),), FOCUS, BUDGET),
+    Mutant("a namespace that leaves keeps its use", ((ObjectTotals, "leave", lambda *_a: None),), FOCUS, BUDGET),
+    Mutant("what is told again counts again", ((ObjectTotals, "put", whatever_was_put_is_more),), FOCUS, BUDGET),
+    Mutant(
+        "namespaces need not be listed anew", ((QuotaNamespaces, "listed_from", property(pods_alone)),), FOCUS, BUDGET
+    ),
+    Mutant(
+        "objects need not be listed anew", ((QuotaNamespaces, "listed_from", property(labels_alone)),), FOCUS, BUDGET
+    ),
+    Mutant(
+        "a namespace's source is counted by any list", ((Accounts, "may_count", whatever_was_listed),), FOCUS, BUDGET
+    ),
+    Mutant("labels are never read", ((NamespacedAdmission, "_quotas_of", whatever_the_cache_has),), FOCUS, BUDGET),
+    Mutant(
+        "the first of the quotas of a namespace decides",
+        ((Admission, "decide", the_first_quota_decides),),
+        FOCUS,
+        BUDGET,
+    ),
+    Mutant(
+        "in a namespace, two quotas without cancel",
+        ((Admission, "_cancel", no_cancel), (Admission, "_seems_full", lambda *_a: False)),
+        ("nothing", "two_quotas", *FOCUS),
+        BUDGET,
+    ),
+    Mutant(
+        "evidence of an object is the watch's", ((ClusterObjects, "generation", what_the_watch_has),), FOCUS, BUDGET
+    ),
+    Mutant(
+        "evidence of a namespace is the watch's",
+        ((ClusterObjects, "generation", only_in_a_selected_namespace),),
+        FOCUS,
+        BUDGET,
+        namespace_scenes.labels_that_the_leader_hears_late,
+    ),
+    Mutant(
+        "what was limited once is not read any more",
+        ((NamespacedSources, "_terms", only_what_is_limited_now),),
+        (*FOCUS, "names"),
+        BUDGET,
+    ),
+    Mutant(
+        "an update is reserved as of what it changes",
+        ((admission, "generation_after", generation_of),),
+        (*FOCUS, "updates"),
+        BUDGET,
+    ),
+    Mutant(
+        "any version of an object covers its updates",
+        ((ObjectTotals, "seen", all_that_is_seen),),
+        (*FOCUS, "updates"),
+        BUDGET,
+    ),
+    Mutant("what is not in the sum is gone", ((ObjectTotals, "gone", everything_that_left_is_gone),), FOCUS, BUDGET),
+    Mutant(
+        "updates in namespaces cost nothing",
+        ((admission, "namespaced", SimpleNamespace(**_changed_namespaced)),),
+        (*FOCUS, "updates"),
+        BUDGET,
+    ),
+    Mutant(
+        "a cache of labels is never behind",
+        ((namespace_cache.NamespaceCache, "select", never_behind),),
+        FOCUS,
+        BUDGET,
+        namespace_scenes.labels_that_admission_does_not_hear,
+    ),
+)

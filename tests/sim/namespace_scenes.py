@@ -1,0 +1,73 @@
+"""Scenes with namespaces: see tests/sim/scenes.py."""
+
+from __future__ import annotations
+
+from tests.sim.namespace_side import NamespaceReplica
+from tests.sim.namespace_world import NamespaceWorld
+from tests.sim.namespaces import NamespacedCluster
+from tests.sim.scenes import Play
+from tests.sim.world import SIZES, Site
+
+
+def _clusters(world: NamespaceWorld, site: Site) -> list[NamespacedCluster]:
+    found = [source for source in site.sources.values() if isinstance(source, NamespacedCluster)]
+    for cluster in found:
+        if not cluster.participates:
+            world.take_part(site, cluster, takes_part=True)
+        if not cluster.labels.present:
+            world._make_namespace(cluster)
+    return found
+
+
+def _create(play: Play, site: Site, cluster: NamespacedCluster) -> None:
+    for _ in range(play.rng.randint(2, 4)):
+        play.world.create(site, cluster, play.rng.choice(SIZES))
+    play.go(0.5)
+    play.write(site)
+
+
+def labels_that_admission_does_not_hear(play: Play) -> None:
+    """Namespaces come into a selection while the watches of all replicas bring nothing, for longer than is trusted."""
+    world = play.world
+    assert isinstance(world, NamespaceWorld), "others have no namespaces"
+    for site in play.sites(1):
+        clusters = _clusters(world, site)
+        for cluster in clusters:
+            for name in list(cluster.labels.present):
+                world.relabel(cluster, name, ("b",) if play.rng.random() < 0.7 else ())
+        play.go(1.0)
+        for replica in site.replicas:
+            for watch in replica.labels.values() if isinstance(replica, NamespaceReplica) else ():
+                watch.blind_until = world.now + 60.0
+        for cluster in clusters:
+            for name in list(cluster.labels.present):
+                world.relabel(cluster, name, ("a", "b"))
+        for seconds in (1.0, 30.0, 1.0):
+            play.go(seconds)
+            for cluster in clusters:
+                _create(play, site, cluster)
+
+
+def labels_that_the_leader_hears_late(play: Play) -> None:
+    """What was created under them is there when evidence is looked for, and the leader's watch says otherwise."""
+    world = play.world
+    assert isinstance(world, NamespaceWorld), "others have no namespaces"
+    for site in play.sites(1):
+        clusters = _clusters(world, site)
+        for cluster in clusters:
+            for name in list(cluster.labels.present):
+                world.relabel(cluster, name, ())
+        play.go(1.0)
+        for replica in site.replicas:
+            for watch in replica.watches if isinstance(replica, NamespaceReplica) else ():
+                if watch._kind is watch.source.labels:
+                    watch.blind_until = world.now + play.about(16.0, 40.0)
+        for cluster in clusters:
+            for name in list(cluster.labels.present):
+                world.relabel(cluster, name, ("a",))
+        play.go(0.3)
+        for cluster in clusters:
+            _create(play, site, cluster)
+        for _ in range(4):
+            play.go(6.0)
+            _create(play, site, clusters[0])

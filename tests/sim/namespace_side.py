@@ -1,0 +1,205 @@
+"""A replica of the seed's program where quotas count namespaces: the real sources, cache of labels and admission."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import seed.cache.namespaces
+from common.kube.client.api_client import Cluster
+from common.kube.controller.leader_election import Term
+from common.quota.resources import ResourceList
+from seed.admission.denial import Refusal
+from seed.admission.namespaced_objects import NamespacedAdmission
+from seed.cache.namespaces import NamespaceCache, Selection, _Watched
+from seed.cache.quota import Quota
+from seed.evaluators.namespaced import Write, used
+from seed.usage.namespaced_objects import NamespacedSource, NamespacedSources
+from seed.usage.source import UsageSource as AnySource
+from tests.sim import seed_side
+from tests.sim.namespaces import PODS_EVALUATOR, ClusterClient, LabelWatch, NamespacedCluster, Pod, Watch
+from tests.sim.seed_side import Leader, Replica, UsageSource
+
+
+class _CachedLabels(LabelWatch):
+    """What admission knows of the namespaces of a cluster: the schedule brings it in place of the reflector's watch."""
+
+    def __init__(self, client: ClusterClient, watched: _Watched) -> None:
+        super().__init__(client, on_change=lambda _change: None)
+        self._watched = watched
+        assert watched.reflector is not None, "made with it"
+        watched.reflector.store = self.store
+
+    def heard(self) -> None:
+        reflector, replica = self._watched.reflector, self._replica
+        assert reflector is not None, "made with it"
+        reflector.synced.set()
+        reflector.proven_at = max(reflector.proven_at, replica.by_its_clock(self.proven()))
+
+
+class _Asked:
+    """The cache, and which quotas it named for one request."""
+
+    def __init__(self, cache: NamespaceCache) -> None:
+        self.quotas: list[Quota] = []
+        self._cache = cache
+
+    def select(self, cluster: str, namespace: str) -> Selection:
+        found = self._cache.select(cluster, namespace)
+        self.quotas = list(found.quotas)
+        return found
+
+    async def read(self, cluster: str, namespace: str) -> list[Quota]:
+        self.quotas = await self._cache.read(cluster, namespace)
+        return self.quotas
+
+
+class NamespaceLeader(Leader):
+    def __init__(self, replica: NamespaceReplica, term: Term) -> None:
+        self._following: dict[str, asyncio.Task[None]] = {}
+        super().__init__(replica, term)
+        self._tasks.append(replica.loop.create_task(self.namespaces.run()))
+
+    def _followed(self, replica: Replica) -> Mapping[str, UsageSource]:
+        view = replica.view
+        self.namespaces = NamespacedSources(
+            cast("Cluster", seed_side.SeedClient(replica)),
+            view.quota_cache,
+            view.cluster_cache,
+            replica.registry,
+            on_change=self._changed,
+            on_state=self._state_changed,
+            unreached=lambda _cluster: None,
+        )
+        return cast("Mapping[str, UsageSource]", self.namespaces)
+
+    def listed(self) -> dict[str, int]:
+        return {key: _listed_at(source) for key, source in self.counted().items()}
+
+    def counted(self) -> dict[str, NamespacedSource]:
+        return {key: source for key, source in self.namespaces._sources.items() if source.counted}
+
+    def follow_clusters(self, replica: Replica) -> None:
+        assert isinstance(replica, NamespaceReplica), "made by it"
+        clusters = replica.view.cluster_cache.user_clusters.store
+        for key in clusters.keys():  # noqa: SIM118
+            if key not in self._following:
+                client = cast("Cluster", replica.client(key))
+                self._following[key] = replica.loop.create_task(self.namespaces.follow(key, client))
+        for key in [key for key in self._following if key not in clusters]:
+            self._following.pop(key).cancel()
+        replica.loop.run()
+
+    def stop(self) -> None:
+        for task in self._following.values():
+            task.cancel()
+        super().stop()
+
+    def _changed(self, source: AnySource, freed: bool) -> None:
+        self.counting.changed(source, freed)
+
+    def _state_changed(self, source: AnySource) -> None:
+        self.accounts.look_again(source.consumer)
+
+
+def _listed_at(source: NamespacedSource) -> int:
+    counted = source._counted
+    assert counted is not None, "only what is counted"
+    watches = cast("Sequence[Watch]", [counted.objects.namespaces, *counted.informers])
+    return min(watch.listed_at for watch in watches)
+
+
+def summed_anew(source: NamespacedSource) -> ResourceList:
+    """What the watches behind its sum have brought, without what was kept from change to change."""
+    counted = source._counted
+    assert counted is not None, "only what is counted"
+    pods = [found for watch in cast("Sequence[Any]", counted.informers) for found in watch.store.values()]
+    selected = {
+        found.metadata.name
+        for found in counted.objects.namespaces.store.values()
+        if counted.quota.selects(found.metadata.labels)
+    }
+    total: dict[str, int] = {}
+    for found in pods:
+        if found.metadata.namespace in selected:
+            for name, amount in used(PODS_EVALUATOR, counted.terms, found, 0.0).items():
+                total[name] = total.get(name, 0) + amount
+    return total
+
+
+class NamespaceReplica(Replica):
+    def __init__(self, *arguments: Any) -> None:
+        self.watches: list[Watch] = []  # of who leads
+        self.labels: dict[str, _CachedLabels] = {}  # by cluster, for admission
+        super().__init__(*arguments)
+        self.loop.call(self._follow_labels)
+
+    def now(self) -> float:
+        return self.network._clock.now
+
+    @property
+    def rng(self) -> random.Random:
+        return self.network._rng
+
+    def by_its_clock(self, at: float) -> float:
+        return at * self.loop._rate
+
+    def client(self, key: str) -> ClusterClient:
+        source = self.sources[key]
+        assert isinstance(source, NamespacedCluster), "there are no others here"
+        return ClusterClient(self, source)
+
+    def followed(self) -> list[UsageSource]:
+        return cast("list[UsageSource]", [*self.labels.values(), *self.watches])
+
+    def parts(self) -> list[object]:
+        leader = self.leader
+        led = [leader.namespaces] if isinstance(leader, NamespaceLeader) else []
+        return [*self.watches, *self.labels.values(), *led, self.namespace_cache, *super().parts()]
+
+    def _begin_watching(self) -> None:
+        super()._begin_watching()
+        self.namespace_cache = NamespaceCache(cast("Cluster", self.api), self.view.quota_cache, self.view.cluster_cache)
+
+    def _watch(self, upto: int) -> None:
+        super()._watch(upto)
+        self._follow_labels()
+
+    def _follow_labels(self) -> None:
+        wanted = self.namespace_cache._cluster_cache.participants()
+        for key in [key for key in self.labels if key not in wanted]:
+            del self.labels[key], self.namespace_cache._watched[key]
+        for key, cluster in wanted.items():
+            if key not in self.labels:
+                watched = self.namespace_cache._watched[key] = _Watched(cluster)
+                client = self.client(key)
+                watched.cluster = cast("Cluster", client)
+                watched.reflector = seed.cache.namespaces.Reflector(
+                    watched.cluster, seed.cache.namespaces.NAMESPACES, on_change=lambda _change: None
+                )
+                self.labels[key] = _CachedLabels(client, watched)
+
+    def _lead(self, term: Term) -> Leader:
+        return NamespaceLeader(self, term)
+
+    def ask_in_namespace(
+        self, key: str, write: Write[Pod], deadline: float, heard: Callable[[Refusal | None, list[Quota]], None]
+    ) -> None:
+        """An API server calls the webhook. `heard` is told the verdict, and the quotas that select the namespace."""
+        asked = _Asked(self.namespace_cache)
+
+        async def answer() -> None:
+            cluster = self.view.cluster_cache.user_clusters.store.get(key)
+            try:
+                if cluster is not None:
+                    admission = NamespacedAdmission(self.admission, asked)
+                    verdict = await admission.decide(cluster, PODS_EVALUATOR, write, dry_run=False, deadline=deadline)
+                    heard(verdict.refusal, asked.quotas)
+            except Exception as error:  # noqa: BLE001 (the schedule fails by it)
+                self.error = error
+            self.asked -= 1
+
+        self.asked += 1
+        self.loop.start(answer())

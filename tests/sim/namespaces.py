@@ -1,0 +1,309 @@
+"""A user cluster with namespaces, and the watches of its labels and pods that the schedule brings on, each by itself.
+
+They take the place of the reflectors of seed/usage/cluster_objects.py and seed/cache/namespaces.py; what is made of
+what they bring is the real code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from common.kube.client.errors import ApiError
+from common.kube.client.meta import Object, ObjectMeta, object_key
+from common.kube.client.resource import Listing
+from common.kube.controller.reflector import moment
+from common.kube.controller.store import Change, Store
+from common.quota.object_names import PODS, GroupResource
+from common.quota.resources import ResourceList
+from common.runtime.waiting import within
+from seed.cache.namespaces import NAMESPACES, LabelledMeta, Namespace
+from seed.evaluators.namespaced import Counting
+from seed.usage.kind_informer import BY_NAMESPACE
+from tests.sim.servers import PARTICIPANT, Machine, Source, away, uid_of
+
+if TYPE_CHECKING:
+    from tests.sim.loop import Clock
+    from tests.sim.namespace_side import NamespaceReplica
+
+
+SLOW = 0.15  # of the lists of pods
+TAKES = (0.5, 2.0, 6.0)  # seconds
+
+
+class Pod(Object, frozen=True, kw_only=True):
+    """Any object that costs: how a real pod's size is computed is not simulated."""
+
+    resources: ResourceList
+
+
+class PodEvaluator(Counting[Pod]):
+    resource = PODS
+    type = Pod
+
+    def usage(self, subject: Pod, now: float) -> dict[str, int]:
+        return dict(subject.resources)
+
+
+PODS_EVALUATOR = PodEvaluator()
+
+
+def evaluator_of(kind: GroupResource) -> PodEvaluator | None:
+    return PODS_EVALUATOR if kind == PODS else None
+
+
+def pod(name: str, namespace: str, size: ResourceList, generation: int) -> Pod:
+    """Its resourceVersion counts its own writes: it is compared with nothing else."""
+    meta = ObjectMeta(name=name, namespace=namespace, uid=uid_of(name), resource_version=str(generation or ""))
+    return Pod(metadata=meta, resources=size)
+
+
+def namespace(name: str, labels: Collection[str]) -> Namespace:
+    return Namespace(metadata=LabelledMeta(name=name, uid=name, labels=dict.fromkeys(sorted(labels), "")))
+
+
+class Kind:
+    """What an API server has of one kind, and every change of it."""
+
+    def __init__(self) -> None:
+        self.present: dict[str, Object] = {}
+        self.log: list[tuple[str, Object | None]] = []
+        self.times: list[float] = []  # when each was
+
+    def write(self, key: str, value: Object | None, now: float) -> None:
+        if value is None:
+            del self.present[key]
+        else:
+            self.present[key] = value
+        self.log.append((key, value))
+        self.times.append(now)
+
+
+class NamespacedCluster(Source):
+    """A user cluster's API server. What `machines` has are its pods, as the rest of the simulation knows them."""
+
+    def __init__(self, key: str, seed: str, clock: Clock) -> None:
+        super().__init__(key, seed, PARTICIPANT)
+        self.labels = Kind()
+        self.pods = Kind()
+        self.participates = True
+        self.inside: dict[str, str] = {}  # by name of a pod: its namespace
+        self.filling = ""  # the namespace that all is created in
+        self._clock = clock
+
+    def write(self, old: Machine | None, new: Machine | None) -> None:
+        super().write(old, new)
+        of = new or old
+        assert of is not None, "a change has an object before or after"
+        name = of.metadata.key
+        inside = self.inside[name]
+        found = pod(name, inside, new.resources, new.metadata.generation) if new is not None else None
+        self.pods.write(object_key(inside, name), found, self._clock.now)
+
+    def label(self, name: str, labels: Collection[str] | None) -> None:
+        """None deletes the namespace."""
+        self.labels.write(name, namespace(name, labels) if labels is not None else None, self._clock.now)
+
+    def labelled(self, name: str) -> Mapping[str, str]:
+        found = self.labels.present.get(name)
+        return found.metadata.labels if found is not None else {}
+
+    def labelled_since(self, name: str, since: float) -> list[Mapping[str, str]]:
+        """All labels that the namespace had at any moment since it was made; none when it was gone."""
+        found: list[Mapping[str, str]] = []
+        for (key, value), at in zip(self.labels.log, self.labels.times, strict=True):
+            if key != name:
+                continue
+            if at <= since:
+                found.clear()
+            found.append(value.metadata.labels if value is not None else {})
+        return found
+
+
+class ClusterClient:
+    """What a replica has for a client of a user cluster's API server."""
+
+    def __init__(self, replica: NamespaceReplica, source: NamespacedCluster) -> None:
+        self.name = source.key
+        self.replica = replica
+        self.source = source
+
+    async def find(self, _resource: object, name: str) -> Object | None:
+        return await self._call(f"get namespace {name}", lambda: self.source.labels.present.get(name))
+
+    async def list(self, _resource: object, inside: str, *, field_selector: str) -> Listing[Object]:
+        key = object_key(inside, field_selector.removeprefix("metadata.name="))
+        found = await self._call(f"get {key}", lambda: self.source.pods.present.get(key))
+        return Listing([found] if found is not None else [], "1", [])
+
+    async def _call(self, what: str, read: Callable[[], Object | None]) -> Object | None:
+        replica = self.replica
+        found: Object | None = await replica.network.call(what, replica, self.source, read, away(self.name))
+        return found
+
+
+class Watch:
+    """Lists a kind, then hears its changes, as far as the schedule brings them."""
+
+    def __init__(self, client: ClusterClient, kind: Kind, on_change: Callable[[Change[Any]], None]) -> None:
+        self.source = client.source
+        self.store: Store[Any] = Store({BY_NAMESPACE: lambda found: [found.metadata.namespace]})
+        self.at = 0
+        self.listing = False
+        self.listed_at = 0  # the number of events of the seed's API server when the last complete list began
+        self.listed_from = 0  # the moment at which it began
+        self.lists_completed = 0
+        self.blind_until = 0.0  # it brings nothing
+        self.problem: str | None = None  # why the last list failed, or the watch broke
+        self._replica = client.replica
+        self._kind = kind
+        self._on_change = on_change
+        self._outages = -1
+        self._wanted = 1
+        self._started = 0
+        self._done = 0
+        self._complete = asyncio.Event()
+
+    @property
+    def end(self) -> int:
+        """How far it may be brought now."""
+        return self.at if self._replica.now() < self.blind_until else len(self._kind.log)
+
+    @property
+    def wants_list(self) -> bool:
+        return not self.listing and (self._wanted > self._done or not self.live)
+
+    @property
+    def live(self) -> bool:
+        return self._outages == self.source.outages
+
+    @property
+    def error(self) -> str | None:
+        return self.problem
+
+    error_status = 0
+
+    def relist(self) -> None:
+        self._wanted = self._started + 1
+
+    async def wait_listed(self, _number: int, timeout: float) -> None:
+        await self.next_list(timeout)
+
+    async def next_list(self, timeout: float) -> None:
+        await within(self._complete, timeout)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        self._replica.watches.append(self)
+        try:
+            await self._replica.loop.create_future()
+        finally:
+            self._replica.watches.remove(self)
+
+    def look(self, upto: int) -> None:
+        """Takes a list, if one is wanted; else hears events of the watch."""
+        if self.wants_list:
+            self._replica.loop.call(self._list_anew)
+        else:
+            self._replica.loop.call(self._follow, upto)
+
+    def heard(self) -> None:
+        """All is told that has come by now."""
+
+    def _list_anew(self) -> None:
+        self.listing = True
+        self._started += 1
+        self._replica.loop.start(self._list(self._started))
+
+    async def _list(self, number: int) -> None:
+        source, kind, began = self.source, self._kind, moment()
+        try:
+            objects, at, listed_at, outages = await self._taken()
+        except ApiError as error:
+            self.listing, self.problem = False, error.message
+            return
+        source.between.update(value.metadata.name for _, value in kind.log[self.at : at] if value is not None)
+        source.between.difference_update(value.metadata.name for value in objects.values())
+        self.listing, self.listed_at, self._outages, self.at = False, listed_at, outages, at
+        for key in [key for key in self.store.keys() if key not in objects]:  # noqa: SIM118
+            self._apply(key, None)
+        for key, value in objects.items():
+            if self.store.get(key) != value:
+                self._apply(key, value)
+        self.lists_completed += 1
+        self.listed_from, self._done, self.problem = began, number, None
+        complete, self._complete = self._complete, asyncio.Event()
+        complete.set()
+        self.heard()
+
+    def _taken(self) -> asyncio.Future[tuple[dict[str, Object], int, int, int]]:
+        source, kind, replica = self.source, self._kind, self._replica
+        taken = replica.network.call(
+            f"list of {source.key}",
+            replica,
+            source,
+            lambda: (dict(kind.present), len(kind.log), len(replica.api.events), source.outages),
+            away(source.key),
+        )
+        if kind is source.pods and replica.rng.random() < SLOW and not taken.done():
+            replica.network.flying[-1].until = replica.now() + replica.rng.choice(TAKES)  # there are very many
+        return taken
+
+    def _follow(self, upto: int) -> None:
+        if self.listing or not self._done or self._replica.now() < self.blind_until:
+            return
+        if not self._replica.network.reaches(self._replica.place, self.source):
+            self.problem = "no answer"
+            return
+        for key, value in self._kind.log[self.at : upto]:
+            self._apply(key, value)
+        self.at, self.problem = max(self.at, upto), None
+        self.heard()
+
+    def _apply(self, key: str, value: Object | None) -> None:
+        old = self.store.get(key)
+        if old is None and value is None:
+            return
+        if value is None:
+            self.store._remove(key)
+        else:
+            self.store._set(key, value)
+        self._on_change(Change(old, value))
+
+    def proven(self) -> float:
+        """The time up to which it has brought everything."""
+        return self._kind.times[self.at] if self.at < len(self._kind.log) else self._replica.now()
+
+
+class LabelWatch(Watch):
+    """In place of the reflector of a cluster's namespaces."""
+
+    def __init__(
+        self, cluster: Any, _resource: object = NAMESPACES, *, on_change: Callable[[Change[Any]], None], **_options: Any
+    ) -> None:
+        super().__init__(cluster, cluster.source.labels, on_change)
+        self.synced = asyncio.Event()
+
+    def heard(self) -> None:
+        self.synced.set()
+
+
+class PodWatch(Watch):
+    """In place of seed/usage/kind_informer.py: its kind is always served."""
+
+    served: ClassVar[object] = PODS
+
+    def __init__(self, cluster: Any, evaluator: PodEvaluator, on_change: Callable[[Change[Any]], None]) -> None:
+        super().__init__(cluster, cluster.source.pods, on_change)
+        self.resource = evaluator.resource
+
+    @property
+    def synced(self) -> bool:
+        return bool(self._done)
+
+    def objects(self, inside: str) -> list[Any]:
+        return self.store.by_index(BY_NAMESPACE, inside)
+
+    def get(self, key: str) -> Any:
+        return self.store.get(key)

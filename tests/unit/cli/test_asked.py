@@ -1,0 +1,144 @@
+"""The tables of `where`, `consumers` and `denials`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from cli import consumers, denials, where
+from cli.denials import Event
+from cli.placing import Shaped, places
+from common.api.types import UserCluster
+from common.quota import resources
+from tests.unit.quota_examples import ALPHA, ANN, AWAY, CONNECTED, CURRENT, ENFORCED, NOW, SEEDS, quota, seed
+
+GOLDEN = Path(__file__).parent / "golden"
+WIDTHS = {"80": 80, "200": 200}
+
+
+def same_as(file: str, text: str, width: str) -> None:
+    assert text + "\n" == (GOLDEN / f"{file}-{width}.txt").read_text()
+    assert max(map(len, text.splitlines())) <= WIDTHS[width]
+
+
+def line(name: str, used: str, granted: str, state: str = "Current") -> dict[str, Any]:
+    return {"name": name, "state": state, "localUsage": {"cpu": used}, "granted": {"cpu": granted}}
+
+
+def held(name: str, limit: str, used: str, *lines: dict[str, Any], enforcement: str = "deny") -> Any:
+    conditions = [ENFORCED, CURRENT]
+    subject = {"kind": "project", "name": name}
+    found = quota(name, subject, {"cpu": limit}, globalUsage={"cpu": used}, seeds=list(lines), conditions=conditions)
+    return msgspec.structs.replace(found, spec={**found.spec, "enforcement": enforcement})
+
+
+SIZE = resources.parse({"cpu": "4", "memory": "8Gi"})
+THREE = [seed("a", "", CONNECTED), seed("b", "", CONNECTED), seed("c", "", CONNECTED)]
+
+
+def shown(*quotas: Any, seeds: Any = THREE) -> dict[str, tuple[str, int | None, int | None]]:
+    found = places([Shaped(each, SIZE) for each in quotas], seeds)
+    return {each.seed: (each.state, each.now, each.by_recall) for each in found}
+
+
+def test_a_seed_can_get_what_is_free_and_what_others_do_not_use() -> None:
+    # Of 40, 8 + 4 are used; a holds 4 idle, b 12 idle, and 12 are in the pool.
+    found = shown(held("alpha", "40", "12", line("a", "8", "12"), line("b", "4", "16")))
+    assert found == {"a": ("Current", 1, 7), "b": ("Current", 3, 7), "c": ("Current", 0, 7)}
+
+
+def test_what_a_seed_that_is_away_holds_is_not_given_to_others() -> None:
+    found = shown(held("alpha", "40", "12", line("a", "8", "12"), line("b", "4", "16", "Stale")))
+    assert found == {"b": ("Stale", 3, 3), "a": ("Current", 1, 4), "c": ("Current", 0, 4)}
+
+
+def test_a_seed_that_drains_or_is_away_gets_no_more_and_a_lost_one_is_none() -> None:
+    seeds = [seed("a", "", CONNECTED, state="Draining"), seed("b", "", AWAY), seed("c", "", state="Lost")]
+    found = shown(held("alpha", "40", "8", line("a", "8", "12")), seeds=seeds)
+    assert found == {"a": ("Draining", 1, 1), "b": ("Unreachable", 0, 0)}
+
+
+def test_every_quota_that_denies_limits_and_one_that_warns_does_not() -> None:
+    alpha, acme = held("alpha", "40", "12", line("a", "8", "12")), held("acme", "20", "12", line("a", "12", "20"))
+    assert shown(alpha, acme)["a"] == ("Current", 1, 2)
+    assert shown(alpha, held("acme", "12", "12", enforcement="warn"))["a"] == ("Current", 1, 7)
+    assert shown(held("acme", "12", "12", enforcement="warn"))["a"] == ("Current", None, None)
+    over = held("alpha", "4", "12", line("a", "12", "12"))
+    assert shown(over)["a"] == ("Current", 0, 0)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_where_names_what_limits_and_says_where_it_does_not_fit(width: str) -> None:
+    found = places([Shaped(ALPHA, resources.parse({"cpu": "1", "memory": "2Gi", "storage": "1Gi"}))], SEEDS)
+    parts = [
+        where.text(found, 2, [], WIDTHS[width]),
+        where.text(found, 100, ["project-alpha: us-1 7m"], WIDTHS[width]),
+        where.text([], 1, [], WIDTHS[width]),
+    ]
+    same_as("where", "\n\n".join(parts), width)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_consumers_are_the_largest_first(width: str) -> None:
+    clusters = [
+        msgspec.convert(
+            {
+                "metadata": {"name": name, "namespace": "alpha"},
+                "spec": {"project": "alpha"},
+                "status": {"resourceUsage": used, "lastCountTime": "2026-11-20T09:59:33Z"},
+            },
+            UserCluster,
+        )
+        for name, used in (("c1", {"cpu": "4", "memory": "8Gi"}), ("c2", {"cpu": "36"}), ("c3", {"cpu": "0"}))
+    ]
+    found = consumers.consumers(ALPHA, clusters)
+    assert [each.name for each in found] == ["eu-1", "us-1", "alpha/c2", "alpha/c1"]
+    parts = [
+        consumers.text(found, {"seeds": 3}, ["us-1 7m"], NOW, WIDTHS[width]),
+        consumers.text(consumers.consumers(ANN, []), {"namespaces": 1}, [], NOW, WIDTHS[width]),
+        consumers.text([], {}, [], NOW, WIDTHS[width]),
+    ]
+    same_as("consumers", "\n\n".join(parts), width)
+
+
+def event(reason: str, time: str, *, last: str = "", count: int = 0, name: str = "c1", **more: Any) -> Event:
+    body = {
+        "metadata": {"name": f"{name}.1", "namespace": "alpha"},
+        "reason": reason,
+        "note": "exceeded quota: project-alpha, requested: cpu=8, used: cpu=60, limited: cpu=64; short by cpu=4",
+        "eventTime": time,
+        "reportingController": "seedquota.io/webhook",
+        "regarding": {"kind": "UserCluster", "namespace": "alpha", "name": name},
+        "series": {"count": count, "lastObservedTime": last} if count else None,
+        **more,
+    }
+    return msgspec.convert(body, Event)
+
+
+EVENTS = [
+    event("QuotaExceeded", "2026-11-20T08:10:00.000000Z", last="2026-11-20T09:58:00.000000Z", count=41),
+    event("QuotaUnavailable", "2026-11-20T09:59:30.000000Z", name="c2"),
+    event("QuotaExceeded", "2026-11-20T08:10:00.000000Z", name="long-ago"),
+    event("QuotaExceeded", "2026-11-20T09:59:00.000000Z", name="of-others", reportingController="example.com/x"),
+    event("Degraded", "2026-11-20T09:59:00.000000Z", name="no-refusal"),
+]
+
+
+def test_denials_are_ours_and_not_older_than_is_asked() -> None:
+    assert [(each.object, each.count) for each in denials.denials(EVENTS, NOW, 3600, None)] == [
+        ("usercluster/alpha/c2", 1),
+        ("usercluster/alpha/c1", 41),
+    ]
+    assert len(denials.denials(EVENTS, NOW, 2 * 3600, None)) == 3
+    assert [each.reason for each in denials.denials(EVENTS, NOW, 3600, "QuotaUnavailable")] == ["QuotaUnavailable"]
+    assert denials.denials(EVENTS, NOW, 1, None) == []
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_denials_show_when_how_often_and_why(width: str) -> None:
+    found = denials.denials(EVENTS, NOW, 3600, None)
+    text = "\n\n".join(denials.table(each, NOW, WIDTHS[width]) for each in (found, []))
+    same_as("denials", text, width)

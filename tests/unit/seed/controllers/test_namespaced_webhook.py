@@ -1,0 +1,134 @@
+"""What is said of the webhook for namespaces in a cluster, and what becomes of one that an earlier leader left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from common.kube.client.api_client import Cluster
+from common.kube.client.errors import ApiError, Forbidden, NotFound, Unavailable
+from seed.cache.quota import Quota
+from seed.controllers import namespaced_webhook as module
+from seed.controllers.namespaced_webhook import NamespacedWebhook
+from seed.registration import namespaces
+from seed.registration.configuration import WebhookConfiguration
+from seed.registration.health import Proof
+from tests.unit.fake_api_server import eventually
+from tests.unit.namespaces_world import ANN, World
+
+CLUSTER = "alpha/c1"
+
+
+class Server:
+    def __init__(self, answer: ApiError | None) -> None:
+        self.answer = answer
+        self.deletes = 0
+
+    async def delete(self, _resource: object, name: str) -> None:
+        assert name == "seedquota-namespaces"
+        self.deletes += 1
+        if self.answer is not None:
+            raise self.answer
+
+
+def desired(quotas: Sequence[Quota]) -> WebhookConfiguration:
+    url = "https://seed.example.com/namespaces/uid/token"
+    return namespaces.desired(quotas, url=url, protected=(), ca_bundle=b"CA", timeout_seconds=3, break_glass_group="")
+
+
+class Site:
+    def __init__(self, server: Server | None = None) -> None:
+        self.world = World()
+        self.states: list[str] = []
+        self.wanted = True
+        self.webhook = NamespacedWebhook(
+            cast(Cluster, server),
+            CLUSTER,
+            self.world.quotas,
+            self.world.clusters,
+            desired,
+            wanted=lambda: self.wanted,
+            on_enforced=lambda _name: None,
+            on_state=lambda: self.states.append(self.said()),
+        )
+
+    def said(self) -> str:
+        shown = self.webhook.shown
+        return "" if shown is None else f"{shown.enforced} {shown.reason}"
+
+    def finds(self, proof: Proof | None, *, proven: bool = True, **keeper: Any) -> str:
+        """What the keeper and the canary see."""
+        sample = self.webhook._sample()
+        defaults = {"contested": False, "error": None, "in_place": True}
+        self.webhook._keeper = cast(Any, SimpleNamespace(**{**defaults, **keeper}))
+        name = sample.webhook if sample is not None and proven else ""
+        self.webhook._canary = cast(Any, SimpleNamespace(proof=proof, proven=name, look=lambda: None))
+        self.webhook._judge()
+        return self.said()
+
+
+DENIED = Proof(True, "CanaryDenied")
+
+
+def test_it_says_that_all_is_checked_only_once_a_dry_run_has_proven_it_for_every_quota() -> None:
+    site = Site()
+    assert site.finds(None) == "", "it takes no part"
+    site.world.cluster("c1")
+    assert site.finds(None) == "", "no quota limits anything there"
+    site.world.quota("ann", selector={"matchLabels": ANN})
+    assert site.finds(None) == "None Connecting"
+    assert site.finds(DENIED, in_place=False) == "None Connecting"
+    assert site.finds(Proof(None, "NotProven"), proven=False) == "None NotProven"
+    assert site.finds(DENIED) == "True CanaryDenied"
+    site.world.quota("bob", {"services": "1"}, selector={"matchLabels": {"owner": "bob"}})
+    assert site.finds(DENIED, proven=False) == "None NotProven"
+    assert site.webhook.shown is not None and "bob" in site.webhook.shown.message
+    assert site.finds(DENIED) == "True CanaryDenied"
+    assert site.finds(Proof(False, "NotServing")) == "False NotServing"
+    assert site.finds(DENIED, error="may not") == "False WebhookMissing"
+    assert site.finds(DENIED, contested=True) == "False WebhookContested"
+    site.wanted = False
+    assert site.finds(DENIED) == "False Uninstalled"
+    site.world.cluster("c1", "Disabled")
+    assert site.finds(DENIED) == ""
+    assert site.states[:2] == ["None Connecting", "None NotProven"], "only what is new is told"
+
+
+@asynccontextmanager
+async def running(site: Site) -> AsyncIterator[None]:
+    task = asyncio.create_task(site.webhook.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.parametrize("answer", [None, NotFound(404, "NotFound", ""), Forbidden(403, "Forbidden", "")])
+async def test_what_an_earlier_leader_left_where_the_cluster_takes_no_part_is_removed_once(
+    answer: ApiError | None,
+) -> None:
+    server = Server(answer)
+    site = Site(server)
+    assert not site.webhook.absent, "it may be there"
+    async with running(site):
+        await eventually(lambda: site.webhook.absent)
+        site.webhook.configuration_changed()
+        await asyncio.sleep(0.02)
+    assert server.deletes == 1
+
+
+async def test_while_it_cannot_be_removed_it_is_named_as_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
+    server = Server(Unavailable(0, "Unavailable", "no answer"))
+    site = Site(server)
+    async with running(site):
+        await eventually(lambda: server.deletes >= 2)
+        assert not site.webhook.absent
+        server.answer = None
+        await eventually(lambda: site.webhook.absent)

@@ -1,0 +1,71 @@
+"""What core ResourceQuotas promise in the namespaces that a quota selects."""
+
+from __future__ import annotations
+
+import msgspec
+
+from common.kube.client.meta import ObjectMeta
+from common.quota.account import Reservation
+from seed.evaluators.namespaced import Terms
+from seed.evaluators.resource_quotas import EVALUATOR, CoreQuota, CoreQuotaSpec
+from seed.ledger.encoding import parse_reservation, reservation_text
+from seed.usage.promise_totals import PromiseTotals
+from tests.unit.seed_world import nanos
+
+LIMITED = frozenset({"pods", "requests.cpu"})
+
+
+def quota(name: str, namespace: str = "web", **hard: str) -> CoreQuota:
+    metadata = ObjectMeta(name=name, namespace=namespace, uid=f"{namespace}-{name}", resource_version="7")
+    amounts = {key.replace("__", "."): amount for key, amount in hard.items()}
+    return CoreQuota(metadata=metadata, spec=CoreQuotaSpec(hard=amounts))
+
+
+def totals(*quotas: CoreQuota) -> PromiseTotals:
+    made = PromiseTotals(Terms(limited=LIMITED, promises=True))
+    for each in quotas:
+        made.put(EVALUATOR, each, 0.0)
+    return made
+
+
+def test_of_each_namespace_the_largest_amount_of_each_resource_counts() -> None:
+    found = totals(
+        quota("default", pods="20", requests__cpu="1"),
+        quota("terminating", pods="10", requests__cpu="5", secrets="3"),
+        quota("default", "db", pods="7"),
+    )
+    assert found.used == nanos("pods=27,requests.cpu=5")
+    assert found.by_namespace == {"web": nanos("pods=20,requests.cpu=5"), "db": nanos("pods=7")}
+
+
+def test_lowered_and_deleted_quotas_leave_what_the_others_promise() -> None:
+    found = totals(quota("default", pods="20"), quota("terminating", pods="10"))
+    assert found.put(EVALUATOR, quota("default", pods="5"), 0.0) == (True, True)
+    assert found.used == nanos("pods=10")
+    assert found.remove("web-terminating")
+    assert found.used == nanos("pods=5")
+    found.leave("web")
+    assert (found.used, found.by_namespace) == ({}, {})
+
+
+def test_a_namespace_counts_with_the_base_of_what_is_on_its_way() -> None:
+    base = nanos("pods=20")
+    waiting = {"new": Reservation(source="s", object="resourcequotas:web/new", amount=nanos("pods=2"), base=base)}
+    found = totals(quota("default", pods="20"), quota("default", "db", pods="7"))
+    assert found.used_beside(waiting) == nanos("pods=27")
+    found.remove("web-default")
+    assert found.used_beside(waiting) == nanos("pods=27")
+    assert found.used_beside({}) == nanos("pods=7")
+
+
+def test_a_namespace_without_a_quota_for_a_resource_is_told() -> None:
+    found = totals(quota("default", pods="0", cpu="4"))
+    assert found.lacking("web", LIMITED) == ["requests.cpu"], "no pods are allowed, and of cpu alone nothing is said"
+    assert found.lacking("empty", LIMITED) == ["pods", "requests.cpu"]
+
+
+def test_a_base_is_kept_in_the_ledger() -> None:
+    kept = Reservation(source="s", object="o", amount={}, base=nanos("pods=20"), request="r", generation=3)
+    assert parse_reservation(reservation_text(kept)) == kept
+    updated = msgspec.structs.replace(kept, amount=nanos("pods=1"), earlier=nanos("pods=1"))
+    assert parse_reservation(reservation_text(updated)) == updated
