@@ -25,6 +25,7 @@ _REASON = re.compile(r"[A-Z][A-Za-z]+")
 # The modules that decide them.
 _BY_MASTER = {
     "ResourceQuota": ("master/quotas/*.py",),
+    "ResourceQuotaAllocation": ("master/tenancy/quota_allocations.py",),
     "Seed": ("master/reporting/seed_*.py", "master/seeds/*.py"),
     "Project": ("master/reporting/tenant_*.py",),
     "Organization": ("master/reporting/tenant_conditions.py", "master/tenancy/organization_namespaces.py"),

@@ -112,6 +112,7 @@ def _refusals() -> Iterator[Refusal]:
     yield denial.misplaced(
         "Allocations of Organization acme belong in namespace org-acme", "metadata.namespace", _DECISION
     )
+    yield denial.already_exists("resourcequotas", "default")
     yield denial.lost(_DECISION)
     yield denial.canary()
 

@@ -64,7 +64,7 @@ def desired_status(allocation: QuotaAllocation, quota: MasterQuota | None, time:
     before = allocation.status
     if quota is not None and not owned_by(quota, allocation.metadata):
         why = f"seedquota/{quota.metadata.name} was not made for this allocation; delete it, or choose another name"
-        found = [condition(kind, False, "NameTaken", why) for kind in ("Ready", "Enforced")]
+        found = [condition("Ready", False, "NameTaken", why), condition("Enforced", False, "NameTaken", why)]
         conditions = [replace(each, observed_generation=allocation.metadata.generation) for each in found]
         return AllocationStatus(
             observed_generation=allocation.metadata.generation,

@@ -43,7 +43,7 @@ HEALTH = "unit/common/runtime/test_health.py"
 
 NAMESPACES = "unit/seed/cache/test_namespaces.py"
 OBJECTS = "unit/seed/usage/test_namespaced_objects.py"
-ALLOCATIONS = "integration/installed/test_allocations.py"
+PROMISED = "integration/installed/test_allocations.py"
 IN_INSTALLED_NAMESPACES = "integration/installed/test_namespaces.py"
 LOCAL = "integration/installed/test_local_quotas.py"
 COPIES = "unit/seed/projections/test_cluster_copies.py"
@@ -78,13 +78,13 @@ PROVEN: dict[str, tuple[str, ...]] = {
         "unit/seed/accounts/test_promises.py"
         "::test_what_is_promised_is_never_above_the_limit_and_the_last_unit_can_be_used",
         "unit/seed/webhooks/test_promises.py::test_if_the_other_goes_meanwhile_nothing_is_admitted_or_kept",
-        f"{ALLOCATIONS}::test_two_owners_at_once_never_promise_more_and_the_last_unit_can_be_used",
+        f"{PROMISED}::test_two_owners_at_once_never_promise_more_and_the_last_unit_can_be_used",
     ),
     "The quota that is made of an allocation": (
-        f"{ALLOCATIONS}::test_two_owners_at_once_never_promise_more_and_the_last_unit_can_be_used",
+        f"{PROMISED}::test_two_owners_at_once_never_promise_more_and_the_last_unit_can_be_used",
     ),
     "An owner deletes the ResourceQuotas": (
-        f"{ALLOCATIONS}::test_two_owners_at_once_never_promise_more_and_the_last_unit_can_be_used",
+        f"{PROMISED}::test_two_owners_at_once_never_promise_more_and_the_last_unit_can_be_used",
         "unit/seed/usage/test_promise_totals.py::test_a_namespace_without_a_quota_for_a_resource_is_told",
     ),
     "Many or large objects in namespaces": (
