@@ -60,7 +60,7 @@ LIMITS = "unit/master/apiserver/test_limits.py"
 ROUTES = "unit/master/apiserver/test_problem.py"
 
 ONE_CLUSTER = "integration/test_one_cluster.py"
-ALLOCATIONS = "unit/seed/webhooks/test_allocations.py"
+ADMITS_ALLOCATIONS = "unit/seed/webhooks/test_allocations.py"
 ORGANIZATION_NAMESPACES = "unit/master/tenancy/test_organization_namespaces.py"
 CRDS = "chart/test_crds.py"
 
@@ -464,13 +464,13 @@ PROVEN: dict[str, tuple[str, ...]] = {
     ),
     "somebody with rights in one namespace allocates for another organization": (
         f"{ONE_CLUSTER}::test_an_allocation_is_in_the_namespace_of_its_organization",
-        f"{ALLOCATIONS}::test_it_must_be_in_its_organizations_namespace_and_of_one_of_its_projects",
+        f"{ADMITS_ALLOCATIONS}::test_it_must_be_in_its_organizations_namespace_and_of_one_of_its_projects",
     ),
     "a namespace `org-acme` is there before the Organization": (
         f"{ORGANIZATION_NAMESPACES}::test_one_without_the_label_is_not_touched_and_looked_at_again",
     ),
     "a typing error or an invented type": (
-        f"{ALLOCATIONS}::test_a_type_that_is_not_counted_from_allocations_is_refused_and_those_that_are_are_listed",
+        f"{ADMITS_ALLOCATIONS}::test_a_type_that_is_not_counted_from_allocations_is_refused_and_those_that_are_are_listed",
     ),
     "the project, kind or id of an Allocation is changed": (f"{CRDS}::test_what_may_not_change_stays_as_it_is",),
     "the master's token is stolen: write other namespaces": (
