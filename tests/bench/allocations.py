@@ -55,7 +55,8 @@ async def _measure(name: str, clients: int, seconds: float, send: Send) -> None:
     async def work(number: int) -> None:
         nonlocal made
         while (begun := time.perf_counter()) < end:
-            made += await send(number)
+            some = await send(number)
+            made += some
             latencies.append(time.perf_counter() - begun)
 
     begun = time.perf_counter()
