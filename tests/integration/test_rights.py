@@ -310,6 +310,19 @@ async def defaults_and_quotas(site: Site) -> None:
     await site.apply("master", named("Organization", "acme"))
     await namespace_is_owned(site, "acme")
     await site.delete("master", "organizations/acme")
+    await quotas_of_allocations(site)
+
+
+async def quotas_of_allocations(site: Site) -> None:
+    selector, allocation = {"matchLabels": {"owner": "bob"}}, {"hard": {"pods": "5"}}
+    await site.apply("master", named("ResourceQuotaAllocation", "bob", selector=selector, allocation=allocation))
+
+    async def shown() -> None:
+        assert (await site.get("master", "resourcequotaallocations/bob"))["status"]["conditions"]
+
+    await until(shown, 60)
+    await site.delete("master", "resourcequotaallocations/bob")
+    await until(lambda: gone(site, "master", "resourcequotas/allocation.bob"), 60)
 
 
 async def namespace_is_owned(site: Site, organization: str) -> None:
