@@ -694,6 +694,7 @@ async def test_every_kind_has_its_short_names_and_one_category(api) -> None:
     kinds = {entry["kind"]: entry for entry in answer.body["resources"] if "/" not in entry["name"]}
     assert {kind: entry["shortNames"] for kind, entry in kinds.items()} == {
         "ResourceQuota": ["seedquota", "seedquotas", "sq"],
+        "ResourceQuotaAllocation": ["sqa"],
         "Allocation": ["alloc"],
         "Organization": ["sqo"],
         "Project": ["sqp"],

@@ -48,6 +48,7 @@ KINDS = (
     "clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings"
 )
 OURS = "app.kubernetes.io/part-of=seedquota"
+CONFIGURATIONS = ("validatingwebhookconfigurations", "-l=app.kubernetes.io/managed-by=seedquota")
 
 
 class Place:
@@ -275,6 +276,12 @@ async def installed(place: Place) -> str:
     return notes
 
 
+def of_clusters(place: Place) -> Any:
+    """The configuration by which this API server asks about UserClusters. Another one is for Allocations."""
+    (found,) = (each for each in place.objects(*CONFIGURATIONS) if each["metadata"]["name"] == "seedquota-clusters")
+    return found
+
+
 async def test_the_programs_serve_with_the_flags_and_the_rights_of_their_releases(
     place: Place, installed: str, programs: dict[str, Program]
 ) -> None:
@@ -290,7 +297,7 @@ async def test_the_programs_serve_with_the_flags_and_the_rights_of_their_release
         "it may not be known which one it is"
     )
 
-    (configuration,) = place.objects("validatingwebhookconfigurations", "-l=app.kubernetes.io/managed-by=seedquota")
+    configuration = of_clusters(place)
     client = configuration["webhooks"][0]["clientConfig"]
     service = {key: client["service"][key] for key in ("namespace", "name", "port")}
     assert service == {"namespace": "agents", "name": SEED, "port": 443}
@@ -308,7 +315,7 @@ async def test_the_programs_serve_with_the_flags_and_the_rights_of_their_release
     (container,) = job["spec"]["template"]["spec"]["containers"]
     assert container["command"] == ["seedquota"]
     place.shell(shlex.join([sys.executable, "-m", "cli", *container["args"], as_agent]))
-    assert place.objects("validatingwebhookconfigurations", "-l=app.kubernetes.io/managed-by=seedquota") == []
+    assert place.objects(*CONFIGURATIONS) == []
 
     for program in programs.values():
         await program.stop()
@@ -335,8 +342,7 @@ async def test_a_certificate_of_others_is_served_and_its_ca_is_in_the_configurat
         writer.close()
 
         def bundle() -> bytes:
-            (found,) = place.objects("validatingwebhookconfigurations", "-l=app.kubernetes.io/managed-by=seedquota")
-            return base64.b64decode(found["webhooks"][0]["clientConfig"]["caBundle"])
+            return base64.b64decode(of_clusters(place)["webhooks"][0]["clientConfig"]["caBundle"])
 
         async with asyncio.timeout(60):
             while bundle().strip() != authority.cert_pem.bytes().strip():

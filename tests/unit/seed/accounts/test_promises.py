@@ -6,6 +6,7 @@ The world plays API servers, clients and clocks; what is reserved, counted and r
 from __future__ import annotations
 
 import random
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -183,7 +184,8 @@ class Promises:
 
     def begin_term(self) -> None:
         """By a list that begins now."""
-        self.leader = SimpleNamespace(_unsized={}, term=self.account.epoch + 1)
+        of_side = partial(Accounts._of_side, cast(Any, None))  # of kind namespaces nothing is asked of it
+        self.leader = SimpleNamespace(_unsized={}, term=self.account.epoch + 1, _of_side=of_side)
         self.account = accounts.claim_epoch(self.account, self.leader.term)
         self.totals = PromiseTotals(TERMS)
         self.events.clear()
