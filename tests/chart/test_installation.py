@@ -11,6 +11,7 @@ import shlex
 import ssl
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,25 @@ class Place:
     def kubectl(self, *arguments: str, given: str = "", fails: bool = False) -> str:
         """Its output; with `fails` what it complains of."""
         return self._run([str(self._kubectl), *arguments], given, fails=fails)
+
+    def delete_crds(self) -> None:
+        """An API server that has just rebuilt the storage of a changed definition cannot list its objects, and tries
+        again after minutes. A change of the definition makes it try at once."""
+        self.kubectl("delete", "crd", "--wait=false", "--ignore-not-found", *NAMES)
+        for number in range(120):
+            left = self.kubectl("get", "crd", "--ignore-not-found", "-o=name", *NAMES).split()
+            if not left:
+                return
+            time.sleep(0.25)
+            if number % 4 == 3:
+                subprocess.run(
+                    [str(self._kubectl), "annotate", "--overwrite", *left, f"tried={number}"],
+                    env=self._environment,
+                    capture_output=True,
+                    timeout=60,
+                    check=False,
+                )
+        raise AssertionError(f"still there: {left}")
 
     def shell(self, commands: str) -> str:
         return self._run(["sh", "-ec", commands], "", fails=False)
@@ -159,7 +179,7 @@ def test_both_are_installed_in_one_cluster_upgraded_and_uninstalled(
     assert place.left() == []
     assert "custom resource definitions" not in place.install(second, namespaces[1]), "they are its own again"
     place.uninstall(second, namespaces[1])
-    place.kubectl("delete", "crd", *NAMES)
+    place.delete_crds()
 
 
 def test_the_commands_of_the_readme_install_both_and_make_a_seed_of_the_cluster(place: Place) -> None:
@@ -171,7 +191,7 @@ def test_the_commands_of_the_readme_install_both_and_make_a_seed_of_the_cluster(
     assert (len(deployments), images) == (2, {f"registry.example.com/seedquota:{build_version()}"})
     place.uninstall(SEED, "seedquota")
     place.uninstall("seedquota", "seedquota")
-    place.kubectl("delete", "crd", *NAMES)
+    place.delete_crds()
 
 
 def test_seeds_and_settings_of_the_values_come_after_their_definitions_and_stay(place: Place) -> None:
@@ -188,7 +208,7 @@ def test_seeds_and_settings_of_the_values_come_after_their_definitions_and_stay(
     place.upgrade(MASTER, "quotas")
     place.uninstall(MASTER, "quotas")
     assert place.kubectl("get", "sqseed,sqset", "-o=name") == names
-    place.kubectl("delete", "crd", *NAMES)
+    place.delete_crds()
 
 
 def test_definitions_that_were_applied_by_hand_are_left_alone(place: Place) -> None:
@@ -197,7 +217,7 @@ def test_definitions_that_were_applied_by_hand_are_left_alone(place: Place) -> N
     assert "The custom resource definitions were not brought by Helm." in notes
     assert "app.kubernetes.io/managed-by" not in place.kubectl("get", "crd", "seeds.seedquota.io", "-o=yaml")
     place.uninstall(MASTER, "quotas")
-    place.kubectl("delete", "crd", *NAMES)
+    place.delete_crds()
 
 
 def test_an_api_server_takes_every_object(place: Place) -> None:
