@@ -12,7 +12,7 @@ import msgspec
 from cli import describe, figures, reading, terminal
 from cli.clusters import add_master_context, connected
 from cli.outcome import DONE, STALE, Failed, Printed
-from cli.terminal import Column
+from cli.terminal import Column, add_output
 from common.api.types import PROJECTS, SEEDS, USER_CLUSTERS, UserCluster
 from common.kube.client.api_client import Cluster
 from common.quota import resources
@@ -58,13 +58,7 @@ def declare(commands: Any) -> None:
         default=[],
         help="a seed's, by its current context, to show its user clusters; repeated for each; not set: only seeds",
     )
-    parser.add_argument(
-        "-o",
-        "--output",
-        choices=("table", "wide", "json", "yaml"),
-        default="table",
-        help="table, wide, json or yaml [default table]",
-    )
+    add_output(parser, "table", "wide", "json", "yaml")
     parser.set_defaults(run=run)
 
 

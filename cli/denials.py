@@ -12,7 +12,7 @@ import msgspec
 from cli import figures, reading, terminal
 from cli.clusters import connected
 from cli.outcome import DONE, Failed, Printed
-from cli.terminal import Column
+from cli.terminal import Column, add_output
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource
 from common.runtime.flags import duration
@@ -82,13 +82,7 @@ def declare(commands: Any) -> None:
     parser.add_argument("-n", "--namespace", help="only in this namespace; not set: all")
     parser.add_argument("--kubeconfig", metavar="FILE", help="of the cluster; not set: $KUBECONFIG or ~/.kube/config")
     parser.add_argument("--context", help="of the kubeconfig, a seed's or a user cluster's; not set: its current one")
-    parser.add_argument(
-        "-o",
-        "--output",
-        choices=("table", "wide", "json", "yaml"),
-        default="table",
-        help="table, wide, json or yaml [default table]",
-    )
+    add_output(parser, "table", "wide", "json", "yaml")
     parser.set_defaults(run=run)
 
 

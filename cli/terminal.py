@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 import sys
@@ -21,6 +22,12 @@ def printable(text: str) -> str:
 def _number(letter: str) -> str:
     """As JSON writes it, so that what was JSON still is."""
     return json.dumps(letter)[1:-1] if letter != "\x7f" else "\\u007f"
+
+
+def add_output(parser: argparse.ArgumentParser, *formats: str) -> None:
+    """The option for the format of what is printed. The first of them is the default."""
+    named = f"{', '.join(formats[:-1])} or {formats[-1]}"
+    parser.add_argument("-o", "--output", choices=formats, default=formats[0], help=f"{named} [default {formats[0]}]")
 
 
 def say(text: str) -> None:

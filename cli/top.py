@@ -11,7 +11,7 @@ from cli import figures, reading, terminal
 from cli.clusters import add_master_context, connected
 from cli.figures import Figures
 from cli.outcome import DONE, STALE, Failed, Printed
-from cli.terminal import Column
+from cli.terminal import Column, add_output
 from common.api.types import PROJECTS, SEEDS
 from common.kube.client.api_client import Cluster
 from common.quota.quantity import QuantityError
@@ -43,13 +43,7 @@ def declare(commands: Any) -> None:
     )
     parser.add_argument("--over", type=_percent, metavar="PERCENT", help="only quotas with a resource that full")
     parser.add_argument("--organization", metavar="NAME", help="only its quota and those of its projects")
-    parser.add_argument(
-        "-o",
-        "--output",
-        choices=("table", "wide", "json", "yaml"),
-        default="table",
-        help="table, wide, json or yaml [default table]",
-    )
+    add_output(parser, "table", "wide", "json", "yaml")
     parser.set_defaults(run=run)
 
 

@@ -15,7 +15,7 @@ from cli.fitting.command import add_replicas, text_of
 from cli.limits import changes
 from cli.outcome import DONE, STALE, Denied, Failed, Printed
 from cli.placing import Place, Shaped
-from cli.terminal import Column
+from cli.terminal import Column, add_output
 from common.api.types import PROJECTS, SEEDS, Seed
 from common.kube.client.api_client import Cluster
 from common.quota import resources
@@ -52,9 +52,7 @@ def declare(commands: Any) -> None:
     add_master_context(parser)
     parser.add_argument("--kubeconfig", metavar="FILE", help="of the cluster that is asked; not set: the master's")
     parser.add_argument("--cluster-context", metavar="CONTEXT", help="of the cluster that is asked about a file")
-    parser.add_argument(
-        "-o", "--output", choices=("table", "json", "yaml"), default="table", help="table, json or yaml [default table]"
-    )
+    add_output(parser, "table", "json", "yaml")
     parser.set_defaults(run=run)
 
 

@@ -13,6 +13,7 @@ from cli.doctor import findings, on_seed, signs
 from cli.doctor.report import Report, text
 from cli.outcome import DONE, STALE, Failed, Printed
 from cli.seeds import on_master
+from cli.terminal import add_output
 from common.api.conditions import count
 from common.api.core import SECRETS, kubeconfig_text
 from common.api.types import SEEDS, Seed
@@ -46,9 +47,7 @@ def declare(commands: Any) -> None:
     parser.add_argument("--kubeconfig", metavar="FILE", help="a seed's, to look there too; not set: only the master")
     parser.add_argument("--seed-context", metavar="CONTEXT", help="of that file; not set: its current one")
     add_namespace(parser)
-    parser.add_argument(
-        "-o", "--output", choices=("text", "json", "yaml"), default="text", help="text, json or yaml [default text]"
-    )
+    add_output(parser, "text", "json", "yaml")
     parser.set_defaults(run=run)
 
 

@@ -1,4 +1,4 @@
-"""What is told of what fits. Pure."""
+"""The text that says what fits. Pure."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from cli.clusters import connected, context_namespace
 from cli.fitting import answer, asking, objects
 from cli.fitting.objects import Manifest
 from cli.outcome import Failed, Printed
+from cli.terminal import add_output
 from seed.admission.fits import MOST
 
 _EXAMPLES = """\
@@ -46,13 +47,7 @@ def declare(commands: Any) -> None:
     parser.add_argument(
         "--context", help="of the kubeconfig, the cluster's where they would be; not set: its current one"
     )
-    parser.add_argument(
-        "-o",
-        "--output",
-        choices=("text", "wide", "json", "yaml"),
-        default="text",
-        help="text, wide, json or yaml [default text]",
-    )
+    add_output(parser, "text", "wide", "json", "yaml")
     parser.set_defaults(run=run)
 
 

@@ -14,7 +14,7 @@ from cli.limits import changes
 from cli.limits.changes import Changed, Changes
 from cli.limits.set_quota import ATTEMPTS, add_write_flags
 from cli.outcome import DONE, Failed, Printed
-from cli.terminal import Column
+from cli.terminal import Column, add_output
 from common.api.labels import DEFAULT_LABEL, SETTINGS
 from common.api.types import QUOTA_SETTINGS, DefaultQuota, Defaults, QuotaSettings
 from common.kube.client.api_client import Cluster
@@ -61,9 +61,7 @@ def declare(commands: Any) -> None:
     one = _action(
         actions, "show", show, "The default quotas, and how many quotas follow each.", "print the default quotas"
     )
-    one.add_argument(
-        "-o", "--output", choices=("table", "json", "yaml"), default="table", help="table, json or yaml [default table]"
-    )
+    add_output(one, "table", "json", "yaml")
     said = "Changes the limits of a default quota, or makes it. The quotas that follow it change with it."
     one = _action(actions, "set", set_default, said, "change the default quota of projects or organizations")
     one.add_argument("kind", choices=KINDS, help="project or organization")

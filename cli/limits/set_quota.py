@@ -13,6 +13,7 @@ from cli.clusters import add_master_context, connected
 from cli.limits import changes
 from cli.limits.changes import Changed, Changes
 from cli.outcome import DONE, STALE, Failed, Printed
+from cli.terminal import add_output
 from common.api.labels import DEFAULT_LABEL
 from common.api.types import ORGANIZATIONS, PROJECTS, SEEDS
 from common.kube.client.api_client import Cluster
@@ -71,9 +72,7 @@ def add_write_flags(parser: argparse.ArgumentParser) -> None:
         default="none",
         help="`server`: the API server checks it and nothing is written [default none]",
     )
-    parser.add_argument(
-        "-o", "--output", choices=("table", "json", "yaml"), default="table", help="table, json or yaml [default table]"
-    )
+    add_output(parser, "table", "json", "yaml")
 
 
 async def run(options: argparse.Namespace) -> Printed:

@@ -10,31 +10,25 @@ import asyncio
 from collections import deque
 from typing import Generic, TypeVar
 
+from common.runtime.token_bucket import TokenBucket
+
 PER_SECOND = 200
 BURST = 256  # at once: the API servers of many clusters, after a restart of the agent
 
 T = TypeVar("T")
 
 
-class Turns(Generic[T]):
-    """Who waits, by address. No I/O. Its size is bounded by its callers, who `leave` when their connection ends."""
+class FairQueue(Generic[T]):
+    """Who waits, by address: the addresses take turns. No I/O.
+
+    Callers bound its size: they `leave` when their connection ends.
+    """
 
     def __init__(self) -> None:
-        self._tokens = float(BURST)
-        self._counted_at = float("-inf")
         self._waiting: dict[str, deque[T]] = {}  # the address whose turn is next comes first
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
-
-    def take(self, now: float) -> bool:
-        """Whether a handshake may begin now; it counts then."""
-        self._tokens = min(float(BURST), self._tokens + (now - self._counted_at) * PER_SECOND)
-        self._counted_at = now
-        if self._tokens < 1:
-            return False
-        self._tokens -= 1
-        return True
 
     def wait(self, address: str, one: T) -> None:
         self._waiting.setdefault(address, deque()).append(one)
@@ -62,21 +56,22 @@ class Handshakes:
     """Lets handshakes begin in turn."""
 
     def __init__(self) -> None:
-        self._turns: Turns[asyncio.Future[None]] = Turns()
+        self._bucket = TokenBucket(PER_SECOND, BURST)
+        self._queue: FairQueue[asyncio.Future[None]] = FairQueue()
         self._timer: asyncio.TimerHandle | None = None
 
     async def turn(self, address: str) -> None:
         """Returns when a handshake of that address may begin."""
         loop = asyncio.get_running_loop()
-        if not self._turns and self._turns.take(loop.time()):
+        if not self._queue and self._bucket.take(loop.time()):
             return
         begins: asyncio.Future[None] = loop.create_future()
-        self._turns.wait(address, begins)
+        self._queue.wait(address, begins)
         self._later(loop)
         try:
             await begins
         finally:
-            self._turns.leave(address, begins)
+            self._queue.leave(address, begins)
 
     def _later(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._timer is None:
@@ -84,9 +79,9 @@ class Handshakes:
 
     def _go_on(self, loop: asyncio.AbstractEventLoop) -> None:
         self._timer = None
-        while self._turns and self._turns.take(loop.time()):
-            begins = self._turns.next()
+        while self._queue and self._bucket.take(loop.time()):
+            begins = self._queue.next()
             if not begins.done():
                 begins.set_result(None)
-        if self._turns:
+        if self._queue:
             self._later(loop)

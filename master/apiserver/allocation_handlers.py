@@ -19,7 +19,7 @@ from master.apiserver.call import Answer, Call
 from master.apiserver.problem import ProblemError, invalid
 from master.apiserver.routes import MAX_LIMIT
 from master.apiserver.serializers import matches, page
-from master.apiserver.sight import Sight, namespace_of
+from master.apiserver.visibility import Visibility, namespace_of
 from master.cache.allocations import AllocationCache
 from master.cache.informers import BY_ORGANIZATION, Caches, organization_of, subject_of
 from master.cache.objects import PROJECTS
@@ -33,12 +33,12 @@ class AllocationHandlers:
         self._caches = caches
         self._allocations = allocations
         self._rights = rights
-        self._sight = Sight(caches, rights)
+        self._visibility = Visibility(caches, rights)
         self._writes = AllocationWrites(cluster, allocations, self._subject_of)
 
     async def list_allocations(self, call: Call) -> Answer:
         organization = call.parameters["organization"]
-        await self._sight.organization(call.user, organization)
+        await self._visibility.organization(call.user, organization)
         wanted = call.query.get("projectID"), call.query.get("kind"), call.query.get("id")
         found = {
             each.metadata.name: each
@@ -67,12 +67,12 @@ class AllocationHandlers:
         return await self._create(call, call.parameters["project"])
 
     async def get_allocation(self, call: Call) -> Answer:
-        await self._sight.organization(call.user, call.parameters["organization"])
+        await self._visibility.organization(call.user, call.parameters["organization"])
         await self._require(call, "get", call.parameters["project"])
         return _versioned(await self._read(call))
 
     async def put_allocation(self, call: Call) -> Answer:
-        await self._sight.organization(call.user, call.parameters["organization"])
+        await self._visibility.organization(call.user, call.parameters["organization"])
         await self._require(call, "update", call.parameters["project"])
         body: AllocationUpdate = call.body
         wanted = types.resources(body.spec.resources, "/spec/resources")
@@ -94,7 +94,7 @@ class AllocationHandlers:
         raise contended()
 
     async def delete_allocation(self, call: Call) -> Answer:
-        await self._sight.organization(call.user, call.parameters["organization"])
+        await self._visibility.organization(call.user, call.parameters["organization"])
         await self._require(call, "delete", call.parameters["project"])
         for _ in range(TRIES):
             found = await self._read(call)
@@ -111,7 +111,7 @@ class AllocationHandlers:
 
     async def _create(self, call: Call, project: str) -> Answer:
         organization = call.parameters["organization"]
-        await self._sight.organization(call.user, organization)
+        await self._visibility.organization(call.user, organization)
         given: AllocationCreate | list[AllocationCreate] = call.body
         bodies = given if isinstance(given, list) else [given]
         wanted = [

@@ -25,7 +25,7 @@ from master.apiserver import allocation_types as types
 from master.apiserver.allocation_refusals import problem_of
 from master.apiserver.allocation_types import Wanted
 from master.apiserver.problem import ProblemError
-from master.apiserver.sight import namespace_of
+from master.apiserver.visibility import namespace_of
 from master.cache.allocations import AllocationCache
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ TRIES = 8  # writes by compare-and-set
 AT_ONCE = 8  # allocations of one request that are written at a time
 PROVEN_SECONDS = 2.0  # for so long it is taken as proven that the webhook is asked
 MAX_PROVEN = 4096  # namespaces
-ARRIVAL_SECONDS = 2.0  # until the watch has told of what was created
+ARRIVAL_SECONDS = 2.0  # until the watch delivers what was created
 NEVER = "seedquota.io/never"  # a type that no catalogue has
 
 
@@ -191,12 +191,12 @@ class AllocationWrites:
         raise contended()
 
     async def _check_alone(self, made: Allocation, wanted: Wanted, arrival: asyncio.Future[tuple[str, str]]) -> None:
-        """All replicas are told of Allocations in one order. Of two for one thing the later one goes."""
+        """Watches deliver Allocations to all replicas in one order. Of two for one thing the later one is deleted."""
         try:
             async with asyncio.timeout(ARRIVAL_SECONDS):
                 uid, other = await arrival
         except TimeoutError:
-            log.warning("not told of what was created", extra={"allocation": made.metadata.key})
+            log.warning("the watch did not deliver what was created", extra={"allocation": made.metadata.key})
             return
         if uid != made.metadata.uid or not other:
             return

@@ -24,7 +24,7 @@ from master.apiserver.serializers import (
     QuotaCreate,
     QuotaUpdate,
 )
-from master.apiserver.sight import Sight, namespace_of
+from master.apiserver.visibility import Visibility, namespace_of
 from master.cache.allocations import AllocationCache, Use
 from master.cache.informers import BY_SUBJECT, Caches, subject_of
 from master.cache.objects import MASTER_QUOTAS, MasterQuota
@@ -42,20 +42,20 @@ class Handlers:
         self._caches = caches
         self._allocations = allocations
         self._rights = rights
-        self._sight = Sight(caches, rights)
+        self._visibility = Visibility(caches, rights)
 
     async def openapi(self, _call: Call) -> Answer:
         return Answer(openapi.document())
 
     async def get_organization_quotas(self, call: Call) -> Answer:
         name = call.parameters["organization"]
-        await self._sight.organization(call.user, name)
+        await self._visibility.organization(call.user, name)
         quotas = self._of("organization", name)
         return _versioned(serializers.organization_quotas(quotas, self._allocated(name)), quotas)
 
     async def put_organization_quotas(self, call: Call) -> Answer:
         name = call.parameters["organization"]
-        await self._sight.organization(call.user, name)
+        await self._visibility.organization(call.user, name)
         body: OrganizationQuotasUpdate = call.body
         pointers = {each.type: f"/capacity/{number}" for number, each in enumerate(body.capacity)}
         for _ in range(TRIES):
@@ -82,7 +82,7 @@ class Handlers:
 
     async def get_project_quota(self, call: Call) -> Answer:
         name = call.parameters["project"]
-        await self._sight.project(call.user, name)
+        await self._visibility.project(call.user, name)
         quotas = self._of("project", name)
         if not quotas:
             raise ProblemError(404, f"project {name} has no quota", code="no_quota")
@@ -91,7 +91,7 @@ class Handlers:
     async def calculate(self, call: Call) -> Answer:
         name = call.parameters["project"]
         body: Calculation = call.body
-        organization = await self._sight.project(call.user, name)
+        organization = await self._visibility.project(call.user, name)
         quotas = self._of("project", name)
         if organization:
             quotas = [*quotas, *self._of("organization", organization)]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from common.runtime.lru import LruDict
+from common.runtime.token_bucket import TokenBucket
 from master.apiserver.problem import ProblemError
 
 PER_SECOND = 50.0  # requests of one user, on average ...
@@ -20,7 +21,7 @@ ALL_AT_A_TIME = 128  # ... and of all users
 class Limits:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._left: LruDict[str, tuple[float, float]] = LruDict()  # requests that are left, and as of when
+        self._requests: LruDict[str, TokenBucket] = LruDict()  # by user
         self._working: Counter[str] = Counter()
 
     @contextmanager
@@ -40,9 +41,7 @@ class Limits:
                 del self._working[user]
 
     def _take(self, user: str) -> None:
-        now = self._clock()
-        left, at = self._left.get(user, (BURST, now))
-        left = min(left + (now - at) * PER_SECOND, BURST)
-        self._left.keep(user, (max(left - 1, 0.0) if left >= 1 else left, now), MAX_USERS)
-        if left < 1:
+        requests = self._requests.get(user) or TokenBucket(PER_SECOND, BURST)
+        self._requests.keep(user, requests, MAX_USERS)
+        if not requests.take(self._clock()):
             raise ProblemError(429, f"more than {PER_SECOND:g} requests a second")

@@ -50,7 +50,8 @@ class Promise(msgspec.Struct, frozen=True):
 
 
 def promised(subject: CoreQuota, limited: Iterable[str]) -> ResourceList:
-    """In nanos. A name that it does not have promises nothing; that differs from 0 in who is told of it."""
+    """In nanos. A name that it does not have is left out, which is not the same as 0: the condition
+    NamespacesLimited names such a namespace."""
     hard = subject.spec.hard
     return {name: amount(hard[name]) for name in limited if name in hard}
 

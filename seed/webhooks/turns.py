@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Container
 
 from common.runtime.lru import LruDict
+from common.runtime.token_bucket import TokenBucket
 
 PER_SECOND = 500  # requests of one caller, on average
 OBJECTS_TO_MACHINES = 2  # so many times as many requests about objects in namespaces; an API server creates more pods
@@ -26,21 +27,10 @@ class Turn:
     The event loop serves others between two large ones, however many have come.
     """
 
-    def __init__(self, per_second: float, now: float) -> None:
+    def __init__(self, per_second: float) -> None:
         self.places = asyncio.Semaphore(AT_A_TIME)
         self.reading = asyncio.Semaphore(1)
-        self._per_second = per_second
-        self._left = per_second * BURST_SECONDS
-        self._as_of = now
-
-    def take(self, now: float) -> bool:
-        """Whether one more request may be answered now."""
-        self._left = min(self._left + (now - self._as_of) * self._per_second, self._per_second * BURST_SECONDS)
-        self._as_of = now
-        if self._left < 1:
-            return False
-        self._left -= 1
-        return True
+        self.requests = TokenBucket(per_second, per_second * BURST_SECONDS)
 
 
 class Turns:
@@ -58,7 +48,6 @@ class Turns:
 
     def take(self, caller: str) -> Turn | None:
         """None where the caller has asked too often."""
-        now = self._clock()
-        turn = self._of.get(caller) or Turn(self.per_second, now)
+        turn = self._of.get(caller) or Turn(self.per_second)
         self._of.keep(caller, turn, MAX_CALLERS)
-        return turn if turn.take(now) else None
+        return turn if turn.requests.take(self._clock()) else None

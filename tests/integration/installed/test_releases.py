@@ -92,9 +92,9 @@ def are_right(attempts: Sequence[Attempt], before: int, limits: Sequence[int]) -
         refusal = parse_refusal(one.message) if one.outcome is Outcome.REFUSED else None
         assert refusal is None or refusal.limited in known, one.message
     for limit in known:
-        blamed = unjustified(attempts, limit, resources.parse(cpus(before)))
-        assert [why for one, why in blamed if (found := parse_refusal(one.message)) and found.limited == limit] == []
-        assert [one.message for one, _ in blamed if parse_refusal(one.message) is None] == []
+        unfounded = unjustified(attempts, limit, resources.parse(cpus(before)))
+        assert [why for one, why in unfounded if (found := parse_refusal(one.message)) and found.limited == limit] == []
+        assert [one.message for one, _ in unfounded if parse_refusal(one.message) is None] == []
 
 
 async def test_an_upgrade_and_the_way_back_under_load_fail_no_request_and_exceed_nothing(

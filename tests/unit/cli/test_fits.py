@@ -1,4 +1,4 @@
-"""`seedquota fits`: what a file asks for, and what is told of the answers."""
+"""`seedquota fits`: what a file asks for, and what the command says of the answers."""
 
 from __future__ import annotations
 

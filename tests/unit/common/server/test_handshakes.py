@@ -4,18 +4,19 @@ import asyncio
 
 import pytest
 
+from common.runtime.token_bucket import TokenBucket
 from common.server import handshakes
-from common.server.handshakes import BURST, PER_SECOND, Handshakes, Turns
+from common.server.handshakes import BURST, PER_SECOND, FairQueue, Handshakes
 
 
 def test_after_a_quiet_time_so_many_begin_at_once_and_then_so_many_a_second() -> None:
-    turns: Turns[int] = Turns()
+    turns = TokenBucket(PER_SECOND, BURST)
     assert sum(turns.take(1000.0) for _ in range(BURST + 100)) == BURST
     assert sum(turns.take(1000.0 + i / 10_000) for i in range(10_000)) == pytest.approx(PER_SECOND, abs=1)
 
 
 def test_an_address_with_thousands_of_connections_delays_another_by_one() -> None:
-    turns: Turns[str] = Turns()
+    turns: FairQueue[str] = FairQueue()
     for i in range(5000):
         turns.wait("192.0.2.1", f"flood {i}")
     turns.wait("192.0.2.2", "other")
@@ -23,7 +24,7 @@ def test_an_address_with_thousands_of_connections_delays_another_by_one() -> Non
 
 
 def test_who_leaves_has_no_turn() -> None:
-    turns: Turns[str] = Turns()
+    turns: FairQueue[str] = FairQueue()
     turns.wait("a", "first")
     turns.wait("a", "second")
     turns.wait("b", "third")
@@ -60,6 +61,6 @@ async def test_one_that_ends_while_it_waits_takes_no_turn(monkeypatch: pytest.Mo
     for task in waiting[:-1]:
         task.cancel()
     await asyncio.gather(*waiting[:-1], return_exceptions=True)
-    assert len(shakes._turns._waiting["a"]) == 1
+    assert len(shakes._queue._waiting["a"]) == 1
     await waiting[-1]
-    assert not shakes._turns
+    assert not shakes._queue

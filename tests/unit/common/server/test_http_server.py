@@ -896,7 +896,7 @@ async def test_a_storm_of_connections_begins_no_more_handshakes_than_the_loop_be
             assert await client.ended() == b"", "the oldest of the address gives way"
         assert world.server._places.unproven == 20
         await eventually(
-            lambda: len(world.server._opening) == 20 == len(world.server._handshakes._turns._waiting["127.0.0.1"])
+            lambda: len(world.server._opening) == 20 == len(world.server._handshakes._queue._waiting["127.0.0.1"])
         )
 
 

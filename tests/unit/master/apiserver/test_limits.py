@@ -60,5 +60,5 @@ def test_the_rates_of_many_users_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
     limit = Limits()
     for number in range(100):
         asked(limit, f"user {number}", 1)
-    assert len(limit._left) == 8
+    assert len(limit._requests) == 8
     assert not limit._working

@@ -27,7 +27,7 @@ from tests.unit.seed.webhooks.test_machines import machine, review
 
 
 def test_a_caller_has_its_rate_and_a_burst() -> None:
-    turn = Turn(10, 0.0)
+    turn = Turn(10).requests
     assert [turn.take(0.0) for _ in range(10 * BURST_SECONDS + 1)] == [True] * 10 * BURST_SECONDS + [False]
     assert [turn.take(0.5) for _ in range(6)] == [True] * 5 + [False]
     assert [turn.take(1e6) for _ in range(10 * BURST_SECONDS + 1)][-2:] == [True, False], "a pause earns one burst"

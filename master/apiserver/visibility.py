@@ -8,7 +8,7 @@ from master.apiserver.problem import ProblemError
 from master.cache.informers import Caches, organization_of
 
 
-class Sight:
+class Visibility:
     """Each method raises ProblemError."""
 
     def __init__(self, caches: Caches, rights: Rights) -> None:
