@@ -86,7 +86,7 @@ chaos: $(STAMP)
 
 # It says in one line what is missing where no node can run.
 e2e: $(STAMP)
-	@$(BIN)/python -m tests.e2e $(if $(ONLY),-k $(ONLY))
+	@$(BIN)/python -m tests.e2e $(ONLY)
 
 # The programs' lock first: the one for development has the same versions of what is in both.
 lock:
