@@ -52,20 +52,35 @@ def asked(configuration: WebhookConfiguration) -> list[tuple[Any, list[tuple[str
 
 def test_only_what_is_limited_is_asked_about() -> None:
     limits = "requests.cpu,services.nodeports,count/deployments.apps,configmaps,requests.storage"
-    ((selector, rules),) = asked(configured(quota(ANN, limits)))
+    (selector, rules), (same_selector, updates) = asked(configured(quota(ANN, limits)))
     expressions = [{"key": "owner", "operator": "In", "values": ["ann"]}, NOT_SYSTEM]
     assert selector == {"matchExpressions": expressions}
     assert rules == [
-        ("", ["configmaps", "pods"], ["CREATE"]),
-        ("", ["persistentvolumeclaims", "services"], ["CREATE", "UPDATE"]),
+        ("", ["configmaps", "persistentvolumeclaims", "pods", "services"], ["CREATE"]),
         ("", ["pods/resize"], ["UPDATE"]),
         ("apps", ["deployments"], ["CREATE"]),
     ]
+    assert same_selector == selector
+    assert updates == [("", ["persistentvolumeclaims", "services"], ["UPDATE"])]
+
+
+def test_no_condition_is_evaluated_of_what_is_created() -> None:
+    creating, updating, _canary = desired(
+        [quota(ANN, "services")],
+        url="https://seed/namespaces/u/t",
+        protected=[],
+        ca_bundle=b"ca",
+        timeout_seconds=3,
+        break_glass_group="",
+    ).webhooks
+    assert "matchConditions" not in creating
+    conditions = updating["matchConditions"]
+    assert isinstance(conditions, list) and [condition["name"] for condition in conditions] == ["changes-use"]
 
 
 def test_updates_of_pods_are_asked_about_only_where_a_deadline_decides_who_counts_them() -> None:
-    ((_, rules),) = asked(configured(quota(ANN, scopes=["NotTerminating"])))
-    assert ("", ["pods"], ["CREATE", "UPDATE"]) in rules
+    (_, created), (_, updated) = asked(configured(quota(ANN, scopes=["NotTerminating"])))
+    assert ("", ["pods"], ["CREATE"]) in created and ("", ["pods"], ["UPDATE"]) in updated
 
 
 def test_the_updates_that_are_asked_about_are_all_that_evaluators_read() -> None:
