@@ -190,7 +190,7 @@ def sources(account: Account) -> set[str]:
 def free(account: Account, limits: ResourceList) -> dict[str, int]:
     """What may still be admitted of every limited resource; negative where use was not admitted here.
 
-    The limit itself bounds it too, so that a seed which has heard of a lowered limit obeys it at once.
+    The limit itself bounds it too, so that a seed that knows of a lowered limit obeys it at once.
     """
     return unused(held(account), use(account), limits)
 

@@ -106,9 +106,9 @@ class Record:
         silent = self._clock() - min(self._sent, self._watches.proven_at)
         if silent > FRESH:
             since = "yet" if silent == float("inf") else f"for {silent:.0f} s"
-            return f"this replica has not heard from the API server {since}"
+            return f"this replica has had no answer from the API server {since}"
         if self._quota_cache.quotas.lists_completed < self._list:
-            return "this replica could not be heard from and lists the quotas again"
+            return "this replica was out of reach and lists the quotas again"
         return None
 
     async def run(self) -> None:

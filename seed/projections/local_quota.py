@@ -121,7 +121,7 @@ def _stale(known: Known) -> str:
     if not quota.grant.incarnation or known.master_silent is None:
         return "the master has not said yet what is used"
     if known.master_silent > MASTER_SILENT:
-        return "the master has not been heard from lately; its last sum is kept"
+        return "the master has not answered lately; its last sum is kept"
     if quota.learning:
         return "the master is learning what is used"
     if quota.usage_stale:

@@ -81,7 +81,7 @@ class UsageSource(Protocol):
 
     @property
     def live(self) -> bool:
-        """True while nothing can have happened there unheard of, as in a restore from a backup."""
+        """True while no change there can have been missed, as in a restore from a backup."""
 
     @property
     def listed_from(self) -> float:

@@ -60,12 +60,8 @@ async def pods(seconds: float) -> None:
         await manifests.apply(server, [namespace(NAMESPACE)])
         bare = await stack.enter_async_context(serving("allow", server))
         print(f"pods created through a real API server, {CLIENTS} clients")
-        print(
-            "CPU per pod in us: of its API server, of the webhook, and of the other API servers, etcd and programs"
-        )
-        print(
-            " namespaces  quota     pods/s   p50 ms   p99 ms  API server  webhook  others  other writes  to bare"
-        )
+        print("CPU per pod in us: of its API server, of the webhook, and of the other API servers, etcd and programs")
+        print(" namespaces  quota     pods/s   p50 ms   p99 ms  API server  webhook  others  other writes  to bare")
         for count in (1, MANY):
             await _line(bench, count, "none", [])
             await _line(bench, count, "core", [], core=True)

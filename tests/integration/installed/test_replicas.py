@@ -134,7 +134,7 @@ async def test_a_new_quota_is_not_enforced_while_a_replica_that_is_cut_off_admit
         await place.site.apply("master", quota_manifest(cpus(0)))
         answers = await place.refuses_from_when_it_is_enforced(LONGEST)
         assert answers[0].status in ADMITS_OR_IS_OLD, "it does not know of the quota yet"
-        assert "has not heard from the API server for" in answers[-1].message
+        assert "has had no answer from the API server for" in answers[-1].message
         await place.link.set(Traffic.FORWARDED)
         await place.good_again()
         records = {found["metadata"]["name"]: found for found in await place.site.items("seed-1", RECORDS)}

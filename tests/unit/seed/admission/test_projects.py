@@ -182,7 +182,7 @@ async def test_where_an_organization_may_limit_it_the_answer_is_503() -> None:
 async def test_a_replica_that_does_not_know_what_is_new_refuses_for_no_unknown_project() -> None:
     async with seed_world() as world:
         declare(world.cluster_cache)
-        world.admission._stale = lambda: "this replica has not heard from the API server for 31 s"
+        world.admission._stale = lambda: "this replica has had no answer from the API server for 31 s"
         assert (await ask(world))[0] == 503
 
 

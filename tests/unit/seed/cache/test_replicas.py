@@ -185,7 +185,7 @@ def test_every_identity_has_a_valid_name_of_its_own() -> None:
 
 async def test_a_replica_admits_nothing_before_it_has_a_record_and_lists_that_began_later(seed: Seed) -> None:
     record = seed.record()
-    assert record.stale() == "this replica has not heard from the API server yet"
+    assert record.stale() == "this replica has had no answer from the API server yet"
     async with running(record):
         await asyncio.wait_for(record.kept.wait(), 30)
         assert record.stale() is not None
@@ -201,7 +201,7 @@ async def test_a_replica_that_hears_nothing_refuses_by_its_own_clock_and_its_rec
     assert await record._keep() == RENEW
     assert record.stale() is None
     seed.clock.now += 6
-    assert record.stale() == "this replica has not heard from the API server for 31 s"
+    assert record.stale() == "this replica has had no answer from the API server for 31 s"
     written = seed.writes
     assert await record._keep() < RENEW
     assert seed.writes == written, "others need not wait for it"
@@ -223,9 +223,9 @@ async def test_a_replica_whose_record_is_not_written_refuses_although_it_hears_e
         seed.proven()
         seed.api.answers.append(away)
         await record._keep()
-    assert record.stale() == "this replica has not heard from the API server for 30 s"
+    assert record.stale() == "this replica has had no answer from the API server for 30 s"
     await record._keep()
-    assert record.stale() == "this replica could not be heard from and lists the quotas again"
+    assert record.stale() == "this replica was out of reach and lists the quotas again"
     seed.listed()
     assert record.stale() is None
 
@@ -382,7 +382,7 @@ async def test_while_records_cannot_be_read_nothing_is_known(seed: Seed) -> None
 async def test_whoever_asks_a_replica_that_is_deaf_is_told_so_and_nothing_is_reserved() -> None:
     async with seed_world() as world:
         await world.quota(limits="cpu=64", granted="cpu=64")
-        why: str | None = "this replica has not heard from the API server for 31 s"
+        why: str | None = "this replica has had no answer from the API server for 31 s"
         admission = Admission(world.quota_cache, world.registry, lambda: why)
         kept = Reservation(source="alpha/c1", object="ns/u", amount=nanos("cpu=8"))
         request = Request(

@@ -106,7 +106,7 @@ def test_amounts_of_one_resource_are_in_one_unit_and_what_nothing_counts_has_non
         (known(), ""),
         (known(quota(grant=Grant(incarnation=""))), "the master has not said yet"),
         (known(master_silent=None), "the master has not said yet"),
-        (known(master_silent=MASTER_SILENT + 1), "not been heard from lately"),
+        (known(master_silent=MASTER_SILENT + 1), "has not answered lately"),
         (known(quota(learning=True)), "is learning"),
         (known(quota(usage_stale=True)), "was not reported lately"),
         (known(here=account(nonce="n")), "counted again"),

@@ -401,10 +401,10 @@ async def test_where_nobody_limits_clusters_no_fence_and_no_unknown_project_keep
 
 async def test_a_replica_that_may_not_know_who_limits_clusters_admits_none_of_a_project() -> None:
     async with serving() as (world, webhook):
-        world.admission._stale = lambda: "this replica has not heard from the API server for 31 s"
+        world.admission._stale = lambda: "this replica has had no answer from the API server for 31 s"
         refused = await webhook.create("a")
         assert code(refused) == 503
-        assert "has not heard from the API server for 31 s" in refused["status"]["message"]
+        assert "has had no answer from the API server for 31 s" in refused["status"]["message"]
 
 
 async def test_a_default_quota_that_has_not_come_is_waited_for_if_it_limits_clusters() -> None:

@@ -296,7 +296,7 @@ async def test_nothing_is_admitted_while_the_labels_of_its_namespace_cannot_be_k
 
 
 async def test_a_replica_that_may_not_know_the_quotas_admits_nothing(caller: Caller) -> None:
-    caller.stale = "this replica has not heard from the API server for 31 s"
+    caller.stale = "this replica has had no answer from the API server for 31 s"
     assert (await caller.refused(pod()))[0] == 503
 
 
