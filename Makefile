@@ -19,7 +19,7 @@ EXAMPLES ?= 5000
 export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/pycache
 
-.PHONY: demo test unit lint fmt bench fuzz sim chaos e2e clean lock wheel image charts help
+.PHONY: demo test unit lint fmt bench fuzz sim chaos e2e clean lock wheel wheels image charts help
 
 help:
 	@echo "make demo         the whole way on real control planes, narrated (KEEP=1 leaves it running)"
@@ -34,6 +34,7 @@ help:
 	@echo "make e2e          pods of the image on a real node, installed with Helm; needs root and Debian's packages; ONLY=two_clusters, ONLY=containers"
 	@echo "make lock         compute requirements.lock and requirements-dev.lock again from pyproject.toml"
 	@echo "make wheel        build the wheel of the programs in dist"
+	@echo "make wheels       see that each package of requirements.lock has a wheel for amd64 and for arm64"
 	@echo "make image        build the image IMAGE=$(IMAGE) with docker, podman or buildah; BASE=... PLATFORM=linux/arm64"
 	@echo "make charts       package the Helm charts in dist"
 	@echo "make clean        remove .venv"
@@ -100,6 +101,13 @@ export SOURCE_DATE_EPOCH ?= 315532800
 wheel: $(STAMP)
 	@rm -f dist/seedquota-*.whl
 	@$(BIN)/python -m hatchling build --target wheel
+
+# That the image can be built for both machines, without building it: it takes wheels alone.
+wheels: $(STAMP)
+	@for machine in x86_64 aarch64; do scratch=$$(mktemp -d); \
+	  $(BIN)/python -m pip download --quiet --disable-pip-version-check --dest $$scratch --no-deps --only-binary=:all: \
+	    --require-hashes --python-version 3.13 --platform manylinux2014_$$machine --platform manylinux_2_28_$$machine \
+	    --requirement requirements.lock; status=$$?; rm -rf $$scratch; test $$status = 0 || exit 1; done
 
 image: wheel
 	@test -n "$(BUILDER)" || { echo "make image needs docker, podman or buildah"; exit 1; }

@@ -126,17 +126,25 @@ async def ensure(names: Iterable[str], progress: Progress = print_progress) -> d
 
 async def sources(program: Program, progress: Progress = print_progress) -> Path:
     """The directory of the Go module that the executable is built from, with all its files. Raises BuildError."""
+    return await module(program.module, _required_module(program), progress)
+
+
+async def module(pins: str, path: str, progress: Progress = print_progress) -> Path:
+    """The directory with all files of a Go module, in the version and with the checksum that `gomodules/PINS` has.
+
+    Raises BuildError.
+    """
     go = await _go(progress)
     download = await asyncio.create_subprocess_exec(
-        *(str(go), "mod", "download", "-json", _required_module(program)),
-        cwd=_MODULES / program.module,
+        *(str(go), "mod", "download", "-json", path),
+        cwd=_MODULES / pins,
         env=_go_environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
     answer, problem = await asyncio.wait_for(download.communicate(), _BUILD_TIMEOUT_SECONDS)
     if download.returncode:
-        raise BuildError(f"no sources of {program.name}: {(problem or answer).decode(errors='replace')[-2000:]}")
+        raise BuildError(f"no sources of {path}: {(problem or answer).decode(errors='replace')[-2000:]}")
     return Path(json.loads(answer)["Dir"])
 
 

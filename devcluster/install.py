@@ -36,6 +36,7 @@ _LEASE_SECONDS = 5  # what a killed agent is missed for before its successor lea
 _READY_SECONDS = 60.0
 _POLL_SECONDS = 0.1  # four ask at a time, of servers that have much to do
 _SUFFIXES = ("", "-b", "-c")
+_COMMON = ("--log-format=json", "--drain-delay=0s", f"--namespace={NAMESPACE}")  # flags of all programs
 
 
 class NotReadyError(Exception):
@@ -211,6 +212,15 @@ class Installation:
         """From now on, what is owned goes with its owner in the master's cluster, and a namespace with its objects."""
         await self._plane.start([], controllers=[MASTER])
 
+    async def prepare_master(self, name: str) -> Program:
+        """Another cluster for the master: with definitions and roles, and no object of it. Its program, not started."""
+        await self._plane.start([name], controllers=[name])
+        roles = [*rights("master", MASTER_USER), *load(CHARTS / "rbac" / "master-policy.yaml")]
+        await apply(self.cluster(name), [*load(CHARTS / "crds"), namespace(NAMESPACE), *roles])
+        program = f"seedquota-{name}"
+        self._add(program, ["master", self._kubeconfig(name, MASTER_USER), *_COMMON, f"--identity={program}"])
+        return self.programs[program]
+
     async def _install_master(self, crds: Iterable[Manifest]) -> None:
         seeds = [
             manifest
@@ -268,11 +278,6 @@ class Installation:
         await apply(self._plane.cluster(name), [*load(MACHINE_CRDS), *may])
 
     def _all_programs(self) -> list[Program]:
-        common = (
-            "--log-format=json",
-            "--drain-delay=0s",
-            f"--namespace={NAMESPACE}",
-        )
         kubeconfig = self._kubeconfig(MASTER, MASTER_USER)
         for number, suffix in enumerate(_SUFFIXES[: self._master_replicas]):
             name = f"seedquota-master{suffix}"
@@ -280,7 +285,7 @@ class Installation:
             if self.api_urls:
                 address = self.api_urls[number].removeprefix("https://")
                 api = [f"--api-address={address}", "--api-names=127.0.0.1"]
-            self._add(name, ["master", kubeconfig, *common, f"--identity={name}", *api])
+            self._add(name, ["master", kubeconfig, *_COMMON, f"--identity={name}", *api])
         for seed in self.seeds:
             ports = [free_port() for _ in range(self._replicas)]
             url = f"https://127.0.0.1:{ports[0]}"
@@ -292,7 +297,7 @@ class Installation:
                 arguments = [
                     "seed",
                     self._kubeconfig(seed, SEED_USER),
-                    *common,
+                    *_COMMON,
                     f"--seed-name={seed}",
                     f"--identity={name}",
                     f"--lease-duration={_LEASE_SECONDS}",

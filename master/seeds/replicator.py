@@ -213,8 +213,9 @@ class CopySync:
         if actual.metadata.deletion_timestamp is not None:
             return FINALIZING
         of = actual.metadata.labels.get(UID_LABEL)
-        if of and of != desired.metadata.uid:
+        if of and of != desired.metadata.uid and not (isinstance(actual, Named) and actual.spec == desired.spec):
             # Made again under its name: another quota, with an account of its own. The former one limits until then.
+            # A Project or the like that says the same stays as it is, but for the label: it is never away.
             await self._caches.confirm(*key, desired)
             await self._delete(key, actual, released=False)
             return await self._create(key, desired)

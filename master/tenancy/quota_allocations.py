@@ -95,6 +95,11 @@ def owned_by(quota: MasterQuota, allocation: ObjectMeta) -> bool:
     )
 
 
+def _owner(allocation: QuotaAllocation) -> OwnerReference:
+    metadata = allocation.metadata
+    return OwnerReference(api_version=API_VERSION, kind=KIND, name=metadata.name, uid=metadata.uid, controller=True)
+
+
 def is_made(quota: MasterQuota) -> bool:
     """Of an allocation, be it there or not."""
     return any(
@@ -149,6 +154,9 @@ class QuotaAllocations:
             await self._caches.confirm(PLURAL, name, allocation)
             await self._delete(quota)
             return WATCH_LAG
+        if not quota.metadata.owner_references and quota.spec == desired_spec(allocation):
+            await self._own(allocation, quota)
+            return None
         if owned_by(quota, allocation.metadata) and quota.spec != desired_spec(allocation):
             await self._caches.confirm(PLURAL, name, allocation)
             changed = replace(quota, spec=desired_spec(allocation), status=QuotaStatus())
@@ -158,13 +166,15 @@ class QuotaAllocations:
         await self._show(allocation, quota)
         return None
 
+    async def _own(self, allocation: QuotaAllocation, quota: MasterQuota) -> None:
+        """It is from a backup, which does not say what it was made of."""
+        metadata = replace(quota.metadata, owner_references=[_owner(allocation)])
+        await self._cluster.replace(MASTER_QUOTAS, replace(quota, metadata=metadata))
+        log.info("quota of an allocation taken over", extra={"quota": quota.metadata.name})
+
     async def _make(self, allocation: QuotaAllocation) -> float | None:
-        metadata = allocation.metadata
-        owner = OwnerReference(
-            api_version=API_VERSION, kind=KIND, name=metadata.name, uid=metadata.uid, controller=True
-        )
         made = MasterQuota(
-            metadata=ObjectMeta(name=quota_name(metadata.name), owner_references=[owner]),
+            metadata=ObjectMeta(name=quota_name(allocation.metadata.name), owner_references=[_owner(allocation)]),
             spec=desired_spec(allocation),
         )
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -349,6 +349,19 @@ def test_the_master_is_bound_on_the_seed_only_where_it_is_named(rendered: Render
 
     assert subjects("defaults") == []
     assert subjects("rights") == [[{"kind": "User", "name": "master", "apiGroup": "rbac.authorization.k8s.io"}]]
+
+
+@pytest.mark.parametrize(
+    ("served", "version"),
+    [((), "v1"), (["v1alpha2"], "v1alpha2"), (["v1alpha2", "v1alpha3"], "v1alpha3"), (["v1", "v1alpha3"], "v1")],
+)
+def test_a_route_is_of_the_newest_version_that_the_cluster_serves(
+    helm: Helm, served: Sequence[str], version: str
+) -> None:
+    """Where nothing is known of the cluster: of the one that the Gateway API's standard channel serves."""
+    kinds = [f"gateway.networking.k8s.io/{each}/TLSRoute" for each in served]
+    objects = helm.render(SEED, values.OUTSIDE, served=kinds)
+    assert the(objects, "TLSRoute")["apiVersion"] == f"gateway.networking.k8s.io/{version}"
 
 
 def test_from_outside_the_webhook_is_reached_by_the_name_that_its_certificate_has(rendered: Rendered) -> None:

@@ -538,7 +538,7 @@ def age(cell: object) -> bool:
         ),
         (
             "Seed",
-            {"State": "Active", "Ready": "False", "Clusters": 210, "Fenced": 0, "Version": "0.1.0", "Last-Seen": age},
+            {"State": "Active", "Ready": "False", "Clusters": 210, "Fenced": 0, "Version": "0.2.0", "Last-Seen": age},
             [],
         ),
         (

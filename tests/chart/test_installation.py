@@ -22,10 +22,8 @@ import trustme
 import yaml
 from cryptography import x509
 
-from common.runtime.metrics import build_version
 from common.server.pki import alternative_names
 from devcluster import binaries
-from devcluster.cluster_api import infrastructure_crd
 from devcluster.controlplane import ApiServer, ControlPlane
 from devcluster.install import Program
 from devcluster.manifests import load
@@ -37,12 +35,16 @@ from tests.chart.helm import MASTER, SEED, Helm, HelmError, Object, arguments, f
 
 pytestmark = pytest.mark.integration
 
-OTHERS = {  # kinds of others, which the charts make where they are switched on
-    "PodMonitor": "monitoring.coreos.com/v1",
-    "ServiceMonitor": "monitoring.coreos.com/v1",
-    "PrometheusRule": "monitoring.coreos.com/v1",
-    "Certificate": "cert-manager.io/v1",
-    "TLSRoute": "gateway.networking.k8s.io/v1alpha2",
+OTHERS = {  # kinds of others, which the charts make where they are switched on: their real definitions, in Go modules
+    "Certificate": ("github.com/cert-manager/cert-manager", "deploy/crds/cert-manager.io_certificates.yaml"),
+    **{
+        kind: (
+            "github.com/prometheus-operator/prometheus-operator",
+            f"example/prometheus-operator-crd/monitoring.coreos.com_{kind.lower()}s.yaml",
+        )
+        for kind in ("PodMonitor", "PrometheusRule", "ServiceMonitor")
+    },
+    "TLSRoute": ("sigs.k8s.io/gateway-api", "config/crd/standard/gateway.networking.k8s.io_tlsroutes.yaml"),
 }
 KINDS = (
     "deployments,services,serviceaccounts,poddisruptionbudgets,networkpolicies,roles,rolebindings,clusterroles,"
@@ -188,7 +190,8 @@ def test_the_commands_of_the_readme_install_both_and_make_a_seed_of_the_cluster(
     assert place.kubectl("get", "sqseed", "-o=name").strip() == "seed.seedquota.io/main"
     deployments = place.objects("deployments", "-n=seedquota", f"-l={OURS}")
     images = {each["spec"]["template"]["spec"]["containers"][0]["image"] for each in deployments}
-    assert (len(deployments), images) == (2, {f"registry.example.com/seedquota:{build_version()}"})
+    (version,) = {yaml.safe_load((CHARTS / chart / "Chart.yaml").read_text())["appVersion"] for chart in (MASTER, SEED)}
+    assert (len(deployments), images) == (2, {f"registry.example.com/seedquota:{version}"})
     place.uninstall(SEED, "seedquota")
     place.uninstall("seedquota", "seedquota")
     place.delete_crds()
@@ -220,14 +223,15 @@ def test_definitions_that_were_applied_by_hand_are_left_alone(place: Place) -> N
     place.delete_crds()
 
 
-def test_an_api_server_takes_every_object(place: Place) -> None:
-    """Strictly, and without storing it. Kinds of others have any fields here."""
-    crds = [others_crd(kind, *api.split("/")) for kind, api in OTHERS.items()]
+async def test_an_api_server_takes_every_object(place: Place) -> None:
+    """Strictly, and without storing it, kinds of others by their own schemas."""
+    definitions = [await binaries.module("chart-kinds", module) / file for module, file in OTHERS.values()]
+    place.kubectl("apply", "--server-side", *(f"-f={definition}" for definition in definitions))
     namespaces = [
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
         for name in ("dry", "alpha", "beta", "own")
     ]
-    place.kubectl("apply", "--server-side", "-f=-", given=yaml.safe_dump_all([*crds, *namespaces]))
+    place.kubectl("apply", "--server-side", "-f=-", given=yaml.safe_dump_all(namespaces))
     place.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
     objects = [
         *place.helm.render(MASTER, values.MONITORED, namespace="dry"),
@@ -240,18 +244,6 @@ def test_an_api_server_takes_every_object(place: Place) -> None:
     done = place.kubectl("apply", *flags, "-f=-", given=yaml.safe_dump_all(objects))
     assert len(done.splitlines()) == len(objects)
     assert place.crds() == {}
-
-
-def others_crd(kind: str, group: str, version: str) -> Any:
-    found: Any = infrastructure_crd(kind, version)
-    return {
-        **found,
-        "metadata": {
-            "name": f"{found['spec']['names']['plural']}.{group}",
-            "annotations": {"api-approved.kubernetes.io": "unapproved, for a test"},
-        },
-        "spec": {**found["spec"], "group": group},
-    }
 
 
 @pytest_asyncio.fixture

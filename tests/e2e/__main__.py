@@ -1,4 +1,4 @@
-"""`python -m tests.e2e`: gets what a real node needs, and runs these tests on what looks like a machine of its own."""
+"""`python -m tests.e2e`: gets what these tests need, and runs each file on what looks like a machine of its own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from devcluster import binaries, docker, isolation, node
+from devcluster import binaries, docker, isolation, node, redis
 from devcluster.binaries import BuildError
 
 
@@ -19,30 +19,34 @@ def main(chosen: Sequence[str]) -> int:
     if not files:
         print(f"e2e: no file is named like {' or '.join(chosen)}", file=sys.stderr)
         return 2
-    why = isolation.missing()
-    if not why:
-        try:
-            asyncio.run(_ensure())
-        except BuildError as error:
-            why = " ".join(str(error).split())
-    if why:
+    if why := isolation.missing():
         print(f"e2e: skipped: {why}")
         return 0
-    # One file after the other, each on a new machine.
-    for file in files:
+    # What cannot run is said first, so that the end tells how those went that can.
+    lacking = {file: asyncio.run(_lacking(file)) for file in files}
+    for file, why in lacking.items():
+        if why:
+            print(f"e2e: {file.name} skipped: {why}", flush=True)
+    for file in (file for file, why in lacking.items() if not why):
         status = isolation.run([sys.executable, "-m", "pytest", "-q", "-rs", "-s", str(file)])
         if status != 0:
             return status
     return 0
 
 
-async def _ensure() -> None:
-    await node.ensure()
+async def _lacking(file: Path) -> str:
+    """Gets what the file's tests need. Why it cannot be had, in one line; empty where all is there."""
     try:
-        await docker.ensure()
+        if file.stem == "test_containers":
+            await binaries.ensure(["etcd", "kube-apiserver"])
+            await docker.ensure()
+            await redis.ensure()
+        else:
+            await node.ensure()
+            await binaries.ensure(["helm", "kubectl"])
     except BuildError as error:
-        print(f"e2e: no containers: {' '.join(str(error).split())}")
-    await binaries.ensure(["helm", "kubectl"])
+        return " ".join(str(error).split())
+    return ""
 
 
 if __name__ == "__main__":
