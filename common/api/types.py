@@ -21,6 +21,7 @@ GENERATION_ANNOTATION = "seedquota.io/generation"  # on a seed's copy: that of t
 ACCEPT_CLUSTER_ANNOTATION = "seedquota.io/accept-cluster"
 
 RESOURCE_QUOTAS_ALONE = "ResourceQuotas"
+OF_ALLOCATION = "allocation."  # begins the name of the quota that is made of a ResourceQuotaAllocation
 
 Quantities = dict[str, str | int]
 

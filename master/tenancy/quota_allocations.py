@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from common.api.conditions import condition, now, transition
 from common.api.labels import API_VERSION, MASTER_MANAGER
-from common.api.types import RESOURCE_QUOTAS_ALONE
+from common.api.types import OF_ALLOCATION, RESOURCE_QUOTAS_ALONE
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import AlreadyExists, NotFound
 from common.kube.client.meta import Object, ObjectMeta, OwnerReference
@@ -33,7 +33,6 @@ from master.cache.objects import (
 
 log = logging.getLogger(__name__)
 
-PREFIX = "allocation."  # begins the name of such a quota
 PLURAL = QUOTA_ALLOCATIONS.plural
 KIND = QUOTA_ALLOCATIONS.kind
 TIMEOUT = 30.0  # seconds for one allocation
@@ -41,7 +40,7 @@ WATCH_LAG = 1.0  # seconds to wait for the watch to show what the API server has
 
 
 def quota_name(allocation: str) -> str:
-    return PREFIX + allocation
+    return OF_ALLOCATION + allocation
 
 
 def desired_spec(allocation: QuotaAllocation) -> dict[str, object]:
@@ -136,8 +135,8 @@ class QuotaAllocations:
             self._review(changed_name(change))
 
     def _review(self, quota: str) -> None:
-        if quota.startswith(PREFIX):
-            self._controller.queue.add(quota.removeprefix(PREFIX))
+        if quota.startswith(OF_ALLOCATION):
+            self._controller.queue.add(quota.removeprefix(OF_ALLOCATION))
 
     async def _reconcile(self, name: str) -> float | None:
         allocation = self._caches.allocations.store.get(name)

@@ -12,12 +12,13 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from common.api.types import OF_ALLOCATION
 from common.quota import resources
 from common.quota.resources import ResourceList
 
 RETRY_SECONDS = 1
 MAX_KNOWN = 32  # types of the catalogue in a message
-SEE_COPIES = "kubectl get lsq -n"
+SEE_COPIES, SEE_ALLOCATIONS = "kubectl get lsq -n", "kubectl get lsqa -n"
 COPIES_OF_A_CLUSTER = "kube-system"
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32, as ULIDs are written
 _PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
@@ -196,11 +197,12 @@ def not_specified(quota: str, lacking: str, decision: str) -> Refusal:
 
 
 def with_copies(refusal: Refusal, decision: str, namespace: str = COPIES_OF_A_CLUSTER) -> Refusal:
-    """Where LocalResourceQuotas are in that namespace, see seed/projections."""
+    """Where LocalResourceQuotas and LocalResourceQuotaAllocations are in that namespace, see seed/projections."""
     if refusal.cause != "QuotaExceeded":
         return refusal
     end = f"; decision {decision}"
-    message = refusal.message.replace(end, f"; see: {SEE_COPIES} {namespace}{end}", 1)
+    see = SEE_ALLOCATIONS if refusal.quota.startswith(OF_ALLOCATION) else SEE_COPIES
+    message = refusal.message.replace(end, f"; see: {see} {namespace}{end}", 1)
     return msgspec.structs.replace(refusal, message=message)
 
 

@@ -12,6 +12,7 @@ from common.api.convert import grant_from_wire, report_from_wire
 from common.api.copies import original_uid
 from common.api.label_selector import LabelSelector
 from common.api.types import (
+    OF_ALLOCATION,
     RESOURCE_QUOTAS_ALONE,
     ResourceQuota,
     StaleSource,
@@ -72,6 +73,11 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         return self.key.name
+
+    @property
+    def allocation(self) -> str:
+        """The name of the ResourceQuotaAllocation that it was made of; empty for all others."""
+        return self.name.removeprefix(OF_ALLOCATION) if self.promises and self.name.startswith(OF_ALLOCATION) else ""
 
     @property
     def spec(self) -> tuple[str, int]:

@@ -15,7 +15,8 @@ from seed.cache.quota import Quota
 from seed.cache.quotas import QuotaCache
 from seed.cache.source_keys import cluster_of_namespaces, namespaces_key
 from seed.projections import local_quota
-from seed.projections.cluster_copies import EVERY, ClusterCopies
+from seed.projections.cluster_copies import ClusterCopies
+from seed.projections.copies import EVERY
 from seed.projections.local_quota import Known
 from seed.projections.namespace_copies import NamespaceCopies, Selection
 from seed.projections.pace import Pace

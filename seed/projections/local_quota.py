@@ -1,5 +1,7 @@
 """What a LocalResourceQuota says: the totals of a quota, and what is used of it in one cluster or namespace. Pure.
 
+What a ResourceQuotaAllocation says in a namespace is a LocalResourceQuotaAllocation, with the same fields.
+
 Tenants read it. It has no name and no amount of any other namespace, cluster, project or seed beyond the totals.
 """
 
@@ -21,6 +23,9 @@ from seed.cache.quota import NAMESPACES, Quota
 from seed.cache.source_keys import parse_object
 
 LOCAL_QUOTAS = Resource(GROUP, VERSION, "localresourcequotas", "LocalResourceQuota", True, Object)
+LOCAL_ALLOCATIONS = Resource(
+    GROUP, VERSION, "localresourcequotaallocations", "LocalResourceQuotaAllocation", True, Object
+)
 
 MASTER_SILENT = 90.0  # seconds; master/seeds/replicator.py gives three signs in them
 
@@ -43,16 +48,21 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LocalQuota(msgspec.Struct, frozen=True, kw_only=True):
-    """`kind`: of the quota's subject. `here`: None while it is not known. `stale`: why an amount may be old; empty
-    while all of them are current."""
+    """`kind`: of the quota's subject. `allocation`: the name of the ResourceQuotaAllocation, if it is of one. `here`:
+    None while it is not known. `stale`: why an amount may be old; empty while all of them are current."""
 
     name: str
     uid: str  # of the quota on the master
     kind: str
+    allocation: str = ""
     hard: ResourceList
     used: ResourceList
     here: ResourceList | None
     stale: str = ""
+
+    @property
+    def resource(self) -> Resource[Object]:
+        return LOCAL_ALLOCATIONS if self.allocation else LOCAL_QUOTAS
 
 
 def desired(known: Known) -> LocalQuota:
@@ -64,6 +74,7 @@ def desired(known: Known) -> LocalQuota:
         name=quota.name,
         uid=quota.key.uid,
         kind=quota.kind,
+        allocation=quota.allocation,
         hard=quota.limits,
         used={name: used.get(name, 0) for name in counted},
         here=_here(account, known.source, counted) if account is not None else None,
@@ -103,7 +114,8 @@ def manifest(local: LocalQuota, namespace: str, current_time: str) -> dict[str, 
     labels = {MANAGED_BY_LABEL: SEED_MANAGER, UID_LABEL: local.uid}
     if local.kind == NAMESPACES:
         labels[SUBJECT_KIND_LABEL] = NAMESPACES
-    return {"metadata": {"name": local.name, "namespace": namespace, "labels": labels}, "status": status}
+    name = local.allocation or local.name
+    return {"metadata": {"name": name, "namespace": namespace, "labels": labels}, "status": status}
 
 
 def _is_counted(name: str) -> bool:

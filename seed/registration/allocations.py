@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from common.api.types import ALLOCATIONS
-from seed.registration.configuration import WebhookConfiguration, configuration
+from seed.registration.configuration import WebhookConfiguration, WebhookServer, configuration
 
 CALLER = "allocations"
 """The webhook's kind, and whom the token in the URL proves: the seed's own API server."""
@@ -14,22 +12,13 @@ NAME = "seedquota-allocations"
 WEBHOOK = "allocations.seedquota.io"
 
 
-def desired(
-    *,
-    base_url: str,
-    token: Callable[[str], str],
-    ca_bundle: bytes,
-    timeout_seconds: int,
-    break_glass_group: str,
-) -> WebhookConfiguration:
-    """`token`: by the webhook's kind. It holds a token: never log it."""
+def desired(server: WebhookServer) -> WebhookConfiguration:
+    """It holds a token: never log it."""
     return configuration(
         NAME,
         WEBHOOK,
-        url=f"{base_url}/{CALLER}/{token(CALLER)}",
-        ca_bundle=ca_bundle,
-        timeout_seconds=timeout_seconds,
-        break_glass_group=break_glass_group,
+        server,
+        server.url(CALLER),
         rules=[
             {
                 "apiGroups": [ALLOCATIONS.group],

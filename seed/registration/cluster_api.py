@@ -15,7 +15,7 @@ from seed.cache.source_keys import CLUSTER_API
 from seed.machines import cluster_api, infrastructure
 from seed.machines.cluster_api import ClusterMachine
 from seed.registration import withdrawal
-from seed.registration.configuration import WebhookConfiguration, configuration, with_scale_checks
+from seed.registration.configuration import WebhookConfiguration, WebhookServer, configuration, with_scale_checks
 from seed.registration.health import Proof
 from seed.registration.keeper import ConfigurationKeeper
 from seed.registration.probe import Canary, Sample
@@ -93,22 +93,13 @@ NAME = "seedquota-cluster-api"
 WEBHOOK = "cluster-api.seedquota.io"
 
 
-def desired(
-    *,
-    base_url: str,
-    token: Callable[[str], str],
-    ca_bundle: bytes,
-    timeout_seconds: int,
-    break_glass_group: str,
-) -> WebhookConfiguration:
-    """`token`: by the webhook's kind. It holds tokens: never log it."""
+def desired(server: WebhookServer) -> WebhookConfiguration:
+    """It holds tokens: never log it."""
     admitting = configuration(
         NAME,
         WEBHOOK,
-        url=f"{base_url}/{CALLER}/{token(CALLER)}",
-        ca_bundle=ca_bundle,
-        timeout_seconds=timeout_seconds,
-        break_glass_group=break_glass_group,
+        server,
+        server.url(CALLER),
         rules=[
             {
                 "apiGroups": [cluster_api.GROUP],
@@ -120,7 +111,7 @@ def desired(
         ],
         sized_by=["clusterName", "infrastructureRef", "failureDomain", "replicas", "template"],
     )
-    return with_scale_checks(admitting, f"{base_url}/scale/{CALLER}/{token('scale')}")
+    return with_scale_checks(admitting, server.url("scale", CALLER))
 
 
 def sample(resource: Resource[ClusterMachine], namespace: str) -> Sample:

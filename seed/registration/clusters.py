@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from seed.evaluators.clusters import Kind
-from seed.registration.configuration import WebhookConfiguration, configuration
+from seed.registration.configuration import WebhookConfiguration, WebhookServer, configuration
 
 CALLER = "clusters"
 """The webhook's kind, and whom the token in the URL proves: the seed's own API server."""
@@ -14,23 +14,13 @@ NAME = "seedquota-clusters"
 WEBHOOK = "clusters.seedquota.io"
 
 
-def desired(
-    kinds: Sequence[Kind],
-    *,
-    base_url: str,
-    token: Callable[[str], str],
-    ca_bundle: bytes,
-    timeout_seconds: int,
-    break_glass_group: str,
-) -> WebhookConfiguration:
-    """`token`: by the webhook's kind. It holds a token: never log it."""
+def desired(kinds: Sequence[Kind], server: WebhookServer) -> WebhookConfiguration:
+    """It holds a token: never log it."""
     return configuration(
         NAME,
         WEBHOOK,
-        url=f"{base_url}/{CALLER}/{token(CALLER)}",
-        ca_bundle=ca_bundle,
-        timeout_seconds=timeout_seconds,
-        break_glass_group=break_glass_group,
+        server,
+        server.url(CALLER),
         rules=[
             {
                 "apiGroups": [kind.group],

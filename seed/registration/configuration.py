@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
+import msgspec
 from msgspec import structs
 
 from common.api.labels import MANAGED_BY_LABEL
@@ -61,6 +62,22 @@ STAMPING_CONFIGURATIONS = Resource(
 )
 
 
+class WebhookServer(msgspec.Struct, frozen=True, kw_only=True):
+    """What one API server is told of us. `token`: by the webhook's kind. It gives tokens: never log it.
+
+    Members of `break_glass_group` are not asked about; empty: everybody is.
+    """
+
+    base_url: str
+    token: Callable[[str], str]
+    ca_bundle: bytes
+    timeout_seconds: int = 3
+    break_glass_group: str = ""
+
+    def url(self, kind: str, caller: str = "") -> str:
+        return "/".join((self.base_url, kind, *([caller] if caller else []), self.token(kind)))
+
+
 def name_for(cluster: UserCluster) -> str:
     """On a seed that counts its own Machines there is one for each UserCluster of that kind."""
     if cluster.spec.kubeconfig_secret_ref is not None:
@@ -68,25 +85,15 @@ def name_for(cluster: UserCluster) -> str:
     return f"{NAME}.{cluster.metadata.namespace}.{cluster.metadata.name}"
 
 
-def desired(
-    cluster: UserCluster,
-    *,
-    base_url: str,
-    token: Callable[[str], str],
-    ca_bundle: bytes,
-    timeout_seconds: int = 3,
-    break_glass_group: str = "",
-) -> WebhookConfiguration:
-    """What belongs into the cluster. `token`: by the webhook's kind. It holds tokens: never log it."""
+def desired(cluster: UserCluster, server: WebhookServer) -> WebhookConfiguration:
+    """What belongs into the cluster. It holds tokens: never log it."""
     own_source = cluster.spec.kubeconfig_secret_ref is None
     selector = {"matchLabels": {"kubernetes.io/metadata.name": cluster.metadata.namespace}} if own_source else {}
     admitting = configuration(
         name_for(cluster),
         WEBHOOK,
-        url=f"{base_url}/machines/{cluster.metadata.uid}/{token('machines')}",
-        ca_bundle=ca_bundle,
-        timeout_seconds=timeout_seconds,
-        break_glass_group=break_glass_group,
+        server,
+        server.url("machines", cluster.metadata.uid),
         rules=[
             {
                 "apiGroups": ["cluster.k8s.io"],
@@ -99,17 +106,15 @@ def desired(
         namespaces=selector,
         sized_by=["providerSpec"],
     )
-    return with_scale_checks(admitting, f"{base_url}/scale/{cluster.metadata.uid}/{token('scale')}")
+    return with_scale_checks(admitting, server.url("scale", cluster.metadata.uid))
 
 
 def configuration(
     name: str,
     webhook: str,
-    *,
+    server: WebhookServer,
     url: str,
-    ca_bundle: bytes,
-    timeout_seconds: int,
-    break_glass_group: str,
+    *,
     rules: Sequence[Mapping[str, object]],
     namespaces: Mapping[str, object] = MappingProxyType({}),
     sized_by: Sequence[str] = (),
@@ -117,7 +122,6 @@ def configuration(
 ) -> WebhookConfiguration:
     """One that admits by these rules, in the `namespaces` of that selector.
 
-    Members of `break_glass_group` are not asked about; empty: everybody is.
     `sized_by`: the fields of `spec` that tell what an object costs and who pays. If given, an update that leaves them
     as they are is not asked about. `conditions`: others of CEL, by name.
 
@@ -125,20 +129,20 @@ def configuration(
     """
     written: Webhook = {
         "name": webhook,
-        "clientConfig": {"url": url, "caBundle": base64.b64encode(ca_bundle).decode()},
+        "clientConfig": {"url": url, "caBundle": base64.b64encode(server.ca_bundle).decode()},
         "rules": [dict(rule) for rule in rules],
         "failurePolicy": "Fail",
         "matchPolicy": "Equivalent",
         "namespaceSelector": dict(namespaces),
         "objectSelector": {},
         "sideEffects": "NoneOnDryRun",  # a dry run decides and writes nothing
-        "timeoutSeconds": timeout_seconds,
+        "timeoutSeconds": server.timeout_seconds,
         "admissionReviewVersions": ["v1"],
     }
     # Evaluated by the API server: both work with every one of our pods dead.
     matching: list[object] = []
-    if break_glass_group:
-        group = _cel_string(break_glass_group)
+    if server.break_glass_group:
+        group = _cel_string(server.break_glass_group)
         matching.append({"name": BREAK_GLASS, "expression": f"!({group} in request.userInfo.groups)"})
     if sized_by:
         matching.append({"name": "changes-size", "expression": _changes_size(sized_by)})

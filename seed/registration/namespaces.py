@@ -25,6 +25,7 @@ from seed.registration.configuration import (
     LABELS,
     Webhook,
     WebhookConfiguration,
+    WebhookServer,
     configuration,
     same,
 )
@@ -97,16 +98,10 @@ def _asked(counted: GroupResource) -> Iterable[tuple[str, str]]:
 
 
 def desired(
-    quotas: Sequence[Quota],
-    *,
-    url: str,
-    protected: Sequence[str],
-    ca_bundle: bytes,
-    timeout_seconds: int,
-    break_glass_group: str,
+    quotas: Sequence[Quota], server: WebhookServer, caller: str, *, protected: Sequence[str]
 ) -> WebhookConfiguration:
-    """`quotas`: those that count namespaces of the cluster. `protected`: see seed/cache/selected.py. It holds a token:
-    never log it."""
+    """`quotas`: those that count namespaces of the cluster. `caller`: whom the token in the URL proves.
+    `protected`: see seed/cache/selected.py. It holds a token: never log it."""
     entries = _entries([limits_of(quota) for quota in quotas], protected)
     webhooks: list[Webhook] = []
     for number, (selector, asked) in enumerate(entries):
@@ -117,10 +112,8 @@ def desired(
                 webhooks += configuration(
                     NAME,
                     f"{prefix}{number}.{SUFFIX}",
-                    url=url,
-                    ca_bundle=ca_bundle,
-                    timeout_seconds=timeout_seconds,
-                    break_glass_group=break_glass_group,
+                    server,
+                    server.url(KIND, caller),
                     rules=_rules(rules),
                     namespaces=selector,
                     conditions=conditions,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from common.api.types import UserCluster
@@ -10,7 +10,7 @@ from seed.cache.quota import Quota
 from seed.cache.source_keys import OWN_API_SERVER
 from seed.evaluators.clusters import Kind
 from seed.registration import allocations, cluster_api, clusters, namespaces
-from seed.registration.configuration import WebhookConfiguration, desired, stamping, through_service
+from seed.registration.configuration import WebhookConfiguration, WebhookServer, desired, stamping, through_service
 from seed.registration.token import WebhookKey
 
 
@@ -57,78 +57,50 @@ class WantedConfigurations:
         return self._reached_from(cluster, self._for_cluster(cluster))
 
     def _for_cluster(self, cluster: UserCluster) -> WebhookConfiguration:
-        on_seed = cluster.spec.kubeconfig_secret_ref is None
-        return desired(
-            cluster,
-            base_url=self._base_url,
-            token=self._tokens_of(cluster.metadata.uid),
-            ca_bundle=self._certificates.ca_bundle,
-            timeout_seconds=self._timeout_seconds,
-            break_glass_group=self._seed_break_glass_group if on_seed else self._user_cluster_break_glass_group,
-        )
+        return desired(cluster, self._server_for(cluster.metadata.uid, _is_on_seed(cluster)))
 
     def stamping_for_cluster(self, cluster: UserCluster) -> WebhookConfiguration:
         uid = cluster.metadata.uid
-        url = f"{self._base_url}/stamp/{uid}/{self._key.token('stamp', uid)}"
+        url = self._server_for(uid, _is_on_seed(cluster)).url("stamp", uid)
         return self._reached_from(cluster, stamping(self._for_cluster(cluster), url))
 
     def for_cluster_api(self) -> WebhookConfiguration:
         """On the seed, for Machines of Cluster API."""
-        configuration = cluster_api.desired(
-            base_url=self._base_url,
-            token=self._tokens_of(cluster_api.CALLER),
-            ca_bundle=self._certificates.ca_bundle,
-            timeout_seconds=self._timeout_seconds,
-            break_glass_group=self._seed_break_glass_group,
-        )
-        return self._reached_from_seed(configuration)
+        return self._reached_from_seed(cluster_api.desired(self._server_for(cluster_api.CALLER)))
 
     def for_namespaces(
         self, cluster: str, caller: str, quotas: Sequence[Quota], protected: Sequence[str]
     ) -> WebhookConfiguration:
         """For objects in the namespaces that these quotas select. `cluster` is a key, the token proves `caller`."""
         own = cluster == OWN_API_SERVER
-        configuration = namespaces.desired(
-            quotas,
-            url=f"{self._base_url}/{namespaces.KIND}/{caller}/{self._key.token(namespaces.KIND, caller)}",
-            protected=protected,
-            ca_bundle=self._certificates.ca_bundle,
-            timeout_seconds=self._timeout_seconds,
-            break_glass_group=self._seed_break_glass_group if own else self._user_cluster_break_glass_group,
-        )
+        configuration = namespaces.desired(quotas, self._server_for(caller, own), caller, protected=protected)
         return self._reached_from_seed(configuration) if own else configuration
 
     def for_clusters(self) -> WebhookConfiguration:
         """On the seed, for clusters themselves."""
-        configuration = clusters.desired(
-            self._kinds,
-            base_url=self._base_url,
-            token=self._tokens_of(clusters.CALLER),
-            ca_bundle=self._certificates.ca_bundle,
-            timeout_seconds=self._timeout_seconds,
-            break_glass_group=self._seed_break_glass_group,
-        )
-        return self._reached_from_seed(configuration)
+        return self._reached_from_seed(clusters.desired(self._kinds, self._server_for(clusters.CALLER)))
 
     def for_allocations(self) -> WebhookConfiguration:
         """On the seed, where that is the master's own cluster."""
-        configuration = allocations.desired(
+        return self._reached_from_seed(allocations.desired(self._server_for(allocations.CALLER)))
+
+    def _server_for(self, caller: str, on_seed: bool = True) -> WebhookServer:
+        return WebhookServer(
             base_url=self._base_url,
-            token=self._tokens_of(allocations.CALLER),
+            token=lambda kind: self._key.token(kind, caller),
             ca_bundle=self._certificates.ca_bundle,
             timeout_seconds=self._timeout_seconds,
-            break_glass_group=self._seed_break_glass_group,
+            break_glass_group=self._seed_break_glass_group if on_seed else self._user_cluster_break_glass_group,
         )
-        return self._reached_from_seed(configuration)
 
     def _reached_from(self, cluster: UserCluster, configuration: WebhookConfiguration) -> WebhookConfiguration:
-        on_seed = cluster.spec.kubeconfig_secret_ref is None
-        return self._reached_from_seed(configuration) if on_seed else configuration
+        return self._reached_from_seed(configuration) if _is_on_seed(cluster) else configuration
 
     def _reached_from_seed(self, configuration: WebhookConfiguration) -> WebhookConfiguration:
         if self._seed_service is None:
             return configuration
         return through_service(configuration, self._base_url, *self._seed_service)
 
-    def _tokens_of(self, caller: str) -> Callable[[str], str]:
-        return lambda kind: self._key.token(kind, caller)
+
+def _is_on_seed(cluster: UserCluster) -> bool:
+    return cluster.spec.kubeconfig_secret_ref is None

@@ -1,4 +1,4 @@
-"""What each role may do with core ResourceQuotas and LocalResourceQuotas in a namespace, on a real API server.
+"""What each role may do with core ResourceQuotas, and what it sees of quotas and allocations, on a real API server.
 
 The rules of aggregated roles are filled in by the real kube-controller-manager.
 """
@@ -15,6 +15,7 @@ import pytest
 
 from devcluster.controlplane import ControlPlane
 from devcluster.manifests import apply, load
+from devcluster.objects import API
 from seed.projections import definition
 from tests.chart.conftest import MERGE, Answer, Api
 
@@ -23,7 +24,10 @@ pytestmark = pytest.mark.integration
 CHARTS = Path(__file__).parents[2] / "charts"
 RBAC = "rbac.authorization.k8s.io"
 QUOTAS = "/api/v1/namespaces/web/resourcequotas"
-LOCAL = "/apis/seedquota.io/v1alpha1/namespaces/web/localresourcequotas"
+GROUP = "/apis/seedquota.io/v1alpha1"
+LOCAL = f"{GROUP}/namespaces/web/localresourcequotas"
+LOCAL_ALLOCATIONS = f"{GROUP}/namespaces/web/localresourcequotaallocations"
+SHOWN = {"LocalResourceQuota": "project-alpha", "LocalResourceQuotaAllocation": "owner-ann"}
 NAMES = ("terminating", "not-terminating", "best-effort", "not-best-effort", "default")
 ROLES = ("view", "edit", "admin", "seedquota:project-owner", "cluster-admin")
 ROBOT = "system:serviceaccount:web:robot"
@@ -75,7 +79,7 @@ async def web(plane: ControlPlane, api: Api) -> AsyncIterator[Api]:
     await apply(
         plane.cluster("charts"),
         [
-            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "web"}},
+            *({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in ("web", "other")),
             *load(CHARTS / "rbac" / "project-owner.yaml"),
             {"apiVersion": f"{RBAC}/v1", "kind": "ClusterRole", **definition.ROLE},
             *(binding(name, name) for name in ROLES),
@@ -85,8 +89,11 @@ async def web(plane: ControlPlane, api: Api) -> AsyncIterator[Api]:
             binding("trusted", "trusted"),
             binding("any-name", "trusted"),
             {**quota("locked"), "metadata": {"name": "locked", "namespace": "web"}},
-            {"apiVersion": "seedquota.io/v1alpha1", "kind": "LocalResourceQuota"}
-            | {"metadata": {"name": "project-alpha", "namespace": "web"}},
+            *(
+                {"apiVersion": API, "kind": kind, "metadata": {"name": name, "namespace": namespace}}
+                for kind, name in SHOWN.items()
+                for namespace in ("web", "other")
+            ),
         ],
     )
 
@@ -108,8 +115,29 @@ async def write(api: Api, user: str, method: str, name: str) -> Answer:
     return await api.call(method, f"{path}?dryRun=All", body, content_type=content_type, user=user)
 
 
-READS, OWNS, ALL = {"read", "read local"}, {"create default", "change default", "delete default"}, {"write local"}
+async def local(api: Api, user: str, kind: str, name: str) -> dict[str, Answer]:
+    """What is tried with what SeedQuota shows in the namespace."""
+    path, dry = LOCAL if kind == "LocalResourceQuota" else LOCAL_ALLOCATIONS, "dryRun=All"
+    body = {"apiVersion": API, "kind": kind, "metadata": {"name": "mine"}}
+    lie = {"status": {"stale": "no"}}
+    others = path.replace("/namespaces/web/", "/namespaces/other/")
+    answers = {
+        "get": await api.call("GET", f"{path}/{name}", user=user),
+        "list": await api.call("GET", path, user=user),
+        "watch": await api.call("GET", f"{path}?watch=1&timeoutSeconds=1", user=user),
+        "create": await api.call("POST", f"{path}?{dry}", body, user=user),
+        "change": await api.call("PATCH", f"{path}/{name}?{dry}", lie, content_type=MERGE, user=user),
+        "delete": await api.call("DELETE", f"{path}/{name}?{dry}", user=user),
+        "delete all": await api.call("DELETE", f"{path}?{dry}", user=user),
+        "list others'": await api.call("GET", others, user=user),
+    }
+    return {f"{what} {kind}": answer for what, answer in answers.items()}
+
+
+READS = {"read", *(f"{verb} {kind}" for kind in SHOWN for verb in ("get", "list", "watch"))}
+OWNS = {"create default", "change default", "delete default"}
 OTHERS = {"create mine", "change locked", "delete locked"}
+ALL = {f"{what} {kind}" for kind in SHOWN for what in ("create", "change", "delete", "delete all")}
 TABLE = {
     "view": READS,
     "edit": READS,
@@ -123,20 +151,18 @@ TABLE = {
 async def test_what_each_role_may_do(web: Api, user: str) -> None:
     default = await web.call("POST", QUOTAS, quota("default"))
     assert default.status == 201
-    local = {"status": {"stale": "no"}}
     answers = {
         "read": await web.call("GET", QUOTAS, user=user),
-        "read local": await web.call("GET", LOCAL, user=user),
         "create default": await write(web, user, "POST", "terminating"),
         "change default": await write(web, user, "PATCH", "default"),
         "delete default": await write(web, user, "DELETE", "default"),
         "create mine": await write(web, user, "POST", "mine"),
         "change locked": await write(web, user, "PATCH", "locked"),
         "delete locked": await write(web, user, "DELETE", "locked"),
-        "write local": await web.call(
-            "PATCH", f"{LOCAL}/project-alpha?dryRun=All", local, content_type=MERGE, user=user
-        ),
+        "read allocations of the platform": await web.call("GET", f"{GROUP}/resourcequotaallocations", user=user),
     }
+    for kind, name in SHOWN.items():
+        answers |= await local(web, user, kind, name)
     assert (await web.call("DELETE", f"{QUOTAS}/default")).status == 200
     assert {what for what, answer in answers.items() if answer.status in (200, 201)} == TABLE[user]
     wrong = {what: answer.message for what, answer in answers.items() if answer.status not in (200, 201, 403)}

@@ -34,7 +34,7 @@ from seed.cache.source_keys import OWN_API_SERVER, shown
 from seed.controllers.namespaced_webhook import NamespacedWebhook
 from seed.notifications.refusals import Refusals
 from seed.registration import namespaces, probe
-from seed.registration.configuration import WEBHOOK_CONFIGURATIONS, WebhookConfiguration
+from seed.registration.configuration import WEBHOOK_CONFIGURATIONS, WebhookConfiguration, WebhookServer
 from seed.registration.probe import is_canary
 from seed.webhooks.endpoint import Endpoint
 from seed.webhooks.namespaced_objects import NamespacedObjectWebhook
@@ -159,14 +159,15 @@ async def site(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         await listening.start("127.0.0.1", 0, context)
 
         def desired(quotas: Sequence[Quota]) -> WebhookConfiguration:
-            return namespaces.desired(
-                quotas,
-                url=f"https://127.0.0.1:{listening.port}/{namespaces.KIND}/{OWN_API_SERVER}/token",
-                protected=world.cluster_cache.protected(OWN_API_SERVER),
+            asked = WebhookServer(
+                base_url=f"https://127.0.0.1:{listening.port}",
+                token=lambda _kind: "token",
                 ca_bundle=made.ca.encode(),
                 timeout_seconds=10,
                 break_glass_group="seedquota:break-glass",
             )
+            protected = world.cluster_cache.protected(OWN_API_SERVER)
+            return namespaces.desired(quotas, asked, OWN_API_SERVER, protected=protected)
 
         asking = NamespacedWebhook(
             cluster,

@@ -140,7 +140,8 @@ def also_asked(call: Call, status: int) -> Iterator[Call]:
         found: Any = definition.ROLE
         for rule in found["rules"]:
             for verb in rule["verbs"]:  # nobody gives a right that he does not have
-                yield replace(call, verb=verb, group=rule["apiGroups"][0], resource=rule["resources"][0], name="")
+                for resource in rule["resources"]:
+                    yield replace(call, verb=verb, group=rule["apiGroups"][0], resource=resource, name="")
 
 
 def cluster_api_crd(kind: str) -> Manifest:
@@ -275,13 +276,19 @@ async def own_namespaces(site: Site) -> None:
     rules = [*rights("user-cluster-namespaces", SEED_USER), *rights("seed-local-quotas", SEED_USER)]
     await apply(site.server(SEED), rules)
     await site.patch("master", f"seeds/{SEED}", {"spec": {"namespaceQuotas": "Enabled"}})
-    path = "namespaces/default/localresourcequotas/namespaces"
-    await until(lambda: site.get(SEED, path), 60)
-    await until(lambda: site.get(USER, path), 60)
+    selector = {"matchLabels": {"kubernetes.io/metadata.name": "default"}}
+    promised = {"hard": {"pods": "5"}}
+    await site.apply("master", named("ResourceQuotaAllocation", "ann", selector=selector, allocation=promised))
+    paths = [f"namespaces/default/localresourcequota{kind}" for kind in ("s/namespaces", "allocations/ann")]
+    for path in paths:
+        await until(partial(site.get, SEED, path), 60)
+        await until(partial(site.get, USER, path), 60)
     for kind in ("NamespacesEnforced", "LocalQuotasWritten"):
         await site.comes("master", f"seeds/{SEED}", kind, "True", seconds=60)
     await site.patch("master", f"seeds/{SEED}", {"spec": {"namespaceQuotas": "Disabled"}})
-    await until(lambda: gone(site, SEED, path, f"{HOOKS}/{KINDS[0]}/seedquota-namespaces"), 60)
+    await until(lambda: gone(site, SEED, *paths, f"{HOOKS}/{KINDS[0]}/seedquota-namespaces"), 60)
+    await site.delete("master", "resourcequotaallocations/ann")
+    await until(lambda: gone(site, USER, paths[1]), 60)
 
 
 async def defaults_and_quotas(site: Site) -> None:

@@ -35,6 +35,7 @@ from seed.registration.configuration import (
     WEBHOOK_CONFIGURATIONS,
     Webhook,
     WebhookConfiguration,
+    WebhookServer,
     desired,
     through_service,
 )
@@ -84,7 +85,8 @@ def user_cluster(name: str = "c1", *, own_source: bool = False) -> UserCluster:
 
 def wanted(**changes: object) -> WebhookConfiguration:
     configuration = desired(
-        user_cluster(), base_url=NOWHERE, token=token, ca_bundle=CA, break_glass_group="seedquota:break-glass"
+        user_cluster(),
+        WebhookServer(base_url=NOWHERE, token=token, ca_bundle=CA, break_glass_group="seedquota:break-glass"),
     )
     admitting, scale = configuration.webhooks
     return structs.replace(configuration, webhooks=[{**admitting, **changes}, scale])
@@ -488,8 +490,8 @@ async def test_without_us_nothing_is_created_but_the_way_in_works(seed: Counting
 async def test_a_seed_as_its_own_source_is_asked_only_about_the_namespace_of_the_user_cluster(
     admin: Cluster, server: ApiServer
 ) -> None:
-    own = desired(user_cluster(own_source=True), base_url=NOWHERE, token=token, ca_bundle=CA)
-    second = desired(user_cluster("c2", own_source=True), base_url=NOWHERE, token=token, ca_bundle=CA)
+    own = desired(user_cluster(own_source=True), WebhookServer(base_url=NOWHERE, token=token, ca_bundle=CA))
+    second = desired(user_cluster("c2", own_source=True), WebhookServer(base_url=NOWHERE, token=token, ca_bundle=CA))
     async with keeping(admin, lambda: own), keeping(admin, lambda: second):
         await eventually(server, 500, "m1", "alpha", "system:masters")
         await eventually(server, 201, "m1", "default", "system:masters")
@@ -723,7 +725,9 @@ def cluster_api_crd(kind: str) -> manifests.Manifest:
 
 def cluster_api_wanted() -> WebhookConfiguration:
     return cluster_api.desired(
-        base_url=NOWHERE, token=token, ca_bundle=CA, timeout_seconds=3, break_glass_group="seedquota:break-glass"
+        WebhookServer(
+            base_url=NOWHERE, token=token, ca_bundle=CA, timeout_seconds=3, break_glass_group="seedquota:break-glass"
+        )
     )
 
 

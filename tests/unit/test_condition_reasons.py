@@ -45,6 +45,7 @@ def code_by_kind() -> dict[str, str]:
     assert "self._on_seeds(" in tenants and "self._on_seeds(" in organizations.partition("def _on_seeds")[0]
     return {
         "localresourcequota": text("seed/projections/local_quota.py"),
+        "localresourcequotaallocation": text("seed/projections/local_quota.py"),
         "organization": organizations + conditions,
         "project": tenants + organizations.partition("def _quotas(")[2] + conditions,
         "resourcequotaallocation": text("master/tenancy/quota_allocations.py"),

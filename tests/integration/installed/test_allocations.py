@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import pytest
 
+from devcluster.install import GROUP_PATH
 from devcluster.objects import API
 from tests.integration.installed.site import Answer, Json, Site, until
 from tests.integration.installed.test_namespaces import Clusters, clusters
@@ -18,6 +19,7 @@ __all__ = ["clusters"]
 pytestmark = pytest.mark.integration
 
 LIMIT = 40
+TABLE = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
 NAMESPACES = 10  # of each owner
 TRIES = 15  # of each owner at once
 BUSY = {409, 503}  # an API server or the webhook asks to try again
@@ -26,6 +28,10 @@ BUSY = {409, 503}  # an API server or the webhook asks to try again
 def allocation(name: str, owner: str, pods: int) -> Json:
     spec = {"selector": {"matchLabels": {"owner": owner}}, "allocation": {"hard": {"pods": str(pods)}}}
     return {"apiVersion": API, "kind": "ResourceQuotaAllocation", "metadata": {"name": name}, "spec": spec}
+
+
+def shown_in(place: tuple[str, str]) -> str:
+    return f"namespaces/{place[1]}/localresourcequotaallocations"
 
 
 class Promised:
@@ -83,6 +89,32 @@ class Promised:
             total += sum(pods for namespace, pods in largest.items() if (cluster, namespace) in self.places)
         return total
 
+    async def is_shown_to_tenants(self, place: tuple[str, str]) -> None:
+        """In each namespace that is selected, with the totals and with what its own ResourceQuotas promise."""
+        seen = await self.site.call(place[0], "GET", f"{GROUP_PATH}/{shown_in(place)}", headers=TABLE)
+        columns = [column["name"] for column in seen.body["columnDefinitions"] if not column["priority"]]
+        assert columns == ["Name", "Usage", "Here", "Current"]
+
+        async def holds(place: tuple[str, str]) -> None:
+            own = await largest(self.site, place)
+            (found,) = await self.site.items(place[0], shown_in(place))
+            assert found["metadata"]["name"] == self.owner
+            status = found["status"]
+            assert status["total"] == {"hard": {"pods": str(LIMIT)}, "used": {"pods": str(LIMIT)}}
+            assert status["here"] == {"used": {"pods": str(own)}}
+            assert status["summary"] == {"usage": f"pods {LIMIT}/{LIMIT}", "here": f"pods {own}"}
+            for cluster, namespace in self.places:
+                assert namespace not in str(status) and cluster not in str(status)
+
+        for each in self.places:
+            await until(partial(holds, each), 60)
+            assert await self.site.items(each[0], f"namespaces/{each[1]}/localresourcequotas") == []
+            answer = await self.decided(each, "not-terminating", LIMIT + 1)
+            assert f"; see: kubectl get lsqa -n {each[1]}; decision " in answer.message, answer
+
+    async def shows_nothing(self, place: tuple[str, str]) -> None:
+        assert await self.site.items(place[0], shown_in(place)) == []
+
     async def end(self) -> None:
         for cluster, namespace in self.places:
             await self.site.delete(cluster, f"/api/v1/namespaces/{namespace}/resourcequotas")
@@ -135,8 +167,10 @@ async def test_two_owners_at_once_never_promise_more_and_the_last_unit_can_be_us
         assert status["summary"]["allocated"] == f"pods {LIMIT}/{LIMIT}"
 
     await until(shown, 30)
+    await promised.is_shown_to_tenants(place)
     # A namespace that leaves the selection takes its promise with it.
     await clusters.label(*place, "bob")
+    await until(partial(promised.shows_nothing, place), 30)
     free = promised.places[-1] if promised.places[-1] != place else promised.places[0]
 
     async def moved() -> None:
@@ -162,6 +196,8 @@ async def test_two_owners_at_once_never_promise_more_and_the_last_unit_can_be_us
         assert (await site.call("master", "GET", quota)).status == 404
 
     await until(gone, 30)
+    for each in promised.places:
+        await until(partial(promised.shows_nothing, each), 60)
 
 
 async def largest(site: Site, place: tuple[str, str]) -> int:

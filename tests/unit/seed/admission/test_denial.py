@@ -188,3 +188,9 @@ def test_in_a_user_cluster_with_local_copies_a_full_quota_names_the_command_that
     assert f"{see}; its rollout may use surge" in beyond
     busy = denial.unavailable("project-alpha", "the ledger does not answer", "01JD3Y6K")
     assert denial.with_copies(busy, "01JD3Y6K") == busy, "what it shows says nothing of that"
+
+
+def test_a_full_allocation_names_the_command_that_shows_it_in_the_namespace() -> None:
+    used, limits = nanos("pods=30"), nanos("pods=50")
+    full = denial.exceeded("allocation.owner-ann", nanos("pods=30"), used, limits, {}, "01JD3Y6K")
+    assert "; see: kubectl get lsqa -n db; decision 01JD3Y6K" in denial.with_copies(full, "01JD3Y6K", "db").message

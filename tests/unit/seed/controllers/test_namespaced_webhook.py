@@ -16,7 +16,7 @@ from seed.cache.quota import Quota
 from seed.controllers import namespaced_webhook as module
 from seed.controllers.namespaced_webhook import NamespacedWebhook
 from seed.registration import namespaces
-from seed.registration.configuration import WebhookConfiguration
+from seed.registration.configuration import WebhookConfiguration, WebhookServer
 from seed.registration.health import Proof
 from tests.unit.fake_api_server import eventually
 from tests.unit.namespaces_world import ANN, World
@@ -37,8 +37,8 @@ class Server:
 
 
 def desired(quotas: Sequence[Quota]) -> WebhookConfiguration:
-    url = "https://seed.example.com/namespaces/uid/token"
-    return namespaces.desired(quotas, url=url, protected=(), ca_bundle=b"CA", timeout_seconds=3, break_glass_group="")
+    server = WebhookServer(base_url="https://seed.example.com", token=lambda _kind: "token", ca_bundle=b"CA")
+    return namespaces.desired(quotas, server, "uid", protected=())
 
 
 class Site:

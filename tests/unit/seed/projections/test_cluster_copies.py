@@ -16,7 +16,7 @@ from common.kube.client.errors import ApiError, Forbidden, NotFound, TooManyRequ
 from common.kube.client.resource import Resource
 from seed.cache.consumer import Consumer
 from seed.ledger.store import Key
-from seed.projections import cluster_copies
+from seed.projections import cluster_copies, copies
 from seed.projections.cluster_copies import ClusterCopies
 from seed.projections.local_copies import LocalCopies
 from seed.projections.local_quota import Known
@@ -87,14 +87,14 @@ class World:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(cluster_copies, "EVERY", 0.01)
-    monkeypatch.setattr(cluster_copies, "RETRY", (0.01, 0.02))
+    monkeypatch.setattr(copies, "EVERY", 0.01)
+    monkeypatch.setattr(copies, "RETRY", (0.01, 0.02))
     return World()
 
 
 @asynccontextmanager
-async def running(*copies: ClusterCopies) -> AsyncIterator[list[asyncio.Task[None]]]:
-    tasks = [asyncio.create_task(each.run()) for each in copies]
+async def running(*keeping: ClusterCopies) -> AsyncIterator[list[asyncio.Task[None]]]:
+    tasks = [asyncio.create_task(each.run()) for each in keeping]
     try:
         yield tasks
     finally:
@@ -116,6 +116,7 @@ async def test_it_is_written_when_it_changes_and_only_then(world: World) -> None
         await eventually(lambda: world.copies.written)
         assert world.cluster.calls == [
             ("apply", DEFINITION),
+            ("apply", DEFINITION),
             ("apply", "clusterroles"),
             ("delete", QUOTAS),
             ("apply", QUOTAS),
@@ -125,14 +126,14 @@ async def test_it_is_written_when_it_changes_and_only_then(world: World) -> None
         world.uses(61)
         await eventually(lambda: world.cluster.quotas["project-alpha"]["summary"]["usage"].startswith("cpu 61/64"))
         assert world.cluster.count("apply", QUOTAS) == 2
-        assert world.cluster.count("apply", DEFINITION) == 1
+        assert world.cluster.count("apply", DEFINITION) == 2, "one for each kind"
     assert world.states == [True]
 
 
 async def test_however_often_it_changes_it_is_written_once_in_an_interval(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster_copies, "EVERY", 0.2)
+    monkeypatch.setattr(copies, "EVERY", 0.2)
     async with running(world.copies):
         await eventually(lambda: world.copies.written)
         for cpu in range(20):
@@ -145,7 +146,7 @@ async def test_however_often_it_changes_it_is_written_once_in_an_interval(
 async def test_what_somebody_changed_there_is_restored_in_time_and_its_age_stays_young(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster_copies, "REFRESH", 0.05)
+    monkeypatch.setattr(copies, "REFRESH", 0.05)
     async with running(world.copies):
         await eventually(lambda: world.copies.written)
         world.cluster.quotas.clear()
@@ -154,7 +155,7 @@ async def test_what_somebody_changed_there_is_restored_in_time_and_its_age_stays
 
 async def test_the_time_stands_still_while_an_amount_may_be_old(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter(f"2026-11-20T10:00:0{number}Z" for number in range(9))
-    monkeypatch.setattr(cluster_copies.conditions, "now", lambda _offset: next(times))
+    monkeypatch.setattr(copies.conditions, "now", lambda _offset: next(times))
 
     def shown() -> tuple[str, bool]:
         status = world.cluster.quotas["project-alpha"]
@@ -253,7 +254,7 @@ async def test_it_is_tried_again_however_often_it_has_failed(world: World) -> No
 async def test_what_failed_is_tried_at_once_when_the_user_cluster_is_in_reach_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster_copies, "RETRY", (1000.0, 1000.0))
+    monkeypatch.setattr(copies, "RETRY", (1000.0, 1000.0))
     world.cluster.fails[DEFINITION] = Unavailable(0, "Unavailable", "no answer")
     async with running(world.copies):
         await eventually(lambda: world.copies.written is False)

@@ -16,7 +16,7 @@ from common.quota import resources
 from common.quota.account import Account, Grant, Reservation
 from seed.cache.quota import Quota
 from seed.ledger.store import Key
-from seed.projections.definition import DEFINITION
+from seed.projections.definition import DEFINITIONS, ROLE
 from seed.projections.local_quota import MASTER_SILENT, Known, LocalQuota, desired, manifest
 from tests.unit.seed_world import nanos
 
@@ -164,6 +164,39 @@ def test_it_depends_on_nothing_of_others_but_the_totals(
     assert found.used.keys() <= limits.keys()
 
 
-def test_the_definition_that_is_installed_is_that_of_the_chart() -> None:
-    chart = yaml.safe_load((CHARTS / "crds" / "localresourcequota.yaml").read_text())
-    assert {key: chart[key] for key in ("metadata", "spec")} == DEFINITION
+@pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda found: found["metadata"]["name"])
+def test_a_definition_that_is_installed_is_that_of_the_chart(definition: dict[str, Any]) -> None:
+    singular = definition["spec"]["names"]["singular"]
+    chart = yaml.safe_load((CHARTS / "crds" / f"{singular}.yaml").read_text())
+    assert {key: chart[key] for key in ("metadata", "spec")} == definition
+
+
+def test_the_role_that_is_installed_is_that_of_the_chart() -> None:
+    chart = yaml.safe_load((CHARTS / "rbac" / "local-quotas.yaml").read_text())
+    assert chart["rules"] == ROLE["rules"]
+
+
+@pytest.mark.parametrize(
+    ("name", "promises", "kind", "shown"),
+    [
+        ("allocation.owner-ann", True, "LocalResourceQuotaAllocation", "owner-ann"),
+        ("owner-ann", True, "LocalResourceQuota", "owner-ann"),
+        ("allocation.owner-ann", False, "LocalResourceQuota", "allocation.owner-ann"),
+    ],
+)
+def test_the_quota_of_an_allocation_is_shown_as_the_allocation(
+    name: str, promises: bool, kind: str, shown: str
+) -> None:
+    """No other quota is, whatever its name is: two of them would be written into one object."""
+    of = quota("pods=50", "pods=30", kind="namespaces", key=Key(uid="u", name=name), promises=promises)
+    local = desired(Known(quota=of, account=account("", ""), source=HERE, followed=True, master_silent=0.0))
+    assert local.resource.kind == kind
+    assert manifest(local, "web", "")["metadata"] == {
+        "name": shown,
+        "namespace": "web",
+        "labels": {
+            "app.kubernetes.io/managed-by": "seedquota-seed",
+            "seedquota.io/subject-kind": "namespaces",
+            "seedquota.io/uid": "u",
+        },
+    }

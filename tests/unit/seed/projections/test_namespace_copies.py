@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from common.kube.client.api_client import Cluster
@@ -15,9 +16,10 @@ from common.kube.client.errors import ApiError, Forbidden, NotFound, Unavailable
 from common.kube.client.meta import Object, ObjectMeta
 from common.kube.client.resource import Resource
 from common.quota.account import Reservation
-from seed.projections import local_quota, namespace_copies
+from seed.projections import copies, local_quota, namespace_copies
+from seed.projections.copies import Key, Written
 from seed.projections.local_quota import Known, LocalQuota
-from seed.projections.namespace_copies import OWN_FIRST, NamespaceCopies, Selection, Written, due_now
+from seed.projections.namespace_copies import OWN_FIRST, NamespaceCopies, Selection, due_now
 from seed.projections.pace import Pace
 from tests.unit.fake_api_server import eventually
 from tests.unit.seed.projections.test_local_quota import account, quota
@@ -33,39 +35,49 @@ def totals(usage: str = "pods=3", limits: str = "pods=5") -> LocalQuota:
     return local_quota.desired(Known(quota=of, account=account("", ""), source="s", followed=True, master_silent=3.0))
 
 
+def allocation() -> LocalQuota:
+    """The same as `totals`, of the quota of a ResourceQuotaAllocation."""
+    return msgspec.structs.replace(totals(), name="allocation.owner-ann", allocation="owner-ann")
+
+
 class Server:
-    """An API server with LocalResourceQuotas by namespace. `fails`: what writes in a namespace are answered."""
+    """An API server, with what is there by namespace. `fails`: what writes in a namespace are answered."""
 
     def __init__(self) -> None:
         self.quotas: dict[str, dict[str, Any]] = {}
+        self.allocations: dict[str, dict[str, Any]] = {}
         self.writes: list[str] = []
         self.removed: list[tuple[str, str]] = []
         self.fails: dict[str, ApiError] = {}
         self.all_fail: ApiError | None = None
 
-    async def list(self, _resource: Resource[Any], *, label_selector: str) -> SimpleNamespace:
+    def of(self, resource: Resource[Any]) -> dict[str, dict[str, Any]]:
+        return self.quotas if resource.plural == "localresourcequotas" else self.allocations
+
+    async def list(self, resource: Resource[Any], *, label_selector: str) -> SimpleNamespace:
         assert label_selector == OURS
+        assert resource.metadata_only
         items = [
             Object(
                 metadata=ObjectMeta(name=body["metadata"]["name"], namespace=name, labels=body["metadata"]["labels"])
             )
-            for name, body in self.quotas.items()
+            for name, body in self.of(resource).items()
         ]
         return SimpleNamespace(items=items)
 
-    async def apply(self, _resource: Resource[Any], body: dict[str, Any], _manager: str) -> None:
+    async def apply(self, resource: Resource[Any], body: dict[str, Any], _manager: str) -> None:
         namespace = body["metadata"]["namespace"]
         self.writes.append(namespace)
         error = self.all_fail or self.fails.get(namespace)
         if error is not None:
             raise error
-        self.quotas[namespace] = body
+        self.of(resource)[namespace] = body
 
-    async def delete_all(self, _resource: Resource[Any], namespace: str, *, label_selector: str) -> None:
+    async def delete_all(self, resource: Resource[Any], namespace: str, *, label_selector: str) -> None:
         if namespace in self.fails:
             raise self.fails[namespace]
         self.removed.append((namespace, label_selector))
-        self.quotas.pop(namespace, None)
+        self.of(resource).pop(namespace, None)
 
     def shown(self, namespace: str) -> tuple[str, str]:
         summary = self.quotas[namespace]["status"]["summary"]
@@ -94,14 +106,14 @@ class World:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(namespace_copies, "EVERY", 0.01)
-    monkeypatch.setattr(namespace_copies, "RETRY", (0.01, 0.02))
+    monkeypatch.setattr(copies, "EVERY", 0.01)
+    monkeypatch.setattr(copies, "RETRY", (0.01, 0.02))
     return World()
 
 
 @asynccontextmanager
-async def running(copies: NamespaceCopies) -> AsyncIterator[asyncio.Task[None]]:
-    task = asyncio.create_task(copies.run())
+async def running(keeping: NamespaceCopies) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(keeping.run())
     try:
         yield task
     finally:
@@ -146,7 +158,7 @@ async def test_it_is_written_when_it_changes_and_only_then(world: World) -> None
 async def test_however_often_it_changes_it_is_written_once_in_a_look(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(namespace_copies, "EVERY", 0.2)
+    monkeypatch.setattr(copies, "EVERY", 0.2)
     async with running(world.copies):
         await eventually(lambda: len(world.server.writes) == 2)
         for pods in range(20):
@@ -158,7 +170,7 @@ async def test_however_often_it_changes_it_is_written_once_in_a_look(
 
 
 async def test_a_thousand_namespaces_are_written_a_few_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(namespace_copies, "EVERY", 1000.0)
+    monkeypatch.setattr(copies, "EVERY", 1000.0)
     world.here = {f"n{number}": {} for number in range(1000)}
     async with running(world.copies):
         await eventually(lambda: world.copies.written)
@@ -187,6 +199,37 @@ async def test_what_an_earlier_leader_left_is_removed_but_not_while_the_selectio
         world.copies.wake()
         await eventually(lambda: set(world.server.quotas) == {"web", "db"})
     assert [namespace for namespace, _ in world.server.removed] == ["gone"]
+
+
+async def test_an_allocation_is_shown_as_such_and_goes_like_a_quota(world: World) -> None:
+    world.local = allocation()
+    async with running(world.copies):
+        await eventually(lambda: len(world.server.allocations) == 2)
+        assert world.server.quotas == {}
+        body = world.server.allocations["web"]
+        assert body["metadata"]["name"] == "owner-ann"
+        assert body["status"]["total"] == {"hard": {"pods": "5"}, "used": {"pods": "3"}}
+        assert body["status"]["here"] == {"used": {"pods": "2"}}
+        assert world.copies.shows("allocation.owner-ann")
+        world.here = {"db": {}}
+        world.copies.wake()
+        await eventually(lambda: set(world.server.allocations) == {"db"})
+    await world.made().remove()
+    assert world.server.allocations == {}
+
+
+@pytest.mark.parametrize("selected", [True, False], ids=["selected", "not known what is selected"])
+async def test_the_quota_that_an_earlier_version_wrote_for_an_allocation_is_removed(
+    world: World, selected: bool
+) -> None:
+    world.server.quotas["web"] = local_quota.manifest(world.local, "web", "")
+    world.local = allocation()
+    if not selected:
+        world.here = None
+    async with running(world.copies):
+        await eventually(lambda: world.server.removed == [("web", f"{OURS},seedquota.io/uid={UID}")])
+        await eventually(lambda: set(world.server.allocations) == ({"web", "db"} if selected else set()))
+    assert world.server.quotas == {}
 
 
 async def test_a_namespace_that_refuses_keeps_no_other_from_being_written(world: World) -> None:
@@ -225,7 +268,7 @@ async def test_a_kind_that_is_not_served_yet_is_no_failure(world: World) -> None
 async def test_a_cluster_out_of_reach_is_tried_again_at_once_when_it_is_back(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(namespace_copies, "RETRY", (1000.0, 1000.0))
+    monkeypatch.setattr(copies, "RETRY", (1000.0, 1000.0))
     world.server.all_fail = Unavailable(0, "Unavailable", "no answer")
     async with running(world.copies):
         await eventually(lambda: world.copies.written is False)
@@ -246,13 +289,13 @@ async def test_switched_off_or_let_go_it_removes_what_is_there(world: World, swi
     assert not world.server.quotas and not world.server.writes
 
 
-WEB, DB, NEW = ("web", UID), ("db", UID), ("new", UID)
+WEB, DB, NEW = (Key(name, UID) for name in ("web", "db", "new"))
 
 
 def due(web: float, db: float, most: int = 9) -> list[str]:
     """`web` changed by itself, of `db` only the totals did; both were written so many seconds ago."""
     before, after = totals("pods=3"), totals("pods=4")
-    copies = {
+    written = {
         WEB: Written(local_quota.in_namespace(before, {}), at=-web),
         DB: Written(local_quota.in_namespace(before, {}), at=-db),
     }
@@ -261,7 +304,7 @@ def due(web: float, db: float, most: int = 9) -> list[str]:
         WEB: (local_quota.in_namespace(after, nanos("pods=1")), 0.0),
         NEW: (local_quota.in_namespace(after, {}), 0.0),
     }
-    return [namespace for namespace, _ in due_now(wanted, copies, 0.0, 1e9, most)]
+    return [key.namespace for key in due_now(wanted, written, 0.0, 1e9, most)]
 
 
 def test_first_is_what_is_not_there_then_what_changed_by_itself() -> None:
@@ -275,9 +318,9 @@ def test_one_that_changes_all_the_time_does_not_keep_others_back() -> None:
 
 def test_what_did_not_change_is_refreshed_in_time() -> None:
     local = local_quota.in_namespace(totals(), {})
-    copies = {WEB: Written(local, at=-70.0)}
-    assert due_now({WEB: (local, 0.0)}, copies, 0.0, 60.0, 9) == [WEB]
-    assert due_now({WEB: (local, 0.0)}, copies, 0.0, 150.0, 9) == []
+    written = {WEB: Written(local, at=-70.0)}
+    assert due_now({WEB: (local, 0.0)}, written, 0.0, 60.0, 9) == [WEB]
+    assert due_now({WEB: (local, 0.0)}, written, 0.0, 150.0, 9) == []
 
 
 def test_what_is_being_created_counts_where_it_is_created_until_it_is_counted() -> None:

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from msgspec import structs
 
 from common.api.types import SecretRef, UserCluster, UserClusterSpec
 from common.kube.client.meta import ObjectMeta
@@ -18,6 +18,7 @@ from seed.registration import cluster_api
 from seed.registration.configuration import (
     Webhook,
     WebhookConfiguration,
+    WebhookServer,
     desired,
     has_break_glass,
     lost,
@@ -47,9 +48,8 @@ def user_cluster(*, own_source: bool = False) -> UserCluster:
 
 
 def wanted(**changes: object) -> Webhook:
-    arguments: dict[str, object] = {"base_url": "https://seed.example.com:8443", "token": of_kind, "ca_bundle": b"CA\n"}
-    build: Callable[..., WebhookConfiguration] = desired
-    webhook, _ = build(user_cluster(), **{**arguments, **changes}).webhooks
+    server = WebhookServer(base_url="https://seed.example.com:8443", token=of_kind, ca_bundle=b"CA\n")
+    webhook, _ = desired(user_cluster(), structs.replace(server, **changes)).webhooks
     return webhook
 
 
@@ -92,7 +92,9 @@ def test_what_is_wanted_in_a_user_cluster() -> None:
 
 
 def test_a_seed_that_is_its_own_source_is_asked_about_that_namespace_only() -> None:
-    configuration = desired(user_cluster(own_source=True), base_url="https://a", token=of_kind, ca_bundle=b"")
+    configuration = desired(
+        user_cluster(own_source=True), WebhookServer(base_url="https://a", token=of_kind, ca_bundle=b"")
+    )
     assert configuration.metadata.name == "seedquota-machines.alpha.c1"
     assert configuration.metadata.labels == {"app.kubernetes.io/managed-by": "seedquota"}
     assert configuration.webhooks[0]["namespaceSelector"] == {"matchLabels": {"kubernetes.io/metadata.name": "alpha"}}
@@ -107,7 +109,7 @@ def test_a_group_name_cannot_change_the_expression() -> None:
 
 def test_nobody_passes_where_break_glass_is_off() -> None:
     """A tenant who is admin of the user cluster may impersonate any group there."""
-    admitting = desired(user_cluster(), base_url="https://a", token=of_kind, ca_bundle=b"")
+    admitting = desired(user_cluster(), WebhookServer(base_url="https://a", token=of_kind, ca_bundle=b""))
     webhooks = [*admitting.webhooks, *stamping(admitting, "https://a/stamp").webhooks]
     assert not [webhook for webhook in webhooks if "request.userInfo" in str(webhook.get("matchConditions"))]
     assert ["matchConditions" in webhook for webhook in webhooks] == [True, False, False], "an empty list is not kept"
@@ -147,7 +149,8 @@ def test_a_token_is_32_hex_digits_and_another_for_each_cluster_webhook_and_key()
 
 def test_who_scales_is_advised_in_the_same_way_and_stopped_by_nobody_who_is_down() -> None:
     admitting, scale = desired(
-        user_cluster(), base_url="https://a", token=of_kind, ca_bundle=b"", break_glass_group="seedquota:break-glass"
+        user_cluster(),
+        WebhookServer(base_url="https://a", token=of_kind, ca_bundle=b"", break_glass_group="seedquota:break-glass"),
     ).webhooks
     assert scale == {
         **admitting,
@@ -170,7 +173,7 @@ def test_who_scales_is_advised_in_the_same_way_and_stopped_by_nobody_who_is_down
 
 def test_cluster_apis_deployments_are_asked_about_in_both_of_its_versions() -> None:
     admitting, scale = cluster_api.desired(
-        base_url="https://a", token=of_kind, ca_bundle=b"", timeout_seconds=3, break_glass_group="g"
+        WebhookServer(base_url="https://a", token=of_kind, ca_bundle=b"", timeout_seconds=3, break_glass_group="g")
     ).webhooks
     (rule,), (of_machines,) = scale["rules"], admitting["rules"]  # type: ignore[misc]
     assert scale["clientConfig"] == {"url": "https://a/scale/cluster-api/t-scale", "caBundle": ""}
@@ -184,7 +187,8 @@ def test_cluster_apis_deployments_are_asked_about_in_both_of_its_versions() -> N
 
 def test_the_stamping_webhook_is_asked_about_the_same_machines_and_stops_none() -> None:
     admitting = desired(
-        user_cluster(), base_url="https://a", token=of_kind, ca_bundle=b"", break_glass_group="seedquota:break-glass"
+        user_cluster(),
+        WebhookServer(base_url="https://a", token=of_kind, ca_bundle=b"", break_glass_group="seedquota:break-glass"),
     )
     (webhook,) = stamping(admitting, f"https://a/stamp/{UID}/t-stamp").webhooks
     assert webhook["clientConfig"] == {"url": f"https://a/stamp/{UID}/t-stamp", "caBundle": ""}
@@ -196,7 +200,9 @@ def test_the_stamping_webhook_is_asked_about_the_same_machines_and_stops_none() 
 
 
 def test_through_a_service_the_path_and_all_else_are_the_same() -> None:
-    configuration = desired(user_cluster(own_source=True), base_url="https://a:8443", token=of_kind, ca_bundle=b"CA\n")
+    configuration = desired(
+        user_cluster(own_source=True), WebhookServer(base_url="https://a:8443", token=of_kind, ca_bundle=b"CA\n")
+    )
     reached = through_service(configuration, "https://a:8443", "quotas", "seedquota-seed")
     for kind, before, after in zip(("machines", "scale"), configuration.webhooks, reached.webhooks, strict=True):
         service = {"namespace": "quotas", "name": "seedquota-seed", "port": 443, "path": f"/{kind}/{UID}/t-{kind}"}

@@ -12,7 +12,7 @@ from seed.cache.quota import Quota, parse_quota
 from seed.evaluators.persistent_volume_claims import ClaimSpec
 from seed.evaluators.resource_claims import ClaimSpec as DeviceClaimSpec
 from seed.evaluators.services import ServiceSpec
-from seed.registration.configuration import WebhookConfiguration
+from seed.registration.configuration import WebhookConfiguration, WebhookServer
 from seed.registration.namespaces import MAX_WEBHOOKS, READ_OF_UPDATES, desired, sample_of
 
 ANN = {"matchLabels": {"owner": "ann"}}
@@ -33,10 +33,11 @@ def quota(selector: dict, limits: str = "pods", **spec: object) -> Quota:
     return found
 
 
-def configured(*quotas: Quota, url: str = "https://seed/namespaces/u/t") -> WebhookConfiguration:
-    return desired(
-        quotas, url=url, protected=["kube-system"], ca_bundle=b"ca", timeout_seconds=3, break_glass_group="sre"
+def configured(*quotas: Quota, token: str = "t", break_glass_group: str = "sre") -> WebhookConfiguration:
+    server = WebhookServer(
+        base_url="https://seed", token=lambda _kind: token, ca_bundle=b"ca", break_glass_group=break_glass_group
     )
+    return desired(quotas, server, "u", protected=["kube-system"])
 
 
 def asked(configuration: WebhookConfiguration) -> list[tuple[Any, list[tuple[str, list[str], list[str]]]]]:
@@ -65,14 +66,7 @@ def test_only_what_is_limited_is_asked_about() -> None:
 
 
 def test_no_condition_is_evaluated_of_what_is_created() -> None:
-    creating, updating, _canary = desired(
-        [quota(ANN, "services")],
-        url="https://seed/namespaces/u/t",
-        protected=[],
-        ca_bundle=b"ca",
-        timeout_seconds=3,
-        break_glass_group="",
-    ).webhooks
+    creating, updating, _canary = configured(quota(ANN, "services"), break_glass_group="").webhooks
     assert "matchConditions" not in creating
     conditions = updating["matchConditions"]
     assert isinstance(conditions, list) and [condition["name"] for condition in conditions] == ["changes-use"]
@@ -138,7 +132,7 @@ def test_the_name_of_the_canary_tells_what_is_asked_and_nothing_else() -> None:
         return sample.webhook
 
     before = name(configured(quota(ANN)))
-    assert name(configured(quota(ANN), url="https://seed/namespaces/u/another")) == before
+    assert name(configured(quota(ANN), token="another")) == before
     assert name(configured(quota(ANN, "pods,secrets"))) != before
     assert name(configured(quota({"matchLabels": {"owner": "bob"}}))) != before
     canary = configured(quota(ANN)).webhooks[-1]

@@ -24,6 +24,7 @@ from seed.cache.organizations import OrganizationCache
 from seed.cache.source_keys import allocations_key, clusters_key, is_of_allocations, project_of_key
 from seed.evaluators import allocations
 from seed.registration.allocations import CALLER, desired
+from seed.registration.configuration import WebhookServer
 from seed.usage.allocation_totals import AllocationTotals
 from seed.webhooks.allocations import AllocationWebhook
 from seed.webhooks.endpoint import Endpoint
@@ -94,7 +95,9 @@ def test_totals_follow_what_is_raised_lowered_and_released() -> None:
 
 def test_the_configuration_asks_about_creation_and_change_of_allocations_alone() -> None:
     made = desired(
-        base_url="https://x", token=lambda kind: f"t-{kind}", ca_bundle=b"", timeout_seconds=3, break_glass_group=""
+        WebhookServer(
+            base_url="https://x", token=lambda kind: f"t-{kind}", ca_bundle=b"", timeout_seconds=3, break_glass_group=""
+        )
     )
     (webhook,) = made.webhooks
     (rule,) = cast(list[dict[str, Any]], webhook["rules"])

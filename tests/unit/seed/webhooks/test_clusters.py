@@ -26,6 +26,7 @@ from seed.cache.same_cluster import DuplicateClusters
 from seed.cache.source_keys import allocations_key, clusters_key, is_hosted, project_of_key
 from seed.evaluators.clusters import NOTHING, ONE, Owned, kinds
 from seed.registration.clusters import CALLER, desired
+from seed.registration.configuration import WebhookServer
 from seed.usage.cluster_totals import ClusterTotals
 from seed.usage.clusters import ClusterSources
 from seed.webhooks.clusters import ClusterWebhook
@@ -428,7 +429,10 @@ async def test_who_is_not_the_seeds_api_server_is_not_answered() -> None:
 
 
 def test_the_configuration_asks_about_creation_alone_and_fails_closed() -> None:
-    found = desired(KINDS, base_url="https://a", token=str, ca_bundle=b"", timeout_seconds=3, break_glass_group="glass")
+    found = desired(
+        KINDS,
+        WebhookServer(base_url="https://a", token=str, ca_bundle=b"", timeout_seconds=3, break_glass_group="glass"),
+    )
     (webhook,) = found.webhooks
     assert webhook["failurePolicy"] == "Fail"
     assert webhook["sideEffects"] == "NoneOnDryRun"
