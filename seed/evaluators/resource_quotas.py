@@ -6,7 +6,7 @@ in `spec.hard` of the namespace's ResourceQuotas.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 import msgspec
@@ -17,12 +17,32 @@ from common.quota import resources
 from common.quota.object_names import ALIASES, RESOURCE_QUOTAS, count_of
 from common.quota.quantity import UNIT
 from common.quota.resources import ResourceList
+from common.quota.scopes import (
+    BEST_EFFORT,
+    EXISTS,
+    NOT_BEST_EFFORT,
+    NOT_TERMINATING,
+    TERMINATING,
+    ScopeRequirement,
+    requirements,
+)
 from seed.evaluators.amounts import amount
 from seed.evaluators.namespaced import Counting, Write
 
+Scopes = frozenset[str]
 
-class CoreQuotaSpec(msgspec.Struct, frozen=True, kw_only=True):
+_OTHER: Final = "?"  # a scope that has no opposite
+_WHOLE: Final = ((TERMINATING, NOT_TERMINATING), (BEST_EFFORT, NOT_BEST_EFFORT))
+
+
+class ScopeSelector(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    match_expressions: list[ScopeRequirement] = []
+
+
+class CoreQuotaSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     hard: Quantities = {}
+    scopes: list[str] = []
+    scope_selector: ScopeSelector = ScopeSelector()
 
 
 class CoreQuota(Object, frozen=True, kw_only=True):
@@ -54,6 +74,17 @@ def promised(subject: CoreQuota, limited: Iterable[str]) -> ResourceList:
     NamespacesLimited names such a namespace."""
     hard = subject.spec.hard
     return {name: amount(hard[name]) for name in limited if name in hard}
+
+
+def scopes_of(subject: CoreQuota) -> Scopes:
+    """Which pods it limits; none: all of them."""
+    found = requirements(subject.spec.scopes, subject.spec.scope_selector.match_expressions)
+    return frozenset(each.scope_name if each.operator == EXISTS else _OTHER for each in found)
+
+
+def limits_all(several: Collection[Scopes]) -> bool:
+    """Whether ResourceQuotas with these scopes limit all pods together."""
+    return Scopes() in several or any(all(frozenset({scope}) in several for scope in both) for both in _WHOLE)
 
 
 def largest(subjects: Iterable[ResourceList]) -> ResourceList:

@@ -63,6 +63,7 @@ ONE_CLUSTER = "integration/test_one_cluster.py"
 ADMITS_ALLOCATIONS = "unit/seed/webhooks/test_allocations.py"
 ORGANIZATION_NAMESPACES = "unit/master/tenancy/test_organization_namespaces.py"
 CRDS = "chart/test_crds.py"
+PROMISE_TOTALS = "unit/seed/usage/test_promise_totals.py"
 
 STOLEN = f"{RIGHTS}::test_a_stolen_token_of_the_agent_gives_neither_secrets_nor_webhooks_of_others"
 
@@ -85,7 +86,14 @@ PROVEN: dict[str, tuple[str, ...]] = {
     ),
     "An owner deletes the ResourceQuotas": (
         f"{PROMISED}::test_two_owners_at_once_never_promise_more_and_the_last_unit_can_be_used",
-        "unit/seed/usage/test_promise_totals.py::test_a_namespace_without_a_quota_for_a_resource_is_told",
+        f"{PROMISE_TOTALS}::test_a_namespace_without_a_quota_for_a_resource_is_told",
+    ),
+    "... or has only one left that limits some pods": (
+        f"{PROMISE_TOTALS}::test_a_quota_for_some_pods_alone_does_not_limit_a_namespace",
+        f"{PROMISE_TOTALS}::test_a_scope_that_comes_later_is_a_change",
+    ),
+    "Thousands of ResourceQuotas in one namespace": (
+        f"{PROMISE_TOTALS}::test_very_many_quotas_of_one_namespace_cost_no_look_at_all_the_others",
     ),
     "Many or large objects in namespaces": (
         f"{OBJECTS}::test_a_cluster_with_more_than_fits_is_a_problem_of_that_kind",

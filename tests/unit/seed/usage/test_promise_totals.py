@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+
 import msgspec
 
 from common.kube.client.meta import ObjectMeta
 from common.quota.account import Reservation
+from common.quota.quantity import UNIT
+from common.quota.scopes import ScopeRequirement
 from seed.evaluators.namespaced import Terms
-from seed.evaluators.resource_quotas import EVALUATOR, CoreQuota, CoreQuotaSpec
+from seed.evaluators.resource_quotas import EVALUATOR, CoreQuota, CoreQuotaSpec, ScopeSelector
 from seed.ledger.encoding import parse_reservation, reservation_text
 from seed.usage.promise_totals import PromiseTotals
 from tests.unit.seed_world import nanos
@@ -69,3 +73,70 @@ def test_a_base_is_kept_in_the_ledger() -> None:
     assert parse_reservation(reservation_text(kept)) == kept
     updated = msgspec.structs.replace(kept, amount=nanos("pods=1"), earlier=nanos("pods=1"))
     assert parse_reservation(reservation_text(updated)) == updated
+
+
+def scoped(name: str, *scopes: str, selector: tuple[ScopeRequirement, ...] = (), **hard: str) -> CoreQuota:
+    found = quota(name, **hard)
+    spec = msgspec.structs.replace(
+        found.spec, scopes=list(scopes), scope_selector=msgspec.convert({"matchExpressions": selector}, ScopeSelector)
+    )
+    return msgspec.structs.replace(found, spec=spec)
+
+
+def test_a_quota_for_some_pods_alone_does_not_limit_a_namespace() -> None:
+    """Else whoever replaced a quota by one with a scope would be unlimited, and NamespacesLimited true."""
+    named = (ScopeRequirement("PriorityClass", "In", ("high",)),)
+    not_named = (ScopeRequirement("PriorityClass", "Exists"),)
+    pods = frozenset({"pods"})
+    assert totals(scoped("terminating", "Terminating", pods="1")).lacking("web", pods) == ["pods"]
+    assert totals(scoped("default", selector=named, pods="1")).lacking("web", pods) == ["pods"]
+    assert totals(scoped("default", selector=not_named, pods="1")).lacking("web", pods) == ["pods"]
+    both = scoped("a", "Terminating", "BestEffort", pods="1"), scoped("b", "NotTerminating", "NotBestEffort", pods="1")
+    assert totals(*both).lacking("web", pods) == ["pods"]
+
+
+def test_quotas_of_opposite_scopes_limit_a_namespace_together() -> None:
+    pods = frozenset({"pods"})
+    assert not totals(scoped("default", pods="1"), scoped("x", "Terminating", pods="1")).lacking("web", pods)
+    halves = scoped("a", "Terminating", pods="1"), scoped("b", "NotTerminating", pods="1")
+    found = totals(*halves)
+    assert not found.lacking("web", pods)
+    found.remove("web-b")
+    assert found.lacking("web", pods) == ["pods"]
+    exists = (ScopeRequirement("NotBestEffort"),)
+    assert not totals(scoped("a", "BestEffort", pods="1"), scoped("b", selector=exists, pods="1")).lacking("web", pods)
+
+
+def test_a_scope_that_comes_later_is_a_change() -> None:
+    """An API server allows it: only `scopes` cannot be changed, `scopeSelector` can."""
+    found = totals(quota("default", pods="20"))
+    later = scoped("default", selector=(ScopeRequirement("PriorityClass", "In", ("high",)),), pods="20")
+    assert found.put(EVALUATOR, later, 0.0) == (True, False)
+    assert found.lacking("web", frozenset({"pods"})) == ["pods"]
+    assert found.put(EVALUATOR, quota("default", pods="20"), 0.0) == (True, False)
+    assert not found.lacking("web", frozenset({"pods"}))
+
+
+def test_very_many_quotas_of_one_namespace_cost_no_look_at_all_the_others() -> None:
+    """The leader counts for all tenants. 4,000 of them took it two minutes."""
+
+    def calls(count: int) -> int:
+        found, seen = totals(), 0
+
+        def profile(_frame: object, event: str, _argument: object) -> None:
+            nonlocal seen
+            seen += event in ("call", "c_call")
+
+        sys.setprofile(profile)
+        try:
+            for number in range(count):
+                found.put(EVALUATOR, quota(f"q{number}", pods=str(number + 1)), 0.0)
+            assert found.used == {"pods": count * UNIT}
+            found.leave("web")
+        finally:
+            sys.setprofile(None)
+        assert (found.used, found._amounts) == ({}, {})
+        return seen
+
+    calls(10)  # caches are filled
+    assert calls(400) < 3 * calls(200)
