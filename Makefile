@@ -7,6 +7,8 @@ KEEP ?=
 SCHEDULES ?= 100000
 MINUTES ?= 15
 STORE ?= apiserver
+# Processes that run tests at once: more than cores, since some always wait for something.
+WORKERS ?= 3
 IMAGE ?= seedquota
 BUILDER ?= $(firstword $(notdir $(foreach tool,docker podman buildah,$(shell command -v $(tool)))))
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
@@ -15,15 +17,16 @@ UV := uv==0.13.9
 COMPILE := $(VENV)/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
   --no-emit-index-url --no-annotate --no-header
 EXAMPLES ?= 5000
+PYTEST_ARGUMENTS := -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Programs that are started again and again are compiled once, wherever that is switched off.
 export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/pycache
 
-.PHONY: demo test unit lint fmt bench fuzz sim chaos e2e clean lock wheel wheels image charts help
+.PHONY: demo test lint-beside every-test unit lint fmt bench fuzz sim chaos e2e clean lock wheel wheels image charts help
 
 help:
 	@echo "make demo         the whole way on real control planes, narrated (KEEP=1 leaves it running)"
-	@echo "make test         every check and test"
+	@echo "make test         every check and test, in WORKERS=$(WORKERS) processes"
 	@echo "make unit         the unit and property tests"
 	@echo "make lint         ruff, mypy --strict, import-linter"
 	@echo "make fmt          format the code"
@@ -50,13 +53,23 @@ $(STAMP): requirements-dev.lock pyproject.toml
 demo: $(STAMP)
 	@$(BIN)/python -m devcluster.demo $(if $(KEEP),--keep)
 
-test: lint
-	@$(BIN)/python -m devcluster build
-	@$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
+# Lint runs beside the tests, which leave some time of the cores to it. What it finds is told at once, and again at the end.
+test: $(STAMP)
+	@rm -f $(VENV)/lint.failed
+	@$(MAKE) --no-print-directory --jobs=2 lint-beside every-test || \
+	  { test ! -e $(VENV)/lint.failed || { cat $(VENV)/lint.log; echo "make lint failed"; }; exit 1; }
 
-# Three, since some wait for something; the property tests first, since one of them may take as long as hundreds of others.
+lint-beside:
+	@$(MAKE) --no-print-directory lint > $(VENV)/lint.log 2>&1 || \
+	  { touch $(VENV)/lint.failed; cat $(VENV)/lint.log; echo "make lint failed; the tests go on"; exit 1; }
+
+every-test:
+	@$(BIN)/python -m devcluster build
+	@$(BIN)/python -m pytest $(PYTEST_ARGUMENTS) --durations=10
+
+# The property tests first, since one of them may take as long as hundreds of others.
 unit: $(STAMP)
-	@$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder tests/property tests/unit
+	@$(BIN)/python -m pytest $(PYTEST_ARGUMENTS) tests/property tests/unit
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .
