@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from common.quota.resources import ResourceList
+from seed.accounts.usage_writer import CHECK_INTERVAL
 from tests.sim.namespace_side import NamespaceReplica
 from tests.sim.namespaces import NamespacedCluster
 from tests.sim.network import Flight
@@ -149,13 +150,17 @@ def the_other_was_never_seen(play: Play) -> None:
         for replica in site.replicas:
             for watch in replica.watches if isinstance(replica, NamespaceReplica) else ():
                 watch.blind_until = play.world.now + 40.0
+        rate = next((replica.loop._rate for replica in site.replicas if replica.leader is not None), 1.0)
         stage.make(stage.here, stage.most - 1)
-        play.go(play.about(7.0, 9.5))
+        play.go((3 * CHECK_INTERVAL - 0.2) / rate - 0.5)  # it is looked for in the fourth look
         stage.ask(stage.here, stage.most)
-        play.go(0.3)
+        play.go(0.2)
         stage.empty()
-        play.go(play.about(9.0, 11.0))
-        stage.ask(stage.there, stage.most - 1)
-        play.go(0.3)
+        until = play.world.now + CHECK_INTERVAL / rate + 0.5
+        while play.world.now < until:  # also right after the look, before anything is counted
+            play.world.pass_time(0.2)
+            play.chaos.rounds()
+            stage.ask(stage.there, stage.most - 1)
+            play.chaos.rounds()
         play.write(site)
         play.go(1.0)
