@@ -27,10 +27,10 @@ ON_TOP = 0.4  # how often the first that fills is put beside the largest that is
 class PromiseTruth(Truth):
     def __init__(self, things: Mapping[str, Thing], beside: Callable[[Thing], list[Thing]]) -> None:
         super().__init__(things)
-        self._beside = beside
+        self._others = beside
 
     def shares(self, uid: str, thing: Thing, cost: ResourceList) -> ResourceList:
-        return largest([cost, *(other.cost.get(uid, {}) for other in self._beside(thing))])
+        return largest([cost, *(other.cost.get(uid, {}) for other in self._others(thing))])
 
     def _reserved(self, kept: Reservation, wish: Wish, name: str) -> int:
         """On top of its own, or of others'."""
