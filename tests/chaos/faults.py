@@ -16,7 +16,8 @@ import msgspec
 from devcluster.install import MASTER
 from devcluster.network import Traffic
 from devcluster.servers import Server, StartError
-from tests.chaos.place import HOSTS, Place
+from tests.chaos.place import Place
+from tests.chaos.quotas import HOSTS
 
 _GAP_SECONDS = 3.5  # on average between the beginnings of two faults
 _LULL = 0.1  # how likely it is that nothing begins for a while, so that what was fenced can open

@@ -31,8 +31,8 @@ _THINK_SECONDS = 0.15  # on average
 _TILT = 0.8
 _TILT_SECONDS = 20.0
 _AFTER_TROUBLE_SECONDS = 0.5
-_JSON = {"Content-Type": "application/json"}
-_MERGE = {"Content-Type": "application/merge-patch+json"}
+JSON = {"Content-Type": "application/json"}
+MERGE = {"Content-Type": "application/merge-patch+json"}
 _numbers = itertools.count(1)
 
 
@@ -75,17 +75,14 @@ def kind(answer: Answer) -> str:
     return "unexpected"
 
 
-class Load:
-    """Runs until cancelled. `counts` has the requests that admission is asked about, by what became of them."""
+class Clients:
+    """`counts` has the requests that admission is asked about, by what became of them."""
 
-    def __init__(
-        self, chance: random.Random, servers: list[ApiServer], holdings: dict[str, Holdings], log: TextIO
-    ) -> None:
+    def __init__(self, chance: random.Random, servers: list[ApiServer], log: TextIO) -> None:
         self.counts: Counter[str] = Counter()
         self.wrong: list[str] = []  # answers that nobody should get
         self._chance = chance
         self._sessions = {server.name: server.session() for server in servers}
-        self._holdings = holdings
         self._log = log
         self._started = time.monotonic()
 
@@ -97,6 +94,46 @@ class Load:
         async with asyncio.TaskGroup() as group:
             for _ in range(clients):
                 group.create_task(self._client())
+
+    async def _client(self) -> None:
+        raise NotImplementedError
+
+    async def _ask(
+        self, cluster: str, method: str, path: str, body: bytes | None, headers: dict[str, str], patience: float = 0.0
+    ) -> Answer:
+        timeout = aiohttp.ClientTimeout(total=patience or _ANSWER_SECONDS)
+        try:
+            request = self._sessions[cluster].request(method, path, data=body, headers=headers, timeout=timeout)
+            async with request as answer:
+                return Answer(answer.status, await answer.read())
+        except (aiohttp.ClientError, TimeoutError) as error:
+            return Answer(0, error=f"{type(error).__name__}: {error}")
+
+    def _note(self, cluster: str, action: str, name: str, size: str, answer: Answer) -> None:
+        self._write(cluster, action, name, size, answer)
+        what = kind(answer)
+        self.counts[what] += 1
+        if what == "unexpected":
+            self.wrong.append(f"{action} in {cluster}: {answer.status} {answer.message}")
+        elif what == "refused 403":
+            refusal = parse_refusal(answer.message)
+            if refusal is None or not refusal.adds_up:
+                self.wrong.append(f"the numbers do not add up: {answer.message}")
+
+    def _write(self, cluster: str, action: str, name: str, text: str, answer: Answer) -> None:
+        said = "" if answer.status in (200, 201) else answer.message[:400]
+        seconds = time.monotonic() - self._started
+        self._log.write(f"{time.time():.3f} {seconds:8.3f} {cluster} {action} {name} {text} {answer.status} {said}\n")
+
+
+class Load(Clients):
+    """Of Machines. Runs until cancelled."""
+
+    def __init__(
+        self, chance: random.Random, servers: list[ApiServer], holdings: dict[str, Holdings], log: TextIO
+    ) -> None:
+        super().__init__(chance, servers, log)
+        self._holdings = holdings
 
     async def _client(self) -> None:
         actions: dict[Callable[[str], object], int] = {
@@ -128,8 +165,8 @@ class Load:
         name = name or f"m-{next(_numbers)}"
         size = size or self._chance.choice(SIZES)
         body = msgspec.json.encode(machine(name, size))
-        answer = await self._ask(cluster, "POST", MACHINES, body, _JSON, patience)
-        self._note(cluster, "create", name, size, answer)
+        answer = self._seen(cluster, await self._ask(cluster, "POST", MACHINES, body, JSON, patience))
+        self._note(cluster, "create", name, _text(size), answer)
         return answer
 
     async def take_a_name_twice(self, cluster: str) -> Answer | None:
@@ -150,7 +187,7 @@ class Load:
             return None
         self._holdings[cluster].deleting(name)
         answer = await self._ask(cluster, "DELETE", f"{MACHINES}/{name}", None, {})
-        self._write(cluster, "delete", name, None, answer)
+        self._write(cluster, "delete", name, "", answer)
         return answer
 
     async def delete_many(self, cluster: str) -> None:
@@ -166,10 +203,10 @@ class Load:
         spec = {"providerSpec": {"value": {"cloudProviderSpec": msgspec.to_builtins(size)}}}
         self._holdings[cluster].updating(name, size)
         body = msgspec.json.encode({"spec": spec})
-        answer = await self._ask(cluster, "PATCH", f"{MACHINES}/{name}", body, _MERGE)
+        answer = self._seen(cluster, await self._ask(cluster, "PATCH", f"{MACHINES}/{name}", body, MERGE))
         if answer.status in (200, 403, 404, 409):
             self._holdings[cluster].answered(name, size)
-        self._note(cluster, "update", name, size, answer)
+        self._note(cluster, "update", name, _text(size), answer)
         return answer
 
     async def race(self, cluster: str) -> None:
@@ -181,33 +218,11 @@ class Load:
         names = self._holdings[cluster].names()
         return self._chance.choice(names) if names else ""
 
-    async def _ask(
-        self, cluster: str, method: str, path: str, body: bytes | None, headers: dict[str, str], patience: float = 0.0
-    ) -> Answer:
-        timeout = aiohttp.ClientTimeout(total=patience or _ANSWER_SECONDS)
-        try:
-            request = self._sessions[cluster].request(method, path, data=body, headers=headers, timeout=timeout)
-            async with request as answer:
-                found = Answer(answer.status, await answer.read())
-        except (aiohttp.ClientError, TimeoutError) as error:
-            return Answer(0, error=f"{type(error).__name__}: {error}")
-        if found.status in (200, 201) and method != "DELETE":
-            self._holdings[cluster].seen(machine_decoder.decode(found.body))
-        return found
+    def _seen(self, cluster: str, answer: Answer) -> Answer:
+        if answer.status in (200, 201):
+            self._holdings[cluster].seen(machine_decoder.decode(answer.body))
+        return answer
 
-    def _note(self, cluster: str, action: str, name: str, size: Size, answer: Answer) -> None:
-        self._write(cluster, action, name, size, answer)
-        what = kind(answer)
-        self.counts[what] += 1
-        if what == "unexpected":
-            self.wrong.append(f"{action} in {cluster}: {answer.status} {answer.message}")
-        elif what == "refused 403":
-            refusal = parse_refusal(answer.message)
-            if refusal is None or not refusal.adds_up:
-                self.wrong.append(f"the numbers do not add up: {answer.message}")
 
-    def _write(self, cluster: str, action: str, name: str, size: Size | None, answer: Answer) -> None:
-        text = "" if size is None else f"{size.cpu}/{size.memory}"
-        said = "" if answer.status in (200, 201) else answer.message[:400]
-        seconds = time.monotonic() - self._started
-        self._log.write(f"{time.time():.3f} {seconds:8.3f} {cluster} {action} {name} {text} {answer.status} {said}\n")
+def _text(size: Size) -> str:
+    return f"{size.cpu}/{size.memory}"

@@ -1,7 +1,9 @@
-"""What the chaos happens to: a master and two seeds with two replicas each, three user clusters, three quotas.
+"""What the chaos happens to: a master and two seeds with two replicas each, three user clusters, and their quotas.
 
 seed-1  user-1 of project alpha, user-3 of project beta         each quota limits cpu; two of them something else too
 seed-2  user-2 of project alpha
+
+All user clusters take part in quotas of namespaces (tests/chaos/namespaces.py).
 """
 
 from __future__ import annotations
@@ -12,40 +14,15 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from common.quota import resources
 from devcluster import objects, redis
 from devcluster.install import MASTER, Installation
-from devcluster.load import Size
 from devcluster.manifests import apply
 from devcluster.redis import RedisServer, Settings
 from devcluster.servers import Etcd, Server
-from tests.chaos.truth import Holdings, Limit, Observer, Overshoot
-
-ORGANIZATION = "acme"
-SMALLEST = Size("1", "1Gi", "1Gi")
-PROJECTS = {"alpha": ("user-1", "user-2"), "beta": ("user-3",)}
-HOSTS = {"user-1": "seed-1", "user-2": "seed-2", "user-3": "seed-1"}
-
-
-class Quota:
-    """One quota: what it is called, what it allows, and the user clusters that it spans."""
-
-    def __init__(self, name: str, kind: str, subject: str, quota: Mapping[str, str], clusters: tuple[str, ...]) -> None:
-        self.name = name
-        self.kind = kind
-        self.subject = subject
-        self.quota = quota
-        self.limit = Limit(name, clusters, resources.parse(quota))
-
-    def clusters_on(self, seed: str) -> list[str]:
-        return [name for name in self.limit.clusters if HOSTS[name] == seed]
-
-
-QUOTAS = (
-    Quota("project-alpha", "project", "alpha", {"cpu": "48", "machines": "32"}, PROJECTS["alpha"]),
-    Quota("project-beta", "project", "beta", {"cpu": "28"}, PROJECTS["beta"]),
-    Quota("org-acme", "organization", ORGANIZATION, {"cpu": "64", "memory": "112Gi"}, tuple(HOSTS)),
-)
+from tests.chaos import namespaces
+from tests.chaos.namespaces import NAMESPACED, Membership, NamespaceHoldings, NamespaceObserver
+from tests.chaos.quotas import HOSTS, ORGANIZATION, QUOTAS, cluster_of, key
+from tests.chaos.truth import Holdings, Observer, Overshoot
 
 
 class Place:
@@ -53,8 +30,20 @@ class Place:
         self.installed = installed
         self.stores = stores  # by seed; empty where the API server is the store
         self.holdings = {name: Holdings(self._look) for name in HOSTS}
-        self.overshoot = Overshoot([quota.limit for quota in QUOTAS], self.holdings)
-        self.observers = {name: Observer(installed.cluster(name), self.holdings[name]) for name in HOSTS}
+        self.membership = Membership()
+        self.in_namespaces = {
+            key(quota.name, cluster): NamespaceHoldings(self._look, quota, cluster, self.membership)
+            for quota in NAMESPACED
+            for cluster in HOSTS
+        }
+        limits = [quota.limit for quota in (*QUOTAS, *NAMESPACED)]
+        self.overshoot = Overshoot(limits, {**self.holdings, **self.in_namespaces})
+        self.observers: dict[str, Observer] = {
+            name: Observer(installed.cluster(name), self.holdings[name]) for name in HOSTS
+        } | {
+            name: NamespaceObserver(installed.cluster(cluster_of(name)), held)
+            for name, held in self.in_namespaces.items()
+        }
 
     @property
     def directory(self) -> Path:
@@ -105,10 +94,11 @@ async def place(directory: Path, store: str, *, in_cluster: bool = False) -> Asy
         )
         await apply(installed.master, [objects.project("beta", ORGANIZATION)])
         await installed.add_user_cluster("user-3", "seed-1", "beta")
-        quotas = [objects.quota(quota.name, quota.subject, quota.quota, quota.kind) for quota in QUOTAS]
-        await apply(installed.master, quotas)
-        await asyncio.gather(*(installed.enforced(quota.name) for quota in QUOTAS))
         made = Place(installed, stores)
+        await namespaces.install(installed, made.membership)
+        every = (*QUOTAS, *NAMESPACED)
+        await apply(installed.master, [quota.manifest for quota in every])
+        await asyncio.gather(*(installed.enforced(quota.name) for quota in every))
         observing = [asyncio.create_task(observer.run()) for observer in made.observers.values()]
         try:
             yield made

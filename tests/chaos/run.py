@@ -17,12 +17,15 @@ from common.quota.resources import ResourceList
 from tests.chaos import settle
 from tests.chaos.faults import Storm, plan
 from tests.chaos.load import Load
-from tests.chaos.place import HOSTS, SMALLEST, Place, place
+from tests.chaos.namespace_load import NamespaceLoad
+from tests.chaos.place import Place, place
+from tests.chaos.quotas import HOSTS, SMALLEST
 from tests.chaos.record import record, save_metrics
 
 SETTLES_WITHIN = 90.0  # seconds after everything is up again
 _FILLED_WITHIN = 30.0
 _CLIENTS = 10
+_IN_NAMESPACES = 6
 
 
 @dataclass(kw_only=True)
@@ -31,6 +34,7 @@ class Report:
     store: str
     seconds: float = 0.0
     requests: Counter[str] = field(default_factory=Counter)
+    inside: Counter[str] = field(default_factory=Counter)  # in namespaces
     faults: Counter[str] = field(default_factory=Counter)
     ended: list[str] = field(default_factory=list)
     overshoot: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -48,6 +52,7 @@ class Report:
             ("minutes", f"{self.seconds / 60:.1f}"),
             *((what, f"{self.requests[what]:,}") for what in ("admitted", "refused 403", "refused 503", "no decision")),
             ("came to nothing", f"{self.requests['came to nothing']:,}"),
+            *((f"in namespaces: {what}", f"{count:,}") for what, count in sorted(self.inside.items())),
             ("faults", f"{self.faults.total():,}"),
             *((f"  {what}", f"{count:,}") for what, count in sorted(self.faults.items())),
             ("ended by itself", ", ".join(f"{name} {times}" for name, times in Counter(self.ended).items()) or "0"),
@@ -87,24 +92,30 @@ async def _run(here: Place, report: Report, seconds: float, progress: Callable[[
         here.overshoot.on_first = partial(_note_overshoot, storm)
         servers = [here.installed.cluster(name) for name in HOSTS]
         load = Load(random.Random(report.seed), servers, here.holdings, load_log)
+        inside = NamespaceLoad(random.Random(report.seed), servers, here.in_namespaces, here.membership, load_log)
         keeping = asyncio.create_task(storm.keep_running())
-        loading = asyncio.create_task(load.run(_CLIENTS))
+        loading = [asyncio.create_task(load.run(_CLIENTS)), asyncio.create_task(inside.run(_IN_NAMESPACES))]
         try:
             progress(f"{seconds:.0f} s of faults under load")
             started = time.monotonic()
             await storm.run(plan(report.seed, seconds, report.store), seconds)
             report.seconds = time.monotonic() - started
-            await _end(loading)
+            for task in loading:
+                await _end(task)
             progress("quiet")
+            await inside.end()
             storm.note("quiet")
             await _judge(here, report, storm.note, progress)
         finally:
-            loading.cancel()
+            for task in loading:
+                task.cancel()
             await _end(keeping)
             await load.close()
+            await inside.close()
+        report.inside = inside.counts
         report.requests, report.faults, report.ended = load.counts, storm.counts, storm.ended
         report.overshoot, report.looks = here.overshoot.worst, here.overshoot.looks
-        report.violations += load.wrong[:10]
+        report.violations += load.wrong[:10] + inside.wrong[:10]
         for name, amounts in here.overshoot.worst.items():
             if amounts:
                 report.violations.insert(0, f"overshoot: {name} by {resources.text(amounts)}")
@@ -129,7 +140,9 @@ async def _judge(here: Place, report: Report, note: Callable[[str], None], progr
     report.unfilled, wrong = await settle.fill(here)
     report.violations += wrong
     if report.unfilled:
-        report.violations.append(f"{report.unfilled} Machines of {SMALLEST} would still fit, and are refused")
+        report.violations.append(
+            f"{report.unfilled} Machines of {SMALLEST}, or units in namespaces, would still fit, and are refused"
+        )
     _, later = await settle.settled(here, _FILLED_WITHIN)
     report.violations += [f"when it was filled: {text}" for text in later]
     note("ends")

@@ -16,10 +16,13 @@ from common.quota.resources import ResourceList
 from devcluster.controlplane import ApiServer
 from devcluster.install import GROUP_PATH, NAMESPACE
 from devcluster.load import Attempt, Outcome, Tenant, parse_refusal
-from tests.chaos.place import HOSTS, PROJECTS, QUOTAS, SMALLEST, Place, Quota
+from tests.chaos import namespaces
+from tests.chaos.namespaces import NAMESPACED
+from tests.chaos.place import Place
+from tests.chaos.quotas import HOSTS, PROJECTS, QUOTAS, SMALLEST, Quota
 
 Json = dict[str, Any]
-Machines = Mapping[str, Mapping[str, ResourceList]]  # sizes by name, by user cluster
+Machines = Mapping[str, Mapping[str, ResourceList]]  # sizes by name, by user cluster; and what counts in namespaces
 
 _LEDGERS = f"{GROUP_PATH}/namespaces/{NAMESPACE}/quotaledgers"
 _POLL_SECONDS = 0.5
@@ -54,7 +57,7 @@ async def differences(place: Place) -> list[str]:
     ledgers = await _items(place.installed.master, _LEDGERS)
     masters = {ledger["quota"]["name"]: ledger for ledger in ledgers if "grants" in ledger}
     accounts = {seed: await _accounts(place, seed) for seed in place.seeds}
-    for quota in QUOTAS:
+    for quota in (*QUOTAS, *NAMESPACED):
         used = {seed: _used(quota, machines, quota.clusters_on(seed)) for seed in place.seeds}
         wrong += await _wrong_status(place, quota, resources.total(used.values()))
         for seed in place.seeds:
@@ -155,7 +158,10 @@ async def fill(place: Place) -> tuple[int, list[str]]:
     finally:
         for tenant in tenants.values():
             await tenant.__aexit__(None, None, None)
-    return room(await recount(place)), wrong
+    wrong += await namespaces.fill(place.installed, place.observers)
+    counted = await recount(place)
+    left = [namespaces.room(quota, _used(quota, counted, list(quota.limit.clusters))) for quota in NAMESPACED]
+    return room(counted) + sum(left), wrong
 
 
 async def _fill(tenants: list[Tenant]) -> list[str]:

@@ -12,6 +12,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import Any, Protocol
 
 import aiohttp
 import msgspec
@@ -29,8 +30,9 @@ _SILENCE_SECONDS = 45.0  # an API server that hangs
 _PAUSE = 0.1
 
 
-class _Metadata(msgspec.Struct, rename="camel"):
+class Metadata(msgspec.Struct, rename="camel"):
     name: str = ""
+    namespace: str = ""
     uid: str = ""
     resource_version: str = "0"
     generation: int = 0
@@ -49,16 +51,31 @@ class _Spec(msgspec.Struct, rename="camel"):
 
 
 class Machine(msgspec.Struct):
-    metadata: _Metadata
+    metadata: Metadata
     spec: _Spec
 
     @property
     def size(self) -> Size:
         return self.spec.provider_spec.value.cloud_provider_spec
 
+
+class Sized(Protocol):
     @property
-    def version(self) -> int:
-        return int(self.metadata.resource_version)
+    def amounts(self) -> ResourceList: ...
+
+
+class Thing(Protocol):
+    """An object that costs, such as a Machine."""
+
+    @property
+    def metadata(self) -> Metadata: ...
+
+    @property
+    def size(self) -> Sized: ...
+
+
+def version_of(thing: Thing) -> int:
+    return int(thing.metadata.resource_version)
 
 
 class _ListMetadata(msgspec.Struct):
@@ -66,9 +83,9 @@ class _ListMetadata(msgspec.Struct):
     next: str = msgspec.field(name="continue", default="")
 
 
-class _Machines(msgspec.Struct):
+class _List(msgspec.Struct):
     metadata: _ListMetadata
-    items: list[Machine]
+    items: list[msgspec.Raw]
 
 
 class _Event(msgspec.Struct):
@@ -77,7 +94,7 @@ class _Event(msgspec.Struct):
 
 
 machine_decoder = msgspec.json.Decoder(Machine)
-_machines = msgspec.json.Decoder(_Machines)
+_list = msgspec.json.Decoder(_List)
 _event = msgspec.json.Decoder(_Event)
 
 
@@ -87,10 +104,10 @@ class Holdings:
     def __init__(self, on_change: Callable[[], None] = lambda: None, clock: Callable[[], float] = time.monotonic):
         self._on_change = on_change
         self._clock = clock
-        self._machines: dict[str, Machine] = {}  # by name; the newest that was seen
+        self._machines: dict[str, Thing] = {}  # by name; the newest that was seen
         self._gone: set[str] = set()  # uids
         self._leaving: dict[str, float] = {}  # uid to when it is believed no more
-        self._changing: dict[str, list[tuple[float, Size]]] = {}  # by uid: sizes that updates under way would give it
+        self._changing: dict[str, list[tuple[float, Sized]]] = {}  # by uid: sizes that updates under way would give it
         self._sum: dict[str, int] = {}
 
     @property
@@ -100,29 +117,29 @@ class Holdings:
     def names(self) -> list[str]:
         return list(self._machines)
 
-    def size(self, name: str) -> Size:
+    def size(self, name: str) -> Sized:
         return self._machines[name].size
 
-    def seen(self, machine: Machine) -> None:
+    def seen(self, machine: Thing) -> None:
         """An API server showed it. What shows an older state than one seen before says nothing."""
         known = self._machines.get(machine.metadata.name)
-        if machine.metadata.uid in self._gone or (known is not None and known.version >= machine.version):
+        if machine.metadata.uid in self._gone or (known is not None and version_of(known) >= version_of(machine)):
             return
         if known is not None and known.metadata.uid != machine.metadata.uid:
             self._forget(known)
         self._machines[machine.metadata.name] = machine
         self._recount()
 
-    def deleted(self, machine: Machine) -> None:
+    def deleted(self, machine: Thing) -> None:
         """An API server says that it is gone."""
         self._forget(machine)
         self._recount()
 
-    def listed(self, machines: list[Machine], version: int) -> None:
+    def listed(self, machines: list[Thing], version: int) -> None:
         """A consistent list of that version: what is not in it does not exist, unless it came later."""
         uids = {machine.metadata.uid for machine in machines}
         for known in list(self._machines.values()):
-            if known.metadata.uid not in uids and known.version <= version:
+            if known.metadata.uid not in uids and version_of(known) <= version:
                 self._forget(known)
         for machine in machines:
             self.seen(machine)
@@ -134,14 +151,14 @@ class Holdings:
             self._leaving[known.metadata.uid] = self._clock() + UNKNOWN_SECONDS
             self._recount()
 
-    def updating(self, name: str, size: Size) -> None:
+    def updating(self, name: str, size: Sized) -> None:
         """A request to change it is about to be sent: it may have the other size at any time from now on."""
         if (known := self._machines.get(name)) is not None:
             until = self._clock() + UNKNOWN_SECONDS
             self._changing.setdefault(known.metadata.uid, []).append((until, size))
             self._recount()
 
-    def answered(self, name: str, size: Size) -> None:
+    def answered(self, name: str, size: Sized) -> None:
         """The request to change it was answered, and what became of it was seen if it succeeded."""
         known = self._machines.get(name)
         pending = self._changing.get(known.metadata.uid, []) if known is not None else []
@@ -151,7 +168,7 @@ class Holdings:
                 break
         self._recount()
 
-    def _forget(self, machine: Machine) -> None:
+    def _forget(self, machine: Thing) -> None:
         uid = machine.metadata.uid
         self._gone.add(uid)
         self._leaving.pop(uid, None)
@@ -162,14 +179,19 @@ class Holdings:
 
     def _recount(self) -> None:
         now = self._clock()
-        self._sum = resources.total(
-            self._least(machine, now)
-            for machine in self._machines.values()
-            if self._leaving.get(machine.metadata.uid, 0.0) <= now
+        self._sum = self._total(
+            [
+                (machine, self._least(machine, now))
+                for machine in self._machines.values()
+                if self._leaving.get(machine.metadata.uid, 0.0) <= now
+            ]
         )
         self._on_change()
 
-    def _least(self, machine: Machine, now: float) -> ResourceList:
+    def _total(self, there: list[tuple[Thing, ResourceList]]) -> dict[str, int]:
+        return resources.total(amounts for _, amounts in there)
+
+    def _least(self, machine: Thing, now: float) -> ResourceList:
         least: ResourceList = machine.size.amounts
         for until, size in self._changing.get(machine.metadata.uid, ()):
             if until > now:
@@ -178,10 +200,21 @@ class Holdings:
 
 
 class Observer:
-    """Follows the Machines of one user cluster, through all that happens to its API server."""
+    """Follows the Machines of one user cluster, or other objects, through all that happens to its API server."""
 
-    def __init__(self, server: ApiServer, holdings: Holdings) -> None:
+    def __init__(
+        self,
+        server: ApiServer,
+        holdings: Holdings,
+        path: str = MACHINES,
+        decoder: msgspec.json.Decoder[Any] = machine_decoder,
+        labels: str = "",
+    ) -> None:
+        """`labels`: a label selector."""
         self.holdings = holdings
+        self._path = path
+        self._decoder = decoder
+        self._selected = {"labelSelector": labels} if labels else {}
         self._server = server
         self._session = server.session()
 
@@ -194,31 +227,34 @@ class Observer:
                 await self._follow()
             await asyncio.sleep(_PAUSE)
 
-    async def recount(self) -> dict[str, dict[str, int]]:
-        """The size of every Machine there is, by name, from a consistent list. Raises aiohttp.ClientError."""
-        machines, version = await self._list()
-        self.holdings.listed(machines, version)
-        return {machine.metadata.name: machine.size.amounts for machine in machines}
+    async def recount(self) -> dict[str, ResourceList]:
+        """The size of all that counts, by name, from a consistent list. Raises aiohttp.ClientError."""
+        things, version = await self._list()
+        self.holdings.listed(things, version)
+        return {thing.metadata.name: thing.size.amounts for thing in things}
 
-    async def _list(self) -> tuple[list[Machine], int]:
+    async def _list(self) -> tuple[list[Thing], int]:
         timeout = aiohttp.ClientTimeout(total=_SILENCE_SECONDS)
-        async with self._session.get(MACHINES, raise_for_status=True, timeout=timeout) as answer:
-            found = _machines.decode(await answer.read())
-        return found.items, int(found.metadata.resource_version)
+        async with self._session.get(
+            self._path, params=self._selected, raise_for_status=True, timeout=timeout
+        ) as answer:
+            found = _list.decode(await answer.read())
+        return [self._decoder.decode(item) for item in found.items], int(found.metadata.resource_version)
 
     async def _follow(self) -> None:
         machines, version = await self._list()
         self.holdings.listed(machines, version)
         parameters = {"watch": "1", "resourceVersion": str(version), "timeoutSeconds": str(_WATCH_SECONDS)}
+        parameters |= self._selected
         timeout = aiohttp.ClientTimeout(total=None, sock_read=_SILENCE_SECONDS)
-        async with self._session.get(MACHINES, params=parameters, timeout=timeout, raise_for_status=True) as answer:
+        async with self._session.get(self._path, params=parameters, timeout=timeout, raise_for_status=True) as answer:
             async for line in answer.content:
                 event = _event.decode(line)
                 match event.type:
                     case "ADDED" | "MODIFIED":
-                        self.holdings.seen(machine_decoder.decode(event.object))
+                        self.holdings.seen(self._decoder.decode(event.object))
                     case "DELETED":
-                        self.holdings.deleted(machine_decoder.decode(event.object))
+                        self.holdings.deleted(self._decoder.decode(event.object))
                     case _:
                         return
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 import time
 
-from tests.sim import mutants, runner
+from tests.sim import mutants, runner, schedule
 
 
 def main() -> int:
@@ -16,6 +16,9 @@ def main() -> int:
     parser.add_argument(
         "--namespaces", action="store_true", help="worlds with quotas of namespaces, in place of Machines"
     )
+    parser.add_argument(
+        "--promises", action="store_true", help="... with quotas of what core ResourceQuotas promise in namespaces"
+    )
     parser.add_argument("--jobs", type=int, default=0, help="processes (default: one for each core)")
     parser.add_argument("--seed", type=int, default=None, help="run this one alone, and let its error through")
     parser.add_argument("--trace", action="store_true", help="with --seed: tell every step")
@@ -23,7 +26,7 @@ def main() -> int:
     parser.add_argument("--mutant", default=None, help="with --seed: break this rule")
     parser.add_argument("--unbroken", action="store_true", help="with --mutant: the same schedule, and no rule broken")
     options = parser.parse_args()
-    focus = ("namespaces",) if options.namespaces else ()
+    focus = tuple(name for name in schedule.WORLDS if getattr(options, name))
     if options.seed is not None:
         world = mutants.run(options.mutant, options.seed, focus=focus, unbroken=options.unbroken, trace=options.trace)
         print(f"schedule {options.seed}: admitted {world.truth.admitted}, refused {world.refused}")

@@ -24,6 +24,14 @@ class Violation(AssertionError):
     """What must never happen has happened."""
 
 
+class Beside(NamedTuple):
+    """What other things of a namespace have at a moment: the largest size, and, by quota uid, the largest that one of
+    them was admitted for."""
+
+    size: ResourceList
+    admitted: Mapping[str, ResourceList]
+
+
 class Wish:
     """One request to an API server: to create an object, or to change its size. `after` by quota uid. `replaces`: what
     its rollout would have it in place of."""
@@ -35,6 +43,7 @@ class Wish:
         "generation",
         "need",
         "old",
+        "reads",
         "repeats",
         "replaces",
         "size",
@@ -57,6 +66,7 @@ class Wish:
         self.told = False  # the API server has heard that it is allowed
         self.repeats = 0
         self.replaces: list[str] = []
+        self.reads: list[Beside] = []  # what was read of the others for the answer that came last
         self.after: dict[str, ResourceList] = {}
 
     @property
@@ -198,13 +208,18 @@ class Truth:
                 continue
             total = self.totals[uid]
             more = False
-            for name in {**before, **cost}:
-                change = cost.get(name, 0) - before.get(name, 0)
+            was, now = self.shares(uid, thing, before), self.shares(uid, thing, cost)
+            for name in {**was, **now}:
+                change = now.get(name, 0) - was.get(name, 0)
                 total[name] = total.get(name, 0) + change
                 more |= change > 0
             thing.cost[uid] = cost
             if more:
                 self.check(uid)
+
+    def shares(self, uid: str, thing: Thing, cost: ResourceList) -> ResourceList:
+        """What counts of the quota for the thing, and for those that it is counted together with, if it costs that."""
+        return cost
 
     def allow(self, wish: Wish, quotas: Iterable[Quota], *, missing: bool) -> None:
         """The webhook has said yes: each quota's reservation must be durable. `missing`: it did not know them all."""
@@ -217,19 +232,25 @@ class Truth:
                 continue  # deleted meanwhile: what was reserved for a change of it may be gone in that very write
             if kept is None or kept.generation < wish.claimed:
                 raise self._broken(f"{thing.uid} was admitted, and quota {uid} has no durable reservation of it")
-            if kept.generation == wish.claimed:
-                for name, amount in need.items():
-                    if kept.amount.get(name, 0) + kept.amount.get(surge.PREFIX + name, 0) < amount:
-                        raise self._broken(f"{thing.uid} was admitted for more than quota {uid} has reserved")
-            before = thing.admitted.get(uid, {})
-            wish.after[uid] = {
-                name: min(size, before.get(name, 0) + need.get(name, 0)) for name, size in wish.size.items()
-            }
+            if kept.generation == wish.claimed and any(
+                self._reserved(kept, wish, name) < amount for name, amount in need.items()
+            ):
+                raise self._broken(f"{thing.uid} was admitted for more than quota {uid} has reserved")
+            wish.after[uid] = self._admitted(uid, wish, need)
         wish.allowed = True
         self.admitted += 1
         if missing:
             self.excuse()
         self.recount(thing)
+
+    def _reserved(self, kept: Reservation, wish: Wish, name: str) -> int:
+        """Of what it needs."""
+        return kept.amount.get(name, 0) + kept.amount.get(surge.PREFIX + name, 0)
+
+    def _admitted(self, uid: str, wish: Wish, need: ResourceList) -> ResourceList:
+        """What it is admitted for, once it was written."""
+        before = wish.thing.admitted.get(uid, {})
+        return {name: min(size, before.get(name, 0) + need.get(name, 0)) for name, size in wish.size.items()}
 
     def used_since(self, uid: str, seed: str, number: int) -> dict[str, int]:
         """The most that was counted and reserved there, as far as it was durable, since so many writes were done."""

@@ -10,16 +10,18 @@ from typing import Any, cast
 import seed.cache.namespaces
 from common.kube.client.api_client import Cluster
 from common.kube.controller.leader_election import Term
+from common.quota import resources
 from common.quota.resources import ResourceList
 from seed.admission.denial import Refusal
 from seed.admission.namespaced_objects import NamespacedAdmission
 from seed.cache.namespaces import NamespaceCache, Selection, _Watched
 from seed.cache.quota import Quota
-from seed.evaluators.namespaced import Write, used
+from seed.evaluators.namespaced import NamespacedEvaluator, Write, used
+from seed.evaluators.resource_quotas import largest, promised
 from seed.usage.namespaced_objects import NamespacedSource, NamespacedSources
 from seed.usage.source import UsageSource as AnySource
 from tests.sim import seed_side
-from tests.sim.namespaces import PODS_EVALUATOR, ClusterClient, LabelWatch, NamespacedCluster, Pod, Watch
+from tests.sim.namespaces import PODS_EVALUATOR, ClusterClient, LabelWatch, NamespacedCluster, Watch
 from tests.sim.seed_side import Leader, Replica, UsageSource
 
 
@@ -42,9 +44,10 @@ class _CachedLabels(LabelWatch):
 class _Asked:
     """The cache, and which quotas it named for one request."""
 
-    def __init__(self, cache: NamespaceCache) -> None:
+    def __init__(self, cache: NamespaceCache, client: ClusterClient) -> None:
         self.quotas: list[Quota] = []
         self._cache = cache
+        self._client = client
 
     def select(self, cluster: str, namespace: str) -> Selection:
         found = self._cache.select(cluster, namespace)
@@ -54,6 +57,10 @@ class _Asked:
     async def read(self, cluster: str, namespace: str) -> list[Quota]:
         self.quotas = await self._cache.read(cluster, namespace)
         return self.quotas
+
+    def connection(self, cluster: str) -> Cluster:
+        self._cache.connection(cluster)  # raises what it raises
+        return cast("Cluster", self._client)
 
 
 class NamespaceLeader(Leader):
@@ -115,18 +122,19 @@ def summed_anew(source: NamespacedSource) -> ResourceList:
     """What the watches behind its sum have brought, without what was kept from change to change."""
     counted = source._counted
     assert counted is not None, "only what is counted"
-    pods = [found for watch in cast("Sequence[Any]", counted.informers) for found in watch.store.values()]
+    objects = [found for watch in cast("Sequence[Any]", counted.informers) for found in watch.store.values()]
     selected = {
         found.metadata.name
         for found in counted.objects.namespaces.store.values()
         if counted.quota.selects(found.metadata.labels)
     }
-    total: dict[str, int] = {}
-    for found in pods:
-        if found.metadata.namespace in selected:
-            for name, amount in used(PODS_EVALUATOR, counted.terms, found, 0.0).items():
-                total[name] = total.get(name, 0) + amount
-    return total
+    if counted.terms.promises:
+        inside: dict[str, list[ResourceList]] = {name: [] for name in selected}
+        for found in objects:
+            inside.get(found.metadata.namespace, []).append(promised(found, counted.terms.limited))
+        return {name: amount for name, amount in resources.total(map(largest, inside.values())).items() if amount}
+    counts = (found for found in objects if found.metadata.namespace in selected)
+    return resources.total(used(PODS_EVALUATOR, counted.terms, found, 0.0) for found in counts)
 
 
 class NamespaceReplica(Replica):
@@ -185,17 +193,26 @@ class NamespaceReplica(Replica):
         return NamespaceLeader(self, term)
 
     def ask_in_namespace(
-        self, key: str, write: Write[Pod], deadline: float, heard: Callable[[Refusal | None, list[Quota]], None]
+        self,
+        key: str,
+        evaluator: NamespacedEvaluator[Any],
+        write: Write[Any],
+        deadline: float,
+        heard: Callable[[Refusal | None, list[Quota]], None],
+        on_list: Callable[[], None],
     ) -> None:
-        """An API server calls the webhook. `heard` is told the verdict, and the quotas that select the namespace."""
-        asked = _Asked(self.namespace_cache)
+        """An API server calls the webhook. `heard` is told the verdict, and the quotas that select the namespace.
+        `on_list`: see ClusterClient."""
+        source = self.sources[key]
+        assert isinstance(source, NamespacedCluster), "there are no others here"
+        asked = _Asked(self.namespace_cache, ClusterClient(self, source, on_list))
 
         async def answer() -> None:
             cluster = self.view.cluster_cache.user_clusters.store.get(key)
             try:
                 if cluster is not None:
                     admission = NamespacedAdmission(self.admission, asked)
-                    verdict = await admission.decide(cluster, PODS_EVALUATOR, write, dry_run=False, deadline=deadline)
+                    verdict = await admission.decide(cluster, evaluator, write, dry_run=False, deadline=deadline)
                     heard(verdict.refusal, asked.quotas)
             except Exception as error:  # noqa: BLE001 (the schedule fails by it)
                 self.error = error

@@ -8,6 +8,7 @@ as it has been counted everywhere it occupies the limit as if it had been (`tigh
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from typing import Any
 
 from common.quota import escrow, resources
 from common.quota.account import Account
@@ -15,10 +16,10 @@ from common.quota.resources import ResourceList
 from seed.admission.denial import Refusal
 from seed.cache.quota import Quota
 from seed.cache.source_keys import namespaces_key
-from seed.evaluators.namespaced import CREATE, UPDATE, Write
+from seed.evaluators.namespaced import CREATE, UPDATE, NamespacedEvaluator, Write
 from seed.usage.namespaced_objects import NamespacedSource
 from tests.sim import namespaces
-from tests.sim.checks import Thing, Wish
+from tests.sim.checks import Beside, Thing, Wish
 from tests.sim.namespace_side import NamespaceLeader, NamespaceReplica, summed_anew
 from tests.sim.namespaces import NamespacedCluster
 from tests.sim.seed_side import WEBHOOK_TIMEOUT, Decided, Replica
@@ -33,6 +34,9 @@ WITHOUT = ("rollouts", "projects", "restore_source")  # of Machines alone
 
 class NamespaceWorld(World):
     replica_type = NamespaceReplica
+    evaluator: NamespacedEvaluator[Any] = namespaces.PODS_EVALUATOR  # of the objects that cost
+    make = staticmethod(namespaces.pod)
+    subject = LABELLED  # begins that of a quota
 
     def _make_quotas(self) -> None:
         for name in WITHOUT:
@@ -43,10 +47,10 @@ class NamespaceWorld(World):
             limits = {"cpu": units}
             if rng.random() < 0.6:
                 limits["memory"] = rng.randint(units, 2 * units)
-            self._make_quota(name, LABELLED + name, limits)
+            self._make_quota(name, self.subject + name, limits)
 
     def add_cluster(self, site: Site, key: str, project: str) -> None:
-        cluster = NamespacedCluster(key, site.name, self)
+        cluster = NamespacedCluster(key, site.name, self, self.make)
         site.sources[key] = site.ever[key] = cluster
         for _ in range(self.rng.choice((1, 2, 2, 3))):
             self._make_namespace(cluster)
@@ -179,23 +183,32 @@ class NamespaceWorld(World):
         assert isinstance(source, NamespacedCluster), "there are no others here"
         name, began = wish.thing.uid, self.now
         inside, generation = source.inside[name], wish.generation
-        old = namespaces.pod(name, inside, wish.old, generation - 1) if wish.old is not None else None
-        write = Write(
+        old = self.make(name, inside, wish.old, generation - 1) if wish.old is not None else None
+        write: Write[Any] = Write(
             operation=CREATE if old is None else UPDATE,
-            new=namespaces.pod(name, inside, wish.size, generation - 1),
+            new=self.make(name, inside, wish.size, generation - 1),
             old=old,
             now=0.0,
         )
         before = self._known_to(replica, source, wish)
+        reads: list[Beside] = []
 
         def heard(no: Refusal | None, quotas: list[Quota]) -> None:
             since = source.labelled_since(inside, began - OLDEST)
             always = set.intersection(*({*labels} for labels in since)) if since else set()
             known = self._known_to(replica, source, wish)
             there.update(uid for uid, label in known.items() if uid in before and label in always)
+            wish.reads = reads
             answered(no, [quota for quota in quotas if resources.only(wish.need, quota.limits)])
 
-        replica.ask_in_namespace(source.key, write, replica.loop.time() + 0.8 * WEBHOOK_TIMEOUT, heard)
+        deadline = replica.loop.time() + 0.8 * WEBHOOK_TIMEOUT
+        replica.ask_in_namespace(
+            source.key, self.evaluator, write, deadline, heard, lambda: reads.append(self._beside(wish.thing))
+        )
+
+    def _beside(self, thing: Thing) -> Beside:
+        """What else is in its namespace now."""
+        return Beside({}, {})
 
     def _known_to(self, replica: Replica, source: NamespacedCluster, wish: Wish) -> dict[str, str]:
         """By uid: the labels of quotas that count some of it, so far as the replica has heard of them."""
@@ -310,16 +323,16 @@ class NamespaceWorld(World):
             if self._is_exact(spec):
                 for thing in self.things.values():
                     if thing.size is not None and spec in self._applying(thing):
-                        thing.admitted[spec.key.uid] = resources.only(thing.size, spec.limits)
-                        self._occupy(spec, thing)
+                        self._occupy(spec, thing, resources.only(thing.size, spec.limits))
         super().tighten()
 
-    def _occupy(self, spec: Spec, thing: Thing) -> None:
+    def _occupy(self, spec: Spec, thing: Thing, size: ResourceList) -> None:
         """The limit gives way to what is there, and to nothing more."""
-        ceiling = self.truth.ceiling[spec.key.uid]
-        before = thing.cost.get(spec.key.uid, {})
-        total = self.truth.totals[spec.key.uid]
-        for name, amount in thing.admitted[spec.key.uid].items():
+        truth, uid = self.truth, spec.key.uid
+        ceiling, total = truth.ceiling[uid], truth.totals[uid]
+        before, now = truth.shares(uid, thing, thing.cost.get(uid, {})), truth.shares(uid, thing, size)
+        thing.admitted[uid] = size
+        for name, amount in now.items():
             after = total.get(name, 0) - before.get(name, 0) + amount
             if name in ceiling:
                 ceiling[name] = max(ceiling[name], after)

@@ -7,19 +7,21 @@ what they bring is the real code.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from common.kube.client.errors import ApiError
 from common.kube.client.meta import Object, ObjectMeta, object_key
 from common.kube.client.resource import Listing
 from common.kube.controller.reflector import moment
 from common.kube.controller.store import Change, Store
-from common.quota.object_names import PODS, GroupResource
+from common.quota.object_names import PODS, RESOURCE_QUOTAS, GroupResource
 from common.quota.resources import ResourceList
 from common.runtime.waiting import within
 from seed.cache.namespaces import NAMESPACES, LabelledMeta, Namespace
-from seed.evaluators.namespaced import Counting
+from seed.evaluators import resource_quotas
+from seed.evaluators.namespaced import Counting, NamespacedEvaluator
+from seed.evaluators.resource_quotas import CoreQuota, CoreQuotaSpec
 from seed.usage.kind_informer import BY_NAMESPACE
 from tests.sim.servers import PARTICIPANT, Machine, Source, away, uid_of
 
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from tests.sim.loop import Clock
     from tests.sim.namespace_side import NamespaceReplica
 
+
+FoundT = TypeVar("FoundT")
 
 SLOW = 0.15  # of the lists
 TAKES = (0.5, 2.0, 6.0)  # seconds
@@ -49,8 +53,8 @@ class PodEvaluator(Counting[Pod]):
 PODS_EVALUATOR = PodEvaluator()
 
 
-def evaluator_of(kind: GroupResource) -> PodEvaluator | None:
-    return PODS_EVALUATOR if kind == PODS else None
+def evaluator_of(kind: GroupResource) -> NamespacedEvaluator[Any] | None:
+    return {PODS: PODS_EVALUATOR, RESOURCE_QUOTAS: resource_quotas.EVALUATOR}.get(kind)
 
 
 def pod(name: str, namespace: str, size: ResourceList, generation: int) -> Pod:
@@ -59,8 +63,18 @@ def pod(name: str, namespace: str, size: ResourceList, generation: int) -> Pod:
     return Pod(metadata=meta, resources=size)
 
 
+def core_quota(name: str, namespace: str, size: ResourceList, generation: int) -> CoreQuota:
+    """Amounts are in nanos everywhere here."""
+    meta = ObjectMeta(name=name, namespace=namespace, uid=uid_of(name), resource_version=str(generation or ""))
+    return CoreQuota(metadata=meta, spec=CoreQuotaSpec(hard={found: f"{amount}n" for found, amount in size.items()}))
+
+
 def namespace(name: str, labels: Collection[str]) -> Namespace:
     return Namespace(metadata=LabelledMeta(name=name, uid=name, labels=dict.fromkeys(sorted(labels), "")))
+
+
+Make = Callable[[str, str, ResourceList, int], Object]
+"""Of its name, namespace, size and generation."""
 
 
 class Kind:
@@ -81,12 +95,14 @@ class Kind:
 
 
 class NamespacedCluster(Source):
-    """A user cluster's API server. What `machines` has are its pods, as the rest of the simulation knows them."""
+    """A user cluster's API server. What `machines` has are its objects, as the rest of the simulation knows them."""
 
-    def __init__(self, key: str, seed: str, clock: Clock) -> None:
+    def __init__(self, key: str, seed: str, clock: Clock, make: Make) -> None:
+        """`make`: an object that costs, as it is stored there."""
         super().__init__(key, seed, PARTICIPANT)
         self.labels = Kind()
-        self.pods = Kind()
+        self.objects = Kind()
+        self._make = make
         self.participates = True
         self.inside: dict[str, str] = {}  # by name of a pod: its namespace
         self.filling = ""  # the namespace that all is created in
@@ -98,8 +114,8 @@ class NamespacedCluster(Source):
         assert of is not None, "a change has an object before or after"
         name = of.metadata.key
         inside = self.inside[name]
-        found = pod(name, inside, new.resources, new.metadata.generation) if new is not None else None
-        self.pods.write(object_key(inside, name), found, self._clock.now)
+        found = self._make(name, inside, new.resources, new.metadata.generation) if new is not None else None
+        self.objects.write(object_key(inside, name), found, self._clock.now)
 
     def label(self, name: str, labels: Collection[str] | None) -> None:
         """None deletes the namespace."""
@@ -124,22 +140,35 @@ class NamespacedCluster(Source):
 class ClusterClient:
     """What a replica has for a client of a user cluster's API server."""
 
-    def __init__(self, replica: NamespaceReplica, source: NamespacedCluster) -> None:
+    def __init__(
+        self,
+        replica: NamespaceReplica,
+        source: NamespacedCluster,
+        on_list: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_list` is called in the moment in which the objects of a namespace are read."""
         self.name = source.key
         self.replica = replica
         self.source = source
+        self._on_list = on_list
 
     async def find(self, _resource: object, name: str) -> Object | None:
         return await self._call(f"get namespace {name}", lambda: self.source.labels.present.get(name))
 
-    async def list(self, _resource: object, inside: str, *, field_selector: str) -> Listing[Object]:
+    async def list(self, _resource: object, inside: str, *, field_selector: str = "") -> Listing[Object]:
+        if not field_selector:
+            return Listing(await self._call(f"list of {inside}", lambda: self._read(inside)), "1", [])
         key = object_key(inside, field_selector.removeprefix("metadata.name="))
-        found = await self._call(f"get {key}", lambda: self.source.pods.present.get(key))
+        found = await self._call(f"get {key}", lambda: self.source.objects.present.get(key))
         return Listing([found] if found is not None else [], "1", [])
 
-    async def _call(self, what: str, read: Callable[[], Object | None]) -> Object | None:
+    def _read(self, inside: str) -> Sequence[Object]:
+        self._on_list()
+        return [found for found in self.source.objects.present.values() if found.metadata.namespace == inside]
+
+    async def _call(self, what: str, read: Callable[[], FoundT]) -> FoundT:
         replica = self.replica
-        found: Object | None = await replica.network.call(what, replica, self.source, read, away(self.name))
+        found: FoundT = await replica.network.call(what, replica, self.source, read, away(self.name))
         return found
 
 
@@ -289,14 +318,14 @@ class LabelWatch(Watch):
         self.synced.set()
 
 
-class PodWatch(Watch):
+class ObjectWatch(Watch):
     """In place of seed/usage/kind_informer.py: its kind is always served."""
 
-    served: ClassVar[object] = PODS
-
-    def __init__(self, cluster: Any, evaluator: PodEvaluator, on_change: Callable[[Change[Any]], None]) -> None:
-        super().__init__(cluster, cluster.source.pods, on_change)
-        self.resource = evaluator.resource
+    def __init__(
+        self, cluster: Any, evaluator: NamespacedEvaluator[Any], on_change: Callable[[Change[Any]], None]
+    ) -> None:
+        super().__init__(cluster, cluster.source.objects, on_change)
+        self.resource = self.served = evaluator.resource
 
     @property
     def synced(self) -> bool:

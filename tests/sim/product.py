@@ -22,13 +22,15 @@ import seed.accounts.usage_writer
 import seed.admission.denial
 import seed.cache.namespaces
 import seed.cache.quotas
+import seed.evaluators.resource_quotas
 import seed.ledger.batcher
 import seed.ledger.store_generation
 import seed.ledger.writer
 import seed.usage.cluster_objects
 import seed.usage.namespaced_objects
 from seed.accounts.capacity import CapacityRequester
-from tests.sim.namespaces import LabelWatch, PodWatch, evaluator_of
+from seed.accounts.open_limiter import OpenLimiter
+from tests.sim.namespaces import LabelWatch, ObjectWatch, evaluator_of
 
 
 def _now() -> float:
@@ -60,8 +62,9 @@ _REPLACED = (
     (seed.cache.quotas, "parse_quota", lambda copy, in_cluster: copy.quota),  # each copy was parsed when it was written
     (seed.accounts.controller, "secrets", _secrets),
     (seed.cache.namespaces, "time", _time),
+    (seed.evaluators.resource_quotas, "amount", common.quota.quantity.parse),  # not rounded to thousandths
     (seed.usage.cluster_objects, "Reflector", LabelWatch),
-    (seed.usage.cluster_objects, "KindInformer", PodWatch),
+    (seed.usage.cluster_objects, "KindInformer", ObjectWatch),
     (seed.usage.cluster_objects, "evaluator_of", evaluator_of),
     (seed.usage.namespaced_objects, "time", _time),
     (seed.accounts.publisher, "time", _time),
@@ -82,14 +85,16 @@ def tokens(token: Callable[[], str]) -> None:
 @contextmanager
 def on_simulated_time() -> Iterator[None]:
     before = [getattr(module, name) for module, name, _ in _REPLACED]
-    defaults = CapacityRequester.__init__.__kwdefaults__
-    clock = defaults["clock"]
+    clocks = [of.__init__.__kwdefaults__ for of in (CapacityRequester, OpenLimiter)]
+    real = [defaults["clock"] for defaults in clocks]
     for module, name, value in _REPLACED:
         setattr(module, name, value)
-    defaults["clock"] = _now
+    for defaults in clocks:
+        defaults["clock"] = _now
     try:
         yield
     finally:
-        defaults["clock"] = clock
+        for defaults, clock in zip(clocks, real, strict=True):
+            defaults["clock"] = clock
         for (module, name, _), value in zip(_REPLACED, before, strict=True):
             setattr(module, name, value)

@@ -17,6 +17,7 @@ from seed.ledger.store import Stored
 from tests.sim import faults, product
 from tests.sim.master_side import MasterReplica
 from tests.sim.namespace_world import NamespaceWorld
+from tests.sim.promise_world import PromiseWorld
 from tests.sim.scenes import Play, Scene
 from tests.sim.seed_side import Replica, choose_lag
 from tests.sim.servers import Source, name_of
@@ -30,12 +31,13 @@ BUSY = 2  # times in quiet that users create something all the same
 MOST_FILLED = 14  # requests at once
 
 Step = Callable[[], None]
+WORLDS: Mapping[str, type[World]] = {"namespaces": NamespaceWorld, "promises": PromiseWorld}  # by focus
 
 
 def run(number: int, *, focus: Collection[str] = (), scene: Scene | None = None, trace: bool = False) -> World:
     """One schedule. Raises Violation. `scene`: it is played once, after a few steps."""
     with product.on_simulated_time():
-        make = NamespaceWorld if "namespaces" in focus else World
+        make = next((made for name, made in WORLDS.items() if name in focus), World)
         world = make(number, focus=focus, trace=trace)
         product.tokens(world.token)
         try:
@@ -112,7 +114,7 @@ class Chaos:
             (0.8 * swarm["clusters"], self.clusters),
             (0.8 * swarm["projects"], self.projects),
             (0.5 * swarm["copies"], self.copies),
-            (1.5 * swarm["namespaces"], self.namespaces),
+            (1.5 * (swarm["namespaces"] + swarm["promises"]), self.namespaces),
         ]
         acts = [(weight, act) for weight, act in acts if weight]
         self.acts = [act for _, act in acts]
@@ -239,7 +241,7 @@ class Chaos:
     def calm(self) -> None:
         """For a moment everything works."""
         settle(self.world)
-        if self.world.swarm["namespaces"]:
+        if isinstance(self.world, NamespaceWorld):
             self.world.pass_time(0.4)  # what moves with a namespace is counted
             settle(self.world)
         self.world.tighten()

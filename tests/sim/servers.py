@@ -81,6 +81,7 @@ class Leases:
 EVERYBODY = "all"  # the organization of all projects
 PARTICIPANT = "p"  # the project of the clusters that take part in quotas of namespaces; nothing limits it
 LABELLED = "labelled:"  # begins the subject of a quota of kind namespaces: it selects those with the label that follows
+PROMISED = "promised:"  # ... and of one that counts what core ResourceQuotas promise there
 
 
 Unsure = Callable[[Callable[[], None]], bool]
@@ -123,6 +124,7 @@ class Copy(msgspec.Struct, frozen=True):
             kind=_kind(self.subject),
             subject="" if label else self.subject,
             selector=LabelSelector(match_labels={label: ""}) if label else None,
+            promises=self.subject.startswith(PROMISED),
             limits=surge.regular(self.limits),
             surge=surge.beyond(self.limits),
             ceilings=self.limits,
@@ -144,7 +146,7 @@ class Copy(msgspec.Struct, frozen=True):
 
 def label_of(subject: str) -> str:
     """Of the namespaces that a quota selects; empty for one of another kind."""
-    return subject.removeprefix(LABELLED) if subject.startswith(LABELLED) else ""
+    return subject.partition(":")[2] if subject.startswith((LABELLED, PROMISED)) else ""
 
 
 def _kind(subject: str) -> str:

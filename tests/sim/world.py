@@ -84,7 +84,7 @@ class World:
         self.sites: dict[str, Site] = {}
         self.apis: dict[str, servers.Seed] = {}
         self.things: dict[str, Thing] = {}  # that exist, or may
-        self.truth = Truth(self.things)
+        self.truth = self._make_truth()
         self.wishes: list[Wish] = []  # under way
         self.later: list[tuple[float, Callable[[], None]]] = []
         self.refused = 0
@@ -99,6 +99,9 @@ class World:
         self._tokens = 0
         self.master_snapshot: tuple[Any, ...] | None = None
         self._build()
+
+    def _make_truth(self) -> Truth:
+        return Truth(self.things)
 
     def note(self, text: str) -> None:
         print(f"{self.now:8.2f}  {text}")
@@ -429,7 +432,7 @@ class World:
     def _judge(self, wish: Wish, replica: Replica, no: Refusal, quotas: list[Quota], since: tuple[float, int]) -> None:
         """`since`: when it was asked, by its clock and by the number of writes."""
         quota = next(quota for quota in quotas if quota.name == no.quota)
-        if any(amount > quota.limits.get(name, amount) for name, amount in wish.need.items()):
+        if any(amount > quota.limits.get(name, amount) for name, amount in self._needed(wish).items()):
             return  # it never fits
         uid, told, last = quota.key.uid, None, None
         for at, use in replica.told.get(uid, ()):
@@ -437,7 +440,11 @@ class World:
                 told = resources.maximum(told or {}, use.but(replica.api.name))
             last = use
         told = Told(self.truth.used_since(uid, replica.api.name, since[1]), told)
-        self.truth.refused(uid, told, wish.need, [(cause.field, cause.message) for cause in no.causes])
+        self.truth.refused(uid, told, self._needed(wish), [(cause.field, cause.message) for cause in no.causes])
+
+    def _needed(self, wish: Wish) -> ResourceList:
+        """What a quota was asked for."""
+        return wish.need
 
     def _verdict(self, wish: Wish, site: Site, no: Refusal | None, quotas: list[Quota], gives_up: float) -> None:
         if self.tracing:
