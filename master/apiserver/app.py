@@ -31,6 +31,7 @@ from master.apiserver.auth import Identities, Rights, bearer, unauthenticated
 from master.apiserver.call import Answer, Call, of_api_error
 from master.apiserver.handlers import Handlers
 from master.apiserver.limits import Limits
+from master.apiserver.preview_handlers import PreviewHandlers
 from master.apiserver.problem import MEDIA_TYPE, FieldError, ProblemError, of_validation
 from master.apiserver.routes import ROUTES, Route, find
 from master.cache.allocations import AllocationCache
@@ -62,7 +63,9 @@ class App:
         self._identities = Identities(cluster)
         rights = Rights(cluster)
         self._handlers = handlers(
-            Handlers(cluster, caches, allocations, rights), AllocationHandlers(cluster, caches, allocations, rights)
+            Handlers(cluster, caches, allocations, rights),
+            AllocationHandlers(cluster, caches, allocations, rights),
+            PreviewHandlers(caches, rights),
         )
         self._limits = Limits()
 

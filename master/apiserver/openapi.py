@@ -10,7 +10,7 @@ import msgspec
 
 from common.runtime.metrics import build_version
 from master.apiserver.problem import MEDIA_TYPE, Problem
-from master.apiserver.routes import NAME, ROUTES, Route
+from master.apiserver.routes import NAME, PATTERNS, ROUTES, Route
 
 _Json = dict[str, Any]
 _ALWAYS = (400, 401, 408, 413, 429, 500, 503)
@@ -63,7 +63,12 @@ def _operation(route: Route, schemas: dict[Any, _Json]) -> _Json:
 
 def _parameters(route: Route) -> list[_Json]:
     path = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "pattern": f"^{NAME.pattern}$"}}
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": {"type": "string", "pattern": f"^{PATTERNS.get(name, NAME).pattern}$"},
+        }
         for name in route.parameters
     ]
     query = [
