@@ -13,7 +13,7 @@ from common.kube.client.errors import (
     Invalid,
     NotFound,
 )
-from master.apiserver import openapi, serializers
+from master.apiserver import openapi, page, serializers
 from master.apiserver.auth import Right, Rights
 from master.apiserver.call import Answer, Call
 from master.apiserver.problem import FieldError, ProblemError, escape, invalid
@@ -45,6 +45,9 @@ class Handlers:
 
     async def openapi(self, _call: Call) -> Answer:
         return Answer(openapi.document())
+
+    async def docs(self, _call: Call) -> Answer:
+        return Answer(page.html(), headers=[("Content-Security-Policy", page.POLICY)])
 
     async def get_organization_quotas(self, call: Call) -> Answer:
         name = call.parameters["organization"]

@@ -30,15 +30,19 @@ def document() -> _Json:
         "info": {
             "title": "SeedQuota",
             "version": build_version(),
-            "description": "Hard quotas over many Kubernetes clusters. A token is one for the master's API server.",
+            "description": "Hard quotas over many Kubernetes clusters. A token or client certificate is one for the "
+            "master's API server.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
-        "security": [{"token": []}],
+        "security": [{"token": []}, {"certificate": []}],
         "paths": paths,
         "components": {
             "schemas": components,
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer"},
+                "certificate": {"type": "mutualTLS"},
+            },
         },
     }
 
@@ -88,7 +92,7 @@ def _answer(route: Route, status: int, schemas: dict[Any, _Json]) -> _Json:
             name: {"description": what, "schema": {"type": "string"}} for name, what in route.headers.items()
         }
     if route.answer is not None:
-        answer["content"] = _content("application/json", schemas[route.answer])
+        answer["content"] = _content(route.media_type, schemas[route.answer])
     return answer
 
 

@@ -47,6 +47,7 @@ class Route:
     headers: dict[str, str] = field(default_factory=dict)
     replayed: int = 0
     reads: bool = False
+    media_type: str = "application/json"
 
     @cached_property
     def parameters(self) -> list[str]:
@@ -85,6 +86,7 @@ _ALLOCATION = "/api/v1/organizations/{organization}/projects/{project}/allocatio
 
 ROUTES = (
     Route("GET", "/openapi.json", "openapi", "This document", dict[str, Any], public=True),
+    Route("GET", "/docs", "docs", "This document as a page for people", str, public=True, media_type="text/html"),
     Route(
         "GET",
         "/api/v1/organizations/{organization}/quotas",

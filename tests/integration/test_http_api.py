@@ -203,6 +203,7 @@ async def install(server: KubeApiServer) -> None:
             *map(namespace, (NAMESPACE, "org-acme", "org-other")),
             *rights("master", USER),
             *rights("master-api", USER),
+            *rights("master-client-ca", USER, "kube-system"),
             *(found for found in manifests.load(roles / "master-api.yaml") if found["kind"] == "Secret"),
             *manifests.load(roles / "api-actors.yaml"),
             *(service_account(actor) for actor in (*ACTORS, NOBODY, OF_ANOTHER, OF_BETA)),
