@@ -16,9 +16,11 @@ from cli.terminal import Column, add_output
 from common.api.types import PROJECTS, SEEDS, USER_CLUSTERS, UserCluster
 from common.kube.client.api_client import Cluster
 from common.quota import resources
+from common.quota.names import in_order
 from common.quota.quantity import QuantityError
 from common.quota.resources import ResourceList
-from master.cache.objects import MasterQuota
+from master.cache.objects import MasterQuota, spec_quota
+from master.quotas import staleness
 
 _EXAMPLES = """\
 examples:
@@ -67,7 +69,7 @@ async def run(options: argparse.Namespace) -> Printed:
     async with connected(None, options.context, "master") as master:
         quota = await describe.the_quota(master, options.name.removeprefix(describe.PREFIX))
         projects = await _projects(master, quota) if options.kubeconfig else set()
-        silence = figures.silence_of_master(await reading.every(master, SEEDS), now)
+        silence = staleness.silence_of_master(await reading.every(master, SEEDS), now)
     clusters: list[UserCluster] = []
     for kubeconfig in options.kubeconfig:
         async with connected(kubeconfig, None, "seed") as seed:
@@ -76,7 +78,7 @@ async def run(options: argparse.Namespace) -> Printed:
         found = consumers(quota, clusters)
     except QuantityError as error:
         raise Failed(f"a use of {options.name} cannot be read: {error}") from None
-    stale = [each.text(now) for each in figures.stale_of(quota, silence)]
+    stale = [each.text(now) for each in staleness.stale_of(quota, silence)]
     status = STALE if stale else DONE
     if options.output in ("json", "yaml"):
         plain: dict[str, object] = {"items": found, "omitted": _omitted(quota), "stale": stale}
@@ -96,10 +98,10 @@ async def _projects(master: Cluster, quota: MasterQuota) -> set[str]:
 
 def consumers(quota: MasterQuota, clusters: Sequence[UserCluster]) -> list[Consumer]:
     """Of each kind the largest first. Raises QuantityError."""
-    limits = resources.parse(quota.status.hard or figures.limits_of(quota))
+    limits = resources.parse(quota.status.hard or spec_quota(quota))
 
     def shown(kind: str, name: str, used: Mapping[str, str | int], as_of: str = "") -> tuple[float, Consumer]:
-        amounts = resources.only(resources.parse(used), figures.in_order(limits))
+        amounts = resources.only(resources.parse(used), in_order(limits))
         return _share(amounts, limits), Consumer(kind, name, resources.render(amounts), as_of)
 
     status = quota.status
@@ -134,7 +136,7 @@ def text(
 ) -> str:
     if not found:
         return "nobody uses it"
-    names = figures.in_order({name: None for each in found for name in each.used})
+    names = in_order({name: None for each in found for name in each.used})
     columns = [
         Column("CONSUMER", [f"{each.kind}/{each.name}" for each in found]),
         *(
@@ -143,7 +145,7 @@ def text(
         ),
     ]
     if any(each.kind == "cluster" for each in found):
-        ages = [figures.age(each.as_of, now) if each.kind == "cluster" else "" for each in found]
+        ages = [staleness.age(each.as_of, now) if each.kind == "cluster" else "" for each in found]
         columns.append(Column("COUNTED", ages))
     table, left_out = terminal.fit(columns, most)
     lines = [table, *(f"and {count} more {kind}" for kind, count in omitted.items())]

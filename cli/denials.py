@@ -9,13 +9,14 @@ from typing import Any
 
 import msgspec
 
-from cli import figures, reading, terminal
+from cli import reading, terminal
 from cli.clusters import connected
 from cli.outcome import DONE, Failed, Printed
 from cli.terminal import Column, add_output
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource
 from common.runtime.flags import duration
+from master.quotas import staleness
 
 REASONS = ("QuotaExceeded", "QuotaUnavailable", "MachineNotSized", "SeedLost", "UnknownProject")
 CONTROLLER = "seedquota.io/webhook"
@@ -114,7 +115,7 @@ def denials(events: Sequence[Event], now: datetime, since: float, reason: str | 
             continue
         first = event.event_time or event.metadata.creation_timestamp or ""
         last = event.series.last_observed_time if event.series is not None else first
-        if first and figures.seconds_since(last, now) <= since:
+        if first and staleness.seconds_since(last, now) <= since:
             about = event.regarding
             name = "/".join(filter(None, (about.kind.lower(), about.namespace, about.name)))
             count = event.series.count if event.series is not None else 1
@@ -127,8 +128,8 @@ def table(found: Sequence[Denied], now: datetime, most: int | None, *, wide: boo
     if not found:
         return "nothing was refused"
     columns = [
-        Column("LAST", [figures.age(each.last, now) for each in found]),
-        Column("FIRST", [figures.age(each.first, now) for each in found], goes=2),
+        Column("LAST", [staleness.age(each.last, now) for each in found]),
+        Column("FIRST", [staleness.age(each.first, now) for each in found], goes=2),
         Column("COUNT", [str(each.count) for each in found], goes=1),
         Column("REASON", [each.reason for each in found]),
         Column("OBJECT", [each.object for each in found]),

@@ -20,9 +20,11 @@ from common.api.types import SEEDS, Seed
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Forbidden, NotFound
 from common.quota import resources
+from common.quota.names import in_order
 from common.quota.quantity import QuantityError
 from common.quota.resources import ResourceList
 from master.cache.objects import MASTER_QUOTAS, MasterQuota, SeedUsage
+from master.quotas import staleness
 
 PREFIX = "seedquota/"
 
@@ -57,7 +59,7 @@ async def run(options: argparse.Namespace) -> Printed:
         held = await _held(master, options.namespace, name)
         seeds = await _seeds(master)
     try:
-        found = figures.of_quota(quota, figures.silence_of_master(seeds, now))
+        found = figures.of_quota(quota, staleness.silence_of_master(seeds, now))
         said = text(quota, found, held, {seed.metadata.name: seed for seed in seeds}, now, terminal.width())
     except QuantityError as error:
         raise Failed(f"seedquota/{name} cannot be read: {error}") from None
@@ -157,9 +159,9 @@ def _seed_rows(line: SeedUsage, held: Mapping[str, Held] | None, reported: str, 
         ledger = held.get(line.name, Held({}, known=True))
         holds, known = ledger.amounts, ledger.known
     head = (line.name, line.state)
-    when = figures.age(reported, now) or "never"
+    when = staleness.age(reported, now) or "never"
     rows: list[tuple[str, ...]] = []
-    for name in figures.in_order(dict(used) | dict(holds)):
+    for name in in_order(dict(used) | dict(holds)):
         use, hold = used.get(name, 0), holds.get(name, 0)
         amounts = resources.alike(name, use, hold, max(hold - use, 0))
         rows.append((*(head if not rows else ("", "")), name, *(amounts if known else (amounts[0], "?", "?")), when))

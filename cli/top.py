@@ -14,8 +14,10 @@ from cli.outcome import DONE, STALE, Failed, Printed
 from cli.terminal import Column, add_output
 from common.api.types import PROJECTS, SEEDS
 from common.kube.client.api_client import Cluster
+from common.quota.names import in_order
 from common.quota.quantity import QuantityError
 from master.cache.objects import MASTER_QUOTAS, MasterQuota
+from master.quotas import staleness
 
 _SUBJECT_GOES = 4  # after three resources: most names of quotas say it, too
 
@@ -81,7 +83,7 @@ async def _of_organization(master: Cluster, quotas: Sequence[MasterQuota], name:
 async def _silence(master: Cluster, now: datetime) -> str:
     """Who may not list Seeds sees what the quotas say."""
     try:
-        return figures.silence_of_master(await reading.every(master, SEEDS), now)
+        return staleness.silence_of_master(await reading.every(master, SEEDS), now)
     except Failed:
         return ""
 
@@ -101,7 +103,7 @@ def table(found: Sequence[Figures], now: datetime, most: int | None, *, wide: bo
     """`wide` is as wide as it needs to be."""
     if not found:
         return "no quota was found"
-    names = figures.in_order({name: None for each in found for name in each.resources})
+    names = in_order({name: None for each in found for name in each.resources})
     ordered = [(number if number < _SUBJECT_GOES else number + 1, name) for number, name in enumerate(names, 1)]
     shown = [
         Column("QUOTA", [each.name for each in found]),

@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from cli import describe, figures, placing, reading, terminal
+from cli import describe, figures, reading, terminal
 from cli.clusters import add_master_context, connected, context_namespace
 from cli.fitting import asking, objects
 from cli.fitting.command import add_replicas, text_of
 from cli.limits import changes
 from cli.outcome import DONE, STALE, Denied, Failed, Printed
-from cli.placing import Place, Shaped
 from cli.terminal import Column, add_output
 from common.api.types import PROJECTS, SEEDS, Seed
 from common.kube.client.api_client import Cluster
@@ -22,6 +21,8 @@ from common.quota import resources
 from common.quota.quantity import QuantityError
 from common.quota.resources import ResourceList
 from master.cache.objects import MASTER_QUOTAS
+from master.quotas import placing, staleness
+from master.quotas.placing import Place, Shaped
 
 _EXAMPLES = """\
 examples:
@@ -120,11 +121,11 @@ async def _of_file(options: argparse.Namespace, master: Cluster) -> list[Shaped]
 
 def _stale(shaped: Sequence[Shaped], seeds: Sequence[Seed]) -> list[str]:
     now = datetime.now(UTC)
-    silence = figures.silence_of_master(seeds, now)
+    silence = staleness.silence_of_master(seeds, now)
     found = [
         f"{each.quota.metadata.name}: {stale.text(now)}"
         for each in shaped
-        for stale in figures.stale_of(each.quota, silence)
+        for stale in staleness.stale_of(each.quota, silence)
     ]
     return list(dict.fromkeys(found))
 

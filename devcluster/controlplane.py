@@ -130,6 +130,8 @@ class ApiServer(Server):
         (keys / "tls.crt").write_text(serving.certificate)
         (keys / "tls.key").write_text(serving.key)
         (keys / "ca.crt").write_text(serving.ca)
+        self.client_ca = keys / "client-ca.crt"  # of callers with certificates; it is read again when it changes
+        self.client_ca.write_text(certificates.serving(f"{name}-clients").ca)
         (keys / "tokens.csv").write_text(
             "".join(f'{self.tokens[user]},{user},{user},"{",".join(groups)}"\n' for user, groups in users.items())
         )
@@ -143,6 +145,7 @@ class ApiServer(Server):
             f"--tls-cert-file={keys / 'tls.crt'}",
             f"--tls-private-key-file={keys / 'tls.key'}",
             f"--token-auth-file={keys / 'tokens.csv'}",
+            f"--client-ca-file={self.client_ca}",
             "--authorization-mode=RBAC",
             f"--service-account-issuer={self.url}",
             f"--service-account-key-file={self.service_account_key}",

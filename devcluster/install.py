@@ -239,6 +239,7 @@ class Installation:
         if self.api_url:
             given = load(CHARTS / "rbac" / "master-api.yaml")
             roles += [*rights("master-api", MASTER_USER), *(found for found in given if found["kind"] == "Secret")]
+            roles += rights("master-client-ca", MASTER_USER, "kube-system")
         await apply(self.master, [*crds, namespace(NAMESPACE), *roles, *seeds, *projects])
 
     def _way_to(self, seed: str) -> str:

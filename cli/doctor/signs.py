@@ -8,12 +8,12 @@ from datetime import UTC, datetime, timedelta
 import yaml
 from cryptography import x509
 
-from cli import figures
 from cli.doctor import cures
 from cli.doctor.findings import Finding
 from common.api.core import Secret
 from common.kube.client import service_account
 from common.kube.controller.leader_election import LeaseObject
+from master.quotas import staleness
 
 LED_WITHIN = 60.0  # seconds since the last renewal
 TOKEN_AHEAD = timedelta(days=7)
@@ -26,7 +26,7 @@ def leads(lease: LeaseObject | None, now: datetime) -> bool:
     if lease is None or not lease.spec.holder_identity or not lease.spec.renew_time:
         return False
     try:
-        return figures.seconds_since(lease.spec.renew_time, now) <= LED_WITHIN
+        return staleness.seconds_since(lease.spec.renew_time, now) <= LED_WITHIN
     except ValueError:
         return False
 
@@ -34,7 +34,7 @@ def leads(lease: LeaseObject | None, now: datetime) -> bool:
 def leader(program: str, lease: LeaseObject | None, now: datetime) -> list[Finding]:
     if leads(lease, now):
         return []
-    last = figures.age(lease.spec.renew_time or "", now) if lease is not None else ""
+    last = staleness.age(lease.spec.renew_time or "", now) if lease is not None else ""
     message = f"no replica has led for {last}: statuses are as old" if last else "no replica leads"
     return [Finding("Lease", [program], "", "NoLeader", message, cures.NO_LEADER)]
 

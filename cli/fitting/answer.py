@@ -7,12 +7,13 @@ from typing import Literal
 
 import msgspec
 
-from cli import figures, terminal
+from cli import terminal
 from cli.fitting.asking import Found
 from cli.fitting.objects import MACHINES
 from cli.outcome import DONE, STALE, Denied
 from cli.terminal import Column
 from common.quota import resources
+from common.quota.names import in_order
 from seed.webhooks.fits import QuotaFits
 
 TOGETHER = "Each object is asked by itself: together they may not fit."
@@ -128,7 +129,7 @@ def _lacking(one: QuotaFits) -> list[tuple[str, str, str]]:
     need, free = resources.parse(one.need), resources.parse(one.free)
     return [
         (name, *resources.alike(name, need[name], free.get(name, 0)))  # type: ignore[misc]
-        for name in figures.in_order(need)
+        for name in in_order(need)
         if need[name] > free.get(name, 0)
     ]
 
@@ -149,6 +150,5 @@ def _amounts(quota: QuotaFits) -> list[tuple[str, ...]]:
     shown = f"{quota.name} (warns)" if quota.enforcement == "warn" else quota.name
     lists = [resources.parse(each) for each in (quota.need, quota.used, quota.free, quota.limits)]
     return [
-        (shown, name, *resources.alike(name, *(each.get(name, 0) for each in lists)))
-        for name in figures.in_order(lists[0])
+        (shown, name, *resources.alike(name, *(each.get(name, 0) for each in lists))) for name in in_order(lists[0])
     ] or [(shown, "", "", "", "", "")]

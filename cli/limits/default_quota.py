@@ -20,6 +20,7 @@ from common.api.types import QUOTA_SETTINGS, DefaultQuota, Defaults, QuotaSettin
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import AlreadyExists, Conflict, Forbidden, Invalid
 from common.quota import resources
+from common.quota.names import in_order
 from master.cache.objects import MASTER_QUOTAS, MasterQuota
 
 KINDS = ("project", "organization")
@@ -101,7 +102,7 @@ async def set_default(options: argparse.Namespace) -> Printed:
     found = followed(options.kind, after, quotas)
     had = resources.parse(before.quota) if before is not None else {}
     has = resources.parse(after.quota) if after is not None else {}
-    changed = changes.compared(had, has, {}, figures.in_order(wanted))
+    changed = changes.compared(had, has, {}, in_order(wanted))
     result = "created" if before is None else "unchanged" if had == has else "changed"
     return _said(options, found, result, changed, dry_run=dry_run)
 
@@ -199,7 +200,7 @@ def table(found: Sequence[Followed], most: int | None) -> str:
 
 
 def _limits(found: Followed) -> str:
-    return ",".join(f"{name}={found.quota[name]}" for name in figures.in_order(found.quota))
+    return ",".join(f"{name}={found.quota[name]}" for name in in_order(found.quota))
 
 
 def _said(

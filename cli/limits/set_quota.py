@@ -19,7 +19,9 @@ from common.api.types import ORGANIZATIONS, PROJECTS, SEEDS
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
 from common.quota import resources
-from master.cache.objects import MASTER_QUOTAS, MasterQuota
+from common.quota.names import in_order
+from master.cache.objects import MASTER_QUOTAS, MasterQuota, spec_quota
+from master.quotas import staleness
 from master.tenancy.default_policy import usual_name
 
 ATTEMPTS = 10  # the master writes the status all the time
@@ -89,9 +91,9 @@ async def run(options: argparse.Namespace) -> Printed:
             before = await _of_subject(master, kind, name)
         after = await _written(master, before, kind, name, wanted, dry_run=dry_run)
         notes = await _notes(master, before, after)
-        silence = figures.silence_of_master(await _seeds(master), datetime.now(UTC))
+        silence = staleness.silence_of_master(await _seeds(master), datetime.now(UTC))
     result = _result(before, after, wanted, notes, dry_run=dry_run)
-    status = STALE if dry_run and before is not None and figures.stale_of(before, silence) else DONE
+    status = STALE if dry_run and before is not None and staleness.stale_of(before, silence) else DONE
     if options.output != "table":
         return Printed(reading.written(msgspec.to_builtins(result), options.output), status)
     return Printed(text(result, terminal.width()), status)
@@ -149,7 +151,7 @@ async def _changed(master: Cluster, before: MasterQuota, wanted: Changes, *, dry
         except Conflict:
             quota = await describe.the_quota(master, name)
         if (quota.metadata.uid, quota.metadata.generation) != (before.metadata.uid, before.metadata.generation):
-            limits = resources.text(resources.parse(figures.limits_of(quota)))
+            limits = resources.text(resources.parse(spec_quota(quota)))
             raise Failed(f"somebody else has just changed seedquota/{name} to {limits}: nothing was written; try again")
     raise Failed(f"seedquota/{name} changes all the time: try again")
 
@@ -180,10 +182,10 @@ async def _seeds(master: Cluster) -> Any:
 def _result(
     before: MasterQuota | None, after: MasterQuota, wanted: Changes, notes: list[str], *, dry_run: bool
 ) -> Result:
-    had = resources.parse(figures.limits_of(before)) if before is not None else {}
-    has = resources.parse(figures.limits_of(after))
+    had = resources.parse(spec_quota(before)) if before is not None else {}
+    has = resources.parse(spec_quota(after))
     used = resources.parse(before.status.global_usage) if before is not None else {}
-    found = changes.compared(had, has, used, figures.in_order(wanted))
+    found = changes.compared(had, has, used, in_order(wanted))
     return Result(
         quota=after.metadata.name,
         subject=figures.subject_of(after),

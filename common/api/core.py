@@ -12,7 +12,12 @@ class Secret(Object, frozen=True, kw_only=True):
     data: dict[str, bytes] = {}
 
 
+class ConfigMap(Object, frozen=True, kw_only=True):
+    data: dict[str, str] = {}
+
+
 SECRETS = Resource("", "v1", "secrets", "Secret", True, Secret)
+CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap", True, ConfigMap)
 
 
 def kubeconfig_text(secret: Secret | None, namespace: str, reference: SecretRef) -> str:

@@ -6,7 +6,7 @@ Names come from tenants. Each object that an API server stores and each message 
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from functools import lru_cache
 
 from common.quota import surge
@@ -17,6 +17,8 @@ BASE = frozenset({"cpu", "memory", "storage", "machines", "clusters"})
 
 DEVICES = frozenset({"nvidia.com/gpu", "amd.com/gpu", "google.com/tpu", "habana.ai/gaudi", "aws.amazon.com/neuron"})
 """What clouds' types of machines have. Where a Machine names its devices itself, as in KubeVirt, there are others."""
+
+_SHOWN_FIRST = ("cpu", "memory", "storage", "machines", "clusters")
 
 MAX_NAME = 253 + 1 + 63
 MAX_DEVICES = 16  # names of one Machine beside those
@@ -62,3 +64,8 @@ def _few(names: Iterable[str], without: Container[str], most: int) -> list[str]:
         if name not in without and (characters := characters - len(name)) >= 0:
             few.append(name)
     return few
+
+
+def in_order(names: Mapping[str, object]) -> list[str]:
+    """As people are shown them."""
+    return [name for name in _SHOWN_FIRST if name in names] + sorted(name for name in names if name not in _SHOWN_FIRST)

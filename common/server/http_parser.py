@@ -25,7 +25,7 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 class Head(msgspec.Struct, frozen=True):
     """`length` of the body; None: it comes in chunks. `expects`: the caller waits to be asked for the body. `fields`:
-    values by name in lower case.
+    values by name in lower case. `certificate`: the caller's, which the handshake verified, as DER.
     """
 
     method: str
@@ -35,6 +35,7 @@ class Head(msgspec.Struct, frozen=True):
     close: bool
     expects: bool
     fields: Fields = {}
+    certificate: bytes = b""
 
     def field(self, name: str) -> str | None:
         """Its value, if it comes once."""
@@ -42,7 +43,8 @@ class Head(msgspec.Struct, frozen=True):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """`path`, `query` and `fields` as they came, nothing is unquoted. After a `close` one no other can follow."""
+    """`path`, `query` and `fields` as they came, nothing is unquoted. After a `close` one no other can follow.
+    `certificate` is as in Head."""
 
     method: str
     path: str
@@ -50,6 +52,7 @@ class Request(msgspec.Struct, frozen=True):
     body: bytes
     close: bool
     fields: Fields = {}
+    certificate: bytes = b""
 
     def field(self, name: str) -> str | None:
         """Its value, if it comes once."""

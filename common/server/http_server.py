@@ -15,6 +15,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import cast
 
+import msgspec
+
 from common.runtime.waiting import within
 from common.server.connections import Connections, party_of
 from common.server.handshakes import Handshakes
@@ -51,8 +53,7 @@ _NEVER = float("inf")
 class HttpServer:
     """Answers by `handle`, which is cancelled when its caller goes away. While `stopping`, and once stopped, each
     answer ends its connection, so that callers find another replica. A body is read only where `identify` knows the
-    caller; else it is 404.
-    """
+    caller; else it is 404."""
 
     def __init__(
         self,
@@ -69,17 +70,17 @@ class HttpServer:
         self.refusal = refusal
         self.max_body = max_body
         self.port = 0  # where it listens, once it does
+        self.tls: ssl.SSLContext | None = None
         self.held = 0
         self.held_by: dict[str, int] = {}
         self._connections: set[_Connection] = set()
-        self._places: Connections[_Connection] = Connections()
+        self._places = Connections[_Connection]()
         self._opening: set[asyncio.Task[None]] = set()
         self._handshakes = Handshakes()
         self._empty = asyncio.Event()
         self._empty.set()
         self._asked_to_stop = stopping
         self._stopped = False
-        self._closed = False
         self._listeners: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
         self._sweeping: asyncio.TimerHandle | None = None
@@ -91,12 +92,19 @@ class HttpServer:
     async def start(self, host: str | None, port: int, tls: ssl.SSLContext | None) -> None:
         """Raises OSError when the address cannot be had."""
         loop = asyncio.get_running_loop()
+        self.tls = tls
         self._listeners = await listen(host, port)
         self.port = self._listeners[0].getsockname()[1]
         self._accepting = [
-            loop.create_task(self._accept(listener, tls, loop), name="webhook accepts") for listener in self._listeners
+            loop.create_task(self._accept(listener, loop), name="webhook accepts") for listener in self._listeners
         ]
         self._sweeping = loop.call_later(SWEEP_SECONDS, self._sweep, loop)
+
+    def use(self, tls: ssl.SSLContext) -> None:
+        """For connections that come. Those that are there end soon, and their certificates count no more."""
+        self.tls = tls
+        for connection in tuple(self._connections):
+            connection.end_if_idle()
 
     def end_soon(self) -> None:
         """Takes no more connections; those that are open learn from their next answer that they end."""
@@ -112,7 +120,6 @@ class HttpServer:
         for connection in tuple(self._connections):
             connection.end_if_idle()
         await within(self._empty, timeout)
-        self._closed = True
         for connection in tuple(self._connections):
             connection.abort()
         await within(self._empty, CLOSE_SECONDS)
@@ -147,9 +154,7 @@ class HttpServer:
         if not self._connections:
             self._empty.set()
 
-    async def _accept(
-        self, listener: socket.socket, tls: ssl.SSLContext | None, loop: asyncio.AbstractEventLoop
-    ) -> None:
+    async def _accept(self, listener: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
         while True:
             try:
                 accepted, peer = await loop.sock_accept(listener)
@@ -165,21 +170,16 @@ class HttpServer:
                 victim.abort()
             self._connections.add(connection)
             self._empty.clear()
-            opening = connection.opening = loop.create_task(self._open(connection, accepted, tls, loop))
+            opening = connection.opening = loop.create_task(self._open(connection, accepted, loop))
             self._opening.add(opening)
             opening.add_done_callback(self._opening.discard)
             await asyncio.sleep(0)  # what is accepted at once never waits: others have their turn
 
-    async def _open(
-        self,
-        connection: _Connection,
-        accepted: socket.socket,
-        tls: ssl.SSLContext | None,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
+    async def _open(self, connection: _Connection, accepted: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
         try:
-            if tls is not None:
+            if self.tls is not None:
                 await connection.wait(self._handshakes)
+            tls = connection.tls = self.tls
             await loop.connect_accepted_socket(
                 lambda: connection,
                 accepted,
@@ -216,6 +216,8 @@ class _Connection(asyncio.Protocol):
         self.caller: str | None = None
         self.due = loop.time() + FIRST_SECONDS
         self.opening: asyncio.Task[None] | None = None
+        self.tls: ssl.SSLContext | None = None  # by which it was opened
+        self._certificate = b""  # the caller's
         self._accepted = accepted
         self._waits = False  # for its turn to make the handshake
         self._transport: asyncio.Transport | None = None  # until TLS is there
@@ -234,6 +236,10 @@ class _Connection(asyncio.Protocol):
         made = self._transport is not None
         return made and self._task is None and not self._reading and not self._blocked and not self._ended
 
+    @property
+    def _outdated(self) -> bool:
+        return self.tls is not self._server.tls
+
     async def wait(self, handshakes: Handshakes) -> None:
         """Until its handshake may begin."""
         self._waits = True
@@ -247,6 +253,8 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        if self.tls is not None and self.tls.verify_mode != ssl.CERT_NONE:
+            self._certificate = transport.get_extra_info("ssl_object").getpeercert(binary_form=True) or b""
         if self._ended:
             self._transport.abort()
 
@@ -315,6 +323,8 @@ class _Connection(asyncio.Protocol):
 
     def _check(self, head: Head) -> None:
         """Raises RefusedError. The first request proves whose the connection is."""
+        if self._certificate and not self._outdated:
+            head = msgspec.structs.replace(head, certificate=self._certificate)
         caller = self._server.identify(head)
         if caller is None:
             raise RefusedError(404, "not found")
@@ -354,6 +364,8 @@ class _Connection(asyncio.Protocol):
             self._made.write(CONTINUE)
 
     async def _answer(self, request: Request) -> None:
+        if self._certificate and not self._outdated:
+            request = msgspec.structs.replace(request, certificate=self._certificate)
         try:
             response = await self._server.handle(request)
         except Exception:  # the outermost edge of a request; its path is a secret
@@ -361,7 +373,7 @@ class _Connection(asyncio.Protocol):
             response = self._server.refusal(_FAILED)
         if self._ended:
             return
-        last = request.close or response.close or self._server.stopping
+        last = request.close or response.close or self._server.stopping or self._outdated
         self._made.write(render(response, last=last, body=request.method != "HEAD"))
         self._task = None
         self._hold(self._reader.kept)

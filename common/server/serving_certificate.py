@@ -60,8 +60,7 @@ class Certificates:
         on_bundle: Callable[[], None] | None = None,
         recheck_seconds: float = RECHECK_SECONDS,
     ) -> None:
-        self.ssl_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self.ssl_context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self.ssl_context = _context()
         self.ca_bundle = b""
         self._names = frozenset(names)
         self._policy = policy or Policy()
@@ -89,6 +88,19 @@ class Certificates:
         if _now() >= self._loaded.expires:
             return f"the certificate expired at {self._loaded.expires.isoformat()}"
         return None
+
+    def trust_callers(self, authority: str) -> None:
+        """From now on `ssl_context` is another one, which asks callers for a certificate of that CA (PEM). They need
+        none, but a handshake with an invalid one fails. Without a CA, it does not ask. Raises ssl.SSLError.
+        """
+        context = _context()
+        if authority:
+            context.load_verify_locations(cadata=authority)
+            context.verify_mode = ssl.CERT_OPTIONAL
+            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as in an API server, the CA need not be a root
+        if self._loaded is not None:
+            load(context, self._loaded)
+        self.ssl_context = context
 
     async def wait_ready(self, timeout: float) -> None:
         """Until there is something to serve with. Raises TimeoutError, which says what is missing."""
@@ -124,6 +136,12 @@ class Certificates:
             if self._on_bundle is not None:
                 self._on_bundle()
         self._ready.set()
+
+
+def _context() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
 
 
 def _now() -> datetime:

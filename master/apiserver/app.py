@@ -29,8 +29,10 @@ from master.apiserver import metrics
 from master.apiserver.allocation_handlers import AllocationHandlers
 from master.apiserver.auth import Identities, Rights, bearer, unauthenticated
 from master.apiserver.call import Answer, Call, of_api_error
+from master.apiserver.client_certificates import ClientAuthority, user_of
 from master.apiserver.handlers import Handlers
 from master.apiserver.limits import Limits
+from master.apiserver.preview_handlers import PreviewHandlers
 from master.apiserver.problem import MEDIA_TYPE, FieldError, ProblemError, of_validation
 from master.apiserver.routes import ROUTES, Route, find
 from master.cache.allocations import AllocationCache
@@ -50,7 +52,6 @@ STOP_SECONDS = 10.0
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _UNVERIFIED = "unverified"
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-_JSON = "application/json"
 
 
 class App:
@@ -62,18 +63,23 @@ class App:
         self._identities = Identities(cluster)
         rights = Rights(cluster)
         self._handlers = handlers(
-            Handlers(cluster, caches, allocations, rights), AllocationHandlers(cluster, caches, allocations, rights)
+            Handlers(cluster, caches, allocations, rights),
+            AllocationHandlers(cluster, caches, allocations, rights),
+            PreviewHandlers(caches, rights),
         )
         self._limits = Limits()
 
     def identify(self, head: Head) -> str:
-        """Raises RefusedError: nothing more is read of whoever has no token."""
+        """Raises RefusedError: nothing more is read of whoever has neither a token nor a certificate."""
         route, _, _ = find(head.method, head.path)
         if route is not None and route.public:
             return _UNVERIFIED
+        certified = user_of(head.certificate)
+        if certified is not None:
+            return f"user {certified.username}"
         token = bearer(head)
         if token is None:
-            refused = RefusedError(401, "a token is needed: Authorization: Bearer TOKEN")
+            refused = RefusedError(401, "a token is needed, Authorization: Bearer TOKEN, or a valid client certificate")
             refused.response = _response(unauthenticated(str(refused)), _new_id())
             raise refused
         known = self._identities.known(token)
@@ -114,7 +120,9 @@ class App:
         served.route = route
         user = User()
         if route is None or not route.public:
-            served.user = user = await self._identities.user(bearer(request) or "")
+            # As in an API server, the token is looked at where there is no certificate.
+            certified = user_of(request.certificate)
+            served.user = user = certified or await self._identities.user(bearer(request) or "")
         with self._limits.one(user.username):
             if route is None:
                 raise _no_route(request, others)
@@ -140,8 +148,10 @@ class _Served:
 
     def answer(self, route: Route, answer: Answer) -> Response:
         self.status = answer.status or route.status
-        content = b"" if answer.content is None else msgspec.json.encode(answer.content)
-        return Response(self.status, content, _JSON, (*_headers(self.id), *answer.headers))
+        content = answer.content
+        if not isinstance(content, bytes):
+            content = b"" if content is None else msgspec.json.encode(content)
+        return Response(self.status, content, route.media_type, (*_headers(self.id), *answer.headers))
 
     def problem(self, problem: ProblemError) -> Response:
         self.status, self.code = problem.status, problem.code
@@ -234,6 +244,7 @@ class ApiServer:
         self._allocations = AllocationCache(cluster)
         self._app = App(self._cluster, caches, self._allocations)
         self.certificates = Certificates(self._cluster, namespace, names, secret=SECRET_NAME)
+        self._client_authority = ClientAuthority(self._cluster, self._trust_callers)
         self.server = HttpServer(
             self._app.handle,
             max_body=MAX_BODY,
@@ -254,9 +265,14 @@ class ApiServer:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.certificates.run(), name="certificate of the HTTP API")
                 group.create_task(self._allocations.run(), name="watch allocations")
+                group.create_task(self._client_authority.run(), name="watch the CA of client certificates")
                 group.create_task(self._serve(), name="HTTP API")
         finally:
             await self._cluster.close()
+
+    def _trust_callers(self, authority: str) -> None:
+        self.certificates.trust_callers(authority)
+        self.server.use(self.certificates.ssl_context)
 
     async def _serve(self) -> None:
         while True:
@@ -267,6 +283,7 @@ class ApiServer:
                 log.warning("the HTTP API has no certificate", extra={"error": str(error)})
         address = self._address
         await self.server.start(address.host or None, address.port, self.certificates.ssl_context)
+        self.server.use(self.certificates.ssl_context)  # the CA of callers may have come meanwhile
         log.info("the HTTP API is served", extra={"port": self.server.port})
         try:
             await asyncio.Event().wait()

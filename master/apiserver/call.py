@@ -25,7 +25,7 @@ class Call:
 
 @dataclass
 class Answer:
-    """`status`: that of the route, if it is 0."""
+    """`status`: that of the route, if it is 0. Bytes are sent as they are, all else as JSON."""
 
     content: object
     headers: list[tuple[str, str]] = field(default_factory=list)

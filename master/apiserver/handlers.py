@@ -13,21 +13,20 @@ from common.kube.client.errors import (
     Invalid,
     NotFound,
 )
-from master.apiserver import openapi, serializers
+from master.apiserver import openapi, page, serializers
 from master.apiserver.auth import Right, Rights
 from master.apiserver.call import Answer, Call
 from master.apiserver.problem import FieldError, ProblemError, escape, invalid
 from master.apiserver.routes import MAX_LIMIT
 from master.apiserver.serializers import (
-    Calculation,
     OrganizationQuotasUpdate,
     QuotaCreate,
     QuotaUpdate,
 )
 from master.apiserver.visibility import Visibility, namespace_of
 from master.cache.allocations import AllocationCache, Use
-from master.cache.informers import BY_SUBJECT, Caches, subject_of
-from master.cache.objects import MASTER_QUOTAS, MasterQuota
+from master.cache.informers import Caches, subject_of
+from master.cache.objects import MASTER_QUOTAS, MasterQuota, spec_quota
 from master.tenancy.default_policy import Kind, usual_name
 
 TRIES = 8  # writes by compare-and-set: the status is written all the time
@@ -47,10 +46,13 @@ class Handlers:
     async def openapi(self, _call: Call) -> Answer:
         return Answer(openapi.document())
 
+    async def docs(self, _call: Call) -> Answer:
+        return Answer(page.html(), headers=[("Content-Security-Policy", page.POLICY)])
+
     async def get_organization_quotas(self, call: Call) -> Answer:
         name = call.parameters["organization"]
         await self._visibility.organization(call.user, name)
-        quotas = self._of("organization", name)
+        quotas = self._caches.quotas_of("organization", name)
         return _versioned(serializers.organization_quotas(quotas, self._allocated(name)), quotas)
 
     async def put_organization_quotas(self, call: Call) -> Answer:
@@ -83,21 +85,10 @@ class Handlers:
     async def get_project_quota(self, call: Call) -> Answer:
         name = call.parameters["project"]
         await self._visibility.project(call.user, name)
-        quotas = self._of("project", name)
+        quotas = self._caches.quotas_of("project", name)
         if not quotas:
             raise ProblemError(404, f"project {name} has no quota", code="no_quota")
         return _versioned(serializers.combined(quotas, self._display_name("project", name)), quotas)
-
-    async def calculate(self, call: Call) -> Answer:
-        name = call.parameters["project"]
-        body: Calculation = call.body
-        organization = await self._visibility.project(call.user, name)
-        quotas = self._of("project", name)
-        if organization:
-            quotas = [*quotas, *self._of("organization", organization)]
-        if uncounted := [quota.metadata.name for quota in quotas if not quota.status.observed_generation]:
-            raise ProblemError(503, f"nothing is counted yet for {', '.join(uncounted)}")
-        return Answer(serializers.calculate(quotas, body))
 
     async def list_quotas(self, call: Call) -> Answer:
         await self._rights.require(call.user, Right(verb="list", resource="resourcequotas"))
@@ -167,7 +158,7 @@ class Handlers:
             quota = await self._get(name)
             _check(call, [quota])
             metadata = quota.metadata
-            call.changes = {"quota": name, "deleted": serializers.spec_quota(quota)}
+            call.changes = {"quota": name, "deleted": spec_quota(quota)}
             try:
                 await self._cluster.delete(
                     MASTER_QUOTAS, name, uid=metadata.uid, resource_version=metadata.resource_version
@@ -184,13 +175,9 @@ class Handlers:
         use = self._allocations.use(namespace_of(organization))
         return {name: use.get(name, Use()) for name in sorted(self._caches.allocated_types().names)}
 
-    def _of(self, kind: Kind, name: str) -> list[MasterQuota]:
-        found = self._caches.quotas.store.by_index(BY_SUBJECT, f"{kind}/{name}")
-        return sorted(found, key=lambda quota: quota.metadata.name)
-
     async def _present(self, kind: Kind, name: str) -> list[MasterQuota]:
         """As the API server has them: a cache may be behind."""
-        names = {quota.metadata.name for quota in self._of(kind, name)} | {usual_name(kind, name)}
+        names = {quota.metadata.name for quota in self._caches.quotas_of(kind, name)} | {usual_name(kind, name)}
         present = []
         for each in sorted(names):
             try:
@@ -215,7 +202,7 @@ class Handlers:
     async def _change(self, call: Call, quota: MasterQuota, limits: Mapping[str, object]) -> MasterQuota:
         """Of its limits those that are named; None removes one."""
         name = quota.metadata.name
-        call.changes = {"quota": name, "before": serializers.spec_quota(quota), "limits": limits}
+        call.changes = {"quota": name, "before": spec_quota(quota), "limits": limits}
         if not limits:
             return quota
         patch = {"metadata": {"resourceVersion": quota.metadata.resource_version}, "spec": {"quota": limits}}

@@ -10,7 +10,7 @@ import msgspec
 
 from common.runtime.metrics import build_version
 from master.apiserver.problem import MEDIA_TYPE, Problem
-from master.apiserver.routes import NAME, ROUTES, Route
+from master.apiserver.routes import NAME, PATTERNS, ROUTES, Route
 
 _Json = dict[str, Any]
 _ALWAYS = (400, 401, 408, 413, 429, 500, 503)
@@ -30,15 +30,19 @@ def document() -> _Json:
         "info": {
             "title": "SeedQuota",
             "version": build_version(),
-            "description": "Hard quotas over many Kubernetes clusters. A token is one for the master's API server.",
+            "description": "Hard quotas over many Kubernetes clusters. A token or client certificate is one for the "
+            "master's API server.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
-        "security": [{"token": []}],
+        "security": [{"token": []}, {"certificate": []}],
         "paths": paths,
         "components": {
             "schemas": components,
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer"},
+                "certificate": {"type": "mutualTLS"},
+            },
         },
     }
 
@@ -63,7 +67,12 @@ def _operation(route: Route, schemas: dict[Any, _Json]) -> _Json:
 
 def _parameters(route: Route) -> list[_Json]:
     path = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "pattern": f"^{NAME.pattern}$"}}
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": {"type": "string", "pattern": f"^{PATTERNS.get(name, NAME).pattern}$"},
+        }
         for name in route.parameters
     ]
     query = [
@@ -83,7 +92,7 @@ def _answer(route: Route, status: int, schemas: dict[Any, _Json]) -> _Json:
             name: {"description": what, "schema": {"type": "string"}} for name, what in route.headers.items()
         }
     if route.answer is not None:
-        answer["content"] = _content("application/json", schemas[route.answer])
+        answer["content"] = _content(route.media_type, schemas[route.answer])
     return answer
 
 

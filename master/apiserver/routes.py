@@ -9,11 +9,15 @@ from typing import Any, Literal
 from urllib.parse import unquote
 
 from master.apiserver import allocation_types as allocations
+from master.apiserver import previews
 from master.apiserver import serializers as types
 
 Method = Literal["GET", "POST", "PUT", "DELETE"]
 
 NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+PATTERNS = {"decision": re.compile(r"[0-9A-Za-z]{8}")}
+"""Of parameters that are no names of objects."""
+
 MAX_LIMIT = 500
 
 
@@ -26,8 +30,8 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Route:
-    """`handler` is a method of `Handlers` or `AllocationHandlers`. `replayed`: the status where all was there already.
-    `problems`: statuses beside those that every route has."""
+    """`handler` is a method of `Handlers`, `AllocationHandlers` or `PreviewHandlers`. `replayed`: the status where all
+    was there already. `problems`: statuses beside those that every route has."""
 
     method: Method
     path: str
@@ -43,6 +47,7 @@ class Route:
     headers: dict[str, str] = field(default_factory=dict)
     replayed: int = 0
     reads: bool = False
+    media_type: str = "application/json"
 
     @cached_property
     def parameters(self) -> list[str]:
@@ -81,6 +86,7 @@ _ALLOCATION = "/api/v1/organizations/{organization}/projects/{project}/allocatio
 
 ROUTES = (
     Route("GET", "/openapi.json", "openapi", "This document", dict[str, Any], public=True),
+    Route("GET", "/docs", "docs", "This document as a page for people", str, public=True, media_type="text/html"),
     Route(
         "GET",
         "/api/v1/organizations/{organization}/quotas",
@@ -181,10 +187,38 @@ ROUTES = (
         "/api/v2/projects/{project}/quotacalculation",
         "calculate",
         "Whether something would fit into the quotas of a project and of its organization",
-        types.CalculationResult,
-        body=types.Calculation,
+        previews.CalculationResult,
+        body=previews.Calculation,
         problems=(404,),
         reads=True,
+    ),
+    Route(
+        "POST",
+        "/api/v1/fits",
+        "fits",
+        "Whether something would fit into the quotas of a project or an organization",
+        previews.FitsResult,
+        body=previews.FitsRequest,
+        problems=(404,),
+        reads=True,
+    ),
+    Route(
+        "POST",
+        "/api/v1/where",
+        "where",
+        "On which seeds how many more would fit",
+        previews.WhereResult,
+        body=previews.WhereRequest,
+        problems=(404,),
+        reads=True,
+    ),
+    Route(
+        "GET",
+        "/api/v1/decisions/{decision}",
+        "get_decision",
+        "Where a decision can be read: seeds keep them",
+        status=404,
+        problems=(404,),
     ),
     Route(
         "GET",
@@ -248,7 +282,7 @@ def find(method: str, path: str) -> tuple[Route | None, dict[str, str], list[str
         if match is None:
             continue
         given = {name: unquote(value) for name, value in match.groupdict().items()}
-        if not all(NAME.fullmatch(value) for value in given.values()):
+        if not all(PATTERNS.get(name, NAME).fullmatch(value) for name, value in given.items()):
             return None, {}, []
         if route.method == method or (method == "HEAD" and route.method == "GET"):
             return route, given, []

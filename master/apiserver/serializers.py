@@ -10,14 +10,13 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from common.api.labels import DEFAULT_LABEL
-from common.api.types import Quantities
 from common.quota import resources
 from common.quota.quantity import UNIT, QuantityError
 from common.quota.resources import ResourceList
 from master.apiserver.problem import ProblemError, escape, invalid
 from master.cache.allocations import Use
 from master.cache.informers import subject_of
-from master.cache.objects import MasterQuota
+from master.cache.objects import MasterQuota, spec_quota
 
 MAX_AMOUNT = 2**53 - 1  # what every reader of JSON has exactly
 MAX_TYPES = 64  # as the CRD has it
@@ -38,20 +37,20 @@ ReadOnly = Annotated[msgspec.Raw | UnsetType, Meta(description="Ignored, so that
 SubjectKind = Literal["project", "organization"]
 
 
-class _Body(msgspec.Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
+class Body(msgspec.Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
     pass
 
 
-class _Answer(msgspec.Struct, kw_only=True, rename="camel"):
+class AnswerBody(msgspec.Struct, kw_only=True, rename="camel"):
     pass
 
 
-class Amount(_Answer, kw_only=True):
+class Amount(AnswerBody, kw_only=True):
     type: Type
     amount: Annotated[int, Meta(ge=0)]
 
 
-class Allocated(_Answer, kw_only=True):
+class Allocated(AnswerBody, kw_only=True):
     """How much of a type is used: the sum of `committed`, what is always there, and `reserved`, what may come."""
 
     type: Type
@@ -60,7 +59,7 @@ class Allocated(_Answer, kw_only=True):
     reserved: Annotated[int, Meta(ge=0)]
 
 
-class OrganizationQuotas(_Answer, kw_only=True):
+class OrganizationQuotas(AnswerBody, kw_only=True):
     """A type that is missing in `capacity` is unlimited. One that is in `capacity` alone is not counted yet."""
 
     capacity: list[Amount]
@@ -68,12 +67,12 @@ class OrganizationQuotas(_Answer, kw_only=True):
     allocated: list[Allocated]
 
 
-class Capacity(_Body, kw_only=True):
+class Capacity(Body, kw_only=True):
     type: Type
     amount: Annotated[int, Meta(ge=0, le=MAX_AMOUNT)]
 
 
-class OrganizationQuotasUpdate(_Body, kw_only=True):
+class OrganizationQuotasUpdate(Body, kw_only=True):
     """Replaces the limits of the organization. A type that is missing becomes unlimited."""
 
     capacity: Annotated[list[Capacity], Meta(min_length=1, max_length=MAX_TYPES)]
@@ -81,14 +80,14 @@ class OrganizationQuotasUpdate(_Body, kw_only=True):
     allocated: ReadOnly = UNSET
 
 
-class QuotaStatus(_Answer, kw_only=True):
+class QuotaStatus(AnswerBody, kw_only=True):
     """`globalUsage`: counted and reserved, over all seeds; of it `reserved` is admitted and not yet counted."""
 
     global_usage: dict[str, str]
     reserved: dict[str, str]
 
 
-class Quota(_Answer, kw_only=True):
+class Quota(AnswerBody, kw_only=True):
     """One quota. `name` is empty where several quotas limit one subject: `quota` has the lowest limits of all."""
 
     name: str
@@ -100,7 +99,7 @@ class Quota(_Answer, kw_only=True):
     status: QuotaStatus
 
 
-class QuotaCreate(_Body, kw_only=True):
+class QuotaCreate(Body, kw_only=True):
     """`name`: by default made of the subject's."""
 
     subject_kind: SubjectKind = "project"
@@ -109,7 +108,7 @@ class QuotaCreate(_Body, kw_only=True):
     name: Name | UnsetType = UNSET
 
 
-class QuotaUpdate(_Body, kw_only=True):
+class QuotaUpdate(Body, kw_only=True):
     """Replaces the limits. What the quota is called and whom it limits cannot be changed."""
 
     quota: Limits
@@ -119,38 +118,6 @@ class QuotaUpdate(_Body, kw_only=True):
     subject_human_readable_name: ReadOnly = UNSET
     is_default: ReadOnly = UNSET
     status: ReadOnly = UNSET
-
-
-class Calculation(_Body, kw_only=True):
-    """What `replicas` pieces of `resources` would use, less what `replaces` uses already: for an edit, what is
-    edited."""
-
-    resources: Limits
-    replicas: Annotated[int, Meta(ge=0, le=1_000_000)] = 1
-    replaces: Annotated[dict[str, Quantity], Meta(max_length=MAX_TYPES)] = {}
-
-
-class Shortage(_Answer, kw_only=True):
-    """`enforcement` warn: it would be admitted, with a warning."""
-
-    quota: str
-    type: str
-    requested: str
-    used: str
-    limit: str
-    short: str
-    enforcement: str
-
-
-class CalculationResult(_Answer, kw_only=True):
-    """`asOf`: no seed's last report is older; empty where there is none. `stale`: some use is a last known one."""
-
-    fits: bool
-    shortages: list[Shortage]
-    calculated_quota: dict[str, str]
-    message: str
-    as_of: str
-    stale: bool
 
 
 def organization_quotas(quotas: Sequence[MasterQuota], allocations: Mapping[str, Use]) -> OrganizationQuotas:
@@ -188,11 +155,6 @@ def used_of(quotas: Iterable[MasterQuota]) -> dict[str, int]:
     for quota in quotas:
         used = resources.maximum(used, resources.parse(quota.status.global_usage))
     return dict(used)
-
-
-def spec_quota(quota: MasterQuota) -> Quantities:
-    """Raises msgspec.ValidationError for what the API server should have refused."""
-    return msgspec.convert(quota.spec.get("quota", {}), Quantities)
 
 
 def capacity_changes(
@@ -270,44 +232,6 @@ def amounts(raw: Mapping[str, str | int], where: str) -> dict[str, int]:
         if found[name] < 0:
             raise invalid(f"{where}/{escape(name)}", f"{name}: an amount cannot be negative")
     return found
-
-
-def calculate(quotas: Sequence[MasterQuota], asked: Calculation) -> CalculationResult:
-    """`quotas`: of the project and of its organization."""
-    need = {name: amount * asked.replicas for name, amount in amounts(asked.resources, "/resources").items()}
-    need = resources.at_least_zero(resources.subtract(need, amounts(asked.replaces, "/replaces")))
-    shortages = [shortage for quota in quotas for shortage in _shortages(quota, need)]
-    used = used_of(quotas)
-    reports = [seed.last_report_time for quota in quotas for seed in quota.status.seeds if seed.state != "Lost"]
-    return CalculationResult(
-        fits=not shortages,
-        shortages=shortages,
-        calculated_quota=resources.render(resources.add(used, resources.only(need, used))),
-        message="; ".join(f"{each.quota}: {each.type} short by {each.short}" for each in shortages),
-        as_of=min(filter(None, reports), default=""),
-        stale=any(
-            condition.type == "UsageCurrent" and condition.status != "True"
-            for quota in quotas
-            for condition in quota.status.conditions
-        ),
-    )
-
-
-def _shortages(quota: MasterQuota, need: ResourceList) -> Iterable[Shortage]:
-    """By what a seed admits with: used + requested > limit. What is never counted is never refused."""
-    used, limits = used_of([quota]), limits_of([quota])
-    counted = resources.only(limits, used)
-    for name, short in resources.over_limit(need, used, counted).items():
-        requested, use, limit, missing = resources.alike(name, need[name], used[name], limits[name], short)
-        yield Shortage(
-            quota=quota.metadata.name,
-            type=name,
-            requested=requested,
-            used=use,
-            limit=limit,
-            short=missing,
-            enforcement=str(quota.spec.get("enforcement", "deny")),
-        )
 
 
 def etag(quotas: Iterable[MasterQuota]) -> str:

@@ -103,6 +103,11 @@ class Caches:
         self._allocated: frozenset[str] = frozenset()
         self._relisted: dict[str, float] = {}  # when a cache was last found to be behind (monotonic)
 
+    def quotas_of(self, kind: str, name: str) -> list[MasterQuota]:
+        """Those of one subject, by name."""
+        found = self.quotas.store.by_index(BY_SUBJECT, f"{kind}/{name}")
+        return sorted(found, key=lambda quota: quota.metadata.name)
+
     def default(self, kind: str) -> DefaultQuota | None:
         """Raises msgspec.ValidationError where the settings cannot be read: then everything stays as it is."""
         settings = self.settings.store.get(SETTINGS)

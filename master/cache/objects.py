@@ -122,3 +122,8 @@ SEED_COPIES = Resource(GROUP, VERSION, "seeds", "Seed", False, Named)
 QUOTA_ALLOCATIONS = Resource(
     GROUP, VERSION, "resourcequotaallocations", "ResourceQuotaAllocation", False, QuotaAllocation
 )
+
+
+def spec_quota(quota: MasterQuota) -> Quantities:
+    """Raises msgspec.ValidationError for what the API server should have refused."""
+    return msgspec.convert(quota.spec.get("quota", {}), Quantities)

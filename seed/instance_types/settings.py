@@ -18,13 +18,11 @@ from pathlib import Path
 
 import msgspec
 
-from common.api.core import SECRETS
+from common.api.core import CONFIG_MAPS, SECRETS
 from common.api.types import SecretRef, UserCluster
 from common.kube.client.api_client import Cluster, RequestHook
 from common.kube.client.errors import ApiError, NotFound
 from common.kube.client.kubeconfig import InvalidKubeconfig
-from common.kube.client.meta import Object
-from common.kube.client.resource import Resource
 from common.runtime.lru import LruByOwner
 from seed.instance_types.access import Access, Environment, Read, decide
 from seed.providers.cloud_account import SECRET, AccountedCluster
@@ -38,13 +36,6 @@ READ_SECONDS = 5.0
 MAX_KEPT = 16  # objects of one user cluster, and as many on the seed that are about it
 MAX_OBJECT = 256 * 1024  # characters of a Secret or ConfigMap, as of a kubeconfig
 MAX_CONNECTIONS = 256
-
-
-class ConfigMap(Object, frozen=True, kw_only=True):
-    data: dict[str, str] = {}
-
-
-CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap", True, ConfigMap)
 
 
 _Name = tuple[str, str, str]

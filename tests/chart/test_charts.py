@@ -237,6 +237,7 @@ BOUND: dict[tuple[str, str], set[tuple[str, str, str | None]]] = {
 }
 BOUND[MASTER, "api"] = BOUND[MASTER, "defaults"] | {
     ("ClusterRole", "seedquota-master-api", None),
+    ("ClusterRole", "seedquota-master-client-ca", "kube-system"),
 }
 BOUND[SEED, "rights"] = BOUND[SEED, "defaults"] | {
     ("ClusterRole", "seedquota-seed-kubermatic", None),
@@ -273,7 +274,7 @@ def test_the_program_has_the_rights_that_it_was_seen_to_use_and_no_other(
 
 def test_the_roles_are_those_of_charts_rbac(rendered: Rendered) -> None:
     assert rules_of(rendered[MASTER, "defaults"]) == rules_in("master", "master-in-cluster", "viewer")
-    of_api = ("master-api", "api-actors")
+    of_api = ("master-api", "master-client-ca", "api-actors")
     assert rules_of(rendered[MASTER, "api"]) == rules_in("master", "master-in-cluster", "viewer", *of_api)
     always = rules_in("seed", "seed-in-cluster", "seed-namespace", "explain")
     always |= {found: rules for found, rules in rules_in("master-on-seed").items() if found[0] == "ClusterRole"}

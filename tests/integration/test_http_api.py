@@ -48,6 +48,7 @@ OF_ALPHA = "/api/v1/organizations/acme/projects/alpha/allocations"
 PROJECT = "/api/v2/projects/alpha/quota"
 CALCULATION = "/api/v2/projects/alpha/quotacalculation"
 QUOTAS = "/api/v2/quotas"
+FITS, WHERE, DECISION = "/api/v1/fits", "/api/v1/where", "/api/v1/decisions/01JD3Y6K"
 
 EVERYWHERE = ("platform-administrator", "quota-manager-service")
 IN_THE_ORGANIZATION = ("administrator", "user", "reader")
@@ -202,6 +203,7 @@ async def install(server: KubeApiServer) -> None:
             *map(namespace, (NAMESPACE, "org-acme", "org-other")),
             *rights("master", USER),
             *rights("master-api", USER),
+            *rights("master-client-ca", USER, "kube-system"),
             *(found for found in manifests.load(roles / "master-api.yaml") if found["kind"] == "Secret"),
             *manifests.load(roles / "api-actors.yaml"),
             *(service_account(actor) for actor in (*ACTORS, NOBODY, OF_ANOTHER, OF_BETA)),
@@ -308,6 +310,12 @@ async def test_each_actor_may_do_what_its_role_says(world: World) -> None:
         ("PUT", ORGANIZATION, writes, 200, platform, 403),
         ("GET", PROJECT, None, 200, every, 404),
         ("POST", CALCULATION, {"resources": {"cpu": 1}}, 200, every, 404),
+        *(
+            ("POST", path, {**subject, "resources": {"cpu": 1}}, 200, every, 404)
+            for path in (FITS, WHERE)
+            for subject in ({"project": "alpha"}, {"organization": "acme"})
+        ),
+        ("GET", DECISION, None, 404, every, 404),
         ("GET", QUOTAS, None, 200, cluster, 403),
         ("GET", f"{QUOTAS}/project-alpha", None, 200, cluster, 403),
         ("PUT", f"{QUOTAS}/project-alpha", {"quota": {"cpu": "64"}}, 200, cluster, 403),
@@ -716,6 +724,76 @@ async def test_a_calculation_says_what_is_short_in_both_quotas(world: World) -> 
     assert shortages == [("project-alpha", "cpu", "4"), ("org-acme", "cpu", "7")], "servers are not counted"
     edit = await world.call("user", "POST", CALCULATION, {**asked, "replaces": {"cpu": 7}})
     assert (edit.body["fits"], edit.body["shortages"]) == (True, []), "an edit costs its difference"
+
+
+async def test_what_fits_and_where_is_said_with_amounts_and_of_when_they_are(world: World) -> None:
+    await manifests.apply(world.server, [named("Seed", "eu-1", kubeconfigSecretRef={"name": "eu-1"})])
+    await world.quota("project-alpha", "project", "alpha", {"cpu": "64"}, {"cpu": "60"})
+    await world.quota("org-acme", "organization", "acme", {"memory": "8Gi"}, {"memory": "1Gi"})
+    line = {"state": "Current", "granted": {"cpu": "62"}, "localUsage": {"cpu": "60"}}
+    reported = "2026-11-20T10:00:03Z"
+    current = {"type": "UsageCurrent", "status": "True", "reason": "AllReported", "message": ""}
+    status = {
+        "seeds": [{"name": "eu-1", "lastReportTime": reported, **line}],
+        "conditions": [{**current, "lastTransitionTime": reported}],
+    }
+    path = f"{GROUP}/resourcequotas/project-alpha/status"
+    await world.kube("PATCH", path, {"status": status})
+    asked = {"project": "alpha", "resources": {"cpu": "2", "memory": "4Gi"}}
+
+    async def answered() -> None:
+        for replica in range(2):
+            two = await world.call("reader", "POST", FITS, {**asked, "replicas": 2}, replica=replica)
+            assert (two.status, two.body["fits"], two.body["asOf"]) == (200, False, reported)
+            assert [(each["quota"], each["type"], each["short"]) for each in two.body["shortages"]] == [
+                ("org-acme", "memory", "1Gi")
+            ]
+            assert two.body["stale"], "org-acme has no report"
+            one = await world.call("reader", "POST", FITS, asked, replica=replica)
+            assert (one.status, one.body["fits"], one.body["shortages"]) == (200, True, [])
+            where = await world.call("reader", "POST", WHERE, asked, replica=replica)
+            place = {"seed": "eu-1", "state": "Current", "now": 0, "byRecall": 1, "limitedBy": "memory of org-acme"}
+            assert (where.status, where.body["fits"], where.body["items"]) == (200, True, [place])
+            three = await world.call("reader", "POST", WHERE, {**asked, "replicas": 3}, replica=replica)
+            assert (three.status, three.body["fits"]) == (200, False)
+            assert {each["type"] for each in three.body["shortages"]} == {"cpu", "memory"}
+
+    try:
+        await until(answered, 30)
+    finally:
+        await world.kube("DELETE", f"{GROUP}/seeds/eu-1")
+
+
+async def test_who_asks_what_fits_must_see_every_quota_that_is_asked_about(world: World) -> None:
+    """OF_BETA may see the organization, and no project."""
+    await world.quota("project-alpha", "project", "alpha", {"cpu": "64"}, {"cpu": "60"})
+    asked = {"resources": {"cpu": 1}}
+    for path in (FITS, WHERE):
+        assert (await world.call(OF_BETA, "POST", path, {**asked, "organization": "acme"})).status == 200
+        for subject in ({"project": "alpha"}, {"project": "nowhere"}, {"organization": "other"}):
+            assert (await world.call(OF_BETA, "POST", path, {**asked, **subject})).status == 404
+        assert (await world.call(OF_ANOTHER, "POST", path, {**asked, "project": "alpha"})).status == 404
+        for wrong in (asked, {**asked, "project": "alpha", "organization": "acme"}):
+            assert (await world.call("reader", "POST", path, wrong)).status == 422
+    await manifests.apply(
+        world.server, [named("ResourceQuota", "new", subject={"kind": "project", "name": "alpha"}, quota={"cpu": 1})]
+    )
+
+    async def not_counted() -> None:
+        for path in (FITS, WHERE):
+            answer = await world.call("reader", "POST", path, {**asked, "project": "alpha"})
+            assert answer.status == 503 and "nothing is counted yet for new" in answer.body["detail"]
+
+    await until(not_counted, 30)
+
+
+async def test_a_decision_is_said_to_be_on_a_seed(world: World) -> None:
+    answer = await world.call("reader", "GET", DECISION.lower().replace("01jd", "01JD"))
+    assert (answer.status, answer.body["code"]) == (404, "kept_on_seed")
+    assert "seedquota explain 01JD3Y6K --context SEED" in answer.body["detail"]
+    for other in ("01JD3Y6", "01JD3Y6K9", "01JD-Y6K"):
+        found = await world.call("reader", "GET", f"/api/v1/decisions/{other}")
+        assert (found.status, found.body["code"]) == (404, "not_found")
 
 
 async def test_who_has_no_valid_token_gets_nothing_but_the_document(world: World) -> None:

@@ -47,7 +47,7 @@ HOOKS = "/apis/admissionregistration.k8s.io/v1"
 KUBERMATIC = "kubermatic.k8c.io/v1"
 SECRETS = "/api/v1/namespaces/seedquota/secrets"
 ROLES = {
-    "master": ["master", "master-api"],
+    "master": ["master", "master-api", "master-client-ca"],
     SEED: [
         "seed",
         "seed-namespace",

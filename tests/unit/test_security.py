@@ -415,6 +415,9 @@ PROVEN: dict[str, tuple[str, ...]] = {
     ),
     "allocates while nothing admits Allocations": (f"{HTTP_API}::test_nothing_is_allocated_that_no_webhook_admits",),
     "sends an array of which a part fits": (f"{HTTP_API}::test_of_several_all_are_allocated_or_none",),
+    "asks what would fit, to learn the amounts": (
+        f"{HTTP_API}::test_who_asks_what_fits_must_see_every_quota_that_is_asked_about",
+    ),
     "asks for an organization of somebody else": (
         f"{HTTP_API}::test_who_cannot_see_an_organization_does_not_learn_whether_it_exists",
     ),

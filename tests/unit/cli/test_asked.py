@@ -10,9 +10,9 @@ import pytest
 
 from cli import consumers, denials, where
 from cli.denials import Event
-from cli.placing import Shaped, places
 from common.api.types import UserCluster
 from common.quota import resources
+from master.quotas.placing import Shaped, places
 from tests.unit.quota_examples import ALPHA, ANN, AWAY, CONNECTED, CURRENT, ENFORCED, NOW, SEEDS, quota, seed
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -14,11 +14,12 @@ import pytest
 from cli import figures, top
 from cli.describe import nearest
 from cli.doctor import cures, findings, signs
-from cli.figures import Stale
 from common.api.core import Secret
 from common.kube.client.meta import ObjectMeta
 from common.kube.controller.leader_election import LeaseObject, LeaseSpec
 from common.server.pki import Policy, make_ca, make_serving
+from master.quotas import staleness
+from master.quotas.staleness import Stale
 from tests.unit.quota_examples import ALPHA, ANN, AWAY, CONNECTED, GPUS, NEW, NONE, NOW, QUOTAS, seed
 
 ROOT = Path(__file__).parents[3]
@@ -41,12 +42,12 @@ def test_a_quota_that_nobody_reported_on_or_of_a_seed_that_is_away_is_out_of_dat
 
 
 def test_every_figure_is_out_of_date_while_no_master_writes() -> None:
-    silence = figures.silence_of_master([seed("a", "2026-11-20T09:00:00Z", CONNECTED)], NOW)
+    silence = staleness.silence_of_master([seed("a", "2026-11-20T09:00:00Z", CONNECTED)], NOW)
     assert silence == "60m"
     assert figures.of_quota(ANN, silence).stale == [Stale(why="master silent for 60m")]
     alive = seed("b", "2026-11-20T09:59:30Z", CONNECTED)
-    assert figures.silence_of_master([seed("a", "2026-11-20T09:00:00Z", CONNECTED), alive], NOW) == ""
-    assert figures.silence_of_master([seed("a", "2026-11-20T09:00:00Z", AWAY)], NOW) == ""
+    assert staleness.silence_of_master([seed("a", "2026-11-20T09:00:00Z", CONNECTED), alive], NOW) == ""
+    assert staleness.silence_of_master([seed("a", "2026-11-20T09:00:00Z", AWAY)], NOW) == ""
 
 
 def test_what_is_not_counted_is_not_called_0() -> None:
@@ -65,8 +66,8 @@ def test_a_mistyped_name_is_that_of_the_nearest_quota(written: str, meant: str) 
     ("seconds", "said"), [(-5, "0s"), (119, "119s"), (120, "2m"), (7199, "119m"), (7200, "2h"), (172800, "2d")]
 )
 def test_ages_are_those_of_kubectl(seconds: int, said: str) -> None:
-    assert figures.age((NOW - timedelta(seconds=seconds)).isoformat(), NOW) == said
-    assert figures.age("", NOW) == ""
+    assert staleness.age((NOW - timedelta(seconds=seconds)).isoformat(), NOW) == said
+    assert staleness.age("", NOW) == ""
 
 
 def test_a_lease_that_nobody_renews_is_nobody_who_leads() -> None:

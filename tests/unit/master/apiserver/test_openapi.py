@@ -10,6 +10,7 @@ from openapi_spec_validator import validate
 from master.apiserver import openapi
 from master.apiserver.allocation_handlers import AllocationHandlers
 from master.apiserver.handlers import Handlers
+from master.apiserver.preview_handlers import PreviewHandlers
 from master.apiserver.routes import ROUTES
 
 DOCUMENT: Any = json.loads(msgspec.json.encode(openapi.document()))
@@ -44,7 +45,11 @@ def test_every_route_is_in_the_document_and_has_a_handler() -> None:
         (path, method) for path, method, _ in operations()
     }
     for route in ROUTES:
-        handlers = [each for each in (Handlers, AllocationHandlers) if callable(getattr(each, route.handler, None))]
+        handlers = [
+            each
+            for each in (Handlers, AllocationHandlers, PreviewHandlers)
+            if callable(getattr(each, route.handler, None))
+        ]
         assert len(handlers) == 1, route.handler
     names = [operation["operationId"] for _, _, operation in operations()]
     assert len(set(names)) == len(names)

@@ -53,6 +53,10 @@ def test_only_what_may_go_well_later_is_retryable() -> None:
         ("create_quota", '{"subjectName": "A", "quota": {"cpu": 1}}', ["/subjectName"]),
         ("create_quota", '{"subjectName": "a", "quota": {"cpu": 1}, "what": 1}', [""]),
         ("calculate", '{"resources": {"cpu": 1}, "replicas": -1}', ["/replicas"]),
+        ("fits", '{"project": "alpha", "resources": {}}', ["/resources"]),
+        ("fits", '{"project": "a/b", "resources": {"cpu": 1}}', ["/project"]),
+        ("fits", '{"project": "alpha", "apiVersion": "v1", "kind": "Pod"}', [""]),
+        ("where", '{"project": "alpha", "resources": {"cpu": 1}, "replicas": 0}', ["/replicas"]),
     ],
 )
 def test_a_field_that_is_wrong_is_pointed_to(handler: str, body: str, pointers: list[str]) -> None:

@@ -7,15 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.api.types import Condition
 from common.kube.client.meta import ObjectMeta
 from common.quota import resources
 from common.quota.quantity import UNIT
 from master.apiserver import serializers
 from master.apiserver.problem import ProblemError
-from master.apiserver.serializers import Calculation, Capacity
+from master.apiserver.serializers import Capacity
 from master.cache.allocations import Use
-from master.cache.objects import MasterQuota, QuotaStatus, SeedUsage
+from master.cache.objects import MasterQuota, QuotaStatus
 
 
 def quota(
@@ -126,32 +125,6 @@ def test_pages_together_are_everything_once(names: set[str], limit: int) -> None
             break
         after = rest
     assert found == sorted(names)
-
-
-def calculation(*quotas: MasterQuota, **asked: Any) -> serializers.CalculationResult:
-    return serializers.calculate(quotas, Calculation(**asked))
-
-
-def test_what_fits_exactly_fits_and_a_thousandth_more_is_short() -> None:
-    present = quota({"cpu": "4"}, {"cpu": "1500m"})
-    assert calculation(present, resources={"cpu": "500m"}, replicas=5).fits
-    (short,) = calculation(present, resources={"cpu": "2501m"}).shortages
-    assert (short.requested, short.used, short.limit, short.short) == ("2501m", "1500m", "4000m", "1m")
-
-
-def test_what_has_no_limit_or_is_never_counted_is_never_short() -> None:
-    present = quota({"cpu": 1, "servers": 0}, {"cpu": 0})
-    assert calculation(present, resources={"memory": "1Ti", "servers": 9}).fits
-    assert calculation(resources={"cpu": 9}).fits
-
-
-def test_a_calculation_says_of_when_it_is() -> None:
-    old, new = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
-    seeds = [SeedUsage(name="a", last_report_time=new), SeedUsage(name="b", last_report_time=old)]
-    lost = SeedUsage(name="c", state="Lost", last_report_time="2020-01-01T00:00:00Z")
-    stale = Condition(type="UsageCurrent", status="False")
-    found = calculation(quota({"cpu": 1}, {"cpu": 0}, seeds=[*seeds, lost], conditions=[stale]), resources={"cpu": 1})
-    assert (found.as_of, found.stale, found.fits) == (old, True, True)
 
 
 @pytest.mark.parametrize("text", ["many", "-1", "1e99", "9" * 40])

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from cli import figures
 from common.api.types import Seed
 from common.quota import resources
+from common.quota.names import in_order
 from common.quota.resources import ResourceList
-from master.cache.objects import MasterQuota
+from master.cache.objects import MasterQuota, spec_quota
 
 CURRENT = "Current"
 
@@ -49,7 +49,7 @@ def _place(seed: str, state: str, limiting: Sequence[Shaped]) -> Place:
     now, least, limited_by = None, None, ""
     for each in limiting:
         idle, free = _idle(each.quota, seed), _free(each.quota, seed)
-        for name in figures.in_order(each.size):
+        for name in in_order(each.size):
             if each.size[name] <= 0 or name not in free:
                 continue
             here = max(min(idle.get(name, 0), free[name]), 0) // each.size[name]
@@ -63,7 +63,7 @@ def _place(seed: str, state: str, limiting: Sequence[Shaped]) -> Place:
 def _free(quota: MasterQuota, seed: str) -> dict[str, int]:
     """What nobody uses, without what seeds hold that cannot be asked to give it back."""
     used = resources.parse(quota.status.global_usage)
-    limits = resources.parse(quota.status.hard or figures.limits_of(quota))
+    limits = resources.parse(quota.status.hard or spec_quota(quota))
     free = {name: limit - used[name] for name, limit in limits.items() if name in used}
     for line in quota.status.seeds:
         if line.name != seed and line.state not in (CURRENT, "Lost"):

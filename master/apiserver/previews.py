@@ -1,0 +1,179 @@
+"""What would fit, said without reserving anything: the requests, the answers, and how quotas become them. Pure.
+
+It compares as a seed that admits does (common/quota/resources.py), by what the master has last shown of each quota.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from common.api.types import Seed
+from common.quota import resources
+from common.quota.resources import ResourceList
+from master.apiserver.problem import invalid
+from master.apiserver.serializers import (
+    MAX_AMOUNT,
+    MAX_TYPES,
+    AnswerBody,
+    Body,
+    Limits,
+    Quantity,
+    SubjectName,
+    amounts,
+    limits_of,
+    used_of,
+)
+from master.cache.objects import MasterQuota
+from master.quotas import placing, staleness
+from master.quotas.placing import Place, Shaped
+
+Replicas = Annotated[int, Meta(ge=0, le=1_000_000)]
+Replaced = Annotated[dict[str, Quantity], Meta(max_length=MAX_TYPES)]
+
+
+class Calculation(Body, kw_only=True):
+    """What `replicas` pieces of `resources` would use, less what `replaces` uses already: for an edit, what is
+    edited."""
+
+    resources: Limits
+    replicas: Replicas = 1
+    replaces: Replaced = {}
+
+
+class FitsRequest(Calculation, kw_only=True):
+    """Either `project` or `organization`. A project's organization limits it, too."""
+
+    project: SubjectName | UnsetType = UNSET
+    organization: SubjectName | UnsetType = UNSET
+
+
+class WhereRequest(Body, kw_only=True):
+    """Either `project` or `organization`, and what one piece uses. `replicas`: how many are to fit on one seed."""
+
+    project: SubjectName | UnsetType = UNSET
+    organization: SubjectName | UnsetType = UNSET
+    resources: Limits
+    replicas: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
+
+
+class Shortage(AnswerBody, kw_only=True):
+    """`enforcement` warn: it would be admitted, with a warning."""
+
+    quota: str
+    type: str
+    requested: str
+    used: str
+    limit: str
+    short: str
+    enforcement: str
+
+
+class FitsResult(AnswerBody, kw_only=True):
+    """`fits`: no quota that denies is short. `asOf`: no seed's last report is older; empty where there is none.
+    `stale`: some use is a last known one."""
+
+    fits: bool
+    shortages: list[Shortage]
+    message: str
+    as_of: str
+    stale: bool
+
+
+class CalculationResult(FitsResult, kw_only=True):
+    """`calculatedQuota`: what would be used. The rest is as in FitsResult."""
+
+    calculated_quota: dict[str, str]
+
+
+class WhereResult(FitsResult, kw_only=True):
+    """`fits`: all of them on one seed. `items`: the seed with the most first. The rest is as in FitsResult."""
+
+    items: list[Place]
+
+
+@dataclass(frozen=True)
+class Known:
+    """The quotas that limit a subject, all seeds, and the time."""
+
+    quotas: Sequence[MasterQuota]
+    seeds: Sequence[Seed]
+    now: datetime
+
+
+def subject(asked: FitsRequest | WhereRequest) -> tuple[str, str]:
+    """A project or else an organization; the other is empty. Raises ProblemError."""
+    project = asked.project if isinstance(asked.project, str) else ""
+    organization = asked.organization if isinstance(asked.organization, str) else ""
+    if bool(project) == bool(organization):
+        raise invalid("", "name either a project or an organization")
+    return project, organization
+
+
+def fits(known: Known, asked: Calculation) -> FitsResult:
+    """Raises ProblemError."""
+    return FitsResult(**_compared(known, _need(asked)))
+
+
+def calculate(known: Known, asked: Calculation) -> CalculationResult:
+    """Raises ProblemError."""
+    need, used = _need(asked), used_of(known.quotas)
+    would = resources.add(used, resources.only(need, used))
+    return CalculationResult(**_compared(known, need), calculated_quota=resources.render(would))
+
+
+def where(known: Known, asked: WhereRequest) -> WhereResult:
+    """Raises ProblemError."""
+    size = amounts(asked.resources, "/resources")
+    compared = _compared(known, {name: amount * asked.replicas for name, amount in size.items()})
+    found = placing.places([Shaped(quota, size) for quota in known.quotas], known.seeds)
+    compared["fits"] = any(each.by_recall is None or each.by_recall >= asked.replicas for each in found)
+    return WhereResult(**compared, items=[_readable(each) for each in found])
+
+
+def _need(asked: Calculation) -> ResourceList:
+    need = {name: amount * asked.replicas for name, amount in amounts(asked.resources, "/resources").items()}
+    return resources.at_least_zero(resources.subtract(need, amounts(asked.replaces, "/replaces")))
+
+
+def _compared(known: Known, need: ResourceList) -> dict[str, Any]:
+    """The fields of a FitsResult."""
+    shortages = [shortage for quota in known.quotas for shortage in _shortages(quota, need)]
+    reports = [seed.last_report_time for quota in known.quotas for seed in quota.status.seeds if seed.state != "Lost"]
+    silence = staleness.silence_of_master(known.seeds, known.now)
+    return {
+        "fits": all(each.enforcement != "deny" for each in shortages),
+        "shortages": shortages,
+        "message": "; ".join(f"{each.quota}: {each.type} short by {each.short}" for each in shortages),
+        "as_of": min(filter(None, reports), default=""),
+        "stale": any(staleness.stale_of(quota, silence) for quota in known.quotas),
+    }
+
+
+def _shortages(quota: MasterQuota, need: ResourceList) -> Iterable[Shortage]:
+    """By what a seed admits with: used + requested > limit. What is never counted is never refused."""
+    used, limits = used_of([quota]), limits_of([quota])
+    counted = resources.only(limits, used)
+    for name, short in resources.over_limit(need, used, counted).items():
+        requested, use, limit, missing = resources.alike(name, need[name], used[name], limits[name], short)
+        yield Shortage(
+            quota=quota.metadata.name,
+            type=name,
+            requested=requested,
+            used=use,
+            limit=limit,
+            short=missing,
+            enforcement=str(quota.spec.get("enforcement", "deny")),
+        )
+
+
+def _readable(place: Place) -> Place:
+    """With no number that not every reader of JSON has exactly."""
+    counts = {"now": place.now, "by_recall": place.by_recall}
+    capped = {name: min(count, MAX_AMOUNT) for name, count in counts.items() if count is not None}
+    return msgspec.structs.replace(place, **capped)

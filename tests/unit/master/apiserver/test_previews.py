@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from common.api.types import Seed
+from master.apiserver import previews
+from master.apiserver.previews import Calculation, FitsRequest, Known, WhereRequest
+from master.apiserver.problem import ProblemError
+from master.apiserver.serializers import MAX_AMOUNT
+from master.cache.objects import MasterQuota
+from master.quotas import placing
+from master.quotas.placing import Shaped
+from tests.unit.quota_examples import ALPHA, CONNECTED, CURRENT, NOW, SEEDS, quota, seed
+
+PROJECT = {"kind": "project", "name": "alpha"}
+STALE = {"type": "UsageCurrent", "status": "False"}
+
+
+def known(*quotas: MasterQuota, seeds: Sequence[Seed] = ()) -> Known:
+    return Known(quotas, seeds, NOW)
+
+
+def counted(limits: dict[str, Any], used: dict[str, Any], **status: Any) -> MasterQuota:
+    return quota("q", PROJECT, limits, globalUsage=used, **{"conditions": [CURRENT], **status})
+
+
+def fits(*quotas: MasterQuota, **asked: Any) -> previews.FitsResult:
+    return previews.fits(known(*quotas), msgspec.convert(asked, FitsRequest))
+
+
+def where(*quotas: MasterQuota, seeds: Sequence[Seed], **asked: Any) -> previews.WhereResult:
+    return previews.where(known(*quotas, seeds=seeds), msgspec.convert(asked, WhereRequest))
+
+
+def test_what_fits_exactly_fits_and_a_thousandth_more_is_short() -> None:
+    present = counted({"cpu": "4"}, {"cpu": "1500m"})
+    assert fits(present, resources={"cpu": "500m"}, replicas=5).fits
+    found = fits(present, resources={"cpu": "2501m"})
+    (short,) = found.shortages
+    assert (short.requested, short.used, short.limit, short.short) == ("2501m", "1500m", "4000m", "1m")
+    assert (found.fits, found.message) == (False, "q: cpu short by 1m")
+
+
+def test_what_has_no_limit_or_is_never_counted_is_never_short() -> None:
+    present = counted({"cpu": 1, "servers": 0}, {"cpu": 0})
+    assert fits(present, resources={"memory": "1Ti", "servers": 9}).fits
+    assert fits(resources={"cpu": 9}).fits
+
+
+def test_an_edit_costs_its_difference_and_never_less_than_nothing() -> None:
+    present = counted({"cpu": 4, "memory": "4Gi"}, {"cpu": 4, "memory": "5Gi"})
+    assert fits(present, resources={"cpu": 2}, replicas=2, replaces={"cpu": 4}).fits
+    assert not fits(present, resources={"cpu": 2}, replicas=2, replaces={"cpu": 3}).fits
+    assert fits(present, resources={"memory": "1Gi"}, replaces={"memory": "2Gi"}).fits
+
+
+def test_what_is_short_in_a_quota_that_only_warns_would_be_admitted() -> None:
+    present = counted({"cpu": 1}, {"cpu": 1})
+    present.spec["enforcement"] = "warn"
+    found = fits(present, resources={"cpu": 1})
+    assert (found.fits, [each.enforcement for each in found.shortages]) == (True, ["warn"])
+    assert previews.calculate(known(present), Calculation(resources={"cpu": 1})).fits
+
+
+def test_a_calculation_adds_what_is_counted() -> None:
+    found = previews.calculate(
+        known(counted({"cpu": 4}, {"cpu": 1})), Calculation(resources={"cpu": 2, "memory": "1Gi"}, replicas=3)
+    )
+    assert (found.fits, found.calculated_quota) == (False, {"cpu": "7"})
+
+
+def test_an_answer_says_of_when_it_is() -> None:
+    old, new = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
+    seeds = [{"name": "a", "lastReportTime": new}, {"name": "b", "lastReportTime": old}]
+    lost = {"name": "c", "state": "Lost", "lastReportTime": "2020-01-01T00:00:00Z"}
+    found = fits(counted({"cpu": 1}, {"cpu": 0}, seeds=[*seeds, lost]), resources={"cpu": 1})
+    assert (found.as_of, found.stale) == (old, False)
+    assert fits(counted({"cpu": 1}, {"cpu": 0}, conditions=[STALE]), resources={"cpu": 1}).stale
+
+
+def test_an_answer_is_stale_while_nobody_leads() -> None:
+    request = FitsRequest(project="alpha", resources={"cpu": 1})
+    silent = [seed("a", "2026-11-20T09:00:00Z", CONNECTED)]
+    heard = [seed("a", "2026-11-20T10:00:00Z", CONNECTED)]
+    for seeds, stale in ((silent, True), (heard, False)):
+        assert previews.fits(known(counted({"cpu": 1}, {"cpu": 0}), seeds=seeds), request).stale == stale
+
+
+def test_where_is_what_the_command_says() -> None:
+    found = where(ALPHA, seeds=SEEDS, project="alpha", resources={"cpu": "2"}, replicas=2)
+    assert found.items == placing.places([Shaped(ALPHA, {"cpu": 2 * 10**9})], SEEDS)
+    assert (found.fits, found.shortages, found.stale) == (True, [], True)
+
+
+def test_where_needs_one_seed_for_all_of_them() -> None:
+    line = {"granted": {"cpu": 3}, "localUsage": {"cpu": 0}}
+    lines = [{"name": "a", "state": "Current", **line}, {"name": "b", "state": "Stale", **line}]
+    present = counted({"cpu": 6}, {"cpu": 0}, seeds=lines)
+    seeds = [seed(name, "2026-11-20T10:00:00Z", CONNECTED) for name in "ab"]
+    asked: dict[str, Any] = {"project": "alpha", "resources": {"cpu": 1}}
+    # What the seed that is away holds, the other cannot get: each could take three, though six are free.
+    assert where(present, seeds=seeds, **asked, replicas=3).fits
+    found = where(present, seeds=seeds, **asked, replicas=4)
+    assert (found.fits, found.shortages) == (False, [])
+    assert [(each.seed, each.now, each.by_recall) for each in found.items] == [("a", 3, 3), ("b", 3, 3)]
+
+
+def test_where_there_is_no_seed_nothing_fits_and_no_count_is_beyond_what_json_has() -> None:
+    present = counted({"cpu": "9000000000"}, {"cpu": 0})
+    asked: dict[str, Any] = {"project": "alpha", "resources": {"cpu": "1n"}}
+    assert (where(present, seeds=(), **asked).fits, where(present, seeds=(), **asked).items) == (False, [])
+    (place,) = where(present, seeds=[seed("a", "2026-11-20T10:00:00Z", CONNECTED)], **asked).items
+    assert (place.now, place.by_recall) == (0, MAX_AMOUNT)
+
+
+@pytest.mark.parametrize("given", [{}, {"project": "alpha", "organization": "acme"}])
+def test_one_subject_is_named(given: dict[str, str]) -> None:
+    request = msgspec.convert({"resources": {"cpu": 1}, **given}, FitsRequest)
+    with pytest.raises(ProblemError) as refused:
+        previews.subject(request)
+    assert refused.value.status == 422
