@@ -42,6 +42,7 @@ class _Regarding(msgspec.Struct):
     kind: str = ""
     namespace: str = ""
     name: str = ""
+    uid: str = ""
 
 
 class Event(Object, frozen=True, kw_only=True):
