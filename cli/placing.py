@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from cli import figures
-from common.api.types import Seed
+from common.api.types import Seed, UserCluster
 from common.quota import resources
+from common.quota.quantity import UNIT
 from common.quota.resources import ResourceList
 from master.cache.objects import MasterQuota
 
 CURRENT = "Current"
+NOT_TOLD = "the cloud does not tell, or was not asked yet"
 
 
 class Shaped(msgspec.Struct, frozen=True):
@@ -22,15 +24,29 @@ class Shaped(msgspec.Struct, frozen=True):
     size: ResourceList
 
 
+class Account(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """How many the cloud account of a user cluster has room for, as of a time. `count` is None where that is not known;
+    `problem` says why, or why the cloud told nothing later."""
+
+    cluster: str
+    count: int | None
+    place: str = ""
+    limited_by: str = ""
+    as_of: str = ""
+    problem: str = ""
+
+
 class Place(msgspec.Struct, frozen=True, rename="camel"):
     """`now`: without asking for anything. `by_recall`: with all that is free and what other seeds can give back. None:
-    no quota limits it. `limited_by`: the resource and quota that lets the fewest start."""
+    no quota limits it. `limited_by`: the resource and quota that lets the fewest start. `accounts` are None where
+    nobody asked for them."""
 
     seed: str
     state: str
     now: int | None
     by_recall: int | None
     limited_by: str = ""
+    accounts: Sequence[Account] | None = None
 
 
 def places(shaped: Sequence[Shaped], seeds: Sequence[Seed]) -> list[Place]:
@@ -43,6 +59,43 @@ def places(shaped: Sequence[Shaped], seeds: Sequence[Seed]) -> list[Place]:
     found = [_place(name, _state(seed, limiting), limiting) for name, seed in names.items()]
     found = [each for each in found if each.state != "Lost"]
     return sorted(found, key=lambda each: (-_order(each.by_recall), -_order(each.now), each.seed))
+
+
+def accounts(clusters: Sequence[UserCluster], size: ResourceList) -> list[Account]:
+    """Raises QuantityError."""
+    found = []
+    for cluster in sorted(clusters, key=lambda each: each.metadata.key):
+        told = cluster.status.cloud_quota
+        if told is None or not told.as_of:
+            why = told.problem if told is not None else ""
+            found.append(Account(cluster.metadata.key, None, problem=why or NOT_TOLD))
+            continue
+        free = resources.subtract(resources.parse(told.limits), resources.parse(told.used))
+        rooms = {
+            name: max(free[name], 0) // size[name]
+            for name in figures.in_order(told.limits)
+            if size.get(name, 0) > 0 and name in free
+        }
+        least = min(rooms, key=lambda name: rooms[name], default="")
+        found.append(
+            Account(
+                cluster=cluster.metadata.key,
+                count=rooms.get(least),
+                place=told.place,
+                limited_by=least,
+                as_of=told.as_of,
+                problem=told.problem or ("" if rooms else "the cloud tells no limit of what one needs"),
+            )
+        )
+    return found
+
+
+def size_of_one(shaped: Sequence[Shaped]) -> ResourceList:
+    """What one takes of a cloud: the most that some quota counts, and it is a machine."""
+    size: ResourceList = {"machines": UNIT}
+    for each in shaped:
+        size = resources.maximum(size, each.size)
+    return size
 
 
 def _place(seed: str, state: str, limiting: Sequence[Shaped]) -> Place:
