@@ -11,6 +11,7 @@ from typing import NoReturn
 from cli import completion, consumers, denials, describe, explain, top, uninstall, where
 from cli.doctor import command as doctor
 from cli.fitting import command as fits
+from cli.history import command as history
 from cli.limits import default_quota, set_quota
 from cli.migration import command as migrate
 from cli.outcome import DONE, Failed, Printed
@@ -26,6 +27,7 @@ COMMANDS = (
     fits,
     where,
     denials,
+    history,
     set_quota,
     default_quota,
     doctor,

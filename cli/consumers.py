@@ -68,7 +68,7 @@ async def run(options: argparse.Namespace) -> Printed:
     now = datetime.now(UTC)
     async with connected(None, options.context, "master") as master:
         quota = await describe.the_quota(master, options.name.removeprefix(describe.PREFIX))
-        projects = await _projects(master, quota) if options.kubeconfig else set()
+        projects = await projects_of(master, quota) if options.kubeconfig else set()
         silence = staleness.silence_of_master(await reading.every(master, SEEDS), now)
     clusters: list[UserCluster] = []
     for kubeconfig in options.kubeconfig:
@@ -87,7 +87,8 @@ async def run(options: argparse.Namespace) -> Printed:
     return Printed(text(found, _omitted(quota), stale, now, most), status)
 
 
-async def _projects(master: Cluster, quota: MasterQuota) -> set[str]:
+async def projects_of(master: Cluster, quota: MasterQuota) -> set[str]:
+    """Whose clusters it counts. Raises Failed, also for a quota that counts namespaces."""
     kind, _, name = figures.subject_of(quota).partition("/")
     if kind == "project":
         return {name}

@@ -43,6 +43,7 @@ class _Regarding(msgspec.Struct):
     kind: str = ""
     namespace: str = ""
     name: str = ""
+    uid: str = ""
 
 
 class Event(Object, frozen=True, kw_only=True):

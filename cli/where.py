@@ -8,14 +8,17 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from cli import describe, figures, reading, terminal
+import msgspec
+
+from cli import cloud_accounts, consumers, describe, figures, reading, terminal
+from cli.cloud_accounts import Account
 from cli.clusters import add_master_context, connected, context_namespace
 from cli.fitting import asking, objects
 from cli.fitting.command import add_replicas, text_of
 from cli.limits import changes
 from cli.outcome import DONE, STALE, Denied, Failed, Printed
 from cli.terminal import Column, add_output
-from common.api.types import PROJECTS, SEEDS, Seed
+from common.api.types import PROJECTS, SEED_COPIES, SEEDS, USER_CLUSTERS, Seed, UserCluster
 from common.kube.client.api_client import Cluster
 from common.quota import resources
 from common.quota.quantity import QuantityError
@@ -29,12 +32,22 @@ examples:
   seedquota where --subject project/alpha cpu=8 memory=16Gi
   seedquota where --subject project/alpha cpu=8 memory=16Gi --replicas 4
   seedquota where -f pool-a.yaml --cluster-context c1 --replicas 4
+  seedquota where --subject project/alpha cpu=8 --seed-kubeconfig eu-1.yaml   # with what the cloud has room for there
 
 What one needs is named, or asked for with a file: by a dry run in a cluster that would admit it, as `seedquota fits`.
 NOW is what the seed admits without asking for anything; BY-RECALL what it can with all that is free, and that other
-seeds can give back. It is read from the status of quotas on the master, which follows within seconds.
+seeds can give back. It is read from the status of quotas on the master, which follows within seconds. ROOM is what the
+account of a user cluster can have more, by the cloud's own quota: of OpenStack cores, memory and instances, of Azure
+vCPUs and virtual machines of all sizes. Seeds ask for it every ten minutes; ? is not known, and the exit status tells
+nothing of it.
 Exit status: 0 it fits on a seed, 1 failed, 2 it fits on none, 3 it fits, and a figure may be out of date.
 """
+
+
+class Found(Place, frozen=True, rename="camel"):
+    """`accounts` are None where nobody asked for them."""
+
+    accounts: Sequence[Account] | None = None
 
 
 def declare(commands: Any) -> None:
@@ -53,7 +66,14 @@ def declare(commands: Any) -> None:
     add_master_context(parser)
     parser.add_argument("--kubeconfig", metavar="FILE", help="of the cluster that is asked; not set: the master's")
     parser.add_argument("--cluster-context", metavar="CONTEXT", help="of the cluster that is asked about a file")
-    add_output(parser, "table", "json", "yaml")
+    parser.add_argument(
+        "--seed-kubeconfig",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="a seed's, by its current context, to show what room cloud accounts have; repeated; not set: none",
+    )
+    add_output(parser, "table", "wide", "json", "yaml")
     parser.set_defaults(run=run)
 
 
@@ -64,16 +84,34 @@ async def run(options: argparse.Namespace) -> Printed:
     async with connected(None, options.context, "master") as master:
         shaped = await _of_file(options, master) if options.filename else await _of_subject(options, master)
         seeds = await reading.every(master, SEEDS)
+        projects = [await consumers.projects_of(master, each.quota) for each in shaped if options.seed_kubeconfig]
+    clusters = [await _clusters(kubeconfig, set().union(*projects)) for kubeconfig in options.seed_kubeconfig]
     try:
-        found = placing.places(shaped, seeds)
+        places = placing.places(shaped, seeds)
+        size = cloud_accounts.size_of_one(shaped)
+        accounts = {seed: cloud_accounts.accounts(there, size) for seed, there in clusters}
+        found = [Found(**msgspec.structs.asdict(each), accounts=accounts.get(each.seed)) for each in places]
         stale = _stale(shaped, seeds)
     except QuantityError as error:
         raise Failed(f"a quota cannot be read: {error}") from None
     fits = any(each.by_recall is None or each.by_recall >= wanted for each in found)
     status = Denied.status if not fits else STALE if stale else DONE
-    if options.output != "table":
+    if options.output in ("json", "yaml"):
         return Printed(reading.written({"replicas": wanted, "items": found, "stale": stale}, options.output), status)
-    return Printed(text(found, wanted, stale, terminal.width()), status)
+    most = None if options.output == "wide" else terminal.width()
+    return Printed(text(found, wanted, stale, datetime.now(UTC), most), status)
+
+
+async def _clusters(kubeconfig: str, projects: set[str]) -> tuple[str, list[UserCluster]]:
+    """The seed's name, and its user clusters of these projects."""
+    async with connected(kubeconfig, None, "seed") as seed:
+        itself = await reading.every(seed, SEED_COPIES)
+        if len(itself) != 1:
+            itself = [each for each in itself if each.spec.in_cluster]
+        if len(itself) != 1:
+            raise Failed(f"{seed.server} does not say which seed it is: is it one, and has the master reached it?")
+        found = await reading.every(seed, USER_CLUSTERS)
+    return itself[0].metadata.name, [each for each in found if each.spec.project in projects]
 
 
 async def _of_subject(options: argparse.Namespace, master: Cluster) -> list[Shaped]:
@@ -130,7 +168,7 @@ def _stale(shaped: Sequence[Shaped], seeds: Sequence[Seed]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def text(found: Sequence[Place], wanted: int, stale: Sequence[str], most: int | None) -> str:
+def text(found: Sequence[Found], wanted: int, stale: Sequence[str], now: datetime, most: int | None) -> str:
     if not found:
         return "there is no seed"
     columns = [
@@ -145,7 +183,24 @@ def text(found: Sequence[Place], wanted: int, stale: Sequence[str], most: int | 
         lines.append(f"{wanted} fit on no seed")
     if stale:
         lines.append(terminal.wrapped(f"May be out of date: {', '.join(stale)}", most, "  "))
+    if any(each.accounts is not None for each in found):
+        lines += ["", _rooms(found, now, most)]
     return "\n".join(lines)
+
+
+def _rooms(found: Sequence[Found], now: datetime, most: int | None) -> str:
+    accounts = [(each.seed, account) for each in found for account in each.accounts or ()]
+    if not accounts:
+        return "no user cluster of the subject is on the seeds that were asked about cloud accounts"
+    columns = [
+        Column("SEED", [seed for seed, _ in accounts]),
+        Column("CLUSTER", [each.cluster for _, each in accounts]),
+        Column("ROOM", ["?" if each.count is None else str(each.count) for _, each in accounts]),
+        Column("LIMITED-BY", [f"{each.limited_by} of {each.place}" if each.limited_by else "" for _, each in accounts]),
+        Column("TOLD", [staleness.age(each.as_of, now) for _, each in accounts]),
+        Column("PROBLEM", [each.problem for _, each in accounts]),
+    ]
+    return terminal.fit(columns, most)[0]
 
 
 def _count(count: int | None) -> str:

@@ -18,6 +18,7 @@ MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 MASTER_MANAGER = "seedquota-master"  # field managers: each side owns its own fields
 GRANT_MANAGER = "seedquota-master-grant"  # of what the master tells a seed through the master's own object
 SEED_MANAGER = "seedquota-seed"
+CLOUD_QUOTA_MANAGER = "seedquota-seed-cloud-quota"  # of what a cloud tells, beside what the seed counts
 ACCOUNTS = "seedquota"  # manages the ledgers that are a seed's accounts; the master's are managed by MASTER_MANAGER
 DEFAULT_LABEL = "seedquota.io/default"  # "true" on a quota that follows QuotaSettings.spec.defaults
 UNINSTALL_ANNOTATION = "seedquota.io/uninstall"  # on the agents' Lease: see seed/registration/withdrawal.py

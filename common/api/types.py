@@ -319,11 +319,22 @@ class UnadmittedMachines(Wire):
     uids: list[str] = []
 
 
+class CloudQuota(Wire):
+    """Of a cloud account. Without `as_of` it was never told; `problem` says why it could not be asked last."""
+
+    place: str = ""
+    limits: Quantities = {}
+    used: Quantities = {}
+    as_of: str = ""
+    problem: str = ""
+
+
 class UserClusterStatus(Wire):
     machines: int = 0
     unadmitted: UnadmittedMachines = msgspec.field(default_factory=UnadmittedMachines)
     resource_usage: Quantities = {}
     last_count_time: str = ""
+    cloud_quota: CloudQuota | None = None
     cluster_uid: str = msgspec.field(name="clusterUID", default="")
     conditions: list[Condition] = []
 

@@ -9,7 +9,7 @@ from typing import cast
 
 from common.quota import resources
 from devcluster.reference.markdown import code, table
-from master.quotas.condition_events import UNREACHABLE
+from master.quotas.condition_events import LIMITS_CHANGED, UNREACHABLE
 from seed.admission import denial
 from seed.admission.denial import Refusal
 from seed.notifications.refusals import EVENT_REASONS
@@ -84,7 +84,7 @@ def page() -> str:
             table(("reason", "text"), [(code(reason), code(text)) for reason, text in _warnings()]) + "\n",
             _EVENTS.format(
                 refusals=", ".join(map(code, sorted(EVENT_REASONS))),
-                quota=", ".join(map(code, ("NearLimit", "Exceeded", UNREACHABLE))),
+                quota=", ".join(map(code, ("NearLimit", "Exceeded", UNREACHABLE, LIMITS_CHANGED))),
             ),
         ]
     )

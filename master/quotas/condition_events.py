@@ -1,12 +1,15 @@
-"""Which Events a quota gets: one for each of its conditions that turns for the worse. Pure."""
+"""Which Events a quota gets: one for each condition that turns for the worse, and one for other limits. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from common.api.types import Condition
+from common.quota import resources
+from common.quota.quantity import QuantityError
 
 UNREACHABLE = "SeedUnreachable"
+LIMITS_CHANGED = "LimitsChanged"
 
 
 def new_warnings(before: Iterable[Condition], after: Iterable[Condition]) -> list[tuple[str, str]]:
@@ -23,3 +26,21 @@ def _troubles(conditions: Iterable[Condition]) -> dict[str, str]:
         elif condition.type == "UsageCurrent" and condition.reason == UNREACHABLE:
             found[UNREACHABLE] = condition.message
     return found
+
+
+def changed_limits(before: Mapping[str, str | int], after: Mapping[str, str | int]) -> str:
+    """The note of the Event about limits that are in force now: `cpu 64 to 128`. Empty where none has changed, or where
+    none were before: then the quota is new, or somebody else wrote what cannot be read."""
+    try:
+        was, now = resources.parse(before), resources.parse(after)
+    except QuantityError:
+        return ""
+    if not was:
+        return ""
+    return ", ".join(_change(name, was, now) for name in sorted({*was, *now}) if was.get(name) != now.get(name))
+
+
+def _change(name: str, was: Mapping[str, int], now: Mapping[str, int]) -> str:
+    words = {side: amounts[name] for side, amounts in (("was", was), ("now", now)) if name in amounts}
+    written = dict(zip(words, resources.alike(name, *words.values()), strict=True))
+    return f"{name} {written.get('was', 'unlimited')} to {written.get('now', 'unlimited')}"

@@ -20,11 +20,12 @@ MAX_WAITING = 1000  # the oldest are dropped beyond that
 AT_ONCE = 4
 
 
-class _Warning(msgspec.Struct, frozen=True):
+class _Waiting(msgspec.Struct, frozen=True):
     regarding: Regarding
     reason: str
     note: str
     time: str
+    warning: bool
 
 
 class QuotaEvents:
@@ -33,12 +34,12 @@ class QuotaEvents:
     def __init__(self, cluster: Cluster, instance: str) -> None:
         self._cluster = cluster
         self._instance = instance
-        self._waiting: deque[_Warning] = deque(maxlen=MAX_WAITING)
+        self._waiting: deque[_Waiting] = deque(maxlen=MAX_WAITING)
         self._something = asyncio.Event()
 
-    def warn(self, quota: str, uid: str, reason: str, note: str) -> None:
+    def add(self, quota: str, uid: str, reason: str, note: str, *, warning: bool) -> None:
         regarding = Regarding(api_version=API_VERSION, kind="ResourceQuota", name=quota, uid=uid)
-        self._waiting.append(_Warning(regarding, reason, note, microtime()))
+        self._waiting.append(_Waiting(regarding, reason, note, microtime(), warning))
         self._something.set()
 
     async def run(self) -> None:
@@ -48,21 +49,21 @@ class QuotaEvents:
             self._something.clear()
             while self._waiting:
                 some = [self._waiting.popleft() for _ in range(min(AT_ONCE, len(self._waiting)))]
-                await asyncio.gather(*(self._write(warning) for warning in some))
+                await asyncio.gather(*(self._write(each) for each in some))
 
-    async def _write(self, warning: _Warning) -> None:
+    async def _write(self, one: _Waiting) -> None:
         body = event(
-            event_name(warning.regarding),
-            warning.regarding,
-            reason=warning.reason,
-            note=warning.note,
-            warning=True,
+            event_name(one.regarding),
+            one.regarding,
+            reason=one.reason,
+            note=one.note,
+            warning=one.warning,
             action="Count",
             controller=CONTROLLER,
             instance=self._instance,
-            time=warning.time,
+            time=one.time,
         )
         try:
             await self._cluster.create(EVENTS, body)
         except (ApiError, TimeoutError) as error:
-            log.info("Event not written", extra={"quota": warning.regarding.name, "error": str(error)})
+            log.info("Event not written", extra={"quota": one.regarding.name, "error": str(error)})

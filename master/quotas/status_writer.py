@@ -15,7 +15,7 @@ from common.kube.controller.controller import Controller, ReconcileHook
 from common.runtime.burst import PATIENCE, PAUSE
 from master.cache.informers import Caches
 from master.cache.objects import MASTER_QUOTAS, MasterQuota
-from master.quotas.condition_events import new_warnings
+from master.quotas.condition_events import LIMITS_CHANGED, changed_limits, new_warnings
 from master.quotas.events import QuotaEvents
 from master.quotas.quota_view import QuotaView
 from master.quotas.state import QuotaState
@@ -95,8 +95,11 @@ class StatusWriter:
             await self._cluster.apply(MASTER_QUOTAS, body, MASTER_MANAGER, "status")
         except NotFound:
             return None
+        changed = changed_limits(state.shown.hard, status.hard)
+        if changed:
+            self._events.add(name, state.uid, LIMITS_CHANGED, changed, warning=False)
         for reason, note in new_warnings(state.shown.conditions, status.conditions):
-            self._events.warn(name, state.uid, reason, note)
+            self._events.add(name, state.uid, reason, note, warning=True)
         state.shown, state.shown_at = status, now
         return None
 

@@ -23,6 +23,7 @@ from seed.cache.kubermatic import KubermaticView
 from seed.cache.quotas import QuotaCache
 from seed.cache.replicas import Replicas
 from seed.cache.source_keys import OWN_API_SERVER, is_of_kubermatic
+from seed.controllers.cloud_quotas import CloudQuotas
 from seed.controllers.namespaced_webhook import NamespacedWebhook
 from seed.controllers.seed_status import SeedStatus
 from seed.controllers.unadmitted_events import UnadmittedEvents
@@ -130,6 +131,7 @@ class Leadership:
             unreached=self._unreached,
         )
         self._unadmitted = UnadmittedEvents(cluster, self._user_clusters.sources)
+        self._cloud_quotas = CloudQuotas(cluster, cluster_cache.user_clusters.store.values, sizing.account_quota)
         self._for_cluster_api = self._enforcement()
         self._own_namespaced = self._namespaced_webhook(OWN_API_SERVER, OWN_API_SERVER, cluster, self._status.look)
         self._namespaced = {OWN_API_SERVER: self._own_namespaced}  # webhooks by cluster, as far as they are connected
@@ -228,6 +230,7 @@ class Leadership:
             group.create_task(self._unknown_projects.run(), name="unknown projects")
             group.create_task(self._local_copies.run(), name="local copies")
             group.create_task(self._unadmitted.run(), name="Events of what was not admitted")
+            group.create_task(self._cloud_quotas.run(), name="quotas of cloud accounts")
             group.create_task(self._for_clusters.run(), name="webhook configuration for clusters")
             group.create_task(self._keep_for_allocations(), name="webhook configuration for Allocations")
             group.create_task(self._own_namespaced.run(), name="webhook for namespaces of the seed")

@@ -18,15 +18,17 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from seed.instance_types.catalogue import Known, Shelves
 from seed.instance_types.gate import Gates
 from seed.instance_types.http_client import BoundedHttp, Transport
 from seed.instance_types.redis_cache import ReportedSize, SharedSizes
 from seed.instance_types.sessions import Sessions
-from seed.providers.flavour import ALL, Catalogue, Cloud, CloudError, Place, Query, Settings
+from seed.providers.flavour import ALL, AccountQuota, Catalogue, Cloud, CloudError, Place, Query, Settings
 from seed.providers.size import CredentialsRejected, FlavourUnknown, NotSized, ProviderUnavailable
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -150,6 +152,20 @@ class FlavourCache:
             raise _for_caller(question.place, error)
         if self._shared is not None:
             await self._shared.list_again_after(question.place, self._fresh_seconds)
+
+    async def account_quota(self, question: Question) -> AccountQuota:
+        """What the cloud lets the account of these credentials have, asked now. A failure says nothing of machine
+        types, so these are asked for all the same.
+
+        Raises NotSized and ProviderUnavailable like `find`.
+        """
+        assert question.cloud.quota is not None, "the caller knows that this cloud tells it"
+        self._gates.check(question.place, question.asker, time.monotonic())
+        deadline = asyncio.get_running_loop().time() + self._fetch_seconds
+        try:
+            return await self._answer(question, question.cloud.quota, self._transport.within(deadline), deadline)
+        except CloudError as error:
+            raise _for_caller(question.place, error) from None
 
     async def share_again(self) -> None:
         """Tell the Redis all that is known here, if it has forgotten everything."""
@@ -289,7 +305,7 @@ class FlavourCache:
         started = time.monotonic()
         result = "failed"
         try:
-            catalogue = await self._answer(question, http, deadline)
+            catalogue = await self._answer(question, question.cloud.fetch, http, deadline)
             result = "ok"
         except CloudError as error:
             result = "refused" if error.refused else "failed"
@@ -309,7 +325,9 @@ class FlavourCache:
         self._gates.answered(place, question.asker)
         self._learn(question, catalogue)
 
-    async def _answer(self, question: Question, http: BoundedHttp, deadline: float) -> Catalogue:
+    async def _answer(
+        self, question: Question, ask: Callable[[Query], Awaitable[T]], http: BoundedHttp, deadline: float
+    ) -> T:
         try:
             async with asyncio.timeout_at(deadline):
                 credentials = await question.credentials()
@@ -317,7 +335,7 @@ class FlavourCache:
                 query = Query(question.place, question.flavour, question.where, credentials, http, signing.sign_in)
                 while True:
                     try:
-                        return await question.cloud.fetch(query)
+                        return await ask(query)
                     except CloudError as error:
                         if not (error.refused and signing.forget_old()):
                             raise

@@ -6,6 +6,7 @@ one OS disk of osDiskSize (the image's own size when 0) and, unless it is 0, one
 temporary disk comes with the size and is not counted.
 
 https://learn.microsoft.com/en-us/rest/api/compute/resource-skus/list,
+https://learn.microsoft.com/en-us/rest/api/compute/usage/list,
 https://learn.microsoft.com/en-us/entra/identity-platform/v2-oauth2-client-creds-grant-flow
 """
 
@@ -21,6 +22,7 @@ from common.quota.quantity import UNIT
 from common.runtime.pieces import in_pieces
 from seed.providers.entries import Entries
 from seed.providers.flavour import (
+    AccountQuota,
     Catalogue,
     Cloud,
     CloudError,
@@ -33,13 +35,14 @@ from seed.providers.flavour import (
     Unreadable,
 )
 from seed.providers.size import GIB, CredentialsMissing, NotSized, template_disk
-from seed.providers.spec import Spec
+from seed.providers.spec import LARGEST, Spec
 
 NAME = "azure"
 
 _LOGIN = "login.microsoftonline.com"
 _MANAGEMENT = "management.azure.com"
-_SKUS_VERSION = "2021-07-01"
+_VERSION = "2021-07-01"
+_TOTALS = {"cpu": "cores", "machines": "virtualMachines"}  # over all families of sizes
 _LOCATION = re.compile(r"[a-z0-9]{2,40}")
 _SIZE = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,253}")
@@ -117,7 +120,7 @@ async def fetch(query: Query) -> Catalogue:
     headers = {"Authorization": f"Bearer {token}"}
     subscription = _checked(query.credentials, "subscriptionID", _SUBSCRIPTION)
     path = f"/subscriptions/{subscription}/providers/Microsoft.Compute/skus"
-    only = urlencode({"api-version": _SKUS_VERSION, "$filter": f"location eq '{query.place.region}'"})
+    only = urlencode({"api-version": _VERSION, "$filter": f"location eq '{query.place.region}'"})
     url = f"https://{_MANAGEMENT}{path}?{only}"
     entries = Entries()
     for _ in range(MAX_PAGES):
@@ -132,6 +135,43 @@ async def fetch(query: Query) -> Catalogue:
             return entries.catalogue()
         url = _following(page.next_link)
     raise CloudError("lists sizes without end")
+
+
+class _UsageName(msgspec.Struct):
+    value: str
+
+
+class _Usage(msgspec.Struct, rename="camel"):
+    name: _UsageName
+    limit: int
+    current_value: int
+
+
+class _Usages(msgspec.Struct):
+    value: list[_Usage]
+
+
+async def quota(query: Query) -> AccountQuota:
+    """Of the subscription in the location. Families of sizes have limits of their own beside the total of vCPUs."""
+    token = (await query.sign_in(lambda: _sign_in(query)))["token"]
+    subscription = _checked(query.credentials, "subscriptionID", _SUBSCRIPTION)
+    path = f"/subscriptions/{subscription}/providers/Microsoft.Compute/locations/{query.place.region}/usages"
+    answer = await query.http.request(
+        "GET",
+        f"https://{_MANAGEMENT}{path}",
+        headers={"Authorization": f"Bearer {token}"},
+        query={"api-version": _VERSION},
+    )
+    if answer.status != 200:
+        raise CloudError(f"answered {answer.status} to the usages of the subscription")
+    told = {usage.name.value: usage for usage in answer.json(_Usages).value}
+    found = {name: told[its] for name, its in _TOTALS.items() if its in told and told[its].limit >= 0}
+    if not all(0 <= usage.current_value <= LARGEST and usage.limit <= LARGEST for usage in found.values()):
+        raise CloudError("answers usages that no subscription has")
+    return AccountQuota(
+        limits={name: usage.limit * UNIT for name, usage in found.items()},
+        used={name: usage.current_value * UNIT for name, usage in found.items()},
+    )
 
 
 def _following(link: str) -> str:
@@ -210,4 +250,10 @@ async def _sign_in(query: Query) -> Session:
     return Session({"token": token.access_token}, token.expires_in - EARLY)
 
 
-CLOUD = Cloud(place=place, fetch=fetch, lists=True, least_spec=lambda region: {"vmSize": "-", "location": region})
+CLOUD = Cloud(
+    place=place,
+    fetch=fetch,
+    lists=True,
+    least_spec=lambda region: {"vmSize": "-", "location": region},
+    quota=quota,
+)

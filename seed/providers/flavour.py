@@ -216,6 +216,15 @@ class Catalogue:
     unreadable: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class AccountQuota:
+    """What the cloud lets these credentials' account have where it was asked, and what that has: `cpu`, `memory` and
+    `machines` in nanos. Without what has no limit there, or what the cloud does not tell."""
+
+    limits: ResourceList
+    used: ResourceList
+
+
 class CloudError(Exception):
     """The cloud did not answer as it should: asking again may help. `str()` goes to users and holds no secret.
 
@@ -335,10 +344,12 @@ class Cloud:
 
     `place`: pure; raises NotSized for a setting that is missing or malformed. `fetch`: asks; raises CloudError, and
     NotSized for credentials that are missing. `lists`: one answer holds all flavours of the place.
-    `least_spec`: what a Machine in a region must say at least; None where `fetch` cannot be asked for ALL.
+    `least_spec`: what a Machine in a region must say at least; None where `fetch` cannot be asked for ALL. `quota`:
+    asks for the account's own quota, and raises as `fetch`; None where it is not known how.
     """
 
     place: Callable[[Settings], Place]
     fetch: Callable[[Query], Awaitable[Catalogue]]
     lists: bool
     least_spec: Callable[[str], Mapping[str, object]] | None = None
+    quota: Callable[[Query], Awaitable[AccountQuota]] | None = None

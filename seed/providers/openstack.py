@@ -5,7 +5,7 @@ pkg/cloudprovider/provider/openstack/provider.go, getConfig, has their names in 
 volume of rootDiskSizeGB when that is set, and otherwise on the flavor's own disk. Ephemeral and swap disks of a flavor
 are not counted.
 
-https://docs.openstack.org/api-ref/compute/#flavors,
+https://docs.openstack.org/api-ref/compute/#flavors, #limits-limits,
 https://docs.openstack.org/nova/latest/configuration/extra-specs.html
 """
 
@@ -24,6 +24,7 @@ from common.runtime.pieces import in_pieces
 from seed.providers.entries import Entries
 from seed.providers.flavour import (
     MAX_BODY_OF_ANY_HOST,
+    AccountQuota,
     Catalogue,
     Cloud,
     CloudError,
@@ -129,6 +130,16 @@ def _account(where: Settings) -> str:
     return hashlib.sha256(text).hexdigest()[:16]
 
 
+_LIMITS = {
+    "cpu": "maxTotalCores",
+    "cpu_used": "totalCoresUsed",
+    "memory": "maxTotalRAMSize",
+    "memory_used": "totalRAMUsed",
+    "machines": "maxTotalInstances",
+    "machines_used": "totalInstancesUsed",
+}
+
+
 class _Flavor(msgspec.Struct):
     id: str
     name: str
@@ -166,6 +177,43 @@ async def fetch(query: Query) -> Catalogue:
     return entries.catalogue()
 
 
+class _Absolute(msgspec.Struct, rename=_LIMITS):
+    """Of a project. A limit of -1 is none; here also what is not told."""
+
+    cpu: int = -1
+    cpu_used: int = -1
+    memory: int = -1  # MiB
+    memory_used: int = -1
+    machines: int = -1
+    machines_used: int = -1
+
+
+class _Limits(msgspec.Struct):
+    absolute: _Absolute
+
+
+class _AllLimits(msgspec.Struct):
+    limits: _Limits
+
+
+async def quota(query: Query) -> AccountQuota:
+    """Of compute; volumes have limits of their own, in another service."""
+    values = await query.sign_in(lambda: sign_in(query))
+    told = await _Nova(query, values["compute"], values["token"]).limits()
+    amounts = {
+        "cpu": (told.cpu, told.cpu_used, UNIT),
+        "memory": (told.memory, told.memory_used, MIB * UNIT),
+        "machines": (told.machines, told.machines_used, UNIT),
+    }
+    if max(max(limit, used) for limit, used, _ in amounts.values()) > LARGEST:
+        raise CloudError("answers limits that no project has")
+    limited = {name: found for name, found in amounts.items() if found[0] >= 0 and found[1] >= 0}
+    return AccountQuota(
+        limits={name: limit * unit for name, (limit, _, unit) in limited.items()},
+        used={name: used * unit for name, (_, used, unit) in limited.items()},
+    )
+
+
 class _Nova:
     def __init__(self, query: Query, url: str, token: str) -> None:
         self._http = query.http
@@ -182,6 +230,14 @@ class _Nova:
         if flavors is None:
             raise CloudError("does not list its flavors")
         return [(flavor, await self._extra_specs(flavor)) for flavor in flavors]
+
+    async def limits(self) -> _Absolute:
+        answer = await self._http.request(
+            "GET", f"{self._url}/limits", headers=self._headers, ca=self._ca, max_body=MAX_BODY_OF_ANY_HOST
+        )
+        if answer.status != 200:
+            raise CloudError(f"answered {answer.status} to the limits of the project")
+        return answer.json(_AllLimits).limits.absolute
 
     async def _pages(self, headers: Mapping[str, str]) -> list[msgspec.Raw] | None:
         """None where the API is older than what the headers ask for."""
@@ -279,4 +335,10 @@ def _count(text: str) -> int:
     return int(text)
 
 
-CLOUD = Cloud(place=place, fetch=fetch, lists=True, least_spec=lambda region: {"flavor": "-", "region": region})
+CLOUD = Cloud(
+    place=place,
+    fetch=fetch,
+    lists=True,
+    least_spec=lambda region: {"flavor": "-", "region": region},
+    quota=quota,
+)

@@ -16,7 +16,7 @@ from seed.instance_types.settings import SettingsReader
 from seed.machines.footprint import evaluate
 from seed.machines.machine_controller import Machine
 from seed.providers import CLOUDS, PROVIDERS
-from seed.providers.flavour import ALL, Lookup, Place
+from seed.providers.flavour import ALL, AccountQuota, Lookup, Place
 from seed.providers.size import Footprint, NotSized, ProviderUnavailable
 from seed.providers.spec import Spec
 from seed.sizing import stamp
@@ -133,6 +133,17 @@ class Sizing:
         found = PROVIDERS[declared.name](Spec(declared.name, least, ""))
         assert isinstance(found, Lookup), "the least spec names a type that must be asked for"
         return await self._question(cluster, dataclasses.replace(found, flavour=ALL))
+
+    async def account_quota(self, cluster: UserCluster) -> tuple[Place, AccountQuota] | None:
+        """What the cloud lets the user cluster's account have; None if it cannot be asked for that.
+
+        Raises NotSized and ProviderUnavailable.
+        """
+        cloud = CLOUDS.get(cluster.spec.provider.name) if cluster.spec.provider is not None else None
+        if cloud is None or cloud.quota is None:
+            return None
+        question = await self.catalogue_of(cluster)
+        return (question.place, await self._cache.account_quota(question)) if question is not None else None
 
     async def close(self) -> None:
         """The cache and the settings with it."""

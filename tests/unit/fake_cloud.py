@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from aiohttp import web
@@ -17,10 +18,22 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from devcluster.certificates import serving
 from seed.instance_types.http_client import Transport
 from seed.machines.machine_controller import Machine
-from seed.providers.flavour import Catalogue, Cloud, Flavour, Lookup, Origin, Query, Session, Settings, SignIn
+from seed.providers.flavour import (
+    AccountQuota,
+    Catalogue,
+    Cloud,
+    Flavour,
+    Lookup,
+    Origin,
+    Query,
+    Session,
+    Settings,
+    SignIn,
+)
 from seed.providers.size import CredentialsMissing, Footprint
 from seed.providers.spec import Provider, Spec
 
+T = TypeVar("T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -55,6 +68,22 @@ class FakeCloud:
 
         `origin`: whose the credentials are.
         """
+        return await self._told(cloud, cloud.fetch, lookup, settings, seconds, origin)
+
+    async def account_quota(self, cloud: Cloud, lookup: Lookup) -> AccountQuota:
+        """The same for the quota of the account."""
+        assert cloud.quota is not None
+        return await self._told(cloud, cloud.quota, lookup, None, 30.0, Origin.PLATFORM)
+
+    async def _told(
+        self,
+        cloud: Cloud,
+        ask: Callable[[Query], Awaitable[T]],
+        lookup: Lookup,
+        settings: Mapping[str, str] | None,
+        seconds: float,
+        origin: Origin,
+    ) -> T:
         values = dict(settings or {})
         where = Settings(lookup.provider, _values(lookup.where, values))
         given = _values(lookup.credentials, values)
@@ -67,7 +96,7 @@ class FakeCloud:
         transport = self.transport()
         try:
             http = transport.within(asyncio.get_running_loop().time() + seconds)
-            return await cloud.fetch(Query(cloud.place(where), lookup.flavour, where, credentials, http, sign_in))
+            return await ask(Query(cloud.place(where), lookup.flavour, where, credentials, http, sign_in))
         finally:
             await transport.close()
 

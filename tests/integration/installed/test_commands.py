@@ -120,3 +120,35 @@ async def test_what_fits_is_told_by_what_admits(site: Site, tmp_path: Path) -> N
     assert (await fits("-f", one))[0] == 2
     status, said = await fits("-f", seedquota.file(json.dumps({**body, "kind": "Machines"})))
     assert (status, "does not serve Machines of cluster.k8s.io/v1alpha1" in said) == (1, True), said
+
+
+async def test_history_tells_who_wrote_limits_what_they_were_and_what_was_refused(site: Site, tmp_path: Path) -> None:
+    seedquota = Commands(site, tmp_path)
+    seed = next(iter(site.installed.seeds))
+    assert (await seedquota("master", "set", "project/alpha", "cpu=2"))[0] == 0
+    await site.installed.enforced("project-alpha", 60)
+    await site.admitted("user-1", 2)
+    await site.refused("user-1")
+    assert (await seedquota("master", "set", "project/alpha", "cpu=4"))[0] == 0
+    kubeconfig = seedquota.file(site.server(seed).kubeconfig("admin"))
+
+    async def told() -> None:
+        status, said = await seedquota("master", "history", "project-alpha", "--kubeconfig", kubeconfig, "-o", "json")
+        assert status == 0, said
+        found = json.loads(said)
+        told = {each["what"]: each["detail"] for each in found["items"]}
+        assert told["LimitsWritten"] == "by seedquota, which owns cpu"
+        assert told["LimitsChanged"] == "cpu 2 to 4", told
+        assert told["NearLimit"] == "cpu 2/2" and "NearLimit=False" in told, told
+        assert told["Created"] == "project/alpha"
+        assert "usercluster/" in told["QuotaExceeded"] and "exceeded quota: project-alpha, " in told["QuotaExceeded"]
+        assert not any("refusals" in each for each in found["notKnown"])
+
+    await until(told, 60)
+    status, said = await seedquota("master", "history", "project-alpha")
+    assert (status, "refusals: --kubeconfig names a seed's" in said) == (0, True), said
+    # What cannot be read is named, and all else is shown.
+    status, said = await seedquota("master", "history", "project-alpha", "--prometheus", "http://127.0.0.1:1")
+    assert status == 3 and "use over time: Prometheus cannot be asked: " in said and "cpu 2 to 4" in said, said
+    status, said = await seedquota("master", "history", "project-alpa")
+    assert (status, "did you mean project-alpha?" in said) == (1, True), said

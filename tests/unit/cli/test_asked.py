@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cli import consumers, denials, where
+from cli import consumers, denials, placing, where
 from cli.denials import Event
 from common.api.types import UserCluster
 from common.quota import resources
@@ -70,13 +70,54 @@ def test_every_quota_that_denies_limits_and_one_that_warns_does_not() -> None:
     assert shown(over)["a"] == ("Current", 0, 0)
 
 
+def cloud(name: str, **told: Any) -> UserCluster:
+    body = {
+        "metadata": {"name": name, "namespace": "alpha"},
+        "spec": {"project": "alpha"},
+        "status": {"cloudQuota": told} if told else {},
+    }
+    return msgspec.convert(body, UserCluster)
+
+
+TOLD = {"place": "openstack RegionOne", "asOf": "2026-11-20T09:57:00Z"}
+CLOUDS = [
+    cloud(
+        "c1",
+        limits={"cpu": "20", "memory": "1Ti", "machines": "10"},
+        used={"cpu": "11", "memory": "0", "machines": "9"},
+    ),
+    cloud("c2", limits={"cpu": "20", "memory": "20Gi"}, used={"cpu": "4", "memory": "1Gi"}, problem="401", **TOLD),
+    cloud("c3", limits={"cpu": "20"}, used={"cpu": "24"}, **TOLD),
+    cloud("c4", limits={}, used={}, **TOLD),
+    cloud("c5"),
+    cloud("c6", problem="refuses these credentials (401)"),
+]
+ROOM = placing.accounts(CLOUDS, placing.size_of_one([Shaped(held("alpha", "40", "12"), SIZE)]))
+
+
+def test_a_cloud_account_has_room_for_what_its_own_quota_leaves() -> None:
+    timed = [cloud("c1", limits={"cpu": "20", "machines": "10"}, used={"cpu": "4", "machines": "9"}, **TOLD)]
+    one = placing.size_of_one([Shaped(held("alpha", "40", "12"), SIZE)])
+    assert [(each.count, each.limited_by) for each in placing.accounts(timed, one)] == [(1, "machines")]
+    found = {each.cluster: (each.count, each.limited_by, each.problem) for each in ROOM}
+    assert found == {
+        "alpha/c1": (None, "", placing.NOT_TOLD),
+        "alpha/c2": (2, "memory", "401"),
+        "alpha/c3": (0, "cpu", ""),
+        "alpha/c4": (None, "", "the cloud tells no limit of what one needs"),
+        "alpha/c5": (None, "", placing.NOT_TOLD),
+        "alpha/c6": (None, "", "refuses these credentials (401)"),
+    }
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 def test_where_names_what_limits_and_says_where_it_does_not_fit(width: str) -> None:
     found = places([Shaped(ALPHA, resources.parse({"cpu": "1", "memory": "2Gi", "storage": "1Gi"}))], SEEDS)
     parts = [
-        where.text(found, 2, [], WIDTHS[width]),
-        where.text(found, 100, ["project-alpha: us-1 7m"], WIDTHS[width]),
-        where.text([], 1, [], WIDTHS[width]),
+        where.text(found, 2, [], NOW, WIDTHS[width]),
+        where.text(found, 100, ["project-alpha: us-1 7m"], NOW, WIDTHS[width]),
+        where.text([], 1, [], NOW, WIDTHS[width]),
+        where.text([msgspec.structs.replace(found[0], accounts=ROOM), *found[1:]], 2, [], NOW, WIDTHS[width]),
     ]
     same_as("where", "\n\n".join(parts), width)
 

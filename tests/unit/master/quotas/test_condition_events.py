@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from common.api.types import Condition
-from master.quotas.condition_events import new_warnings
+from master.quotas.condition_events import changed_limits, new_warnings
 
 
 def conditions(near: str = "False", exceeded: str = "False", current: str = "AllReported", note: str = "m"):
@@ -44,3 +44,18 @@ def test_a_source_that_is_away_is_no_seed_that_is() -> None:
 
 def test_a_quota_without_trouble_has_none() -> None:
     assert new_warnings([], conditions()) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "note"),
+    [
+        ({"cpu": "64", "memory": "1Gi"}, {"cpu": "128", "memory": "1Gi"}, "cpu 64 to 128"),
+        ({"cpu": "64"}, {"memory": "1Gi"}, "cpu 64 to unlimited, memory unlimited to 1Gi"),
+        ({"cpu": "1"}, {"cpu": "1500m"}, "cpu 1000m to 1500m"),
+        ({"cpu": "1"}, {"cpu": "1000m"}, ""),
+        ({}, {"cpu": "1"}, ""),
+        ({"cpu": "many"}, {"cpu": "1"}, ""),
+    ],
+)
+def test_limits_that_are_in_force_now_are_an_event_unless_the_quota_is_new(before, after, note: str) -> None:
+    assert changed_limits(before, after) == note

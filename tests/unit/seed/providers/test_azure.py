@@ -72,6 +72,15 @@ def sku(name: str, capabilities: dict[str, str]) -> dict[str, object]:
     }
 
 
+USAGES = [  # as in the documented response
+    {"limit": limit, "unit": "Count", "currentValue": used, "name": {"value": name, "localizedValue": words}}
+    for limit, used, name, words in (
+        (2000, 1, "availabilitySets", "Availability Sets"),
+        (100, 36, "cores", "Total Regional vCPUs"),
+        (25000, 9, "virtualMachines", "Virtual Machines"),
+        (50, 36, "standardDSv3Family", "Standard DSv3 Family vCPUs"),
+    )
+]
 DISK: dict[str, object] = {"resourceType": "disks", "name": "Premium_LRS", "size": "P4", "capabilities": None}
 
 
@@ -108,6 +117,9 @@ async def serve(request: web.Request) -> web.StreamResponse:
     assert request.host == "management.azure.com"
     if request.headers.get("Authorization") != f"Bearer {TOKEN}":
         return problem(401, "InvalidAuthenticationToken")
+    if request.path == f"/subscriptions/{SUBSCRIPTION}/providers/Microsoft.Compute/locations/westeurope/usages":
+        assert request.query["api-version"] == "2021-07-01"
+        return web.json_response({"value": USAGES})
     if request.path != f"/subscriptions/{SUBSCRIPTION}/providers/Microsoft.Compute/skus":
         return problem(404, "SubscriptionNotFound")
     if request.query["api-version"] != "2021-07-01":
@@ -178,6 +190,23 @@ async def test_what_real_sizes_cost_out_of_one_list(cloud: FakeCloud) -> None:
         f"GET management.azure.com/subscriptions/{SUBSCRIPTION}/providers/Microsoft.Compute/skus",
         f"GET management.azure.com/subscriptions/{SUBSCRIPTION}/providers/Microsoft.Compute/skus",
     ]
+
+
+async def test_usages_of_the_subscription_are_the_totals_of_the_location(cloud: FakeCloud) -> None:
+    found = await cloud.account_quota(azure.CLOUD, asked())
+    assert resources.text(found.limits) == "cpu=100,machines=25k"
+    assert resources.text(found.used) == "cpu=36,machines=9"
+    assert len(cloud.requests) == 2
+
+
+@pytest.mark.parametrize("usage", [{**USAGES[1], "limit": 10**18}, {**USAGES[1], "currentValue": -1}])
+async def test_usages_that_no_subscription_has_are_none(cloud: FakeCloud, usage: dict[str, object]) -> None:
+    async def usages(request: web.Request) -> web.StreamResponse:
+        return web.json_response({"value": [usage]}) if "usages" in request.path else await serve(request)
+
+    cloud.disturb = usages
+    with pytest.raises(CloudError, match="that no subscription has"):
+        await cloud.account_quota(azure.CLOUD, asked())
 
 
 @pytest.mark.parametrize(

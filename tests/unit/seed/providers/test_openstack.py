@@ -17,7 +17,7 @@ from aiohttp import web
 from common.quota import resources
 from common.quota.quantity import UNIT
 from seed.providers import openstack
-from seed.providers.flavour import MAX_BODY_OF_ANY_HOST, CloudError, Lookup, Settings
+from seed.providers.flavour import MAX_BODY_OF_ANY_HOST, AccountQuota, CloudError, Lookup, Settings
 from seed.providers.size import NotSized
 from tests.unit.fake_cloud import FakeCloud, Handler, answering, cost, fake_cloud, lookup
 
@@ -111,6 +111,23 @@ class Nova:
         self.old = False
         self.limit = 7
         self.lifetime = "2026-01-01T01:00:00.000000Z"
+        # As documented; a quota of -1 has no limit.
+        self.absolute: dict[str, object] = {
+            "maxImageMeta": 128,
+            "maxPersonality": 5,
+            "maxPersonalitySize": 10240,
+            "maxServerGroupMembers": 10,
+            "maxServerGroups": 10,
+            "maxServerMeta": 128,
+            "maxTotalCores": 20,
+            "maxTotalInstances": 10,
+            "maxTotalKeypairs": 100,
+            "maxTotalRAMSize": 51200,
+            "totalCoresUsed": 12,
+            "totalInstancesUsed": 3,
+            "totalRAMUsed": 24576,
+            "totalServerGroupsUsed": 0,
+        }
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         if request.host == "keystone.example.com:5000":
@@ -126,6 +143,8 @@ class Nova:
             }
             return web.json_response({"computeFault": fault}, status=406)
         parts = request.path.strip("/").split("/")
+        if parts == ["v2.1", "project-id", "limits"]:
+            return web.json_response({"limits": {"rate": [], "absolute": self.absolute}})
         assert parts[:3] == ["v2.1", "project-id", "flavors"]
         if parts[-1] == "os-extra_specs":
             name = next(name for name, known in IDS.items() if known == parts[3])
@@ -275,6 +294,34 @@ async def test_an_older_nova_is_asked_for_extra_specs_one_by_one(cloud: FakeClou
     nova.old = True
     catalogue = await cloud.ask(openstack.CLOUD, asked())
     assert {name: resources.text(cost(asked(name), catalogue).resources) for name in COSTS} == COSTS
+
+
+async def test_limits_of_the_project_are_those_of_compute(cloud: FakeCloud, nova: Nova) -> None:
+    found = await cloud.account_quota(openstack.CLOUD, asked())
+    assert resources.text(found.limits) == "cpu=20,machines=10,memory=50Gi"
+    assert resources.text(found.used) == "cpu=12,machines=3,memory=24Gi"
+    nova.absolute |= {"maxTotalCores": -1, "totalInstancesUsed": -1}
+    del nova.absolute["maxTotalRAMSize"]
+    assert await cloud.account_quota(openstack.CLOUD, asked()) == AccountQuota({}, {}), "no limit, or not told"
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (answering(404), "answered 404 to the limits of the project"),
+        (answering(200, "{}"), "answers what cannot be read"),
+        (answering(200, '{"limits": {"absolute": {"maxTotalCores": 1e30}}}'), "answers what cannot be read"),
+        (answering(200, '{"limits": {"absolute": {"maxTotalCores": 9999999999999999}}}'), "that no project has"),
+        (answering(403), "403"),
+    ],
+)
+async def test_limits_that_cannot_be_read_are_none(cloud: FakeCloud, nova: Nova, answer: Handler, said: str) -> None:
+    async def limits(request: web.Request) -> web.StreamResponse:
+        return await (answer if request.path.endswith("/limits") else nova.serve)(request)
+
+    cloud.disturb = limits
+    with pytest.raises(CloudError, match=said):
+        await cloud.account_quota(openstack.CLOUD, asked())
 
 
 async def test_a_name_goes_before_an_id_as_with_machine_controller(
