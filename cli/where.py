@@ -50,6 +50,10 @@ class Found(Place, frozen=True, rename="camel"):
     accounts: Sequence[Account] | None = None
 
 
+def with_accounts(place: Place, accounts: Sequence[Account] | None) -> Found:
+    return Found(**msgspec.structs.asdict(place), accounts=accounts)
+
+
 def declare(commands: Any) -> None:
     parser = commands.add_parser(
         "where",
@@ -90,7 +94,7 @@ async def run(options: argparse.Namespace) -> Printed:
         places = placing.places(shaped, seeds)
         size = cloud_accounts.size_of_one(shaped)
         accounts = {seed: cloud_accounts.accounts(there, size) for seed, there in clusters}
-        found = [Found(**msgspec.structs.asdict(each), accounts=accounts.get(each.seed)) for each in places]
+        found = [with_accounts(each, accounts.get(each.seed)) for each in places]
         stale = _stale(shaped, seeds)
     except QuantityError as error:
         raise Failed(f"a quota cannot be read: {error}") from None

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cli import consumers, denials, placing, where
+from cli import cloud_accounts, consumers, denials, where
 from cli.denials import Event
 from common.api.types import UserCluster
 from common.quota import resources
@@ -92,27 +92,28 @@ CLOUDS = [
     cloud("c5"),
     cloud("c6", problem="refuses these credentials (401)"),
 ]
-ROOM = placing.accounts(CLOUDS, placing.size_of_one([Shaped(held("alpha", "40", "12"), SIZE)]))
+ROOM = cloud_accounts.accounts(CLOUDS, cloud_accounts.size_of_one([Shaped(held("alpha", "40", "12"), SIZE)]))
 
 
 def test_a_cloud_account_has_room_for_what_its_own_quota_leaves() -> None:
     timed = [cloud("c1", limits={"cpu": "20", "machines": "10"}, used={"cpu": "4", "machines": "9"}, **TOLD)]
-    one = placing.size_of_one([Shaped(held("alpha", "40", "12"), SIZE)])
-    assert [(each.count, each.limited_by) for each in placing.accounts(timed, one)] == [(1, "machines")]
+    one = cloud_accounts.size_of_one([Shaped(held("alpha", "40", "12"), SIZE)])
+    assert [(each.count, each.limited_by) for each in cloud_accounts.accounts(timed, one)] == [(1, "machines")]
     found = {each.cluster: (each.count, each.limited_by, each.problem) for each in ROOM}
     assert found == {
-        "alpha/c1": (None, "", placing.NOT_TOLD),
+        "alpha/c1": (None, "", cloud_accounts.NOT_TOLD),
         "alpha/c2": (2, "memory", "401"),
         "alpha/c3": (0, "cpu", ""),
         "alpha/c4": (None, "", "the cloud tells no limit of what one needs"),
-        "alpha/c5": (None, "", placing.NOT_TOLD),
+        "alpha/c5": (None, "", cloud_accounts.NOT_TOLD),
         "alpha/c6": (None, "", "refuses these credentials (401)"),
     }
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_where_names_what_limits_and_says_where_it_does_not_fit(width: str) -> None:
-    found = places([Shaped(ALPHA, resources.parse({"cpu": "1", "memory": "2Gi", "storage": "1Gi"}))], SEEDS)
+    shaped = Shaped(ALPHA, resources.parse({"cpu": "1", "memory": "2Gi", "storage": "1Gi"}))
+    found = [where.with_accounts(each, None) for each in places([shaped], SEEDS)]
     parts = [
         where.text(found, 2, [], NOW, WIDTHS[width]),
         where.text(found, 100, ["project-alpha: us-1 7m"], NOW, WIDTHS[width]),
