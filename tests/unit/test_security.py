@@ -491,6 +491,10 @@ PROVEN: dict[str, tuple[str, ...]] = {
     "a namespace `org-acme` is there before the Organization": (
         f"{ORGANIZATION_NAMESPACES}::test_one_without_the_label_is_not_touched_and_looked_at_again",
     ),
+    "an Allocation of a Project that was deleted": (
+        f"{ADMITS_ALLOCATIONS}"
+        "::test_where_a_project_was_made_again_by_another_organization_that_one_does_not_pay_for_more",
+    ),
     "a typing error or an invented type": (
         f"{ADMITS_ALLOCATIONS}::test_a_type_that_is_not_counted_from_allocations_is_refused_and_those_that_are_are_listed",
     ),
