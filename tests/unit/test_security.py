@@ -427,6 +427,9 @@ PROVEN: dict[str, tuple[str, ...]] = {
     "lists allocations of projects of somebody else": (
         f"{HTTP_API}::test_allocations_are_listed_by_project_page_and_what_one_may_see",
     ),
+    "lists the allocations of an organization with very many": (
+        "unit/master/cache/test_allocations.py::test_a_page_looks_at_none_but_its_own",
+    ),
     "allocates while nothing admits Allocations": (f"{HTTP_API}::test_nothing_is_allocated_that_no_webhook_admits",),
     "sends an array of which a part fits": (f"{HTTP_API}::test_of_several_all_are_allocated_or_none",),
     "asks for an organization of somebody else": (
