@@ -30,9 +30,13 @@ _PREFIX = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
 
-@lru_cache(maxsize=4096)
 def is_valid(name: str) -> bool:
     """A qualified name of Kubernetes, as `nvidia.com/gpu`, that is none of a surge's (common/quota/surge.py)."""
+    return len(name) <= MAX_NAME and _is_valid(name)
+
+
+@lru_cache(maxsize=4096)
+def _is_valid(name: str) -> bool:
     prefix, slash, rest = name.rpartition("/")
     if slash and not (len(prefix) <= 253 and _PREFIX.fullmatch(prefix)):
         return False

@@ -4,6 +4,7 @@ deleted by compare-and-set, and the webhook's answers become problems."""
 from __future__ import annotations
 
 import asyncio
+from itertools import islice
 from urllib.parse import urlencode
 
 import msgspec
@@ -18,7 +19,7 @@ from master.apiserver.auth import Right, Rights
 from master.apiserver.call import Answer, Call
 from master.apiserver.problem import ProblemError, invalid
 from master.apiserver.routes import MAX_LIMIT
-from master.apiserver.serializers import matches, page
+from master.apiserver.serializers import matches
 from master.apiserver.visibility import Visibility, namespace_of
 from master.cache.allocations import AllocationCache
 from master.cache.informers import BY_ORGANIZATION, Caches, organization_of, subject_of
@@ -39,25 +40,21 @@ class AllocationHandlers:
     async def list_allocations(self, call: Call) -> Answer:
         organization = call.parameters["organization"]
         await self._visibility.organization(call.user, organization)
-        wanted = call.query.get("projectID"), call.query.get("kind"), call.query.get("id")
-        found = {
-            each.metadata.name: each
-            for each in self._allocations.of_namespace(namespace_of(organization))
-            if all(
-                want in (None, has)
-                for want, has in zip(wanted, (each.spec.project, each.spec.kind, each.spec.id), strict=True)
-            )
-        }
-        seen = await self._listed_projects(call, {each.spec.project for each in found.values()})
-        names = sorted(name for name, each in found.items() if each.spec.project in seen)
-        limit = min(int(call.query.get("limit", MAX_LIMIT)), MAX_LIMIT)
-        some, rest = page(names, limit, call.query.get("continue", ""))
-        content = [types.answer(found[name]) for name in some]
+        namespace, query = namespace_of(organization), call.query
+        seen = await self._listed_projects(call, self._allocations.projects(namespace))
+        if "projectID" in query:
+            seen &= {query["projectID"]}
+        limit = min(int(query.get("limit", MAX_LIMIT)), MAX_LIMIT)
+        listed = self._allocations.listed(
+            namespace, seen, kind=query.get("kind"), id=query.get("id"), after=query.get("continue", "")
+        )
+        some = list(islice(listed, limit + 1))
+        rest = some[limit - 1].metadata.name if len(some) > limit else ""
+        content = [types.answer(each) for each in some[:limit]]
         answer = Answer(content, [("ETag", types.etag(content))])
         if rest:
-            query = urlencode({**call.query, "continue": rest})
             path = f"/api/v1/organizations/{organization}/allocations"
-            answer.headers.append(("Link", f'<{path}?{query}>; rel="next"'))
+            answer.headers.append(("Link", f'<{path}?{urlencode({**query, "continue": rest})}>; rel="next"'))
         return answer
 
     async def create_allocations(self, call: Call) -> Answer:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import heapq
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from common.api.types import ALLOCATIONS, Allocation
@@ -11,8 +13,11 @@ from common.kube.client.api_client import Cluster
 from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change
 
-BY_NAMESPACE = "namespace"
-BY_THING = "thing"  # what it is for
+BY_ID = "id"  # of the thing that it is for
+
+
+_Group = tuple[str, str]
+"""A project, and the kind of what is allocated for."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +38,12 @@ class AllocationCache:
             cluster,
             ALLOCATIONS,
             indexes={
-                BY_NAMESPACE: lambda found: [found.metadata.namespace],
-                BY_THING: lambda found: [_thing(found.metadata.namespace, found.spec.kind, found.spec.id)],
+                BY_ID: lambda found: [_id(found.metadata.namespace, found.spec.id)],
             },
             on_change=self._changed,
         )
         self._use: dict[str, dict[str, Use]] = {}
+        self._names: dict[str, dict[_Group, list[str]]] = {}  # by namespace, sorted
         self._expected: dict[str, set[asyncio.Future[tuple[str, str]]]] = {}
 
     async def run(self) -> None:
@@ -53,11 +58,38 @@ class AllocationCache:
     def get(self, namespace: str, name: str) -> Allocation | None:
         return self._reflector.store.get(f"{namespace}/{name}")
 
-    def of_namespace(self, namespace: str) -> list[Allocation]:
-        return self._reflector.store.by_index(BY_NAMESPACE, namespace)
+    def projects(self, namespace: str) -> set[str]:
+        """Those that have some there."""
+        return {project for project, _ in self._names.get(namespace, ())}
+
+    def listed(
+        self,
+        namespace: str,
+        projects: Collection[str],
+        *,
+        kind: str | None = None,
+        id: str | None = None,
+        after: str = "",
+    ) -> Iterator[Allocation]:
+        """In the order of their names, beginning after one. None of the others is looked at: there may be very many,
+        and whoever may list them asks again and again. Nothing may change meanwhile."""
+        if id is not None:
+            names = iter(sorted(each.metadata.name for each in self._of_id(namespace, id)))
+        else:
+            groups = self._names.get(namespace, {})
+            wanted = (names for group, names in groups.items() if group[0] in projects and kind in (None, group[1]))
+            names = heapq.merge(*(_from(names, bisect_right(names, after)) for names in wanted))
+        for name in names:
+            each = self.get(namespace, name)
+            if each is None or name <= after or each.spec.project not in projects or kind not in (None, each.spec.kind):
+                continue
+            yield each
 
     def of_thing(self, namespace: str, kind: str, id: str) -> list[Allocation]:
-        return self._reflector.store.by_index(BY_THING, _thing(namespace, kind, id))
+        return [each for each in self._of_id(namespace, id) if each.spec.kind == kind]
+
+    def _of_id(self, namespace: str, id: str) -> list[Allocation]:
+        return self._reflector.store.by_index(BY_ID, _id(namespace, id))
 
     def use(self, namespace: str) -> Mapping[str, Use]:
         """Sums by type; one that is not there is not allocated."""
@@ -80,6 +112,9 @@ class AllocationCache:
     def _changed(self, change: Change[Allocation]) -> None:
         if change.new is not None and change.old is None:
             self._arrived(change.new)
+            self._name(change.new)
+        elif change.old is not None and change.new is None:
+            self._forget_name(change.old)
         for found, sign in ((change.old, -1), (change.new, 1)):
             if found is None:
                 continue
@@ -94,6 +129,19 @@ class AllocationCache:
             if not sums:
                 del self._use[found.metadata.namespace]
 
+    def _name(self, new: Allocation) -> None:
+        """An API server lets nobody change what is the group."""
+        insort(self._names.setdefault(new.metadata.namespace, {}).setdefault(_group(new), []), new.metadata.name)
+
+    def _forget_name(self, old: Allocation) -> None:
+        groups, group = self._names[old.metadata.namespace], _group(old)
+        names = groups[group]
+        del names[bisect_left(names, old.metadata.name)]
+        if not names:
+            del groups[group]
+        if not groups:
+            del self._names[old.metadata.namespace]
+
     def _arrived(self, new: Allocation) -> None:
         waiting = self._expected.get(new.metadata.key)
         if not waiting:
@@ -105,5 +153,13 @@ class AllocationCache:
                 arrival.set_result((new.metadata.uid, other))
 
 
-def _thing(namespace: str, kind: str, id: str) -> str:
-    return f"{namespace}\0{kind}\0{id}"
+def _id(namespace: str, id: str) -> str:
+    return f"{namespace}\0{id}"
+
+
+def _group(found: Allocation) -> _Group:
+    return found.spec.project, found.spec.kind
+
+
+def _from(names: list[str], begin: int) -> Iterator[str]:
+    return (names[place] for place in range(begin, len(names)))

@@ -42,8 +42,8 @@ class AllocationAdmission:
         known = self._quota_cache.catalogue.allocated
         if unknown := allocations.unknown(new, old, known):
             return Verdict(decision=decision, refusal=denial.unknown_types(unknown, sorted(known), decision))
-        if old is None and (misplaced := await self._misplaced(new, decision, deadline)) is not None:
-            return misplaced
+        if (need or old is None) and (misplaced := await self._misplaced(new, decision, deadline)) is not None:
+            return misplaced  # also one that takes more: its Project may be another organization's by now
         if not need:
             return Verdict(decision="")
         if (undecided := self._undecided(new, need)) is not None:

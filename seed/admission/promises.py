@@ -12,14 +12,17 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from common.kube.client.api_client import Cluster
-from common.kube.client.errors import ApiError
+from common.kube.client.errors import ApiError, Malformed
 from common.kube.client.meta import ObjectMeta
 from common.kube.client.resource import Resource
 from common.quota.resources import ResourceList
 from seed.admission.types import Confirm
 from seed.evaluators.resource_quotas import CoreQuota, largest, promised
 
-CORE_QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota", True, CoreQuota)
+MOST = 2**20  # bytes that the ResourceQuotas of one namespace may have: each admission reads all of them
+PAGE = 100  # of them
+
+CORE_QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota", True, CoreQuota, most=MOST)
 
 
 class Connected(Protocol):
@@ -42,12 +45,12 @@ async def others(
     """What the other ResourceQuotas of its namespace promise now, by a consistent read. Raises NotReadable, Exists."""
     try:
         async with asyncio.timeout_at(until):
-            listing = await connected.connection(cluster).list(CORE_QUOTAS, metadata.namespace)
+            listing = await connected.connection(cluster).list(CORE_QUOTAS, metadata.namespace, limit=PAGE)
     except TimeoutError:
         raise NotReadable(f"the ResourceQuotas of namespace {metadata.namespace} could not be read in time") from None
     except ApiError as error:
-        why = f"the ResourceQuotas of namespace {metadata.namespace} cannot be read: {error.reason}"
-        raise NotReadable(why) from None
+        why = error.message if isinstance(error, Malformed) else error.reason
+        raise NotReadable(f"the ResourceQuotas of namespace {metadata.namespace} cannot be read: {why}") from None
     if any(each.metadata.name == metadata.name and each.metadata.uid != metadata.uid for each in listing.items):
         raise Exists
     return largest(promised(each, limited) for each in listing.items if each.metadata.uid != metadata.uid)

@@ -30,7 +30,7 @@ from common.api.types import UserCluster
 from common.kube.client.api_client import Cluster, RequestHook
 from common.kube.client.errors import ApiError, Unavailable
 from common.kube.client.kubeconfig import InvalidKubeconfig
-from common.kube.client.meta import Object, ObjectMeta
+from common.kube.client.meta import Object, ObjectMeta, OwnerReference
 from common.kube.client.resource import Resource
 from common.kube.controller.reflector import PROMPT_SECONDS, Reflector
 from common.kube.controller.store import Change
@@ -46,19 +46,29 @@ log = logging.getLogger(__name__)
 LOOK_EVERY = 10.0  # seconds between two looks whether the kubeconfig has changed, while its connection does not work
 TIMEOUT = 5.0  # ... for one request: a read may be waited for by an admission
 NOT_READ = "-"  # no field of an object has this name
+MOST = 128 * 2**20  # bytes that the namespaces of one cluster may take: its tenants write their labels
+EMPTY, OF_TEXT = 1000, 60  # bytes that one takes, and each of its labels' texts beside its characters
 
 
 class LabelledMeta(ObjectMeta, frozen=True, kw_only=True):
     """Without what may be long and nobody needs."""
 
     annotations: dict[str, str] = msgspec.field(default_factory=dict, name=f"{NOT_READ}annotations")
+    owner_references: list[OwnerReference] = msgspec.field(default_factory=list, name=f"{NOT_READ}ownerReferences")
+    finalizers: list[str] = msgspec.field(default_factory=list, name=f"{NOT_READ}finalizers")
 
 
 class Namespace(Object, frozen=True, kw_only=True):
     metadata: LabelledMeta
 
 
-NAMESPACES = Resource("", "v1", "namespaces", "Namespace", False, Namespace, metadata_only=True)
+def weigh(namespace: Namespace) -> int:
+    """About the bytes that it takes here."""
+    labels = namespace.metadata.labels
+    return EMPTY + sum(len(name) + len(value) + 2 * OF_TEXT for name, value in labels.items())
+
+
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace", False, Namespace, most=MOST, weigh=weigh, metadata_only=True)
 
 
 class Selection(NamedTuple):

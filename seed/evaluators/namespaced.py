@@ -9,6 +9,8 @@ that they cannot disagree. Where SeedQuota counts otherwise:
   charge the next resize at all, since it still sees the condition of the one before (pods.py).
 - A qualified name alone, as `example.com/gpu`, counts what `requests.example.com/gpu` does. Core accepts the name and
   never counts it (common/quota/object_names.py).
+- A pod that is deleted with a grace period of more than 292 years counts until it is gone. In core the sum of its times
+  overflows, and it counts no more at once (pods.py).
 - A limit may be finer than a thousandth. Core rounds it up.
 - An amount above 10**24, or one that cannot be read, counts as 10**24 (amounts.py).
 - Writes of a claim's status are not asked. Core adds them to what is used and never refuses them; here they are

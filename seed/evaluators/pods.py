@@ -11,7 +11,7 @@ import msgspec
 
 from common.api.types import Quantities
 from common.kube.client.meta import Object, ObjectMeta
-from common.quota import object_names, resources, scopes
+from common.quota import names, object_names, resources, scopes
 from common.quota.object_names import COMPUTE, HUGE_PAGES, LIMITS, PODS, REQUESTS
 from common.quota.quantity import UNIT
 from common.quota.resources import ResourceList
@@ -20,6 +20,9 @@ from seed.evaluators.amounts import MOST, amounts
 from seed.evaluators.namespaced import CREATE, UPDATE, Counting, Write
 
 MAX_CONTAINERS_NAMED: Final = 32
+MAX_GRACE: Final = (2**63 - 1) // 10**9
+"""Seconds. An API server adds a longer grace period wrongly: the deletion seems to be centuries ago. Such a pod counts
+until it is gone."""
 
 _REQUIRED: Final = {
     "cpu": ("requests", "cpu"),
@@ -190,9 +193,12 @@ class PodEvaluator(Counting[Pod]):
     def released_at(self, subject: Pod) -> float | None:
         """A pod that a lost node never ends counts until twice its grace period is over (pods.go, QuotaV1Pod)."""
         deleted, grace = subject.metadata.deletion_timestamp, subject.metadata.deletion_grace_period_seconds
-        if deleted is None or grace is None:
+        if deleted is None or grace is None or not 0 <= grace <= MAX_GRACE:
             return None
-        return datetime.fromisoformat(deleted).timestamp() + grace
+        try:
+            return datetime.fromisoformat(deleted).timestamp() + grace
+        except ValueError:  # no API server of Kubernetes writes that
+            return None
 
 
 def _has_ended(pod: Pod, now: float) -> bool:
@@ -224,9 +230,13 @@ def _is_best_effort(pod: Pod) -> bool:
     )
 
 
-@lru_cache(maxsize=4096)
 def _names_of_request(name: str) -> tuple[str, ...]:
     """Names that count a container's request of that name (pods.go, podComputeUsageHelper)."""
+    return _names_of_short(name) if len(name) <= names.MAX_NAME else ()
+
+
+@lru_cache(maxsize=4096)
+def _names_of_short(name: str) -> tuple[str, ...]:
     if name in COMPUTE or name.startswith(HUGE_PAGES):
         return name, REQUESTS + name
     if object_names.is_extended(name):
@@ -334,9 +344,9 @@ def _add(total: dict[str, int], more: Mapping[str, int]) -> None:
         total[name] = total.get(name, 0) + amount
 
 
-def _some(names: Collection[str]) -> str:
-    first = sorted(names)[:MAX_CONTAINERS_NAMED]
-    rest = len(names) - len(first)
+def _some(found: Collection[str]) -> str:
+    first = sorted(found)[:MAX_CONTAINERS_NAMED]
+    rest = len(found) - len(first)
     return ",".join(first) + (f" and {rest} more" if rest else "")
 
 

@@ -31,6 +31,7 @@ from seed.usage.source import NOT_LISTED, Problem
 UNREACHABLE = "Unreachable"
 RIGHTS = "bind the role of charts/rbac/user-cluster-namespaces.yaml there"
 MOST_TEXT = 512  # characters of an API server's error
+FEW = 1_000  # moments that nothing waits for any more: tenants choose grace periods, also of years
 AFTER = 0.05  # seconds after an object ceases to count until it is looked at
 SOON, LATER = 0.1, 1.0  # ... between two looks at what is listed by now
 LONGEST_WAIT = 60.0  # ... between two looks at the clock, which may be set
@@ -233,6 +234,8 @@ class ClusterObjects:
     def _changed(self, kind: GroupResource, change: Change[Any]) -> None:
         seen = change.new if change.new is not None else change.old
         assert seen is not None, "a change has an object before or after"
+        if change.new is None:
+            self._awaited.pop(seen.metadata.uid, None)
         for counting in list(self._selecting.get(seen.metadata.namespace, ())):
             if kind not in counting.kinds:
                 continue
@@ -251,6 +254,9 @@ class ClusterObjects:
             self._awaited[subject.metadata.uid] = ends
             heapq.heappush(self._released, (ends, subject.metadata.uid, kind, subject.metadata.key))
             self._sooner.set()
+            if len(self._released) > 2 * len(self._awaited) + FEW:
+                self._released = [each for each in self._released if self._awaited.get(each[1]) == each[0]]
+                heapq.heapify(self._released)
         return counting.totals.put(evaluator, subject, now)
 
     async def _release(self) -> None:

@@ -63,6 +63,7 @@ ONE_CLUSTER = "integration/test_one_cluster.py"
 ADMITS_ALLOCATIONS = "unit/seed/webhooks/test_allocations.py"
 ORGANIZATION_NAMESPACES = "unit/master/tenancy/test_organization_namespaces.py"
 CRDS = "chart/test_crds.py"
+COUNTED_PODS = "unit/seed/evaluators/test_pods.py"
 PROMISE_TOTALS = "unit/seed/usage/test_promise_totals.py"
 
 STOLEN = f"{RIGHTS}::test_a_stolen_token_of_the_agent_gives_neither_secrets_nor_webhooks_of_others"
@@ -98,6 +99,19 @@ PROVEN: dict[str, tuple[str, ...]] = {
     "Many or large objects in namespaces": (
         f"{OBJECTS}::test_a_cluster_with_more_than_fits_is_a_problem_of_that_kind",
     ),
+    "Namespaces with a megabyte of labels": (
+        f"{NAMESPACES}::test_namespaces_with_very_many_labels_are_not_kept",
+        f"{NAMESPACES}::test_of_a_namespace_nothing_is_kept_that_nobody_reads",
+    ),
+    "Large or very many ResourceQuotas in a namespace": (
+        "unit/seed/webhooks/test_promises.py::test_a_namespace_with_very_large_quotas_is_not_read_to_its_end",
+    ),
+    "Names of resources of a megabyte": (f"{COUNTED_PODS}::test_very_long_names_are_not_kept",),
+    "A pod is deleted with a grace period of centuries": (
+        f"{COUNTED_PODS}::test_a_grace_period_that_an_api_server_adds_wrongly_ends_nothing",
+        f"{OBJECTS}::test_pods_with_grace_periods_of_years_leave_nothing_when_they_are_gone",
+    ),
+    "Another server serves pods with a time": (f"{COUNTED_PODS}::test_a_time_that_no_api_server_writes_ends_nothing",),
     "The agent's kubeconfig for a user cluster is stolen: read Secrets there": (
         f"{RIGHTS}::test_the_programs_call_what_they_may_and_may_what_they_call",
         f"{OBJECTS}::test_only_what_is_limited_is_watched_and_numbers_need_no_more_than_metadata",
@@ -413,6 +427,9 @@ PROVEN: dict[str, tuple[str, ...]] = {
     "lists allocations of projects of somebody else": (
         f"{HTTP_API}::test_allocations_are_listed_by_project_page_and_what_one_may_see",
     ),
+    "lists the allocations of an organization with very many": (
+        "unit/master/cache/test_allocations.py::test_a_page_looks_at_none_but_its_own",
+    ),
     "allocates while nothing admits Allocations": (f"{HTTP_API}::test_nothing_is_allocated_that_no_webhook_admits",),
     "sends an array of which a part fits": (f"{HTTP_API}::test_of_several_all_are_allocated_or_none",),
     "asks what would fit, to learn the amounts": (
@@ -479,6 +496,10 @@ PROVEN: dict[str, tuple[str, ...]] = {
     ),
     "a namespace `org-acme` is there before the Organization": (
         f"{ORGANIZATION_NAMESPACES}::test_one_without_the_label_is_not_touched_and_looked_at_again",
+    ),
+    "an Allocation of a Project that was deleted": (
+        f"{ADMITS_ALLOCATIONS}"
+        "::test_where_a_project_was_made_again_by_another_organization_that_one_does_not_pay_for_more",
     ),
     "a typing error or an invented type": (
         f"{ADMITS_ALLOCATIONS}::test_a_type_that_is_not_counted_from_allocations_is_refused_and_those_that_are_are_listed",

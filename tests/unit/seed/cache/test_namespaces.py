@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
+import msgspec
 import pytest
 
 from common.kube.client.errors import Unavailable
@@ -128,6 +130,32 @@ async def test_labels_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
         await eventually(lambda: found.known("web") == (["all"], True))
         await found.api.put("namespaces", "", "web", metadata={"labels": {"owner": "bob"}})
         await eventually(lambda: found.known("web") == ([], True))
+
+
+async def test_namespaces_with_very_many_labels_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A namespace may have a megabyte of them, and a cluster thousands of such namespaces. Each is read when needed."""
+    monkeypatch.setattr(namespaces, "NAMESPACES", dataclasses.replace(namespaces.NAMESPACES, most=5_000))
+    async with followed(monkeypatch) as found:
+        await eventually(lambda: found.known("web") == (["all"], True))
+        labels = {f"label{number}": "value" for number in range(50)}
+        await found.api.put("namespaces", "", "many", metadata={"labels": labels})
+        await eventually(lambda: "namespaces take more than" in (found.cache.problem(OWN_API_SERVER) or ""))
+        assert found.cache.select(OWN_API_SERVER, "many") == ([], False)
+        assert [quota.name for quota in await found.cache.read(OWN_API_SERVER, "web")] == ["all"]
+
+
+def test_of_a_namespace_nothing_is_kept_that_nobody_reads() -> None:
+    owner = {"apiVersion": "v1", "kind": "x" * 1000, "name": "x", "uid": "u"}
+    metadata = {
+        "name": "web",
+        "labels": ANN,
+        "finalizers": ["x"],
+        "ownerReferences": [owner],
+        "annotations": {"a": "b"},
+    }
+    found = namespaces.NAMESPACES.decode(msgspec.json.encode({"metadata": metadata}))
+    assert (found.metadata.finalizers, found.metadata.owner_references, found.metadata.annotations) == ([], [], {})
+    assert found.metadata.labels == ANN
 
 
 async def test_a_namespace_that_has_not_been_seen_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

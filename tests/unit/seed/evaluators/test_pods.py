@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from common.quota import resources
+from common.quota import names, resources
 from common.quota.quantity import UNIT
 from common.quota.scopes import ScopeRequirement
+from seed.evaluators import pods
 from seed.evaluators.amounts import MOST
 from seed.evaluators.namespaced import Refused, Terms, Write, added, is_asked, used
 from seed.evaluators.pods import EVALUATOR, Pod
@@ -258,6 +259,31 @@ def test_amounts_are_rounded_up_to_thousandths_as_api_servers_do() -> None:
 @pytest.mark.parametrize("text", ["1e40", "1e200", "what?"])
 def test_an_amount_that_cannot_be_read_counts_as_the_most(text: str) -> None:
     assert EVALUATOR.usage(pod(container(cpu=text)), NOW)["cpu"] == MOST
+
+
+def test_a_grace_period_that_an_api_server_adds_wrongly_ends_nothing() -> None:
+    """It adds nanoseconds in 64 bits: with one of 293 years the pod seems to have been deleted 292 years ago."""
+    grace = 9_223_372_037
+    deleted = {"deletionTimestamp": "1733-09-22T00:12:43Z", "deletionGracePeriodSeconds": grace}
+    assert usage(pod(metadata=deleted))["pods"] == "1"
+    assert usage(pod(metadata={**deleted, "deletionGracePeriodSeconds": 2**63 - 1}))["pods"] == "1"
+    assert usage(pod(metadata={**deleted, "deletionGracePeriodSeconds": 10**400}))["pods"] == "1"
+
+
+def test_a_time_that_no_api_server_writes_ends_nothing() -> None:
+    """Whoever has another server serve pods must not end the counting of others by it."""
+    for deleted in ("soon", "292277026596-12-04T15:30:07Z", ""):
+        metadata = {"deletionTimestamp": deleted, "deletionGracePeriodSeconds": 30}
+        assert usage(pod(metadata=metadata))["pods"] == "1"
+
+
+def test_very_long_names_are_not_kept() -> None:
+    """With the token of its own webhook, a tenant can send what no API server admits."""
+    kept = pods._names_of_short.cache_info().currsize, names._is_valid.cache_info().currsize
+    found = pod(container(**{f"example.com/{number}{'x' * 1000}": "1" for number in range(10)}))
+    assert usage(found) == {"count/pods": "1", "pods": "1"}
+    assert (pods._names_of_short.cache_info().currsize, names._is_valid.cache_info().currsize) == kept
+    assert not names.is_valid("x" * (names.MAX_NAME + 1))
 
 
 def test_what_is_below_zero_frees_nothing() -> None:

@@ -14,11 +14,12 @@ import pytest
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Unavailable
 from common.quota.account import Account
+from common.quota.object_names import GroupResource
 from common.quota.quantity import UNIT
 from common.quota.resources import ResourceList
 from seed.cache.quota import Quota
 from seed.cache.source_keys import namespaces_key
-from seed.usage import kind_informer
+from seed.usage import cluster_objects, kind_informer
 from seed.usage.namespaced_objects import NamespacedSource, NamespacedSources
 from seed.usage.source import Problem
 from tests.unit import fake_api_server as fakes
@@ -362,6 +363,27 @@ async def test_while_namespaces_cannot_be_listed_nothing_is_counted_anew(monkeyp
         assert not source.listed_since(barrier) and source.listed_from == listed
         found.api.unlistable.clear()
         await eventually(lambda: source.listed_since(barrier))
+
+
+async def test_pods_with_grace_periods_of_years_leave_nothing_when_they_are_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever creates and deletes them again and again would fill the memory of the leader."""
+    monkeypatch.setattr(cluster_objects, "FEW", 4)
+    async with followed(monkeypatch) as found:
+        found.world.quota("all", selector={"matchLabels": ANN})
+        await eventually(lambda: found.used() == {"pods": 1})
+        objects = found.sources._objects[CLUSTER]
+        informer = objects.informers[GroupResource("pods")]
+        deleted = {"deletionTimestamp": "2300-01-01T00:00:00Z", "deletionGracePeriodSeconds": 10**9}
+        for number in range(20):
+            await found.api.put("pods", "web", f"p{number}", metadata=deleted)
+            await eventually(lambda number=number: informer.get(f"web/p{number}") is not None)
+            await found.api.remove("pods", "web", f"p{number}")
+            await eventually(lambda number=number: informer.get(f"web/p{number}") is None)
+        assert objects._awaited == {}
+        assert len(objects._released) <= 5
+        assert found.used() == {"pods": 1}
 
 
 async def test_a_cluster_with_more_than_fits_is_a_problem_of_that_kind(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -290,6 +290,28 @@ async def test_it_must_be_in_its_organizations_namespace_and_of_one_of_its_proje
         assert code(await webhook.ask("UPDATE", body("a", {}, namespace="gone"), body("a", amounts))) == 200
 
 
+async def test_where_a_project_was_made_again_by_another_organization_that_one_does_not_pay_for_more() -> None:
+    """What is there from before counts for the project. Whoever may write in the former namespace could raise it."""
+    async with serving() as (world, webhook):
+        await quota(world, limits="servers=10", granted="servers=10")
+        webhook.organization("former", "org-former")
+        webhook.reads.found["organizations/former"] = {
+            "metadata": {"name": "former"},
+            "status": {"namespace": "org-former"},
+        }
+        webhook.reads.found["projects/alpha"] = {"metadata": {"name": "alpha"}, "spec": {"organization": "acme"}}
+        whose = {"organization": "former", "namespace": "org-former"}
+
+        def servers(committed: int) -> dict[str, Any]:
+            return body("a", {"servers": (committed, 0)}, **whose)
+
+        refused = await webhook.ask("UPDATE", servers(4), servers(3))
+        assert code(refused) == 403
+        assert "Organization former has no Project alpha" in refused["status"]["message"]
+        assert world.account("org-acme").reservations == {}
+        assert code(await webhook.ask("UPDATE", servers(2), servers(3))) == 200
+
+
 async def test_what_has_not_come_to_this_replica_yet_is_worth_a_retry() -> None:
     async with serving() as (_world, webhook):
         webhook.organization(ORGANIZATION, "")

@@ -11,8 +11,10 @@ import msgspec
 import pytest
 
 from common.kube.client.errors import ApiError, Unavailable
+from seed.admission import promises
 from seed.evaluators.resource_quotas import CoreQuota
 from seed.registration.namespaces import limits_of
+from tests.unit import fake_api_server as fakes
 from tests.unit.seed.webhooks.test_namespaced_objects import Caller, caller, named, review
 from tests.unit.seed_world import nanos
 
@@ -43,7 +45,7 @@ class Allocated:
     def connection(self, _cluster: str) -> Any:
         return SimpleNamespace(list=self.list)
 
-    async def list(self, _resource: object, namespace: str) -> Any:
+    async def list(self, _resource: object, namespace: str, *, limit: int) -> Any:
         assert namespace == "web"
         self.reads += 1
         self.on_read(self.reads)
@@ -193,3 +195,22 @@ async def test_pods_are_no_concern_of_an_allocation(web: Allocated) -> None:
     assert (await web.caller.ask(pod))["allowed"]
     limits = limits_of(web.caller.world.quota_cache.quota(NAME))  # type: ignore[arg-type]
     assert limits.asked == {("", "resourcequotas", "CREATE"), ("", "resourcequotas", "UPDATE")}
+
+
+async def test_a_namespace_with_very_large_quotas_is_not_read_to_its_end(
+    web: Allocated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each admission there reads all of them, and others wait meanwhile."""
+    monkeypatch.setitem(fakes.PLURALS, "resourcequotas", ("v1", "ResourceQuota"))
+    await web.limit("pods=50")
+    async with fakes.fake_api_server() as api:
+        for number in range(3):
+            annotations = {"a": "x" * (promises.MOST // 2)}
+            await api.put("resourcequotas", "web", f"q{number}", metadata={"annotations": annotations})
+        cluster = api.cluster()
+        monkeypatch.setattr(web, "list", cluster.list)
+        code, message = await web.refused(quota("default", pods="2"))
+        await cluster.close()
+    assert code == 503
+    assert "its resourcequotas take more than 1 MiB" in message
+    assert web.caller.use(NAME) == {}
