@@ -25,4 +25,8 @@ UNINSTALL_ANNOTATION = "seedquota.io/uninstall"  # on the agents' Lease: see see
 UNINSTALLED_ANNOTATION = "seedquota.io/uninstalled"  # the leader's answer to it
 FITS_ANNOTATION = "seedquota.io/fits"  # on a dry run: how many of the object are asked for, see seed/admission/fits.py
 SETTINGS = "default"  # the name of the one QuotaSettings
+
+# What a seed's own API server asks about beside Machines, as a quota's account names it where that is not proven.
+ALLOCATIONS_UNCHECKED = "Allocations"
+CLUSTERS_UNCHECKED = "clusters"
 BACKUP_LABEL = "velero.io/exclude-from-backup"

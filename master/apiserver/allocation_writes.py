@@ -31,7 +31,8 @@ from master.cache.allocations import AllocationCache
 log = logging.getLogger(__name__)
 
 TRIES = 8  # writes by compare-and-set
-AT_ONCE = 8  # allocations of one request that are written at a time
+AT_ONCE = 8  # allocations of one request that are read at a time ...
+MADE_AT_ONCE = 16  # ... and that are created
 PROVEN_SECONDS = 2.0  # for so long it is taken as proven that the webhook is asked
 MAX_PROVEN = 4096  # namespaces
 ARRIVAL_SECONDS = 2.0  # until the watch delivers what was created
@@ -46,14 +47,28 @@ class AllocationWrites:
         self._allocations = allocations
         self._subject_of = subject_of
         self._proven: LruDict[str, float] = LruDict()
+        self._proving: dict[str, asyncio.Task[None]] = {}
 
     async def prove(self, organization: str) -> None:
-        """That the webhook is asked about the organization's Allocations: it must refuse one."""
+        """That the webhook is asked about the organization's Allocations: it must refuse one. Requests that come at one
+        time ask once."""
         namespace = namespace_of(organization)
         proven = self._proven.get(namespace)
         if proven is not None and time.monotonic() - proven <= PROVEN_SECONDS:
             return
-        began = time.monotonic()
+        task = self._proving.get(namespace)
+        if task is None:
+            task = self._proving[namespace] = asyncio.create_task(self._prove(organization), name="proof")
+            task.add_done_callback(lambda done: self._proved(namespace, done))
+        await asyncio.shield(task)  # others may wait for it, too
+
+    def _proved(self, namespace: str, done: asyncio.Task[None]) -> None:
+        del self._proving[namespace]
+        if not done.cancelled():
+            done.exception()  # everybody who waited for it may have gone
+
+    async def _prove(self, organization: str) -> None:
+        namespace, began = namespace_of(organization), time.monotonic()
         never = AllocatedResource(type=NEVER, committed=1)
         spec = AllocationSpec(organization=organization, project=organization, kind="proof", id="1", resources=[never])
         try:
@@ -79,21 +94,34 @@ class AllocationWrites:
                 there |= late
                 new = [each for each in new if each.name not in late]
         request = secrets.token_hex(8)
-        made: dict[str, Allocation] = {}
-        for begin in range(0, len(new), AT_ONCE):
-            some = new[begin : begin + AT_ONCE]
-            answers = await asyncio.gather(*(self._make(each, user, request) for each in some), return_exceptions=True)
-            failed: BaseException | None = None
-            for each, answer in zip(some, answers, strict=True):
-                if isinstance(answer, BaseException):
-                    failed = failed or answer
-                elif answer.metadata.annotations.get(types.REQUEST_ANNOTATION) == request:
-                    made[each.name] = answer
-                else:
-                    there[each.name] = answer
-            if failed is not None:
-                raise await self._undone(failed, made.values())
-        return there | made, [each for each in new if each.name in made]
+        found, failed = await self._make_all(new, user, request)
+        made = {
+            name: each
+            for name, each in found.items()
+            if each.metadata.annotations.get(types.REQUEST_ANNOTATION) == request
+        }
+        if failed is not None:
+            raise await self._undone(failed, made.values())
+        return there | found, [each for each in new if each.name in made]
+
+    async def _make_all(
+        self, new: Sequence[Wanted], user: str, request: str
+    ) -> tuple[dict[str, Allocation], BaseException | None]:
+        """What is there then, by name, and why not all: after one has failed no other is begun."""
+        found: dict[str, Allocation] = {}
+        left = list(reversed(new))
+
+        async def work() -> None:
+            try:
+                while left:
+                    each = left.pop()
+                    found[each.name] = await self._make(each, user, request)
+            except BaseException:
+                left.clear()
+                raise
+
+        ends = await asyncio.gather(*(work() for _ in new[:MADE_AT_ONCE]), return_exceptions=True)
+        return found, next((end for end in ends if end is not None), None)
 
     async def change(self, found: Allocation, resources: Sequence[AllocatedResource], display_name: str) -> Allocation:
         """Raises Conflict and NotFound, too, where it is not as it was found."""

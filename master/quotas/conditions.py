@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from common.api.conditions import NAMED, condition, more, some
+from common.api.labels import ALLOCATIONS_UNCHECKED, CLUSTERS_UNCHECKED
 from common.api.types import Condition, ResourceQuotaSpec
 from common.quota import quantity, resources
 from common.quota.names import MAX_COUNTERS
@@ -26,6 +27,8 @@ NAMESPACES_NAMED = 32  # namespaces that a message names
 
 NO_SEEDS = "NoSeeds"
 NO_CLUSTERS = "NoClusters"
+
+_OF_SEED = (ALLOCATIONS_UNCHECKED, CLUSTERS_UNCHECKED)
 
 _EXCEEDED = {
     "LimitLowered": "the limit was lowered",
@@ -107,24 +110,29 @@ def enforced(seeds: Sequence[SeedView], absent: Sequence[str], spec: ResourceQuo
     of_namespaces = spec.subject.kind == NAMESPACES
     if of_namespaces and not any(seed.clusters for seed in seeds):
         return condition(kind, False, NO_CLUSTERS, _no_clusters(spec))
-    unchecked = [f"{source} on {seed.name}" for seed in seeds for source in seed.unenforced]
-    if unchecked and of_namespaces:
-        return condition(
-            kind,
-            False,
-            "WebhookNotServing",
-            f"{listed(unchecked)}: objects in namespaces are not checked there, or cannot be created; see what "
-            "seedquota-seed logs of its canary",
-        )
+    unchecked = [(source, seed.name) for seed in seeds for source in seed.unenforced]
     if unchecked:
-        return condition(
-            kind,
-            False,
-            "WebhookNotServing",
-            f"{listed(unchecked)}: Machines are not checked there, or cannot be created; see the condition Enforced of "
-            "the UserCluster, or for other clusters what seedquota-seed logs of its canary",
-        )
+        return condition(kind, False, "WebhookNotServing", _unchecked_text(unchecked, of_namespaces))
     return condition(kind, True, "AllSeeds", f"not on {listed(absent)}: never connected" if absent else "")
+
+
+def _unchecked_text(unchecked: Sequence[tuple[str, str]], of_namespaces: bool) -> str:
+    """Of sources with the names of their seeds."""
+    texts = [
+        f"{what} on {listed(seeds)}: no dry run has proven that they are checked there; see the condition "
+        "WebhookServing of the Seed, and what seedquota-seed logs of its canary"
+        for what in _OF_SEED
+        if (seeds := [seed for source, seed in unchecked if source == what])
+    ]
+    if sources := [f"{source} on {seed}" for source, seed in unchecked if source not in _OF_SEED]:
+        objects, see = "Machines", "the condition Enforced of the UserCluster, or for other clusters "
+        if of_namespaces:
+            objects, see = "objects in namespaces", ""
+        texts.append(
+            f"{listed(sources)}: {objects} are not checked there, or cannot be created; see {see}what "
+            "seedquota-seed logs of its canary"
+        )
+    return "; ".join(texts)
 
 
 def _no_clusters(spec: ResourceQuotaSpec) -> str:

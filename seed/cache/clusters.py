@@ -16,7 +16,9 @@ from seed.cache.consumer import Consumer, consumer_of
 from seed.cache.quota import NAMESPACES, Quota, takes_part
 from seed.cache.quotas import QuotaCache
 from seed.cache.source_keys import (
+    ALLOCATIONS,
     CLUSTER_API,
+    CLUSTERS,
     HOSTED,
     OWN_API_SERVER,
     allocations_key,
@@ -30,6 +32,7 @@ from seed.cache.source_keys import (
 
 BY_PROJECT = "project"
 BY_UID = "uid"
+RESOURCE_CLUSTERS = "clusters"  # as quotas name them
 
 
 class ClusterCache:
@@ -51,7 +54,7 @@ class ClusterCache:
         self._participants_listeners: Listeners[[]] = Listeners()
         self.hosted: dict[str, UserCluster] = {}  # by key, see `host`
         self._unenforced: set[str] = set()  # see `tell_enforced`
-        self._enforced_in_namespaces: dict[str, bool] = {}  # by source, see `tell_enforced_in_namespaces`
+        self._proven: dict[str, bool] = {}  # see `tell_proven`
         self._hosted_by_project: dict[str, dict[str, UserCluster]] = {}
         self._reached: dict[str, UserCluster] = {}  # by uid: hosted ones that a kubeconfig leads to
         self.user_clusters = Reflector(
@@ -123,20 +126,32 @@ class ClusterCache:
         return [key for project in sorted(projects) for key in self.sources_of(project)]
 
     def unenforced(self, quota: Quota) -> list[str]:
-        """Clusters of which the leader said last that Machines are not checked there. Of a quota of kind namespaces,
-        also those of which nothing was said since the quota has this spec."""
-        if quota.kind != NAMESPACES:
-            return [key for key in self.source_keys(quota) if self._is_unenforced(key)]
-        said = self._enforced_in_namespaces
-        known = quota.published is not None and quota.published_generation == quota.generation
-        before = quota.published_unenforced
-        return [key for key in self.source_keys(quota) if not said.get(key, known and shown(key) not in before)]
+        """Clusters of which the leader said last that Machines are not checked there. Also what is not proven to be
+        checked since the quota has this spec: Allocations, clusters, and the sources of a quota of kind namespaces."""
+        if quota.kind == NAMESPACES:
+            return [key for key in self.source_keys(quota) if not self._is_proven(key, quota)]
+        of_seed = [key for key in self._asked_of_seed(quota) if not self._is_proven(key, quota)]
+        return of_seed + [key for key in self.source_keys(quota) if self._is_unenforced(key)]
 
-    def tell_enforced_in_namespaces(self, key: str, enforced: bool) -> bool:
-        """The leader saw it of a source of objects in namespaces. True if that is new."""
-        before = self._enforced_in_namespaces.get(key)
-        self._enforced_in_namespaces[key] = enforced
-        return before != enforced
+    def _asked_of_seed(self, quota: Quota) -> list[str]:
+        """What the seed's own API server must ask about for the quota's limits to hold, beside Machines."""
+        allocated = self._quota_cache.catalogue.allocated
+        asked = []
+        if self._quota_cache.in_cluster and not allocated.isdisjoint(quota.limits):
+            asked.append(ALLOCATIONS)
+        if RESOURCE_CLUSTERS in quota.limits.keys() - allocated:
+            asked.append(CLUSTERS)
+        return asked
+
+    def _is_proven(self, key: str, quota: Quota) -> bool:
+        known = quota.published is not None and quota.published_generation == quota.generation
+        return self._proven.get(key, known and shown(key) not in quota.published_unenforced)
+
+    def tell_proven(self, key: str, proven: bool) -> bool:
+        """The leader saw it of ALLOCATIONS, CLUSTERS, or a source of objects in namespaces. True if that is new."""
+        before = self._proven.get(key)
+        self._proven[key] = proven
+        return before != proven
 
     def tell_enforced(self, key: str, enforced: bool) -> bool:
         """The leader saw it of a Cluster of Kubermatic, or of CLUSTER_API for all of them. True if that is new."""

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from common.api.labels import ALLOCATIONS_UNCHECKED, CLUSTERS_UNCHECKED
 from common.kube.client.meta import ObjectMeta, object_key
 from common.quota.object_names import GroupResource
 
 HOSTED = "cluster.x-k8s.io:"  # begins the name of a Cluster that counts as a user cluster; no UserCluster has such
 
 CLUSTER_API = "cluster-api"  # the seed's own API server, which is asked about the Machines of all of these
+ALLOCATIONS = ALLOCATIONS_UNCHECKED  # ... about Allocations, in the master's own cluster
+CLUSTERS = CLUSTERS_UNCHECKED  # ... and about clusters themselves
+OF_SEED = (ALLOCATIONS, CLUSTERS)
+"""What is told once for a whole seed, not of a source. No source has such a key."""
 
 
 def hosted_key(namespace: str, name: str) -> str:

@@ -171,7 +171,7 @@ class NamespacedWebhook:
             enforced = works and self._proven.get(uid) == limits
             if proof is None and keeper.error is None:
                 continue  # nothing is known yet: what the leader before said stays
-            if self._cluster_cache.tell_enforced_in_namespaces(namespaces_key(uid, self._key), enforced):
+            if self._cluster_cache.tell_proven(namespaces_key(uid, self._key), enforced):
                 self._on_enforced(name)
 
     def _show(self) -> None:

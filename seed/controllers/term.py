@@ -22,7 +22,7 @@ from seed.cache.clusters import ClusterCache
 from seed.cache.kubermatic import KubermaticView
 from seed.cache.quotas import QuotaCache
 from seed.cache.replicas import Replicas
-from seed.cache.source_keys import OWN_API_SERVER, is_of_kubermatic
+from seed.cache.source_keys import ALLOCATIONS, CLUSTER_API, CLUSTERS, OWN_API_SERVER, is_of_kubermatic
 from seed.controllers.cloud_quotas import CloudQuotas
 from seed.controllers.namespaced_webhook import NamespacedWebhook
 from seed.controllers.seed_status import SeedStatus
@@ -34,10 +34,10 @@ from seed.evaluators.clusters import Kind
 from seed.ledger.store import Store
 from seed.projections.local_copies import LocalCopies
 from seed.registration import allocations, cluster_api, clusters, namespaces, withdrawal
-from seed.registration.cluster_api import Enforcement
 from seed.registration.configuration import WEBHOOK_CONFIGURATIONS, WebhookConfiguration
+from seed.registration.enforcement import Enforcement
 from seed.registration.health import Proof
-from seed.registration.keeper import ConfigurationKeeper
+from seed.registration.probe import Sample
 from seed.registration.wanted import WantedConfigurations
 from seed.sizing.sizer import Sizing
 from seed.usage.allocations import AllocationSources
@@ -132,11 +132,9 @@ class Leadership:
         )
         self._unadmitted = UnadmittedEvents(cluster, self._user_clusters.sources)
         self._cloud_quotas = CloudQuotas(cluster, cluster_cache.user_clusters.store.values, sizing.account_quota)
-        self._for_cluster_api = self._enforcement()
+        self._enforce()
         self._own_namespaced = self._namespaced_webhook(OWN_API_SERVER, OWN_API_SERVER, cluster, self._status.look)
         self._namespaced = {OWN_API_SERVER: self._own_namespaced}  # webhooks by cluster, as far as they are connected
-        self._for_clusters = self._keeper(replica.wanted.for_clusters)
-        self._for_allocations = self._keeper(replica.wanted.for_allocations)
         self._informers = ClusterApiInformers(
             cluster,
             quota_cache,
@@ -195,24 +193,33 @@ class Leadership:
             on_state=self._state_changed,
         )
 
-    def _keeper(self, desired: Callable[[], WebhookConfiguration]) -> ConfigurationKeeper:
-        return ConfigurationKeeper(self._replica.cluster, desired, wanted=self._replica.wanted.are_wanted)
-
     async def _keep_for_allocations(self) -> None:
         """One that is there stays until it is known what this seed is."""
         await self._replica.quota_cache.wait_in_cluster()
         await self._for_allocations.run()
 
-    def _enforcement(self) -> Enforcement:
+    def _enforce(self) -> None:
+        """What the seed's own API server asks about. Canaries are sent to the release's namespace."""
+        wanted, namespace = self._replica.wanted, self._replica.lease.namespace
+        served = self._replica.cluster_api.served
+        self._for_cluster_api = self._enforcement(
+            CLUSTER_API, wanted.for_cluster_api, lambda: cluster_api.sample_of(served, namespace)
+        )
+        self._for_clusters = self._enforcement(CLUSTERS, wanted.for_clusters, lambda: clusters.sample(namespace))
+        self._for_allocations = self._enforcement(
+            ALLOCATIONS, wanted.for_allocations, lambda: allocations.sample(namespace)
+        )
+
+    def _enforcement(
+        self, key: str, desired: Callable[[], WebhookConfiguration], sample: Callable[[], Sample | None]
+    ) -> Enforcement:
         replica = self._replica
         return Enforcement(
             replica.cluster,
-            replica.cluster_cache,
-            replica.cluster_api,
-            replica.wanted.for_cluster_api,
-            replica.lease.namespace,
-            on_change=self._cluster_api_proven,
-            on_proof=self._status.proven,
+            key,
+            desired,
+            sample,
+            on_proof=self._proven_of_seed,
             wanted=replica.wanted.are_wanted,
         )
 
@@ -352,9 +359,17 @@ class Leadership:
         self._state_changed(source)
         self._namespaces.look(source.key)
 
-    def _cluster_api_proven(self) -> None:
-        for source in self._informers.sources.values():
-            self._state_changed(source)
+    def _proven_of_seed(self, key: str, proof: Proof | None, refused: bool | None) -> None:
+        """Machines of Cluster API are taken for checked until it is known better; the others once that is proven."""
+        self._status.proven(key, proof)
+        cluster_cache = self._replica.cluster_cache
+        if key == CLUSTER_API:
+            if cluster_cache.tell_enforced(key, proof is None or proof.enforced is not False):
+                for source in self._informers.sources.values():
+                    self._state_changed(source)
+        elif refused is not None and cluster_cache.tell_proven(key, refused):
+            for quota in self._replica.quota_cache.all_quotas():
+                self._accounts.look_at(quota.name)
 
     def _known(self, name: str) -> None:
         """Another generation of the quota's copy is known to all replicas."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from common.api.types import ALLOCATIONS
 from seed.registration.configuration import WebhookConfiguration, WebhookServer, configuration
+from seed.registration.probe import Sample
 
 CALLER = "allocations"
 """The webhook's kind, and whom the token in the URL proves: the seed's own API server."""
@@ -29,3 +30,10 @@ def desired(server: WebhookServer) -> WebhookConfiguration:
             }
         ],
     )
+
+
+def sample(namespace: str) -> Sample:
+    """A canary: of no organization, in a namespace that is none's."""
+    name = "seedquota-canary"
+    spec = {"organization": name, "project": name, "kind": name, "id": name, "resources": []}
+    return Sample(ALLOCATIONS, namespace, spec, WEBHOOK, kind=ALLOCATIONS.kind)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from common.api.types import USER_CLUSTERS
 from seed.evaluators.clusters import Kind
 from seed.registration.configuration import WebhookConfiguration, WebhookServer, configuration
+from seed.registration.probe import Sample
 
 CALLER = "clusters"
 """The webhook's kind, and whom the token in the URL proves: the seed's own API server."""
@@ -32,3 +34,8 @@ def desired(kinds: Sequence[Kind], server: WebhookServer) -> WebhookConfiguratio
             for kind in kinds
         ],
     )
+
+
+def sample(namespace: str) -> Sample:
+    """A canary: of the kind that is there on every seed. One webhook asks about all kinds."""
+    return Sample(USER_CLUSTERS, namespace, {"project": "seedquota-canary"}, WEBHOOK, kind=USER_CLUSTERS.kind)

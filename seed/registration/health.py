@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import msgspec
 
@@ -33,20 +34,22 @@ class Proof(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-def webhook_serving(clusters: Mapping[str, Proof | None]) -> Proof:
-    """`clusters` by key; None for one of which the present leader has seen nothing yet."""
-    if not clusters:
-        return Proof(True, "NoUserClusters", "there is no user cluster whose Machines could be checked")
+def webhook_serving(clusters: Mapping[str, Proof | None], of_seed: Mapping[str, Proof] = MappingProxyType({})) -> Proof:
+    """`clusters` by key; None for one of which the present leader has seen nothing yet. `of_seed`: what the seed's own
+    API server is asked about beside Machines. If that is not proven, the quotas that limit it say so."""
     known = {key: proof for key, proof in clusters.items() if proof is not None}
     failed = {key: _badness(proof) for key, proof in known.items() if proof.enforced is False}
-    if failed:
+    wrong = [proof for _, proof in sorted(of_seed.items()) if proof.enforced is False]
+    if failed or wrong:
         worst = sorted(failed, key=lambda key: (failed[key], key))
-        return Proof(
-            False,
-            known[worst[0]].reason,
+        first = min((*(known[key] for key in worst), *wrong), key=_badness)
+        texts = [
             f"{some(worst)}: Machines are not checked there, or cannot be created; see the condition Enforced of the "
-            "UserCluster, or for other clusters what seedquota-seed logs of its canary",
-        )
+            "UserCluster, or for other clusters what seedquota-seed logs of its canary"
+        ]
+        return Proof(False, first.reason, "; ".join([*texts[: len(failed)], *(proof.message for proof in wrong)]))
+    if not clusters:
+        return Proof(True, "NoUserClusters", "there is no user cluster whose Machines could be checked")
     unproven = sorted(key for key in clusters if key not in known or not known[key].enforced)
     if len(unproven) == len(clusters):
         return Proof(None, "NotProven", f"no dry run has been refused yet in {some(unproven)}")

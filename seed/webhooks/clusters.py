@@ -64,6 +64,9 @@ class ClusterWebhook(Webhook[_Created]):
             return Question(review, None)
         return Question(review, _Created(kind, review.object))
 
+    def object_of(self, question: Question[_Created]) -> Owned | None:
+        return question.new.cluster if question.new is not None else None
+
     def is_named(self, question: Question[_Created]) -> bool:
         created = question.new
         return created is None or is_named(created.cluster, namespaced=created.kind.namespaced)

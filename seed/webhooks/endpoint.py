@@ -86,6 +86,10 @@ class Webhook(ABC, Generic[SubjectT]):
     def decode(self, body: bytes) -> Question[SubjectT]:
         """Raises msgspec.MsgspecError, UnicodeDecodeError, RecursionError."""
 
+    def object_of(self, question: Question[SubjectT]) -> Object | None:
+        """What a canary would be."""
+        return question.new if isinstance(question.new, Object) else None
+
     def is_named(self, question: Question[SubjectT]) -> bool:
         return not isinstance(question.new, Object) or is_named(question.new)
 
@@ -160,8 +164,8 @@ class Endpoint(Generic[SubjectT]):
                 question = self._read(request.body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             return Response(400, f"not an AdmissionReview of {webhook.about}: {error}\n".encode(errors="replace"))
-        head, subject = question.head, question.new
-        if not webhook.advises and isinstance(subject, Object) and is_canary(subject.metadata, dry_run=head.dry_run):
+        head, subject = question.head, webhook.object_of(question)
+        if not webhook.advises and subject is not None and is_canary(subject.metadata, dry_run=head.dry_run):
             return decided(head.uid, Verdict(decision="", refusal=denial.canary()))
         if not webhook.is_named(question):
             return Response(400, b"the object has no proper name, namespace and uid\n")

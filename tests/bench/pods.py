@@ -20,11 +20,10 @@ from devcluster.controlplane import ApiServer
 from devcluster.install import GROUP_PATH
 from devcluster.objects import API, namespace
 from devcluster.observe import api_writes
-from devcluster.servers import Server
 from tests.bench.installed import Site, site
 from tests.bench.load import Result, Task, in_process
 from tests.bench.server import NAMESPACE
-from tests.bench.serving import Served, cpu_seconds, serving, tell
+from tests.bench.serving import Served, cpu_seconds, pid_of, serving, tell
 
 CLIENTS = 48
 MANY = 100  # namespaces
@@ -68,7 +67,7 @@ async def pods(seconds: float) -> None:
             async with _bare_webhook(bench, bare):
                 rate = await _line(bench, count, "bare", [bare.pid])
             async with _ours(bench):
-                await _line(bench, count, "ours", [_pid(found.installed.programs["seedquota-seed-1"])], bare=rate)
+                await _line(bench, count, "ours", [pid_of(found.installed.programs["seedquota-seed-1"])], bare=rate)
 
 
 async def _line(
@@ -117,15 +116,10 @@ async def _load(bench: Bench, names: Sequence[str], seconds: float) -> Result:
 
 def _cpu(bench: Bench, webhook: Sequence[int]) -> tuple[float, float, float]:
     installed = bench.site.installed
-    others = {_pid(server) for server in [*installed.clusters(), installed.etcd_of(bench.server.name)]}
-    others |= {_pid(program) for program in installed.programs.values()}
-    others -= {_pid(bench.server), *webhook}
-    return cpu_seconds(_pid(bench.server)), sum(map(cpu_seconds, webhook)), sum(map(cpu_seconds, others))
-
-
-def _pid(server: Server) -> int:
-    assert server._process is not None, f"{server.name} runs"
-    return server._process.pid
+    others = {pid_of(server) for server in [*installed.clusters(), installed.etcd_of(bench.server.name)]}
+    others |= {pid_of(program) for program in installed.programs.values()}
+    others -= {pid_of(bench.server), *webhook}
+    return cpu_seconds(pid_of(bench.server)), sum(map(cpu_seconds, webhook)), sum(map(cpu_seconds, others))
 
 
 def _labelled(name: str, labels: dict[str, str]) -> manifests.Manifest:

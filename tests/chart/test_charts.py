@@ -233,6 +233,7 @@ BOUND: dict[tuple[str, str], set[tuple[str, str, str | None]]] = {
         ("ClusterRole", "seedquota-seed", None),
         ("Role", "seedquota-seed", "quotas"),
         ("ClusterRole", "seedquota-seed-in-cluster", None),
+        ("Role", "seedquota-seed-in-cluster", "quotas"),
     },
 }
 BOUND[MASTER, "api"] = BOUND[MASTER, "defaults"] | {

@@ -7,7 +7,7 @@ import os
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -346,6 +346,64 @@ async def test_a_limit_below_what_is_allocated_keeps_it_and_admits_no_more(tenan
     refused(await tenancy.allocate("b", servers=1), "used: servers=4, limited: servers=3")
     await site.comes("master", f"resourcequotas/{tenancy.quota}", "Exceeded", "True", "LimitLowered")
     assert (await tenancy.change("a", servers=3)).status == 200
+
+
+@asynccontextmanager
+async def without_right(site: Site, role: str, resource: str) -> AsyncIterator[None]:
+    """The agent's ClusterRole without what it may do with the resource."""
+    path = f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{role}"
+    rules = (await site.get("master", path))["rules"]
+    await site.patch("master", path, {"rules": [rule for rule in rules if resource not in rule["resources"]]})
+    try:
+        yield
+    finally:
+        await site.patch("master", path, {"rules": rules})
+
+
+async def test_a_quota_is_not_in_force_where_the_webhook_for_allocations_is_not_asked(tenancy: Tenancy) -> None:
+    """Nothing refuses an Allocation then, and a dry run shows it. What came in is counted."""
+    site, quota = tenancy.site, f"resourcequotas/{tenancy.quota}"
+    await tenancy.limit(servers="1")
+    await site.quota(cpus(1), f"project-{tenancy.project}", subject=tenancy.project)
+    kind = "validatingwebhookconfigurations"
+    configuration = f"/apis/admissionregistration.k8s.io/v1/{kind}/seedquota-allocations"
+    async with without_right(site, "seedquota-seed", kind):
+        await site.delete("master", configuration)
+        text = "Allocations on seed-1: no dry run has proven"
+        await site.comes("master", quota, "Enforced", "False", "WebhookNotServing", text, seconds=120)
+        await site.comes("master", quota, "Ready", "False", "Degraded")
+        said = "a dry-run Allocation that we refuse was admitted"
+        await site.comes("master", "seeds/seed-1", "WebhookServing", "False", "CanaryAdmitted", said)
+        assert (await site.condition("master", f"resourcequotas/project-{tenancy.project}", "Enforced"))[0] == "True"
+        assert (await tenancy.allocate("a", servers=2)).status == 201
+        await tenancy.uses(servers="2")
+    await until(lambda: site.get("master", configuration), 120)
+    await site.comes("master", quota, "Enforced", "True", "AllSeeds", seconds=120)
+    await site.comes("master", "seeds/seed-1", "WebhookServing", "True", seconds=60)
+    refused(await tenancy.allocate("b", servers=1), "used: servers=2, limited: servers=1")
+
+
+async def test_a_quota_of_clusters_is_not_in_force_where_a_webhook_for_clusters_does_not_answer(
+    tenancy: Tenancy,
+) -> None:
+    site, quota = tenancy.site, f"resourcequotas/{tenancy.quota}"
+    await catalogue(site)
+    await tenancy.limit(clusters="1")
+    configuration = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/seedquota-clusters"
+    balancer = site.installed.balancers["seed-2"]
+    balancer.cut = True
+    try:
+        await balancer.end_connections()
+        await site.delete("seed-2", configuration)  # whatever happens to it, it is tried again
+        text = "clusters on seed-2: no dry run has proven"
+        await site.comes("master", quota, "Enforced", "False", "WebhookNotServing", text, seconds=120)
+        said = "no UserCluster can be created"
+        await site.comes("master", "seeds/seed-2", "WebhookServing", "False", "NotServing", said)
+        assert "/clusters/" not in str((await site.get("master", "seeds/seed-2"))["status"]), "the URL has a token"
+    finally:
+        balancer.cut = False
+    await site.comes("master", quota, "Enforced", "True", "AllSeeds", seconds=120)
+    await site.comes("master", "seeds/seed-2", "WebhookServing", "True", seconds=120)
 
 
 async def test_an_organization_that_is_deleted_takes_its_namespace_and_allocations_along(tenancy: Tenancy) -> None:

@@ -430,6 +430,15 @@ PROVEN: dict[str, tuple[str, ...]] = {
     "lists the allocations of an organization with very many": (
         "unit/master/cache/test_allocations.py::test_a_page_looks_at_none_but_its_own",
     ),
+    "the webhook for Allocations or for clusters is removed": (
+        "integration/test_one_cluster.py::test_a_quota_is_not_in_force_where_the_webhook_for_allocations_is_not_asked",
+        "integration/test_one_cluster.py"
+        "::test_a_quota_of_clusters_is_not_in_force_where_a_webhook_for_clusters_does_not_answer",
+    ),
+    "the agent's token is stolen: create Allocations": (
+        "unit/seed/webhooks/test_allocations.py"
+        "::test_a_canary_is_refused_before_anything_is_asked_and_only_as_a_dry_run",
+    ),
     "allocates while nothing admits Allocations": (f"{HTTP_API}::test_nothing_is_allocated_that_no_webhook_admits",),
     "sends an array of which a part fits": (f"{HTTP_API}::test_of_several_all_are_allocated_or_none",),
     "asks what would fit, to learn the amounts": (

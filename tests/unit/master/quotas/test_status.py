@@ -181,6 +181,19 @@ def test_a_quota_is_ready_only_where_it_is_enforced(enforcement):
     assert condition(status(seed(), enforcement=enforcement), "Ready")[0] == "True"
 
 
+def test_a_quota_names_what_a_seed_itself_is_not_proven_to_be_asked_about():
+    found = status(
+        seed("eu-1", unenforced=["Allocations", "clusters", "alpha/c1"]), seed("us-1", unenforced=["clusters"])
+    )
+    state, reason, message = condition(found, "Enforced")
+    assert (state, reason) == ("False", "WebhookNotServing")
+    assert message.startswith("Allocations on eu-1: no dry run")
+    assert "; clusters on eu-1, us-1: no dry run" in message
+    assert "; alpha/c1 on eu-1: Machines are not checked" in message
+    only = condition(status(seed(unenforced=["Allocations"])), "Enforced")[2]
+    assert "Machines" not in only and "WebhookServing" in only
+
+
 def test_a_seed_that_never_connected_limits_no_readiness_but_its_own():
     broken = seed("broken", connected=False, never_connected=True, silent=None, synced=None, reported=False)
     found = status(seed("eu-1", {"cpu": "4"}), broken)

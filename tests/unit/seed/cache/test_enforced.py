@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
-from common.api.types import UserCluster
+from common.api.catalogue import Catalogue
+from common.api.types import CatalogueEntry, UserCluster
 from common.quota.escrow import Report
 from seed.cache.consumer import Consumer
-from seed.cache.source_keys import CLUSTER_API, KUBERMATIC, hosted_key, namespaces_key
+from seed.cache.source_keys import ALLOCATIONS, CLUSTER_API, CLUSTERS, KUBERMATIC, hosted_key, namespaces_key
 from tests.unit.seed_world import PROJECT, seed_world
 
 
@@ -61,14 +63,38 @@ async def test_a_quota_of_namespaces_is_enforced_where_that_was_said_of_its_pres
         assert quota is not None
         key = namespaces_key(quota.key.uid, f"{PROJECT}/c1")
         assert cluster_cache.unenforced(quota) == [key], "nothing was said of it yet"
-        assert cluster_cache.tell_enforced_in_namespaces(key, True)
+        assert cluster_cache.tell_proven(key, True)
         assert cluster_cache.unenforced(quota) == []
-        assert not cluster_cache.tell_enforced_in_namespaces(key, True), "it is known"
+        assert not cluster_cache.tell_proven(key, True), "it is known"
         # A replica that has just begun to lead goes on with what the one before has published.
         published = msgspec.structs.replace(quota, published=Report(incarnation="life"), published_generation=0)
-        cluster_cache._enforced_in_namespaces.clear()
+        cluster_cache._proven.clear()
         assert cluster_cache.unenforced(published) == []
         edited = msgspec.structs.replace(published, generation=1)
         assert cluster_cache.unenforced(edited) == [key], "that was of another spec"
         unproven = msgspec.structs.replace(published, published_unenforced=[f"{PROJECT}/c1"])
         assert cluster_cache.unenforced(unproven) == [key]
+
+
+@pytest.mark.parametrize("in_cluster", [True, False])
+async def test_what_the_seed_itself_is_asked_about_is_named_until_it_is_proven(in_cluster: bool) -> None:
+    async with seed_world() as world:
+        cluster_cache, quota_cache = world.cluster_cache, world.quota_cache
+        await world.quota("machines", limits="cpu=64")
+        await world.quota("types", limits="cpu=64,servers=3,clusters=2")
+        quota_cache.in_cluster = in_cluster
+        entries = [CatalogueEntry(name="servers", count_from="Allocations")]
+        quota_cache._catalogue = (quota_cache._catalogue[0], Catalogue(entries))
+        machines, types = quota_cache.quota("machines"), quota_cache.quota("types")
+        assert machines is not None and types is not None
+        allocations = [ALLOCATIONS] if in_cluster else []
+        assert cluster_cache.unenforced(machines) == []
+        assert cluster_cache.unenforced(types) == [*allocations, CLUSTERS]
+        assert cluster_cache.tell_proven(CLUSTERS, True)
+        assert cluster_cache.unenforced(types) == allocations
+        assert cluster_cache.tell_proven(ALLOCATIONS, True)
+        assert cluster_cache.unenforced(types) == []
+        assert cluster_cache.tell_proven(ALLOCATIONS, False) and cluster_cache.tell_proven(CLUSTERS, False)
+        entries.append(CatalogueEntry(name="clusters", count_from="Allocations"))
+        quota_cache._catalogue = (quota_cache._catalogue[0], Catalogue(entries))
+        assert cluster_cache.unenforced(types) == allocations, "clusters are counted from Allocations then"

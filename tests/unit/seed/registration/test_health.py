@@ -15,7 +15,7 @@ from common.api.types import SeedCopy, UserCluster
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Unavailable
 from common.runtime.metrics import build_version
-from seed.cache.source_keys import CLUSTER_API, KUBERMATIC, hosted_key
+from seed.cache.source_keys import ALLOCATIONS, CLUSTER_API, KUBERMATIC, hosted_key
 from seed.controllers import seed_status
 from seed.controllers.seed_status import EVERY, RETRY, SeedStatus
 from seed.registration.health import Proof, webhook_serving
@@ -59,6 +59,17 @@ def test_the_worst_is_named_first_and_gives_the_reason() -> None:
     )
     assert (found.enforced, found.reason) == (False, "CanaryAdmitted")
     assert found.message.startswith("a/5, a/4, a/3 and 2 more: ")
+
+
+def test_what_the_seed_itself_is_asked_about_fails_with_its_own_words() -> None:
+    wrong = Proof(False, "CanaryAdmitted", "a dry-run Allocation was admitted")
+    unknown = Proof(None, "NotProven", "a dry run was refused before")
+    found = webhook_serving({}, {"Allocations": wrong, "clusters": unknown})
+    assert found == wrong
+    found = webhook_serving({"a/1": Proof(False, "NotServing"), "a/2": PROVEN}, {"Allocations": wrong})
+    assert (found.enforced, found.reason) == (False, "CanaryAdmitted"), "the worst"
+    assert found.message.startswith("a/1: Machines are not") and found.message.endswith(f"; {wrong.message}")
+    assert webhook_serving({"a/1": PROVEN}, {"clusters": unknown, "Allocations": PROVEN}).enforced
 
 
 class Published:
@@ -212,3 +223,15 @@ async def test_whoever_counts_clusters_hears_of_those_of_cluster_api() -> None:
         ends()
         world.cluster_cache.host(key, None)
         assert heard == [key]
+
+
+async def test_what_the_seed_itself_is_asked_about_is_said_of_it() -> None:
+    async with published() as seed:
+        seed.copy(**{UID_LABEL: "of-the-master"})
+        seed.status.proven(C1, PROVEN)
+        seed.status.proven(ALLOCATIONS, Proof(False, "NotServing", "no Allocation can be created"))
+        await seed.status._say()
+        assert seed.serving == ("False", "NotServing")
+        seed.status.proven(ALLOCATIONS, PROVEN)
+        await seed.status._say()
+        assert seed.serving == ("True", "CanaryDenied")

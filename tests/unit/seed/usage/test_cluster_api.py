@@ -20,7 +20,8 @@ from seed.cache.cluster_api import View
 from seed.cache.clusters import ClusterCache
 from seed.cache.quotas import QuotaCache
 from seed.cache.source_keys import hosted_key, is_hosted
-from seed.registration.cluster_api import CALLER, Enforcement
+from seed.registration.cluster_api import CALLER
+from seed.registration.enforcement import Enforcement
 from seed.usage.cluster_api import ClusterApiInformers, ClusterSource
 from seed.webhooks.cluster_api import ClusterApiWebhook
 from seed.webhooks.endpoint import Endpoint

@@ -23,8 +23,10 @@ from seed.admission.allocations import AllocationAdmission
 from seed.cache.organizations import OrganizationCache
 from seed.cache.source_keys import allocations_key, clusters_key, is_of_allocations, project_of_key
 from seed.evaluators import allocations
-from seed.registration.allocations import CALLER, desired
+from seed.registration.allocations import CALLER, desired, sample
 from seed.registration.configuration import WebhookServer
+from seed.registration.health import DENIED
+from seed.registration.probe import ANNOTATION
 from seed.usage.allocation_totals import AllocationTotals
 from seed.webhooks.allocations import AllocationWebhook
 from seed.webhooks.endpoint import Endpoint
@@ -338,3 +340,15 @@ async def test_a_default_quota_that_has_not_come_limits_already() -> None:
         found = msgspec.convert({"metadata": {"name": SETTINGS}, "spec": settings}, QuotaSettings)
         world.quota_cache.settings.store._set(SETTINGS, found)
         assert code(await webhook.create("a", servers=(1, 0))) == 503
+
+
+async def test_a_canary_is_refused_before_anything_is_asked_and_only_as_a_dry_run() -> None:
+    async with serving() as (_, webhook):
+        canary = sample("seedquota")
+        metadata = {"name": "c", "namespace": "seedquota", "uid": "c", "annotations": {ANNOTATION: "true"}}
+        sent = {"metadata": metadata, "spec": canary.spec}
+        answer = await webhook.ask("CREATE", sent, dryRun=True)
+        assert code(answer) == 403 and answer["status"]["details"]["causes"][0]["reason"] == DENIED
+        assert webhook.reads.count == 0
+        answer = await webhook.ask("CREATE", sent)
+        assert code(answer) == 403 and "there is no Organization seedquota-canary" in answer["status"]["message"]

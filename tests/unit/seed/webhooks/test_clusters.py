@@ -25,8 +25,10 @@ from seed.accounts.controller import Accounts
 from seed.cache.same_cluster import DuplicateClusters
 from seed.cache.source_keys import allocations_key, clusters_key, is_hosted, project_of_key
 from seed.evaluators.clusters import NOTHING, ONE, Owned, kinds
-from seed.registration.clusters import CALLER, desired
+from seed.registration.clusters import CALLER, desired, sample
 from seed.registration.configuration import WebhookServer
+from seed.registration.health import DENIED
+from seed.registration.probe import ANNOTATION
 from seed.usage.cluster_totals import ClusterTotals
 from seed.usage.clusters import ClusterSources
 from seed.webhooks.clusters import ClusterWebhook
@@ -459,3 +461,16 @@ async def test_where_allocations_are_counted_a_cluster_costs_nothing() -> None:
         accounts = cast(Accounts, SimpleNamespace(_quota_cache=world.quota_cache))
         assert Accounts._of_side(accounts, KEY, {**ONE, **nanos("cpu=1")}) == nanos("cpu=1")
         assert Accounts._of_side(accounts, allocations_key(PROJECT), {**ONE, **nanos("cpu=1")}) == ONE
+
+
+async def test_a_canary_is_refused_and_reserves_nothing() -> None:
+    async with serving() as (world, webhook):
+        await world.quota(limits="clusters=3", granted="clusters=3")
+        canary = sample("seedquota")
+        made = {"metadata": {**meta("c"), "annotations": {ANNOTATION: "true"}}, "spec": canary.spec}
+        answer = await webhook.create("c", object=made, dryRun=True)
+        assert code(answer) == 403 and answer["status"]["details"]["causes"][0]["reason"] == DENIED
+        made["spec"] = {"project": PROJECT}
+        assert code(await webhook.create("c", object=made)) == 200, "one that is really made is no canary"
+        assert list(world.account().reservations) == [(KEY, "c-uid")]
+        assert code(await webhook.create("c", object=made, dryRun=True)) == 403
