@@ -31,6 +31,7 @@ from devcluster.install import NAMESPACE
 from devcluster.objects import CHARTS, named, namespace, rights
 from master.apiserver import app as api
 from master.apiserver import limits as rates
+from master.apiserver import page
 from master.apiserver.app import ApiServer
 from master.cache.informers import Caches
 from tests.integration import quota_rfc
@@ -785,6 +786,16 @@ async def test_who_asks_what_fits_must_see_every_quota_that_is_asked_about(world
             assert answer.status == 503 and "nothing is counted yet for new" in answer.body["detail"]
 
     await until(not_counted, 30)
+
+
+async def test_the_page_is_served_to_everybody_and_says_what_browsers_may_do_with_it(world: World) -> None:
+    url = f"https://127.0.0.1:{world.replicas[0].server.port}/docs"
+    async with world.session.get(url, ssl=world.tls or False) as answer:
+        text = await answer.text()
+        assert (answer.status, answer.content_type) == (200, "text/html")
+        assert answer.headers["Content-Security-Policy"] == page.POLICY
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert text == page.html().decode() and FITS in text
 
 
 async def test_a_decision_is_said_to_be_on_a_seed(world: World) -> None:

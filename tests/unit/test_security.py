@@ -54,6 +54,7 @@ CHARTS = "chart/test_charts.py"
 MACHINES = "unit/seed/webhooks/test_machines.py"
 MASTER = "integration/test_master_program.py"
 HTTP_API = "integration/test_http_api.py"
+CERTIFICATES = "integration/test_http_certificates.py"
 APP = "unit/master/apiserver/test_app.py"
 AUTH = "unit/master/apiserver/test_auth.py"
 LIMITS = "unit/master/apiserver/test_limits.py"
@@ -416,7 +417,7 @@ PROVEN: dict[str, tuple[str, ...]] = {
         "::test_uninstall_removes_the_webhooks_of_one_seed_and_says_everywhere_that_nothing_is_enforced",
         "unit/seed/registration/test_withdrawal.py::test_what_was_asked_of_an_earlier_run_means_nothing",
     ),
-    "calls without a token": (
+    "calls without a token and certificate": (
         f"{HTTP_API}::test_who_has_no_valid_token_gets_nothing_but_the_document",
         f"{APP}::test_who_shows_no_token_is_refused_by_the_head_and_may_read_the_document",
     ),
@@ -443,6 +444,17 @@ PROVEN: dict[str, tuple[str, ...]] = {
     "sends an array of which a part fits": (f"{HTTP_API}::test_of_several_all_are_allocated_or_none",),
     "asks what would fit, to learn the amounts": (
         f"{HTTP_API}::test_who_asks_what_fits_must_see_every_quota_that_is_asked_about",
+    ),
+    "shows a client certificate of another CA": (
+        f"{CERTIFICATES}::test_a_certificate_that_is_not_valid_ends_the_handshake",
+        f"{CERTIFICATES}::test_a_certificate_that_expires_ends_on_a_connection_that_is_open",
+        f"{CERTIFICATES}::test_a_renewed_ca_counts_at_once_and_the_one_before_until_it_is_taken_away",
+    ),
+    "shows a client certificate with `O=system:masters`": (
+        f"{CERTIFICATES}::test_name_and_groups_are_those_that_the_api_server_reads",
+    ),
+    "a script in the page": (
+        "unit/master/apiserver/test_page.py::test_nothing_runs_or_is_loaded_and_the_policy_says_so",
     ),
     "asks for an organization of somebody else": (
         f"{HTTP_API}::test_who_cannot_see_an_organization_does_not_learn_whether_it_exists",
