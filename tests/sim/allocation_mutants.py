@@ -15,6 +15,7 @@ from seed.cache.source_keys import is_of_allocations
 from seed.evaluators import allocations
 from seed.usage.allocation_totals import AllocationTotals
 from seed.usage.allocations import ProjectAllocations
+from tests.sim import allocation_scenes
 from tests.sim.mutant import Mutant
 
 FOCUS = ("allocations",)
@@ -99,8 +100,9 @@ ALL: tuple[Mutant, ...] = (
     Mutant(
         "evidence of an Allocation is the watch's",
         ((ProjectAllocations, "generation", what_the_watch_has),),
-        (*FOCUS, "slow", "lag"),
+        FOCUS,
         BUDGET,
+        allocation_scenes.allocations_that_the_leader_does_not_see,
     ),
     Mutant(
         "an Allocation that changes is reserved as of its creation",

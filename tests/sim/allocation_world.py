@@ -18,6 +18,7 @@ from common.quota.resources import ResourceList
 from seed.admission.denial import Refusal
 from seed.cache.consumer import Consumer
 from seed.cache.quota import Quota
+from seed.usage.allocations import ProjectAllocations
 from tests.sim import allocations
 from tests.sim.allocation_side import AllocationReplica
 from tests.sim.allocations import ALLOCATED, KEY, LICENCES, OF_BOTH, OF_OBJECTS, AllocationServer, MachinesOfAll
@@ -180,3 +181,8 @@ class AllocationWorld(World):
         else:
             there.update(spec.key.uid for spec in heard_of)
             replica.ask_for_machine(source.key, new, old, known, deadline, answered)
+
+    def _seen(self, followed: Any, name: str) -> int | None:
+        if isinstance(followed, ProjectAllocations):
+            return followed.totals.seen([uid_of(name)]).get(uid_of(name), 0)
+        return super()._seen(followed, name)
