@@ -101,6 +101,8 @@ class Told(NamedTuple):
 
 
 class Truth:
+    keeps_limited = False  # accounts reserve nothing by names that no quota limits
+
     def __init__(self, things: Mapping[str, Thing]) -> None:
         self._things = things
         self.totals: dict[str, dict[str, int]] = {}  # by quota uid
@@ -226,7 +228,8 @@ class Truth:
         thing = wish.thing
         for quota in quotas:
             uid = quota.key.uid
-            need = wish.need if quota.kind != NAMESPACES else resources.only(wish.need, quota.limits)
+            all_kept = quota.kind != NAMESPACES and not self.keeps_limited
+            need = wish.need if all_kept else resources.only(wish.need, quota.limits)
             kept = self.durable.get((uid, thing.uid))
             if wish.claimed and thing.size is None:
                 continue  # deleted meanwhile: what was reserved for a change of it may be gone in that very write

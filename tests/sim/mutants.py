@@ -46,7 +46,7 @@ from seed.ledger.batcher import Batcher
 from seed.ledger.store import StoreUnavailableError
 from seed.ledger.writer import AccountWriter
 from seed.usage.machine_totals import MachineTotals
-from tests.sim import namespace_mutants, promise_mutants, scenes, schedule, servers
+from tests.sim import allocation_mutants, namespace_mutants, promise_mutants, scenes, schedule, servers
 from tests.sim.checks import Violation
 from tests.sim.master_side import MasterReplica
 from tests.sim.mutant import Mutant
@@ -1064,5 +1064,6 @@ ALL: tuple[Mutant, ...] = (
     ),
     *namespace_mutants.ALL,
     *promise_mutants.ALL,
+    *allocation_mutants.ALL,
 )
 BY_NAME: dict[str, Mutant] = {mutant.name: mutant for mutant in ALL}

@@ -22,14 +22,18 @@ import seed.accounts.usage_writer
 import seed.admission.denial
 import seed.cache.namespaces
 import seed.cache.quotas
+import seed.evaluators.allocations
 import seed.evaluators.resource_quotas
 import seed.ledger.batcher
 import seed.ledger.store_generation
 import seed.ledger.writer
+import seed.usage.allocations
 import seed.usage.cluster_objects
 import seed.usage.namespaced_objects
+from common.api.labels import UID_LABEL
 from seed.accounts.capacity import CapacityRequester
 from seed.accounts.open_limiter import OpenLimiter
+from tests.sim.allocations import AllocationWatch
 from tests.sim.namespaces import LabelWatch, ObjectWatch, evaluator_of
 
 
@@ -62,6 +66,10 @@ _REPLACED = (
     (seed.cache.quotas, "parse_quota", lambda copy, in_cluster: copy.quota),  # each copy was parsed when it was written
     (seed.accounts.controller, "secrets", _secrets),
     (seed.cache.namespaces, "time", _time),
+    # Also where the master's objects stand for themselves, a quota has a copy here, and the master's uid.
+    (seed.accounts.controller, "original_uid", lambda found, in_cluster: found.metadata.labels.get(UID_LABEL, "")),
+    (seed.evaluators.allocations, "UNIT", 1),  # sizes are small
+    (seed.usage.allocations, "Reflector", AllocationWatch),
     (seed.evaluators.resource_quotas, "amount", common.quota.quantity.parse),  # not rounded to thousandths
     (seed.usage.cluster_objects, "Reflector", LabelWatch),
     (seed.usage.cluster_objects, "KindInformer", ObjectWatch),

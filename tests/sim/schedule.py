@@ -15,6 +15,7 @@ from common.quota.escrow import Report
 from common.quota.resources import ResourceList
 from seed.ledger.store import Stored
 from tests.sim import faults, product
+from tests.sim.allocation_world import AllocationWorld
 from tests.sim.master_side import MasterReplica
 from tests.sim.namespace_world import NamespaceWorld
 from tests.sim.promise_world import PromiseWorld
@@ -31,7 +32,11 @@ BUSY = 2  # times in quiet that users create something all the same
 MOST_FILLED = 14  # requests at once
 
 Step = Callable[[], None]
-WORLDS: Mapping[str, type[World]] = {"namespaces": NamespaceWorld, "promises": PromiseWorld}  # by focus
+WORLDS: Mapping[str, type[World]] = {  # by focus
+    "namespaces": NamespaceWorld,
+    "promises": PromiseWorld,
+    "allocations": AllocationWorld,
+}
 
 
 def run(number: int, *, focus: Collection[str] = (), scene: Scene | None = None, trace: bool = False) -> World:
@@ -285,7 +290,7 @@ class Chaos:
         if wishes:
             wish = self.rng.choice(wishes)
             wish.repeats += 1
-            site = self.world.sites[wish.thing.source.partition("/")[0]]
+            site = self.world.site_of(wish.thing.source)
             self.world.call_webhook(site, site.sources[wish.thing.source], wish)
 
     def finish(self) -> None:
@@ -912,7 +917,7 @@ def _fill(world: World, site: Site, source: Source, wanted: int) -> None:
         for wish in list(world.wishes):
             if wish.told:
                 world.finish(wish, persists=True)
-                world.filled += wish.size["cpu"]
+                world.filled += next(iter(wish.size.values()))
         missing = world.room_of(source) or 0
         if wanted <= MOST_FILLED and missing:
             world.pass_time(0.6)  # a refusal is for the moment

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from common.api.convert import report_from_wire
+from common.api.labels import SETTINGS
 from common.api.types import (
     PROJECTS,
     RESOURCE_QUOTAS,
@@ -39,7 +40,7 @@ from seed.cache.clusters import ClusterCache
 from seed.cache.consumer import Consumer
 from seed.cache.quota import Quota
 from seed.cache.quotas import QuotaCache
-from seed.cache.source_keys import project_of_key
+from seed.cache.source_keys import is_of_allocations, project_of_key
 from seed.ledger.store import Key, Store, Stored, StoreUnavailableError
 from seed.usage.machine_totals import MachineTotals
 from seed.usage.source import ListBarrier, Problem
@@ -67,12 +68,16 @@ class Clusters(ClusterCache):
     def sources_of(self, project: str) -> list[str]:
         """Asked for much more often than clusters come and go."""
         if project not in self._sources:
-            self._sources[project] = [key for key in super().sources_of(project) if project_of_key(key) is None]
+            self._sources[project] = [key for key in super().sources_of(project) if _is_simulated(key)]
         return list(self._sources[project])
 
     def hear(self, key: str, new: UserCluster | None) -> None:
         self._sources.clear()
         _tell(self.user_clusters, self._cluster_changed, key, new)
+
+
+def _is_simulated(key: str) -> bool:
+    return project_of_key(key) is None or is_of_allocations(key)
 
 
 class View:
@@ -82,6 +87,9 @@ class View:
         cluster = cast("Cluster", api)
         self.quota_cache = QuotaCache(cluster)
         self.cluster_cache = Clusters(cluster, self.quota_cache)
+        self.quota_cache.in_cluster = api.in_cluster
+        if api.settings is not None:
+            self.quota_cache.settings.store._set(SETTINGS, api.settings)
         self.copies: dict[str, Copy] = {}
         self.limits: dict[str, str] = {}  # by name: the uid of the quota that limits, so far as anybody has said
         for name, both in api.copies.items():
@@ -168,7 +176,7 @@ class LedgerClient:
         quota = replica.view.quota_cache.quota(key.name)
         decided = Decided(
             leader.accounts.term if leader is not None else replica.last_term,
-            dict(leader.sources) if leader is not None else {},
+            leader.known() if leader is not None else {},
             leader.listed() if leader is not None else {},
             quota.ceilings if quota is not None and quota.key == key else None,
         )
@@ -464,6 +472,9 @@ class Leader:
 
     def _followed(self, replica: Replica) -> Mapping[str, UsageSource]:
         return {}
+
+    def known(self) -> dict[str, UsageSource]:
+        return dict(self.sources)
 
     def listed(self) -> dict[str, int]:
         """As of which event of the seed's API server the last list of each source began."""

@@ -9,6 +9,7 @@ import msgspec
 
 from common.api.label_selector import LabelSelector
 from common.api.labels import RELEASED_ANNOTATION, UID_LABEL
+from common.api.types import QuotaSettings
 from common.kube.client.errors import AlreadyExists, Conflict, NotFound, Unavailable
 from common.kube.client.meta import Object
 from common.kube.client.meta import ObjectMeta as Meta
@@ -181,6 +182,8 @@ class Seed:
         self.name = name
         self._up = True
         self.outages = 0  # each ends all watches
+        self.in_cluster = False  # it has the Allocations
+        self.settings: QuotaSettings | None = None
         self.revision = 0
         self.lease: LeaseObject | None = None
         self.unsure: Unsure = _told
@@ -418,6 +421,8 @@ def name_of(source: str, uid: str) -> str:
 
 class Source:
     """A user cluster's API server."""
+
+    is_cluster = True
 
     def __init__(self, key: str, seed: str, project: str) -> None:
         self.name = key

@@ -10,6 +10,7 @@ from tests.sim.failures import FOUND
 
 SCHEDULES = 600
 OF_NAMESPACES = 100  # ... of worlds with quotas of namespaces
+OF_ALLOCATIONS = 50  # ... of what core ResourceQuotas promise, and of Allocations
 QUICK = 120  # schedules in which the mutants below must be noticed; all of them: python -m tests.sim --mutants
 
 
@@ -27,6 +28,15 @@ def test_no_schedule_of_namespaces_breaks_the_promise() -> None:
     assert total.admitted > 200
     assert total.refused > 150
     assert total.filled > 60
+
+
+@pytest.mark.parametrize("focus", ["promises", "allocations"])
+def test_no_schedule_of_allocations_breaks_the_promise(focus: str) -> None:
+    total = runner.schedules(0, OF_ALLOCATIONS, 1, focus=(focus,))
+    assert total.failures == []
+    assert total.admitted > 120
+    assert total.refused > 90
+    assert total.filled > 30
 
 
 @pytest.mark.parametrize("number", FOUND)
@@ -62,6 +72,12 @@ def test_a_schedule_is_known_by_its_number() -> None:
         "labels are never read",
         "an update is reserved as of what it changes",
         "evidence of a namespace is the watch's",
+        "what others promise stays",
+        "the others are not read again",
+        "bases stay in the count",
+        "both sides are counted",
+        "the catalogue drops nothing of Allocations",
+        "only what is committed counts",
     ],
 )
 def test_a_broken_rule_is_noticed(name: str) -> None:

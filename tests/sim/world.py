@@ -378,7 +378,7 @@ class World:
         return wish
 
     def call_webhook(self, site: Site, source: Source, wish: Wish) -> None:
-        serving = [replica for replica in site.replicas if source.key in replica.view.cluster_cache.user_clusters.store]
+        serving = [replica for replica in site.replicas if self._serves(replica, source)]
         if not serving:
             self._ended(wish)
             return
@@ -402,6 +402,9 @@ class World:
             self._asks(replica, source, wish, there, lambda no, quotas: answered(no, quotas, asked))
 
         self.network.post(f"asks for {wish.thing.uid}", None, site.api, arrives)
+
+    def _serves(self, replica: Replica, source: Source) -> bool:
+        return source.key in replica.view.cluster_cache.user_clusters.store
 
     def _asks(
         self,
@@ -534,7 +537,10 @@ class World:
             self.things.pop(thing.uid, None)
 
     def _source(self, thing: Thing) -> Source:
-        return self.sites[thing.source.partition("/")[0]].ever[thing.source]
+        return self.site_of(thing.source).ever[thing.source]
+
+    def site_of(self, source: str) -> Site:
+        return self.sites[source.partition("/")[0]]
 
     # What admins do ------------------------------------------------------------------------------------------------
 
@@ -593,7 +599,7 @@ class World:
             if key not in site.sources:  # deleted since: there is nothing left to count
                 site.api.write_cluster(key, None)
         for key, source in site.sources.items():
-            if key not in site.api.clusters:
+            if source.is_cluster and key not in site.api.clusters:
                 site.api.write_cluster(key, source.project)
         for uid, stored in site.api.ledger.items():
             self.truth.known(uid, site.name, stored.account)

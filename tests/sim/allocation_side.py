@@ -1,0 +1,154 @@
+"""A replica of the seed's program where Allocations are counted beside Machines: the real sources, filter and
+admission."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, cast
+
+from common.api.types import Allocation, Organization, OrganizationStatus
+from common.kube.client.api_client import Cluster
+from common.kube.client.meta import ObjectMeta
+from common.kube.controller.leader_election import Term
+from seed.admission.allocations import AllocationAdmission
+from seed.admission.denial import Refusal
+from seed.admission.objects import ObjectAdmission
+from seed.admission.types import Verdict
+from seed.cache.quota import Quota
+from seed.cache.source_keys import is_of_allocations
+from seed.usage.allocations import AllocationSources
+from seed.usage.source import UsageSource as AnySource
+from tests.sim.allocations import KEY, NAMESPACE, AllocationClient, AllocationServer, MachineEvaluator, SizedMachine
+from tests.sim.namespaces import Watch
+from tests.sim.seed_side import Leader, Replica, UsageSource
+
+
+class _Organizations:
+    def get(self, name: str) -> Organization:
+        return Organization(metadata=ObjectMeta(name=name, uid=name), status=OrganizationStatus(namespace=NAMESPACE))
+
+
+class _Sources(dict[str, UsageSource]):
+    """Of Machines; those of Allocations are found beside them."""
+
+    def __init__(self, allocations: AllocationSources | None) -> None:
+        super().__init__()
+        self.allocations = allocations
+
+    def get(self, key: str, default: Any = None) -> Any:
+        if self.allocations is not None and is_of_allocations(key):
+            return self.allocations.get(key, default)
+        return super().get(key, default)
+
+    def __getitem__(self, key: str) -> Any:
+        if self.allocations is not None and is_of_allocations(key):
+            return self.allocations[key]
+        return super().__getitem__(key)
+
+
+class AllocationLeader(Leader):
+    def __init__(self, replica: AllocationReplica, term: Term) -> None:
+        super().__init__(replica, term)
+        if self.allocations is not None:
+            self._tasks.append(replica.loop.create_task(self.allocations.run()))
+
+    def _followed(self, replica: Replica) -> Mapping[str, UsageSource]:
+        self.allocations: AllocationSources | None = None
+        server = replica.sources.get(KEY)
+        if replica.api.in_cluster:
+            assert isinstance(server, AllocationServer) and isinstance(replica, AllocationReplica), "made with it"
+            client = cast("Cluster", AllocationClient(cast("Any", replica), cast("Any", server)))
+            self.allocations = AllocationSources(
+                client,
+                replica.view.quota_cache,
+                on_change=self._changed,
+                on_state=self._state_changed,
+            )
+        return _Sources(self.allocations)
+
+    def _changed(self, source: AnySource, freed: bool) -> None:
+        self.counting.changed(source, freed)
+
+    def _state_changed(self, source: AnySource) -> None:
+        self.accounts.look_again(source.consumer)
+
+    @property
+    def watch(self) -> Watch:
+        assert self.allocations is not None, "asked only where they are"
+        return cast("Watch", self.allocations._reflector)
+
+    def known(self) -> dict[str, UsageSource]:
+        there = self.allocations
+        return super().known() | ({key: cast("UsageSource", there[key]) for key in there} if there is not None else {})
+
+    def listed(self) -> dict[str, int]:
+        there = self.allocations
+        found = dict.fromkeys(there, self.watch.listed_at) if there is not None and there.counted else {}
+        return super().listed() | found
+
+
+class AllocationReplica(Replica):
+    def __init__(self, *arguments: Any) -> None:
+        self.watches: list[Watch] = []  # of who leads
+        super().__init__(*arguments)
+        caches, organizations = self.view.quota_cache, cast("Any", _Organizations())
+        self._allocations = AllocationAdmission(cast("Cluster", self.api), caches, organizations, self.admission)
+        self._machines = ObjectAdmission(caches, self.admission, MachineEvaluator())
+
+    def now(self) -> float:
+        return self.network._clock.now
+
+    @property
+    def rng(self) -> random.Random:
+        return self.network._rng
+
+    def followed(self) -> list[UsageSource]:
+        return [*super().followed(), *cast("list[UsageSource]", self.watches)]
+
+    def parts(self) -> list[object]:
+        led = [self.leader.allocations] if isinstance(self.leader, AllocationLeader) else []
+        return [*self.watches, *(part for part in led if part is not None), *super().parts()]
+
+    def _lead(self, term: Term) -> Leader:
+        return AllocationLeader(self, term)
+
+    def ask_to_allocate(
+        self,
+        new: Allocation,
+        old: Allocation | None,
+        quotas: list[Quota],
+        deadline: float,
+        heard: Callable[[Refusal | None, list[Quota]], None],
+    ) -> None:
+        self._answer(self._allocations.decide(new, old, dry_run=False, deadline=deadline), quotas, heard)
+
+    def ask_for_machine(
+        self,
+        key: str,
+        new: SizedMachine,
+        old: SizedMachine | None,
+        quotas: list[Quota],
+        deadline: float,
+        heard: Callable[[Refusal | None, list[Quota]], None],
+    ) -> None:
+        cluster = self.view.cluster_cache.user_clusters.store.get(key)
+        if cluster is not None:
+            self._answer(self._machines.decide(cluster, new, old, dry_run=False, deadline=deadline), quotas, heard)
+
+    def _answer(
+        self,
+        deciding: Coroutine[Any, Any, Verdict],
+        quotas: list[Quota],
+        heard: Callable[[Refusal | None, list[Quota]], None],
+    ) -> None:
+        async def answer() -> None:
+            try:
+                verdict = await deciding
+                heard(verdict.refusal, quotas)
+            except Exception as error:  # noqa: BLE001 (the schedule fails by it)
+                self.error = error
+            self.asked -= 1
+
+        self.asked += 1
+        self.loop.start(answer())
