@@ -94,7 +94,7 @@ async def programs() -> dict[str, Path]:
     except NotFound:
         raise  # the registry was reached: what is pinned is wrong
     except APIError as error:
-        pytest.skip(f"{K3S} cannot be pulled, no registry can be reached: {str(error)[-200:]}")
+        pytest.skip(f"{K3S} cannot be pulled, no registry can be reached: {error.explanation}")
     finally:
         client.close()
     return await binaries.ensure(["kubectl", "helm"])

@@ -176,6 +176,29 @@ async def test_a_quota_made_again_under_its_name_is_not_let_go_in_between() -> N
     assert seed.done == [("delete", "same", False), ("create", "same", False)]
 
 
+@pytest.mark.parametrize(
+    ("spec", "done"),
+    [
+        ({"organization": "acme"}, [("replace", "alpha", False)]),
+        ({"organization": "other"}, [("delete", "alpha", False), ("create", "alpha", False)]),
+    ],
+    ids=["it says the same", "it says something else"],
+)
+async def test_the_copy_of_a_project_that_is_made_again_goes_only_if_it_says_something_else(
+    spec: dict[str, str], done: list[Written]
+) -> None:
+    """As in another cluster, to which the master was moved: while it is away, nothing is admitted in the project."""
+    seed = Seed()
+    labels = {UID_LABEL: "former", MANAGED_BY_LABEL: MASTER_MANAGER}
+    former = Named(metadata=ObjectMeta(name="alpha", uid="copy", labels=labels), spec=spec)
+    project = Named(metadata=ObjectMeta(name="alpha", uid="same-uid"), spec={"organization": "acme"})
+    seed.there.projects.store._set("alpha", former)
+    seed.master.projects.store._set("alpha", project)
+    await seed.sync._reconcile(("projects", "alpha"))
+    assert seed.done == done
+    assert msgspec.to_builtins(seed.bodies[-1])["metadata"]["labels"] == LABELS
+
+
 async def test_quotas_for_namespaces_do_not_wait_for_each_other() -> None:
     seed = Seed()
     picked = {"subject": {"kind": "namespaces", "selector": {"matchLabels": {"a": "b"}}}}

@@ -164,6 +164,18 @@ async def test_a_quota_of_somebody_else_is_left_alone_and_the_allocation_says_so
     assert master.quota is not None
 
 
+async def test_a_quota_from_a_backup_is_taken_over_if_it_says_what_the_allocation_asks_for(master: Master) -> None:
+    """A backup has no owners: they are uids of the cluster that it was made in."""
+    assert master.quota is not None
+    restored = msgspec.structs.replace(master.quota.metadata, owner_references=[])
+    master.put("resourcequotas", msgspec.structs.replace(master.quota, metadata=restored))
+    await master.look()
+    assert [owner.uid for owner in master.quota.metadata.owner_references] == ["ann-uid"]
+    await master.look()
+    assert master.status == {}, "nothing is wrong"
+    assert master.made == 1
+
+
 async def test_the_status_says_what_is_promised_and_where(master: Master) -> None:
     ready = {
         "type": "Ready",
