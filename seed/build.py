@@ -38,7 +38,6 @@ from seed.controllers.term import Replica
 from seed.evaluators.clusters import Kind, kinds
 from seed.instance_types.cache import FlavourCache
 from seed.instance_types.http_client import InvalidBundle, Transport, trusting
-from seed.instance_types.redis_cache import SharedSizes
 from seed.instance_types.settings import SettingsReader
 from seed.ledger.backend import ChosenStore, redis_access
 from seed.notifications.refusals import Refusals
@@ -103,6 +102,8 @@ def sizing_of(options: SeedOptions, cluster: Cluster, key: WebhookKey) -> tuple[
         raise UsageError(f"--providers-ca-file: {error}") from None
     shared = None
     if options.redis_url is not None:
+        from seed.instance_types.redis_cache import SharedSizes  # noqa: PLC0415 (loads the client library, which few need)
+
         shared = SharedSizes(options.redis_url, redis_access(options), options.seed_name)
     cache = FlavourCache(transport, shared, on_lookup=observed.flavour_lookup, on_fetch=observed.provider_request)
     settings = SettingsReader(cluster, on_request=metrics.kubernetes_request)

@@ -1,4 +1,4 @@
-"""A seed's Redis: where it is, how it is spoken to, and that nobody waits for it too long.
+"""A seed's Redis: how it is spoken to, and that nobody waits for it too long.
 
 All keys of a seed share one hash tag, so all are in one slot: also of a Cluster only one server matters, the slot's
 owner. Whoever it is (the server of the URL, the primary that Sentinels name, the slot's owner) is spoken to by a plain
@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections import Counter
 from collections.abc import Awaitable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from redis.asyncio import Redis
 from redis.asyncio.connection import BlockingConnectionPool, Connection, SSLConnection
@@ -26,6 +23,8 @@ from redis.credentials import CredentialProvider
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from common.runtime.redis_access import Address, RedisAccess, RedisUrl
+
 log = logging.getLogger(__name__)
 
 SOCKET_TIMEOUT = 0.8  # seconds for a connection, and for an answer
@@ -34,78 +33,9 @@ ASK_TIMEOUT = 0.5  # ... for one Sentinel or cluster member to say who the prima
 CONNECTIONS = 16
 IDLE_CHECK = 5  # seconds after which an idle connection is tried before it is used
 
-Address = tuple[str, int]
-
 
 class RedisUnavailableError(Exception):
     """The outcome is unknown: the call may have been carried out."""
-
-
-_SCHEME = re.compile(r"redis(s?)(?:\+(sentinel|cluster))?")
-
-
-@dataclass(frozen=True, slots=True)
-class RedisUrl:
-    """Where the Redis is. `topology`: "single", "sentinel" or "cluster"; `service`: its name at Sentinels."""
-
-    topology: str
-    tls: bool
-    hosts: tuple[Address, ...]
-    service: str = ""
-    database: int = 0
-
-
-def redis_url(raw: str) -> RedisUrl:
-    """redis://HOST[:PORT][/DB], redis+sentinel://HOST[:PORT],.../SERVICE[/DB], redis+cluster://HOST[:PORT],...
-
-    With rediss in place of redis over TLS. Raises ValueError, whose text never holds what may be a password.
-    """
-    if "@" in raw:
-        raise ValueError("a URL without credentials is needed: they have settings of their own")
-    scheme, separator, rest = raw.partition("://")
-    match = _SCHEME.fullmatch(scheme)
-    if match is None or not separator or any(mark in rest for mark in "?#"):
-        raise ValueError(f"{raw!r} is not a URL such as redis://host:6379, rediss://host or redis+sentinel://host/name")
-    topology = match[2] or "single"
-    hosts, *path = rest.rstrip("/").split("/")
-    addresses = tuple(_address(host, 26379 if topology == "sentinel" else 6379, raw) for host in hosts.split(","))
-    service = path.pop(0) if topology == "sentinel" and path else ""
-    database = path.pop(0) if path and topology != "cluster" else "0"
-    if path or not database.isdecimal() or (topology == "sentinel" and not service):
-        raise ValueError(f"{raw!r}: a Sentinel URL ends with /SERVICE, others with nothing or a database's number")
-    if topology == "single" and len(addresses) > 1:
-        raise ValueError(f"{raw!r} names several servers: write redis+sentinel:// or redis+cluster://")
-    return RedisUrl(topology, bool(match[1]), addresses, service, int(database))
-
-
-def _address(text: str, port: int, raw: str) -> Address:
-    parts = urlsplit(f"//{text}")
-    try:
-        found = parts.port
-    except ValueError:
-        found = 0
-    if not parts.hostname or found == 0:
-        raise ValueError(f"{raw!r}: {text!r} is not an address such as host:{port}")
-    return parts.hostname, found or port
-
-
-@dataclass(frozen=True, kw_only=True)
-class RedisAccess:
-    """How to be let in. The password's file is read again for each connection, so that it can be changed."""
-
-    username: str = ""
-    password: str = ""
-    password_file: Path | None = None
-    ca_file: Path | None = None
-    certificate_file: Path | None = None
-    key_file: Path | None = None
-
-    def __repr__(self) -> str:
-        return f"RedisAccess(username={self.username!r})"
-
-    @property
-    def credentials(self) -> _Credentials | None:
-        return _Credentials(self) if self.username or self.password or self.password_file else None
 
 
 class _Credentials(CredentialProvider):
@@ -124,6 +54,10 @@ class _Credentials(CredentialProvider):
 
     async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
         return self.get_credentials()
+
+
+def _credentials(access: RedisAccess) -> _Credentials | None:
+    return _Credentials(access) if access.username or access.password or access.password_file else None
 
 
 class MissingFunctionError(Exception):
@@ -205,7 +139,7 @@ class Primary:
         if self._client is not None:
             self._close_later(self._client)
         log.info("redis", extra={"host": address[0], "port": address[1]})
-        self._client = self._connect(address, self._access.credentials, self._url.database)
+        self._client = self._connect(address, _credentials(self._access), self._url.database)
         self._client_address = address
         return self._client
 
@@ -229,14 +163,14 @@ class Primary:
         try:
             answer = await self._once(host, None, *words)
         except AuthenticationError:  # this Sentinel wants a password, others are called without any
-            answer = await self._once(host, self._access.credentials, *words)
+            answer = await self._once(host, _credentials(self._access), *words)
         match answer:
             case [bytes() as name, bytes() as port]:
                 return name.decode(), int(port)
         raise RedisConnectionError(f"sentinel {host[0]}:{host[1]} knows no {self._url.service!r}")
 
     async def _ask_cluster(self, host: Address) -> Address:
-        answer = await self._once(host, self._access.credentials, "CLUSTER", "SHARDS")
+        answer = await self._once(host, _credentials(self._access), "CLUSTER", "SHARDS")
         for shard in answer if isinstance(answer, list) else ():
             facts = _pairs(shard)
             slots, nodes = facts.get("slots"), facts.get("nodes")

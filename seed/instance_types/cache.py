@@ -18,15 +18,17 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from seed.instance_types.catalogue import Known, Shelves
+from seed.instance_types.catalogue import Known, ReportedSize, Shelves
 from seed.instance_types.gate import Gates
 from seed.instance_types.http_client import BoundedHttp, Transport
-from seed.instance_types.redis_cache import ReportedSize, SharedSizes
 from seed.instance_types.sessions import Sessions
 from seed.providers.flavour import ALL, AccountQuota, Catalogue, Cloud, CloudError, Place, Query, Settings
 from seed.providers.size import CredentialsRejected, FlavourUnknown, NotSized, ProviderUnavailable
+
+if TYPE_CHECKING:
+    from seed.instance_types.redis_cache import SharedSizes
 
 T = TypeVar("T")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from common.runtime.lru import LruDict
 from seed.providers.flavour import ALL, Catalogue, Flavour, Place
@@ -23,6 +24,13 @@ LONGEST_NAME = 255
 NEAREST = 3
 _NEIGHBOURS = 64  # names before and after in the alphabet that are compared
 _ALIKE = 0.6  # of 1
+
+
+class ReportedSize(NamedTuple):
+    """A size, and when the cloud reported it, for people (RFC 3339)."""
+
+    flavour: Flavour
+    as_of: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,14 +15,15 @@ import hashlib
 import logging
 import time
 from collections.abc import Hashable, Iterable, Mapping
-from typing import NamedTuple
 
 import msgspec
 
 from common.quota import resources
 from common.quota.quantity import QuantityError
-from common.runtime.redis_client import MissingFunctionError, Primary, RedisAccess, RedisUnavailableError, RedisUrl
+from common.runtime.redis_access import RedisAccess, RedisUrl
+from common.runtime.redis_client import MissingFunctionError, Primary, RedisUnavailableError
 from seed.instance_types.breaker import Breaker
+from seed.instance_types.catalogue import ReportedSize
 from seed.providers.flavour import Flavour, Place
 
 log = logging.getLogger(__name__)
@@ -35,13 +36,6 @@ KEPT_SECONDS = 7 * 24 * 3600  # after the last write: what no replica refreshes 
 LISTING_SECONDS = 60  # for which one replica's listing keeps the others from listing, too
 BATCH = 200
 MAX_WRITES = 64  # under way; what comes beyond is not shared
-
-
-class ReportedSize(NamedTuple):
-    """A size, and when the cloud reported it, for people (RFC 3339)."""
-
-    flavour: Flavour
-    as_of: str
 
 
 class _Entry(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):

@@ -7,15 +7,17 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from common.kube.client.api_client import Cluster
 from common.runtime.flags import CommonOptions, Flag, UsageError, choice, path, text
-from common.runtime.redis_client import RedisAccess, RedisUrl, redis_url
+from common.runtime.redis_access import RedisAccess, RedisUrl, redis_url
 from seed.ledger.apiserver import ApiServerStore
-from seed.ledger.redis import RedisStore
 from seed.ledger.store import Store
 from seed.ledger.store_generation import API_SERVER, REDIS, InForce, StoreGeneration, fence_all
+
+if TYPE_CHECKING:
+    from seed.ledger.redis import RedisStore
 
 PASSWORD_VARIABLE = "SEEDQUOTA_REDIS_PASSWORD"  # noqa: S105 (its name; no flag, which everybody on the machine could see)
 
@@ -115,6 +117,8 @@ class ChosenStore:
         await fence_all(self._api)
 
     def _redis_store(self, options: LedgerOptions, seed: str) -> RedisStore:
+        from seed.ledger.redis import RedisStore  # noqa: PLC0415 (loads the client library, which few need)
+
         assert options.redis_url is not None, "`problem` has seen to it"
         return RedisStore(
             options.redis_url,

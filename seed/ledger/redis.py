@@ -45,14 +45,8 @@ from redis.exceptions import RedisError
 
 from common.api.types import QuotaRef
 from common.quota.account import Account
-from common.runtime.redis_client import (
-    CALL_TIMEOUT,
-    MissingFunctionError,
-    Primary,
-    RedisAccess,
-    RedisUnavailableError,
-    RedisUrl,
-)
+from common.runtime.redis_access import RedisAccess, RedisUrl
+from common.runtime.redis_client import CALL_TIMEOUT, MissingFunctionError, Primary, RedisUnavailableError
 from seed.ledger.encoding import Encoder, MalformedLedgerError, decode
 from seed.ledger.redis_functions import LIBRARY, LIBRARY_CODE
 from seed.ledger.store import ConflictError, Key, Stored, StoreUnavailableError

@@ -12,7 +12,7 @@ import msgspec
 from common.kube.client.api_client import Cluster
 from common.quota.account import Account, Reservation
 from common.quota.quantity import UNIT
-from common.runtime.redis_client import RedisAccess, redis_url
+from common.runtime.redis_access import RedisAccess, redis_url
 from devcluster.controlplane import ApiServer
 from devcluster.observe import percentile
 from seed.ledger.apiserver import ApiServerStore

@@ -25,7 +25,7 @@ from common.quota import account as accounts
 from common.quota import resources
 from common.quota.account import Account
 from common.runtime import program
-from common.runtime.redis_client import redis_url
+from common.runtime.redis_access import redis_url
 from common.server.http_server import HttpServer
 from common.server.serving_certificate import Certificates
 from seed import metrics

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from common.api.types import UserCluster
 from common.kube.controller.store import Change
-from common.runtime.redis_client import RedisAccess, redis_url
+from common.runtime.redis_access import RedisAccess, redis_url
 from devcluster import redis as servers
 from devcluster.binaries import BuildError
 from devcluster.redis import RedisServer, Settings

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from common.runtime import redis_client
-from common.runtime.redis_client import RedisAccess, redis_url
+from common.runtime.redis_access import RedisAccess, redis_url
 from devcluster import redis as servers
 from devcluster.binaries import BuildError
 from devcluster.network import free_port

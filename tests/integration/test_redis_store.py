@@ -15,7 +15,7 @@ import pytest_asyncio
 from common.quota import account as accounts
 from common.quota.account import Account, Admitted, Grant, Reservation
 from common.quota.quantity import UNIT
-from common.runtime.redis_client import RedisAccess
+from common.runtime.redis_access import RedisAccess
 from devcluster.redis import RedisServer, Settings
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.redis import RedisStore

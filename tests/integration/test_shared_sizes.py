@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from common.quota.quantity import UNIT
-from common.runtime.redis_client import RedisAccess, redis_url
+from common.runtime.redis_access import RedisAccess, redis_url
 from devcluster.redis import RedisServer, Settings
 from seed.instance_types import cache as caches
 from seed.instance_types import redis_cache as sharing

@@ -5,7 +5,8 @@ from contextlib import suppress
 
 import pytest
 
-from common.runtime.redis_client import Primary, RedisAccess, redis_url
+from common.runtime.redis_access import RedisAccess, redis_url
+from common.runtime.redis_client import Primary
 
 
 class DropsCancellation:

@@ -341,8 +341,9 @@ async def test_the_service_account_of_a_pod_is_used_and_its_token_read_again(aut
     assert await access.refresh() == "Bearer second"
 
 
-def test_a_program_that_needs_no_plugin_does_not_load_what_runs_them():
-    script = "import sys, master.__main__, seed.__main__; sys.exit('kubernetes_asyncio' in sys.modules)"
+@pytest.mark.parametrize("library", ["kubernetes_asyncio", "redis"])
+def test_a_program_that_needs_no_plugin_and_no_redis_does_not_load_what_speaks_to_them(library):
+    script = f"import sys, master.__main__, seed.__main__; sys.exit('{library}' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False, timeout=60).returncode == 0
 
 
