@@ -217,9 +217,10 @@ class ApiServer(Server):
 
 
 def _without_nodes(also_served: Collection[str]) -> list[str]:
+    served = dict.fromkeys(_NOT_SERVED, "false") | dict.fromkeys(also_served, "true")  # betas are off by default
     return [
         "--bind-address=127.0.0.1",
-        f"--runtime-config={','.join(f'{version}=false' for version in _NOT_SERVED if version not in also_served)}",
+        f"--runtime-config={','.join(f'{version}={whether}' for version, whether in served.items())}",
         f"--disable-admission-plugins={','.join(_NOT_ADMITTING)}",
         "--endpoint-reconciler-type=none",  # nobody reaches it through a Service, and stopping is quicker
     ]

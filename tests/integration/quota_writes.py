@@ -29,6 +29,7 @@ PATHS = {
     "events": "/api/v1",
     "resourceclaims": "/apis/resource.k8s.io/v1",
     "leases": "/apis/coordination.k8s.io/v1",
+    "deployments": "/apis/apps/v1",
     "things": "/apis/example.com/v1",
 }
 
@@ -72,6 +73,7 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "replicationcontrollers": ("0", "1"),
     "resourcequotas": ("0", "1"),
     "count/leases.coordination.k8s.io": ("0", "1"),
+    "count/deployments.apps": ("0", "1"),
     "count/things.example.com": ("0", "1"),
     "count/events": ("0",),
 }
@@ -86,7 +88,7 @@ FAMILIES = (
     tuple(name for name in LIMITS if ".storageclass." in name),
     ("gpu.deviceclass.resource.k8s.io/devices", "count/resourceclaims.resource.k8s.io"),
     ("configmaps", "count/configmaps", "secrets", "replicationcontrollers", "resourcequotas"),
-    ("count/leases.coordination.k8s.io", "count/things.example.com", "count/events"),
+    ("count/leases.coordination.k8s.io", "count/deployments.apps", "count/things.example.com", "count/events"),
 )
 
 
@@ -118,9 +120,12 @@ class Quota:
 
 @dataclass(frozen=True)
 class Create:
+    """`version`: of the API; empty for the usual one."""
+
     plural: str
     body: Body
     dry_run: bool = False
+    version: str = ""
 
 
 @dataclass(frozen=True)
@@ -213,6 +218,16 @@ AFFINITIES: tuple[Body, ...] = (
 )
 
 
+OF_WHOLE_PODS: tuple[Body, ...] = (
+    {"requests": {"cpu": "20", "memory": "20Gi"}, "limits": {"cpu": "20", "memory": "20Gi"}},
+    {"limits": {"cpu": "20"}},
+    {"requests": {"memory": "20Gi"}},
+    {"requests": {"cpu": "4500m"}, "limits": {"cpu": "20", "memory": "20Gi"}},
+    {"limits": {"cpu": "4", "memory": "4500Mi", HUGE: "16Mi"}},
+    {"requests": {"cpu": "4", HUGE: "16Mi"}, "limits": {"memory": "20Gi", HUGE: "16Mi"}},
+)
+
+
 @composite
 def pods(draw: Draw) -> Body:
     complete = draw(one_of(True, True, True, False))
@@ -228,13 +243,7 @@ def pods(draw: Draw) -> Body:
     if draw(one_of(False, False, False, True)):
         spec["overhead"] = {"cpu": "100m", "memory": "16Mi"}
     if draw(one_of(False, False, False, False, True)):
-        spec["resources"] = draw(
-            one_of(
-                {"requests": {"cpu": "20", "memory": "20Gi"}, "limits": {"cpu": "20", "memory": "20Gi"}},
-                {"limits": {"cpu": "20"}},
-                {"requests": {"memory": "20Gi"}},
-            )
-        )
+        spec["resources"] = draw(one_of(*OF_WHOLE_PODS))
     if draw(one_of(False, False, True)):
         spec["activeDeadlineSeconds"] = 3600
     if draw(one_of(False, True)):
@@ -279,8 +288,10 @@ def volume_claims(draw: Draw) -> Body:
 @composite
 def device_claims(draw: Draw) -> Body:
     @composite
-    def devices(draw: Draw) -> Body:
+    def devices(draw: Draw, *, admin: bool = False) -> Body:
         found: Body = {"deviceClassName": draw(one_of("gpu", "nic"))}
+        if admin and draw(one_of(False, False, True)):
+            found["adminAccess"] = True
         if draw(one_of(False, False, False, True)):
             return found | {"allocationMode": "All"}
         return found | draw(one_of({}, {"count": 1}, {"count": 3}))
@@ -288,7 +299,7 @@ def device_claims(draw: Draw) -> Body:
     requests: list[Body] = []
     for i in range(draw(one_of(1, 2))):
         if draw(one_of(False, True)):
-            requests.append({"name": f"r{i}", "exactly": draw(devices())})
+            requests.append({"name": f"r{i}", "exactly": draw(devices(admin=True))})
         else:
             several = [{"name": f"s{j}"} | draw(devices()) for j in range(draw(one_of(1, 2, 3)))]
             requests.append({"name": f"r{i}", "firstAvailable": several})
@@ -310,6 +321,15 @@ OTHERS: dict[str, Body] = {
     "resourcequotas": {"spec": {"hard": {"count/nothing.example.com": "1"}}},
     "events": {"involvedObject": {}},
     "leases": {},
+    "deployments": {
+        "spec": {
+            "selector": {"matchLabels": {"a": "b"}},
+            "template": {
+                "metadata": {"labels": {"a": "b"}},
+                "spec": {"containers": [{"name": "c", "image": "none"}]},
+            },
+        }
+    },
     "things": {"apiVersion": "example.com/v1", "kind": "Thing"},
 }
 
@@ -318,8 +338,7 @@ CREATED = (
     *["pods"] * 8,
     *["services"] * 3,
     *["persistentvolumeclaims"] * 3,
-    "resourceclaims",
-    "resourceclaims",
+    *["resourceclaims"] * 4,
     *OTHERS,
 )
 
@@ -334,7 +353,13 @@ def creations(draw: Draw) -> Create:
         "resourceclaims": device_claims(),
     }
     body = draw(made[plural]) if plural in made else OTHERS[plural]
-    return Create(plural, body, dry_run=draw(one_of(*[False] * 9, True)))
+    dry_run, version = draw(one_of(*[False] * 9, True)), ""
+    if plural == "resourceclaims":
+        version = draw(one_of("", "v1beta2", "v1beta1"))
+        if version == "v1beta1":  # what is in `exactly` is of the request itself
+            requests = body["spec"]["devices"]["requests"]
+            body["spec"]["devices"]["requests"] = [each | each.pop("exactly", {}) for each in requests]
+    return Create(plural, body, dry_run, version)
 
 
 @composite
@@ -342,7 +367,8 @@ def pod_changes(draw: Draw) -> Change:
     which = draw(number(0, 2))  # the same ones several times
     cpu, memory = draw(one_of("2m", "1500m", "3", "3500m")), draw(one_of("1Mi", "1.5Gi", "3Gi"))
     resized = {"requests": {"cpu": cpu, "memory": memory}, "limits": {"cpu": "4", "memory": "4Gi"}}
-    match draw(one_of("resize", "resize", "resize", "running", "running", "deadline", "deadline", "ended", "label")):
+    resizes = ("resize", "resize", "resize", "running", "running")
+    match draw(one_of(*resizes, "deadline", "deadline", "ended", "label", "debug")):
         case "resize":
             container = {"name": "c0", "resources": resized}
             return Change("pods", which, {"spec": {"containers": [container]}}, "resize")
@@ -367,6 +393,9 @@ def pod_changes(draw: Draw) -> Change:
                     }
                 ]
             return Change("pods", which, {"status": status}, "status")
+        case "debug":
+            debugger = {"name": f"debug{draw(number(0, 9))}", "image": "none"}
+            return Change("pods", which, {"spec": {"ephemeralContainers": [debugger]}}, "ephemeralcontainers")
         case "deadline":
             return Change("pods", which, {"spec": {"activeDeadlineSeconds": 600}})
         case "ended":
@@ -392,6 +421,8 @@ def service_changes(draw: Draw) -> Change:
         spec |= {"externalName": "example.com", "clusterIP": None, "clusterIPs": None}
     else:
         spec |= {"ports": [{"name": f"p{i}", "port": 80 + i} for i in range(draw(one_of(1, 4)))]}
+    if kind == "LoadBalancer":
+        spec |= draw(one_of({}, {"allocateLoadBalancerNodePorts": True}, {"allocateLoadBalancerNodePorts": False}))
     return Change("services", which, {"spec": spec})
 
 
@@ -517,8 +548,9 @@ def resource_of(plural: str) -> GroupResource:
     return GroupResource(plural, group)
 
 
-def path_of(plural: str, namespace: str, *rest: str) -> str:
-    return "/".join((PATHS[plural], "namespaces", namespace, plural, *(part for part in rest if part)))
+def path_of(plural: str, namespace: str, *rest: str, version: str = "") -> str:
+    served = f"{PATHS[plural].rpartition('/')[0]}/{version}" if version else PATHS[plural]
+    return "/".join((served, "namespaces", namespace, plural, *(part for part in rest if part)))
 
 
 assert all(object_names.counted(name) for name in LIMITS if name != "count/events")

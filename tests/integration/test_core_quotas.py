@@ -58,6 +58,7 @@ pytestmark = pytest.mark.integration
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 LABEL = "quotas.example.com"
+LABELS = {LABEL: "true", "resource.kubernetes.io/admin-access": "true"}
 SENTINEL = "zz-sentinel"
 
 _ASKED_FOR = int(os.environ.get("SEEDQUOTA_SCENARIOS", "0"))
@@ -90,7 +91,18 @@ THINGS = {
 }
 
 VERDICTS = ("admitted", "refused")
-MUST = ("pods", "pods/resize", "services", "persistentvolumeclaims", "resourceclaims", "configmaps", "things")
+MUST = (
+    "pods",
+    "pods/resize",
+    "services",
+    "persistentvolumeclaims",
+    "resourceclaims",
+    "resourceclaims v1beta2",
+    "resourceclaims v1beta1",
+    "configmaps",
+    "deployments",
+    "things",
+)
 """Enough of them must have been written and refused, or nothing was compared."""
 
 BOUND: Body = {"status": {"phase": "Bound", "capacity": {"storage": "1"}}}
@@ -123,7 +135,7 @@ class Oracle:
     async def namespace(self, quotas: Iterable[Quota]) -> str:
         """With these quotas, which the API server's plugin knows."""
         name = f"n{next(self.namespaces)}"
-        await self.must("POST", "/api/v1/namespaces", {"metadata": {"name": name, "labels": {LABEL: "true"}}})
+        await self.must("POST", "/api/v1/namespaces", {"metadata": {"name": name, "labels": LABELS}})
         await self.must("POST", f"/api/v1/namespaces/{name}/serviceaccounts", {"metadata": {"name": "default"}})
         self.quotas[name] = {f"q{number}": quota for number, quota in enumerate(quotas)}
         made = {**self.quotas[name], SENTINEL: Quota({"count/endpoints": "0"})}
@@ -155,7 +167,8 @@ class Oracle:
 
 @pytest_asyncio.fixture(scope="module")
 async def oracle(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Oracle]:
-    await control_plane.start(["core-quotas"], also_served=["resource.k8s.io/v1"])
+    claims = [f"resource.k8s.io/{version}" for version in ("v1", "v1beta2", "v1beta1")]
+    await control_plane.start(["core-quotas"], also_served=["apps/v1", *claims])
     server = control_plane.cluster("core-quotas")
     found = Oracle(server.session())
 
@@ -263,7 +276,7 @@ async def take(oracle: Oracle, namespace: str, step: Step, number: int) -> tuple
         if step.plural == "events":
             body |= {"involvedObject": {"namespace": namespace}}
         query = {"dryRun": "All"} if step.dry_run else {}
-        return await oracle.send("POST", path_of(step.plural, namespace), body, **query)
+        return await oracle.send("POST", path_of(step.plural, namespace, version=step.version), body, **query)
     existing = await oracle.objects(step.plural, namespace)
     if not existing:
         return None
@@ -285,7 +298,9 @@ async def play(oracle: Oracle, scenario: Scenario) -> None:
         if answered is None or isinstance(step, Delete):
             continue
         code, answer = answered
-        kind = f"{step.plural}{'/' + step.subresource if isinstance(step, Change) and step.subresource else ''}"
+        of_change = f"/{step.subresource}" if isinstance(step, Change) and step.subresource else ""
+        of_version = f" {step.version}" if isinstance(step, Create) and step.version else ""
+        kind = f"{step.plural}{of_change}{of_version}"
         after = await oracle.used(namespace)
         if not oracle.reviews:
             assert code in (400, 403, 404, 405, 409, 422), answer
