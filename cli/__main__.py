@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import difflib
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from cli import completion, consumers, denials, describe, explain, top, uninstall, where
 from cli.doctor import command as doctor
@@ -18,6 +19,7 @@ from cli.outcome import DONE, Failed, Printed
 from cli.seeds import command as seeds
 from cli.terminal import printable
 from common.kube.client.errors import ApiError
+from common.kube.client.resource import InvalidName
 from common.runtime.metrics import build_version
 
 COMMANDS = (
@@ -39,12 +41,43 @@ COMMANDS = (
 )
 """Each declares its parser, which names what runs."""
 
+_EXAMPLES = """\
+examples:
+  seedquota top                        # every quota, the fullest first
+  seedquota describe project/alpha     # what is used, free, and held by which seed
+  seedquota fits -f pool.yaml          # whether it would be admitted, and how many
+  seedquota doctor                     # what is wrong, and its cure
+
+Each command has examples: seedquota COMMAND --help. `kubectl seedquota` is the same.
+Exit status: 0 done, 1 failed, 2 it does not fit or is denied, 3 done, and something may be out of date or is missing.
+"""
+
 
 class _Parser(argparse.ArgumentParser):
+    """Says what was meant, in the words of the command that it is of."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        found, rest = super().parse_known_args(args, namespace)
+        if rest:
+            word = rest[0].partition("=")[0]
+            near = difflib.get_close_matches(word, self._option_string_actions, n=1)
+            self.error(f"{word!r} is no argument here{_meant(*near)}")
+        return found, rest
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            choices = [str(each) for each in action.choices]
+            near = difflib.get_close_matches(str(value), choices, n=1)
+            raise argparse.ArgumentError(action, f"{value!r} is none of {', '.join(choices)}{_meant(*near)}")
+
     def error(self, message: str) -> NoReturn:
         """As every other failure: 2 is for what does not fit."""
         self.print_usage(sys.stderr)
-        self.exit(Failed.status, f"{self.prog}: {message}\n")
+        self.exit(Failed.status, f"{self.prog}: {message}\nSee `{self.prog} --help`, which has examples.\n")
+
+
+def _meant(near: str = "") -> str:
+    return f"; did you mean {near}?" if near else ""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -59,7 +92,12 @@ def complete_for_kubectl() -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    made = _Parser(prog="seedquota", description="Ask SeedQuota what it does and why.")
+    made = _Parser(
+        prog="seedquota",
+        description="Ask SeedQuota what it does and why.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     made.add_argument("--version", action="version", version=f"seedquota {build_version()}")
     commands = made.add_subparsers(metavar="COMMAND", required=True)
     for command in COMMANDS:
@@ -75,6 +113,8 @@ def run(arguments: Sequence[str]) -> int:
         return _failed(str(error), error.status)
     except ApiError as error:
         return _failed(error.message, Failed.status)
+    except InvalidName as error:
+        return _failed(str(error), Failed.status)
     except KeyboardInterrupt:
         return _failed("interrupted", Failed.status)
     found = Printed(answer, DONE) if isinstance(answer, str) else answer

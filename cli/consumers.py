@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from cli import describe, figures, reading, terminal
+from cli import figures, quotas, reading, terminal
 from cli.clusters import add_master_context, connected
 from cli.outcome import DONE, STALE, Failed, Printed
 from cli.terminal import Column, add_output
@@ -51,7 +51,7 @@ def declare(commands: Any) -> None:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("name", metavar="NAME", help="of the quota")
+    parser.add_argument("name", metavar="NAME", help=quotas.NAMED)
     add_master_context(parser)
     parser.add_argument(
         "--kubeconfig",
@@ -67,7 +67,7 @@ def declare(commands: Any) -> None:
 async def run(options: argparse.Namespace) -> Printed:
     now = datetime.now(UTC)
     async with connected(None, options.context, "master") as master:
-        quota = await describe.the_quota(master, options.name.removeprefix(describe.PREFIX))
+        quota = await quotas.the_one(master, options.name)
         projects = await projects_of(master, quota) if options.kubeconfig else set()
         silence = staleness.silence_of_master(await reading.every(master, SEEDS), now)
     clusters: list[UserCluster] = []

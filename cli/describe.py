@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from cli import figures, reading, terminal
+from cli import figures, quotas, terminal
 from cli.clusters import add_master_context, add_namespace, connected
 from cli.doctor import cures, findings
 from cli.figures import Figures
@@ -18,20 +17,19 @@ from cli.seeds.on_master import Held
 from cli.terminal import Column
 from common.api.types import SEEDS, Seed
 from common.kube.client.api_client import Cluster
-from common.kube.client.errors import ApiError, Forbidden, NotFound
+from common.kube.client.errors import ApiError
 from common.quota import resources
 from common.quota.names import in_order
 from common.quota.quantity import QuantityError
 from common.quota.resources import ResourceList
-from master.cache.objects import MASTER_QUOTAS, MasterQuota, SeedUsage
+from master.cache.objects import MasterQuota, SeedUsage
 from master.quotas import staleness
-
-PREFIX = "seedquota/"
 
 _EXAMPLES = """\
 examples:
   seedquota describe project-alpha
   seedquota describe seedquota/project-alpha   # as messages name it
+  seedquota describe project/alpha             # by its subject
 
 What seeds hold is read from the ledgers if you may list them, else from the quota's status.
 Exit status: 0 done, 1 failed, 3 a figure may be out of date.
@@ -46,16 +44,17 @@ def declare(commands: Any) -> None:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("name", metavar="NAME", help="of the quota")
+    parser.add_argument("name", metavar="NAME", help=quotas.NAMED)
     add_master_context(parser)
     add_namespace(parser)
     parser.set_defaults(run=run)
 
 
 async def run(options: argparse.Namespace) -> Printed:
-    now, name = datetime.now(UTC), options.name.removeprefix(PREFIX)
+    now = datetime.now(UTC)
     async with connected(None, options.context, "master") as master:
-        quota = await the_quota(master, name)
+        quota = await quotas.the_one(master, options.name)
+        name = quota.metadata.name
         held = await _held(master, options.namespace, name)
         seeds = await _seeds(master)
     try:
@@ -64,24 +63,6 @@ async def run(options: argparse.Namespace) -> Printed:
     except QuantityError as error:
         raise Failed(f"seedquota/{name} cannot be read: {error}") from None
     return Printed(said, STALE if found.stale else DONE)
-
-
-async def the_quota(master: Cluster, name: str) -> MasterQuota:
-    try:
-        return await master.get(MASTER_QUOTAS, name)
-    except Forbidden as error:
-        raise Failed(reading.no_right(MASTER_QUOTAS, "get", error)) from None
-    except NotFound:
-        names = [each.metadata.name for each in await reading.every(master, MASTER_QUOTAS)]
-    near = nearest(name, names)
-    cure = f"did you mean {near}?" if near else "`seedquota top` shows them all, --context another master"
-    raise Failed(f"there is no seedquota/{name} on {master.server}; {cure}")
-
-
-def nearest(name: str, names: Sequence[str]) -> str:
-    """Empty: none is near. A quota's name often is its subject's with something before it."""
-    near = difflib.get_close_matches(name, names, n=1) or sorted(each for each in names if name in each)
-    return near[0] if near else ""
 
 
 async def _held(master: Cluster, namespace: str, quota: str) -> dict[str, Held] | None:

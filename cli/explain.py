@@ -21,6 +21,15 @@ from seed.admission.replay import Replay
 PATH = "decisions"
 MACHINE = "machine/"
 
+_EXAMPLES = """\
+examples:
+  seedquota explain 01JD3Y6K --context seed-1              # as the refusal ends
+  seedquota explain machine/pool-a-x7 --context seed-1     # the last decision about it
+  seedquota explain machine/kube-system/pool-a-x7 -o json
+
+Each agent of a seed keeps its last decisions until it ends. You need the rights of charts/rbac/explain.yaml there.
+Exit status: 0 done, 1 failed.
+"""
 _WHAT = re.compile(r"[0-9A-Za-z]{8}|machine/([^/]+/)?[^/]+")
 
 
@@ -46,7 +55,13 @@ class _Explained(msgspec.Struct, rename="camel"):
 
 
 def declare(commands: Any) -> None:
-    parser = commands.add_parser("explain", help="why a Machine was admitted or refused", description=__doc__)
+    parser = commands.add_parser(
+        "explain",
+        help="why a Machine was admitted or refused",
+        description=__doc__,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument(
         "what", metavar="ID|machine/NAME|machine/NAMESPACE/NAME", help="a decision, or the last one about a Machine"
     )

@@ -12,15 +12,20 @@ from cli.outcome import Failed
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Forbidden, NotFound
 from common.kube.client.meta import Object
-from common.kube.client.resource import Resource
+from common.kube.client.resource import Listing, Resource
 
 T = TypeVar("T", bound=Object)
 
 
 async def every(cluster: Cluster, resource: Resource[T], namespace: str | None = None) -> list[T]:
     """Raises Failed."""
+    return (await listing(cluster, resource, namespace)).items
+
+
+async def listing(cluster: Cluster, resource: Resource[T], namespace: str | None = None) -> Listing[T]:
+    """Raises Failed."""
     try:
-        listing = await cluster.list(resource, namespace)
+        found = await cluster.list(resource, namespace)
     except NotFound:
         raise Failed(
             f"{cluster.server} has no CRDs of SeedQuota: is it the {cluster.name}? --context names another cluster of "
@@ -28,9 +33,9 @@ async def every(cluster: Cluster, resource: Resource[T], namespace: str | None =
         ) from None
     except Forbidden as error:
         raise Failed(no_right(resource, "list", error)) from None
-    if listing.broken:
-        raise Failed(f"{resource.kind} {listing.broken[0].key} cannot be read: {listing.broken[0].error}")
-    return listing.items
+    if found.broken:
+        raise Failed(f"{resource.kind} {found.broken[0].key} cannot be read: {found.broken[0].error}")
+    return found
 
 
 async def one(cluster: Cluster, resource: Resource[T], name: str, namespace: str | None = None) -> T | None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+CLEAR = "\x1b[H\x1b[2J"
 SHORTEST = 8  # characters that stay of a cell
 
 
@@ -32,6 +33,11 @@ def add_output(parser: argparse.ArgumentParser, *formats: str) -> None:
 
 def say(text: str) -> None:
     print(printable(text), flush=True)
+
+
+def refresh(text: str) -> None:
+    """In place of what a terminal shows; below it elsewhere."""
+    print(f"{CLEAR if sys.stdout.isatty() else ''}{printable(text)}", flush=True)
 
 
 def ask(question: str) -> str:

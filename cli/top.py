@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from cli import figures, reading, terminal
+from cli import figures, quotas, reading, terminal
 from cli.clusters import add_master_context, connected
 from cli.figures import Figures
 from cli.outcome import DONE, STALE, Failed, Printed
 from cli.terminal import Column, add_output
 from common.api.types import PROJECTS, SEEDS
 from common.kube.client.api_client import Cluster
+from common.kube.client.errors import Gone
 from common.quota.names import in_order
 from common.quota.quantity import QuantityError
 from master.cache.objects import MASTER_QUOTAS, MasterQuota
 from master.quotas import staleness
 
+PAUSE = 1.0  # seconds between two pictures at least
+AGES = 10.0  # seconds after which ages are shown anew
 _SUBJECT_GOES = 4  # after three resources: most names of quotas say it, too
 
 _EXAMPLES = """\
@@ -26,6 +31,7 @@ examples:
   seedquota top                                # the fullest first
   seedquota top --over=80 --organization=acme  # what is nearly full
   seedquota top -o wide                        # every resource, however wide
+  seedquota top --watch                        # as it changes
 
 Exit status: 0 done, 1 failed, 3 a figure may be out of date (column STALE).
 """
@@ -45,6 +51,7 @@ def declare(commands: Any) -> None:
     )
     parser.add_argument("--over", type=_percent, metavar="PERCENT", help="only quotas with a resource that full")
     parser.add_argument("--organization", metavar="NAME", help="only its quota and those of its projects")
+    parser.add_argument("-w", "--watch", action="store_true", help="show every change, until it is interrupted")
     add_output(parser, "table", "wide", "json", "yaml")
     parser.set_defaults(run=run)
 
@@ -57,27 +64,66 @@ def _percent(raw: str) -> int:
 
 
 async def run(options: argparse.Namespace) -> Printed:
-    now = datetime.now(UTC)
     async with connected(None, options.context, "master") as master:
-        quotas = await reading.every(master, MASTER_QUOTAS)
-        if options.organization is not None:
-            quotas = await _of_organization(master, quotas, options.organization)
-        silence = await _silence(master, now)
+        return await _watch(master, options) if options.watch else (await _look(master, options))[0]
+
+
+async def _look(master: Cluster, options: argparse.Namespace) -> tuple[Printed, str]:
+    """And the version that it is of, to wait for the next."""
+    now = datetime.now(UTC)
+    listing = await quotas.listing(master)
+    wanted = listing.items
+    if options.organization is not None:
+        wanted = await _of_organization(master, wanted, options.organization)
+    silence = await _silence(master, now)
     try:
-        found = [figures.of_quota(quota, silence) for quota in quotas]
+        found = [figures.of_quota(quota, silence) for quota in wanted]
     except QuantityError as error:
         raise Failed(f"a quota cannot be read: {error}") from None
     found = picked(found, options.sort, options.over)
     status = STALE if any(each.stale for each in found) else DONE
     if options.output in ("json", "yaml"):
-        return Printed(reading.written({"items": found}, options.output), status)
-    return Printed(table(found, now, terminal.width(), wide=options.output == "wide"), status)
+        text = reading.written({"items": found}, options.output)
+    else:
+        text = table(found, now, terminal.width(), wide=options.output == "wide")
+    return Printed(text, status), listing.resource_version
 
 
-async def _of_organization(master: Cluster, quotas: Sequence[MasterQuota], name: str) -> list[MasterQuota]:
-    projects = {each.metadata.name for each in await reading.every(master, PROJECTS) if each.spec.organization == name}
-    subjects = {f"organization/{name}", *(f"project/{project}" for project in projects)}
-    return [quota for quota in quotas if figures.subject_of(quota) in subjects]
+async def _watch(master: Cluster, options: argparse.Namespace) -> Printed:
+    """Until it is interrupted, which ends it as if it had looked once."""
+    status = DONE
+    try:
+        while True:
+            found, version = await _look(master, options)
+            status = found.status
+            terminal.refresh(found.text)
+            await asyncio.sleep(PAUSE)
+            await _changed(master, version)
+    except asyncio.CancelledError:
+        return Printed("", status)
+
+
+async def _changed(master: Cluster, version: str) -> None:
+    """Returns at the first change after `version`, or when ages have to be shown anew."""
+    with suppress(TimeoutError, Gone):  # Gone: more has changed than the API server keeps
+        async with asyncio.timeout(AGES), master.open_watch(MASTER_QUOTAS, resource_version=version) as stream:
+            while (changes := await stream.read()) is not None:
+                if any(change.type != "BOOKMARK" for change in changes):
+                    return
+
+
+async def _of_organization(master: Cluster, found: Sequence[MasterQuota], name: str) -> list[MasterQuota]:
+    organizations = {each.metadata.name: each.spec.organization for each in await reading.every(master, PROJECTS)}
+    subjects = {f"organization/{name}"}
+    subjects |= {f"project/{project}" for project, organization in organizations.items() if organization == name}
+    chosen = [quota for quota in found if figures.subject_of(quota) in subjects]
+    if not chosen and len(subjects) == 1:
+        known = {
+            each.removeprefix("organization/") for each in map(figures.subject_of, found) if "organization/" in each
+        }
+        near = quotas.nearest(name, sorted(known | set(organizations.values()) - {""}))
+        raise Failed(f"no quota and no project is of organization {name}{f'; did you mean {near}?' if near else ''}")
+    return chosen
 
 
 async def _silence(master: Cluster, now: datetime) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from cli import cloud_accounts, consumers, describe, figures, reading, terminal
+from cli import cloud_accounts, consumers, figures, quotas, reading, terminal
 from cli.cloud_accounts import Account
 from cli.clusters import add_master_context, connected, context_namespace
 from cli.fitting import asking, objects
@@ -23,7 +23,6 @@ from common.kube.client.api_client import Cluster
 from common.quota import resources
 from common.quota.quantity import QuantityError
 from common.quota.resources import ResourceList
-from master.cache.objects import MASTER_QUOTAS
 from master.quotas import placing, staleness
 from master.quotas.placing import Place, Shaped
 
@@ -132,8 +131,8 @@ async def _of_subject(options: argparse.Namespace, master: Cluster) -> list[Shap
                 f"there is no project {name} on {master.server}: `seedquota top` shows quotas and their subjects"
             )
         subjects.add(f"organization/{project.spec.organization}")
-    quotas = await reading.every(master, MASTER_QUOTAS)
-    return [Shaped(quota, size) for quota in quotas if figures.subject_of(quota) in subjects]
+    found = await quotas.every(master)
+    return [Shaped(quota, size) for quota in found if figures.subject_of(quota) in subjects]
 
 
 def _size(need: Mapping[str, str | None]) -> ResourceList:
@@ -158,7 +157,7 @@ async def _of_file(options: argparse.Namespace, master: Cluster) -> list[Shaped]
             raise Failed(f"what {each.what} needs is not known: {why}")
         for quota in each.answer.quotas:
             sizes[quota.name] = resources.add(sizes.get(quota.name, {}), resources.parse(quota.need))
-    return [Shaped(await describe.the_quota(master, name), size) for name, size in sorted(sizes.items())]
+    return [Shaped(await quotas.the_one(master, name), size) for name, size in sorted(sizes.items())]
 
 
 def _stale(shaped: Sequence[Shaped], seeds: Sequence[Seed]) -> list[str]:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from cli import denials, describe, reading, terminal
+from cli import denials, quotas, reading, terminal
 from cli.clusters import add_master_context, connected
 from cli.denials import Denied, Event
 from cli.history import timeline, use
@@ -55,7 +55,7 @@ def declare(commands: Any) -> None:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("name", metavar="NAME", help="of the quota")
+    parser.add_argument("name", metavar="NAME", help=quotas.NAMED)
     add_master_context(parser)
     parser.add_argument(
         "--since",
@@ -96,10 +96,11 @@ def _url(raw: str) -> str:
 
 
 async def run(options: argparse.Namespace) -> Printed:
-    now, name = datetime.now(UTC), options.name.removeprefix(describe.PREFIX)
+    now = datetime.now(UTC)
     missing: list[str] = []
     async with connected(None, options.context, "master") as master:
-        quota = await describe.the_quota(master, name)
+        quota = await quotas.the_one(master, options.name)
+        name = quota.metadata.name
         managed = await reading.one(master, timeline.MANAGED, name)
         events = await _events(master, "Events about the quota", missing)
     refused: dict[str, Sequence[Denied]] = {}

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from cli import describe, figures, reading, terminal
+from cli import figures, quotas, reading, terminal
 from cli.clusters import add_master_context, connected
 from cli.limits import changes
 from cli.limits.changes import Changed, Changes
@@ -86,9 +86,9 @@ async def run(options: argparse.Namespace) -> Printed:
         )
     async with connected(None, options.context, "master") as master:
         if kind == "seedquota":
-            before: MasterQuota | None = await describe.the_quota(master, name)
+            before: MasterQuota | None = await quotas.the_one(master, name)
         else:
-            before = await _of_subject(master, kind, name)
+            before = await quotas.of_subject(master, f"{kind}/{name}")
         after = await _written(master, before, kind, name, wanted, dry_run=dry_run)
         notes = await _notes(master, before, after)
         silence = staleness.silence_of_master(await _seeds(master), datetime.now(UTC))
@@ -97,20 +97,6 @@ async def run(options: argparse.Namespace) -> Printed:
     if options.output != "table":
         return Printed(reading.written(msgspec.to_builtins(result), options.output), status)
     return Printed(text(result, terminal.width()), status)
-
-
-async def _of_subject(master: Cluster, kind: str, name: str) -> MasterQuota | None:
-    """Raises Failed, also where it is not clear which quota is meant."""
-    quotas = await reading.every(master, MASTER_QUOTAS)
-    found = [each for each in quotas if figures.subject_of(each) == f"{kind}/{name}" and not _ending(each)]
-    if len(found) > 1:
-        names = ", ".join(f"seedquota/{each.metadata.name}" for each in found)
-        raise Failed(f"several quotas limit {kind}/{name}: name the one to set instead, of {names}")
-    return found[0] if found else None
-
-
-def _ending(quota: MasterQuota) -> bool:
-    return quota.metadata.deletion_timestamp is not None
 
 
 async def _written(
@@ -149,7 +135,7 @@ async def _changed(master: Cluster, before: MasterQuota, wanted: Changes, *, dry
         try:
             return await master.merge_patch(MASTER_QUOTAS, name, patch, dry_run=dry_run)
         except Conflict:
-            quota = await describe.the_quota(master, name)
+            quota = await quotas.the_one(master, name)
         if (quota.metadata.uid, quota.metadata.generation) != (before.metadata.uid, before.metadata.generation):
             limits = resources.text(resources.parse(spec_quota(quota)))
             raise Failed(f"somebody else has just changed seedquota/{name} to {limits}: nothing was written; try again")

@@ -51,7 +51,14 @@ def _action(
     *,
     named: bool = True,
 ) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = actions.add_parser(name, help=what, description=description)
+    lines = [line for line in _EXAMPLES.splitlines() if line.startswith(f"  seedquota seed {name}")]
+    parser: argparse.ArgumentParser = actions.add_parser(
+        name,
+        help=what,
+        description=description,
+        epilog="\n".join(["examples:", *lines]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     if named:
         parser.add_argument("name", metavar="NAME", help="of the Seed")
     add_master_context(parser)

@@ -31,6 +31,10 @@ JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 
+_UNLIMITED = aiohttp.ClientTimeout(total=None)
+"""aiohttp's own `total` loses a cancellation that comes in the same round of the event loop as the end of the time.
+Then whoever waits for the cancelled task, such as a leader that lost its lease, waits for ever."""
+
 RequestHook = Callable[[str, str, int, float], None]
 
 
@@ -57,7 +61,6 @@ class Connection:
         self.on_request = on_request
         self.timeout = timeout
         self._access = access
-        self._default_timeout = aiohttp.ClientTimeout(total=timeout)
         # Watches hold their connections: with a pool of their own they cannot starve requests. And who renews a lease
         # must not wait behind a pile of other requests until it is lost.
         self._requests = new_session(access.tls, connections)
@@ -145,18 +148,19 @@ class Connection:
             headers = headers.copy()
             headers["Accept"] = accept
             headers.update(more_headers)
-        limits = self._default_timeout if timeout is None else aiohttp.ClientTimeout(total=timeout)
+        limit = self.timeout if timeout is None else timeout
         started = time.monotonic()
         status = 0
         try:
             async with (
-                self._connection(plural, timeout or self.timeout, pool) as session,
+                self._connection(plural, limit, pool) as session,
+                timeout_after(limit),
                 session.request(
                     method,
                     URL(self._access.server + path, encoded=True),
                     data=BytesIO(body) if body is not None and len(body) > ONE_PIECE else body,
                     headers=headers,
-                    timeout=limits,
+                    timeout=_UNLIMITED,
                     allow_redirects=False,
                     server_hostname=self._access.tls_server_name,
                 ) as response,
@@ -164,7 +168,7 @@ class Connection:
                 content = await read_body(response, max_body or self._max_body, f"cluster {self.name}: {verb} {path}")
                 status = response.status
         except (aiohttp.ClientError, OSError) as error:
-            raise self._unavailable(f"{verb} {path}", error, timeout or self.timeout) from None
+            raise self._unavailable(f"{verb} {path}", error, limit) from None
         finally:
             if self.on_request is not None:
                 self.on_request(verb, plural, status, time.monotonic() - started)

@@ -141,13 +141,17 @@ class Resource(Generic[T]):
             raise Malformed(200, "Malformed", f"{self.kind} cannot be read: {error}") from None
 
 
+class InvalidName(ValueError):
+    """Of an object: it would change the path."""
+
+
 @lru_cache(maxsize=16384)
 def _path(root: str, plural: str, namespace: str, name: str | None, subresource: str) -> str:
     for part in (namespace, name):
         if part in (".", "..") or (part and ("/" in part or "%" in part)):
-            raise ValueError(f"{part!r} cannot be the name of an object")
+            raise InvalidName(f"{part!r} cannot be the name of an object")
     if name == "":
-        raise ValueError("an object's name is empty")
+        raise InvalidName("an object's name is empty")
     path = f"{root}/namespaces/{quote(namespace)}" if namespace else root
     path += f"/{plural}"
     if name is not None:

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from cli import figures, top
-from cli.describe import nearest
 from cli.doctor import cures, findings, signs
+from cli.quotas import nearest
 from common.api.core import Secret
 from common.kube.client.meta import ObjectMeta
 from common.kube.controller.leader_election import LeaseObject, LeaseSpec

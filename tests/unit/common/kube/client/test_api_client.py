@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -225,6 +226,22 @@ async def test_a_slow_answer_is_unavailable_within_the_timeout(fake, cluster):
     fake.answers.append(slow)
     with pytest.raises(Unavailable, match=r"cluster fake: get /x: no answer within 0\.1 s"):
         await cluster.request("GET", "/x", timeout=0.1)
+
+
+async def test_a_cancellation_that_comes_with_the_end_of_the_time_is_not_lost(fake, cluster):
+    asked = asyncio.Event()
+
+    async def silent(_request):
+        asked.set()
+        await asyncio.sleep(60)
+
+    fake.answers.append(silent)
+    request = asyncio.create_task(cluster.request("GET", "/x", timeout=1.0))
+    asyncio.get_running_loop().call_later(1.05, request.cancel)
+    await asked.wait()
+    time.sleep(1.3)  # the event loop stalls: both are due in its next round
+    await asyncio.wait({request})
+    assert request.cancelled()
 
 
 async def test_a_refused_connection_is_unavailable_and_names_the_cluster_without_credentials():

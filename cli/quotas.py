@@ -1,0 +1,90 @@
+"""Which quotas a command is about, by the words of whoever asks."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+from cli import figures, reading
+from cli.outcome import Failed
+from common.api.labels import UID_LABEL
+from common.kube.client.api_client import Cluster
+from common.kube.client.errors import Forbidden, NotFound
+from common.kube.client.resource import Listing
+from master.cache.objects import MASTER_QUOTAS, MasterQuota
+
+PREFIX = "seedquota/"
+SUBJECTS = ("project", "organization")
+NAMED = "of the quota, or of its subject: project/NAME or organization/NAME"
+
+
+async def listing(master: Cluster) -> Listing[MasterQuota]:
+    """Raises Failed, also where the quotas are a seed's copies: these have a part of the figures only."""
+    found = await reading.listing(master, MASTER_QUOTAS)
+    _refuse_copies(master, found.items)
+    return found
+
+
+async def every(master: Cluster) -> list[MasterQuota]:
+    """As `listing`."""
+    return (await listing(master)).items
+
+
+async def the_one(master: Cluster, named: str) -> MasterQuota:
+    """Named as messages do, by its name alone, or by its subject. Raises Failed."""
+    kind, _, name = named.rpartition("/")
+    if kind in SUBJECTS:
+        return await _limiting(master, named)
+    if kind not in ("", PREFIX.removesuffix("/")) or not name:
+        raise Failed(f"{named!r} names no quota: write NAME, seedquota/NAME, project/NAME or organization/NAME")
+    try:
+        found = await master.get(MASTER_QUOTAS, name)
+    except Forbidden as error:
+        raise Failed(reading.no_right(MASTER_QUOTAS, "get", error)) from None
+    except NotFound:
+        names = [each.metadata.name for each in await every(master)]
+        raise Failed(f"there is no seedquota/{name} on {master.server}; {_cure(name, names)}") from None
+    _refuse_copies(master, [found])
+    return found
+
+
+async def of_subject(master: Cluster, subject: str) -> MasterQuota | None:
+    """Raises Failed, also where it is not clear which quota is meant."""
+    return _only(subject, await every(master))
+
+
+async def _limiting(master: Cluster, subject: str) -> MasterQuota:
+    quotas = await every(master)
+    found = _only(subject, quotas)
+    if found is None:
+        subjects = [figures.subject_of(each) for each in quotas]
+        raise Failed(f"no quota limits {subject} on {master.server}; {_cure(subject, subjects)}")
+    return found
+
+
+def _only(subject: str, quotas: Sequence[MasterQuota]) -> MasterQuota | None:
+    found = [
+        each for each in quotas if figures.subject_of(each) == subject and each.metadata.deletion_timestamp is None
+    ]
+    if len(found) > 1:
+        names = ", ".join(f"seedquota/{each.metadata.name}" for each in found)
+        raise Failed(f"several quotas limit {subject}: name one of {names} instead")
+    return found[0] if found else None
+
+
+def _refuse_copies(master: Cluster, quotas: Sequence[MasterQuota]) -> None:
+    if any(UID_LABEL in each.metadata.labels for each in quotas):
+        raise Failed(
+            f"{master.server} is a seed, and its quotas are copies: --context names the master in your kubeconfig"
+        )
+
+
+def _cure(name: str, names: Sequence[str]) -> str:
+    near = nearest(name, names)
+    return f"did you mean {near}?" if near else "`seedquota top` shows them all, --context another master"
+
+
+def nearest(name: str, names: Sequence[str]) -> str:
+    """Empty: none is near. A quota's name often is its subject's with something before it."""
+    near = difflib.get_close_matches(name, names, n=1) or sorted(each for each in names if name in each)
+    return near[0] if near else ""
