@@ -1,7 +1,7 @@
 """What Kubernetes' core ResourceQuotas count as: each as one object, and what they promise to their namespace. Pure.
 
 A quota that limits promises (a ResourceQuotaAllocation) counts, in each namespace, the largest amount of each resource
-in `spec.hard` of the namespace's ResourceQuotas.
+in `spec.hard` of the namespace's ResourceQuotas, or in `status.used` of one that was lowered below its use.
 """
 
 from __future__ import annotations
@@ -45,8 +45,15 @@ class CoreQuotaSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     scope_selector: ScopeSelector = ScopeSelector()
 
 
+class CoreQuotaStatus(msgspec.Struct, frozen=True, kw_only=True):
+    used: Quantities = {}
+
+
 class CoreQuota(Object, frozen=True, kw_only=True):
+    """Its status is Kubernetes' own: who may write the object may not write that."""
+
     spec: CoreQuotaSpec = CoreQuotaSpec()
+    status: CoreQuotaStatus = CoreQuotaStatus()
 
 
 class ResourceQuotaEvaluator(Counting[CoreQuota]):
@@ -70,10 +77,11 @@ class Promise(msgspec.Struct, frozen=True):
 
 
 def promised(subject: CoreQuota, limited: Iterable[str]) -> ResourceList:
-    """In nanos. A name that it does not have is left out, which is not the same as 0: the condition
+    """In nanos. At least what is used: else whoever has used all could lower it and use the same elsewhere, again and
+    again. A name that it does not have is left out, which is not the same as 0: the condition
     NamespacesLimited names such a namespace."""
-    hard = subject.spec.hard
-    return {name: amount(hard[name]) for name in limited if name in hard}
+    hard, used = subject.spec.hard, subject.status.used
+    return {name: max(amount(hard[name]), amount(used.get(name, 0))) for name in limited if name in hard}
 
 
 def scopes_of(subject: CoreQuota) -> Scopes:

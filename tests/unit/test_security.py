@@ -94,6 +94,11 @@ PROVEN: dict[str, tuple[str, ...]] = {
         f"{PROMISE_TOTALS}::test_a_quota_for_some_pods_alone_does_not_limit_a_namespace",
         f"{PROMISE_TOTALS}::test_a_scope_that_comes_later_is_a_change",
     ),
+    "An owner uses all that is promised": (
+        f"{PROMISE_TOTALS}::test_what_is_used_stays_promised_when_a_quota_is_lowered_below_it",
+        "unit/seed/webhooks/test_promises.py::test_what_is_used_is_promised_already",
+    ),
+    "Somebody with the right to write `resourcequotas/status`": (),
     "Thousands of ResourceQuotas in one namespace": (
         f"{PROMISE_TOTALS}::test_very_many_quotas_of_one_namespace_cost_no_look_at_all_the_others",
     ),

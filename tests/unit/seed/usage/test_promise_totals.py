@@ -11,7 +11,7 @@ from common.quota.account import Reservation
 from common.quota.quantity import UNIT
 from common.quota.scopes import ScopeRequirement
 from seed.evaluators.namespaced import Terms
-from seed.evaluators.resource_quotas import EVALUATOR, CoreQuota, CoreQuotaSpec, ScopeSelector
+from seed.evaluators.resource_quotas import EVALUATOR, CoreQuota, CoreQuotaSpec, CoreQuotaStatus, ScopeSelector
 from seed.ledger.encoding import parse_reservation, reservation_text
 from seed.usage.promise_totals import PromiseTotals
 from tests.unit.seed_world import nanos
@@ -50,6 +50,23 @@ def test_lowered_and_deleted_quotas_leave_what_the_others_promise() -> None:
     assert found.used == nanos("pods=5")
     found.leave("web")
     assert (found.used, found.by_namespace) == ({}, {})
+
+
+def used_up(found: CoreQuota, **used: str) -> CoreQuota:
+    return msgspec.structs.replace(found, status=CoreQuotaStatus(used=used))
+
+
+def test_what_is_used_stays_promised_when_a_quota_is_lowered_below_it() -> None:
+    """Else whoever has used all could lower it and use the same in another namespace, again and again."""
+    found = totals(used_up(quota("default", pods="20"), pods="15"), quota("default", "db", pods="5"))
+    assert found.used == nanos("pods=25")
+    found.put(EVALUATOR, used_up(quota("default", pods="1"), pods="15"), 0.0)
+    assert found.used == nanos("pods=20")
+    assert found.put(EVALUATOR, used_up(quota("default", pods="1"), pods="7"), 0.0) == (True, True), "pods have gone"
+    assert found.used == nanos("pods=12")
+    found.put(EVALUATOR, used_up(quota("default", requests__cpu="1"), pods="7"), 0.0)
+    assert found.used == nanos("pods=5,requests.cpu=1"), "NamespacesLimited names it"
+    assert found.lacking("web", LIMITED) == ["pods"]
 
 
 def test_a_namespace_counts_with_the_base_of_what_is_on_its_way() -> None:

@@ -214,3 +214,18 @@ async def test_a_namespace_with_very_large_quotas_is_not_read_to_its_end(
     assert code == 503
     assert "its resourcequotas take more than 1 MiB" in message
     assert web.caller.use(NAME) == {}
+
+
+async def test_what_is_used_is_promised_already(web: Allocated) -> None:
+    """Of a quota that was lowered below its use, and of another one of the namespace."""
+    await web.limit("pods=10")
+    lowered = {**quota("default", "7", pods="1"), "status": {"used": {"pods": "6"}}}
+    raised = {**quota("default", "7", pods="6"), "status": {"used": {"pods": "6"}}}
+    assert (await web.ask(raised, lowered))["allowed"]
+    assert web.reads == 0, "nothing is added"
+    more = {**quota("default", "7", pods="9"), "status": {"used": {"pods": "6"}}}
+    assert (await web.ask(more, lowered))["allowed"]
+    assert web.caller.use(NAME) == nanos("pods=3")
+    web.there = [lowered]
+    assert (await web.ask(quota("other", pods="8")))["allowed"]
+    assert web.caller.use(NAME) == nanos("pods=5")
