@@ -342,6 +342,20 @@ async def test_a_limit_below_what_is_allocated_keeps_it_and_admits_no_more(tenan
     await tenancy.limit(servers="4")
     assert (await tenancy.allocate("a", servers=4)).status == 201
     await tenancy.uses(servers="4")
+    path = f"/api/v1/organizations/{tenancy.organization}/quotas"
+    capacity = {"capacity": [{"type": "servers", "amount": 3}]}
+    async with over_http(site) as http, http.put(f"{site.installed.api_url}{path}", json=capacity) as below:
+        problem = await below.json()
+        assert (below.status, problem["code"]) == (409, "capacity_below_allocated"), problem
+        assert problem["detail"] == "servers: capacity 3, allocated 4"
+    quota = f"resourcequotas/{tenancy.quota}"
+    for limit, warned in (("5", False), ("3", True)):
+        lowered = await site.call("master", "PATCH", quota, {"spec": {"quota": {"servers": limit}}})
+        assert lowered.status == 200, lowered
+        told = ["more is used than the limit: servers=4 of 3; nothing is removed" in each for each in lowered.warnings]
+        assert told == [True] * warned, lowered.warnings
+    again = await site.call("master", "PATCH", quota, {"spec": {"quota": {"servers": "3", "clusters": "7"}}})
+    assert (again.status, again.warnings) == (200, []), "of what is as it was nobody is told"
     await tenancy.limit(servers="3")
     refused(await tenancy.allocate("b", servers=1), "used: servers=4, limited: servers=3")
     await site.comes("master", f"resourcequotas/{tenancy.quota}", "Exceeded", "True", "LimitLowered")
@@ -404,6 +418,94 @@ async def test_a_quota_of_clusters_is_not_in_force_where_a_webhook_for_clusters_
         balancer.cut = False
     await site.comes("master", quota, "Enforced", "True", "AllSeeds", seconds=120)
     await site.comes("master", "seeds/seed-2", "WebhookServing", "True", seconds=120)
+
+
+def over_http(site: Site) -> aiohttp.ClientSession:
+    headers = {"Authorization": f"Bearer {site.server('master').tokens['admin']}"}
+    connector = aiohttp.TCPConnector(ssl=False, limit=0)
+    return aiohttp.ClientSession(headers=headers, connector=connector, timeout=aiohttp.ClientTimeout(total=20))
+
+
+async def test_kubectl_and_http_share_one_limit_and_see_what_the_other_has_made(tenancy: Tenancy) -> None:
+    site = tenancy.site
+    await tenancy.limit(servers="6")
+    path = f"/api/v1/organizations/{tenancy.organization}/projects/{tenancy.project}/allocations"
+    async with over_http(site) as http:
+
+        async def asked(method: str, name: str = "", body: Json = None) -> tuple[int, Json]:
+            """Repeated while it cannot be decided, as a service does, by both replicas in turn."""
+
+            async def once() -> tuple[int, Json]:
+                url = f"{site.installed.api_urls[len(name) % 2]}{path}{name and '/'}{name}"
+                async with http.request(method, url, json=body) as answer:
+                    assert answer.status != 503, await answer.text()
+                    return answer.status, await answer.json() if answer.status != 204 else None
+
+            return await until(once, 60)
+
+        def one(name: str, servers: int) -> Json:
+            resources = [{"type": "servers", "committed": servers}]
+            return {"metadata": {"id": name}, "spec": {"kind": "cluster", "id": name, "resources": resources}}
+
+        kubectl, service = [f"k{number}" for number in range(6)], [f"http-{number}" for number in range(6)]
+        made_by_kubectl, made_by_service = await asyncio.gather(
+            asyncio.gather(*(tenancy.allocate(name, servers=1) for name in kubectl)),
+            asyncio.gather(*(asked("POST", body=one(name, 1)) for name in service)),
+        )
+        statuses = Counter(each.status for each in made_by_kubectl) + Counter(each[0] for each in made_by_service)
+        assert statuses[201] == 6 and statuses.keys() <= {201, 403, 409}, (made_by_kubectl, made_by_service)
+        await tenancy.uses(servers="6")
+        for name in (*kubectl, *service):
+            await tenancy.release(name)
+        await tenancy.uses(servers="0")
+
+        await until(partial(made, tenancy, "mine", servers=4), 30)
+        assert [each["amount"] for each in (await asked("GET", "mine"))[1]["spec"]["resources"]] == [4]
+        status, taken = await asked("POST", body={**one("mine", 1), "metadata": {"id": "other"}})
+        assert (status, taken["code"], taken["existing"]) == (409, "already_allocated", "mine")
+        status, short = await asked("POST", body=one("theirs", 3))
+        assert (status, short["shortages"]) == (409, [{"type": "servers", "requested": 3, "free": 2, "capacity": 6}])
+        assert (await asked("POST", body=one("theirs", 2)))[0] == 201
+        refused(await tenancy.allocate("more", servers=1), "used: servers=6, limited: servers=6")
+        assert (await asked("PUT", "mine", {"spec": one("mine", 3)["spec"]}))[0] == 200
+
+        async def raised() -> None:
+            answer = await tenancy.change("theirs", servers=3)
+            assert answer.status == 200, answer
+
+        await until(raised, 30)
+        await tenancy.uses(servers="6")
+        assert (await asked("DELETE", "mine"))[0] == 204
+        await tenancy.release("theirs")
+        await until(partial(made, tenancy, "last", servers=6), 30)
+
+
+async def test_after_the_master_s_etcd_was_restored_allocations_are_those_of_the_snapshot_and_count(
+    tenancy: Tenancy,
+) -> None:
+    site = tenancy.site
+    await tenancy.limit(servers="4")
+    assert (await tenancy.allocate("before", servers=1)).status == 201
+    await tenancy.uses(servers="1")
+    snapshot = site.installed.directory / f"{tenancy.organization}.db"
+    await site.installed.etcd_of("seed-1").snapshot(snapshot)
+    assert (await tenancy.allocate("since", servers=3)).status == 201
+    await tenancy.release("before")
+    await tenancy.uses(servers="3")
+    programs = site.program("master"), site.program("seed-1")
+    await site.kill(*programs)
+    await restored(site, snapshot)
+    await site.start(*programs)
+    there = [found["metadata"]["name"] for found in await site.items("master", tenancy.path())]
+    assert there == ["before"]
+
+    async def no_more(name: str) -> None:
+        refused(await tenancy.allocate(name, servers=4), "used: servers=1, limited: servers=4; short by servers=1")
+
+    await until(partial(no_more, "large"), 120)
+    await until(partial(made, tenancy, "since", servers=3), 120)
+    await tenancy.uses(servers="4")
+    refused(await tenancy.allocate("more", servers=1), "used: servers=4, limited: servers=4")
 
 
 async def test_an_organization_that_is_deleted_takes_its_namespace_and_allocations_along(tenancy: Tenancy) -> None:
