@@ -19,7 +19,7 @@ from common.api.types import SEEDS, Seed
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError
 from common.quota import resources
-from common.quota.quantity import QuantityError
+from common.quota.quantity import UNIT, QuantityError
 from common.quota.resources import ResourceList
 from master.cache.objects import MasterQuota, SeedUsage
 
@@ -142,10 +142,15 @@ def _seed_rows(line: SeedUsage, held: Mapping[str, Held] | None, reported: str, 
     rows: list[tuple[str, ...]] = []
     for name in figures.in_order(dict(used) | dict(holds)):
         use, hold = used.get(name, 0), holds.get(name, 0)
-        amounts = resources.alike(name, use, hold, max(hold - use, 0))
+        amounts = resources.alike(name, *map(_readable, (use, hold, max(hold - use, 0))))
         rows.append((*(head if not rows else ("", "")), name, *(amounts if known else (amounts[0], "?", "?")), when))
         when = ""
     return rows or [(*head, "", "0", "0" if known else "?", "0" if known else "?", when)]
+
+
+def _readable(amount: int) -> int:
+    """What a seed holds is a share that may be odd to a billionth: from one whole on, thousandths say enough."""
+    return amount - amount % (UNIT // 1000) if amount >= UNIT else amount
 
 
 def _reported(line: SeedUsage, seed: Seed | None) -> str:
