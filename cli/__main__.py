@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import difflib
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -18,7 +19,7 @@ from cli.migration import command as migrate
 from cli.outcome import DONE, Failed, Printed
 from cli.seeds import command as seeds
 from cli.terminal import printable
-from common.kube.client.errors import ApiError
+from common.kube.client.errors import ApiError, Forbidden
 from common.kube.client.resource import InvalidName
 from common.runtime.metrics import build_version
 
@@ -82,8 +83,13 @@ def _meant(near: str = "") -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
-    if not completion.asked(arguments, parser):
-        sys.exit(run(arguments))
+    try:
+        status = 0 if completion.asked(arguments, parser) else run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read has ended, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = Failed.status
+    sys.exit(status)
 
 
 def complete_for_kubectl() -> None:
@@ -111,6 +117,8 @@ def run(arguments: Sequence[str]) -> int:
         answer: str | Printed = asyncio.run(options.run(options))
     except Failed as error:
         return _failed(str(error), error.status)
+    except Forbidden as error:
+        return _failed(f"{error.message}; ask an administrator for this right", Failed.status)
     except ApiError as error:
         return _failed(error.message, Failed.status)
     except InvalidName as error:

@@ -15,6 +15,7 @@ from cli.outcome import DONE, STALE, Failed, Printed
 from cli.terminal import Column, add_output
 from common.api.types import PROJECTS, SEEDS, USER_CLUSTERS, UserCluster
 from common.kube.client.api_client import Cluster
+from common.kube.client.errors import ApiError
 from common.quota import resources
 from common.quota.names import in_order
 from common.quota.quantity import QuantityError
@@ -71,14 +72,18 @@ async def run(options: argparse.Namespace) -> Printed:
         projects = await projects_of(master, quota) if options.kubeconfig else set()
         silence = staleness.silence_of_master(await reading.every(master, SEEDS), now)
     clusters: list[UserCluster] = []
+    away: list[str] = []
     for kubeconfig in options.kubeconfig:
         async with connected(kubeconfig, None, "seed") as seed:
-            clusters += [each for each in await reading.every(seed, USER_CLUSTERS) if each.spec.project in projects]
+            try:
+                clusters += [each for each in await reading.every(seed, USER_CLUSTERS) if each.spec.project in projects]
+            except ApiError as error:
+                away.append(f"the seed at {seed.server} cannot be asked: {error.message}")
     try:
         found = consumers(quota, clusters)
     except QuantityError as error:
         raise Failed(f"a use of {options.name} cannot be read: {error}") from None
-    stale = [each.text(now) for each in staleness.stale_of(quota, silence)]
+    stale = [*(each.text(now) for each in staleness.stale_of(quota, silence)), *away]
     status = STALE if stale else DONE
     if options.output in ("json", "yaml"):
         plain: dict[str, object] = {"items": found, "omitted": _omitted(quota), "stale": stale}

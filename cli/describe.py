@@ -7,20 +7,22 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from cli import figures, quotas, terminal
+import msgspec
+
+from cli import figures, quotas, reading, terminal
 from cli.clusters import add_master_context, add_namespace, connected
 from cli.doctor import cures, findings
 from cli.figures import Figures
 from cli.outcome import DONE, STALE, Failed, Printed
 from cli.seeds import on_master
 from cli.seeds.on_master import Held
-from cli.terminal import Column
+from cli.terminal import Column, add_output
 from common.api.types import SEEDS, Seed
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError
 from common.quota import resources
 from common.quota.names import in_order
-from common.quota.quantity import QuantityError
+from common.quota.quantity import UNIT, QuantityError
 from common.quota.resources import ResourceList
 from master.cache.objects import MasterQuota, SeedUsage
 from master.quotas import staleness
@@ -47,6 +49,7 @@ def declare(commands: Any) -> None:
     parser.add_argument("name", metavar="NAME", help=quotas.NAMED)
     add_master_context(parser)
     add_namespace(parser)
+    add_output(parser, "text", "json", "yaml")
     parser.set_defaults(run=run)
 
 
@@ -59,7 +62,10 @@ async def run(options: argparse.Namespace) -> Printed:
         seeds = await _seeds(master)
     try:
         found = figures.of_quota(quota, staleness.silence_of_master(seeds, now))
-        said = text(quota, found, held, {seed.metadata.name: seed for seed in seeds}, now, terminal.width())
+        if options.output == "text":
+            said = text(quota, found, held, {seed.metadata.name: seed for seed in seeds}, now, terminal.width())
+        else:
+            said = reading.written(plain(quota, found, held), options.output)
     except QuantityError as error:
         raise Failed(f"seedquota/{name} cannot be read: {error}") from None
     return Printed(said, STALE if found.stale else DONE)
@@ -97,6 +103,25 @@ def text(
         parts.append(_namespaces_table(quota, most))
     parts += _conditions(quota, most)
     return "\n\n".join(parts)
+
+
+def plain(quota: MasterQuota, found: Figures, held: Mapping[str, Held] | None) -> dict[str, object]:
+    """For programs: the figures of `top`, and who has them. `granted` is missing where it is not known."""
+    lines = []
+    for line in quota.status.seeds:
+        shown = msgspec.to_builtins(line)
+        ledger = held.get(line.name, Held({}, known=True)) if held is not None else None
+        if ledger is not None:
+            shown.pop("granted", None)
+            shown |= {"granted": resources.render(ledger.amounts)} if ledger.known else {}
+        lines.append(shown)
+    return {
+        **msgspec.to_builtins(found),
+        "bySeed": lines,
+        "byNamespace": quota.status.namespaces,
+        "omitted": {"seeds": quota.status.seeds_omitted, "namespaces": quota.status.namespaces_omitted},
+        "conditions": quota.status.conditions,
+    }
 
 
 def _amounts(found: Figures, most: int | None) -> str:
@@ -144,10 +169,15 @@ def _seed_rows(line: SeedUsage, held: Mapping[str, Held] | None, reported: str, 
     rows: list[tuple[str, ...]] = []
     for name in in_order(dict(used) | dict(holds)):
         use, hold = used.get(name, 0), holds.get(name, 0)
-        amounts = resources.alike(name, use, hold, max(hold - use, 0))
+        amounts = resources.alike(name, *map(_readable, (use, hold, max(hold - use, 0))))
         rows.append((*(head if not rows else ("", "")), name, *(amounts if known else (amounts[0], "?", "?")), when))
         when = ""
     return rows or [(*head, "", "0", "0" if known else "?", "0" if known else "?", when)]
+
+
+def _readable(amount: int) -> int:
+    """What a seed holds is a share that may be odd to a billionth: from one whole on, thousandths say enough."""
+    return amount - amount % (UNIT // 1000) if amount >= UNIT else amount
 
 
 def _reported(line: SeedUsage, seed: Seed | None) -> str:

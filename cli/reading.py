@@ -10,7 +10,7 @@ import yaml
 
 from cli.outcome import Failed
 from common.kube.client.api_client import Cluster
-from common.kube.client.errors import Forbidden, NotFound
+from common.kube.client.errors import ApiError, Forbidden, NotFound
 from common.kube.client.meta import Object
 from common.kube.client.resource import Listing, Resource
 
@@ -46,6 +46,11 @@ async def one(cluster: Cluster, resource: Resource[T], name: str, namespace: str
         return None
     except Forbidden as error:
         raise Failed(no_right(resource, "get", error)) from None
+
+
+def problem(error: Failed | ApiError) -> str:
+    """Of a part that is left out."""
+    return error.message if isinstance(error, ApiError) else str(error)
 
 
 def no_right(resource: Resource[T], verb: str, error: Forbidden) -> str:

@@ -20,6 +20,7 @@ from cli.outcome import DONE, STALE, Denied, Failed, Printed
 from cli.terminal import Column, add_output
 from common.api.types import PROJECTS, SEED_COPIES, SEEDS, USER_CLUSTERS, Seed, UserCluster
 from common.kube.client.api_client import Cluster
+from common.kube.client.errors import ApiError
 from common.quota import resources
 from common.quota.quantity import QuantityError
 from common.quota.resources import ResourceList
@@ -88,13 +89,13 @@ async def run(options: argparse.Namespace) -> Printed:
         shaped = await _of_file(options, master) if options.filename else await _of_subject(options, master)
         seeds = await reading.every(master, SEEDS)
         projects = [await consumers.projects_of(master, each.quota) for each in shaped if options.seed_kubeconfig]
-    clusters = [await _clusters(kubeconfig, set().union(*projects)) for kubeconfig in options.seed_kubeconfig]
+    clusters, away = await _of_seeds(options.seed_kubeconfig, set().union(*projects))
     try:
         places = placing.places(shaped, seeds)
         size = cloud_accounts.size_of_one(shaped)
-        accounts = {seed: cloud_accounts.accounts(there, size) for seed, there in clusters}
+        accounts = {seed: cloud_accounts.accounts(there, size) for seed, there in clusters.items()}
         found = [with_accounts(each, accounts.get(each.seed)) for each in places]
-        stale = _stale(shaped, seeds)
+        stale = [*_stale(shaped, seeds), *away]
     except QuantityError as error:
         raise Failed(f"a quota cannot be read: {error}") from None
     fits = any(each.by_recall is None or each.by_recall >= wanted for each in found)
@@ -103,6 +104,19 @@ async def run(options: argparse.Namespace) -> Printed:
         return Printed(reading.written({"replicas": wanted, "items": found, "stale": stale}, options.output), status)
     most = None if options.output == "wide" else terminal.width()
     return Printed(text(found, wanted, stale, datetime.now(UTC), most), status)
+
+
+async def _of_seeds(kubeconfigs: Sequence[str], projects: set[str]) -> tuple[dict[str, list[UserCluster]], list[str]]:
+    """By seed, and which cannot be asked."""
+    found: dict[str, list[UserCluster]] = {}
+    away = []
+    for kubeconfig in kubeconfigs:
+        try:
+            seed, clusters = await _clusters(kubeconfig, projects)
+            found[seed] = clusters
+        except ApiError as error:
+            away.append(f"the seed of {kubeconfig} cannot be asked: {error.message}")
+    return found, away
 
 
 async def _clusters(kubeconfig: str, projects: set[str]) -> tuple[str, list[UserCluster]]:

@@ -19,6 +19,7 @@ from cli.history.use import Part, Peak
 from cli.outcome import DONE, STALE, Failed, Printed
 from cli.terminal import Column, add_output
 from common.kube.client.api_client import Cluster
+from common.kube.client.errors import ApiError
 from common.quota.names import in_order
 from common.runtime.flags import duration
 from master.quotas import staleness
@@ -135,8 +136,8 @@ async def run(options: argparse.Namespace) -> Printed:
 async def _events(cluster: Cluster, what: str, missing: list[str]) -> list[Event]:
     try:
         return await reading.every(cluster, denials.EVENTS)
-    except Failed as error:
-        missing.append(f"{what}: {error}")
+    except (Failed, ApiError) as error:
+        missing.append(f"{what}: {reading.problem(error)}")
         return []
 
 

@@ -129,6 +129,11 @@ async def test_history_tells_who_wrote_limits_what_they_were_and_what_was_refuse
     await site.installed.enforced("project-alpha", 60)
     await site.admitted("user-1", 2)
     await site.refused("user-1")
+
+    async def known_to_be_full() -> None:
+        assert (await site.condition("master", "resourcequotas/project-alpha", "NearLimit"))[0] == "True"
+
+    await until(known_to_be_full, 60)
     assert (await seedquota("master", "set", "project/alpha", "cpu=4"))[0] == 0
     kubeconfig = seedquota.file(site.server(seed).kubeconfig("admin"))
 

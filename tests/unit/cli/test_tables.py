@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from cli import describe, figures, top
+from cli import describe, figures, reading, top
 from cli.doctor import findings, report, signs
 from cli.seeds.on_master import Held
 from common.api.types import UserCluster
@@ -55,6 +56,29 @@ def test_describe_shows_no_amount_that_the_master_has_not_learned_yet() -> None:
     text = describe.text(ALPHA, figures.of_quota(ALPHA), held, {}, NOW, None)
     assert [line.split() for line in text.splitlines() if line.startswith("us-1")] == [
         ["us-1", "Stale", "cpu", "20", "?", "?", "7m"]
+    ]
+
+
+def test_what_describe_tells_programs_has_the_ledgers_amounts_or_none() -> None:
+    def granted(held: dict[str, Held] | None) -> list[object]:
+        found: Any = describe.plain(ALPHA, figures.of_quota(ALPHA), held)
+        assert (found["name"], found["omitted"]["seeds"], found["resources"]["cpu"].get("free")) == (
+            "project-alpha",
+            3,
+            "4",
+        )
+        assert {each["type"] for each in json.loads(reading.written(found, "json"))["conditions"]} >= {"UsageCurrent"}
+        return [each.get("granted") for each in found["bySeed"]]
+
+    assert granted(None) == [{"cpu": "20"}, {"cpu": "44", "memory": "240Gi"}]
+    assert granted({"us-1": Held({}, known=False), "eu-1": HELD["us-1"]["project-alpha"]}) == [None, {"cpu": "24"}]
+
+
+def test_describe_shows_what_a_seed_holds_to_the_thousandth() -> None:
+    held = {"us-1": Held(resources.parse({"cpu": "33130126953n"}), known=True)}
+    text = describe.text(ALPHA, figures.of_quota(ALPHA), held, {}, NOW, None)
+    assert [line.split()[3:6] for line in text.splitlines() if line.startswith("us-1")] == [
+        ["20000m", "33130m", "13130m"]
     ]
 
 

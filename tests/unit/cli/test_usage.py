@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -75,6 +77,14 @@ def test_a_name_that_no_object_can_have_is_said(
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
     assert run(["seed", "drain", "a/b"]) == Failed.status
     assert capsys.readouterr().err == "seedquota: 'a/b' cannot be the name of an object\n"
+
+
+def test_a_reader_that_ends_first_is_no_error_of_ours() -> None:
+    """As `seedquota ... | head -1`, whose pipe is full."""
+    script = f"{sys.executable} -m cli completion zsh | true; echo ${{PIPESTATUS[0]}}"
+    slow = script.replace("-m cli", "-c 'import time; time.sleep(1); from cli.__main__ import main; main()'")
+    answer = subprocess.run(["bash", "-c", slow], capture_output=True, text=True, check=True)
+    assert (answer.stdout, answer.stderr) == ("1\n", "")
 
 
 class Master:
