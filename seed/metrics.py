@@ -82,11 +82,11 @@ _EVENTS = Counter(
 )
 _WOKEN = Counter(
     "seedquota_owners_woken_total",
-    "MachineSets, ReplicaSets, StatefulSets and Jobs that try again because capacity is free.",
+    "MachineSets, and what makes pods, that try again because capacity is free.",
 )
 _WAITING = Gauge(
     "seedquota_owners_waiting",
-    "MachineSets, ReplicaSets, StatefulSets and Jobs that this replica is to wake when capacity is free.",
+    "MachineSets, and what makes pods, that this replica is to wake when capacity is free.",
 )
 _LOCAL_COPIES = Gauge(
     "seedquota_local_copies_success",

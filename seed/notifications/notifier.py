@@ -23,7 +23,7 @@ from common.kube.client.errors import AlreadyExists, ApiError, Conflict, Forbidd
 from common.kube.controller.events import EVENTS, Regarding, microtime
 from common.runtime.lru import LruDict
 from seed.notifications.event_series import RETRY, Occurrence, Series, SeriesTable, created, repeated
-from seed.notifications.owners import Job, MachineSet, owner_of, resource_of
+from seed.notifications.owners import Owner, owner_of, resource_of
 from seed.notifications.wake_queue import Waiter
 
 log = logging.getLogger(__name__)
@@ -193,16 +193,16 @@ class OwnerNotifier:
         found = await self._read(cluster, machine_set)
         return self._keep_parent(machine_set.uid, found)
 
-    def _keep_parent(self, uid: str, found: MachineSet | Job | None) -> Regarding | None:
+    def _keep_parent(self, uid: str, found: Owner | None) -> Regarding | None:
         parent = owner_of(found.metadata) if found is not None else None
         self._parents.keep(uid, (time.monotonic() + PARENT_SECONDS, parent), MAX_PARENTS)
         return parent
 
-    async def _read(self, cluster: Cluster, owner: Regarding) -> MachineSet | Job | None:
+    async def _read(self, cluster: Cluster, owner: Regarding) -> Owner | None:
         """None where there is none any more, or another of its name."""
         resource = resource_of(owner)
         assert resource is not None, "no others are noted"
-        found: MachineSet | Job
+        found: Owner
         try:
             found = await cluster.get(resource, owner.name, owner.namespace)
         except (NotFound, ValueError):
@@ -238,14 +238,14 @@ class OwnerNotifier:
             time.monotonic(),
         )
 
-    async def _touched(self, cluster: Cluster, regarding: Regarding) -> MachineSet | Job | None:
+    async def _touched(self, cluster: Cluster, regarding: Regarding) -> Owner | None:
         """Its controller is to look at it now. None where it needs nothing any more, or may not be touched."""
         resource, found = resource_of(regarding), await self._read(cluster, regarding)
         if resource is None or found is None or found.complete:
             return None
         patch = {"metadata": {"uid": regarding.uid, "annotations": {FREED_ANNOTATION: now()}}}
         try:
-            touched: MachineSet | Job = await cluster.merge_patch(resource, regarding.name, patch, regarding.namespace)
+            touched: Owner = await cluster.merge_patch(resource, regarding.name, patch, regarding.namespace)
         except (NotFound, Conflict):
             return None
         except Forbidden as error:

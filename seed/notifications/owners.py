@@ -1,8 +1,8 @@
 """Who makes the objects that were refused, as its API server has it: MachineSets, and what makes pods.
 
-All of these controllers look at an object again at once when anything of it changes, even an annotation: ReplicaSet and
-StatefulSet (`queue.Add` in their update handlers), and Job within a second (`SyncJobBatchPeriod`). Otherwise they try
-again after a pause that doubles with each failure.
+All of these controllers look at an object again at once when anything of it changes, even an annotation: ReplicaSet,
+ReplicationController, StatefulSet and DaemonSet (`queue.Add` in their update handlers), and Job within a second
+(`SyncJobBatchPeriod`). Otherwise they try again after a pause that doubles with each failure.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Replicas(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class MachineSet(Object, frozen=True, kw_only=True):
-    """Also ReplicaSets and StatefulSets are read as this."""
+    """Also ReplicaSets, ReplicationControllers and StatefulSets are read as this."""
 
     spec: _Replicas = _Replicas()
     status: _Replicas = _Replicas()
@@ -40,6 +40,37 @@ class MachineSet(Object, frozen=True, kw_only=True):
             return True
         wanted = 1 if self.spec.replicas is None else self.spec.replicas
         return self.status.observed_generation >= self.metadata.generation and (self.status.replicas or 0) >= wanted
+
+
+class _UpdateStrategy(msgspec.Struct, frozen=True):
+    type: str = ""
+
+
+class _DaemonSetSpec(msgspec.Struct, frozen=True, rename="camel"):
+    update_strategy: _UpdateStrategy = _UpdateStrategy()
+
+
+class _DaemonSetStatus(msgspec.Struct, frozen=True, rename="camel"):
+    desired_number_scheduled: Int64 = 0
+    current_number_scheduled: Int64 = 0
+    updated_number_scheduled: Int64 = 0
+    observed_generation: Int64 = 0
+
+
+class DaemonSet(Object, frozen=True, kw_only=True):
+    spec: _DaemonSetSpec = _DaemonSetSpec()
+    status: _DaemonSetStatus = _DaemonSetStatus()
+
+    @property
+    def complete(self) -> bool:
+        """Each node that is to have a pod has one, of the present template where it replaces pods by itself."""
+        if self.metadata.deletion_timestamp is not None:
+            return True
+        status = self.status
+        have = status.current_number_scheduled
+        if self.spec.update_strategy.type != "OnDelete":  # with surge, the former pod is there until the new one is
+            have = min(have, status.updated_number_scheduled)
+        return status.observed_generation >= self.metadata.generation and have >= status.desired_number_scheduled
 
 
 class _JobSpec(msgspec.Struct, frozen=True, rename="camel"):
@@ -76,11 +107,15 @@ class Job(Object, frozen=True, kw_only=True):
         return status.active >= wanted
 
 
+Owner = MachineSet | DaemonSet | Job
+
 _OF_PODS: dict[tuple[str, str], Resource[Any]] = {
     (made.api_version, made.kind): made
     for made in (
         Resource("apps", "v1", "replicasets", "ReplicaSet", True, MachineSet),
         Resource("apps", "v1", "statefulsets", "StatefulSet", True, MachineSet),
+        Resource("apps", "v1", "daemonsets", "DaemonSet", True, DaemonSet),
+        Resource("", "v1", "replicationcontrollers", "ReplicationController", True, MachineSet),
         Resource("batch", "v1", "jobs", "Job", True, Job),
     )
 }

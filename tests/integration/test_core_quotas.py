@@ -425,7 +425,7 @@ async def test_the_real_controller_counts_the_same(oracle: Oracle, control_plane
         path = f"{path_of('resourcequotas', namespace)}/{name}/status"
         await oracle.must("PATCH", path, {"status": {"used": None}}, MERGE)
     await control_plane.start([], controllers=["core-quotas"])
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(120 + len(wanted) / 2):  # the controller writes twenty in a second at most
         while True:
             found = {
                 (space, name): used for space in oracle.quotas for name, used in (await oracle.used(space)).items()

@@ -355,20 +355,25 @@ async def test_break_glass_passes_and_a_configuration_that_is_deleted_comes_back
 async def test_what_makes_pods_grows_when_there_is_room_and_does_not_wait_for_its_own_pause(
     site: Site, control_plane: ControlPlane
 ) -> None:
-    """The real controllers. After ten seconds of refusals those of ReplicaSets and StatefulSets wait for ten more."""
+    """The real controllers. After ten seconds of refusals all but that of Jobs wait for ten more."""
     quota = await site.quota("pods=0", owner="una")
     namespace = await site.namespace(owner="una")
     template = {"metadata": {"labels": {"app": "a"}}, "spec": pod(None)["spec"]}
     several = {"replicas": 2, "selector": {"matchLabels": {"app": "a"}}, "template": template}
+    daemons, controlled = ({"template": template | {"metadata": {"labels": {"app": app}}}} for app in "bc")
     once = {"template": {"spec": {**pod(None)["spec"], "restartPolicy": "Never"}}}
     made = {
         f"/apis/apps/v1/namespaces/{namespace}/replicasets": several,
         f"/apis/apps/v1/namespaces/{namespace}/statefulsets": {**several, "replicas": 1, "serviceName": "a"},
+        f"/apis/apps/v1/namespaces/{namespace}/daemonsets": {"selector": {"matchLabels": {"app": "b"}}, **daemons},
+        path(namespace, "replicationcontrollers"): {"replicas": 1, "selector": {"app": "c"}, **controlled},
         f"/apis/batch/v1/namespaces/{namespace}/jobs": once,
     }
+    await site.must("POST", "/api/v1/nodes", {"metadata": {"name": "node"}})
     for where, spec in made.items():
         await site.must("POST", where, {"metadata": {"name": "a"}, "spec": spec})
-    names = "replicaset-controller", "statefulset-controller", "job-controller"
+    kinds = ("replicaset", "statefulset", "daemonset", "replicationcontroller", "job")
+    names = [f"{kind}-controller" for kind in kinds]
     manager = await control_plane.controllers("namespaces-webhook", *names)
     try:
         await eventually(lambda: site.refusals.waiting == len(made), 60)
@@ -377,7 +382,7 @@ async def test_what_makes_pods_grows_when_there_is_room_and_does_not_wait_for_it
         site.world.limit(quota, {"pods": "10"})
         site.world.tell(quota, granted={"pods": "10"})
         started = time.monotonic()
-        while await site.pods(namespace) < 4:
+        while await site.pods(namespace) < 6:
             await asyncio.sleep(0.1)
             assert time.monotonic() - started < 8
         print(f"\ngrown {time.monotonic() - started:.2f} s after there was room")
@@ -388,3 +393,4 @@ async def test_what_makes_pods_grows_when_there_is_room_and_does_not_wait_for_it
         await manager.stop()
         for where in made:
             await site.must("DELETE", f"{where}/a")
+        await site.must("DELETE", "/api/v1/nodes/node")

@@ -22,6 +22,7 @@ LIMIT = 40
 TABLE = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
 NAMESPACES = 10  # of each owner
 TRIES = 15  # of each owner at once
+SQA = ["Name", "Allocated", "Namespaces", "Ready"]
 BUSY = {409, 503}  # an API server or the webhook asks to try again
 
 
@@ -167,6 +168,10 @@ async def test_two_owners_at_once_never_promise_more_and_the_last_unit_can_be_us
         assert status["summary"]["allocated"] == f"pods {LIMIT}/{LIMIT}"
 
     await until(shown, 30)
+    seen = await site.call("master", "GET", f"{GROUP_PATH}/{path}", headers=TABLE)
+    assert [column["name"] for column in seen.body["columnDefinitions"]] == [*SQA, "Age"]
+    promising = len([each for each in promised.places if await largest(site, each)])
+    assert seen.body["rows"][0]["cells"][:4] == [owner, f"pods {LIMIT}/{LIMIT}", promising, "True"]
     await promised.is_shown_to_tenants(place)
     # A namespace that leaves the selection takes its promise with it.
     await clusters.label(*place, "bob")

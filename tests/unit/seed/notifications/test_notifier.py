@@ -26,7 +26,7 @@ from seed.notifications.notifier import (
     OwnerNotifier,
     Refused,
 )
-from seed.notifications.owners import Job, MachineSet, machine_set_of, workload_of
+from seed.notifications.owners import DaemonSet, Job, MachineSet, machine_set_of, workload_of
 from seed.notifications.wake_queue import Waiter
 from tests.unit.fake_api_server import eventually
 
@@ -264,16 +264,50 @@ def job(spec: Mapping[str, Any], **status: Any) -> Job:
     )
 
 
+def daemon_set(strategy: str = "RollingUpdate", **status: Any) -> DaemonSet:
+    metadata = {"name": "pool", "namespace": "ns", "uid": "uid of pool", "generation": 2}
+    observed = {"observedGeneration": 2, **status}
+    spec = {"updateStrategy": {"type": strategy}}
+    return msgspec.convert({"metadata": metadata, "spec": spec, "status": observed}, DaemonSet)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "observed", "current", "updated", "complete"),
+    [
+        ("RollingUpdate", 2, 3, 3, True),
+        ("RollingUpdate", 2, 2, 2, False),
+        ("RollingUpdate", 2, 3, 2, False),
+        ("RollingUpdate", 1, 3, 3, False),
+        ("OnDelete", 2, 3, 0, True),
+        ("OnDelete", 2, 2, 2, False),
+    ],
+)
+def test_a_daemon_set_needs_no_pod_once_each_node_has_one(
+    strategy: str, observed: int, current: int, updated: int, complete: bool
+) -> None:
+    found = daemon_set(
+        strategy,
+        observedGeneration=observed,
+        desiredNumberScheduled=3,
+        currentNumberScheduled=current,
+        updatedNumberScheduled=updated,
+    )
+    assert found.complete is complete
+
+
 @pytest.mark.parametrize(
     ("api", "kind", "plural"),
     [
         ("apps/v1", "ReplicaSet", "replicasets"),
         ("apps/v1", "StatefulSet", "statefulsets"),
+        ("apps/v1", "DaemonSet", "daemonsets"),
+        ("v1", "ReplicationController", "replicationcontrollers"),
         ("batch/v1", "Job", "jobs"),
     ],
 )
 async def test_what_makes_pods_is_touched_where_it_is_served(world: World, api: str, kind: str, plural: str) -> None:
-    world.server.sets["pool"] = job({"parallelism": 2}, active=1) if kind == "Job" else machine_set()
+    of_kind = {"Job": job({"parallelism": 2}, active=1), "DaemonSet": daemon_set(desiredNumberScheduled=1)}
+    world.server.sets["pool"] = of_kind.get(kind) or machine_set()
     owner = workload_of(metadata(kind=kind, api=api))
     assert owner is not None
     world.owners.wake(Waiter("s", owner, Consumer("", "alpha/c1")))
@@ -304,5 +338,5 @@ def test_a_job_needs_no_pod_once_it_has_ended_or_has_as_many_as_it_may(
 
 
 def test_only_what_makes_pods_by_itself_is_woken_for_a_pod() -> None:
-    for api, kind in (("apps/v1", "DaemonSet"), ("example.com/v1", "ReplicaSet"), ("batch/v1", "../secrets")):
+    for api, kind in (("apps/v1", "Deployment"), ("example.com/v1", "ReplicaSet"), ("batch/v1", "../secrets")):
         assert workload_of(metadata(api=api, kind=kind)) is None
