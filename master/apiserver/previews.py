@@ -34,6 +34,8 @@ from master.quotas import placing, staleness
 from master.quotas.placing import Place, Shaped
 
 Replicas = Annotated[int, Meta(ge=0, le=1_000_000)]
+Project = Annotated[SubjectName, Meta(examples=["alpha"])]
+Organization = Annotated[SubjectName, Meta(examples=["acme"])]
 Replaced = Annotated[dict[str, Quantity], Meta(max_length=MAX_TYPES)]
 
 
@@ -49,15 +51,15 @@ class Calculation(Body, kw_only=True):
 class FitsRequest(Calculation, kw_only=True):
     """Either `project` or `organization`. A project's organization limits it, too."""
 
-    project: SubjectName | UnsetType = UNSET
-    organization: SubjectName | UnsetType = UNSET
+    project: Project | UnsetType = UNSET
+    organization: Organization | UnsetType = UNSET
 
 
 class WhereRequest(Body, kw_only=True):
     """Either `project` or `organization`, and what one piece uses. `replicas`: how many are to fit on one seed."""
 
-    project: SubjectName | UnsetType = UNSET
-    organization: SubjectName | UnsetType = UNSET
+    project: Project | UnsetType = UNSET
+    organization: Organization | UnsetType = UNSET
     resources: Limits
     replicas: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
 

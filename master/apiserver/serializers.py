@@ -31,6 +31,7 @@ Limits = Annotated[
         min_length=1,
         max_length=MAX_TYPES,
         description='Kubernetes quantities by resource, such as {"cpu": "64", "memory": "256Gi"}.',
+        examples=[{"cpu": "64", "memory": "256Gi"}],
     ),
 ]
 ReadOnly = Annotated[msgspec.Raw | UnsetType, Meta(description="Ignored, so that what was read can be sent back.")]

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import pytest
+
+from common.kube.client.meta import ObjectMeta
+from common.server.access_reviews import User
+from master.apiserver.auth import Right, Rights
+from master.apiserver.call import Call
+from master.apiserver.preview_handlers import PreviewHandlers
+from master.apiserver.previews import Calculation, FitsRequest, WhereRequest
+from master.apiserver.problem import ProblemError
+from master.cache.informers import Caches
+from master.cache.objects import Named
+from tests.unit.master.apiserver.test_auth import reviewer
+
+
+class Some(Rights):
+    """Rights on resources alone."""
+
+    resources: tuple[str, ...]
+
+    async def has(self, user: User, right: Right) -> bool:
+        return right.resource in self.resources
+
+
+@pytest.mark.parametrize("resources", [("projects",), ("organizations",), ()])
+async def test_who_does_not_see_the_project_and_its_organization_gets_404(resources: tuple[str, ...]) -> None:
+    """What is short is said in amounts of either."""
+    async with reviewer() as cluster:
+        caches, rights = Caches(cluster, "seedquota"), Some(cluster)
+        caches.projects.store._replace(
+            {"alpha": Named(metadata=ObjectMeta(name="alpha"), spec={"organization": "acme"})}
+        )
+        caches.organizations.store._replace({"acme": Named(metadata=ObjectMeta(name="acme"))})
+        limits: dict[str, str | int] = {"cpu": 1}
+        handlers = PreviewHandlers(caches, rights)
+
+        def call(body: object) -> Call:
+            return Call(User(username="ann"), {"project": "alpha"}, {}, body, None)
+
+        for allowed in (False, True):
+            rights.resources = ("projects", "organizations") if allowed else resources
+            for asked, body in (
+                (handlers.fits, FitsRequest(project="alpha", resources=limits)),
+                (handlers.where, WhereRequest(project="alpha", resources=limits)),
+                (handlers.calculate, Calculation(resources=limits)),
+            ):
+                if allowed:
+                    assert (await asked(call(body))).content
+                    continue
+                with pytest.raises(ProblemError) as refused:
+                    await asked(call(body))
+                assert refused.value.status == 404
