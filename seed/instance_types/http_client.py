@@ -166,16 +166,20 @@ class BoundedHttp:
         seconds = self._left(timeout)
         session = self._session if url.startswith("https:") else self._nearby
         try:
-            async with session.request(
-                method,
-                url,
-                params=query or None,
-                headers=headers,
-                data=body or None,
-                ssl=context if context is not None else True,
-                allow_redirects=False,
-                timeout=aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_SECONDS),
-            ) as response:
+            # Not `total` of aiohttp: see common/kube/client/connection.py.
+            async with (
+                asyncio.timeout(seconds),
+                session.request(
+                    method,
+                    url,
+                    params=query or None,
+                    headers=headers,
+                    data=body or None,
+                    ssl=context if context is not None else True,
+                    allow_redirects=False,
+                    timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
+                ) as response,
+            ):
                 return Answer(
                     response.status,
                     {name.lower(): value for name, value in response.headers.items()},
