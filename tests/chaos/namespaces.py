@@ -67,9 +67,9 @@ class NamespaceQuota(Quota):
         return f"/api/v1/namespaces/{namespace}/{self.plural}"
 
 
-ANN = NamespaceQuota("owner-ann", "ann", {"pods": "40", "requests.cpu": "60"})
-BOB = NamespaceQuota("owner-bob", "bob", {"pods": "20"}, moves=True)
-CAT = NamespaceQuota("allocation.owner-cat", "cat", {"requests.cpu": "40"}, promises=True)
+ANN = NamespaceQuota("owner-ann", "ann", {"pods": "24", "requests.cpu": "32"})
+BOB = NamespaceQuota("owner-bob", "bob", {"pods": "12"}, moves=True)
+CAT = NamespaceQuota("allocation.owner-cat", "cat", {"requests.cpu": "24"}, promises=True)
 NAMESPACED = (ANN, BOB, CAT)
 
 
