@@ -23,7 +23,7 @@ from common.quota import resources
 from common.quota.resources import ResourceList
 from devcluster import objects
 from devcluster.controlplane import ApiServer
-from devcluster.install import Installation
+from devcluster.install import IN_FLIGHT_WINDOW, Installation
 from devcluster.load import parse_refusal
 from devcluster.manifests import Manifest, apply
 from tests.chaos.quotas import HOSTS, Quota, cluster_of, key
@@ -34,6 +34,7 @@ QUOTA_LABEL = "counted-by"  # of objects, so that each observer follows its own
 _FILL_AT_MOST = 300
 _TRIES = 120
 _PAUSE = 0.5
+_RELEASED_SECONDS = IN_FLIGHT_WINDOW + 15.0  # two looks for evidence, and time to make them
 
 
 class NamespaceQuota(Quota):
@@ -67,9 +68,9 @@ class NamespaceQuota(Quota):
         return f"/api/v1/namespaces/{namespace}/{self.plural}"
 
 
-ANN = NamespaceQuota("owner-ann", "ann", {"pods": "40", "requests.cpu": "60"})
-BOB = NamespaceQuota("owner-bob", "bob", {"pods": "20"}, moves=True)
-CAT = NamespaceQuota("allocation.owner-cat", "cat", {"requests.cpu": "40"}, promises=True)
+ANN = NamespaceQuota("owner-ann", "ann", {"pods": "24", "requests.cpu": "32"})
+BOB = NamespaceQuota("owner-bob", "bob", {"pods": "12"}, moves=True)
+CAT = NamespaceQuota("allocation.owner-cat", "cat", {"requests.cpu": "24"}, promises=True)
 NAMESPACED = (ANN, BOB, CAT)
 
 
@@ -266,6 +267,7 @@ async def fill(installed: Installation, observers: Mapping[str, Observer]) -> li
 class _Filling:
     def __init__(self, installed: Installation) -> None:
         self._sessions = {cluster: installed.cluster(cluster).session() for cluster in HOSTS}
+        self._lost_at = float("-inf")  # when a try was last not decided
 
     async def __aenter__(self) -> _Filling:
         return self
@@ -287,7 +289,11 @@ class _Filling:
             else:
                 return [f"filling {quota.name} in {cluster}: {status} {message}"]
             if len(refused) == len(HOSTS):
-                return []
+                left = self._lost_at + _RELEASED_SECONDS - time.monotonic()
+                if left <= 0:
+                    return []
+                await asyncio.sleep(left)  # a try that was admitted and came to nothing keeps what it took until then
+                refused.clear()
         return [f"filling {quota.name} never ends"]
 
     async def _create(self, cluster: str, quota: NamespaceQuota, inside: str, name: str, cpu: str) -> tuple[int, str]:
@@ -301,5 +307,6 @@ class _Filling:
                 status, message = 0, repr(error)
             if status in (201, 403, 409):
                 break
+            self._lost_at = time.monotonic()
             await asyncio.sleep(_PAUSE)
         return status, message
