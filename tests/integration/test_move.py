@@ -24,7 +24,7 @@ from tests.integration.installed.test_allocations import allocation
 
 pytestmark = pytest.mark.integration
 
-PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "move-master.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "move-master.md"
 NEW = "new"
 CONTEXTS = {"old": "master", "new": NEW}
 LIMIT = 12
