@@ -63,6 +63,7 @@ PROGRAMS = {
         Program("kubectl", "kubernetes", "k8s.io/kubernetes/cmd/kubectl", ("version", "--client"), any_version=True),
         Program("pause", "pause", "seedquota.io/devcluster/pause", on_demand=True),
         Program("cluster-api-controller-manager", "cluster-api", "sigs.k8s.io/cluster-api", on_demand=True),
+        Program("prometheus-rules", "prometheus-rules", "seedquota.io/devcluster/prometheus-rules", on_demand=True),
         Program("helm", "helm", "helm.sh/helm/v3/cmd/helm", ("version", "--short"), on_demand=True),
     )
 }

@@ -32,6 +32,7 @@ LONGEST = (
     "integration/installed",
     "integration/test_master_program.py",
     "integration/test_one_cluster.py",
+    "integration/test_move.py",
     "chart/test_installation.py",
     "integration/test_rights.py",
     "integration/test_tutorial.py",

@@ -24,7 +24,7 @@ from tests.integration.installed.test_allocations import allocation
 
 pytestmark = pytest.mark.integration
 
-PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "move-master.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "move-master.md"
 NEW = "new"
 CONTEXTS = {"old": "master", "new": NEW}
 LIMIT = 12
@@ -181,8 +181,12 @@ async def test_lost_with_a_seed_that_the_new_master_cannot_reach_at_first(moving
         await site.start(site.program(NEW))
         await site.comes(NEW, f"resourcequotas/{QUOTA}", "Ready", "Unknown", "Learning", "seed-2", seconds=60)
         await site.comes(NEW, "seeds/seed-1", "Connected", "True", seconds=60)
-        account = await site.ledger("seed-1")
-        assert account["quota"]["uid"] == (await uids(site, NEW))["resourcequotas", QUOTA]
+        uid = (await uids(site, NEW))["resourcequotas", QUOTA]
+
+        async def has_a_new_account() -> None:
+            assert (await site.ledger("seed-1"))["quota"]["uid"] == uid
+
+        await until(has_a_new_account, 60)
         for _ in range(4):
             answer = await site.create("user-1")
             assert answer.status == 503, answer
