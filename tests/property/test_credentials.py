@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.api.core import Secret
+from common.api.core import CONFIG_MAPS, ConfigMap, Secret
 from common.api.types import UserCluster
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import NotFound
@@ -33,7 +33,7 @@ from common.kube.client.resource import Resource
 from seed.instance_types import settings as reading
 from seed.instance_types.cache import FlavourCache
 from seed.instance_types.http_client import Transport
-from seed.instance_types.settings import CONFIG_MAPS, ConfigMap, SettingsReader
+from seed.instance_types.settings import SettingsReader
 from seed.machines.footprint import evaluate
 from seed.providers import CLOUDS
 from seed.providers.cloud_account import AccountedCluster, CloudAccount

@@ -12,14 +12,14 @@ from typing import cast
 import msgspec
 import pytest
 
-from common.api.core import Secret
+from common.api.core import CONFIG_MAPS, ConfigMap, Secret
 from common.api.types import UserCluster
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Forbidden, NotFound, Unavailable
 from common.kube.client.meta import ObjectMeta
 from common.kube.client.resource import Resource
 from seed.instance_types import settings as reading
-from seed.instance_types.settings import CONFIG_MAPS, ConfigMap, SettingsReader
+from seed.instance_types.settings import SettingsReader
 from seed.providers import kubevirt
 from seed.providers.flavour import Lookup, Origin, Reference, Setting, Settings
 from seed.providers.size import EndpointNotAllowed, NotSized, ProviderUnavailable
