@@ -68,7 +68,11 @@ class Master:
         """Begins from what is durable; nothing is kept from an earlier term. `doubtful`: see Quotas."""
         await self.caches.refresh(REFRESH_TIMEOUT)
         seeds = Seeds(
-            self.caches, self._namespace, on_request=metrics.kubernetes_request, on_reconcile=metrics.reconciled
+            self.caches,
+            self._namespace,
+            master=self.lease.uid,
+            on_request=metrics.kubernetes_request,
+            on_reconcile=metrics.reconciled,
         )
         ledgers = Ledgers(self._cluster, self._namespace)
         events = QuotaEvents(self._cluster, self._identity)

@@ -42,6 +42,7 @@ CURES = {
         "InvalidKubeconfig": "repair the Secret that the message names",
         "ClusterChanged": f"{_ANOTHER}/seeds.md",
         "DuplicateCluster": "delete one of the two Seeds, or point its Secret to its own cluster",
+        "OtherMaster": "stop the other master, as docs/how-to/move-master.md says; this one then begins by itself",
         "Connected": "run `seedquota seed add` again, which updates the rights of the master on the seed",
         "CopiesOutstanding": "run `seedquota seed add` again, which updates the rights, or apply the CRDs on the seed",
         "VersionSkew": "upgrade the older of master and agents: at most one minor version may lie between them",

@@ -9,6 +9,7 @@ API_VERSION = f"{GROUP}/{VERSION}"
 UID_LABEL = "seedquota.io/uid"  # on a seed's copy: the uid of the master's object
 
 RELEASED_ANNOTATION = "seedquota.io/released"  # on a seed's copy that the master itself removes
+MASTER_ANNOTATION = "seedquota.io/master"  # on a Seed's copy: the uid of the Lease of the master that serves it
 MASTER_SEEN_ANNOTATION = "seedquota.io/master-seen"  # on a Seed's copy: when its master wrote to the seed last
 LEDGER_ANNOTATION = "seedquota.io/ledger"  # on the master's quota: the incarnation of its ledger
 SUBJECT_KIND_LABEL = "seedquota.io/subject-kind"  # "namespaces" on a LocalResourceQuota of a quota of that kind

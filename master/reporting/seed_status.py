@@ -14,7 +14,8 @@ from common.runtime.metrics import build_version
 from master.cache.informers import Caches
 from master.quotas.controller import Quotas
 from master.reporting.seed_conditions import SeedHealth, seed_conditions
-from master.seeds.link import Phase, SeedLink
+from master.seeds.link import SeedLink
+from master.seeds.phase import Phase
 from master.seeds.registry import Seeds
 
 LOOK_EVERY = 1.0  # seconds

@@ -7,11 +7,9 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterable
-from enum import Enum
 
 import msgspec
 
-from common.api import cluster_identity
 from common.api.copies import original_uid
 from common.api.types import ORGANIZATIONS, AgentStatus, Seed, SeedStatus
 from common.kube.client import kubeconfig
@@ -28,6 +26,7 @@ from master.cache.objects import Named, QuotaCopy
 from master.seeds.cluster_record import ClusterRecord
 from master.seeds.identity import Refused
 from master.seeds.kubeconfig_secret import TokenRenewal, Wanted, wanted
+from master.seeds.phase import Phase
 from master.seeds.remote_cache import SeedCaches
 from master.seeds.replicator import CopySync
 from master.seeds.seed_cluster import SeedCluster
@@ -40,16 +39,6 @@ PROBE_EVERY = 5.0
 PROBE_TIMEOUT = 5.0
 LOOK_EVERY = 0.5  # at the reflectors' own errors
 RESTART_AFTER = 1.0
-
-
-class Phase(Enum):
-    CONNECTING = "Connecting"
-    CONNECTED = "Connected"
-    UNREACHABLE = "Unreachable"
-    UNAUTHORIZED = "Unauthorized"
-    INVALID_KUBECONFIG = "InvalidKubeconfig"
-    CLUSTER_CHANGED = cluster_identity.CHANGED
-    DUPLICATE_CLUSTER = cluster_identity.DUPLICATE
 
 
 Run = tuple[int, int]
@@ -73,6 +62,7 @@ class SeedLink:
         caches: Caches,
         namespace: str,
         *,
+        master: str,
         on_copy: OnCopy,
         on_phase: Callable[[str], None],
         on_settled: Callable[[str, str, str], None],
@@ -95,6 +85,7 @@ class SeedLink:
         self._identified = False  # in this session
         self._caches = caches
         self._namespace = namespace
+        self._master = master
         self._on_copy = on_copy
         self._on_phase = on_phase
         self._on_settled = on_settled
@@ -257,6 +248,7 @@ class SeedLink:
             cluster,
             there,
             self._rush,
+            master=self._master,
             in_cluster=self.in_cluster,
             on_settled=lambda plural, name: self._on_settled(self.name, plural, name),
             on_reconcile=self._on_reconcile,
@@ -269,7 +261,7 @@ class SeedLink:
             group.create_task(sync.run())
             group.create_task(self.publisher.run())
             group.create_task(sync.show_signs(lambda: self.connected))
-            group.create_task(self._probe(cluster, there))
+            group.create_task(self._probe(cluster, there, sync))
             group.create_task(self.renewal.run(cluster))
 
     async def _identify(self, cluster: SeedCluster) -> None:
@@ -309,7 +301,7 @@ class SeedLink:
         else:
             self._set(Phase.UNREACHABLE, error.message)
 
-    async def _probe(self, cluster: SeedCluster, there: SeedCaches) -> None:
+    async def _probe(self, cluster: SeedCluster, there: SeedCaches, sync: CopySync) -> None:
         """Asks the seed now and then, for a dead connection is silent, and says in which phase the link is."""
         path = f"{ORGANIZATIONS.path()}?limit=1"
         known_error: str | None = None
@@ -326,13 +318,13 @@ class SeedLink:
                 if there.error is not None:
                     self._set(Phase.UNREACHABLE, there.error)
                 elif there.synced:
-                    self._set(Phase.CONNECTED, "")
+                    self._set(Phase.OTHER_MASTER if sync.blocked else Phase.CONNECTED, sync.blocked)
             until = time.monotonic() + PROBE_EVERY * random.uniform(0.8, 1.2)  # noqa: S311 (spread, not a secret)
             while time.monotonic() < until:
                 await asyncio.sleep(0.05 if self.phase is Phase.CONNECTING else LOOK_EVERY)
                 error_now = there.error
-                came_back = error_now is None and there.synced and not self.connected
-                if came_back or self._probe_now or error_now != known_error:
+                turned = error_now is None and there.synced and self.connected == bool(sync.blocked)
+                if turned or self._probe_now or error_now != known_error:
                     known_error = error_now
                     break
 

@@ -36,9 +36,11 @@ class Seeds:
         caches: Caches,
         namespace: str,
         *,
+        master: str,
         on_request: RequestHook | None = None,
         on_reconcile: ReconcileHook | None = None,
     ) -> None:
+        """`master`: the uid of this master's Lease."""
         self.links: dict[str, SeedLink] = {}
         self.on_copy: OnCopy = lambda _seed, _change, _run: None
         self.on_seed: Callable[[str], None] = lambda _seed: None
@@ -46,6 +48,7 @@ class Seeds:
         self.rush = BurstDetector(lambda: any(link.crowded for link in self.links.values()))
         self._caches = caches
         self._namespace = namespace
+        self._master = master
         self._on_request = on_request
         self._on_reconcile = on_reconcile
         self._stopping: set[asyncio.Task[None]] = set()
@@ -97,6 +100,7 @@ class Seeds:
                 seed,
                 self._caches,
                 self._namespace,
+                master=self._master,
                 on_copy=self.on_copy,
                 on_phase=self.on_seed,
                 on_settled=self.on_settled,

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from common.api.conditions import now
 from common.api.labels import (
     MANAGED_BY_LABEL,
+    MASTER_ANNOTATION,
     MASTER_MANAGER,
     MASTER_SEEN_ANNOTATION,
     RELEASED_ANNOTATION,
@@ -40,6 +41,7 @@ from master.cache.objects import (
     Named,
     QuotaCopy,
 )
+from master.seeds.other_master import OtherMaster
 from master.seeds.remote_cache import SeedCaches
 
 log = logging.getLogger(__name__)
@@ -47,6 +49,8 @@ log = logging.getLogger(__name__)
 WORKERS = 8  # for quotas, and as many for the rest
 TIMEOUT = 30.0  # seconds for one object
 SEED_AGAIN = 0.1  # seconds
+SEED_WAIT = 10.0  # ... for the seed's copy of the Seed, which names the master that serves it
+BLOCKED = 10.0  # seconds until it is looked at again whether another master has gone
 SIGN_EVERY = 30.0  # seconds between two signs of the master; seed/projections waits for three
 SOON = 1.0  # ... until the next try
 FINALIZING = 1.0  # seconds until another look at a copy that is being deleted
@@ -61,8 +65,8 @@ Key = tuple[str, str]  # plural and name
 class CopySync:
     """Keeps the copies on one seed. `on_settled(plural, name)` is called when one is as it should be.
 
-    `in_cluster`: the seed is the master's own API server. Nothing is copied there; an object is in sync when the watch
-    of that link has shown it.
+    `master`: the uid of this master's Lease. `in_cluster`: the seed is the master's own API server. Nothing is copied
+    there; an object is in sync when the watch of that link has shown it.
     """
 
     def __init__(
@@ -73,11 +77,14 @@ class CopySync:
         there: SeedCaches,
         rush: BurstDetector,
         *,
+        master: str,
         in_cluster: bool,
         on_settled: Callable[[str, str], None],
         on_reconcile: ReconcileHook | None = None,
     ) -> None:
         self.failing: dict[Key, str] = {}  # why, by object
+        self._master = master
+        self._other_master = OtherMaster(master)
         self._in_cluster = in_cluster
         self._unsynced: set[Key] = set()
         self._seed = seed
@@ -102,6 +109,9 @@ class CopySync:
     async def run(self) -> None:
         for reflector in self._there.all:
             await reflector.synced.wait()
+        with suppress(TimeoutError):  # a role of the master may be without the right to list it
+            async with asyncio.timeout(SEED_WAIT):
+                await self._there.seed.synced.wait()
         for key in self._keys():
             self.add(key)
         async with asyncio.TaskGroup() as group:
@@ -143,6 +153,11 @@ class CopySync:
         metadata = replace(actual.metadata, annotations=annotations)
         await self._cluster.replace(SEED_COPIES, replace(actual, metadata=metadata))
         return True
+
+    @property
+    def blocked(self) -> str:
+        """Why nothing may be written there now: another master serves the seed. Empty: none does."""
+        return "" if self._in_cluster else self._other_master.problem(self._there.seed.store.get(self._seed))
 
     def in_sync(self, plural: str, name: str) -> bool:
         return self._there.synced and (plural, name) not in self._unsynced
@@ -197,6 +212,8 @@ class CopySync:
         desired, actual = self._desired(key), self._actual(key)
         if self._in_cluster:
             return None if desired is None or _is_shown(actual, desired) else SUCCEEDED
+        if self.blocked:
+            return BLOCKED
         if desired is None:
             return await self._remove(key, actual)
         if actual is None:
@@ -225,7 +242,7 @@ class CopySync:
         metadata = replace(
             actual.metadata,
             labels={**actual.metadata.labels, **_labels(desired)},
-            annotations={**actual.metadata.annotations, **_annotations(desired)},
+            annotations={**actual.metadata.annotations, **self._annotations(key, desired)},
         )
         if actual.spec == desired.spec and metadata == actual.metadata:
             return None
@@ -285,7 +302,7 @@ class CopySync:
 
     async def _create(self, key: Key, desired: MasterQuota | Named) -> float | None:
         resource: Resource[Any] = QUOTA_COPIES if key[0] == "resourcequotas" else _named(key)
-        metadata = {"name": key[1], "labels": _labels(desired), "annotations": _annotations(desired)}
+        metadata = {"name": key[1], "labels": _labels(desired), "annotations": self._annotations(key, desired)}
         body = {"metadata": metadata, "spec": desired.spec}
         try:
             await self._cluster.create(resource, body)
@@ -293,6 +310,10 @@ class CopySync:
             return FINALIZING  # the watch is behind, or a finalizer holds the former one
         log.info("copy created", extra=self._facts(key))
         return None
+
+    def _annotations(self, key: Key, desired: Object) -> dict[str, str]:
+        found = {GENERATION_ANNOTATION: str(desired.metadata.generation)}
+        return {**found, MASTER_ANNOTATION: self._master} if key[0] == "seeds" and self._master else found
 
     def _facts(self, key: Key) -> dict[str, object]:
         return {"seed": self._seed, "kind": key[0], "object": key[1]}
@@ -318,10 +339,6 @@ def seed_copy(seed: Seed) -> Named:
 
 def _labels(desired: Object) -> dict[str, str]:
     return {UID_LABEL: desired.metadata.uid, MANAGED_BY_LABEL: MASTER_MANAGER}
-
-
-def _annotations(desired: Object) -> dict[str, str]:
-    return {GENERATION_ANNOTATION: str(desired.metadata.generation)}
 
 
 def _copied_generation(copy: Object) -> int:

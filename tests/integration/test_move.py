@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 import yaml
 
+from common.api.labels import MASTER_ANNOTATION
 from devcluster import binaries
 from devcluster.install import Installation
 from devcluster.load import Outcome, fill
@@ -124,6 +125,12 @@ async def can_be_filled_exactly(site: Site) -> None:
     assert sum([len(await site.items(tenant.name, MACHINES)) for tenant in site.tenants]) == LIMIT
 
 
+async def is_silent(site: Site) -> None:
+    """As the former master is after 90 s without a sign, for which no test waits."""
+    for seed in site.installed.seeds:
+        await site.patch(seed, f"seeds/{seed}", {"metadata": {"annotations": {MASTER_ANNOTATION: None}}})
+
+
 async def copies_of_projects(site: Site) -> dict[str, str]:
     return {seed: (await site.get(seed, f"projects/{PROJECT}"))["metadata"]["uid"] for seed in site.installed.seeds}
 
@@ -154,12 +161,19 @@ async def test_in_order_while_tenants_create(moving: Site) -> None:
         restored = await uids(site, NEW)
         assert restored.keys() == (await uids(site, "master")).keys()
         await site.start(site.program(NEW))
+        for seed in site.installed.seeds:
+            await site.comes(NEW, f"seeds/{seed}", "Connected", "False", "OtherMaster", seconds=60)
+        await is_silent(site)
         await everything_is_taken_over(site, restored)
         ended.set()
         await asking
         assert [one.message for one in outcomes if one.outcome is Outcome.FAILED] == []
         assert await copies_of_projects(site) == projects, "a project was never unknown"
+        await site.start(site.program("master"))  # somebody starts it again
+        for seed in site.installed.seeds:
+            await site.comes("master", f"seeds/{seed}", "Connected", "False", "OtherMaster", seconds=60)
         await can_be_filled_exactly(site)
+        await everything_is_taken_over(site, restored)
         await overshoot.look()
     assert overshoot.count == 0
 
@@ -178,6 +192,7 @@ async def test_lost_with_a_seed_that_the_new_master_cannot_reach_at_first(moving
         for name in names[2:]:
             await site.delete("user-2", f"{MACHINES}/{name}")
         await run(site, commands()[1])
+        await is_silent(site)
         await site.start(site.program(NEW))
         await site.comes(NEW, f"resourcequotas/{QUOTA}", "Ready", "Unknown", "Learning", "seed-2", seconds=60)
         await site.comes(NEW, "seeds/seed-1", "Connected", "True", seconds=60)

@@ -111,6 +111,7 @@ class Lease:
         self.lost = asyncio.Event()
         self.error: str | None = None  # why the last attempt failed
         self.trusted: int | None = None
+        self.uid = ""  # of the object, once the lease was ours
         self.notes: dict[str, str] = {}  # annotations that the next renewal writes
         self._cluster = cluster
         self.namespace = namespace
@@ -195,9 +196,9 @@ class Lease:
         if renewal is not None:
             renewal.cancel()
             await asyncio.gather(renewal, return_exceptions=True)
-        still_ours = self.held
+        still_ours, record = self.held, self._record
         self.lost.set()
-        record, self._record = self._record, None
+        self._record = None
         self._observed = None
         if not still_ours or record is None:
             return
@@ -311,7 +312,7 @@ class Lease:
         )
 
     def _accept(self, record: LeaseObject, sent: float) -> None:
-        self._record = record
+        self._record, self.uid = record, record.metadata.uid
         self._number = record.spec.lease_transitions or 0
         self._observed = None
         self._looked_at, self._writes = sent, _writes(record)

@@ -78,7 +78,7 @@ async def test_the_masters_own_object_is_told_only_the_grant_with_what_it_was_de
 
 async def test_a_seed_whose_status_was_written_is_no_reason_to_look_at_every_quota() -> None:
     caches = SimpleNamespace(secrets=SimpleNamespace(store=Store[Any]({})))
-    seeds = Seeds(cast(Caches, caches), "seedquota")
+    seeds = Seeds(cast(Caches, caches), "seedquota", master="own-lease")
     looked: list[str] = []
     seeds.on_seed = looked.append
 

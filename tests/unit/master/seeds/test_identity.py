@@ -20,7 +20,8 @@ from master.cache.informers import Caches
 from master.cache.objects import PROJECTS, MasterQuota
 from master.seeds import link
 from master.seeds.identity import Refused, refusal
-from master.seeds.link import Phase, SeedLink
+from master.seeds.link import SeedLink
+from master.seeds.phase import Phase
 from master.seeds.registry import Seeds
 from master.seeds.seed_cluster import SeedCluster
 from tests.unit import fake_api_server as fakes
@@ -94,7 +95,7 @@ class Master:
         }
         caches.quotas.store._set("alpha", msgspec.convert(body, MasterQuota))
         self.caches = caches
-        self.seeds = Seeds(caches, "seedquota")
+        self.seeds = Seeds(caches, "seedquota", master="own-lease")
 
     async def get(self, _resource: object, name: str) -> Seed:
         return self.stored[name]

@@ -31,7 +31,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 @pytest_asyncio.fixture
 async def link() -> SeedLink:
     caches = SimpleNamespace(secrets=SimpleNamespace(store=Store[Any]({})))
-    seeds = Seeds(cast(Caches, caches), "seedquota")
+    seeds = Seeds(cast(Caches, caches), "seedquota", master="own-lease")
     body = {
         "metadata": {"name": "eu-1", "uid": "seed-uid"},
         "spec": {"kubeconfigSecretRef": {"name": "eu-1"}, "state": "Lost"},  # nobody connects

@@ -12,6 +12,7 @@ import pytest
 
 from common.api.labels import (
     MANAGED_BY_LABEL,
+    MASTER_ANNOTATION,
     MASTER_MANAGER,
     MASTER_SEEN_ANNOTATION,
     RELEASED_ANNOTATION,
@@ -29,7 +30,7 @@ from master.cache.informers import BY_SUBJECT, Caches, subject_of
 from master.cache.objects import MASTER_QUOTAS, MasterQuota, Named, QuotaCopy
 from master.seeds import replicator
 from master.seeds.remote_cache import SeedCaches
-from master.seeds.replicator import SUCCEEDED, CopySync
+from master.seeds.replicator import BLOCKED, SUCCEEDED, CopySync
 from tests.unit.fake_api_server import eventually, within
 
 QUOTA = "resourcequotas"
@@ -66,6 +67,7 @@ class Seed:
             cast(Cluster, cluster),
             cast(SeedCaches, self.there),
             BurstDetector(lambda: self.rush),
+            master="own-lease",
             in_cluster=in_cluster,
             on_settled=lambda _plural, _name: None,
         )
@@ -459,3 +461,25 @@ async def test_no_sign_is_written_to_what_is_no_copy_of_the_seed() -> None:
     assert await signs(Seed(), None) == []
     assert await signs(Seed(), of_seed(**{UID_LABEL: "another-masters"})) == []
     assert await signs(Seed(in_cluster=True), of_seed(**{UID_LABEL: of_master().metadata.uid})) == []
+
+
+async def test_nothing_is_written_to_a_seed_that_another_master_serves() -> None:
+    seed = Seed()
+    seen(seed.master, quota("new"))
+    seen(seed.there, copy(quota("old")))
+    metadata = ObjectMeta(name="eu-1", uid="copy", annotations={MASTER_ANNOTATION: "other-lease"})
+    seed.there.seed.store._set("eu-1", Named(metadata=metadata))
+    assert [await seed.look(name) for name in ("new", "old")] == [BLOCKED, BLOCKED]
+    assert seed.done == []
+    assert "other-lease" in seed.sync.blocked
+    seed.there.seed.store._set("eu-1", Named(metadata=ObjectMeta(name="eu-1", uid="copy")))
+    assert await seed.look("new") is None
+    assert seed.done == [("create", "new", False)]
+
+
+async def test_a_copy_of_a_seed_names_its_master() -> None:
+    seed = Seed()
+    body = {"metadata": {"name": "eu-1", "uid": "seed-uid"}, "spec": {"kubeconfigSecretRef": {"name": "eu-1"}}}
+    seed.master.seeds.store._set("eu-1", msgspec.convert(body, MasterSeed))
+    await seed.sync._reconcile(("seeds", "eu-1"))
+    assert seed.bodies[0]["metadata"]["annotations"][MASTER_ANNOTATION] == "own-lease"
