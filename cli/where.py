@@ -89,6 +89,7 @@ async def run(options: argparse.Namespace) -> Printed:
         shaped = await _of_file(options, master) if options.filename else await _of_subject(options, master)
         seeds = await reading.every(master, SEEDS)
         projects = [await consumers.projects_of(master, each.quota) for each in shaped if options.seed_kubeconfig]
+    counted(shaped)
     clusters, away = await _of_seeds(options.seed_kubeconfig, set().union(*projects))
     try:
         places = placing.places(shaped, seeds)
@@ -104,6 +105,13 @@ async def run(options: argparse.Namespace) -> Printed:
         return Printed(reading.written({"replicas": wanted, "items": found, "stale": stale}, options.output), status)
     most = None if options.output == "wide" else terminal.width()
     return Printed(text(found, wanted, stale, datetime.now(UTC), most), status)
+
+
+def counted(shaped: Sequence[Shaped]) -> None:
+    """Raises Failed where the master has said nothing yet of a quota: then it would look unlimited."""
+    unknown = sorted(each.quota.metadata.name for each in shaped if not each.quota.status.conditions)
+    if unknown:
+        raise Failed(f"the master has not counted yet what these quotas limit: {', '.join(unknown)}; try again later")
 
 
 async def _of_seeds(kubeconfigs: Sequence[str], projects: set[str]) -> tuple[dict[str, list[UserCluster]], list[str]]:

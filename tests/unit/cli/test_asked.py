@@ -10,6 +10,7 @@ import pytest
 
 from cli import cloud_accounts, consumers, denials, where
 from cli.denials import Event
+from cli.outcome import Failed
 from common.api.types import UserCluster
 from common.quota import resources
 from master.quotas.placing import Shaped, places
@@ -108,6 +109,13 @@ def test_a_cloud_account_has_room_for_what_its_own_quota_leaves() -> None:
         "alpha/c5": (None, "", cloud_accounts.NOT_TOLD),
         "alpha/c6": (None, "", "refuses these credentials (401)"),
     }
+
+
+def test_what_the_master_has_not_counted_is_not_called_unlimited() -> None:
+    where.counted([Shaped(ALPHA, SIZE)])
+    new = msgspec.structs.replace(ALPHA, status=msgspec.structs.replace(ALPHA.status, conditions=[]))
+    with pytest.raises(Failed, match="not counted yet"):
+        where.counted([Shaped(ALPHA, SIZE), Shaped(new, SIZE)])
 
 
 @pytest.mark.parametrize("width", WIDTHS)
