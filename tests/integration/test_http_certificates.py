@@ -100,8 +100,8 @@ def bound(role: str, kind: str, name: str) -> dict[str, Any]:
 
 @pytest_asyncio.fixture(scope="module")
 async def world(control_plane: ControlPlane) -> AsyncIterator[World]:
-    await control_plane.start(["certificates"])
-    server = control_plane.cluster("certificates")
+    await control_plane.start(["client-certificates"])
+    server = control_plane.cluster("client-certificates")
     roles = CHARTS / "rbac"
     await manifests.apply(
         server,

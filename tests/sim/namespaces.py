@@ -155,7 +155,10 @@ class ClusterClient:
     async def find(self, _resource: object, name: str) -> Object | None:
         return await self._call(f"get namespace {name}", lambda: self.source.labels.present.get(name))
 
-    async def list(self, _resource: object, inside: str, *, field_selector: str = "") -> Listing[Object]:
+    async def list(
+        self, _resource: object, inside: str, *, field_selector: str = "", limit: int = 0
+    ) -> Listing[Object]:
+        """There is no second page: `limit` is more than what any namespace has here."""
         if not field_selector:
             return Listing(await self._call(f"list of {inside}", lambda: self._read(inside)), "1", [])
         key = object_key(inside, field_selector.removeprefix("metadata.name="))

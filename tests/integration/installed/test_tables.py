@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from cli import figures, terminal
+from cli import terminal
 from devcluster.load import Size, machine
+from master.quotas import staleness
 from tests.integration.installed.commands import Commands
 from tests.integration.installed.site import Site, cpus, until
 
@@ -73,7 +74,8 @@ async def test_every_table_fits_a_terminal_of_80_and_of_200_columns(
         assert "does not fit" in (await seedquota("user-1", "fits", "-f", one))[1]
 
     await until(refused, 60)
-    monkeypatch.setattr(figures, "age", lambda time, _now: "5s" if time else "")
+    await site.comes("master", "seeds/seed-1", "Ready", "True", seconds=60)
+    monkeypatch.setattr(staleness, "age", lambda time, _now: "5s" if time else "")
     found = {}
     for width in WIDTHS:
         monkeypatch.setattr(terminal, "width", lambda width=width: width)
