@@ -74,7 +74,8 @@ async def test_every_table_fits_a_terminal_of_80_and_of_200_columns(
         assert "does not fit" in (await seedquota("user-1", "fits", "-f", one))[1]
 
     await until(refused, 60)
-    await site.comes("master", "seeds/seed-1", "Ready", "True", seconds=60)
+    for name in site.installed.seeds:
+        await site.comes("master", f"seeds/{name}", "Ready", "True", seconds=60)
     monkeypatch.setattr(staleness, "age", lambda time, _now: "5s" if time else "")
     found = {}
     for width in WIDTHS:
