@@ -1,7 +1,8 @@
 """Whether another master serves a seed. Two would replace each other's copies, and grant the same capacity twice. Pure.
 
-A master is known by the uid of its Lease, which it writes into the seed's copy of its Seed with each sign of life. The
-one that was there first goes on. Another waits until the signs have stopped for long enough, by its own clock alone.
+A master is known by the uid of its Lease, which it writes into the seed's copy of its Seed. So is one whose Lease was
+deleted: the copy is of its Seed. The master that was there first goes on. Another waits until the signs of life have
+stopped for long enough, by its own clock alone.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from common.api.labels import MASTER_ANNOTATION, MASTER_SEEN_ANNOTATION
+from common.api.labels import MASTER_ANNOTATION, MASTER_SEEN_ANNOTATION, UID_LABEL
 from common.kube.client.meta import Object
 
 SILENT = 90.0  # seconds: three signs that did not come
@@ -24,9 +25,12 @@ class OtherMaster:
         self._sign = ""
         self._changed_at = 0.0
 
-    def problem(self, copy: Object | None) -> str:
-        """Why nothing may be written to the seed now, by its copy of the Seed. Empty: no other master serves it."""
-        if copy is None:
+    def problem(self, copy: Object | None, seed: str) -> str:
+        """Why nothing may be written to the seed now, by its copy of the Seed. Empty: no other master serves it.
+
+        `seed`: the uid of this master's Seed, empty if there is none.
+        """
+        if copy is None or (seed and copy.metadata.labels.get(UID_LABEL) == seed):
             return ""
         annotations = copy.metadata.annotations
         other = annotations.get(MASTER_ANNOTATION, "")

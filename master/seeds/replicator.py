@@ -157,7 +157,11 @@ class CopySync:
     @property
     def blocked(self) -> str:
         """Why nothing may be written there now: another master serves the seed. Empty: none does."""
-        return "" if self._in_cluster else self._other_master.problem(self._there.seed.store.get(self._seed))
+        if self._in_cluster:
+            return ""
+        seed = self._caches.seeds.store.get(self._seed)
+        uid = seed.metadata.uid if seed is not None else ""
+        return self._other_master.problem(self._there.seed.store.get(self._seed), uid)
 
     def in_sync(self, plural: str, name: str) -> bool:
         return self._there.synced and (plural, name) not in self._unsynced

@@ -27,7 +27,7 @@ from cli.seeds.rights import objects as rights_on_seed
 from common.api.cluster_identity import KUBE_SYSTEM, NAMESPACES
 from common.api.convert import grant_from_wire, ledger_from_wire, report_to_wire
 from common.api.core import SECRETS
-from common.api.labels import LEDGER_ANNOTATION, MANAGED_BY_LABEL, SEED_MANAGER, UID_LABEL
+from common.api.labels import LEDGER_ANNOTATION, MANAGED_BY_LABEL, MASTER_ANNOTATION, SEED_MANAGER, UID_LABEL
 from common.api.types import ACCEPT_CLUSTER_ANNOTATION, MASTER_LEDGERS, RESOURCE_QUOTAS, SEED_COPIES, SEEDS
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Forbidden, NotFound, Unauthorized, Unavailable
@@ -138,10 +138,8 @@ class World:
 
     async def clean(self) -> None:
         await self.stop_master()
-        for seed in (await self.master.list(SEEDS)).items:
-            await self.master.delete(SEEDS, seed.metadata.name)
         for cluster in self.admin.values():
-            for resource in (QUOTA_SETTINGS, MASTER_QUOTAS, PROJECTS):
+            for resource in (SEEDS, QUOTA_SETTINGS, MASTER_QUOTAS, PROJECTS):
                 for found in (await cluster.list(resource)).items:
                     await cluster.delete(resource, found.metadata.name)
             for ledger in (await cluster.list(MASTER_LEDGERS, NAMESPACE)).items:
@@ -611,6 +609,14 @@ async def test_one_of_two_masters_leads_and_one_that_loses_the_lease_stops_at_on
         await until(lambda: _true(leader.leading is None))
     await world.master.delete(LEASES, LEASE, NAMESPACE)
     await until(lambda: _true(any(master.leading for master in masters)))
+
+    async def serves_the_seed_again() -> bool:
+        """It is no other master to itself."""
+        (lease,) = [each for each in (await world.master.list(LEASES, NAMESPACE)).items if each.metadata.name == LEASE]
+        copy = await world.admin["eu-1"].get(SEED_COPIES, "eu-1")
+        return copy.metadata.annotations.get(MASTER_ANNOTATION) == lease.metadata.uid
+
+    await until(serves_the_seed_again)
 
 
 class Muted(Cluster):
