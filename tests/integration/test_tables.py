@@ -9,15 +9,18 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from cli import terminal
+from devcluster.install import Installation
 from devcluster.load import Size, machine
 from master.quotas import staleness
 from tests.integration.installed.commands import Commands
-from tests.integration.installed.site import Site, cpus, until
+from tests.integration.installed.site import WINDOW, Site, cpus, until
 
 pytestmark = pytest.mark.integration
 
@@ -29,6 +32,15 @@ ALIKE = (
     (re.compile(r"short by cpu=1;.*"), "short by cpu=1; ..."),  # what is still being created then
     (re.compile(r"127\.0\.0\.1:\d+"), "127.0.0.1:00000"),
 )
+
+
+@pytest_asyncio.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    """An installation of its own: an hour's Events of other tests would be in the tables."""
+    async with Installation(tmp_path / "installation", in_flight_window=WINDOW) as installed:
+        site = Site(installed)
+        yield site
+        await site.close()
 
 
 async def full(site: Site) -> None:
