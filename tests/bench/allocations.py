@@ -137,7 +137,8 @@ async def _load(clients: int, seconds: float, send: Send) -> Load:
     async def work(number: int) -> None:
         nonlocal made
         while (started := time.perf_counter()) < end:
-            made += await send(number)
+            count = await send(number)
+            made += count
             latencies.append(time.perf_counter() - started)
 
     await asyncio.gather(*map(work, range(clients)))
