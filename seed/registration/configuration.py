@@ -63,7 +63,7 @@ STAMPING_CONFIGURATIONS = Resource(
 
 
 class WebhookServer(msgspec.Struct, frozen=True, kw_only=True):
-    """What one API server is told of us. `token`: by the webhook's kind. It gives tokens: never log it.
+    """How an API server reaches the webhooks. `token` returns the token of a kind of webhook: never log it.
 
     Members of `break_glass_group` are not asked about; empty: everybody is.
     """
