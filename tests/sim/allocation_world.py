@@ -106,13 +106,9 @@ class AllocationWorld(World):
         if any(resources.short(resources.only(size, spec.limits), left[spec.key.name]) for spec in applying):
             return
         thing = Thing(f"{source.key}-{self.token()}", source.key)
-        thing.size, thing.generation, thing.reserved = size, 1, 1
-        for spec in applying:
-            thing.admitted[spec.key.uid] = size
-            left[spec.key.name] = resources.subtract(left[spec.key.name], resources.only(size, left[spec.key.name]))
-        self.things[thing.uid] = thing
-        source.write(None, Machine(ObjectMeta(uid_of(thing.uid), thing.uid, 1), size))
-        self.truth.recount(thing)
+        admitted = {spec.key.uid: size for spec in applying}
+        self._was_admitted(source, thing, size, admitted)
+        self._take(left, applying, size)
 
     def there(self, site: Site, subject: str, without: Collection[str] = ()) -> dict[str, int]:
         return resources.total(

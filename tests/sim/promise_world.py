@@ -18,7 +18,7 @@ from tests.sim import namespaces
 from tests.sim.checks import Beside, Thing, Truth, Wish
 from tests.sim.namespace_world import NamespaceWorld
 from tests.sim.namespaces import NamespacedCluster
-from tests.sim.servers import PROMISED, Machine, ObjectMeta, Source, Spec, label_of, uid_of
+from tests.sim.servers import PROMISED, Source, Spec, label_of
 from tests.sim.world import SIZES, Site
 
 ON_TOP = 0.4  # how often the first that fills is put beside the largest that is there
@@ -120,13 +120,9 @@ class PromiseWorld(NamespaceWorld):
         more = resources.at_least_zero(resources.subtract(size, self._largest(source).get(inside, {})))
         if any(resources.short(resources.only(more, spec.limits), left[spec.key.name]) for spec in applying):
             return
-        thing.size, thing.generation, thing.reserved = size, 1, 1
-        for spec in applying:
-            thing.admitted[spec.key.uid] = resources.only(size, spec.limits)
-            left[spec.key.name] = resources.subtract(left[spec.key.name], resources.only(more, left[spec.key.name]))
-        self.things[thing.uid] = thing
-        source.write(None, Machine(ObjectMeta(uid_of(thing.uid), thing.uid, 1), size))
-        self.truth.recount(thing)
+        admitted = {spec.key.uid: resources.only(size, spec.limits) for spec in applying}
+        self._was_admitted(source, thing, size, admitted)
+        self._take(left, applying, more)
 
     def create_in(self, site: Site, source: NamespacedCluster, namespace: str, size: ResourceList) -> Wish:
         thing = Thing(f"{source.key}-{self.token()}", source.key)

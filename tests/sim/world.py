@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import msgspec
@@ -198,13 +198,22 @@ class World:
         if any(resources.short(size, left[spec.key.name]) for spec in applying):
             return
         thing = Thing(f"{source.key}-{self.token()}", source.key)
+        admitted = {spec.key.uid: size for spec in applying}
+        self._was_admitted(source, thing, size, admitted)
+        self._take(left, applying, size)
+
+    def _was_admitted(
+        self, source: Source, thing: Thing, size: ResourceList, admitted: dict[str, ResourceList]
+    ) -> None:
         thing.size, thing.generation, thing.reserved = size, 1, 1
-        for spec in applying:
-            thing.admitted[spec.key.uid] = size
-            left[spec.key.name] = resources.subtract(left[spec.key.name], resources.only(size, left[spec.key.name]))
+        thing.admitted.update(admitted)
         self.things[thing.uid] = thing
         source.write(None, Machine(ObjectMeta(uid_of(thing.uid), thing.uid, 1), size))
         self.truth.recount(thing)
+
+    def _take(self, left: dict[str, dict[str, int]], applying: Iterable[Spec], more: ResourceList) -> None:
+        for spec in applying:
+            left[spec.key.name] = resources.subtract(left[spec.key.name], resources.only(more, left[spec.key.name]))
 
     def _organization(self, project: str) -> str:
         return "" if project in self.outside else EVERYBODY
