@@ -19,7 +19,8 @@ from seed.admission import denial, fits
 from seed.admission.admitter import Admission
 from seed.admission.objects import RESERVING
 from seed.admission.promises import Connected, Exists, NotReadable, confirming, others
-from seed.admission.types import Request, Verdict
+from seed.admission.same_write import SameWrites
+from seed.admission.types import Confirm, Request, Verdict
 from seed.cache.consumer import Consumer
 from seed.cache.namespaces import Selection
 from seed.cache.quota import Quota
@@ -88,6 +89,7 @@ class NamespacedAdmission:
     def __init__(self, admission: Admission, namespaces: Selecting) -> None:
         self._admission = admission
         self._namespaces = namespaces
+        self._same_writes = SameWrites()
 
     async def decide(
         self,
@@ -134,10 +136,22 @@ class NamespacedAdmission:
         asks_fits = fits.asked(write.new.metadata, dry_run=dry_run) > 0
         request = parts.request(asks_fits=asks_fits, dry_run=dry_run, deadline=deadline)
         confirm = confirming(self._namespaces, key, write.new.metadata, parts.base, deadline) if parts.base else None
-        verdict = await self._admission.decide(request, quotas=parts.limiting, confirm=confirm)
+        verdict = await self._of_all(key, write, request, parts.limiting, confirm)
         if parts.warnings and verdict.refusal is None:
             return msgspec.structs.replace(verdict, warnings=[*parts.warnings, *verdict.warnings])
         return verdict
+
+    async def _of_all(
+        self, cluster: str, write: Write[Any], request: Request, quotas: Sequence[Quota], confirm: Confirm | None
+    ) -> Verdict:
+        async def decided() -> Verdict:
+            return await self._admission.decide(request, quotas=quotas, confirm=confirm)
+
+        created = write.operation == namespaced.CREATE and not write.subresource
+        if len(quotas) > 1 and created and not request.dry_run:
+            asked = request.shares, [quota.spec for quota in quotas]
+            return await self._same_writes.decide((cluster, request.uid), asked, decided)
+        return await decided()
 
     async def _promises(
         self,

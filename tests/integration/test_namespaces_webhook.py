@@ -251,6 +251,16 @@ async def test_what_is_refused_names_the_quota_in_cores_words(site: Site) -> Non
     )
 
 
+async def test_names_of_roles_may_have_any_character_that_can_be_read(site: Site) -> None:
+    quota = await site.quota("count/roles.rbac.authorization.k8s.io=4", owner="ivy")
+    roles = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{await site.namespace(owner='ivy')}/roles"
+    for name in ("a b", "a,b=c", "a\\b;c?d#e", "\u540d"):
+        await site.must("POST", roles, {"metadata": {"name": name}})
+    assert site.use(quota) == nanos("count/roles.rbac.authorization.k8s.io=4")
+    status, found = await site.send("POST", roles, {"metadata": {"name": "one more"}})
+    assert (status, "exceeded quota" in found["message"]) == (403, True)
+
+
 async def test_dry_runs_are_decided_and_reserve_nothing(site: Site) -> None:
     quota = await site.quota("pods=1", owner="zoe")
     namespace = await site.namespace(owner="zoe")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tracemalloc
 from collections.abc import AsyncIterator, Mapping
 
 import msgspec
@@ -13,11 +14,14 @@ from common.api.labels import FITS_ANNOTATION
 from common.api.types import Condition, UserCluster
 from common.kube.client.errors import ApiError, Unavailable
 from common.quota import account as accounts
+from common.quota.object_names import GroupResource
 from common.server.http_parser import Request
 from seed.admission.admitter import Admission
 from seed.admission.namespaced_objects import NamespacedAdmission
 from seed.cache.namespaces import Selection
 from seed.cache.quota import Quota
+from seed.cache.source_keys import parse_object
+from seed.ledger.encoding import parse_reservation, reservation_text
 from seed.registration.probe import ANNOTATION
 from seed.webhooks import fits
 from seed.webhooks.endpoint import Endpoint
@@ -90,6 +94,12 @@ class Caller:
         answer = await self.ask(new, old, **request)  # type: ignore[arg-type]
         assert not answer["allowed"]
         return answer["status"]["code"], answer["status"]["message"].rpartition("; decision ")[0]
+
+    async def freed(self, quota: str, uid: str) -> None:
+        """Of what was reserved for the object."""
+        handle = self.world.registry.get(self.world.quota_cache.quota(quota))
+        keys = [key for key in self.world.account(quota).reservations if key[1] == uid]
+        await handle.writer.change(lambda account: (accounts.without(account, keys), None))
 
     def use(self, quota: str) -> dict[str, int]:
         return {name: amount for name, amount in accounts.use(self.world.account(quota)).items() if amount}
@@ -167,6 +177,95 @@ async def test_one_quota_that_is_full_refuses_and_the_other_keeps_nothing(caller
         "retrying helps only after something is deleted",
     )
     assert caller.use("ann") == {}
+
+
+async def overlapping(caller: Caller, pods: str = "pods=3") -> None:
+    """Two quotas select the namespace."""
+    await caller.world.quota("ann", limits="requests.cpu=8", granted="requests.cpu=8", **ANN)
+    await caller.world.quota("shop", limits=pods, granted=pods, **SHOP)
+
+
+async def first_given_up(caller: Caller) -> tuple[asyncio.Task[dict], asyncio.Task[dict]]:
+    """Two calls about one creation, the first of them just given up."""
+    first = asyncio.create_task(caller.ask(pod()))
+    await asyncio.sleep(0)
+    second = asyncio.create_task(caller.ask(pod()))
+    await asyncio.sleep(0)
+    first.cancel()
+    return first, second
+
+
+async def test_what_several_webhooks_ask_about_one_creation_is_decided_once(caller: Caller) -> None:
+    """As API servers ask where selectors overlap. If only the second call were admitted, nothing would be created, and
+    what it reserved would keep others out for the in-flight window."""
+    await overlapping(caller, "pods=2")
+    assert (await caller.ask(pod("web-1")))["allowed"]
+    assert (await caller.ask(pod("web-2")))["allowed"]
+    first = await caller.ask(pod("web-3"))
+    assert not first["allowed"]
+    await caller.freed("shop", "uid-of-web-1")
+    assert await caller.ask(pod("web-3")) == first
+    assert caller.use("shop") == nanos("pods=1")
+    assert caller.kinds == ["Pod"] * 3, "it is counted once"
+    assert (await caller.ask(pod("web-3", cpu="1")))["allowed"], "it is not what was refused"
+    await caller.freed("shop", "uid-of-web-2")
+    assert (await caller.ask(pod("web-4")))["allowed"]
+    assert (await caller.ask(pod("web-4")))["allowed"]
+    assert caller.use("shop") == nanos("pods=2")
+
+
+async def test_calls_about_one_creation_at_once_get_one_answer(caller: Caller) -> None:
+    await overlapping(caller)
+    first, second = await asyncio.gather(caller.ask(pod()), caller.ask(pod()))
+    assert first["allowed"] and second["allowed"]
+    (kept,) = caller.world.account("shop").reservations.values()
+    assert kept.claims == 1
+
+
+async def test_a_call_decides_by_itself_if_the_one_before_it_was_given_up(caller: Caller) -> None:
+    await overlapping(caller)
+    _, second = await first_given_up(caller)
+    assert (await second)["allowed"]
+    assert caller.use("shop") == nanos("pods=1")
+
+
+async def test_a_quota_that_selects_the_namespace_by_now_is_asked_too(caller: Caller) -> None:
+    """Its webhook may be the second that is called. The first answer says nothing of it."""
+    await overlapping(caller)
+    assert (await caller.ask(pod()))["allowed"]
+    web = {"subject": {"kind": "namespaces", "selector": {"matchLabels": {"kubernetes.io/metadata.name": "web"}}}}
+    await caller.world.quota("web", limits="pods=1", granted="pods=1", **web)
+    assert (await caller.ask(pod()))["allowed"]
+    assert caller.use("web") == nanos("pods=1")
+    assert (await caller.refused(pod("web-2")))[0] == 403
+
+
+@pytest.mark.parametrize("rounds", range(8))
+async def test_a_call_that_waits_for_another_and_is_given_up_after_it_ends(caller: Caller, rounds: int) -> None:
+    """However far the news that the other was given up has come."""
+    await overlapping(caller)
+    first, second = await first_given_up(caller)
+    for _ in range(rounds):
+        await asyncio.sleep(0)
+    second.cancel()
+    ended = await asyncio.gather(first, second, return_exceptions=True)
+    assert [type(each) for each in ended] == [asyncio.CancelledError] * 2
+
+
+async def test_what_is_kept_of_a_creation_does_not_grow_with_what_a_tenant_writes(caller: Caller) -> None:
+    await caller.world.quota("ann", limits="requests.cpu=80", granted="requests.cpu=80", **ANN)
+    await caller.world.quota("shop", limits="pods=300", granted="pods=300", **SHOP)
+    assert (await caller.ask(pod()))["allowed"]
+    tracemalloc.start()
+    try:
+        for number in range(40):
+            large = pod(f"large-{number}", cpu="1")
+            large["metadata"]["annotations"] = {"note": str(number) * 200_000}
+            assert (await caller.ask(large))["allowed"]
+            del large
+        assert tracemalloc.get_traced_memory()[0] < 4_000_000, "40 of 200 kB at least are not kept"
+    finally:
+        tracemalloc.stop()
 
 
 async def test_a_pod_that_does_not_say_what_is_limited_is_refused_in_cores_words(caller: Caller) -> None:
@@ -316,7 +415,7 @@ async def test_kinds_of_which_only_the_number_counts_may_be_large(caller: Caller
 @pytest.mark.parametrize(
     "asked",
     [
-        review({"metadata": named("a b")}),
+        review({"metadata": named("a/b", uid="u")}),
         review({"metadata": named(namespace="")}),
         review({"metadata": named(uid="")}),
         review({"metadata": named(annotations={"a": '"' * MAX_QUOTES})}),
@@ -325,6 +424,35 @@ async def test_kinds_of_which_only_the_number_counts_may_be_large(caller: Caller
 )
 async def test_what_no_api_server_sends_is_not_answered(caller: Caller, asked: dict) -> None:
     await caller.world.quota("ann", limits="pods=1", granted="pods=1", **ANN)
+    assert (await caller.post(asked))[0] == 400
+    assert caller.use("ann") == {}
+
+
+ROLES = {"resource": "roles", "group": "rbac.authorization.k8s.io"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["system:leader", "a b", "a,b", "a=b", "a\\b", "a;b?c#d&e", '"a"', "...", "\u540d", "\U0001f642" * 253],
+)
+async def test_names_may_have_what_api_servers_take_as_a_part_of_a_path(caller: Caller, name: str) -> None:
+    limits = "count/roles.rbac.authorization.k8s.io=1"
+    await caller.world.quota("ann", limits=limits, granted=limits, **ANN)
+    assert (await caller.ask({"metadata": named(name, uid="u"), "rules": []}, **ROLES))["allowed"]
+    (kept,) = caller.world.account("ann").reservations.values()
+    kind = "roles.rbac.authorization.k8s.io"
+    assert parse_object(kept.object) == (GroupResource("roles", "rbac.authorization.k8s.io"), "web", name)
+    assert kept.object == f"{kind}:web/{name}"
+    line = reservation_text(kept)
+    assert line.isascii() and line.isprintable()
+    assert parse_reservation(line) == kept
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a%b", "a" * 254, "a\nb", "a\x1b[2J", "a\u202eb", "a\0"])
+async def test_names_that_no_path_takes_or_that_mislead_a_reader_are_not_answered(caller: Caller, name: str) -> None:
+    limits = "count/roles.rbac.authorization.k8s.io=1"
+    await caller.world.quota("ann", limits=limits, granted=limits, **ANN)
+    asked = review({"metadata": named(name, uid="u"), "rules": []}, **ROLES)
     assert (await caller.post(asked))[0] == 400
     assert caller.use("ann") == {}
 
