@@ -51,8 +51,8 @@ class SeedOptions(LedgerOptions):
         str | None,
         Flag(
             service_name,
-            "Service of this release's namespace, port 443, by which the seed's own API server reaches the webhook; "
-            "not set: by --webhook-url",
+            "Service in this release's namespace, port 443, through which the seed's own API server reaches the "
+            "webhook; not set: it uses --webhook-url",
         ),
     ] = None
     webhook_tls_directory: Annotated[
@@ -63,7 +63,7 @@ class SeedOptions(LedgerOptions):
             "not set: the agents make certificates and renew them",
         ),
     ] = None
-    webhook_address: Annotated[Address, Flag(address, "where the webhook listens, TLS")] = WEBHOOK_ADDRESS
+    webhook_address: Annotated[Address, Flag(address, "address on which the webhook listens (TLS)")] = WEBHOOK_ADDRESS
     webhook_timeout: Annotated[
         int, Flag(whole_seconds(1, 30), "how long an API server waits for the webhook's answer", unit="s")
     ] = 3
@@ -71,12 +71,12 @@ class SeedOptions(LedgerOptions):
         int,
         Flag(
             whole_number(1, 1_000_000),
-            "requests that a replica answers to one user cluster in a second, on average, and twice as many about "
-            "objects in namespaces; more get 503 with a retry",
+            "average number of requests in a second that a replica answers to one user cluster; for objects in "
+            "namespaces, twice that number; other requests get 503 with a retry",
         ),
     ] = PER_SECOND
     break_glass_group: Annotated[
-        str, Flag(text, "where break-glass is on, an API server does not ask the webhook about members of this group")
+        str, Flag(text, "if break-glass is on, API servers do not call the webhook for members of this group")
     ] = "seedquota:break-glass"
     seed_break_glass: Annotated[
         str, Flag(choice("on", "off"), "break-glass in the seed's own API server: on or off")
@@ -97,20 +97,32 @@ class SeedOptions(LedgerOptions):
     ] = "on"
     providers: Annotated[
         tuple[str, ...],
-        Flag(provider_names, "cloudProviders whose Machines are sized, such as aws,azure; not set: none"),
+        Flag(provider_names, "cloud providers whose Machines are sized, such as aws,azure; not set: none"),
     ] = ()
     providers_ca_file: Annotated[
-        Path | None, Flag(path, "whom to trust at clouds (PEM), beside the system's bundle; HTTPS_PROXY is heeded")
+        Path | None,
+        Flag(path, "certificate authorities for clouds (PEM), in addition to those of the system; HTTPS_PROXY is used"),
     ] = None
     identity: Annotated[
-        str | None, Flag(text, "unique name of this replica in the lease; not set: the host's name, the pod's in a pod")
+        str | None,
+        Flag(
+            text, "unique name of this replica in the lease; not set: the host's name, which in a pod is the pod's name"
+        ),
     ] = None
     in_flight_window: Annotated[
-        float, Flag(duration, "how long an admitted request may take to persist: the API servers' --request-timeout")
+        float,
+        Flag(
+            duration,
+            "longest time from an admission until the object is stored: at least the API servers' --request-timeout",
+        ),
     ] = 65.0
     lease_duration: Annotated[
         int,
-        Flag(whole_seconds(3, 300), "after which another replica takes over from a leader that fell silent", unit="s"),
+        Flag(
+            whole_seconds(3, 300),
+            "time after which another replica takes over from a leader that does not renew its lease",
+            unit="s",
+        ),
     ] = 15
 
     def problem(self) -> str | None:

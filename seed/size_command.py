@@ -1,4 +1,5 @@
-"""`seedquota-seed size`: what the Machines in a file cost and how that was found, or what admission would say."""
+"""Prints what the Machines in a file cost, and how each size was found. For a Machine that cannot be sized, it prints
+the message of the refusal."""
 
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ def parser() -> argparse.ArgumentParser:
         required=True,
         help="YAML or JSON with Machines, MachineSets or MachineDeployments, or a List of them; - is stdin",
     )
-    made.add_argument("--kubeconfig", help="of the seed; together with --user-cluster")
+    made.add_argument("--kubeconfig", help="kubeconfig of the seed; use it together with --user-cluster")
     made.add_argument(
         "--user-cluster",
         metavar="NAMESPACE/NAME",
@@ -66,7 +67,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--providers-ca-file",
         type=Path,
-        help="file with certificates of authorities to trust, beside the system's, when clouds are asked",
+        help="certificate authorities for clouds (PEM), in addition to those of the system",
     )
     return made
 

@@ -15,6 +15,9 @@ from common.quota.resources import ResourceList
 BASE = frozenset({"cpu", "memory", "storage", "machines", "clusters"})
 """Accounts always keep these: what is used of one that a quota comes to limit is known at that moment."""
 
+PLAIN = ("cpu", "memory", "storage", "machines", "clusters", "servers", "gpus")
+"""The names without a slash that a quota of a project or organization can limit: its CRD refuses others."""
+
 DEVICES = frozenset({"nvidia.com/gpu", "amd.com/gpu", "google.com/tpu", "habana.ai/gaudi", "aws.amazon.com/neuron"})
 """What clouds' types of machines have. Where a Machine names its devices itself, as in KubeVirt, there are others."""
 
@@ -37,10 +40,29 @@ def is_valid(name: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _is_valid(name: str) -> bool:
+    return is_qualified(name) and not name.startswith(surge.PREFIX)
+
+
+def is_qualified(name: str) -> bool:
+    """A qualified name of Kubernetes, such as the key of a label."""
     prefix, slash, rest = name.rpartition("/")
     if slash and not (len(prefix) <= 253 and _PREFIX.fullmatch(prefix)):
         return False
-    return _NAME.fullmatch(rest) is not None and not name.startswith(surge.PREFIX)
+    return is_label_value(rest) and rest != ""
+
+
+def is_label_value(value: str) -> bool:
+    return value == "" or _NAME.fullmatch(value) is not None
+
+
+def unknown(names: Iterable[str]) -> str:
+    """Why no quota of a project or organization can limit one of them, in the words of its CRD. Empty: each can be."""
+    wrong = next((name for name in names if name not in PLAIN and "/" not in name), None)
+    if wrong is None:
+        return ""
+    return (
+        f"{wrong} is an unknown resource; known are {', '.join(PLAIN)}, and names with a slash such as nvidia.com/gpu"
+    )
 
 
 def kept(amounts: ResourceList, limits: Container[str], further: int = 0) -> ResourceList:

@@ -68,6 +68,9 @@ _FIXED: Final = {
     **{name: resource for resource, name in ALIASES.items()},
 }
 
+PLAIN: Final = tuple(sorted(_FIXED))
+"""The names that have no part to choose."""
+
 
 def count_of(resource: GroupResource) -> str:
     return f"{COUNT}{resource}"

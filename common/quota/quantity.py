@@ -78,10 +78,19 @@ def render(nanos: int, format: Format) -> str:
         return "0"
     if format is Format.DECIMAL_EXPONENT:
         return _render_exponent(nanos)
+    suffix, factor = _suffix(nanos, format)
+    return f"{nanos // factor}{suffix}"
+
+
+def unit(nanos: int, format: Format) -> int:
+    """What the canonical text counts in, itself in nanos."""
+    return _suffix(nanos, format)[1]
+
+
+def _suffix(nanos: int, format: Format) -> tuple[str, int]:
     binary = format is Format.BINARY_SI and nanos % UNIT == 0 and abs(nanos) >= 1024 * UNIT
     factors = _BINARY_FACTORS if binary else _DECIMAL_FACTORS
-    suffix, factor = next(pair for pair in factors if nanos % pair[1] == 0)
-    return f"{nanos // factor}{suffix}"
+    return next(pair for pair in factors if nanos % pair[1] == 0)
 
 
 def render_alike(amounts: Sequence[int], format: Format) -> list[str]:

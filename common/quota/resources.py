@@ -11,10 +11,11 @@ from collections.abc import Iterable, Mapping
 from typing import Final, TypeAlias
 
 from common.quota import quantity
-from common.quota.quantity import Format, QuantityError
+from common.quota.quantity import UNIT, Format, QuantityError
 
 ResourceList: TypeAlias = Mapping[str, int]
 
+_STEPS: Final = {"cores": UNIT // 1000, "bytes": UNIT << 20, "": UNIT}  # by `unit`
 _BINARY_NAMES: Final = frozenset({"memory", "storage", "ephemeral-storage"})
 
 
@@ -44,6 +45,12 @@ def unit(name: str) -> str:
     if name.rpartition(".")[2] == "cpu":
         return "cores"
     return "bytes" if _format(name) is Format.BINARY_SI else ""
+
+
+def step(name: str, limit: int) -> int:
+    """Where there is a choice amounts are whole multiples of it, so that people can read them: a thousandth of a core,
+    a MiB, a piece. It is less where the limit is written in less."""
+    return min(_STEPS[unit(name)], quantity.unit(limit, _format(name)))
 
 
 def alike(name: str, *amounts: int) -> list[str]:

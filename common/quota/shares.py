@@ -14,6 +14,7 @@ import msgspec
 
 from common.quota import resources
 from common.quota.account import Account, Reservation
+from common.quota.ledger_words import word
 from common.quota.resources import ResourceList
 
 KEPT = 4  # one part in so many is kept for sources that have little ...
@@ -49,7 +50,7 @@ def measure(account: Account) -> Load:
 
 def line_length(uid: str, kept: Reservation) -> int:
     """At least as many characters as the line has in a ledger."""
-    parts = len(uid) + len(kept.source) + len(kept.object) + len(kept.replaces) + len(kept.request)
+    parts = len(word(f"{uid}{kept.source}{kept.object}{kept.replaces}{kept.request}"))
     numbers = 0 if kept.generation < 100 > kept.claims else _DIGITS
     written = _written(kept.amount) + (_written(kept.earlier) if kept.earlier else 0)
     return _MARKS + parts + numbers + written + (_written(kept.base) if kept.base else 0)

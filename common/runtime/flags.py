@@ -139,23 +139,22 @@ class CommonOptions:
     """What both programs take."""
 
     kubeconfig: Annotated[
-        Path | None, Flag(path, "kubeconfig of the cluster served; without it the pod's service account is used")
+        Path | None,
+        Flag(path, "kubeconfig of the cluster that the program serves; not set: the pod's ServiceAccount is used"),
     ] = None
-    context: Annotated[str | None, Flag(text, "context of that kubeconfig, if not its current one")] = None
+    context: Annotated[str | None, Flag(text, "context of that kubeconfig; not set: its current context")] = None
     namespace: Annotated[str, Flag(text, "namespace of this release: its Lease, ledgers and Secrets")] = "seedquota"
     health_address: Annotated[Address, Flag(address, "where /healthz, /readyz and /metrics are, plain HTTP")] = Address(
         "", 8081
     )
     log_format: Annotated[str, Flag(choice("json", "text"), "json for machines, text for people")] = "json"
-    log_level: Annotated[str, Flag(choice(*LEVELS), "debug, info, warning or error: the least that is written")] = (
+    log_level: Annotated[str, Flag(choice(*LEVELS), "lowest level that is logged: debug, info, warning or error")] = (
         "info"
     )
     drain_delay: Annotated[
-        float, Flag(duration, "on SIGTERM: how long to be not ready but still serving, so that callers turn away")
+        float, Flag(duration, "after SIGTERM: time for which the program is not ready but still serves")
     ] = 3.0
-    stop_timeout: Annotated[float, Flag(duration, "after that: how long open work may take before it is cut off")] = (
-        20.0
-    )
+    stop_timeout: Annotated[float, Flag(duration, "after that: longest time until unfinished work is cut off")] = 20.0
 
     def problem(self) -> str | None:
         """What is wrong with the options together."""

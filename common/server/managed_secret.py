@@ -13,6 +13,7 @@ from common.api.labels import MANAGED_BY_LABEL
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import AlreadyExists, ApiError, Conflict
 from common.kube.client.meta import object_key
+from common.kube.client.resource import by_name
 from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change
 from common.runtime.waiting import within
@@ -57,7 +58,7 @@ class OwnSecret:
         self._refused: str | None = None
         self._wake = asyncio.Event()
         self._reflector = Reflector(
-            cluster, SECRETS, namespace=namespace, field_selector=f"metadata.name={name}", on_change=self._changed
+            cluster, SECRETS, namespace=namespace, field_selector=by_name(name), on_change=self._changed
         )
 
     @property

@@ -12,6 +12,7 @@ from seed.cache.source_keys import shown
 from seed.usage.source import NOT_LISTED, UsageSource
 
 USE_INTERVAL = 0.05  # seconds between two publications of changed use
+BUSY_INTERVAL = 0.25  # ... where it changes without a pause: each costs two API servers as much as several Machines
 QUIET_INTERVAL = 1.0  # ... of a change that moves no total
 
 MAX_NAMED = 32  # sources of each kind: what a status takes
@@ -48,12 +49,20 @@ class Sources(msgspec.Struct, frozen=True):
 
 class Published(msgspec.Struct, frozen=True):
     """What was reported to the master last, through which copy, and when (monotonic). The report is None while it
-    is not known whether it arrived."""
+    is not known whether it arrived. `pause`: seconds before changed use is reported again."""
 
     copy_uid: str
     report: Report | None
     sources: Sources
     at: float
+    pause: float = USE_INTERVAL
+
+
+def pause_after(before: Published | None, now: float) -> float:
+    """Of a publication at `now`: twice as long as the last if it follows that one at once."""
+    if before is None or now - before.at >= 2 * before.pause:
+        return USE_INTERVAL
+    return min(2 * before.pause, BUSY_INTERVAL)
 
 
 def stale_source(source: UsageSource, account: Account, now: float) -> StaleSource | None:
@@ -73,8 +82,8 @@ def publish_in(
 ) -> float | None:
     """In how many seconds this must be published; None when the master has it already. Pure.
 
-    What somebody waits for goes at once; changed use at most every USE_INTERVAL; the rest when it is quiet. `shown` by
-    the copy, as far as its watch has come: an earlier report that arrives late takes the place of the last one.
+    What somebody waits for goes at once; changed use after a short pause; the rest when it is quiet. `shown` by the
+    copy, as far as its watch has come: an earlier report that arrives late takes the place of the last one.
     """
     if before is None:
         return 0.0
@@ -99,4 +108,4 @@ def publish_in(
     if urgent:
         return 0.0
     use_changed = resources.add(said.used, said.reserved) != resources.add(known.used, known.reserved)
-    return max(0.0, before.at + (USE_INTERVAL if use_changed else QUIET_INTERVAL) - now)
+    return max(0.0, before.at + (before.pause if use_changed else QUIET_INTERVAL) - now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,14 +20,32 @@ from common.quota.account import Account
 from common.quota.escrow import report
 from common.quota.largest import largest
 from common.quota.resources import ResourceList
-from seed.accounts.publish import MAX_NAMED, STALE_STEP, Published, Sources, publish_in, stale_source
+from seed.accounts.publish import (
+    MAX_NAMED,
+    QUIET_INTERVAL,
+    STALE_STEP,
+    Published,
+    Sources,
+    pause_after,
+    publish_in,
+    stale_source,
+)
 from seed.cache.clusters import ClusterCache
-from seed.cache.quota import Quota
+from seed.cache.quota import NAMESPACES, Quota
 from seed.cache.source_keys import shown
 from seed.usage.namespaced_objects import NamespacedSource
 from seed.usage.source import UsageSource
 
 log = logging.getLogger(__name__)
+
+
+class _InNamespaces(NamedTuple):
+    """See Sources."""
+
+    largest: tuple[NamespaceUse, ...] = ()
+    omitted: int = 0
+    without_quota: tuple[NamespaceLack, ...] = ()
+    without_quota_omitted: int = 0
 
 
 class Publisher:
@@ -36,6 +55,7 @@ class Publisher:
         self._cluster_cache = cluster_cache
         self._known = known
         self._published: dict[str, Published] = {}  # by quota uid
+        self._in_namespaces: dict[str, tuple[float, _InNamespaces]] = {}  # ... with the time of the look (monotonic)
 
     async def publish(self, quota: Quota, account: Account, sources: Iterable[UsageSource]) -> float | None:
         """Returns in how many seconds to call again, None where only news are a reason to."""
@@ -43,20 +63,21 @@ class Publisher:
         said = msgspec.structs.replace(said, used=kept_use(said.used, account, quota))
         unenforced = tuple(map(shown, self._cluster_cache.unenforced(quota)[:MAX_NAMED]))
         now = time.monotonic()
+        looked, in_namespaces = self._look(quota, sources, now)
         facts = Sources(
             _stale(sources, account, now),
             unenforced,
             self._known(quota),
             len(self._cluster_cache.covered(quota)),
-            *_largest_namespaces(sources, quota),
-            *_without_quota(sources),
+            *in_namespaces,
         )
+        look_again = looked + QUIET_INTERVAL - now if looked < now else None
         before = self._before(quota, now)
         wait = publish_in(before, said, facts, quota.published, now)
         if wait is None:
-            return float(STALE_STEP) if facts.stale else None
+            return _soonest(float(STALE_STEP) if facts.stale else None, look_again)
         if wait > 0:
-            return wait
+            return _soonest(wait, look_again)
         status = {
             "account": msgspec.structs.replace(
                 report_to_wire(said),
@@ -71,7 +92,8 @@ class Publisher:
             ),
             "localUsage": wire_quantities(resources.only(accounts.use(account), quota.ceilings)),
         }
-        self._published[quota.key.uid] = Published(quota.copy_uid, None, facts, now)
+        pause = pause_after(before, now)
+        self._published[quota.key.uid] = Published(quota.copy_uid, None, facts, now, pause)
         body = {"metadata": {"name": quota.name, "uid": quota.copy_uid}, "status": status}
         try:
             await self._cluster.apply(RESOURCE_QUOTAS, body, manager=SEED_MANAGER, subresource="status")
@@ -80,8 +102,8 @@ class Publisher:
         except ApiError as error:
             log.warning("account not published", extra={"quota": quota.name, "error": str(error)})
             return 1.0
-        self._published[quota.key.uid] = Published(quota.copy_uid, said, facts, now)
-        return None
+        self._published[quota.key.uid] = Published(quota.copy_uid, said, facts, now, pause)
+        return look_again
 
     async def publish_at_once(self, quota: Quota, account: Account, sources: Iterable[UsageSource]) -> None:
         """Whatever was published before, and when."""
@@ -90,6 +112,19 @@ class Publisher:
 
     def forget(self, uid: str) -> None:
         self._published.pop(uid, None)
+        self._in_namespaces.pop(uid, None)
+
+    def _look(self, quota: Quota, sources: Iterable[UsageSource], now: float) -> tuple[float, _InNamespaces]:
+        """At all namespaces of the quota, and when that was: it may have tens of thousands, and each admission in one
+        of them calls."""
+        if quota.kind != NAMESPACES:
+            return now, _InNamespaces()
+        uid = quota.key.uid
+        known = self._in_namespaces.get(uid)
+        if known is None or now - known[0] >= QUIET_INTERVAL:
+            found = _InNamespaces(*_largest_namespaces(sources, quota), *_without_quota(sources))
+            known = self._in_namespaces[uid] = now, found
+        return known
 
     def _before(self, quota: Quota, now: float) -> Published | None:
         before = self._published.get(quota.key.uid)
@@ -105,6 +140,10 @@ class Publisher:
             before = Published(quota.copy_uid, quota.published, facts, now)
             self._published[quota.key.uid] = before  # the intervals run from here: a predecessor's clock says nothing
         return before
+
+
+def _soonest(*seconds: float | None) -> float | None:
+    return min((each for each in seconds if each is not None), default=None)
 
 
 def kept_use(used: ResourceList, account: Account, quota: Quota) -> ResourceList:

@@ -80,7 +80,7 @@ class Admission:
         decision = denial.decision_id()
         if quotas is None:
             if self._quota_cache.may_belong(request.consumer):
-                why = f"what limits project {request.consumer.project} has not come from the master"
+                why = denial.limits_missing(request.consumer.project)
                 refusal = denial.unavailable("of the project", why, decision)
                 return Verdict(decision=decision, refusal=refusal, request=request)
             quotas = self._quota_cache.quotas_of(request.consumer)

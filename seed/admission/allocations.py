@@ -78,7 +78,7 @@ class AllocationAdmission:
         if (undecided := self._admission.undecided()) is not None:
             return undecided
         if any(self._quota_cache.may_belong(Consumer(project), name) for name in need):
-            return _unavailable(project, f"what limits project {project} has not come from the master")
+            return _unavailable(project, denial.limits_missing(project))
         return None
 
     async def _misplaced(self, new: Allocation, decision: str, deadline: float) -> Verdict | None:

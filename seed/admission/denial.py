@@ -17,7 +17,7 @@ from common.quota import resources
 from common.quota.resources import ResourceList
 
 RETRY_SECONDS = 1
-MAX_KNOWN = 32  # types of the catalogue in a message
+MAX_KNOWN = 32  # types in a message: of the catalogue, and of those that it lacks
 SEE_COPIES, SEE_ALLOCATIONS = "kubectl get lsq -n", "kubectl get lsqa -n"
 COPIES_OF_A_CLUSTER = "kube-system"
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32, as ULIDs are written
@@ -251,12 +251,20 @@ def unknown_project(project: str, what: str, decision: str) -> Refusal:
     )
 
 
+def limits_missing(project: str) -> str:
+    """Why it cannot be decided yet."""
+    return f"what limits project {project} has not come from the master, or there is no such Project"
+
+
 def unknown_types(unknown: Sequence[tuple[int, str]], known: Sequence[str], decision: str) -> Refusal:
     """Of an Allocation: types that the catalogue does not count from Allocations, with their places in the list."""
     there = f"known are {', '.join(known[:MAX_KNOWN])}" if known else "there is none"
     if len(known) > MAX_KNOWN:
         there += f" and {len(known) - MAX_KNOWN} more"
-    named = ", ".join(name for _, name in unknown)
+    told = unknown[:MAX_KNOWN]
+    named = ", ".join(name for _, name in told)
+    if len(unknown) > MAX_KNOWN:
+        named += f" and {len(unknown) - MAX_KNOWN} more"
     text = (
         f"unknown resource type: {named}; types are those of QuotaSettings.spec.resources with countFrom Allocations: "
         f"{there}"
@@ -265,7 +273,7 @@ def unknown_types(unknown: Sequence[tuple[int, str]], known: Sequence[str], deci
     causes = [
         # kubectl prints the causes of a 422 and nothing else
         Cause(reason="UnknownResourceType", message=message, field=f"spec.resources[{place}].type")
-        for place, _ in unknown
+        for place, _ in told
     ]
     return Refusal(code=422, reason="Invalid", message=message, causes=causes)
 

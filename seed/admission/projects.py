@@ -22,6 +22,7 @@ from seed.cache.source_keys import is_hosted, is_of_kubermatic
 CONDITION = "ProjectKnown"
 FOUND, UNKNOWN, NOTHING = "ProjectFound", "UnknownProject", "NothingCopied"
 ALLOWED_BEFORE, ALLOWED_BY_SETTINGS = "AllowedBefore", "AllowedBySettings"
+MISSING = "ProjectMissing"  # its quota is there, the Project is not, and an organization's quota may limit it
 
 _CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789-."
 
@@ -44,7 +45,7 @@ def judge(before: Sequence[Condition], *, known: bool, has_copies: bool, allowed
         return Standing("False", ALLOWED_BY_SETTINGS)
     said = next((condition.reason for condition in before if condition.type == CONDITION), None)
     # A cluster with other conditions only is from before this one was checked.
-    if said in {FOUND, ALLOWED_BEFORE, ALLOWED_BY_SETTINGS} or (said is None and before):
+    if said in {FOUND, MISSING, ALLOWED_BEFORE, ALLOWED_BY_SETTINGS} or (said is None and before):
         return Standing("False", ALLOWED_BEFORE)
     return Standing("False", UNKNOWN) if has_copies else Standing("Unknown", NOTHING)
 
@@ -68,6 +69,13 @@ def _judge(quota_cache: QuotaCache, project: str, before: Sequence[Condition]) -
 
 def shown(quota_cache: QuotaCache, cluster: UserCluster) -> Condition:
     found, project = standing(quota_cache, cluster), cluster.spec.project
+    only_its_quota = found.reason == FOUND and project not in quota_cache.projects.store
+    if only_its_quota and quota_cache.may_belong(consumer_of(cluster)):
+        message = (
+            f"there is no Project {project} on this seed, and the quota of its organization may limit it;"
+            " no Machine can be created until the Project is there: create it on the master"
+        )
+        return Condition(type=CONDITION, status="Unknown", reason=MISSING, message=message)
     if found.reason in (ALLOWED_BEFORE, ALLOWED_BY_SETTINGS) and quota_cache.may_belong(consumer_of(cluster)):
         message = (
             f"{_absent(project)}; no Machine can be created while a default quota or an organization's may limit it"

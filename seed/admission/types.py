@@ -57,7 +57,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """`request` and `attempts` are what it was made from, as far as it came to that."""
+    """`request` and `attempts` are what it was made from, as far as it came to that. `repeated`: it was made for an
+    earlier call about the same write."""
 
     decision: str
     refusal: Refusal | None = None
@@ -65,6 +66,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     waited: bool = False  # capacity had to be asked for
     request: Request | None = None
     attempts: Sequence[Attempt] = ()
+    repeated: bool = False
 
 
 Replaceable = Callable[[bool], Awaitable[Sequence[str]]]

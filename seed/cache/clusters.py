@@ -54,7 +54,7 @@ class ClusterCache:
         self._participants_listeners: Listeners[[]] = Listeners()
         self.hosted: dict[str, UserCluster] = {}  # by key, see `host`
         self._unenforced: set[str] = set()  # see `tell_enforced`
-        self._proven: dict[str, bool] = {}  # see `tell_proven`
+        self._proven: dict[str, tuple[bool, tuple[str, int] | None]] = {}  # and for which spec, see `tell_proven`
         self._hosted_by_project: dict[str, dict[str, UserCluster]] = {}
         self._reached: dict[str, UserCluster] = {}  # by uid: hosted ones that a kubeconfig leads to
         self.user_clusters = Reflector(
@@ -144,14 +144,23 @@ class ClusterCache:
         return asked
 
     def _is_proven(self, key: str, quota: Quota) -> bool:
+        told = self._proven.get(key)
+        if told is not None and told[1] in (None, quota.spec):
+            return told[0]
         known = quota.published is not None and quota.published_generation == quota.generation
-        return self._proven.get(key, known and shown(key) not in quota.published_unenforced)
+        return known and shown(key) not in quota.published_unenforced
 
-    def tell_proven(self, key: str, proven: bool) -> bool:
-        """The leader saw it of ALLOCATIONS, CLUSTERS, or a source of objects in namespaces. True if that is new."""
+    def tell_proven(self, key: str, proven: bool, quota: Quota | None = None) -> bool:
+        """The leader saw it of ALLOCATIONS, CLUSTERS, or of a source of objects in the namespaces of this quota, as far
+        as its present spec asks. True if that is new."""
+        told = proven, quota.spec if quota is not None else None
         before = self._proven.get(key)
-        self._proven[key] = proven
-        return before != proven
+        self._proven[key] = told
+        return before != told
+
+    def forget_proven(self) -> None:
+        """A term begins. What another leader has published since is later than what this replica saw before."""
+        self._proven.clear()
 
     def tell_enforced(self, key: str, enforced: bool) -> bool:
         """The leader saw it of a Cluster of Kubermatic, or of CLUSTER_API for all of them. True if that is new."""

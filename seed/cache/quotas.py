@@ -23,6 +23,7 @@ from common.api.types import (
     SeedCopy,
 )
 from common.kube.client.api_client import Cluster
+from common.kube.client.resource import by_name
 from common.kube.controller.reflector import PROMPT_SECONDS, Reflector
 from common.kube.controller.store import Change
 from common.quota.quantity import QuantityError
@@ -62,7 +63,7 @@ class QuotaCache:
         self.seed = Reflector(
             cluster,
             SEED_COPIES,
-            field_selector=f"metadata.name={cluster.name}",
+            field_selector=by_name(cluster.name),
             on_change=self._seed_changed,
             watch_seconds=prompt,
         )

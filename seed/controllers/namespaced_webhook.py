@@ -161,18 +161,18 @@ class NamespacedWebhook:
         if keeper is None or canary is None:
             return
         proof = canary.proof
-        quotas = {quota.key.uid: (quota.name, namespaces.limits_of(quota)) for quota in self._quotas()}
+        quotas = {quota.key.uid: (quota, namespaces.limits_of(quota)) for quota in self._quotas()}
         sample = self._sample()
         if sample is not None and sample.webhook == canary.proven:
             self._proven = {uid: limits for uid, (_, limits) in quotas.items()}
         works = proof is not None and proof.enforced is not False and self._are_wanted()
         works = works and keeper.error is None and not keeper.contested
-        for uid, (name, limits) in quotas.items():
+        for uid, (quota, limits) in quotas.items():
             enforced = works and self._proven.get(uid) == limits
             if proof is None and keeper.error is None:
                 continue  # nothing is known yet: what the leader before said stays
-            if self._cluster_cache.tell_proven(namespaces_key(uid, self._key), enforced):
-                self._on_enforced(name)
+            if self._cluster_cache.tell_proven(namespaces_key(uid, self._key), enforced, quota):
+                self._on_enforced(quota.name)
 
     def _show(self) -> None:
         shown = self._found() if self._quotas() else None

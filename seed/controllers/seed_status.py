@@ -19,6 +19,7 @@ from common.api.labels import SEED_MANAGER
 from common.api.types import SEED_COPIES, AgentStatus, Condition, SeedCopy
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError
+from common.kube.client.resource import by_name
 from common.kube.controller.reflector import Reflector
 from common.runtime.metrics import build_version
 from common.runtime.waiting import within
@@ -56,7 +57,7 @@ class SeedStatus:
         self._copies: Reflector[SeedCopy] = Reflector(
             cluster,
             SEED_COPIES,
-            field_selector=f"metadata.name={cluster.name}",
+            field_selector=by_name(cluster.name),
             on_change=lambda _change: self._wake.set(),
         )
         self._began = time.monotonic()

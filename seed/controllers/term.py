@@ -100,6 +100,7 @@ class Leadership:
         self._replica = replica
         cluster, sizing = replica.cluster, replica.sizing
         quota_cache, cluster_cache = replica.quota_cache, replica.cluster_cache
+        cluster_cache.forget_proven()
         replica.wanted.withdrawn = bool(withdrawal.asked(replica.lease.annotations))  # before anything is kept
         self._status = SeedStatus(cluster, cluster_cache, replica.wanted.are_wanted, self._own_conditions)
         self._unknown_projects = UnknownProjects(cluster, quota_cache, cluster_cache)

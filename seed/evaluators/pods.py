@@ -20,6 +20,7 @@ from seed.evaluators.amounts import MOST, amounts
 from seed.evaluators.namespaced import CREATE, UPDATE, Counting, Write
 
 MAX_CONTAINERS_NAMED: Final = 32
+MAX_CONTAINER_NAME: Final = 63  # characters; an API server has none that is longer
 MAX_GRACE: Final = (2**63 - 1) // 10**9
 """Seconds. An API server adds a longer grace period wrongly: the deletion seems to be centuries ago. Such a pod counts
 until it is gone."""
@@ -345,7 +346,7 @@ def _add(total: dict[str, int], more: Mapping[str, int]) -> None:
 
 
 def _some(found: Collection[str]) -> str:
-    first = sorted(found)[:MAX_CONTAINERS_NAMED]
+    first = [name[:MAX_CONTAINER_NAME] for name in sorted(found)[:MAX_CONTAINERS_NAMED]]
     rest = len(found) - len(first)
     return ",".join(first) + (f" and {rest} more" if rest else "")
 

@@ -28,7 +28,8 @@ class LedgerOptions(CommonOptions):
         str,
         Flag(
             choice(API_SERVER, REDIS),
-            "where accounts are kept, apiserver or redis; change it on all replicas and they move, fenced meanwhile",
+            "where accounts are kept, apiserver or redis; if it is changed on all replicas, the accounts move, and are "
+            "fenced meanwhile",
         ),
     ] = API_SERVER
     redis_url: Annotated[
@@ -36,17 +37,20 @@ class LedgerOptions(CommonOptions):
         Flag(
             redis_url,
             "redis://host:6379[/db], redis+sentinel://host:26379,host:26379/service or redis+cluster://host:6379,...; "
-            "rediss with TLS; no credentials; shares sizes that clouds reported, whatever the ledger's store",
+            "rediss with TLS; without credentials; replicas also share there the sizes that clouds reported, with "
+            "either ledger store",
         ),
     ] = None
-    redis_username: Annotated[str | None, Flag(text, "the ACL user, if not the default one")] = None
+    redis_username: Annotated[str | None, Flag(text, "the ACL user; not set: the default user")] = None
     redis_password_file: Annotated[
         Path | None,
         Flag(path, f"file with the password, read for each connection; without it {PASSWORD_VARIABLE} is the password"),
     ] = None
-    redis_ca_file: Annotated[Path | None, Flag(path, "whom to trust for TLS (PEM), if not the system's bundle")] = None
-    redis_certificate_file: Annotated[Path | None, Flag(path, "client certificate (PEM), where Redis wants one")] = None
-    redis_key_file: Annotated[Path | None, Flag(path, "its private key (PEM)")] = None
+    redis_ca_file: Annotated[
+        Path | None, Flag(path, "certificate authorities for TLS (PEM); not set: those of the system")
+    ] = None
+    redis_certificate_file: Annotated[Path | None, Flag(path, "client certificate (PEM), if Redis requires one")] = None
+    redis_key_file: Annotated[Path | None, Flag(path, "private key of the client certificate (PEM)")] = None
 
     def problem(self) -> str | None:
         if self.ledger_store == REDIS and self.redis_url is None:

@@ -9,10 +9,9 @@ whatever would break the line is percent-encoded.
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 from types import MappingProxyType
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 import msgspec
 
@@ -22,6 +21,7 @@ from common.api.types import Quantities, QuotaRef, Wire, WireAsk
 from common.quota import account as accounts
 from common.quota import resources
 from common.quota.account import Account, Reservation, ReservationKey
+from common.quota.ledger_words import word
 from common.quota.resources import ResourceList
 from seed.ledger.store import Key
 
@@ -89,18 +89,12 @@ MAX_SOURCES = 10_000  # API servers are slow with objects of more fields
 SUMMED = 16  # resources in the columns of kubectl get
 
 _RESET: list[dict[str, str]] = [{}]  # nobody applies a ledger, and who owns its fields would cost a tenth of each write
-_PLAIN = re.compile("[0-9A-Za-z_.~/-]*")
-
-
-def _quoted(name: str) -> str:
-    """Kubernetes' own names are plain."""
-    return name if _PLAIN.fullmatch(name) else quote(name, safe="/")
 
 
 @lru_cache(maxsize=4096)
 def _amounts_text(amounts: tuple[tuple[str, int], ...]) -> str:
     """Machines come in few sizes."""
-    return resources.text({_quoted(name): amount for name, amount in amounts})
+    return resources.text({word(name): amount for name, amount in amounts})
 
 
 @lru_cache(maxsize=4096)
@@ -116,13 +110,13 @@ def reservation_text(reservation: Reservation) -> str:
     amount = _amounts_text(tuple(reservation.amount.items()))
     if reservation.base:
         earlier, base = (_amounts_text(tuple(each.items())) for each in (reservation.earlier, reservation.base))
-        amount += f";{earlier};{_quoted(reservation.replaces)};{_quoted(reservation.request)};{base}"
+        amount += f";{earlier};{word(reservation.replaces)};{word(reservation.request)};{base}"
     elif reservation.earlier or reservation.replaces:
-        amount += f";{_amounts_text(tuple(reservation.earlier.items()))};{_quoted(reservation.replaces)}"
-        amount = f"{amount};{_quoted(reservation.request)}".rstrip(";")
+        amount += f";{_amounts_text(tuple(reservation.earlier.items()))};{word(reservation.replaces)}"
+        amount = f"{amount};{word(reservation.request)}".rstrip(";")
     elif reservation.request:
-        amount += f";;;{_quoted(reservation.request)}"
-    return f"{number} {_quoted(reservation.source)} {_quoted(reservation.object)} {amount}"
+        amount += f";;;{word(reservation.request)}"
+    return f"{number} {word(reservation.source)} {word(reservation.object)} {amount}"
 
 
 def parse_reservation(text: str) -> Reservation:
@@ -162,7 +156,7 @@ class Encoder:
         self._rendered = {
             key: rendered
             if (rendered := before.get(key)) is not None and rendered[0] is reservation
-            else (reservation, f"{_quoted(key[1])} {reservation_text(reservation)}")
+            else (reservation, f"{word(key[1])} {reservation_text(reservation)}")
             for key, reservation in account.reservations.items()
         }
         encoded = self._json.encode(self._object(account, version))

@@ -19,8 +19,8 @@ RETRY = 30.0  # seconds after a write that failed
 
 
 class Occurrence(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened to an object at `time`, RFC 3339 with microseconds. Those of one quota and reason
-    are a series."""
+    """Something that happened to an object at `time`, RFC 3339 with microseconds. Those of one reason and quota, as one
+    spec of it has it, are a series."""
 
     regarding: Regarding
     quota: str

@@ -18,6 +18,8 @@ from common.kube.client.resource import Resource
 from common.kube.controller.events import Regarding
 from seed.machines import cluster_api, machine_controller
 
+MAX_TEXT = 253 + 1 + 63  # characters of an owner's names: an API group, a slash and a version
+
 _GROUPS = frozenset({machine_controller.GROUP, cluster_api.GROUP})
 _VERSION = re.compile("v[0-9]{1,3}((alpha|beta)[0-9]{1,3})?")
 
@@ -134,8 +136,11 @@ def workload_of(pod: ObjectMeta) -> Regarding | None:
 
 
 def owner_of(of: ObjectMeta) -> Regarding | None:
+    """None also for one that cannot be: what an object says of its owner may be as long as the object."""
     for reference in of.owner_references:
         if reference.controller:
+            if max(map(len, (reference.api_version, reference.kind, reference.name, reference.uid))) > MAX_TEXT:
+                return None
             return Regarding(
                 api_version=reference.api_version,
                 kind=reference.kind,

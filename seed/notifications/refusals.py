@@ -118,11 +118,12 @@ class Refusals:
 
     def _refused(self, cluster: UserCluster, machine: ObjectMeta, found: Verdict, refusal: Refusal) -> None:
         owner, at = machine_set_of(machine), microtime()
+        quota = self._quota_cache.quota(refusal.quota)
+        # A note that names another limit, or another quota of this name, would be wrong.
+        spec = f"{refusal.quota}/{quota.copy_uid}/{quota.generation}" if quota is not None else refusal.quota
 
         def occurrence(regarding: Regarding) -> Occurrence:
-            return Occurrence(
-                regarding=regarding, quota=refusal.quota, reason=refusal.cause, note=refusal.message, time=at
-            )
+            return Occurrence(regarding=regarding, quota=spec, reason=refusal.cause, note=refusal.message, time=at)
 
         self._of(SEED, self._seed_itself).refused(Refused(occurrence(regarding(cluster)), False))
         if owner is None:

@@ -7,6 +7,7 @@ them takes is not promised to the next.
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
@@ -147,8 +148,7 @@ class Waiting:
         waiter = self._waiters.get(key)
         if waiter is None:
             if len(self._waiters) >= self._most:
-                del self._waiters[self._least_needed()]
-                self.dropped += 1
+                self._make_room()
             waiter = self._waiters[key] = Waiter(server, regarding, consumer)
         waiter.need, waiter.shares, waiter.refused_at = need, shares, now
         alike = shares if shares is not None else {"": need}
@@ -157,17 +157,20 @@ class Waiting:
         then = fit([(waiter.of(seen.quota), room(seen)) for seen in enforced])
         waiter.then = Fit(lent=then.lent) if final else then
 
-    def _least_needed(self) -> tuple[str, str]:
-        """Of the API server with most, and there of the namespace with most, so that none fills it: the one that was
-        not refused for longest."""
-        have = Counter(server for server, _ in self._waiters)
-        inside = Counter((waiter.server, waiter.regarding.namespace) for waiter in self._waiters.values())
+    def _make_room(self) -> None:
+        """In the API server with most, and there in the namespace with most, so that none fills it: those go that were
+        not refused for longest. Several at once, since it takes a look at all."""
+        fullest = Counter(server for server, _ in self._waiters).most_common(1)[0][0]
+        known = [(key, waiter) for key, waiter in self._waiters.items() if waiter.server == fullest]
+        inside = Counter(waiter.regarding.namespace for _, waiter in known)
 
-        def rank(known: tuple[str, str]) -> tuple[int, int, float]:
-            waiter = self._waiters[known]
-            return -have[known[0]], -inside[known[0], waiter.regarding.namespace], waiter.refused_at
+        def rank(each: tuple[tuple[str, str], Waiter]) -> tuple[int, float]:
+            waiter = each[1]
+            return -inside[waiter.regarding.namespace], waiter.refused_at
 
-        return min(self._waiters, key=rank)
+        for key, _ in heapq.nsmallest(len(known) // 64 + 1, known, key=rank):
+            del self._waiters[key]
+            self.dropped += 1
 
     def admitted(self, server: str, uid: str) -> None:
         """A Machine or pod of this owner."""

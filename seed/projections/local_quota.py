@@ -29,7 +29,6 @@ LOCAL_ALLOCATIONS = Resource(
 
 MASTER_SILENT = 90.0  # seconds; master/seeds/replicator.py gives three signs in them
 
-_FIRST = ("cpu", "memory", "storage", "machines", "clusters")
 _BEYOND_A_CLUSTER = "clusters"  # is counted, but not in any of them
 
 
@@ -150,7 +149,7 @@ def _stale(known: Known) -> str:
 def _usage_text(local: LocalQuota) -> str:
     """All amounts of a resource are in one unit. What nothing counts has no amount."""
     parts = []
-    for name in _in_order(local.hard):
+    for name in names.in_order(local.hard):
         if name in local.used:
             parts.append(f"{name} {'/'.join(resources.alike(name, local.used[name], local.hard[name]))}")
         else:
@@ -160,8 +159,4 @@ def _usage_text(local: LocalQuota) -> str:
 
 def _here_text(local: LocalQuota) -> str:
     here = local.here or {}
-    return ", ".join(f"{name} {resources.alike(name, here[name])[0]}" for name in _in_order(here))
-
-
-def _in_order(found: ResourceList) -> list[str]:
-    return [name for name in _FIRST if name in found] + sorted(name for name in found if name not in _FIRST)
+    return ", ".join(f"{name} {resources.alike(name, here[name])[0]}" for name in names.in_order(here))

@@ -32,6 +32,7 @@ REFRESH_EACH = 0.15  # seconds for each copy that there is, if that is longer th
 OWN_FIRST = 30.0  # seconds that a copy whose namespace's own use changed is before others
 ASIDE = 60.0  # ... for which one namespace is left alone after it refused
 MAX_COPIES = 10_000  # of one cluster; the first by namespace
+MOST_LEFT = 64 * 2**20  # bytes of what an earlier leader may have left: tenants can write what looks like it
 AT_THE_END = 8  # requests at a time when a cluster is let go
 
 _OURS = f"{MANAGED_BY_LABEL}={SEED_MANAGER},{SUBJECT_KIND_LABEL}={NAMESPACES}"
@@ -99,24 +100,21 @@ class NamespaceCopies(Copies):
 
     def _wanted(self) -> tuple[dict[Key, tuple[LocalQuota, float]], set[tuple[str, str]]]:
         """And the uids of quotas of which it is not known what they select, with the kind of copy: theirs stay."""
-        wanted: dict[Key, tuple[LocalQuota, float]] = {}
+        found: dict[Key, Selection] = {}
         kept: set[tuple[str, str]] = set()
         for selection in self._selections():
-            local, plural = selection.local, selection.local.resource.plural
+            uid, plural = selection.local.uid, selection.local.resource.plural
             if selection.here is None:
-                kept.add((local.uid, plural))
+                kept.add((uid, plural))
                 continue
-            for namespace, here in selection.here.items():
-                key = Key(namespace, local.uid, plural)
-                wanted[key] = local_quota.in_namespace(local, here), selection.master_silent
-        if len(wanted) > MAX_COPIES:
-            wanted = {key: wanted[key] for key in sorted(wanted)[:MAX_COPIES]}
-        return wanted, kept
+            found.update((Key(namespace, uid, plural), selection) for namespace in selection.here)
+        keys: Iterable[Key] = found if len(found) <= MAX_COPIES else heapq.nsmallest(MAX_COPIES, found)
+        return {key: _said(found[key], key.namespace) for key in keys}, kept
 
     async def _find(self) -> None:
         """What an earlier leader has written."""
         for plural, kind in _KINDS.items():
-            listed = dataclasses.replace(kind, metadata_only=True)
+            listed = dataclasses.replace(kind, metadata_only=True, most=MOST_LEFT)
             with suppress(NotFound, Forbidden):  # the kind is not there, or who may not read them has written none
                 for each in (await self._cluster.list(listed, label_selector=_OURS)).items:
                     uid = each.metadata.labels.get(UID_LABEL, "")
@@ -146,6 +144,11 @@ class NamespaceCopies(Copies):
             metrics.local_copy_written(ok=False)
         if len(refused) < len(due):
             self._said(True, "")
+
+
+def _said(selection: Selection, namespace: str) -> tuple[LocalQuota, float]:
+    here = selection.here[namespace] if selection.here is not None else {}
+    return local_quota.in_namespace(selection.local, here), selection.master_silent
 
 
 def due_now(

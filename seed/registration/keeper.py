@@ -15,7 +15,7 @@ from msgspec import structs
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import AlreadyExists, ApiError, Conflict, NotFound
 from common.kube.client.meta import ObjectMeta
-from common.kube.client.resource import Resource
+from common.kube.client.resource import Resource, by_name
 from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change
 from common.runtime.waiting import within
@@ -88,7 +88,7 @@ class ConfigurationKeeper:
         self._reflector = Reflector(
             cluster,
             resource,
-            field_selector=f"metadata.name={self._name}",
+            field_selector=by_name(self._name),
             on_change=self._seen,
         )
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from common.api.label_selector import LabelRequirement, LabelSelector
+from common.api.label_selector import LabelRequirement, LabelSelector, well_formed
 from common.kube.client.meta import Object, ObjectMeta
 from common.kube.client.resource import Resource
 from common.quota import object_names, scopes
@@ -23,6 +23,7 @@ from seed.evaluators.persistent_volume_claims import CLASS_ANNOTATION
 from seed.evaluators.registry import evaluator_of
 from seed.registration.configuration import (
     LABELS,
+    MATCH_CONDITIONS,
     Webhook,
     WebhookConfiguration,
     WebhookServer,
@@ -130,7 +131,11 @@ def _is_update(group: str, resource: str, operation: str) -> bool:
 
 def version_of(webhooks: Sequence[Webhook]) -> str:
     """Of what is asked, without the URL: a token that is replaced changes nothing."""
-    parts = [(webhook["rules"], webhook["namespaceSelector"]) for webhook in webhooks if "rules" in webhook]
+    parts = [
+        (webhook["rules"], webhook["namespaceSelector"], webhook.get(MATCH_CONDITIONS))
+        for webhook in webhooks
+        if "rules" in webhook
+    ]
     return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()[:16]
 
 
@@ -186,12 +191,14 @@ def _entries(limits: Iterable[Limits], protected: Sequence[str]) -> list[tuple[d
     """Selectors as an API server has them, and what is asked in their namespaces; once of a namespace, if possible.
 
     Quotas of one selector share an entry. So do those that ask the same of the values of one label. If there would be
-    more than MAX_WEBHOOKS, one entry asks in all namespaces.
+    more than MAX_WEBHOOKS, one entry asks in all namespaces. An API server refuses a configuration with one selector
+    that is not well formed: then nothing of it would be asked.
     """
     of_selector: dict[bytes, tuple[LabelSelector, set[tuple[str, str, str]]]] = {}
     for limit in limits:
-        key = msgspec.json.encode(limit.selector, order="sorted")
-        of_selector.setdefault(key, (limit.selector, set()))[1].update(limit.asked)
+        if (selector := well_formed(limit.selector)) is not None:
+            key = msgspec.json.encode(selector, order="sorted")
+            of_selector.setdefault(key, (selector, set()))[1].update(limit.asked)
     wanted = [(selector, frozenset(asked)) for _, (selector, asked) in sorted(of_selector.items()) if asked]
     values: dict[tuple[str, Rules], set[str]] = {}
     for selector, asked in wanted:

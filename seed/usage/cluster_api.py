@@ -11,6 +11,7 @@ from common.api.types import UserCluster
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Malformed, Unavailable
 from common.kube.client.meta import object_key
+from common.kube.client.resource import by_name
 from common.kube.controller.discovery import Wanted
 from common.kube.controller.dynamic_informers import Following
 from common.kube.controller.reflector import Reflector
@@ -225,7 +226,7 @@ class ClusterApiInformers(SharedInformers):
         for resource in resources:
             if resource is None:
                 continue
-            listing = await self._cluster.list(resource, namespace, field_selector=f"metadata.name={name}")
+            listing = await self._cluster.list(resource, namespace, field_selector=by_name(name))
             if any(broken.uid == uid for broken in listing.broken):
                 raise Malformed(200, "Malformed", f"{resource.kind} {namespaced_name} cannot be read")
             for found in listing.items:

@@ -15,6 +15,7 @@ from typing import Any
 from common.api.cluster_identity import KUBE_SYSTEM
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Malformed
+from common.kube.client.resource import by_name
 from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change
 from common.quota.object_names import GroupResource
@@ -30,6 +31,7 @@ from seed.usage.source import NOT_LISTED, Problem
 
 UNREACHABLE = "Unreachable"
 RIGHTS = "bind the role of charts/rbac/user-cluster-namespaces.yaml there"
+RIGHTS_OF_SECRETS = "bind the role of charts/rbac/user-cluster-secrets.yaml there, too"
 MOST_TEXT = 512  # characters of an API server's error
 FEW = 1_000  # moments that nothing waits for any more: tenants choose grace periods, also of years
 AFTER = 0.05  # seconds after an object ceases to count until it is looked at
@@ -165,7 +167,7 @@ class ClusterObjects:
             resource = await find_kind(self._cluster, evaluator)
         if resource is None:
             return None
-        listing = await self._cluster.list(resource, namespace, field_selector=f"metadata.name={name}")
+        listing = await self._cluster.list(resource, namespace, field_selector=by_name(name))
         if any(broken.uid == uid for broken in listing.broken):
             raise Malformed(200, "Malformed", f"{kind} {namespace}/{name} cannot be read")
         found = next((each for each in listing.items if each.metadata.uid == uid), None)
@@ -286,4 +288,5 @@ def _problem(resource: str, error: str | None, status: int) -> Problem | None:
     if status == 0:
         return Problem(UNREACHABLE, error[:MOST_TEXT])
     text = f"{resource} cannot be listed: {error[:MOST_TEXT]}"
-    return Problem(NOT_LISTED, f"{text}; {RIGHTS}" if status in (401, 403) else text)
+    rights = RIGHTS_OF_SECRETS if resource in ("secrets", "configmaps") else RIGHTS
+    return Problem(NOT_LISTED, f"{text}; {rights}" if status in (401, 403) else text)

@@ -9,7 +9,7 @@ from typing import Any
 
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Malformed
-from common.kube.client.resource import Resource
+from common.kube.client.resource import Resource, by_name
 from common.kube.controller.discovery import Served, Wanted
 from common.kube.controller.dynamic_informers import Following
 from common.kube.controller.reflector import Reflector
@@ -127,7 +127,7 @@ class ClusterSources(SharedInformers, Mapping[str, UsageSource]):
             if resource is None:
                 await self._served.check_unserved(kind.crd)
                 continue
-            listing = await self._cluster.list(resource, namespace or None, field_selector=f"metadata.name={name}")
+            listing = await self._cluster.list(resource, namespace or None, field_selector=by_name(name))
             if any(broken.uid == uid for broken in listing.broken):
                 raise Malformed(200, "Malformed", f"{resource.kind} {namespaced_name} cannot be read")
             for found in listing.items:

@@ -76,7 +76,8 @@ class NamespacedSource:
         counted = self._counted
         if counted is None or not isinstance(counted.totals, PromiseTotals):
             return {}
-        found = {name: counted.totals.lacking(name, self._quota.limits) for name in counted.selected}
+        limited = frozenset(self._quota.limits)
+        found = {name: counted.totals.lacking(name, limited) for name in counted.selected}
         return {name: lacking for name, lacking in found.items() if lacking}
 
     @property

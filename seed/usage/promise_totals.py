@@ -8,7 +8,8 @@ meanwhile, and its amount be given away (rule 4.14).
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from common.kube.client.meta import Object
@@ -26,19 +27,24 @@ class PromiseTotals(ObjectTotals):
         super().__init__(terms)
         self._scopes: dict[str, Scopes] = {}  # by uid, of those that have some
         self._amounts: dict[tuple[str, str], list[int]] = {}  # by namespace and name, all that is promised, sorted
+        self._limiting: dict[tuple[str, str], Counter[Scopes]] = {}  # ... how many limit it to which pods
+        self._lacking: dict[str, tuple[frozenset[str], list[str]]] = {}  # of what, until one of the namespace changes
 
     def put(self, evaluator: NamespacedEvaluator[Any], subject: Object, now: float) -> tuple[bool, bool]:
         assert isinstance(subject, CoreQuota), "nothing else promises"
         uid, scopes = subject.metadata.uid, scopes_of(subject)
         rescoped = scopes != self._scopes.get(uid, Scopes())
+        self._limit(uid, -1)
         if scopes:
             self._scopes[uid] = scopes
         else:
             self._scopes.pop(uid, None)
         changed, freed = super().put(evaluator, subject, now)
+        self._limit(uid, 1)
         return changed or rescoped, freed
 
     def remove(self, uid: str) -> bool:
+        self._limit(uid, -1)
         self._scopes.pop(uid, None)
         return super().remove(uid)
 
@@ -54,13 +60,30 @@ class PromiseTotals(ObjectTotals):
             used = resources.add(used, {name: more for name in base if (more := base[name] - inside.get(name, 0)) > 0})
         return used
 
-    def lacking(self, namespace: str, limited: Collection[str]) -> list[str]:
+    def lacking(self, namespace: str, limited: frozenset[str]) -> list[str]:
         """What its ResourceQuotas do not limit, or not for all its pods. One that allows nothing limits it."""
-        found: dict[str, set[Scopes]] = {}
-        for uid in self._uids.get(namespace, ()):
-            for name in self._objects[uid].used:
-                found.setdefault(name, set()).add(self._scopes.get(uid, Scopes()))
-        return sorted(name for name in limited if not limits_all(found.get(name, ())))
+        if namespace not in self._uids:
+            return sorted(limited)
+        known = self._lacking.get(namespace)
+        if known is None or known[0] != limited:
+            found = sorted(name for name in limited if not limits_all(self._limiting.get((namespace, name), ())))
+            known = self._lacking[namespace] = frozenset(limited), found
+        return known[1]
+
+    def _limit(self, uid: str, sign: int) -> None:
+        known = self._objects.get(uid)
+        if known is None:
+            return
+        self._lacking.pop(known.namespace, None)
+        scopes = self._scopes.get(uid, Scopes())
+        for name in known.used:
+            key = known.namespace, name
+            several = self._limiting.setdefault(key, Counter())
+            several[scopes] += sign
+            if not several[scopes]:
+                del several[scopes]
+            if not several:
+                del self._limiting[key]
 
     def _uses(self, evaluator: NamespacedEvaluator[Any], subject: Any, now: float) -> ResourceList:
         return promised(subject, self.terms.limited)

@@ -18,6 +18,7 @@ from common.api.types import UserCluster
 from common.kube.client.api_client import Cluster, RequestHook
 from common.kube.client.errors import ApiError, Conflict, Malformed, Unavailable
 from common.kube.client.kubeconfig import InvalidKubeconfig
+from common.kube.client.resource import by_name
 from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change
 from common.runtime.pieces import in_pieces
@@ -163,7 +164,7 @@ class Source:
         if cluster is None:
             raise Unavailable(0, "Unavailable", f"source {self.key} is not connected")
         namespace, name = namespaced_name.split("/", 1)
-        listing = await cluster.list(MACHINES, namespace, field_selector=f"metadata.name={name}")
+        listing = await cluster.list(MACHINES, namespace, field_selector=by_name(name))
         if any(broken.uid == uid for broken in listing.broken):
             raise Malformed(200, "Malformed", f"source {self.key}: {namespaced_name} cannot be read")
         return next((found.metadata.generation for found in listing.items if found.metadata.uid == uid), None)
@@ -178,7 +179,7 @@ class Source:
             self._seed,
             SECRETS,
             namespace=self.user_cluster.metadata.namespace,
-            field_selector=f"metadata.name={reference.name}",
+            field_selector=by_name(reference.name),
             on_change=lambda _change: self._changed_secret.set(),
         )
         watching = asyncio.create_task(secret.run(), name=f"secret of {self.key}")

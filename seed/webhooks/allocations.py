@@ -5,11 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from common.api.types import Allocation
+from common.quota import names
 from seed.admission.allocations import AllocationAdmission
 from seed.admission.types import Verdict
 from seed.registration.allocations import CALLER
 from seed.webhooks.endpoint import Answer, Question, Webhook
-from seed.webhooks.review import Review
+from seed.webhooks.review import MAX_NAME, Review
 
 _review = msgspec.json.Decoder(Review[Allocation]).decode
 
@@ -30,6 +31,14 @@ class AllocationWebhook(Webhook[Allocation]):
         if review.operation not in {"CREATE", "UPDATE"}:
             return Question(review, None)
         return Question(review, review.object, review.old_object if review.operation == "UPDATE" else None)
+
+    def is_named(self, question: Question[Allocation]) -> bool:
+        """Also of whom and of what it is: a definition that an API server has bounds that, and a refusal names it."""
+        if question.new is None:
+            return True
+        spec = question.new.spec
+        short = max(len(spec.organization), len(spec.project)) <= MAX_NAME
+        return short and all(len(each.type) <= names.MAX_NAME for each in spec.resources) and super().is_named(question)
 
     async def decide(self, caller: str, question: Question[Allocation], deadline: float) -> Answer:
         allocation = question.new

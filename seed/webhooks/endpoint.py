@@ -2,7 +2,7 @@
 
 1. The caller must not have asked too often. 2. The review is decoded. 3. The probe of this seed's own leader is
 refused, but not by a webhook that only advises. 4. The object must be named as API servers name what they send. 5. The
-webhook decides, before the API server gives up. 6. The decision is recorded and answered.
+webhook decides, before the API server gives up. 6. The decision is recorded, once, and answered.
 
 Who asks was proven before (seed/webhooks/router.py).
 """
@@ -172,7 +172,8 @@ class Endpoint(Generic[SubjectT]):
         answer = await webhook.decide(caller, question, deadline)
         if isinstance(answer, Patch):
             return patched(head.uid, answer.operations)
-        self._record(head, answer, time.monotonic() - started)
+        if not answer.verdict.repeated:
+            self._record(head, answer, time.monotonic() - started)
         if (found := _fits(head, answer)) is not None:
             return decided(head.uid, Verdict(decision=found.decision, refusal=fits.refused(found)))
         return decided(head.uid, answer.verdict)

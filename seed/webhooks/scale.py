@@ -217,7 +217,7 @@ class ScaleWebhook(Webhook[RawRequest]):
     def _seen(self, cluster: UserCluster) -> list[QuotaSnapshot]:
         consumer = consumer_of(cluster)
         if self._quota_cache.may_belong(consumer):
-            raise _Undecided(f"what limits project {consumer.project} has not come from the master")
+            raise _Undecided(denial.limits_missing(consumer.project))
         return [self._snapshot(quota) for quota in self._quota_cache.quotas_of(consumer)]
 
     def _snapshot(self, quota: Quota) -> QuotaSnapshot:

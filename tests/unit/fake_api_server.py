@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -131,7 +132,10 @@ class FakeApiServer:
             offset, version = (int(part) for part in token.split("."))
             if version < self.compacted:
                 return status(410, "Expired", "The provided continue parameter is too old")
-        only = request.query.get("fieldSelector", "").removeprefix("metadata.name=")
+        selected = re.fullmatch(r"(?:metadata\.name=((?:[^\\,=]|\\[\\,=])*))?", request.query.get("fieldSelector", ""))
+        if selected is None:
+            return web.json_response({"code": 400, "reason": "BadRequest", "message": "field selector"}, status=400)
+        only = re.sub(r"\\(.)", r"\1", selected[1] or "")
         items = [
             o
             for (p, ns, name), o in self.objects.items()

@@ -154,7 +154,9 @@ class SeedWorld:
 
     def limit(self, name: str, limits: Mapping[str, str]) -> None:
         copy = self.copies[name]
-        self._put(msgspec.structs.replace(copy, spec=msgspec.structs.replace(copy.spec, quota=dict(limits))))
+        metadata = msgspec.structs.replace(copy.metadata, generation=copy.metadata.generation + 1)
+        spec = msgspec.structs.replace(copy.spec, quota=dict(limits))
+        self._put(msgspec.structs.replace(copy, metadata=metadata, spec=spec))
 
     def without_surge(self, name: str) -> None:
         copy = self.copies[name]

@@ -112,6 +112,13 @@ PROVEN: dict[str, tuple[str, ...]] = {
     "Large or very many ResourceQuotas in a namespace": (
         "unit/seed/webhooks/test_promises.py::test_a_namespace_with_very_large_quotas_is_not_read_to_its_end",
     ),
+    "A Role named with the characters of selectors": (
+        f"{IN_NAMESPACES}::test_names_may_have_what_api_servers_take_as_a_part_of_a_path",
+        f"{IN_NAMESPACES}::test_names_that_no_path_takes_or_that_mislead_a_reader_are_not_answered",
+        f"{OBJECTS}::test_evidence_is_found_whatever_the_name",
+        "unit/common/quota/test_account.py::test_names_that_are_encoded_do_not_make_a_ledger_longer_than_it_is_known_to_be",
+        "integration/test_kube_real.py::test_objects_are_found_by_names_that_have_the_characters_of_selectors_and_urls",
+    ),
     "Names of resources of a megabyte": (f"{COUNTED_PODS}::test_very_long_names_are_not_kept",),
     "A pod is deleted with a grace period of centuries": (
         f"{COUNTED_PODS}::test_a_grace_period_that_an_api_server_adds_wrongly_ends_nothing",
@@ -231,7 +238,11 @@ PROVEN: dict[str, tuple[str, ...]] = {
         f"{MACHINES}::test_who_does_not_ask_by_a_dry_run_is_admitted_as_one",
         f"{IN_NAMESPACES}::test_who_asks_what_fits_is_told_by_each_quota_of_the_namespace",
     ),
-    "names with control characters": (f"{EXPLAIN}::test_what_a_terminal_would_obey_is_shown_as_its_number",),
+    "names with control characters": (
+        f"{EXPLAIN}::test_what_a_terminal_would_obey_is_shown_as_its_number",
+        f"{EXPLAIN}::test_whose_name_has_a_line_end_writes_no_line_of_the_answer",
+        "unit/cli/test_tables.py::test_nobody_writes_a_row_of_a_table_with_an_event",
+    ),
     "an answer of a cloud with long names": (
         f"{OPENSTACK}::test_names_of_devices_are_read_in_linear_time",
         f"{OPENSTACK}::test_an_answer_that_is_too_large_is_not_read",
@@ -341,6 +352,7 @@ PROVEN: dict[str, tuple[str, ...]] = {
     ),
     "the agent's token on a seed is stolen": (STOLEN,),
     "... write webhook configurations": (STOLEN,),
+    "... write `seedquota-namespaces`": (STOLEN,),
     "... create a Secret": (STOLEN,),
     "... register a webhook": (),
     "read `/decisions`": (
@@ -461,6 +473,7 @@ PROVEN: dict[str, tuple[str, ...]] = {
     "a script in the page": (
         "unit/master/apiserver/test_page.py::test_nothing_runs_or_is_loaded_and_the_policy_says_so",
     ),
+    "a page of another site": (f"{APP}::test_a_page_of_another_site_writes_nothing_by_a_client_certificate",),
     "asks for an organization of somebody else": (
         f"{HTTP_API}::test_who_cannot_see_an_organization_does_not_learn_whether_it_exists",
     ),

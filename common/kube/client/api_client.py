@@ -19,7 +19,7 @@ from common.kube.client import kubeconfig
 from common.kube.client.connection import APPLY_PATCH, JSON, MERGE_PATCH, Connection, RequestHook
 from common.kube.client.errors import Gone, Malformed, TooLarge
 from common.kube.client.meta import Object, object_key
-from common.kube.client.resource import Broken, Listing, Resource, WatchEvent, read_page
+from common.kube.client.resource import Broken, Listing, Resource, WatchEvent, by_name, read_page
 from common.kube.client.transport import new_session
 from common.kube.client.watch import MAX_BODY, T, WatchStream
 
@@ -84,7 +84,7 @@ class Cluster(Connection):
     async def find(self, resource: Resource[T], name: str, namespace: str | None = None) -> T | None:
         """None is proof that it is not there. `get` gives none: an API that is not served answers as if only the object
         were missing."""
-        listing = await self.list(resource, namespace, field_selector=f"metadata.name={name}")
+        listing = await self.list(resource, namespace, field_selector=by_name(name))
         if any(broken.key in ("", object_key(namespace or "", name)) for broken in listing.broken):
             raise Malformed(200, "Malformed", f"cluster {self.name}: {resource.kind} {name} cannot be read")
         return next((found for found in listing.items if found.metadata.name == name), None)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
+_NO_ROLE = re.compile(r'User "[^"]*" cannot [a-z]+ ')
 LONGEST_RETRY_AFTER = 300.0  # seconds; whoever answers may ask for more
 
 
@@ -54,7 +57,10 @@ class Gone(ApiError):
 
 
 class Forbidden(ApiError):
-    pass
+    @property
+    def lacks_right(self) -> bool:
+        """No role allows it. So says an API server that has just started of everything, until it has read the roles."""
+        return _NO_ROLE.search(self.message) is not None
 
 
 class Unauthorized(ApiError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -139,6 +140,12 @@ class Resource(Generic[T]):
             return deep_json.decode(self.object_decoder.decode, content)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise Malformed(200, "Malformed", f"{self.kind} cannot be read: {error}") from None
+
+
+def by_name(name: str) -> str:
+    """The field selector for the object of this name. Some kinds have names with the characters that selectors use:
+    escaped as `fields.EscapeValue` of apimachinery does."""
+    return "metadata.name=" + re.sub(r"[\\,=]", r"\\\g<0>", name)
 
 
 class InvalidName(ValueError):

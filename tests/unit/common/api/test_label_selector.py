@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from common.api.label_selector import LabelSelector, matches
+from common.api import label_selector
+from common.api.label_selector import LabelRequirement, LabelSelector, matches
 
 
 def selector(*expressions: tuple[str, ...], **match_labels: str) -> LabelSelector:
@@ -53,3 +54,14 @@ def test_it_is_written_as_it_was_read() -> None:
             {"key": "x", "operator": "Exists"},
         ),
     }
+
+
+def test_a_selector_is_shown_as_kubectl_takes_it() -> None:
+    expressions = (
+        LabelRequirement("tier", "In", ("web", "db")),
+        LabelRequirement("stage", "NotIn", ("test",)),
+        LabelRequirement("owner", "Exists"),
+        LabelRequirement("legacy", "DoesNotExist"),
+    )
+    selector = LabelSelector(match_labels={"b": "2", "a": ""}, match_expressions=expressions)
+    assert label_selector.text(selector) == "a=,b=2,tier in (web,db),stage notin (test),owner,!legacy"

@@ -468,6 +468,14 @@ def test_generations_of_64_bits_do_not_make_a_ledger_longer_than_it_is_known_to_
         assert len(f"{uid} {reservation_text(kept)}\n") <= shares.line_length(uid, kept)
 
 
+@pytest.mark.parametrize("letter", [" ", ",", ":", "\u540d", "\U0001f642"])
+def test_names_that_are_encoded_do_not_make_a_ledger_longer_than_it_is_known_to_be(letter: str) -> None:
+    after, _ = filled(account(), "ns/c1", replace(reservation(0), object=f"roles:web/{letter * 253}"))
+    assert shares.measure(after).text <= MAX_TEXT
+    for (_, uid), kept in after.reservations.items():
+        assert len(f"{uid} {reservation_text(kept)}\n") <= shares.line_length(uid, kept)
+
+
 def test_what_sources_use_takes_from_the_room_for_reservations() -> None:
     used = {f"{number:063}/c": {"cpu": 0} for number in range(MAX_TEXT // 60)}
     assert reserve(account(used=used), LIMITS, "a", reservation())[1] == Full()

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from common.quota import names
@@ -70,3 +73,12 @@ def test_further_names_are_bounded_in_characters_and_limited_ones_are_not() -> N
 
 def test_a_claim_on_a_surge_that_is_gone_keeps_its_name_so_that_it_can_be_refused() -> None:
     assert names.kept({"surge.cpu": 1, "a/a": 1}, ()) == {"surge.cpu": 1}
+
+
+def test_the_names_that_can_be_limited_are_those_of_the_crd() -> None:
+    crd = (Path(__file__).parents[4] / "charts/crds/resourcequota.yaml").read_text()
+    listed = re.search(r"r in \[([^\]]+)\]", crd)
+    assert listed is not None
+    assert tuple(re.findall(r"'(\w+)'", listed[1])) == names.PLAIN
+    assert names.unknown(["cpu", "example.com/gpu"]) == ""
+    assert names.unknown(["cpu", "cpus"]).startswith("cpus is an unknown resource; known are cpu, memory")

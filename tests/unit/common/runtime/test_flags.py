@@ -31,10 +31,10 @@ options:
   --seed-name NAME
         the name this seed has on the master, 100% of the time [required; SEEDQUOTA_SEED_NAME]
   --kubeconfig KUBECONFIG
-        kubeconfig of the cluster served; without it the pod's service account is used [not set;
-        SEEDQUOTA_KUBECONFIG]
+        kubeconfig of the cluster that the program serves; not set: the pod's ServiceAccount is used
+        [not set; SEEDQUOTA_KUBECONFIG]
   --context CONTEXT
-        context of that kubeconfig, if not its current one [not set; SEEDQUOTA_CONTEXT]
+        context of that kubeconfig; not set: its current context [not set; SEEDQUOTA_CONTEXT]
   --namespace NAMESPACE
         namespace of this release: its Lease, ledgers and Secrets [default seedquota;
         SEEDQUOTA_NAMESPACE]
@@ -44,12 +44,13 @@ options:
   --log-format FORMAT
         json for machines, text for people [default json; SEEDQUOTA_LOG_FORMAT]
   --log-level LEVEL
-        debug, info, warning or error: the least that is written [default info; SEEDQUOTA_LOG_LEVEL]
+        lowest level that is logged: debug, info, warning or error [default info;
+        SEEDQUOTA_LOG_LEVEL]
   --drain-delay DELAY
-        on SIGTERM: how long to be not ready but still serving, so that callers turn away [default
-        3s; SEEDQUOTA_DRAIN_DELAY]
+        after SIGTERM: time for which the program is not ready but still serves [default 3s;
+        SEEDQUOTA_DRAIN_DELAY]
   --stop-timeout TIMEOUT
-        after that: how long open work may take before it is cut off [default 20s;
+        after that: longest time until unfinished work is cut off [default 20s;
         SEEDQUOTA_STOP_TIMEOUT]
   --groups GROUPS
         who passes [default a,b; SEEDQUOTA_GROUPS]

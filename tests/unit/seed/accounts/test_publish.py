@@ -14,7 +14,16 @@ from common.api.convert import report_from_wire, report_to_wire
 from common.api.types import NamespaceUse, StaleSource, WireReport
 from common.quota.account import Account, Ask
 from common.quota.escrow import Report
-from seed.accounts.publish import QUIET_INTERVAL, USE_INTERVAL, Published, Sources, publish_in, stale_source
+from seed.accounts.publish import (
+    BUSY_INTERVAL,
+    QUIET_INTERVAL,
+    USE_INTERVAL,
+    Published,
+    Sources,
+    pause_after,
+    publish_in,
+    stale_source,
+)
 from seed.cache.source_keys import namespaces_key
 from seed.usage.source import NOT_LISTED, Problem, UsageSource
 
@@ -44,6 +53,19 @@ def test_what_somebody_waits_for_goes_at_once(news: dict[str, object]) -> None:
 def test_use_goes_soon_and_what_moves_no_total_later() -> None:
     assert after(changed(used={"cpu": 5})) == USE_INTERVAL
     assert after(changed(used={"cpu": 3}, reserved={"cpu": 1})) == QUIET_INTERVAL
+
+
+def test_use_that_changes_without_a_pause_is_reported_less_often() -> None:
+    published, now, pauses = BEFORE, 0.0, []
+    for _ in range(5):
+        now += published.pause + 0.02  # a write takes a moment
+        pause = pause_after(published, now)
+        published = Published("copy", SAID, Sources(), now, pause)
+        pauses.append(pause)
+    assert pauses == [0.1, 0.2, BUSY_INTERVAL, BUSY_INTERVAL, BUSY_INTERVAL]
+    assert publish_in(published, changed(used={"cpu": 5}), Sources(), SAID, now) == pytest.approx(BUSY_INTERVAL)
+    assert publish_in(published, changed(nonce="n"), Sources(), SAID, now) == 0.0, "somebody waits for it"
+    assert pause_after(published, now + 2 * BUSY_INTERVAL) == USE_INTERVAL
 
 
 def test_what_may_not_have_arrived_is_said_again() -> None:

@@ -11,7 +11,9 @@ from pathlib import Path
 import msgspec
 import pytest
 from aiohttp import web
+from msgspec import structs
 
+from cli import explain as command
 from cli.__main__ import printable, run
 from common.api.types import WireIdle
 from common.kube.client.meta import ObjectMeta
@@ -323,6 +325,20 @@ async def test_the_command_prints_what_agents_keep(
     (item,) = msgspec.json.decode(capsys.readouterr().out)["items"]
     assert item["record"]["quotas"][0]["used"] == {"cpu": "60"}
     assert item["replay"]["asThen"] is True
+
+
+async def test_whose_name_has_a_line_end_writes_no_line_of_the_answer(
+    agent: tuple[str, Decisions, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, _, decision = agent
+    assert await explain(decision, "--url", url) == 0
+    lines = capsys.readouterr().out.count("\n")
+    as_told = command._one
+    forged = "ann\nseedquota/project-alpha (deny): admitted"
+    monkeypatch.setattr(command, "_one", lambda raw: [structs.replace(one, user=forged) for one in as_told(raw)])
+    assert await explain(decision, "--url", url) == 0
+    said = capsys.readouterr().out
+    assert said.count("\n") == lines and "by ann\\nseedquota" in said
 
 
 async def test_the_command_fails_for_what_nobody_knows(

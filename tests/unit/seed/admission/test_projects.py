@@ -248,6 +248,23 @@ async def test_a_cluster_is_not_ready_while_its_project_is_unknown_unless_settin
         assert by_type["ProjectKnown"].status == "False"
 
 
+async def test_it_is_said_where_no_machine_can_be_created_since_the_project_is_gone_and_its_quota_is_not() -> None:
+    async with seed_world() as world:
+        cluster = declare(world.cluster_cache, PROJECT)
+        await world.quota(limits="cpu=1")
+        assert projects.shown(world.quota_cache, cluster).reason == "ProjectFound"
+        world.forget_project()
+        assert projects.shown(world.quota_cache, cluster).reason == "ProjectFound", "its quota is all that limits it"
+        await world.quota("of-acme", limits="cpu=9", subject={"kind": "organization", "name": "acme"})
+        found = projects.shown(world.quota_cache, cluster)
+        assert (found.status, found.reason) == ("Unknown", "ProjectMissing")
+        assert "no Machine can be created until the Project is there" in found.message
+        cluster = declare(world.cluster_cache, PROJECT, recorded("ProjectMissing"))
+        world.remove("project-alpha")
+        assert projects.shown(world.quota_cache, cluster).reason == "AllowedBefore"
+        assert "no Machine can be created" in projects.shown(world.quota_cache, cluster).message
+
+
 async def test_its_clusters_are_looked_at_when_a_project_comes_and_goes() -> None:
     async with seed_world() as world:
         told: list[str] = []

@@ -63,12 +63,16 @@ async def test_a_quota_of_namespaces_is_enforced_where_that_was_said_of_its_pres
         assert quota is not None
         key = namespaces_key(quota.key.uid, f"{PROJECT}/c1")
         assert cluster_cache.unenforced(quota) == [key], "nothing was said of it yet"
-        assert cluster_cache.tell_proven(key, True)
+        assert cluster_cache.tell_proven(key, True, quota)
         assert cluster_cache.unenforced(quota) == []
-        assert not cluster_cache.tell_proven(key, True), "it is known"
+        assert not cluster_cache.tell_proven(key, True, quota), "it is known"
+        # While there is no connection, nobody tells it of another spec: there may be more that must be asked about.
+        asks_more = msgspec.structs.replace(quota, generation=1)
+        assert cluster_cache.unenforced(asks_more) == [key]
         # A replica that has just begun to lead goes on with what the one before has published.
         published = msgspec.structs.replace(quota, published=Report(incarnation="life"), published_generation=0)
-        cluster_cache._proven.clear()
+        assert cluster_cache.tell_proven(key, False, quota)
+        cluster_cache.forget_proven()
         assert cluster_cache.unenforced(published) == []
         edited = msgspec.structs.replace(published, generation=1)
         assert cluster_cache.unenforced(edited) == [key], "that was of another spec"

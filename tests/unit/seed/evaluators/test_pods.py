@@ -205,6 +205,15 @@ def test_each_container_must_say_what_is_limited_in_cores_words() -> None:
     assert str(refused.value) == "must specify limits.memory for: a,db,web; requests.cpu for: a,web"
 
 
+def test_a_refusal_does_not_grow_with_the_names_of_containers() -> None:
+    """It is logged, and thousands are kept. Who knows a token may send anything."""
+    found = pod(*(container(f"{number:02}" + "x" * 10_000) for number in range(40)))
+    with pytest.raises(Refused) as refused:
+        added(EVALUATOR, terms("requests.cpu"), write(found))
+    assert len(str(refused.value)) < 2_200
+    assert str(refused.value).endswith(" and 8 more")
+
+
 def test_only_what_is_limited_must_be_said_and_only_of_cpu_and_memory() -> None:
     assert added(EVALUATOR, terms("pods", "ephemeral-storage", "limits.ephemeral-storage"), write(pod())) == {
         "pods": UNIT

@@ -26,7 +26,7 @@ from seed.notifications.notifier import (
     OwnerNotifier,
     Refused,
 )
-from seed.notifications.owners import DaemonSet, Job, MachineSet, machine_set_of, workload_of
+from seed.notifications.owners import DaemonSet, Job, MachineSet, machine_set_of, owner_of, workload_of
 from seed.notifications.wake_queue import Waiter
 from tests.unit.fake_api_server import eventually
 
@@ -256,6 +256,16 @@ def test_only_the_machine_sets_of_known_apis_are_owners() -> None:
         ObjectMeta(name="m", namespace="ns"),
     ):
         assert machine_set_of(other) is None
+
+
+@pytest.mark.parametrize("field", ["api_version", "kind", "name", "uid"])
+def test_an_owner_with_a_very_long_name_is_none(field: str) -> None:
+    """Thousands of owners are kept, and nothing bounds what a pod says of its own."""
+    known = metadata(kind="ReplicaSet", api="apps/v1")
+    assert owner_of(known) is not None
+    (reference,) = known.owner_references
+    long = msgspec.structs.replace(reference, **{field: "v" * 318})
+    assert owner_of(msgspec.structs.replace(known, owner_references=[long])) is None
 
 
 def job(spec: Mapping[str, Any], **status: Any) -> Job:

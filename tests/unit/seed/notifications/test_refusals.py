@@ -99,6 +99,19 @@ async def test_owners_are_told_and_the_machine_set_is_woken_when_there_is_room(w
     await world.until(woken=1)
 
 
+async def test_an_event_never_has_the_limit_of_before(world: World) -> None:
+    """Its note cannot be changed, so another limit is another series."""
+    await world.seed.quota(limits="cpu=4", granted="cpu=4")
+    bare = ObjectMeta(name="bare", namespace="ns", uid="bare")
+    for limit in ("4", "6"):
+        world.seed.limit("project-alpha", {"cpu": limit})
+        await world.decided(machine=bare)
+        await world.decided(machine=bare)
+    await world.until(written=2)
+    notes = [found["note"] for found in world.server.events]
+    assert ["limited: cpu=4" in notes[0], "limited: cpu=6" in notes[1]] == [True, True]
+
+
 async def test_what_is_deleted_here_wakes_although_the_master_has_not_heard_of_it(world: World) -> None:
     world.server.sets["pool"] = machine_set()
     handle = await world.seed.quota(limits="cpu=8", granted="cpu=8", used="cpu=8")

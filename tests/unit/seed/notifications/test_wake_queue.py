@@ -59,6 +59,12 @@ class World:
         attempts = [Attempt(snapshot=seen or snapshot(everywhere=LIMIT))]
         self.waiting.refused(server, regarding, "alpha", nanos(need), attempts, final=final, now=self.now)
 
+    def refused_in_turn(self, many: int) -> None:
+        """u0, u1 and so on, each a second after the one before it."""
+        for number in range(many):
+            self.now += 1
+            self.refused(f"u{number}")
+
     def wake(self, seen: QuotaSnapshot, *, after: float = 0.0, more: Mapping[str, Room] | None = None) -> list[str]:
         return [waiter.regarding.uid for waiter in self.choose(seen, after=after, more=more)]
 
@@ -204,11 +210,18 @@ def test_a_cluster_with_very_many_pushes_out_its_own_and_none_of_another() -> No
     """Whoever creates a Machine chooses the uid of its owner."""
     world = World(most=10)
     world.refused("quiet", server="other")
-    for number in range(100):
-        world.now += 1
-        world.refused(f"u{number}")
+    world.refused_in_turn(100)
     assert world.wake(snapshot())[0] == "quiet"
     assert len(world.waiting) <= 10
+
+
+def test_of_very_many_several_are_dropped_at_once_since_that_takes_a_look_at_all() -> None:
+    world = World(most=640)
+    world.refused("quiet", server="other")
+    world.refused_in_turn(640)
+    assert world.waiting.dropped == 10
+    left = world.wake(snapshot(limits="cpu=1000"))
+    assert left[:2] == ["quiet", "u10"]
 
 
 def test_who_is_gone_or_has_all_its_machines_is_dropped_and_so_is_a_whole_cluster() -> None:

@@ -56,7 +56,7 @@ class Server:
 
     async def list(self, resource: Resource[Any], *, label_selector: str) -> SimpleNamespace:
         assert label_selector == OURS
-        assert resource.metadata_only
+        assert resource.metadata_only and resource.most is not None, "tenants can write what looks like ours"
         items = [
             Object(
                 metadata=ObjectMeta(name=body["metadata"]["name"], namespace=name, labels=body["metadata"]["labels"])
@@ -332,3 +332,19 @@ def test_what_is_being_created_counts_where_it_is_created_until_it_is_counted() 
     found = local_quota.by_namespace(counted, reservations, {"counted": 3, "resized": 7})
     assert found == {"web": nanos("pods=4"), "db": nanos("pods=1")}
     assert counted == {"web": nanos("pods=2")}
+
+
+def test_of_very_many_namespaces_no_more_is_made_than_is_written(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenant may make a hundred thousand of them, and the leader looks at them once a second."""
+    made: list[Mapping[str, int]] = []
+
+    def in_namespace(local: LocalQuota, here: Mapping[str, int]) -> LocalQuota:
+        made.append(here)
+        return local
+
+    monkeypatch.setattr(namespace_copies, "MAX_COPIES", 2)
+    monkeypatch.setattr(local_quota, "in_namespace", in_namespace)
+    world.here = {name: nanos("pods=1") for name in ("d", "b", "c", "a")}
+    wanted, _ = world.copies._wanted()
+    assert [key.namespace for key in wanted] == ["a", "b"]
+    assert len(made) == 2

@@ -125,6 +125,33 @@ def test_kube_system_is_asked_about_only_where_a_selector_names_it(selector: dic
     assert (NOT_SYSTEM in found["matchExpressions"]) == is_excluded
 
 
+@pytest.mark.parametrize(
+    ("selector", "same_as"),
+    [
+        ({"matchLabels": {"Owner Ann": "x"}}, None),
+        ({"matchLabels": {"owner": "a b"}}, None),
+        ({"matchExpressions": [{"key": "a b", "operator": "Exists"}]}, None),
+        ({"matchExpressions": [{"key": "a", "operator": "In", "values": ["-"]}]}, None),
+        (
+            {"matchExpressions": [{"key": "a", "operator": "In", "values": ["b", "-"]}]},
+            {"matchExpressions": [{"key": "a", "operator": "In", "values": ["b"]}]},
+        ),
+        ({"matchLabels": {"a": "b"}, "matchExpressions": [{"key": "c d", "operator": "DoesNotExist"}]}, {"a": "b"}),
+        (
+            {"matchLabels": {"a": "b"}, "matchExpressions": [{"key": "c", "operator": "NotIn", "values": ["d e"]}]},
+            {"a": "b"},
+        ),
+    ],
+)
+def test_a_selector_that_no_api_server_accepts_stops_no_other(selector: dict, same_as: dict | None) -> None:
+    one = asked(configured(quota(ANN, "services"), quota(selector)))
+    if same_as is None:
+        assert one == asked(configured(quota(ANN, "services")))
+    else:
+        written = same_as if "matchExpressions" in same_as else {"matchLabels": same_as}
+        assert one == asked(configured(quota(ANN, "services"), quota(written)))
+
+
 def test_the_name_of_the_canary_tells_what_is_asked_and_nothing_else() -> None:
     def name(configuration: WebhookConfiguration) -> str:
         sample = sample_of(configuration)
@@ -135,6 +162,7 @@ def test_the_name_of_the_canary_tells_what_is_asked_and_nothing_else() -> None:
     assert name(configured(quota(ANN), token="another")) == before
     assert name(configured(quota(ANN, "pods,secrets"))) != before
     assert name(configured(quota({"matchLabels": {"owner": "bob"}}))) != before
+    assert name(configured(quota(ANN), break_glass_group="")) != before, "a condition decides what is asked"
     canary = configured(quota(ANN)).webhooks[-1]
     assert canary["objectSelector"] == {"matchLabels": {"seedquota.io/canary": "true"}}
 

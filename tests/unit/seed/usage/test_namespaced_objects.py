@@ -337,6 +337,17 @@ async def test_evidence_is_a_consistent_read_of_the_object_and_of_its_namespace(
         assert await source.generation("pods:web/a", uid) is None, "it is not this quota's any more"
 
 
+@pytest.mark.parametrize("name", ["a b", "a,b", "a=b", "a\\b", "a\\,metadata.namespace=c", "\u540d"])
+async def test_evidence_is_found_whatever_the_name(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """An owner chooses names of Roles. What is there must not seem to have gone."""
+    async with followed(monkeypatch) as found:
+        found.world.quota("all", selector={"matchLabels": ANN})
+        await found.api.put("pods", "web", name)
+        there = found.api.objects["pods", "web", name]["metadata"]
+        await eventually(lambda: found.used() == {"pods": 2})
+        assert await found.source().generation(f"pods:web/{name}", there["uid"]) == int(there["resourceVersion"])
+
+
 async def test_a_cluster_that_takes_part_no_more_is_not_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     async with followed(monkeypatch) as found:
         found.world.quota("all", selector={"matchLabels": ANN})
@@ -394,3 +405,13 @@ async def test_a_cluster_with_more_than_fits_is_a_problem_of_that_kind(monkeypat
         problem = found.problem("all")
         assert problem is not None and "pods take more than" in problem.message
         assert found.used() is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "role"),
+    [("pods", "namespaces"), ("secrets", "secrets"), ("configmaps", "secrets"), ("w.example", "namespaces")],
+)
+def test_the_role_that_is_missing_is_the_one_that_has_the_right(kind: str, role: str) -> None:
+    problem = cluster_objects._problem(kind, f"{kind} is forbidden", 403)
+    assert problem is not None
+    assert f"bind the role of charts/rbac/user-cluster-{role}.yaml there" in problem.message

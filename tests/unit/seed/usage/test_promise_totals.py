@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 import msgspec
 
@@ -134,6 +135,27 @@ def test_a_scope_that_comes_later_is_a_change() -> None:
     assert not found.lacking("web", frozenset({"pods"}))
 
 
+def test_what_a_namespace_lacks_is_told_without_a_look_at_all_its_quotas() -> None:
+    """It is asked for each time that the account changes. Of 20,000 it took the leader 90 ms."""
+
+    def events(count: int) -> int:
+        found, seen = totals(*(quota(f"q{number}", pods="1") for number in range(count))), 0
+
+        def trace(_frame: object, _event: str, _argument: object) -> Callable[..., object]:
+            nonlocal seen
+            seen += 1
+            return trace
+
+        sys.settrace(trace)
+        try:
+            assert found.lacking("web", LIMITED) == ["requests.cpu"]
+        finally:
+            sys.settrace(None)
+        return seen
+
+    assert events(200) == events(10)
+
+
 def test_very_many_quotas_of_one_namespace_cost_no_look_at_all_the_others() -> None:
     """The leader counts for all tenants. 4,000 of them took it two minutes."""
 
@@ -152,7 +174,7 @@ def test_very_many_quotas_of_one_namespace_cost_no_look_at_all_the_others() -> N
             found.leave("web")
         finally:
             sys.setprofile(None)
-        assert (found.used, found._amounts) == ({}, {})
+        assert (found.used, found._amounts, found._limiting) == ({}, {}, {})
         return seen
 
     calls(10)  # caches are filled

@@ -156,6 +156,10 @@ class Webhook:
         settings = {"metadata": {"name": SETTINGS}, "spec": {"resources": listed}}
         self.world.quota_cache.settings.store._set(SETTINGS, msgspec.convert(settings, QuotaSettings))
 
+    async def post(self, request: dict[str, Any]) -> int:
+        content = json.dumps({"request": request}).encode()
+        return (await self.handle(Request("POST", "/allocations/t", "timeout=3s", content, close=False))).status
+
     async def ask(
         self, operation: str, new: dict[str, Any], old: dict[str, Any] | None = None, **head: Any
     ) -> dict[str, Any]:
@@ -256,6 +260,23 @@ async def test_a_type_that_is_not_counted_from_allocations_is_refused_and_those_
         assert known in refused["status"]["message"]
         (cause,) = refused["status"]["details"]["causes"]
         assert (cause["reason"], cause["field"]) == ("UnknownResourceType", "spec.resources[1].type")
+
+
+async def test_of_very_many_types_that_are_not_known_the_first_are_told() -> None:
+    """Each is a cause with the whole message."""
+    async with serving() as (_world, webhook):
+        refused = await webhook.create("a", **{f"type-{number}": (1, 0) for number in range(1000)})
+        assert len(refused["status"]["details"]["causes"]) == 32
+        assert "type-31 and 968 more;" in refused["status"]["message"]
+
+
+@pytest.mark.parametrize("spec", [{"organization": "o" * 254}, {"project": "p" * 254}])
+async def test_names_that_no_api_server_lets_pass_are_not_read(spec: dict[str, str]) -> None:
+    """Who knows a token may send anything, and a refusal is kept and logged."""
+    async with serving() as (_world, webhook):
+        assert await webhook.post({"uid": "r", "operation": "CREATE", "object": body("a", {}, **spec)}) == 400
+        long = body("a", {"t" * 318: (1, 0)})
+        assert await webhook.post({"uid": "r", "operation": "CREATE", "object": long}) == 400
 
 
 async def test_what_the_catalogue_does_not_name_any_more_can_be_lowered_only() -> None:

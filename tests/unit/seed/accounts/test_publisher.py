@@ -1,0 +1,85 @@
+"""What the leader writes into the status of a quota's copy, and at what cost."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from common.kube.client.api_client import Cluster
+from common.quota.account import Account
+from common.quota.resources import ResourceList
+from seed.accounts import publisher as module
+from seed.accounts.publish import QUIET_INTERVAL
+from seed.accounts.publisher import Publisher
+from seed.evaluators.namespaced import Terms
+from seed.usage.namespaced_objects import NamespacedSource
+from seed.usage.object_totals import ObjectTotals
+from tests.unit.seed_world import SeedWorld, nanos, seed_world
+
+
+class Totals(ObjectTotals):
+    looks = 0
+    sums: dict[str, ResourceList]
+
+    @property  # type: ignore[override]
+    def by_namespace(self) -> dict[str, ResourceList]:
+        self.looks += 1
+        return self.sums
+
+    @by_namespace.setter
+    def by_namespace(self, sums: dict[str, ResourceList]) -> None:
+        self.sums = sums
+
+
+class Leader:
+    def __init__(self, world: SeedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.world = world
+        self.now = 100.0
+        self.written: list[dict[str, Any]] = []
+        self.totals = Totals(Terms(limited=frozenset({"pods"})))
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
+        cluster = cast(Cluster, SimpleNamespace(apply=self._apply))
+        self.publisher = Publisher(cluster, world.cluster_cache, lambda _quota: 1)
+
+    async def _apply(self, _resource: object, body: dict[str, Any], **_how: object) -> None:
+        self.written.append(msgspec.to_builtins(body["status"]["account"]))
+
+    async def publish(self, use: str) -> float | None:
+        quota = self.world.quota_cache.quota("shop")
+        assert quota is not None
+        source = NamespacedSource(
+            quota, "c", on_change=lambda *_: None, on_state=lambda _: None, unreached=lambda _: None
+        )
+        source._counted = cast(Any, SimpleNamespace(totals=self.totals, selected={"web"}))
+        account = Account(incarnation="life", master="m", epoch=1, used={source.key: nanos(use)})
+        return await self.publisher.publish(quota, account, [source])
+
+
+@pytest.fixture
+async def leader(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Leader]:
+    async with seed_world() as world:
+        selector = {"subject": {"kind": "namespaces", "selector": {"matchLabels": {"app": "shop"}}}}
+        await world.quota("shop", limits="pods=100", granted="pods=100", **selector)
+        yield Leader(world, monkeypatch)
+
+
+async def test_all_namespaces_are_looked_at_now_and_then_and_what_is_shown_of_them_is_the_latest(
+    leader: Leader,
+) -> None:
+    """A quota may have tens of thousands of them, and each admission in one of them is a reason to publish."""
+    for pods in range(1, 10):
+        leader.totals.sums = {"web": nanos(f"pods={pods}")}
+        again = await leader.publish(f"pods={pods}")
+        leader.now += QUIET_INTERVAL / 10
+    assert leader.totals.looks == 1
+    assert again is not None, "nobody else tells that the last of them is to be shown"
+    while again is not None:
+        leader.now += again
+        again = await leader.publish("pods=9")
+    assert leader.totals.looks <= 3
+    last = leader.written[-1]
+    assert (last["used"], last["namespaces"][0]["used"]) == ({"pods": "9"}, {"pods": "9"})
